@@ -1,4 +1,6 @@
-"""Settings of every test process: threads pinned before torch is imported, whole files for each parallel worker."""
+"""Settings of every test process: threads pinned before torch is imported, whole files for each
+parallel worker.
+"""
 
 import atexit
 import os
@@ -6,29 +8,34 @@ import shutil
 import tempfile
 from pathlib import Path
 
-# A disk takes 2 to 5 ms to flush a file, and a tiny training asks for that 60 times: temporary files lie in memory
-# where there is much of it.
+# A disk takes 2 to 5 ms to flush a file, and a tiny training asks for that 60 times: temporary
+# files lie in memory where there is much of it.
 _memory = Path("/dev/shm")
 if _memory.is_dir() and shutil.disk_usage(_memory).free > 2**33:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_memory))
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    # Processes that tests start share bytecode outside the checkout: one that imports torch compiles for 0.7 s without.
+    # Processes that tests start share bytecode outside the checkout: one that imports torch
+    # compiles for 0.7 s without.
     os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="ditlab-bytecode-")
     atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
     _path = [str(Path(__file__).parent / "support" / "bytecode"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _path))
-# Networks here are too small for threads to help, and two workers share two cores: a tiny training took 3 s on one
-# thread and up to 22 s on two of a busy machine. Set before torch is imported; processes that a test starts inherit it.
+# Networks here are too small for threads to help, and two workers share two cores: a tiny training
+# took 3 s on one thread and up to 22 s on two of a busy machine. Set before torch is imported;
+# processes that a test starts inherit it.
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 # Indexes of the homes of tests are no part of a person's cache; matplotlib's list of fonts is.
 _cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
 os.environ.setdefault("MPLCONFIGDIR", os.path.expanduser(f"{_cache}/matplotlib"))  # noqa: PTH111
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ditlab-cache-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(
+    prefix="ditlab-cache-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")
+)
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["DEEPSPEED_LOG_LEVEL"] = "error"
-os.environ["DITLAB_PROGRESS_SECONDS"] = "0"  # what a command says must not depend on the machine's speed
+# what a command says must not depend on the machine's speed
+os.environ["DITLAB_PROGRESS_SECONDS"] = "0"
 os.environ["DITLAB_FIGURES"] = "off"  # a run's figures take longer than the runs of tests
 
 import random
@@ -44,11 +51,25 @@ from support import databases, garbage, results, small_run
 from support.clusters import ray_instance
 
 results_are_typed = results.results_are_typed
-home, spec, ditlab, blank_pictures = small_run.home, small_run.spec, small_run.ditlab, small_run.blank_pictures
-finished, with_run, blank_canvases = small_run.finished, small_run.with_run, small_run.blank_canvases
-mlflow_template, ray, breaking_family = databases.mlflow_template, ray_instance.ray, ray_instance.breaking_family
+home, spec, ditlab, blank_pictures = (
+    small_run.home,
+    small_run.spec,
+    small_run.ditlab,
+    small_run.blank_pictures,
+)
+finished, with_run, blank_canvases = (
+    small_run.finished,
+    small_run.with_run,
+    small_run.blank_canvases,
+)
+mlflow_template, ray, breaking_family = (
+    databases.mlflow_template,
+    ray_instance.ray,
+    ray_instance.breaking_family,
+)
 
-# A script's background job ignores Ctrl-C, and so would every process that it starts: a test that sends one would wait.
+# A script's background job ignores Ctrl-C, and so would every process that it starts: a test that
+# sends one would wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
@@ -56,7 +77,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup
 
 
 ON_RAY = ("tests/ditlab/cluster/workers/", "tests/ditlab/sweeps/test_session.py")
-ROOMS = ("ditlab_addons/check", *(f"ditlab/{room}" for room in ("tracking", "engine", "runs", "sweeps", "cli")))
+ROOMS = (
+    "ditlab_addons/check",
+    *(f"ditlab/{room}" for room in ("tracking", "engine", "runs", "sweeps", "cli")),
+)
 LONGEST = (*ON_RAY, *(f"tests/{room}/" for room in ROOMS))
 """Files that parallel workers begin with, in this order: one that is begun last is waited for."""
 
@@ -67,8 +91,12 @@ def _imports_are_not_collected() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _memory_is_given_back(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Temporary files in memory, 2 GiB of all tests, go with a session in which none failed; others with the next."""
+def _memory_is_given_back(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Temporary files in memory, 2 GiB of all tests, go with a session in which none failed; others
+    with the next.
+    """
     yield
     base = tmp_path_factory.getbasetemp()
     if base.is_relative_to(_memory) and not request.session.testsfailed:
@@ -88,7 +116,12 @@ def _databases_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests in each, in a random order")
+    parser.addoption(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="run files, and the tests in each, in a random order",
+    )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -100,7 +133,9 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(
-        key=lambda item: next((n for n, each in enumerate(LONGEST) if item.nodeid.startswith(each)), len(LONGEST))
+        key=lambda item: next(
+            (n for n, each in enumerate(LONGEST) if item.nodeid.startswith(each)), len(LONGEST)
+        )
     )
     if (seed := config.getoption("--shuffle")) is not None:
         _shuffle(items, random.Random(seed))
@@ -108,7 +143,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give a worker whole files in their order, and one worker all files that share Ray's instance."""
+    """Give a worker whole files in their order, and one worker all files that share Ray's
+    instance.
+    """
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):

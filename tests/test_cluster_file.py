@@ -11,16 +11,23 @@ from support.clusters.launcher import CHECKOUT, cluster_file, commands
 
 @pytest.fixture(scope="module")
 def bootstrapped(tmp_path_factory):
-    """The configuration that `ray up` makes of the file on moto's AWS: types looked up, key, group, role."""
+    """The configuration that `ray up` makes of the file on moto's AWS: types looked up, key, group,
+    role.
+    """
     import boto3
     from moto import mock_aws
 
     home = tmp_path_factory.mktemp("user")
     account = {
-        "HOME": str(home), "AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing",
+        "HOME": str(home),
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_DEFAULT_REGION": "us-east-1",
-    }  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch, mock_aws(config={"iam": {"load_aws_managed_policies": True}}):
+    }
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        mock_aws(config={"iam": {"load_aws_managed_policies": True}}),
+    ):
         for name, value in account.items():
             patch.setenv(name, value)
         patch.chdir(CHECKOUT)
@@ -28,17 +35,24 @@ def bootstrapped(tmp_path_factory):
         from ray.autoscaler._private.aws import config as aws
         from ray.autoscaler._private.commands import _bootstrap_config
 
-        patch.setattr(aws.time, "sleep", lambda seconds: None)  # it waits for IAM, which moto needs not
+        # it waits for IAM, which moto needs not
+        patch.setattr(aws.time, "sleep", lambda seconds: None)
         config = _bootstrap_config(cluster_file(), no_config_cache=True)
         yield config, boto3.resource("ec2", "us-east-1")
 
 
 def _offer_few_instance_types(patch):
-    """Leave two families of moto's 800 instance types, all of which Ray lists: that took most of the time."""
+    """Leave two families of moto's 800 instance types, all of which Ray lists: that took most of
+    the time.
+    """
     from moto.ec2.models import instance_types
 
     offered = instance_types.InstanceTypeBackend
-    kept = [each for each in offered.instance_types if each["InstanceType"].split(".")[0] in ("m6i", "g6e")]
+    kept = [
+        each
+        for each in offered.instance_types
+        if each["InstanceType"].split(".")[0] in ("m6i", "g6e")
+    ]
     assert len(kept) > 10
     patch.setattr(offered, "instance_types", kept)
 
@@ -50,7 +64,8 @@ def test_ray_up_takes_it(bootstrapped):
     assert types["head"]["resources"] == {"CPU": 0} and types["head"]["max_workers"] == 0
     worker = types["gpu_worker"]
     assert (worker["min_workers"], worker["max_workers"]) == (0, config["max_workers"])
-    assert (worker["resources"]["CPU"], worker["resources"]["GPU"]) == (48, 4)  # read off the instance type
+    # read off the instance type
+    assert (worker["resources"]["CPU"], worker["resources"]["GPU"]) == (48, 4)
     assert "InstanceMarketOptions" not in types["head"]["node_config"]  # on demand
     assert worker["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
 
@@ -58,10 +73,14 @@ def test_ray_up_takes_it(bootstrapped):
 def test_the_world_reaches_ssh_alone(bootstrapped):
     config, ec2 = bootstrapped
     groups = {
-        name for each in config["available_node_types"].values() for name in each["node_config"]["SecurityGroupIds"]
+        name
+        for each in config["available_node_types"].values()
+        for name in each["node_config"]["SecurityGroupIds"]
     }
     (group,) = [ec2.SecurityGroup(name) for name in groups]
-    open_ports = [(rule["FromPort"], rule["ToPort"]) for rule in group.ip_permissions if rule["IpRanges"]]
+    open_ports = [
+        (rule["FromPort"], rule["ToPort"]) for rule in group.ip_permissions if rule["IpRanges"]
+    ]
     assert group.group_name == "ditlab-cluster" and open_ports == [(22, 22)]
 
 
@@ -70,7 +89,8 @@ def test_aws_takes_what_the_nodes_are_made_of(bootstrapped):
     from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
 
     config, ec2 = bootstrapped
-    linux = [{"Name": "name", "Values": ["amzn-ami-hvm-*"]}]  # all of moto's images take seconds to list
+    # all of moto's images take seconds to list
+    linux = [{"Name": "name", "Values": ["amzn-ami-hvm-*"]}]
     image = next(iter(ec2.images.filter(Owners=["amazon"], Filters=linux)))
     provider = AWSNodeProvider({**config["provider"], "type": "aws"}, config["cluster_name"])
     for name, node_type in config["available_node_types"].items():
@@ -96,17 +116,30 @@ def test_what_is_sent_is_enough_to_build_the_wheel():
     import tomllib
 
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
-    needed = {Path(path).parts[0] for path in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
+    needed = {
+        Path(path).parts[0]
+        for path in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    }
     needed |= {project["project"]["readme"], *project["project"]["license-files"]}
     assert needed <= {Path(source).parts[0] for source in cluster_file()["file_mounts"].values()}
-    wanted = {extra for command in commands(cluster_file()) for extra in re.findall(r"ditlab\[([a-z,]+)\]", command)}
-    assert wanted and set(wanted.pop().split(",")) <= set(project["project"]["optional-dependencies"])
+    wanted = {
+        extra
+        for command in commands(cluster_file())
+        for extra in re.findall(r"ditlab\[([a-z,]+)\]", command)
+    }
+    assert wanted and set(wanted.pop().split(",")) <= set(
+        project["project"]["optional-dependencies"]
+    )
 
 
 @pytest.mark.parametrize("command", commands(cluster_file()))
 def test_a_command_is_one_to_bash(command):
-    """Command as Ray wraps it: in parentheses, so that a comment at its end would swallow the closing one."""
-    parsed = subprocess.run(["bash", "-n", "-c", f"true && ({command})"], capture_output=True, text=True, timeout=10)
+    """Command as Ray wraps it: in parentheses, so that a comment at its end would swallow the
+    closing one.
+    """
+    parsed = subprocess.run(
+        ["bash", "-n", "-c", f"true && ({command})"], capture_output=True, text=True, timeout=10
+    )
     assert parsed.returncode == 0, parsed.stderr
 
 
@@ -117,14 +150,19 @@ def test_start_commands_use_only_what_is_set():
     for command in commands(config):
         used = set(re.findall(r"\$\{?([A-Za-z_]+)", command))
         assert used <= known, (command, used - known)
-    assert not any("$RAY_HEAD_IP" in command for command in config["head_start_ray_commands"])  # workers alone have it
-    settings = next(command for command in config["setup_commands"] if "> ~/ditlab.settings" in command)
+    # workers alone have it
+    assert not any("$RAY_HEAD_IP" in command for command in config["head_start_ray_commands"])
+    settings = next(
+        command for command in config["setup_commands"] if "> ~/ditlab.settings" in command
+    )
     names = set(re.findall(r"([A-Za-z_]+)=", settings))
     assert {"DITLAB_HOME", "DITLAB_CACHE", "RAY_AUTH_MODE", "RAY_JOB_STOP_WAIT_TIME_S"} <= names
 
 
 def test_the_settings_file_is_one_that_a_shell_and_systemd_read(tmp_path):
-    settings = next(command for command in cluster_file()["setup_commands"] if "> ~/ditlab.settings" in command)
+    settings = next(
+        command for command in cluster_file()["setup_commands"] if "> ~/ditlab.settings" in command
+    )
     subprocess.run(["bash", "-c", settings], env={"HOME": str(tmp_path)}, check=True, timeout=10)
     lines = (tmp_path / "ditlab.settings").read_text().splitlines()
     assert all(re.fullmatch(r"[A-Za-z_]+=[\w/.]+", line) for line in lines), lines
@@ -151,18 +189,25 @@ def test_mlflows_line_is_one_that_mlflow_takes():
 
     from mlflow.cli import server
 
-    (served,) = [each for each in cluster_file()["head_start_ray_commands"] if "mlflow server" in each]
+    (served,) = [
+        each for each in cluster_file()["head_start_ray_commands"] if "mlflow server" in each
+    ]
     words = shlex.split(served.partition("mlflow server")[2])
     words = ["10.0.0.5:5000" if "hostname" in word else word for word in words]
     given = server.make_context("server", words).params
     assert (given["app_name"], given["host"], given["port"]) == ("basic-auth", "0.0.0.0", 5000)
-    assert given["artifacts_destination"] == "s3://BUCKET/mlflow" and given["allowed_hosts"] == "10.0.0.5:5000"
+    assert (
+        given["artifacts_destination"] == "s3://BUCKET/mlflow"
+        and given["allowed_hosts"] == "10.0.0.5:5000"
+    )
 
 
 def test_whoever_fills_it_in_finds_each_place():
     """Every placeholder has the word CHANGE beside it, or in the comment above."""
     lines = (CHECKOUT / "cluster.yaml").read_text().splitlines()
-    own = re.compile(r"ami-0{9}|fs-0{9}|artifacts-destination s3://BUCKET|^  (region|availability_zone):")
+    own = re.compile(
+        r"ami-0{9}|fs-0{9}|artifacts-destination s3://BUCKET|^  (region|availability_zone):"
+    )
     places = [number for number, line in enumerate(lines) if own.search(line)]
     assert len(places) == 5
     for number in places:

@@ -12,10 +12,14 @@ SKIPPED = {".venv", "runs", ".git", "node_modules", "build"}
 
 
 def documents() -> Iterator[Path]:
-    """Markdown files of the project; folders that are skipped are not entered, as an environment has 100,000 files."""
+    """Markdown files of the project; folders that are skipped are not entered, as an environment
+    has 100,000 files.
+    """
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [name for name in folders if name not in SKIPPED and ".cache" not in name]
-        yield from (Path(folder, name) for name in files if name.endswith(".md") and ".cache" not in name)
+        yield from (
+            Path(folder, name) for name in files if name.endswith(".md") and ".cache" not in name
+        )
 
 
 DOCUMENTS = sorted(documents())
@@ -31,14 +35,23 @@ def resolves(target: Path) -> bool:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_local_link_resolves(document):
     links = re.findall(r"\]\(([^)#\s]+)", document.read_text(encoding="utf-8"))
-    assert not [link for link in links if "://" not in link and not resolves((document.parent / link).resolve())]
+    assert not [
+        link
+        for link in links
+        if "://" not in link and not resolves((document.parent / link).resolve())
+    ]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_path_in_code_marks_exists(document):
     """`tests/ditlab/cli/test_main.py` and the like, from the repository's root."""
-    paths = re.findall(r"`((?:tests|platform|models|experiments)/[\w/.]+\.(?:py|yaml))`", document.read_text("utf-8"))
-    assert not [path for path in paths if not path.endswith("__init__.py") and not (ROOT / path).exists()]
+    paths = re.findall(
+        r"`((?:tests|platform|models|experiments)/[\w/.]+\.(?:py|yaml))`",
+        document.read_text("utf-8"),
+    )
+    assert not [
+        path for path in paths if not path.endswith("__init__.py") and not (ROOT / path).exists()
+    ]
 
 
 def test_the_readme_is_short_and_names_what_exists():
@@ -68,7 +81,9 @@ def test_the_readme_s_commands_exist():
 
 
 def test_source_roots_hold_no_init_file():
-    """`platform/__init__.py` would shadow Python's own `platform` for anyone with the root on the path."""
+    """`platform/__init__.py` would shadow Python's own `platform` for anyone with the root on the
+    path.
+    """
     for folder in ("platform", "models", "tests"):
         assert not (ROOT / folder / "__init__.py").exists()
     assert not list((ROOT / "tests").rglob("__init__.py"))

@@ -1,4 +1,6 @@
-"""Rules of the house that a machine can check: few short files and pages, full folders, names once, first sentences."""
+"""Rules of the house that a machine can check: few short files and pages, full folders, names once,
+first sentences.
+"""
 
 import ast
 from collections import Counter, defaultdict
@@ -13,7 +15,9 @@ SHORT, MOST_SHORT = 60, 40
 DESCRIPTIONS = ("__init__.py", "parts.py", "addon.py")
 """Files of a fixed name that every folder of their kind has, short or not."""
 MOST_PAGES = 40
-"""Modules that only one module imports, which lies beside them: a noun may stand alone, a page may not."""
+"""Modules that only one module imports, which lies beside them: a noun may stand alone, a page may
+not.
+"""
 FEWEST_FILES = 3
 """Files of a folder, beside `__init__.py`: fewer are files of the folder above."""
 MOST_FILES = 26
@@ -25,11 +29,15 @@ NEVER_FIRST = {"What", "Of", "Whether", "Those", "Is", "Which", "By", "That"}
 @cache
 def _trees() -> dict[Path, ast.Module]:
     paths = sorted(path for source in SOURCES for path in source.rglob("*.py"))
-    return {path.relative_to(CHECKOUT): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    return {
+        path.relative_to(CHECKOUT): ast.parse(path.read_text(encoding="utf-8")) for path in paths
+    }
 
 
 def test_few_files_are_short() -> None:
-    short = [str(path) for path in _trees() if path.name not in DESCRIPTIONS and _lines(path) < SHORT]
+    short = [
+        str(path) for path in _trees() if path.name not in DESCRIPTIONS and _lines(path) < SHORT
+    ]
     assert len(short) <= MOST_SHORT, "\n".join(short)
 
 
@@ -40,7 +48,11 @@ def test_a_module_is_no_page_of_its_only_importer() -> None:
         for name in _names_imported(tree) if path.name != "__init__.py" else ():
             if (found := modules.get(name)) not in (None, path):
                 importers[found].add(path)
-    entries = {found for found, users in importers.items() if any(user.name in DESCRIPTIONS for user in users)}
+    entries = {
+        found
+        for found, users in importers.items()
+        if any(user.name in DESCRIPTIONS for user in users)
+    }
     pages = [
         f"{path} of {next(iter(users)).name}"
         for path, users in importers.items()
@@ -54,7 +66,8 @@ def test_a_module_is_no_page_of_its_only_importer() -> None:
 
 def test_folders_hold_what_one_noun_covers() -> None:
     files = Counter(path.parent for path in _trees() if path.name != "__init__.py")
-    houses = {folder.parent for folder in files}  # a room that holds folders may have few files of its own
+    # a room that holds folders may have few files of its own
+    houses = {folder.parent for folder in files}
     odd = {
         str(folder): num
         for folder, num in files.items()
@@ -64,8 +77,12 @@ def test_folders_hold_what_one_noun_covers() -> None:
 
 
 def test_no_package_shadows_a_standard_module() -> None:
-    """With an `__init__.py` there, `import platform` would find the source root in place of Python's own module."""
-    assert not [folder for folder in (*SOURCES, CHECKOUT / "tests") if (folder / "__init__.py").exists()]
+    """With an `__init__.py` there, `import platform` would find the source root in place of
+    Python's own module.
+    """
+    assert not [
+        folder for folder in (*SOURCES, CHECKOUT / "tests") if (folder / "__init__.py").exists()
+    ]
 
 
 def test_a_class_name_stands_once() -> None:
@@ -114,11 +131,17 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 yield node.body[0].lineno, text
             for before, after in zip(node.body, node.body[1:], strict=False):
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                if isinstance(before, ast.AnnAssign | ast.Assign) and is_text and isinstance(after.value.value, str):
+                if (
+                    isinstance(before, ast.AnnAssign | ast.Assign)
+                    and is_text
+                    and isinstance(after.value.value, str)
+                ):
                     yield after.lineno, after.value.value
 
 
 def test_ignored_folders_of_a_job_are_anchored() -> None:
-    """An unanchored `runs/` would leave the package `ditlab.runs` out of a job's working directory."""
+    """An unanchored `runs/` would leave the package `ditlab.runs` out of a job's working
+    directory.
+    """
     lines = (CHECKOUT / ".rayignore").read_text(encoding="utf-8").splitlines()
     assert all(line.startswith(("/", "#")) for line in lines if line)

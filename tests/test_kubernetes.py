@@ -34,9 +34,14 @@ def trained(job):
 
 
 def test_rays_own_autoscaler_reads_the_cluster(job):
-    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+    from ray.autoscaler._private.kuberay.autoscaling_config import (
+        _derive_autoscaling_config_from_ray_cr,
+    )
 
-    cluster = {"metadata": {"name": "ditlab", "namespace": "default"}, "spec": job["spec"]["rayClusterSpec"]}
+    cluster = {
+        "metadata": {"name": "ditlab", "namespace": "default"},
+        "spec": job["spec"]["rayClusterSpec"],
+    }
     config = _derive_autoscaling_config_from_ray_cr(cluster)
     types = config["available_node_types"]
     assert types["headgroup"]["resources"]["CPU"] == 0
@@ -67,7 +72,9 @@ def test_every_pod_finds_what_it_mounts_and_reads():
     for pod in pods():
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         claims = {
-            one["persistentVolumeClaim"]["claimName"] for one in volumes.values() if "persistentVolumeClaim" in one
+            one["persistentVolumeClaim"]["claimName"]
+            for one in volumes.values()
+            if "persistentVolumeClaim" in one
         }
         assert {("PersistentVolumeClaim", claim) for claim in claims} <= there
         for container in pod["containers"]:

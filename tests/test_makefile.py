@@ -1,4 +1,6 @@
-"""The Makefile's choice of a Python, and what it says where it finds none or a package is missing for it."""
+"""The Makefile's choice of a Python, and what it says where it finds none or a package is missing
+for it.
+"""
 
 import os
 import shutil
@@ -25,11 +27,17 @@ def commands(tmp_path):
 
 def make(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     path = f"{folder / 'commands'}{os.pathsep}{os.environ['PATH']}"
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHON", "MAKEFLAGS")}
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("PYTHON", "MAKEFLAGS")
+    }
     return subprocess.run(
-        ["make", *arguments], cwd=folder, env={**environment, "PATH": path, **variables},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        ["make", *arguments],
+        cwd=folder,
+        env={**environment, "PATH": path, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_first_python_that_is_new_enough_makes_the_environment(commands, tmp_path):
@@ -58,7 +66,9 @@ def test_half_an_environment_does_not_pass_for_a_whole_one(commands, tmp_path):
 def test_a_package_that_pip_does_not_find_is_named(commands, tmp_path):
     for name in ("pyproject.toml", "constraints.txt"):
         shutil.copy(CHECKOUT / name, tmp_path)
-    done = make(tmp_path, "install", f"PYTHON={sys.executable}", PIP_NO_INDEX="1", PIP_FIND_LINKS="")
+    done = make(
+        tmp_path, "install", f"PYTHON={sys.executable}", PIP_NO_INDEX="1", PIP_FIND_LINKS=""
+    )
     assert done.returncode == 2
     assert ".venv is made with Python" in done.stdout
     assert "pip found no hatchling>=1.26 for Python" in done.stderr

@@ -24,8 +24,12 @@ def test_bash_can_read_it():
 def test_it_stops_at_the_first_mistake():
     assert "\nset -euo pipefail\n" in TEXT
     without_home = {name: value for name, value in os.environ.items() if name != "DITLAB_HOME"}
-    done = subprocess.run(["bash", str(SCRIPT)], capture_output=True, text=True, timeout=10, env=without_home)
-    assert done.returncode and "DITLAB_HOME: set it to a folder that all machines share" in done.stderr
+    done = subprocess.run(
+        ["bash", str(SCRIPT)], capture_output=True, text=True, timeout=10, env=without_home
+    )
+    assert (
+        done.returncode and "DITLAB_HOME: set it to a folder that all machines share" in done.stderr
+    )
 
 
 def test_slurm_gives_time_for_a_checkpoint_and_takes_the_job_back():
@@ -59,16 +63,33 @@ def test_a_run_on_two_nodes(tmp_path):
     spec, home = tmp_path / "tiny.yaml", tmp_path / "home"
     spec.write_text(dump_yaml(tiny(name="slurm", resources__workers=2).to_dict()))
     venv = Path(shutil.which("ditlab") or "").parents[1]
-    known = {**os.environ, "DITLAB_HOME": str(home), "DITLAB_VENV": str(venv), "OMP_NUM_THREADS": "1"}
-    small = ["--cpus-per-task=1", "--gpus-per-node=0", "--time=10", "--requeue", f"--chdir={tmp_path}"]
+    known = {
+        **os.environ,
+        "DITLAB_HOME": str(home),
+        "DITLAB_VENV": str(venv),
+        "OMP_NUM_THREADS": "1",
+    }
+    small = [
+        "--cpus-per-task=1",
+        "--gpus-per-node=0",
+        "--time=10",
+        "--requeue",
+        f"--chdir={tmp_path}",
+    ]
     sent = subprocess.run(
-        ["sbatch", "--parsable", *small, str(SCRIPT), str(spec)], env=known, capture_output=True, text=True, timeout=30
+        ["sbatch", "--parsable", *small, str(SCRIPT), str(spec)],
+        env=known,
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     assert sent.returncode == 0, sent.stderr
     job = sent.stdout.strip()
     deadline = time.monotonic() + 300
     try:
-        while subprocess.run(["squeue", "-h", "-j", job], capture_output=True, text=True, timeout=30).stdout.strip():
+        while subprocess.run(
+            ["squeue", "-h", "-j", job], capture_output=True, text=True, timeout=30
+        ).stdout.strip():
             assert time.monotonic() < deadline, (tmp_path / f"ditlab-{job}.log").read_text()
             time.sleep(2)
     finally:

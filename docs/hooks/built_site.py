@@ -1,4 +1,6 @@
-"""Checks of a built site: links and anchors lead somewhere, nothing is loaded from elsewhere, pictures have texts."""
+"""Checks of a built site: links and anchors lead somewhere, nothing is loaded from elsewhere,
+pictures have texts.
+"""
 
 import re
 from html.parser import HTMLParser
@@ -33,7 +35,9 @@ LINK_RELATIONS = {
 }
 """Relations of `<link>` by which a browser asks another place for something."""
 STYLE_ADDRESS = re.compile(r"url\(\s*['\"]?(?P<url>[^)'\"]+)|@import\s+['\"](?P<import>[^'\"]+)")
-HOST = re.compile(r"^(localhost|\d+(\.\d+){3}|([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,})(:\d+)?$", re.IGNORECASE)
+HOST = re.compile(
+    r"^(localhost|\d+(\.\d+){3}|([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z]{2,})(:\d+)?$", re.IGNORECASE
+)
 
 
 class BuiltPage(HTMLParser):
@@ -53,8 +57,13 @@ class BuiltPage(HTMLParser):
         """Collect an element's addresses."""
         given = {name: value or "" for name, value in attrs}
         self.anchors |= {given[name] for name in ("id", "name") if given.get(name)}
-        self.loads += [given[name].split()[0] for name in LOADS.get(tag, ()) if given.get(name, "").strip()]
-        self.loads += [found["url"] or found["import"] for found in STYLE_ADDRESS.finditer(given.get("style", ""))]
+        self.loads += [
+            given[name].split()[0] for name in LOADS.get(tag, ()) if given.get(name, "").strip()
+        ]
+        self.loads += [
+            found["url"] or found["import"]
+            for found in STYLE_ADDRESS.finditer(given.get("style", ""))
+        ]
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
         if tag == "link" and LINK_RELATIONS & set(given.get("rel", "").split()):
@@ -70,7 +79,9 @@ class BuiltPage(HTMLParser):
     def handle_data(self, data: str) -> None:
         """Collect the addresses of a style sheet in the page."""
         if self._in_style:
-            self.loads += [found["url"] or found["import"] for found in STYLE_ADDRESS.finditer(data)]
+            self.loads += [
+                found["url"] or found["import"] for found in STYLE_ADDRESS.finditer(data)
+            ]
 
     def handle_endtag(self, tag: str) -> None:
         """Note the end of a style sheet."""
@@ -79,16 +90,28 @@ class BuiltPage(HTMLParser):
 
 def find_faults(site: Path) -> list[str]:
     """Return a line for each fault of the pages and style sheets in a folder."""
-    pages = {path: BuiltPage(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))}
-    faults = [f"{path.relative_to(site)}: {fault}" for path, page in pages.items() for fault in page.faults]
+    pages = {
+        path: BuiltPage(path.read_text(encoding="utf-8")) for path in sorted(site.rglob("*.html"))
+    }
+    faults = [
+        f"{path.relative_to(site)}: {fault}"
+        for path, page in pages.items()
+        for fault in page.faults
+    ]
     for path, page in pages.items():
         where = path.relative_to(site)
         faults += [f"{where}: loads {address}" for address in page.loads if _is_elsewhere(address)]
         if path.name == "404.html":  # its addresses are absolute, as it stands in for every address
             continue
         local = [address for address in (*page.links, *page.loads) if not _is_elsewhere(address)]
-        faults += [f"{where}: {fault}" for address in local if (fault := _local_fault(address, path, pages, site))]
-        faults += [f"{where}: {fault}" for address in page.links if (fault := _outer_fault(address))]
+        faults += [
+            f"{where}: {fault}"
+            for address in local
+            if (fault := _local_fault(address, path, pages, site))
+        ]
+        faults += [
+            f"{where}: {fault}" for address in page.links if (fault := _outer_fault(address))
+        ]
     for path in sorted(site.rglob("*.css")):
         for found in STYLE_ADDRESS.finditer(path.read_text(encoding="utf-8")):
             if _is_elsewhere(address := found["url"] or found["import"]):
@@ -112,7 +135,12 @@ def _local_fault(address: str, path: Path, pages: dict[Path, BuiltPage], site: P
     if not target.is_file() or not target.is_relative_to(site.resolve()):
         return f"{address} leads nowhere"
     anchor = unquote(parts.fragment)
-    if anchor and target in pages and anchor not in pages[target].anchors and not anchor.startswith("__"):
+    if (
+        anchor
+        and target in pages
+        and anchor not in pages[target].anchors
+        and not anchor.startswith("__")
+    ):
         return f"{address}: no such anchor"
     return None
 

@@ -9,22 +9,29 @@ from ditlab.cli.main import cli
 
 INTRODUCTION = """# The command line
 
-Made from the commands' own help. Every command takes `-h` or `--help`, and ends with examples there. Exit codes: 0
-done, 1 a run failed, 2 the input is wrong, 130 interrupted after a final checkpoint.
+Made from the commands' own help. Every command takes `-h` or `--help`, and ends with
+examples there. Exit codes: 0 done, 1 a run failed, 2 the input is
+wrong, 130 interrupted after a final checkpoint.
 
 """
 
 
 def commands_page() -> str:
     """Return the page: a section for each command."""
-    return INTRODUCTION + "\n".join(_section(command, context) for command, context in walk(cli, "ditlab"))
+    return INTRODUCTION + "\n".join(
+        _section(command, context) for command, context in walk(cli, "ditlab")
+    )
 
 
 def walk(
     command: click.Command, name: str, parent: click.Context | None = None
 ) -> Iterator[tuple[click.Command, click.Context]]:
-    """Yield the commands below one, with the contexts that know their whole names; groups of commands are included."""
-    context = click.Context(command, info_name=name, parent=parent, max_content_width=100, terminal_width=100)
+    """Yield the commands below one, with the contexts that know their whole names; groups of
+    commands are included.
+    """
+    context = click.Context(
+        command, info_name=name, parent=parent, max_content_width=100, terminal_width=100
+    )
     if parent is not None:
         yield command, context
     if isinstance(command, click.Group):
@@ -36,8 +43,14 @@ def walk(
 def _section(command: click.Command, context: click.Context) -> str:
     level = "#" * (1 + context.command_path.count(" "))
     text = f"{level} {context.command_path}\n\n{_prose(command.help or '')}\n\n"
-    text += f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```\n"
-    rows = [record for param in command.params if (record := param.get_help_record(context)) and record[1]]
+    text += (
+        f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```\n"
+    )
+    rows = [
+        record
+        for param in command.params
+        if (record := param.get_help_record(context)) and record[1]
+    ]
     if rows:
         text += "\n| option | |\n|---|---|\n"
         text += "".join(f"| `{_cell(what)}` | {_meaning(why)} |\n" for what, why in rows)
@@ -48,7 +61,9 @@ def _section(command: click.Command, context: click.Context) -> str:
 
 def _examples(epilog: str) -> list[str]:
     return [
-        line.strip() for line in epilog.replace("\b", "").splitlines() if line.strip().startswith(("ditlab", "eval"))
+        line.strip()
+        for line in epilog.replace("\b", "").splitlines()
+        if line.strip().startswith(("ditlab", "eval"))
     ]
 
 

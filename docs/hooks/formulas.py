@@ -1,4 +1,6 @@
-"""Formulas as MathML, made while the site is built: browsers draw it without a script or a font from elsewhere."""
+"""Formulas as MathML, made while the site is built: browsers draw it without a script or a font
+from elsewhere.
+"""
 
 import html
 import re
@@ -20,7 +22,9 @@ def _mathml(found: re.Match[str]) -> str:
     tex = html.unescape(found["tex"]).strip()
     mathml = convert(tex, display="inline" if found["tag"] == "span" else "block")
     if "\\" in re.sub(r"<[^>]*>", "", mathml):
-        raise ValueError(f"a command in {tex!r} is unknown to latex2mathml; write the formula in another way.")
+        raise ValueError(
+            f"a command in {tex!r} is unknown to latex2mathml; write the formula in another way."
+        )
     label = html.escape(tex, quote=True)
     mathml = mathml.replace("<math ", f'<math aria-label="{label}" ', 1)
     return mathml if found["tag"] == "span" else f'<div class="formula">{mathml}</div>'

@@ -1,9 +1,17 @@
-"""The metrics' reference: names from the code, meanings from here; a name without a meaning ends the build."""
+"""The metrics' reference: names from the code, meanings from here; a name without a meaning ends
+the build.
+"""
 
 import re
 from typing import Any
 
-from ditlab.quality.eligibility import AGREEMENT, AGREEMENT_CHANCE, AGREEMENT_REAL, ENCODER_DISTANCES, QUALITY_METRICS
+from ditlab.quality.eligibility import (
+    AGREEMENT,
+    AGREEMENT_CHANCE,
+    AGREEMENT_REAL,
+    ENCODER_DISTANCES,
+    QUALITY_METRICS,
+)
 from ditlab.spec.files import build_experiment
 
 TRAINING = {
@@ -11,20 +19,31 @@ TRAINING = {
     "grad_norm": "norm of the whole gradient, before clipping",
     "lr": "learning rate of the step",
     "samples_per_second": "samples of the global batch a second of wall time",
-    "data_wait": "seconds a step that the first worker waited for its batch, averaged since the last point",
+    "data_wait": (
+        "seconds a step that the first worker waited for its batch, averaged since the last point"
+    ),
 }
 TIMES = {
     "time/data": "seconds a step in which a worker waited for its batch",
     "time/forward": "preparing the batch on the device, network and loss",
     "time/backward": "gradients, without their reduction",
-    "time/reduce": "sums over workers, ZeRO-3's gathering of weights, and waiting for slower workers in both",
+    "time/reduce": (
+        "sums over workers, ZeRO-3's gathering of weights, and waiting for slower workers in both"
+    ),
     "time/update": "norm, clipping, optimiser, moving average",
-    "time/checkpoint": "copying the state, and waiting for the checkpoint before; the last one's whole time",
+    "time/checkpoint": (
+        "copying the state, and waiting for the checkpoint before; the last one's whole time"
+    ),
     "time/evaluation": "evaluations, their samples, and waiting for a sweep's scheduler",
     "time/log": "everything else: metrics, progress, files",
     "time/steps": "steps of which these are the means: those since the last point",
-    "time/slowest": "times the others' median that the slowest worker's forward and backward passes took",
-    "perf/mfu": "model FLOPs utilisation: operations of a step, none twice, over those of matrix products in its time",
+    "time/slowest": (
+        "times the others' median that the slowest worker's forward and backward passes took"
+    ),
+    "perf/mfu": (
+        "model FLOPs utilisation: operations of a step, none twice, over those of matrix "
+        "products in its time"
+    ),
     "perf/hfu": "the same with the operations that activation checkpointing repeats",
     "perf/samples_per_second": "samples a second a worker, without evaluations and checkpoints",
     "perf/tokens_per_second": "tokens of text a second a worker",
@@ -35,7 +54,10 @@ MEANINGS = {
     "direction": "1 - cos(prediction, target), an image being one vector",
     "masked": "squared error over all features of masked regions, a mean over windows",
     "accessibility": "the same over the last feature alone",
-    "spread": "how far the predictions of a window's masked regions lie apart; 0: all of them are the same",
+    "spread": (
+        "how far the predictions of a window's masked regions lie apart; 0: all of them are "
+        "the same"
+    ),
     "mse": "squared error over all masked entries",
     "r2": "1 - squared error / variance, over all masked entries; rank runs by it",
     "pearson": "Pearson's correlation, over all masked entries",
@@ -49,7 +71,9 @@ MEANINGS = {
     "bits_per_byte": "the bound in bits a byte of text; compare tokenisers by it",
 }
 QUALITY = {
-    "quality/frechet": "Frechet distance between features of samples and of real images; lower is better",
+    "quality/frechet": (
+        "Frechet distance between features of samples and of real images; lower is better"
+    ),
     "quality/kernel": "kernel distance between the same features, unbiased; lower is better",
     "quality/kernel_error": "its standard error",
     "quality/nearest": "median distance of samples to the nearest training image",
@@ -62,16 +86,25 @@ QUALITY = {
     AGREEMENT_CHANCE: "the same of samples that ignore captions",
 }
 OTHERS = {
-    "held_out/...": "what `eval/...` is, of all held-out samples, where these are more than `evaluation.limit`: by "
-    "`ditlab evaluate`",
+    "held_out/...": (
+        "what `eval/...` is, of all held-out samples, where these are more than "
+        "`evaluation.limit`: by `ditlab evaluate`"
+    ),
     "eval/regret": "held-out loss above the least possible one, on [data with a known optimum]"
     "(../data.md#data-with-a-known-optimum)",
-    "assessed/...": "the family's own measurements by `ditlab evaluate`, beside baselines: see the families' guides",
+    "assessed/...": (
+        "the family's own measurements by `ditlab evaluate`, beside baselines: see the "
+        "families' guides"
+    ),
     "best/...": "of a sweep: the best value so far, by number of trials",
-    "cost/evaluations": "of a point of a sweep over samples: network evaluations a sample, a guided one twice",
+    "cost/evaluations": (
+        "of a point of a sweep over samples: network evaluations a sample, a guided one twice"
+    ),
     "cost/seconds": "of such a point: seconds a sample",
     "pbt/...": "of a trial of a population: the values it trains with, by step",
-    "system/...": "load of the machine (`tracking.system_metrics`): processor, memory, disk, network, GPUs",
+    "system/...": (
+        "load of the machine (`tracking.system_metrics`): processor, memory, disk, network, GPUs"
+    ),
 }
 QUARTERS = ("first", "second", "third", "last")
 FAMILIES = ("dit", "unet", "region", "dlm", "pixelhdm")
@@ -85,17 +118,35 @@ def metrics_page() -> str:
         "Names as MLflow and the journal have them; those of a family come from its loss's code.",
         "",
     ]
-    lines += ["## In training, by step", "", *_rows({f"train/{name}": text for name, text in TRAINING.items()})]
-    lines += ["", "`train/COMPONENT` is each component of the family's loss whose weight is not 0, unweighted.", ""]
+    lines += [
+        "## In training, by step",
+        "",
+        *_rows({f"train/{name}": text for name, text in TRAINING.items()}),
+    ]
+    lines += [
+        "",
+        (
+            "`train/COMPONENT` is each component of the family's loss whose weight is not 0, "
+            "unweighted."
+        ),
+        "",
+    ]
     lines += ["## Time, about once a second", "", *_rows(TIMES)]
     lines += [
         "",
-        "Means over the steps since the last point, and over workers: [where time goes](../performance.md).",
+        (
+            "Means over the steps since the last point, and over workers: [where time "
+            "goes](../performance.md)."
+        ),
         "",
     ]
     for family in FAMILIES:
         components, metrics = _names(family)
-        lines += [f"## {family}", "", *_rows({f"train/{name}": _meaning(name) for name in components})]
+        lines += [
+            f"## {family}",
+            "",
+            *_rows({f"train/{name}": _meaning(name) for name in components}),
+        ]
         lines += _rows({f"eval/{name}": _meaning(name) for name in metrics})[2:]
         lines += [""]
     lines += ["## Sample quality", "", "[How they are measured](../quality.md).", ""]
@@ -106,7 +157,12 @@ def metrics_page() -> str:
 
 def _names(family: str) -> tuple[list[str], list[str]]:
     """Names of a family's components and held-out metrics, as its objective gives them."""
-    mapping = {"name": family, "model": {"family": family}, "training": {"steps": 1}, "batch": {"size": 1}}
+    mapping = {
+        "name": family,
+        "model": {"family": family},
+        "training": {"steps": 1},
+        "batch": {"size": 1},
+    }
     experiment = build_experiment(mapping, family)
     objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, None)
     return list(objective.weights), list(objective.metric_names())
@@ -121,4 +177,8 @@ def _meaning(name: str) -> str:
 
 
 def _rows(names: dict[str, str]) -> list[str]:
-    return ["| metric | |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in names.items())]
+    return [
+        "| metric | |",
+        "|---|---|",
+        *(f"| `{name}` | {text} |" for name, text in names.items()),
+    ]

@@ -1,4 +1,6 @@
-"""Pages of the notebooks, made from their `.ipynb` files: text, code, and outputs where there are any."""
+"""Pages of the notebooks, made from their `.ipynb` files: text, code, and outputs where there are
+any.
+"""
 
 import html
 import json
@@ -43,8 +45,12 @@ def _output(output: dict[str, Any]) -> str:
         lines = "".join(data["text/html"]).replace("\n\n", "\n&#8203;\n")
         return f'<div class="output">{lines}</div>'
     if "image/png" in data:
-        alternative = html.escape(output.get("metadata", {}).get("image/png", {}).get("alt") or _ALT)
+        alternative = html.escape(
+            output.get("metadata", {}).get("image/png", {}).get("alt") or _ALT
+        )
         png = "".join(data["image/png"]).replace("\n", "")
-        return f'<div class="output"><img alt="{alternative}" src="data:image/png;base64,{png}"></div>'
+        return (
+            f'<div class="output"><img alt="{alternative}" src="data:image/png;base64,{png}"></div>'
+        )
     text = "".join(output.get("text", data.get("text/plain", "")))
     return f'<div class="output"><pre>{html.escape(text.rstrip())}</pre></div>'

@@ -28,7 +28,12 @@ def _section(name: str, thing: Any) -> str:
     hidden |= set(getattr(thing, "__dataclass_fields__", ()))  # a default may be a function
     for member, value in vars(thing).items():
         inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if member.startswith("_") or member in hidden or not inspect.isfunction(inner) or not inspect.getdoc(inner):
+        if (
+            member.startswith("_")
+            or member in hidden
+            or not inspect.isfunction(inner)
+            or not inspect.getdoc(inner)
+        ):
             continue
         shown = (
             f"```python\n{name}.{member}\n```\n"
@@ -44,7 +49,8 @@ def _signature(name: str, function: Any) -> str:
     found = inspect.signature(function)
     kept = [each for each in found.parameters.values() if each.name != "self"]
     text = str(found.replace(parameters=kept))
-    for pattern in (r"'([^']*)'(?=[,)\]= ]|$)", r"\b(?:[a-z_]\w*\.)+(?=[A-Z]\w*)"):  # quoted annotations, modules
+    # quoted annotations, modules
+    for pattern in (r"'([^']*)'(?=[,)\]= ]|$)", r"\b(?:[a-z_]\w*\.)+(?=[A-Z]\w*)"):
         text = re.sub(pattern, lambda match: match[1] if match.lastindex else "", text)
     if len(name + text) > 90:
         inside, _, end = text[1:].rpartition(")")

@@ -21,7 +21,9 @@ class RepositoryPages:
         self._paths: dict[str, str] = {}
 
     def linked_from(self, pages: Mapping[str, str]) -> dict[str, str]:
-        """Return the pages, by address, of all files that these pages link to, and those link to in turn."""
+        """Return the pages, by address, of all files that these pages link to, and those link to in
+        turn.
+        """
         found: dict[str, str] = {}
         waiting = dict(pages)
         while waiting:
@@ -45,7 +47,9 @@ class RepositoryPages:
             target = self._site_address(origin, match["target"])
             if target is None:
                 return match[0]
-            return posixpath.relpath(target, posixpath.dirname(uri) or ".") + (match["anchor"] or "")
+            return posixpath.relpath(target, posixpath.dirname(uri) or ".") + (
+                match["anchor"] or ""
+            )
 
         text = _LINK.sub(link, _CODE.sub(keep, markdown))
         return re.sub("\0(\\d+)\0", lambda match: kept[int(match[1])], text)
@@ -55,13 +59,16 @@ class RepositoryPages:
         return self._paths.get(uri, f"{self._docs}/{uri}")
 
     def _site_address(self, origin: str, target: str) -> str | None:
-        """Address of a link's target; None for one that the site does not hold, which mkdocs then refuses."""
+        """Address of a link's target; None for one that the site does not hold, which mkdocs then
+        refuses.
+        """
         path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
         if path.startswith(f"{self._docs}/"):
             return path.removeprefix(f"{self._docs}/")
         if path.startswith("..") or not (self._checkout / path).is_file():
             return None
-        visible = "/".join(part.lstrip(".") for part in path.split("/"))  # mkdocs leaves dot files out
+        # mkdocs leaves dot files out
+        visible = "/".join(part.lstrip(".") for part in path.split("/"))
         uri = f"{FOLDER}/{visible}" if path.endswith(".md") else f"{FOLDER}/{visible}.md"
         self._paths[uri] = path
         return uri
@@ -71,4 +78,7 @@ class RepositoryPages:
         if path.endswith(".md"):
             return text
         fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", text) or [""]))
-        return f"# {path}\n\n{fence}{LANGUAGES.get(Path(path).suffix, 'text')}\n{text.rstrip()}\n{fence}\n"
+        return (
+            f"# {path}\n\n{fence}{LANGUAGES.get(Path(path).suffix, 'text')}\n{text.rstrip()}\n"
+            f"{fence}\n"
+        )

@@ -1,6 +1,8 @@
-"""Hooks of mkdocs: pages made from code and from files of the repository, mathematics as MathML, checks of the site.
+"""Hooks of mkdocs: pages made from code and from files of the repository, mathematics as MathML,
+checks of the site.
 
-Mkdocs loads this file by its path (`hooks` in mkdocs.yml); the other files of this folder are its parts.
+Mkdocs loads this file by its path (`hooks` in mkdocs.yml); the other files of this folder are its
+parts.
 """
 
 import sys
@@ -24,7 +26,9 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the reference, the notebooks, and a page for each file of the repository that a page links to."""
+    """Add the reference, the notebooks, and a page for each file of the repository that a page
+    links to.
+    """
     for uri, text in (reference_pages() | notebook_pages(Path(config["docs_dir"]))).items():
         files.append(File.generated(config, uri, content=text))
     repository = config["extra"]["repository"] = RepositoryPages(CHECKOUT, Path(config["docs_dir"]))
@@ -35,7 +39,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Lead links out of docs/ to the pages of those files; show figures, and why commands are not run."""
+    """Lead links out of docs/ to the pages of those files; show figures, and why commands are not
+    run.
+    """
     linked = config["extra"]["repository"].relinked(markdown, page.file.src_uri)
     return leave_out_notes(show_figures(linked, page.file.src_uri, Path(config["docs_dir"])))
 

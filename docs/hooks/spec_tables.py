@@ -22,17 +22,27 @@ FAMILIES = {
 def spec_pages() -> dict[str, str]:
     """Return Markdown by name of page: the experiment, each family, the sweep."""
     schema = experiment_schema()
-    known = {name.removesuffix("-experiment") for name in schema["$defs"] if name.endswith("-experiment")}
+    known = {
+        name.removesuffix("-experiment") for name in schema["$defs"] if name.endswith("-experiment")
+    }
     families = [name for name in FAMILIES if name in known]
     pages = {"experiment": _experiment_page(schema)}
     for family in families:
         properties = schema["$defs"][f"{family}-experiment"]["properties"]
-        text = f"# Fields of {family}\n\n{FAMILIES[family]} [The family's guide](../families/{family}.md); "
+        text = (
+            f"# Fields of {family}\n\n{FAMILIES[family]} [The family's "
+            f"guide](../families/{family}.md); "
+        )
         text += "[all other fields](experiment.md).\n"
-        pages[f"family-{family}"] = text + _sections(schema, {name: properties[name] for name in OF_A_FAMILY})
+        pages[f"family-{family}"] = text + _sections(
+            schema, {name: properties[name] for name in OF_A_FAMILY}
+        )
     sweep, samples = sweep_schema(), sampling_sweep_schema()
     pages["sweep"] = (
-        "# The fields of a sweep\n\nMade from `ditlab schema --sweep`. [What they are for](../sweeps.md).\n\n"
+        (
+            "# The fields of a sweep\n\nMade from `ditlab schema --sweep`. [What they are "
+            "for](../sweeps.md).\n\n"
+        )
         + _table([Field(name, node, sweep) for name, node in sweep["properties"].items()])
         + _sections(sweep, sweep["properties"])
         + "\n## A sweep over samples\n\nMade from `ditlab schema --samples`; axes are as above. "
@@ -47,9 +57,12 @@ def _experiment_page(schema: dict[str, Any]) -> str:
     shared = {name: node for name, node in properties.items() if name not in OF_A_FAMILY}
     links = ", ".join(f"[{name}](family-{name}.md)" for name in FAMILIES)
     return (
-        "# The fields of an experiment\n\nMade from `ditlab schema`, the JSON schema that editors complete and check "
-        "by. A field that a file leaves out\nhas its default; one without a default has to be given, in the file or "
-        f"in its `extends` parent. `model`, `objective`\nand `sampling` depend on the family: {links}.\n\n"
+        (
+            "# The fields of an experiment\n\nMade from `ditlab schema`, the JSON schema that "
+            "editors complete and check by. A field that a file leaves out\nhas its default; "
+            "one without a default has to be given, in the file or in its `extends` parent. "
+            f"`model`, `objective`\nand `sampling` depend on the family: {links}.\n\n"
+        )
         + _table([Field(name, node, schema) for name, node in properties.items()])
         + _sections(schema, shared)
     )
@@ -66,7 +79,9 @@ class Field:
     def row(self) -> str:
         """Return the row, as Markdown."""
         default = self.node.get("default", _NOTHING)
-        is_whole = isinstance(default, dict) and self.node.get("anyOf") is None and "$ref" in self.node
+        is_whole = (
+            isinstance(default, dict) and self.node.get("anyOf") is None and "$ref" in self.node
+        )
         shown = "below" if is_whole else "" if default is _NOTHING else f"`{_written(default)}`"
         kind = " or ".join(dict.fromkeys(_types(self.node, self.schema)))
         return f"| `{self.name}` | {kind} | {shown} | {_cell(self.node.get('description', ''))} |"
@@ -76,10 +91,21 @@ _NOTHING = object()
 
 
 def _table(fields: list[Field]) -> str:
-    return "\n".join(["| field | values | default | |", "|---|---|---|---|", *(field.row() for field in fields)]) + "\n"
+    return (
+        "\n".join(
+            [
+                "| field | values | default | |",
+                "|---|---|---|---|",
+                *(field.row() for field in fields),
+            ]
+        )
+        + "\n"
+    )
 
 
-def _sections(schema: dict[str, Any], properties: dict[str, Any], path: str = "", level: int = 2) -> str:
+def _sections(
+    schema: dict[str, Any], properties: dict[str, Any], path: str = "", level: int = 2
+) -> str:
     """Write a section for each field that holds fields of its own, and for those below it."""
     text = ""
     for name, node in properties.items():
@@ -87,12 +113,23 @@ def _sections(schema: dict[str, Any], properties: dict[str, Any], path: str = ""
         found = list(_definitions(node, schema))
         for definition in found:
             kind = _kind(definition)
-            heading = below if len(found) == 1 and kind is None else f"{below}: {kind or definition['title']}"
+            heading = (
+                below
+                if len(found) == 1 and kind is None
+                else f"{below}: {kind or definition['title']}"
+            )
             if "additionalProperties" in node and path == "" and name == "space":
                 heading = f"an axis: {kind}"
-            text += f"\n{'#' * min(level, 4)} {heading}\n\n{_paragraph(definition.get('description', ''))}\n\n"
+            text += (
+                f"\n{'#' * min(level, 4)} {heading}\n\n"
+                f"{_paragraph(definition.get('description', ''))}\n\n"
+            )
             fields = definition.get("properties", {})
-            text += _table([Field(each, inner, schema) for each, inner in fields.items()]) if fields else ""
+            text += (
+                _table([Field(each, inner, schema) for each, inner in fields.items()])
+                if fields
+                else ""
+            )
             text += _sections(schema, fields, f"{below}.", level + 1)
     return text
 
@@ -136,7 +173,11 @@ def _types(node: dict[str, Any], schema: dict[str, Any]) -> Iterator[str]:
 
 def _bounds(node: dict[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    given = [f"{sign} {_number(node[key])}" for key, sign in signs.items() if key in node and abs(node[key]) < 1e9]
+    given = [
+        f"{sign} {_number(node[key])}"
+        for key, sign in signs.items()
+        if key in node and abs(node[key]) < 1e9
+    ]
     return f" {', '.join(given)}" if given else ""
 
 

@@ -1,16 +1,17 @@
 """Draw the pictures of docs/images/figures, which the guides to the families show.
 
-    python docs/images/draw.py                    every family, and `general`: what belongs to no family
-    python docs/images/draw.py unet general       these alone
-    python docs/images/draw.py dit --kind adaln   one kind
-    python docs/images/draw.py --untrained        only what needs no weights: a minute
-    python docs/images/draw.py --look FOLDER      and each as it was drawn, for light and dark pages, into FOLDER
+    python docs/images/draw.py                    every family, and `general`: what belongs to no
+    family python docs/images/draw.py unet general       these alone python docs/images/draw.py dit
+    --kind adaln   one kind python docs/images/draw.py --untrained        only what needs no
+    weights: a minute python docs/images/draw.py --look FOLDER      and each as it was drawn, for
+    light and dark pages, into FOLDER
 
-Kinds that show weights are drawn from the runs of `RUNS`, in a home of their own, build/figures. A run that is missing
-there is trained first, one that was interrupted goes on: a few minutes for digits, some twenty for each of the others,
-on one core; dlm and pixelhdm train for fewer steps than their examples, and dlm as a smaller network. The other kinds
-show the settings of the families' defaults. Pictures that are drawn no more are removed, where all kinds of a family
-were drawn. The exit code is 1 where a picture is missing, with a line for each.
+Kinds that show weights are drawn from the runs of `RUNS`, in a home of their own, build/figures. A
+run that is missing there is trained first, one that was interrupted goes on: a few minutes for
+digits, some twenty for each of the others, on one core; dlm and pixelhdm train for fewer steps than
+their examples, and dlm as a smaller network. The other kinds show the settings of the families'
+defaults. Pictures that are drawn no more are removed, where all kinds of a family were drawn. The
+exit code is 1 where a picture is missing, with a line for each.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[2]
 HOME = CHECKOUT / "build" / "figures"
-# Read when ditlab is imported. Threads of so small networks wait for each other more than they compute.
+# Read when ditlab is imported. Threads of so small networks wait for each other more than they
+# compute.
 os.environ |= {"DITLAB_HOME": str(HOME), "DITLAB_FIGURES": "off", "OMP_NUM_THREADS": "1"}
 
 import ditlab
@@ -41,9 +43,14 @@ EXPERIMENTS = CHECKOUT / "experiments"
 GENERAL = "general"
 _SHORTER = ("training.steps=1500", "checkpoint.every=500", "evaluation.every=500")
 _SMALLER = (
-    "model.width=96", "model.depth=3", "model.num_heads=2", "model.length=64", "data.length=64",
-    "training.precision=fp32", "engine.compile=false",
-)  # fmt: skip
+    "model.width=96",
+    "model.depth=3",
+    "model.num_heads=2",
+    "model.length=64",
+    "data.length=64",
+    "training.precision=fp32",
+    "engine.compile=false",
+)
 RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "dit": ("digits/dit_class.yaml", ()),
     "unet": ("digits/unet_class.yaml", ()),
@@ -51,7 +58,9 @@ RUNS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "dlm": ("dlm/small.yaml", (*_SHORTER, *_SMALLER)),
     "pixelhdm": ("pixelhdm/small.yaml", _SHORTER),
 }
-"""Experiments, below `EXPERIMENTS`, and changes to them, from whose weights a family's kinds are drawn."""
+"""Experiments, below `EXPERIMENTS`, and changes to them, from whose weights a family's kinds are
+drawn.
+"""
 MORE_WITH_WEIGHTS = ("patches",)
 """Kinds that need no weights, but show more with them: drawn from the run."""
 EVALUATED: Mapping[str, tuple[int | None, tuple[str, ...]]] = {
@@ -75,25 +84,36 @@ def main() -> int:
     for family in options.families or [GENERAL, *RUNS]:
         makers, problem = figure_makers(family, options.untrained)
         missing += [problem] if problem else []
-        chosen = {kind: maker for kind, maker in makers.items() if not options.kind or kind in options.kind}
+        chosen = {
+            kind: maker
+            for kind, maker in makers.items()
+            if not options.kind or kind in options.kind
+        }
         faults = draw(family, chosen, options.look)
         missing += faults
         if not (options.kind or options.untrained or problem or faults):
             prune(family, makers)
     files = list(FOLDER.iterdir())
-    print(f"{len(files)} pictures, {sum(file.stat().st_size for file in files) / 2**20:.1f} MiB", flush=True)
+    print(
+        f"{len(files)} pictures, {sum(file.stat().st_size for file in files) / 2**20:.1f} MiB",
+        flush=True,
+    )
     for line in missing:
         print(line, file=sys.stderr)
     return 1 if missing else 0
 
 
 def figure_makers(family: str, untrained: bool) -> tuple[dict[str, Maker], str]:
-    """Return functions that draw a family's figures, by kind, and why those of its run are missing (or "")."""
+    """Return functions that draw a family's figures, by kind, and why those of its run are missing
+    (or "").
+    """
     general = _general_figures()
     prefixes = tuple(f"{name}-" for name in RUNS)
     if family == GENERAL:
         return {
-            kind: partial(_figure, general.draw, kind) for kind in general.kinds if not kind.startswith(prefixes)
+            kind: partial(_figure, general.draw, kind)
+            for kind in general.kinds
+            if not kind.startswith(prefixes)
         }, ""
     makers: dict[str, Maker] = {
         kind.removeprefix(f"{family}-"): partial(_figure, general.draw, kind)
@@ -131,7 +151,8 @@ def trained_run(family: str) -> ditlab.Run:
     run = ditlab.train(spec, local=True, resume="auto").run
     if run.status != "finished":
         raise ditlab.UserError(
-            f"the training of {spec.name} was {run.status} at step {run.step}; start this script again."
+            f"the training of {spec.name} was {run.status} at step {run.step}; start this "
+            "script again."
         )
     return run
 
@@ -154,12 +175,18 @@ def draw(family: str, makers: Mapping[str, Maker], look: Path | None) -> list[st
         if look is not None:
             still = Figure(figure.panels, figure.title, figure.columns, alt=figure.alternative_text)
             save_formats(still if figure.panels else figure, look / name)
-        print(f"{path.name:<44} {path.stat().st_size / 1000:4.0f} kB {time.monotonic() - start:6.1f} s", flush=True)
+        print(
+            f"{path.name:<44} {path.stat().st_size / 1000:4.0f} kB "
+            f"{time.monotonic() - start:6.1f} s",
+            flush=True,
+        )
     return faults
 
 
 def write(name: str, figure: Figure) -> Path:
-    """Write a figure's still, small: as SVG where it is lines and text, else as PNG with few colours."""
+    """Write a figure's still, small: as SVG where it is lines and text, else as PNG with few
+    colours.
+    """
     content, suffix = small_png(figure), ".png"
     if all(isinstance(panel, VECTORS) for panel in figure.panels) and figure.panels:
         drawing = to_svg(figure).encode()
@@ -189,9 +216,14 @@ def small_png(figure: Figure) -> bytes:
 
 def prune(family: str, kinds: Collection[str]) -> None:
     """Remove a family's pictures of other kinds, but for those to which a page leads by itself."""
-    pages = "\n".join(path.read_text(encoding="utf-8") for path in (CHECKOUT / "docs").rglob("*.md"))
+    pages = "\n".join(
+        path.read_text(encoding="utf-8") for path in (CHECKOUT / "docs").rglob("*.md")
+    )
     for path in FOLDER.glob(f"{family}-*"):
-        if path.stem.removeprefix(f"{family}-") not in kinds and f"figures/{path.name}" not in pages:
+        if (
+            path.stem.removeprefix(f"{family}-") not in kinds
+            and f"figures/{path.name}" not in pages
+        ):
             path.unlink()
             print(f"{path.name} removed", flush=True)
 
@@ -212,13 +244,22 @@ def _evaluated(evaluation: Callable[[], CheckpointEvaluation], kind: str) -> Fig
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("families", nargs="*", metavar="FAMILY", help=f"{', '.join(RUNS)}, {GENERAL}; default: all")
+    parser.add_argument(
+        "families", nargs="*", metavar="FAMILY", help=f"{', '.join(RUNS)}, {GENERAL}; default: all"
+    )
     parser.add_argument("--kind", action="append", help="draw this kind alone; repeatable")
     parser.add_argument("--untrained", action="store_true", help="draw only what needs no weights")
-    parser.add_argument("--look", type=Path, metavar="FOLDER", help="write each also as it was drawn, light and dark")
+    parser.add_argument(
+        "--look",
+        type=Path,
+        metavar="FOLDER",
+        help="write each also as it was drawn, light and dark",
+    )
     options = parser.parse_args()
     if unknown := set(options.families) - {GENERAL, *RUNS}:
-        parser.error(f"{', '.join(sorted(unknown))}: no such family; there are {', '.join([*RUNS, GENERAL])}")
+        parser.error(
+            f"{', '.join(sorted(unknown))}: no such family; there are {', '.join([*RUNS, GENERAL])}"
+        )
     return options
 
 

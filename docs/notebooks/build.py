@@ -1,9 +1,11 @@
 """Make the notebooks of this folder from their sources, one Python file each in the percent format.
 
-    python docs/notebooks/build.py                     writes all notebooks; outputs stay where the code is the same
-    python docs/notebooks/build.py --execute dit dlm   executes these first, and writes them with their outputs
+    python docs/notebooks/build.py                     writes all notebooks; outputs stay where the
+    code is the same python docs/notebooks/build.py --execute dit dlm   executes these first, and
+    writes them with their outputs
 
-Needs the extra `dev`. Each trains for a minute or two on two CPU cores, in a home of its own, which is removed.
+Needs the extra `dev`. Each trains for a minute or two on two CPU cores, in a home of its own, which
+is removed.
 """
 
 from __future__ import annotations
@@ -41,20 +43,29 @@ def read_source(name: str) -> Any:
         end = marks[number + 1].start() if number + 1 < len(marks) else len(text)
         body = text[mark.end() : end].strip("\n")
         cell = new_markdown_cell(_uncommented(body)) if mark["markdown"] else new_code_cell(body)
-        cell["id"] = hashlib.sha256(f"{number}\n{body}".encode()).hexdigest()[:8]  # the same for the same source
+        # the same for the same source
+        cell["id"] = hashlib.sha256(f"{number}\n{body}".encode()).hexdigest()[:8]
         cells.append(cell)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    return new_notebook(cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}})
+    return new_notebook(
+        cells=cells, metadata={"kernelspec": kernel, "language_info": {"name": "python"}}
+    )
 
 
 def execute(notebook: Any, home: Path) -> None:
-    """Execute a notebook in this folder, with DITLAB_HOME at `home`. Raises CellExecutionError where a cell fails."""
+    """Execute a notebook in this folder, with DITLAB_HOME at `home`. Raises CellExecutionError
+    where a cell fails.
+    """
     from nbclient import NotebookClient
 
-    # threads of so small networks wait for each other more than they compute, on a busy machine several times longer
+    # threads of so small networks wait for each other more than they compute, on a busy machine
+    # several times longer
     settings = {"DITLAB_HOME": str(home), "DEEPSPEED_LOG_LEVEL": "error", "OMP_NUM_THREADS": "1"}
     client = NotebookClient(
-        notebook, timeout=MOST_SECONDS, resources={"metadata": {"path": str(FOLDER)}}, record_timing=False
+        notebook,
+        timeout=MOST_SECONDS,
+        resources={"metadata": {"path": str(FOLDER)}},
+        record_timing=False,
     )
     client.execute(env={**os.environ, **settings})
     for cell in notebook.cells:
@@ -81,7 +92,10 @@ def keep_outputs(notebook: Any, path: Path) -> None:
     )
     if [cell["source"] for cell in own] == [cell["source"] for cell in before]:
         for cell, executed in zip(own, before, strict=True):
-            cell["outputs"], cell["execution_count"] = executed["outputs"], executed["execution_count"]
+            cell["outputs"], cell["execution_count"] = (
+                executed["outputs"],
+                executed["execution_count"],
+            )
 
 
 def _uncommented(text: str) -> str:
@@ -94,7 +108,9 @@ def _tidy(output: Any) -> None:
     if "text/html" in data:
         data.pop("image/png", None)
         data["text/html"] = re.sub(
-            r"(?<=data:image/png;base64,)[\w+/=]+", lambda found: _small(found[0]), data["text/html"]
+            r"(?<=data:image/png;base64,)[\w+/=]+",
+            lambda found: _small(found[0]),
+            data["text/html"],
         )
     if "image/png" in data:
         data["image/png"] = _small(data["image/png"])
@@ -122,7 +138,9 @@ def main() -> None:
     options = parser.parse_args()
     names = options.names or NAMES
     if unknown := set(names) - set(NAMES):
-        parser.error(f"{', '.join(sorted(unknown))}: no such notebook; there are {', '.join(NAMES)}")
+        parser.error(
+            f"{', '.join(sorted(unknown))}: no such notebook; there are {', '.join(NAMES)}"
+        )
     for name in names:
         notebook = read_source(name)
         if options.execute:

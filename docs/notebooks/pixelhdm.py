@@ -1,12 +1,12 @@
 # %% [markdown]
 # # PixelHDM: pictures from captions
 #
-# Text to image on pixels, without an autoencoder, in two paths: a transformer over patches and text decides the
-# content, a light one over pixels adds the detail. The data are scikit-learn's digits in seven colours, with captions
-# such as "a red seven".
+# Text to image on pixels, without an autoencoder, in two paths: a transformer over patches and text
+# decides the content, a light one over pixels adds the detail. The data are scikit-learn's digits
+# in seven colours, with captions such as "a red seven".
 #
-# Every number below is printed by this notebook. It trains a very small network for a few hundred steps: expect the
-# colour asked for, and shapes that are hardly digits yet.
+# Every number below is printed by this notebook. It trains a very small network for a few hundred
+# steps: expect the colour asked for, and shapes that are hardly digits yet.
 
 # %%
 import os
@@ -14,24 +14,30 @@ from pathlib import Path
 
 import ditlab
 
-os.chdir(next(folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "experiments").is_dir()))
+os.chdir(
+    next(
+        folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "experiments").is_dir()
+    )
+)
 spec = ditlab.load("experiments/pixelhdm/small.yaml")
 spec
 
 # %% [markdown]
 # ## What it learns
 #
-# Time runs the other way round than in the label-conditioned families: noise $\epsilon$ at $t = 0$, the image $x$ at
-# $t = 1$.
+# Time runs the other way round than in the label-conditioned families: noise $\epsilon$ at $t = 0$,
+# the image $x$ at $t = 1$.
 #
 # $$z_t = t\, x + (1 - t)\, \epsilon, \qquad v = x - \epsilon$$
 #
-# The loss has three components, of which this experiment uses two: the squared error of $v$, and the same in the
-# frequencies of 8 x 8 blocks, weighed as JPEG weighs them, by what an eye sees:
+# The loss has three components, of which this experiment uses two: the squared error of $v$, and
+# the same in the frequencies of 8 x 8 blocks, weighed as JPEG weighs them, by what an eye sees:
 #
-# $$L = E\, \lVert v_\theta - v \rVert^2 + \lambda\, E\, \lVert W \odot \text{DCT}(v_\theta - v) \rVert^2$$
+# $$L = E\, \lVert v_\theta - v \rVert^2 + \lambda\, E\, \lVert W \odot \text{DCT}(v_\theta - v)
+# \rVert^2$$
 #
-# Captions are read byte by byte by a text encoder that is trained along. A tenth of them is dropped, for guidance.
+# Captions are read byte by byte by a text encoder that is trained along. A tenth of them is
+# dropped, for guidance.
 
 # %%
 count = ditlab.count_parameters(spec)
@@ -63,8 +69,8 @@ run
 # %% [markdown]
 # ## Curves
 #
-# **Look at the components apart**: the frequency loss has another scale than the velocity loss, and a weight that
-# drowns one of them shows here first.
+# **Look at the components apart**: the frequency loss has another scale than the velocity loss, and
+# a weight that drowns one of them shows here first.
 
 # %%
 run.plot()
@@ -81,9 +87,8 @@ run.plot("train/velocity", "train/frequency")
 prompts = ["a red seven", "a green two", "a blue four", "a yellow zero"]
 run.sample(2, prompts=prompts, seed=0)
 
-# %% [markdown]
-# The same noise without guidance. **Compare**: guidance makes the colour purer, and samples of one caption more
-# alike.
+# %% [markdown] The same noise without guidance. **Compare**: guidance makes the colour purer, and
+# samples of one caption more alike.
 
 # %%
 run.sample(2, prompts=prompts, guidance=1.0, seed=0)
@@ -101,5 +106,6 @@ figures.draw("trajectory")
 # %% [markdown]
 # ## Next
 #
-# The whole experiment is `ditlab train experiments/pixelhdm/small.yaml`. `ditlab evaluate pixelhdm-small --quality
-# 200` asks classifiers of digit and colour whether the pictures are what the captions say.
+# The whole experiment is `ditlab train experiments/pixelhdm/small.yaml`. `ditlab evaluate
+# pixelhdm-small --quality 200` asks classifiers of digit and colour whether the pictures are what
+# the captions say.

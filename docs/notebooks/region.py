@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Region: filling in unmeasured regions of a genome
 #
-# A transformer over consecutive regions of a chromosome. Each region has a score for every motif and its
-# accessibility; some regions are hidden, and the network predicts them from the others. The data here are generated
-# with planted modules of motifs, so that the best possible prediction is known.
+# A transformer over consecutive regions of a chromosome. Each region has a score for every motif
+# and its accessibility; some regions are hidden, and the network predicts them from the others. The
+# data here are generated with planted modules of motifs, so that the best possible prediction is
+# known.
 #
 # Every number below is printed by this notebook.
 
@@ -13,24 +14,29 @@ from pathlib import Path
 
 import ditlab
 
-os.chdir(next(folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "experiments").is_dir()))
+os.chdir(
+    next(
+        folder for folder in [Path.cwd(), *Path.cwd().parents] if (folder / "experiments").is_dir()
+    )
+)
 spec = ditlab.load("experiments/region/small.yaml")
 spec
 
 # %% [markdown]
 # ## What it learns
 #
-# A window is a matrix $x$ of regions by features. A mask $m$ hides each region with a fixed chance; a hidden region
-# is replaced by one learned token. The loss is the squared error over all $F$ features of the hidden regions:
+# A window is a matrix $x$ of regions by features. A mask $m$ hides each region with a fixed chance;
+# a hidden region is replaced by one learned token. The loss is the squared error over all $F$
+# features of the hidden regions:
 #
 # $$L = E\left[ \frac{1}{F \sum_i m_i} \sum_i m_i\, \lVert \hat{x}_i - x_i \rVert^2 \right]$$
 #
-# Its best solution is the conditional mean $\hat{x}_i = E[x_i \mid x_j, m_j = 0]$. With `corruption: ddpm` hidden
-# regions are noised instead, $x_t = \sqrt{\bar\alpha_t}\, x_0 + \sqrt{1 - \bar\alpha_t}\, \epsilon$, and possible
-# values can be drawn.
+# Its best solution is the conditional mean $\hat{x}_i = E[x_i \mid x_j, m_j = 0]$. With
+# `corruption: ddpm` hidden regions are noised instead, $x_t = \sqrt{\bar\alpha_t}\, x_0 + \sqrt{1 -
+# \bar\alpha_t}\, \epsilon$, and possible values can be drawn.
 #
-# **Positions decide what can be learned.** Without them (`positions: none`, as published), nothing distinguishes two
-# hidden regions of a window, and both get the same prediction.
+# **Positions decide what can be learned.** Without them (`positions: none`, as published), nothing
+# distinguishes two hidden regions of a window, and both get the same prediction.
 
 # %%
 count = ditlab.count_parameters(spec)
@@ -62,10 +68,9 @@ run
 # %%
 run.plot()
 
-# %% [markdown]
-# `eval/r2` is the share of the variance that the prediction explains: 0 for the mean, below 0 for worse.
-# `eval/spread` is how much the predictions of a window's hidden regions differ: **look at it first**; at 0, all of
-# them are one and the same.
+# %% [markdown] `eval/r2` is the share of the variance that the prediction explains: 0 for the mean,
+# below 0 for worse. `eval/spread` is how much the predictions of a window's hidden regions differ:
+# **look at it first**; at 0, all of them are one and the same.
 
 # %%
 run.plot("eval/r2", "eval/spread")
@@ -73,10 +78,10 @@ run.plot("eval/r2", "eval/spread")
 # %% [markdown]
 # ## Filled in
 #
-# Three held-out windows, a row of pictures each: as measured, as the network sees it (grey regions are hidden), and
-# filled in. **Compare the first with the last**: the network predicts averages, so hidden regions are paler, and show
-# a little of every feature that is common in the window. Where neighbours tell more, a hidden region differs from the
-# next one.
+# Three held-out windows, a row of pictures each: as measured, as the network sees it (grey regions
+# are hidden), and filled in. **Compare the first with the last**: the network predicts averages, so
+# hidden regions are paler, and show a little of every feature that is common in the window. Where
+# neighbours tell more, a hidden region differs from the next one.
 
 # %%
 run.sample(3, seed=0)
@@ -91,8 +96,9 @@ list(drawn.table)[:8], len(drawn.table["window"])
 # %% [markdown]
 # ## Beside the baselines
 #
-# The network, three baselines and the best possible prediction, on the same masks of held-out windows. **Look at**
-# where the network stands between `baseline/ridge` (a regression on the regions beside it) and `reference/optimal`.
+# The network, three baselines and the best possible prediction, on the same masks of held-out
+# windows. **Look at** where the network stands between `baseline/ridge` (a regression on the
+# regions beside it) and `reference/optimal`.
 
 # %%
 found = run.evaluate()
@@ -110,9 +116,8 @@ next(iter(found.plots.values()))
 figures = run.figures()
 figures.kinds
 
-# %% [markdown]
-# Which regions a region attends to. **Look for** heads that look at neighbours: a module of motifs spans several
-# regions.
+# %% [markdown] Which regions a region attends to. **Look for** heads that look at neighbours: a
+# module of motifs spans several regions.
 
 # %%
 figures.draw("attention")
@@ -127,5 +132,5 @@ figures.draw("noise_schedule")
 # ## Next
 #
 # `experiments/region/small_ddpm.yaml` draws possible values in the place of their mean;
-# `experiments/region/small_no_positions.yaml` shows what is lost without positions. Real data come by `ditlab data
-# import get`.
+# `experiments/region/small_no_positions.yaml` shows what is lost without positions. Real data come
+# by `ditlab data import get`.

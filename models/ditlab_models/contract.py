@@ -6,8 +6,9 @@ A family's `family.py` joins its specs and builds its parts:
 
     FAMILY = DiTFamily()
 
-In this order: batch fields and specs; network, noise and text; rows and requests; objective, loss components and times;
-samplers; evaluators; the family itself. Shapes in this module leave out the batch dimension unless they say otherwise.
+In this order: batch fields and specs; network, noise and text; rows and requests; objective, loss
+components and times; samplers; evaluators; the family itself. Shapes in this module leave out the
+batch dimension unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -47,15 +58,18 @@ Conditions = Mapping[str, "Tensor"]
 ModuleGroups = Mapping[str, Sequence["nn.Module"]]
 """Modules of a network by the name of their group."""
 Role = Literal["matrix", "convolution", "input", "head", "embedding", "norm", "bias", "scalar"]
-"""Role of a parameter: `matrix` the weight of a linear map from features to features, `convolution` a kernel, `input`
-and `head` the weights that read data and write predictions, `embedding` a table or a learned token, `norm` the weights
-and biases of norms, `bias` every other bias, `scalar` what is left, such as a temperature."""
+"""Role of a parameter: `matrix` the weight of a linear map from features to features, `convolution`
+a kernel, `input` and `head` the weights that read data and write predictions, `embedding` a table
+or a learned token, `norm` the weights and biases of norms, `bias` every other bias, `scalar` what
+is left, such as a temperature."""
 ModulesByRole = Mapping[Role, Sequence["nn.Module"]]
 
 
 @dataclass(frozen=True)
 class FieldOptions:
-    """Settings that a field's sizes follow, as dotted paths in an experiment: `model.image_size`. Empty: none."""
+    """Settings that a field's sizes follow, as dotted paths in an experiment: `model.image_size`.
+    Empty: none.
+    """
 
     shape: tuple[str, ...] = ()
     """Setting of each axis of the shape; (): no axis follows one."""
@@ -77,7 +91,9 @@ class BatchField:
     """Per sample; () is a scalar. An axis of size ANY is as long as the data's."""
     dtype: Literal["float32", "int64", "bool"]
     value_range: tuple[float, float] | None = None
-    """Range that the store's value range is mapped to linearly: (-1, 1) for images. None keeps the store's values."""
+    """Range that the store's value range is mapped to linearly: (-1, 1) for images. None keeps the
+    store's values.
+    """
     unit: str = ""
     """Meaning of the numbers, for people: `pixel intensity`, `class index`."""
     num_classes: int | None = None
@@ -91,7 +107,9 @@ class BatchField:
 
 
 class Spec(BaseModel):
-    """Base of every spec: frozen, unknown keys refused, no infinities or NaN, no silent type conversion."""
+    """Base of every spec: frozen, unknown keys refused, no infinities or NaN, no silent type
+    conversion.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, strict=True
@@ -106,18 +124,24 @@ class WeightsInit(Spec):
             str,
             Field(
                 min_length=1,
-                description="File or folder of the weights, or hf://OWNER/NAME[@REVISION][/PATH] of the Hugging Face "
-                "hub.",
+                description=(
+                    "File or folder of the weights, or hf://OWNER/NAME[@REVISION][/PATH] of "
+                    "the Hugging Face hub."
+                ),
             ),
         ]
     }
     format: str = "auto"
-    """Layout of their names, as `ditlab weights inspect` tells it; `auto` finds it from names and shapes."""
+    """Layout of their names, as `ditlab weights inspect` tells it; `auto` finds it from names and
+    shapes.
+    """
     strict: bool = True
-    """True to refuse weights that do not fill the network or hold more; false loads what fits, and says what did
-    not."""
+    """True to refuse weights that do not fill the network or hold more; false loads what fits, and
+    says what did not."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """SHA-256 that the weights must have, as `ditlab weights inspect` prints it; null: any, and the run records it."""
+    """SHA-256 that the weights must have, as `ditlab weights inspect` prints it; null: any, and the
+    run records it.
+    """
 
     @property
     def source(self) -> str:
@@ -129,11 +153,14 @@ class ModelSpec(Spec):
     """Base of a family's network spec. Subclasses add `family: Literal[NAME] = NAME`."""
 
     masks_documents: ClassVar[bool] = False
-    """True for a network of tokens that attends within documents where `TextCodec.packing` is `masked`."""
+    """True for a network of tokens that attends within documents where `TextCodec.packing` is
+    `masked`.
+    """
 
     added_fields: ClassVar[Mapping[str, Any]] = {"init": None}
-    """Fields that came after the first runs, with the value under which a run is what it was without them; a run's
-    content hash leaves them out there. Subclasses that add some keep those of the base."""
+    """Fields that came after the first runs, with the value under which a run is what it was
+    without them; a run's content hash leaves them out there. Subclasses that add some keep those of
+    the base."""
 
     family: str
     init: WeightsInit | None = None
@@ -145,17 +172,23 @@ class ModelSpec(Spec):
 
 
 class ObjectiveSpec(Spec):
-    """Base of a family's objective spec. Subclasses add `weights`, a spec with one float per loss component."""
+    """Base of a family's objective spec. Subclasses add `weights`, a spec with one float per loss
+    component.
+    """
 
     component_prediction: ClassVar[str | None] = None
-    """The quantity that loss components of other packages compare, such as `velocity`; None: it takes none."""
+    """The quantity that loss components of other packages compare, such as `velocity`; None: it
+    takes none.
+    """
 
     added_fields: ClassVar[Mapping[str, Any]] = {}
-    """Fields that came after the first runs, with the value under which a run is what it was without them; a run's
-    content hash leaves them out there."""
+    """Fields that came after the first runs, with the value under which a run is what it was
+    without them; a run's content hash leaves them out there."""
 
     quarters: ClassVar[str] = ""
-    """Sentence for a reader on held-out metrics that end in `_t0` to `_t3`; empty where there are none."""
+    """Sentence for a reader on held-out metrics that end in `_t0` to `_t3`; empty where there are
+    none.
+    """
 
     weights: Spec
 
@@ -164,22 +197,25 @@ class ObjectiveSpec(Spec):
         return ()
 
     def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:
-        """Return the integers that the loss reads from its device, in order, at typical values, for traces without
-        values."""
+        """Return the integers that the loss reads from its device, in order, at typical values, for
+        traces without values."""
         return ()
 
     def assumed_shapes(self, model: ModelSpec, known: Shapes) -> Shapes:
-        """Return the shape of one sample of fields with axes of any size, for plans where the data do not tell.
+        """Return the shape of one sample of fields with axes of any size, for plans where the data
+        do not tell.
 
-        `known`: shapes that they do tell. Axes of fields that are not named count as long as they may be.
+        `known`: shapes that they do tell. Axes of fields that are not named count as long as they
+        may be.
         """
         return {}
 
     def metric_settings(self, model: ModelSpec) -> MetricSettings:
-        """Return by held-out metric the settings that its values depend on beside network and samples; "": all metrics.
+        """Return by held-out metric the settings that its values depend on beside network and
+        samples; "": all metrics.
 
-        Runs are compared, and trials ranked, where these are equal. Unless a family says less, they are all but the
-        weights.
+        Runs are compared, and trials ranked, where these are equal. Unless a family says less, they
+        are all but the weights.
         """
         return {"": self.model_dump(mode="json", exclude={"weights"})}
 
@@ -187,25 +223,33 @@ class ObjectiveSpec(Spec):
         """Raise ValueError if this loss does not fit the model, as far as the specs show."""
 
     def check_shapes(self, model: ModelSpec, shapes: Shapes) -> None:
-        """Raise ValueError if the loss cannot take batches whose fields have these shapes (without the batch
-        dimension)."""
+        """Raise ValueError if the loss cannot take batches whose fields have these shapes (without
+        the batch dimension)."""
 
 
 class SamplingSpec(Spec):
-    """Base of a family's sampling spec: the defaults of `ditlab sample` and of evaluation's grids."""
+    """Base of a family's sampling spec: the defaults of `ditlab sample` and of evaluation's
+    grids.
+    """
 
     takes_solvers: ClassVar[bool] = False
-    """True where `solver` may be another package's: a function as in `ditlab_models.processes.solvers`."""
+    """True where `solver` may be another package's: a function as in
+    `ditlab_models.processes.solvers`.
+    """
     added_solvers: ClassVar[Mapping[str, str]] = {}
     """Solvers of other packages by name, with the place of each (`module:function`)."""
 
     def find_solver(self, own: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
-        """Return the function of the spec's `solver`: one of the family's `own`, or another package's."""
+        """Return the function of the spec's `solver`: one of the family's `own`, or another
+        package's.
+        """
         name: str = getattr(self, "solver")  # noqa: B009  a field of families with `takes_solvers`
         return own[name] if name in own else resolve_name(self.added_solvers[name])
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raise ValueError if a model trained with this objective cannot sample so, as far as the specs show."""
+        """Raise ValueError if a model trained with this objective cannot sample so, as far as the
+        specs show.
+        """
 
 
 @runtime_checkable
@@ -213,7 +257,9 @@ class RoledNetwork(Protocol):
     """Network that names the modules whose weights have another role than their class says."""
 
     def role_modules(self) -> ModulesByRole:
-        """Return modules by the role of their weights, submodules included; biases and norms keep their own."""
+        """Return modules by the role of their weights, submodules included; biases and norms keep
+        their own.
+        """
         ...
 
 
@@ -221,28 +267,32 @@ class Network(Protocol):
     """The three methods that a family's network, an `nn.Module`, has beside a module's own."""
 
     def components(self) -> ModuleGroups:
-        """Return named groups of submodules that together own every parameter exactly once: a parameter count's
-        rows."""
+        """Return named groups of submodules that together own every parameter exactly once: a
+        parameter count's rows."""
         ...
 
     def checkpointed_modules(self) -> Sequence[nn.Module]:
-        """Return the modules whose activations are recomputed in the backward pass under activation checkpointing."""
+        """Return the modules whose activations are recomputed in the backward pass under activation
+        checkpointing.
+        """
         ...
 
     def compiled_modules(self) -> ModuleGroups:
         """Return the modules that `engine.compile` compiles, by block kind.
 
-        Modules of a kind share one graph: they are of one class, differ in the values of their weights alone, and take
-        the same inputs, whose sizes may vary.
+        Modules of a kind share one graph: they are of one class, differ in the values of their
+        weights alone, and take the same inputs, whose sizes may vary.
         """
         ...
 
 
 class NoiseSource(Protocol):
-    """Source of all random numbers of an objective, keyed by (seed, step, global micro-batch index, name).
+    """Source of all random numbers of an objective, keyed by (seed, step, global micro-batch index,
+    name).
 
-    `shape` includes the batch dimension, first. Two calls with one name give the same numbers, whatever was drawn
-    between them. A slice of a micro-batch gets its slice of the numbers of the whole one.
+    `shape` includes the batch dimension, first. Two calls with one name give the same numbers,
+    whatever was drawn between them. A slice of a micro-batch gets its slice of the numbers of the
+    whole one.
     """
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
@@ -268,8 +318,8 @@ class TextCodec:
     bytes_per_token: float | None = None
     """Bytes of UTF-8 per token of the data, on average; None where the data are not at hand."""
     packing: Literal["joined", "masked"] = "joined"
-    """Attention among the documents of a row. `joined`: a token attends to all of its row; `masked`: to those of its
-    document."""
+    """Attention among the documents of a row. `joined`: a token attends to all of its row;
+    `masked`: to those of its document."""
 
 
 @dataclass(frozen=True)
@@ -279,9 +329,13 @@ class RealRows:
     batch: Batch
     """The model's fields, (num, *shape) each, on its device."""
     columns: Mapping[str, np.ndarray]
-    """The store's other columns, (num, *shape) each; class names in place of class indices that have names."""
+    """The store's other columns, (num, *shape) each; class names in place of class indices that
+    have names.
+    """
     names: Mapping[str, Sequence[str]]
-    """Names of the entries along a column's last axis, for the columns that have them: those of motifs."""
+    """Names of the entries along a column's last axis, for the columns that have them: those of
+    motifs.
+    """
     noise: NoiseSource
     """Fixed draws of these rows: the same in every run, whatever the batch size."""
 
@@ -311,8 +365,9 @@ class SampleRequest:
     label: int | None = None
     """Class of every sample."""
     prompts: Sequence[Prompt] = ()
-    """Text of every sample, the rest being filled in; for a sampler that `draws_per_prompt`, descriptions of samples:
-    equally many samples for each prompt, one prompt's after the other's."""
+    """Text of every sample, the rest being filled in; for a sampler that `draws_per_prompt`,
+    descriptions of samples: equally many samples for each prompt, one prompt's after the other's.
+    """
     negative_prompt: str | None = None
     """Description that guidance leads away from; None: the sampler's default."""
     encode: Callable[[Sequence[str]], Mapping[str, Tensor]] | None = None
@@ -320,15 +375,23 @@ class SampleRequest:
     size: tuple[int, int] | None = None
     """(height, width) in pixels, for families that draw any size."""
     seed: int | None = None
-    """Seed of the first sample (of each prompt); the next ones count up. None: the sampler's generator gives seeds."""
+    """Seed of the first sample (of each prompt); the next ones count up. None: the sampler's
+    generator gives seeds.
+    """
     start: Tensor | None = None
-    """(channels, height, width) in the model's range: an image that sampling starts from, in place of pure noise."""
+    """(channels, height, width) in the model's range: an image that sampling starts from, in place
+    of pure noise.
+    """
     strength: float = 1.0
-    """Share of the way from noise that is done again from `start`: 1 is all of it, near 0 keeps the image."""
+    """Share of the way from noise that is done again from `start`: 1 is all of it, near 0 keeps the
+    image.
+    """
     rows: RealRows | None = None
     """One row per sample, for a sampler that completes rows or takes its conditions from them."""
     classes: Sequence[int] = ()
-    """Classes that samples without `label` are of in turn, those that the data hold; empty: all of the model's."""
+    """Classes that samples without `label` are of in turn, those that the data hold; empty: all of
+    the model's.
+    """
 
 
 DEFAULT_REQUEST = SampleRequest()
@@ -336,33 +399,45 @@ DEFAULT_REQUEST = SampleRequest()
 
 
 class Objective(Protocol):
-    """A family's loss. The sum of its components, weighted by `weights`, is trained; components are logged one by
-    one."""
+    """A family's loss. The sum of its components, weighted by `weights`, is trained; components are
+    logged one by one."""
 
     weights: dict[str, float]
     """Weights by loss component; `loss` may leave out a component with weight 0."""
 
     modules: nn.Module | None
-    """The objective's own modules: trained and checkpointed, never part of a parameter total (`training_only`)."""
+    """The objective's own modules: trained and checkpointed, never part of a parameter total
+    (`training_only`).
+    """
 
-    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Return the components by name, each an unweighted mean over the micro-batch (a scalar tensor)."""
+    def loss(
+        self, network: nn.Module, batch: Batch, noise_source: NoiseSource
+    ) -> dict[str, Tensor]:
+        """Return the components by name, each an unweighted mean over the micro-batch (a scalar
+        tensor).
+        """
         ...
 
-    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
+    def metrics(
+        self, network: nn.Module, batch: Batch, noise_source: NoiseSource
+    ) -> dict[str, Tensor]:
         """Return held-out metrics by name: every loss component, whatever its weight, and more.
 
-        Each is a value a sample, (B,), whose mean counts, and from which the noise of held-out draws is known; or a
-        mean over the batch, a scalar.
+        Each is a value a sample, (B,), whose mean counts, and from which the noise of held-out
+        draws is known; or a mean over the batch, a scalar.
         """
         ...
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics to report, from the means of `metrics` over all held-out samples: most are these means."""
+        """Return the metrics to report, from the means of `metrics` over all held-out samples: most
+        are these means.
+        """
         ...
 
     def metric_names(self) -> Sequence[str]:
-        """Return the names that `summary` gives, without computing them: the metrics that a sweep can rank by."""
+        """Return the names that `summary` gives, without computing them: the metrics that a sweep
+        can rank by.
+        """
         ...
 
     def figures(
@@ -373,7 +448,9 @@ class Objective(Protocol):
         generator: torch.Generator,
         kinds: Sequence[str] | None = None,
     ) -> Iterator[tuple[str, Figure]]:
-        """Draw figures of a trained network: (kind, figure) for every kind, or for `kinds` alone."""
+        """Draw figures of a trained network: (kind, figure) for every kind, or for `kinds`
+        alone.
+        """
         ...
 
     def figure_kinds(self) -> Sequence[str]:
@@ -389,39 +466,50 @@ class KnownOptimumObjective(Protocol):
         """Return True where the best network on data of this law has a closed form."""
         ...
 
-    def regret(self, network: nn.Module, law: Any, batch: Batch, noise_source: NoiseSource) -> Tensor:
-        """Return the held-out loss above the least possible one, (B,), expected given the corrupted inputs that
-        `metrics` draws: it is never below 0, and free of the noise of their targets."""
+    def regret(
+        self, network: nn.Module, law: Any, batch: Batch, noise_source: NoiseSource
+    ) -> Tensor:
+        """Return the held-out loss above the least possible one, (B,), expected given the corrupted
+        inputs that `metrics` draws: it is never below 0, and free of the noise of their targets."""
         ...
 
 
 @runtime_checkable
 class DetachingObjective(Protocol):
-    """An objective with components whose gradient leaves a branch out on purpose, and so is none of their value."""
+    """An objective with components whose gradient leaves a branch out on purpose, and so is none of
+    their value.
+    """
 
     detaching: Collection[str]
-    """Names of these components: proofs compare the gradients of the others with differences of the loss."""
+    """Names of these components: proofs compare the gradients of the others with differences of the
+    loss.
+    """
 
 
 @runtime_checkable
 class RetiringObjective(Protocol):
-    """An objective one of whose components ends during training, so that the source of its fields can be freed."""
+    """An objective one of whose components ends during training, so that the source of its fields
+    can be freed.
+    """
 
     def retired_fields(self, step: int) -> Collection[str]:
-        """Return the batch fields that `loss` no longer reads from optimiser step `step` (from 0) on. Batches lack them
-        from then on."""
+        """Return the batch fields that `loss` no longer reads from optimiser step `step` (from 0)
+        on. Batches lack them from then on."""
         ...
 
 
 @runtime_checkable
 class PreparingObjective(Protocol):
-    """An objective that takes sizes of tensors from values, on the host: of a GPU's they would be waited for."""
+    """An objective that takes sizes of tensors from values, on the host: of a GPU's they would be
+    waited for.
+    """
 
     prepared_from: Collection[str]
     """Batch fields that `prepare` reads."""
 
     def prepare(self, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Return further tensors of a training batch, from its rows and from random numbers in the host's memory.
+        """Return further tensors of a training batch, from its rows and from random numbers in the
+        host's memory.
 
         They are moved and join the batch of `loss`, which calls this itself where they are missing.
         """
@@ -431,8 +519,8 @@ class PreparingObjective(Protocol):
 class LossComponent(ABC):
     """A loss component that a package adds to the objectives of existing families.
 
-    It is computed where `objective.weights` names it, and logged like the family's own components. The first line of
-    its docstring describes the weight in the JSON schema.
+    It is computed where `objective.weights` names it, and logged like the family's own components.
+    The first line of its docstring describes the weight in the JSON schema.
     """
 
     name: ClassVar[str]
@@ -442,7 +530,9 @@ class LossComponent(ABC):
 
     @abstractmethod
     def __call__(self, predicted: Tensor, target: Tensor) -> Tensor:
-        """Return a scalar, a mean over the batch, from two tensors of one shape (batch, ...), float32 or better."""
+        """Return a scalar, a mean over the batch, from two tensors of one shape (batch, ...),
+        float32 or better.
+        """
 
 
 class TimeDensity(Spec):
@@ -454,7 +544,9 @@ class TimeDensity(Spec):
     kind: str
 
     def draw(self, noise_source: NoiseSource, num: int) -> Tensor:
-        """Return training times within `bounds`, (num,) float32: drawn from the noise source under the name `time`."""
+        """Return training times within `bounds`, (num,) float32: drawn from the noise source under
+        the name `time`.
+        """
         raise NotImplementedError
 
     @property
@@ -472,7 +564,9 @@ class Samples:
     conditions: dict[str, Tensor]
     """Conditions of each sample; empty for unconditional samples."""
     trajectory: Tensor | None = None
-    """(frames, num, *sample shape), the first frame pure noise, where a trajectory was requested."""
+    """(frames, num, *sample shape), the first frame pure noise, where a trajectory was
+    requested.
+    """
     fields: dict[str, Any] = field(default_factory=dict)
     """Further values for `show`."""
 
@@ -481,17 +575,20 @@ RowUse = Literal["none", "conditions", "completed"]
 
 
 class Sampler(Protocol):
-    """Draws samples and shows them. A class that names it as its base has the defaults of its fields."""
+    """Draws samples and shows them. A class that names it as its base has the defaults of its
+    fields.
+    """
 
     takes_rows: RowUse = "none"
-    """Use of real rows: none; a source of conditions (captions) where a request names none; rows to complete
-    (imputation). Where not `none`, a request holds as many rows as samples.
+    """Use of real rows: none; a source of conditions (captions) where a request names none; rows to
+    complete (imputation). Where not `none`, a request holds as many rows as samples.
 
-    `conditions`: `row_fields` names the batch fields of rows that are conditions; `rows.batch` holds these alone.
-    `completed`: `select_rows(rows)` returns a mask (num,) bool of the rows to complete, None for all, from their other
-    columns, as `rows.batch` is empty there; `note(rows)` a remark on completing just these rows, without a full stop,
-    or "": the part of the request that lies in none of them, where `rows.batch` may be empty; `table(samples, rows)`
-    the completed rows as NumPy columns of equal length by name, for a table file that other tools read.
+    `conditions`: `row_fields` names the batch fields of rows that are conditions; `rows.batch`
+    holds these alone. `completed`: `select_rows(rows)` returns a mask (num,) bool of the rows to
+    complete, None for all, from their other columns, as `rows.batch` is empty there; `note(rows)` a
+    remark on completing just these rows, without a full stop, or "": the part of the request that
+    lies in none of them, where `rows.batch` may be empty; `table(samples, rows)` the completed rows
+    as NumPy columns of equal length by name, for a table file that other tools read.
     """
 
     draws_per_prompt: bool = False
@@ -501,8 +598,8 @@ class Sampler(Protocol):
     """Most samples that are drawn in one batch, where each needs much memory; None: no limit."""
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """Return the conditions of `num` samples: the request's, or a spread over all (classes in turn); {} if none
-        apply.
+        """Return the conditions of `num` samples: the request's, or a spread over all (classes in
+        turn); {} if none apply.
 
         Raises ValueError for a condition that the model does not have.
         """
@@ -517,10 +614,12 @@ class Sampler(Protocol):
         trajectory: bool = False,
         noise: Tensor | None = None,
     ) -> Samples:
-        """Draw `num` samples. Noise is drawn sample by sample, so the first k do not depend on `num`.
+        """Draw `num` samples. Noise is drawn sample by sample, so the first k do not depend on
+        `num`.
 
-        `noise` (num, *sample shape) is the state that sampling begins with (tokens, for a process of tokens), in place
-        of one drawn from the generator; all other draws stay the same. Raises ValueError where it does not fit.
+        `noise` (num, *sample shape) is the state that sampling begins with (tokens, for a process
+        of tokens), in place of one drawn from the generator; all other draws stay the same. Raises
+        ValueError where it does not fit.
         """
         ...
 
@@ -534,7 +633,9 @@ class ClassSampler(Sampler, Protocol):
     """A sampler of classes that may have names."""
 
     class_names: Sequence[str]
-    """Names of the classes by number, for `show`, as the platform sets them; a class without one is its number."""
+    """Names of the classes by number, for `show`, as the platform sets them; a class without one is
+    its number.
+    """
 
 
 @dataclass(frozen=True)
@@ -575,17 +676,22 @@ class Evaluator(Protocol):
     """Measures a trained network over whole data sets, beside baselines that need no training."""
 
     def evaluate(
-        self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
+        self,
+        network: nn.Module,
+        train: RowSet,
+        held_out: RowSet,
+        references: Mapping[str, Any],
+        batch_size: int,
     ) -> EvaluationResult:
-        """Evaluate on `held_out`. Baselines are fitted on `train`; `references` are known properties of the data by
-        name, such as the optimum of generated data."""
+        """Evaluate on `held_out`. Baselines are fitted on `train`; `references` are known
+        properties of the data by name, such as the optimum of generated data."""
         ...
 
 
 @runtime_checkable
 class SamplesEvaluator(Evaluator, Protocol):
-    """An evaluator that measures drawn samples as well, for families that draw no images: those the platform
-    measures."""
+    """An evaluator that measures drawn samples as well, for families that draw no images: those the
+    platform measures."""
 
     sample_metrics: Sequence[str]
     """Names of the metrics of samples."""
@@ -593,8 +699,8 @@ class SamplesEvaluator(Evaluator, Protocol):
     def measure_samples(
         self, train: RowSet, held_out: RowSet, batch_size: int
     ) -> Callable[[Samples], dict[str, float]]:
-        """Return a function from samples, in host memory, to `sample_metrics`; what it needs of the rows is computed
-        once."""
+        """Return a function from samples, in host memory, to `sample_metrics`; what it needs of the
+        rows is computed once."""
         ...
 
 
@@ -606,7 +712,8 @@ SamplingT = TypeVar("SamplingT", bound=SamplingSpec)
 class Family(ABC, Generic[ModelT, ObjectiveT, SamplingT]):
     """Base of a model family. Methods import torch, and the modules that need it, in their bodies.
 
-    `text` converts between text and the tokens of the data, where these are text and the tokeniser is known.
+    `text` converts between text and the tokens of the data, where these are text and the tokeniser
+    is known.
     """
 
     name: str
@@ -617,23 +724,32 @@ class Family(ABC, Generic[ModelT, ObjectiveT, SamplingT]):
     sampling: type[SamplingT]
     """Its fields have defaults, all of them."""
     processes: tuple[tuple[type[ObjectiveT], type[SamplingT]], ...] = ()
-    """Objective and sampling specs of each process, `objective.process`, of a family that trains under several; the
-    first are `objective` and `sampling`. Empty: there is one process, and no such field."""
+    """Objective and sampling specs of each process, `objective.process`, of a family that trains
+    under several; the first are `objective` and `sampling`. Empty: there is one process, and no
+    such field."""
 
     def objectives(self) -> dict[str, type[ObjectiveT]]:
-        """Return every objective spec by its process, the default one first; under "" where there is one alone."""
-        found = {str(objective.model_fields["process"].default): objective for objective, _ in self._pairs()}
+        """Return every objective spec by its process, the default one first; under "" where there
+        is one alone.
+        """
+        found = {
+            str(objective.model_fields["process"].default): objective
+            for objective, _ in self._pairs()
+        }
         return found or {"": self.objective}
 
     def objective_of(self, mapping: Any) -> type[ObjectiveT]:
-        """Return the objective spec that a mapping is written for, by its `process`; the default one where it names
-        none, or one that there is not."""
+        """Return the objective spec that a mapping is written for, by its `process`; the default
+        one where it names none, or one that there is not."""
         process = mapping.get("process") if isinstance(mapping, Mapping) else None
         return self.objectives().get(process if isinstance(process, str) else "", self.objective)
 
     def sampling_of(self, objective: type[ObjectiveSpec]) -> type[SamplingT]:
         """Return the sampling spec that belongs to an objective spec, or to a subclass of it."""
-        return next((sampling for own, sampling in self._pairs() if issubclass(objective, own)), self.sampling)
+        return next(
+            (sampling for own, sampling in self._pairs() if issubclass(objective, own)),
+            self.sampling,
+        )
 
     def _pairs(self) -> tuple[tuple[type[ObjectiveT], type[SamplingT]], ...]:
         """Return `processes` with a subclass' own `objective` and `sampling` in the first place."""
@@ -641,24 +757,42 @@ class Family(ABC, Generic[ModelT, ObjectiveT, SamplingT]):
 
     @abstractmethod
     def build_network(self, model: ModelT) -> Network:
-        """Build the network with freshly initialised weights, drawn from torch's global generator."""
+        """Build the network with freshly initialised weights, drawn from torch's global
+        generator.
+        """
 
     @abstractmethod
-    def build_objective(self, objective: ObjectiveT, model: ModelT, text: TextCodec | None = None) -> Objective:
+    def build_objective(
+        self, objective: ObjectiveT, model: ModelT, text: TextCodec | None = None
+    ) -> Objective:
         """Build the loss. Raises ValueError if it does not fit the model."""
 
     @abstractmethod
     def build_sampler(
-        self, sampling: SamplingT, model: ModelT, objective: ObjectiveT, text: TextCodec | None = None
+        self,
+        sampling: SamplingT,
+        model: ModelT,
+        objective: ObjectiveT,
+        text: TextCodec | None = None,
     ) -> Sampler:
-        """Build the sampler. Raises ValueError if a model trained with this objective cannot sample so."""
+        """Build the sampler. Raises ValueError if a model trained with this objective cannot sample
+        so.
+        """
 
     @abstractmethod
-    def example_inputs(self, model: ModelT, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
-        """Return positional inputs of the network's forward pass, for shape traces on the meta device."""
+    def example_inputs(
+        self, model: ModelT, batch_size: int, device: str = "meta"
+    ) -> tuple[Any, ...]:
+        """Return positional inputs of the network's forward pass, for shape traces on the meta
+        device.
+        """
 
-    def build_evaluator(self, objective: ObjectiveT, model: ModelT, text: TextCodec | None = None) -> Evaluator | None:
-        """Build the evaluator that `ditlab evaluate` runs beside the objective's metrics; None: there is none."""
+    def build_evaluator(
+        self, objective: ObjectiveT, model: ModelT, text: TextCodec | None = None
+    ) -> Evaluator | None:
+        """Build the evaluator that `ditlab evaluate` runs beside the objective's metrics; None:
+        there is none.
+        """
         return None
 
     def static_figures(self, model: ModelT) -> Mapping[str, Figure]:

@@ -1,7 +1,7 @@
 """Parts that other packages add to specs: loss components and time densities, by name. No torch.
 
-They are entry points of the groups `ditlab.loss_components` and `ditlab.time_densities`. Unions of specs are told
-apart by `kind`.
+They are entry points of the groups `ditlab.loss_components` and `ditlab.time_densities`. Unions of
+specs are told apart by `kind`.
 """
 
 from __future__ import annotations
@@ -14,49 +14,81 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, create_model
 
-from ditlab_models.contract import LossComponent, ObjectiveSpec, SamplingSpec, Spec, TimeDensity, Weight
+from ditlab_models.contract import (
+    LossComponent,
+    ObjectiveSpec,
+    SamplingSpec,
+    Spec,
+    TimeDensity,
+    Weight,
+)
 from ditlab_models.families import built_in_families
 from ditlab_models.plugins import Plugin, PluginError, PluginGroup
 
 SpecT = TypeVar("SpecT", bound=Spec)
 OTHER_METRICS = ("loss", "grad_norm", "lr", "samples_per_second")
-"""Names of a step's metrics beside the components. Those of a quarter of time end in `_t0` to `_t3`."""
+"""Names of a step's metrics beside the components. Those of a quarter of time end in `_t0` to
+`_t3`.
+"""
 
 
 def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[ObjectiveSpec]:
-    """Return the objective class with fields for the parts of other packages that `mapping`, its YAML, names.
+    """Return the objective class with fields for the parts of other packages that `mapping`, its
+    YAML, names.
 
-    Names that nobody knows are left out. Raises PluginError for a part that cannot be used, or compares something else.
+    Names that nobody knows are left out. Raises PluginError for a part that cannot be used, or
+    compares something else.
     """
     own: Any = objective.model_fields["weights"].annotation
     names = sorted(
-        name for name in _below(mapping, "weights") if isinstance(name, str) and name not in own.model_fields
+        name
+        for name in _below(mapping, "weights")
+        if isinstance(name, str) and name not in own.model_fields
     )
     components = tuple(component for name in names if (component := LOSS_COMPONENTS.load(name)))
     takes = objective.component_prediction
     for each in components:
         if each.prediction != takes:
+            taken = f"a {takes}"
+            if not takes:
+                taken = "no prediction that components of other packages compare"
             raise PluginError(
-                f"objective.weights.{each.name} compares a {each.prediction}, and this family's loss has "
-                f"{'a ' + takes if takes else 'no prediction that components of other packages compare'}; remove it."
+                f"objective.weights.{each.name} compares a {each.prediction}, and this family's "
+                f"loss has {taken}; remove it."
             )
     kind = _below(mapping, "time").get("kind")
-    density = TIME_DENSITIES.load(kind) if isinstance(kind, str) and _takes_density(objective, kind) else None
+    density = (
+        TIME_DENSITIES.load(kind)
+        if isinstance(kind, str) and _takes_density(objective, kind)
+        else None
+    )
     return _extended(objective, components, (density,) if density else ())
 
 
 def fully_extended_objective(objective: type[ObjectiveSpec]) -> type[ObjectiveSpec]:
-    """Return the objective class with fields for all parts of other packages, for its JSON schema."""
+    """Return the objective class with fields for all parts of other packages, for its JSON
+    schema.
+    """
     takes = objective.component_prediction
-    components = [each for each in LOSS_COMPONENTS.load_all().values() if each.prediction == takes] if takes else ()
+    components = (
+        [each for each in LOSS_COMPONENTS.load_all().values() if each.prediction == takes]
+        if takes
+        else ()
+    )
     densities = TIME_DENSITIES.load_all().values() if _density_kinds(objective) else ()
     return _extended(objective, tuple(components), tuple(densities))
 
 
 def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
-    """Return the parts of other packages that `mapping`, the objective's YAML, names, beside the family's own class."""
+    """Return the parts of other packages that `mapping`, the objective's YAML, names, beside the
+    family's own class.
+    """
     own: Any = objective.model_fields["weights"].annotation
-    found = [LOSS_COMPONENTS.find(name) for name in _below(mapping, "weights") if name not in own.model_fields]
+    found = [
+        LOSS_COMPONENTS.find(name)
+        for name in _below(mapping, "weights")
+        if name not in own.model_fields
+    ]
     kind = _below(mapping, "time").get("kind")
     if _takes_density(objective, kind):
         found.append(TIME_DENSITIES.find(str(kind)))
@@ -69,7 +101,9 @@ def _below(mapping: Any, key: str) -> Mapping[str, Any]:
 
 
 def components_of(weights: Spec, base: type[Spec]) -> dict[str, LossComponent]:
-    """Return the components of other packages that `weights` has beside the fields of `base`, by name."""
+    """Return the components of other packages that `weights` has beside the fields of `base`, by
+    name.
+    """
     found = {}
     for name in type(weights).model_fields:
         if name not in base.model_fields:
@@ -85,7 +119,9 @@ def _extended(
     components: tuple[type[LossComponent], ...],
     densities: tuple[type[TimeDensity], ...],
 ) -> type[ObjectiveSpec]:
-    """Return the objective class whose `weights` have the components, 0 by default, and whose `time` the densities."""
+    """Return the objective class whose `weights` have the components, 0 by default, and whose
+    `time` the densities.
+    """
     changes: dict[str, Any] = {}
     if densities:
         field = objective.model_fields["time"]
@@ -99,21 +135,29 @@ def _extended(
             first, *_ = [*(each.__doc__ or "").strip().splitlines(), ""]
             about = f"Weight of the loss component {each.name}" + (f": {first}" if first else ".")
             added[each.name] = (Weight, Field(default=0.0, description=about))
-        extended: Any = create_model(weights.__name__, __base__=weights, __doc__=weights.__doc__, **added)
+        extended: Any = create_model(
+            weights.__name__, __base__=weights, __doc__=weights.__doc__, **added
+        )
         default = extended(**field.default.model_dump())
         changes["weights"] = (extended, Field(default=default, description=field.description))
     if not changes:
         return objective
-    return create_model(objective.__name__, __base__=objective, __doc__=objective.__doc__, **changes)
+    return create_model(
+        objective.__name__, __base__=objective, __doc__=objective.__doc__, **changes
+    )
 
 
 def _check_component(name: str, component: Any) -> type[LossComponent]:
     if not (isinstance(component, type) and issubclass(component, LossComponent)):
-        raise ValueError(f"it is {component!r}, not a subclass of ditlab_models.contract.LossComponent")
+        raise ValueError(
+            f"it is {component!r}, not a subclass of ditlab_models.contract.LossComponent"
+        )
     if component.name != name:
         raise ValueError(f"its name is '{component.name}', which must be '{name}'")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or hasattr(Spec, name):
-        raise ValueError(f"'{name}' cannot be a field; use letters, digits and _, beginning with a letter")
+        raise ValueError(
+            f"'{name}' cannot be a field; use letters, digits and _, beginning with a letter"
+        )
     if name in OTHER_METRICS or re.fullmatch(r".*_t\d", name):
         raise ValueError(f"'{name}' is the name of another metric")
     return component
@@ -133,7 +177,9 @@ LOSS_COMPONENTS: PluginGroup[type[LossComponent]] = PluginGroup(
 
 
 def _density_kinds(objective: type[ObjectiveSpec]) -> dict[str, type[Spec]]:
-    """Return the kinds of the objective's time density, `time`; {} where it has none that could be another kind."""
+    """Return the kinds of the objective's time density, `time`; {} where it has none that could be
+    another kind.
+    """
     field = objective.model_fields.get("time")
     kinds = {} if field is None else kinds_of(field.annotation)
     return kinds if any(issubclass(kind, TimeDensity) for kind in kinds.values()) else {}
@@ -149,23 +195,35 @@ TIME_DENSITIES: PluginGroup[type[TimeDensity]] = PluginGroup(
     "ditlab.time_densities",
     "time density",
     lambda kind, density: check_kind(kind, density, TimeDensity),
-    reserved=lambda: {kind for family in built_in_families() for kind in _density_kinds(family.objective)},
+    reserved=lambda: {
+        kind for family in built_in_families() for kind in _density_kinds(family.objective)
+    },
 )
 
 
 def kinds_of(annotation: Any) -> dict[str, type[Spec]]:
-    """Return the spec classes of an annotation by their kind; {} for one that is no union of such classes."""
+    """Return the spec classes of an annotation by their kind; {} for one that is no union of such
+    classes.
+    """
     if get_origin(annotation) is Annotated:
         return kinds_of(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return {kind: spec for member in get_args(annotation) for kind, spec in kinds_of(member).items()}
-    if isinstance(annotation, type) and issubclass(annotation, Spec) and "kind" in annotation.model_fields:
+        return {
+            kind: spec for member in get_args(annotation) for kind, spec in kinds_of(member).items()
+        }
+    if (
+        isinstance(annotation, type)
+        and issubclass(annotation, Spec)
+        and "kind" in annotation.model_fields
+    ):
         return {str(annotation.model_fields["kind"].default): annotation}
     return {}
 
 
 def with_kinds(annotation: Any, specs: Collection[type[Spec]]) -> Any:
-    """Return the annotation of a union with further classes; one of a kind that is there takes that one's place."""
+    """Return the annotation of a union with further classes; one of a kind that is there takes that
+    one's place.
+    """
     found = kinds_of(annotation)
     for spec in specs:
         found |= kinds_of(spec)
@@ -174,12 +232,16 @@ def with_kinds(annotation: Any, specs: Collection[type[Spec]]) -> Any:
 
 
 def with_solvers(sampling: type[SamplingSpec], added: Mapping[str, str]) -> type[SamplingSpec]:
-    """Return a sampling spec whose `solver` may be one of `added` too; the spec itself where it takes none."""
+    """Return a sampling spec whose `solver` may be one of `added` too; the spec itself where it
+    takes none.
+    """
     if not added or not sampling.takes_solvers:
         return sampling
     field = sampling.model_fields["solver"]
     names: Any = Literal[(*get_args(field.annotation), *added)]
-    extended: Any = create_model(sampling.__name__, __base__=sampling, __doc__=sampling.__doc__, solver=(names, field))
+    extended: Any = create_model(
+        sampling.__name__, __base__=sampling, __doc__=sampling.__doc__, solver=(names, field)
+    )
     extended.added_solvers = added
     return extended
 

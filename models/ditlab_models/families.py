@@ -1,7 +1,8 @@
 """Model families by name. No central list, no torch.
 
-A family is a folder `ditlab_models/NAME/` on the Python path whose `family.py` defines `FAMILY`, or an entry point NAME
-of the group `ditlab.families` in any installed package, which names such an object.
+A family is a folder `ditlab_models/NAME/` on the Python path whose `family.py` defines `FAMILY`, or
+an entry point NAME of the group `ditlab.families` in any installed package, which names such an
+object.
 """
 
 import sys
@@ -28,7 +29,9 @@ def family_names() -> list[str]:
 
 
 def find_family(name: str) -> AnyFamily | None:
-    """Return the family of a name; None where there is none. Raises PluginError where its code cannot be used."""
+    """Return the family of a name; None where there is none. Raises PluginError where its code
+    cannot be used.
+    """
     family = FAMILIES.load(name)
     if family is None:
         _warn_of_former_folder(name)
@@ -41,7 +44,10 @@ def _warn_of_former_folder(name: str) -> None:
         folder = Path(place) / "denoisers" / name
         with suppress(OSError, ValueError):  # a name that no file can have
             if (folder / "family.py").is_file():
-                message = f"folder {folder} is not read, as it lies below denoisers; name it ditlab_models/{name}"
+                message = (
+                    f"folder {folder} is not read, as it lies below denoisers; name it "
+                    f"ditlab_models/{name}"
+                )
                 warn_of_former_part(str(folder), message)
 
 
@@ -62,11 +68,13 @@ _folders = partial(plugins_in_folders, ditlab_models, "family", "FAMILY")
 
 def _check(name: str, family: Any) -> AnyFamily:
     if not isinstance(family, Family):
-        raise ValueError(f"it is a {type(family).__name__}, not an instance of ditlab_models.contract.Family")
+        raise ValueError(
+            f"it is a {type(family).__name__}, not an instance of ditlab_models.contract.Family"
+        )
     if family.name != name or family.model.model_fields["family"].default != name:
         raise ValueError(
-            f"its name is '{family.name}' and its model.family '{family.model.model_fields['family'].default}', which "
-            f"must both be '{name}'"
+            f"its name is '{family.name}' and its model.family "
+            f"'{family.model.model_fields['family'].default}', which must both be '{name}'"
         )
     family.objective(), family.sampling()  # their fields have defaults
     return family

@@ -35,7 +35,9 @@ class FigureInputs:
 
     def noise_like(self, values: Tensor) -> Tensor:
         """Draw standard normal numbers in the shape, type and place of `values`."""
-        return torch.randn(values.shape, generator=self.generator, device=self.generator.device).to(values)
+        return torch.randn(values.shape, generator=self.generator, device=self.generator.device).to(
+            values
+        )
 
 
 FigureMaker = Callable[[FigureInputs], Figure]
@@ -44,7 +46,9 @@ FigureMakers = Mapping[str, FigureMaker]
 
 
 class FigureDrawer:
-    """Base of an objective with figures of a trained network: `Objective.figures` from one maker for each kind."""
+    """Base of an objective with figures of a trained network: `Objective.figures` from one maker
+    for each kind.
+    """
 
     weights: dict[str, float]
     """Weights by loss component."""
@@ -65,7 +69,9 @@ class FigureDrawer:
         generator: torch.Generator,
         kinds: Sequence[str] | None = None,
     ) -> Iterator[tuple[str, Figure]]:
-        """Draw every kind, or `kinds`, each from the generator's state at the call, whichever others are drawn."""
+        """Draw every kind, or `kinds`, each from the generator's state at the call, whichever
+        others are drawn.
+        """
         inputs = FigureInputs(network, batch, sampler, generator)
         state = generator.get_state()
         for kind in self.figure_makers if kinds is None else kinds:

@@ -32,7 +32,9 @@ class Heatmap:
     diverging: bool = False
     """Colours centred on zero."""
     limits: tuple[float, float] | None = None
-    """Values of the two ends of the colour scale, for comparable maps; None: the smallest and largest value."""
+    """Values of the two ends of the colour scale, for comparable maps; None: the smallest and
+    largest value.
+    """
     mark: tuple[int, int] | None = None
     """(row, column) of a cell to highlight."""
     x_names: Sequence[str] = ()
@@ -77,7 +79,9 @@ class Curve:
     marked: bool = False
     """True for a dot at each point, where there are few."""
     colour: int | None = None
-    """Number of its colour, the same for curves that belong together; None: its number among the curves."""
+    """Number of its colour, the same for curves that belong together; None: its number among the
+    curves.
+    """
     shade: float | None = None
     """Place on a colour scale, 0 to 1, in place of a colour of its own; NaN: grey."""
     weight: Weight = "plain"
@@ -204,21 +208,31 @@ class Figure:
 
     @property
     def alternative_text(self) -> str:
-        """`alt`, or a sentence for each panel from its kind, title and labels: at most 1,000 characters."""
+        """`alt`, or a sentence for each panel from its kind, title and labels: at most 1,000
+        characters.
+        """
         texts = [self.alt] if self.alt else [self.title, *map(_describe, self.panels)]
         # Control characters and halves of pairs stand in no file of text.
-        texts = [" ".join("".join(c if c.isprintable() else " " for c in each).split()) for each in texts]
-        text = " ".join(each if each.endswith((".", "!", "?")) else f"{each}." for each in texts if each)
+        texts = [
+            " ".join("".join(c if c.isprintable() else " " for c in each).split()) for each in texts
+        ]
+        text = " ".join(
+            each if each.endswith((".", "!", "?")) else f"{each}." for each in texts if each
+        )
         return text if len(text) <= _ALT_CHARACTERS else f"{text[: _ALT_CHARACTERS - 4]} ..."
 
 
 def grid_columns(num: int) -> int:
-    """Choose how many of `num` images stand in a row: 6 to 12, so that the last row is as full as it can be."""
+    """Choose how many of `num` images stand in a row: 6 to 12, so that the last row is as full as
+    it can be.
+    """
     if num <= WANTED_COLUMNS:
         return max(1, num)
 
     def emptiness(columns: int) -> tuple[float, int, int]:
-        """Empty share of the last row, then the distance to the wanted number; of two at one distance the wider."""
+        """Empty share of the last row, then the distance to the wanted number; of two at one
+        distance the wider.
+        """
         return -num % columns / columns, abs(columns - WANTED_COLUMNS), -columns
 
     return min(range(6, 13), key=emptiness)
@@ -230,9 +244,14 @@ def evenly_spaced(last: int, num: int) -> list[int]:
 
 
 _KINDS = {
-    Heatmap: "Heat map", ImageGrid: "Grid of images", Lines: "Curves", Bars: "Bars", Points: "Points",
-    Diagram: "Diagram", Text: "Text",
-}  # fmt: skip
+    Heatmap: "Heat map",
+    ImageGrid: "Grid of images",
+    Lines: "Curves",
+    Bars: "Bars",
+    Points: "Points",
+    Diagram: "Diagram",
+    Text: "Text",
+}
 
 
 def _describe(panel: Panel) -> str:

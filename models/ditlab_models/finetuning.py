@@ -1,8 +1,9 @@
-"""Fine-tuning by patterns of names: parameters that are frozen, and Linears that LoRA adapts. No torch at import.
+"""Fine-tuning by patterns of names: parameters that are frozen, and Linears that LoRA adapts. No
+torch at import.
 
-Parameters of the network are named by their path in it (`blocks.0.mlp.up.weight`), those that a loss trains by
-`objective.` and theirs. A pattern (`fnmatch`, where `*` goes across dots) takes what it matches, or a module that it
-lies in: `blocks.0` and `blocks.0.*` are all of the first block.
+Parameters of the network are named by their path in it (`blocks.0.mlp.up.weight`), those that a
+loss trains by `objective.` and theirs. A pattern (`fnmatch`, where `*` goes across dots) takes what
+it matches, or a module that it lies in: `blocks.0` and `blocks.0.*` are all of the first block.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Pattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class LoRA(Spec):
-    """Low-rank adaptation of Linears (Hu et al. 2021, arXiv:2106.09685): W x + (alpha / rank) B A x."""
+    """Low-rank adaptation of Linears (Hu et al. 2021, arXiv:2106.09685): W x + (alpha / rank) B A
+    x.
+    """
 
     rank: PositiveInt = 8
     """Rank of B A."""
@@ -38,8 +41,8 @@ class LoRA(Spec):
     def _some(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
         if not targets:
             raise ValueError(
-                'training.lora.targets=[] names no Linear; name some, such as ["*.attention.*"], or set training.lora '
-                "to null."
+                "training.lora.targets=[] names no Linear; name some, such as "
+                '["*.attention.*"], or set training.lora to null.'
             )
         return targets
 
@@ -49,7 +52,9 @@ class FineTuning(Protocol):
 
     @property
     def freeze(self) -> tuple[str, ...] | None:
-        """Patterns of base parameters that stay as they are; None: none, with `lora` all of the network."""
+        """Patterns of base parameters that stay as they are; None: none, with `lora` all of the
+        network.
+        """
         ...
 
     @property
@@ -59,44 +64,72 @@ class FineTuning(Protocol):
 
 
 def parameter_label(name: str) -> str:
-    """Return the name by which patterns know a parameter of a module that holds `network` and `objective`."""
+    """Return the name by which patterns know a parameter of a module that holds `network` and
+    `objective`.
+    """
     return name.removeprefix("network.")
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return True if a pattern matches a dotted name, or the beginning of it that names a module around it."""
+    """Return True if a pattern matches a dotted name, or the beginning of it that names a module
+    around it.
+    """
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:stop]), pattern) for stop in range(1, len(parts) + 1))
 
 
 def select(option: str, patterns: Iterable[str], names: Iterable[str], what: str) -> set[str]:
-    """Return the names that any pattern matches. Raises ValueError for a pattern that matches none."""
+    """Return the names that any pattern matches. Raises ValueError for a pattern that matches
+    none.
+    """
     names, found = list(names), set[str]()
     for pattern in patterns:
         own = {name for name in names if matches(pattern, name)}
         if not own:
-            known = {".".join(parts[:stop]) for parts in (each.split(".") for each in names) for stop in range(1, 9)}
-            near = difflib.get_close_matches(pattern, sorted(known), n=3, cutoff=0.3) or sorted(names)[:3]
-            raise ValueError(f"{option}={pattern!r} matches no {what}; names here are like {', '.join(near)}.")
+            known = {
+                ".".join(parts[:stop])
+                for parts in (each.split(".") for each in names)
+                for stop in range(1, 9)
+            }
+            near = (
+                difflib.get_close_matches(pattern, sorted(known), n=3, cutoff=0.3)
+                or sorted(names)[:3]
+            )
+            raise ValueError(
+                f"{option}={pattern!r} matches no {what}; names here are like {', '.join(near)}."
+            )
         found |= own
     return found
 
 
 def fine_tune(
-    network: nn.Module, objective_modules: nn.Module | None, tuning: FineTuning,
+    network: nn.Module,
+    objective_modules: nn.Module | None,
+    tuning: FineTuning,
     seed: Callable[[str], int] | None = None,
-) -> None:  # fmt: skip
-    """Adapt and freeze a fresh model in place, before anything trains or partitions it; nothing, without tuning.
+) -> None:
+    """Adapt and freeze a fresh model in place, before anything trains or partitions it; nothing,
+    without tuning.
 
-    `seed` gives that of an adapter by its module's name; None: for shapes alone. Raises ValueError for a pattern that
-    matches nothing, and where nothing would be trained.
+    `seed` gives that of an adapter by its module's name; None: for shapes alone. Raises ValueError
+    for a pattern that matches nothing, and where nothing would be trained.
     """
     if tuning.lora is None and tuning.freeze is None:
         return
-    parts = {"": network} | ({"objective.": objective_modules} if objective_modules is not None else {})
-    base = {f"{prefix}{name}": each for prefix, part in parts.items() for name, each in part.named_parameters()}
+    parts = {"": network} | (
+        {"objective.": objective_modules} if objective_modules is not None else {}
+    )
+    base = {
+        f"{prefix}{name}": each
+        for prefix, part in parts.items()
+        for name, each in part.named_parameters()
+    }
     own = dict(network.named_parameters())
-    frozen = set(own) if tuning.freeze is None else select("training.freeze", tuning.freeze, base, "parameter")
+    frozen = (
+        set(own)
+        if tuning.freeze is None
+        else select("training.freeze", tuning.freeze, base, "parameter")
+    )
     for name in frozen:
         base[name].requires_grad_(False)
     if lora := tuning.lora:
@@ -108,6 +141,6 @@ def fine_tune(
             adapt(linears[name], lora.rank, lora.alpha, seed and seed(name))
     elif len(frozen) == len(base):
         raise ValueError(
-            f"training.freeze={list(tuning.freeze or ())} freezes every parameter; leave some to train, or adapt "
-            "Linears by training.lora."
+            f"training.freeze={list(tuning.freeze or ())} freezes every parameter; leave some "
+            "to train, or adapt Linears by training.lora."
         )

@@ -1,7 +1,7 @@
 """Intervals of 95 % of figures over held-out or drawn samples: means, ratios of sums, correlations.
 
-They hold the truth in 95 % of repeats if samples do not depend on each other and are many enough for a mean of them to
-be Gaussian: `tests/benchmarks/quality/text_coverage.py` counts how often.
+They hold the truth in 95 % of repeats if samples do not depend on each other and are many enough
+for a mean of them to be Gaussian: `tests/benchmarks/quality/text_coverage.py` counts how often.
 """
 
 from __future__ import annotations
@@ -16,16 +16,23 @@ Z = 1.959963984540054
 
 
 class Estimate(NamedTuple):
-    """A figure and the ends of its interval; infinite ends where one sample, or none, tells nothing of others."""
+    """A figure and the ends of its interval; infinite ends where one sample, or none, tells nothing
+    of others.
+    """
 
     value: float
     low: float
     high: float
 
     def named(self, name: str) -> dict[str, float]:
-        """Return the figure under a name, and its ends, where both are finite, under `name_low` and `name_high`."""
+        """Return the figure under a name, and its ends, where both are finite, under `name_low` and
+        `name_high`.
+        """
         is_known = math.isfinite(self.low) and math.isfinite(self.high)
-        return {name: self.value, **({f"{name}_low": self.low, f"{name}_high": self.high} if is_known else {})}
+        return {
+            name: self.value,
+            **({f"{name}_low": self.low, f"{name}_high": self.high} if is_known else {}),
+        }
 
     def exp(self) -> Estimate:
         """The exponential of the figure and its ends: of mean nats a token, the perplexity."""
@@ -38,10 +45,11 @@ def mean_estimate(values: np.ndarray) -> Estimate:
 
 
 def ratio_estimate(tops: np.ndarray, bottoms: np.ndarray) -> Estimate:
-    """Return sum(tops) / sum(bottoms) over samples (num,), such as nats over tokens, by the delta method.
+    """Return sum(tops) / sum(bottoms) over samples (num,), such as nats over tokens, by the delta
+    method.
 
-    The ratio's error is the mean of tops - ratio x bottoms over that of bottoms (Cochran 1977, Sampling techniques, eq.
-    6.13); of equal bottoms it is Student's t interval of a mean.
+    The ratio's error is the mean of tops - ratio x bottoms over that of bottoms (Cochran 1977,
+    Sampling techniques, eq. 6.13); of equal bottoms it is Student's t interval of a mean.
     """
     num, total = len(tops), float(np.sum(bottoms, dtype=np.float64))
     ratio = float(np.sum(tops, dtype=np.float64)) / total
@@ -56,8 +64,8 @@ def ratio_estimate(tops: np.ndarray, bottoms: np.ndarray) -> Estimate:
 
 
 def correlation_ends(r: float, num: int) -> tuple[float, float]:
-    """Return the ends of a Pearson correlation's interval by Fisher's z, -1 and 1 of fewer than four pairs, which are
-    taken to be independent and bivariate normal."""
+    """Return the ends of a Pearson correlation's interval by Fisher's z, -1 and 1 of fewer than
+    four pairs, which are taken to be independent and bivariate normal."""
     if num < 4:
         return -1.0, 1.0
     z = math.atanh(min(max(r, -1 + 1e-15), 1 - 1e-15))

@@ -1,4 +1,6 @@
-"""Parameters of a model: their counts by component and by role, without allocating any, and the roles themselves."""
+"""Parameters of a model: their counts by component and by role, without allocating any, and the
+roles themselves.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +48,13 @@ class ParameterCount:
 class _NoInitialValues(TorchFunctionMode):
     """Mode in which torch's initialisers leave tensors as they are.
 
-    On the meta device these have no values, and a normal distribution there makes torch load its compiler, two seconds.
+    On the meta device these have no values, and a normal distribution there makes torch load its
+    compiler, two seconds.
     """
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         given = kwargs or {}
         if getattr(function, "__module__", "") == "torch.nn.init":
             tensor: Tensor = args[0] if args else given["tensor"]
@@ -65,8 +70,11 @@ class MetaModel:
     objective: Objective
 
     @classmethod
-    def build(cls, model: ModelSpec, objective: ObjectiveSpec, tuning: FineTuning | None = None) -> MetaModel:
-        """Build both, in milliseconds for a network of any size, with what `tuning` freezes and adapts.
+    def build(
+        cls, model: ModelSpec, objective: ObjectiveSpec, tuning: FineTuning | None = None
+    ) -> MetaModel:
+        """Build both, in milliseconds for a network of any size, with what `tuning` freezes and
+        adapts.
 
         Raises ValueError where they do not fit, and for patterns that match nothing.
         """
@@ -79,9 +87,18 @@ class MetaModel:
             return built
 
     def check_rates(self, patterns: Iterable[str]) -> None:
-        """Raise ValueError for a pattern of `optimizer.lr_patterns` that matches no trained parameter."""
-        parts: dict[str, Any] = {"": self.network, "objective.": self.objective.modules or nn.Module()}
-        named = ((f"{prefix}{name}", each) for prefix, part in parts.items() for name, each in part.named_parameters())
+        """Raise ValueError for a pattern of `optimizer.lr_patterns` that matches no trained
+        parameter.
+        """
+        parts: dict[str, Any] = {
+            "": self.network,
+            "objective.": self.objective.modules or nn.Module(),
+        }
+        named = (
+            (f"{prefix}{name}", each)
+            for prefix, part in parts.items()
+            for name, each in part.named_parameters()
+        )
         names = [name for name, parameter in named if parameter.requires_grad]
         select("optimizer.lr_patterns", patterns, names, "trained parameter")
 
@@ -114,9 +131,12 @@ def count_network(network: Network, objective_modules: nn.Module | None = None) 
     for component, modules in network.components().items():
         components[component] = 0
         for parameter in chain.from_iterable(module.parameters() for module in modules):
-            assert id(parameter) in names, f"component '{component}' holds a parameter that the network does not"
+            assert id(parameter) in names, (
+                f"component '{component}' holds a parameter that the network does not"
+            )
             assert id(parameter) not in owner, (
-                f"{names[id(parameter)]} is counted twice: in '{owner[id(parameter)]}' and in '{component}'"
+                f"{names[id(parameter)]} is counted twice: in '{owner[id(parameter)]}' and in "
+                f"'{component}'"
             )
             owner[id(parameter)] = component
             components[component] += parameter.numel()
@@ -136,18 +156,23 @@ class ParameterRole:
 
     role: Role
     num_parts: int = 1
-    """Matrices of equal size, one below the other, that a fused weight consists of: 3 for queries, keys, values."""
+    """Matrices of equal size, one below the other, that a fused weight consists of: 3 for queries,
+    keys, values.
+    """
     is_transposed: bool = False
-    """True where the first two axes are (inputs, outputs): the kernel of a transposed convolution."""
+    """True where the first two axes are (inputs, outputs): the kernel of a transposed
+    convolution.
+    """
 
 
 def parameter_roles(module: nn.Module) -> dict[str, ParameterRole]:
     """Return the role of each parameter of a module by its name.
 
-    In this order: norms' weights and biases are `norm`, other biases `bias`; embeddings' tables, and other parameters
-    named by `role_modules` of a network within, have the role that it names; weights of convolutions are `convolution`,
-    of linear maps `matrix`; of what is left, parameters of one number are `scalar` and the others `embedding`. A module
-    with an attribute `fused_parts` has a weight of so many matrices.
+    In this order: norms' weights and biases are `norm`, other biases `bias`; embeddings' tables,
+    and other parameters named by `role_modules` of a network within, have the role that it names;
+    weights of convolutions are `convolution`, of linear maps `matrix`; of what is left, parameters
+    of one number are `scalar` and the others `embedding`. A module with an attribute `fused_parts`
+    has a weight of so many matrices.
     """
     named: dict[int, Role] = {}
     for owner in module.modules():
@@ -155,7 +180,9 @@ def parameter_roles(module: nn.Module) -> dict[str, ParameterRole]:
             for role, modules in owner.role_modules().items():
                 named |= {id(each): role for part in modules for each in part.modules()}
     return {
-        f"{path}.{name}" if path else name: _role(owner, name, parameter.numel(), named.get(id(owner)))
+        f"{path}.{name}" if path else name: _role(
+            owner, name, parameter.numel(), named.get(id(owner))
+        )
         for path, owner in module.named_modules()
         for name, parameter in owner.named_parameters(recurse=False)
     }
@@ -175,7 +202,9 @@ def _role(owner: nn.Module, name: str, size: int, named: Role | None) -> Paramet
     if isinstance(owner, TRANSPOSED):
         return ParameterRole("convolution", is_transposed=True)
     if isinstance(owner, nn.Linear):
-        return ParameterRole("matrix", int(getattr(owner, "fused_parts", 1)) if name == "weight" else 1)
+        return ParameterRole(
+            "matrix", int(getattr(owner, "fused_parts", 1)) if name == "weight" else 1
+        )
     return ParameterRole("scalar" if size == 1 else "embedding")
 
 
@@ -200,7 +229,9 @@ class RoledParameters:
 def count_by_role(
     model: ModelSpec, objective: ObjectiveSpec, tuning: FineTuning | None = None
 ) -> list[RoledParameters]:
-    """List the parameters of the network, then those that the loss trains (`objective.NAME`), in their order."""
+    """List the parameters of the network, then those that the loss trains (`objective.NAME`), in
+    their order.
+    """
     built = MetaModel.build(model, objective, tuning)
     modules = {"": built.network, "objective.": built.objective.modules}
     found: dict[RoledParameters, int] = {}
@@ -209,6 +240,8 @@ def count_by_role(
             roles = parameter_roles(module)
             for name, parameter in module.named_parameters():
                 label = _NUMBER.sub("*", f"{prefix}{name}")
-                one = RoledParameters(label, tuple(parameter.shape), roles[name].role, roles[name].num_parts)
+                one = RoledParameters(
+                    label, tuple(parameter.shape), roles[name].role, roles[name].num_parts
+                )
                 found[one] = found.get(one, 0) + 1
     return [replace(one, copies=copies) for one, copies in found.items()]

@@ -1,8 +1,9 @@
-"""Parts that other packages add by entry points: families, loss components, time densities, data sources, add-ons.
+"""Parts that other packages add by entry points: families, loss components, time densities, data
+sources, add-ons.
 
-Names are read without importing a package's code. The code is imported when one of its parts is named, or when all
-parts are listed; a listing leaves out a part that fails or takes longer than `LISTING_TIMEOUT`, with one warning. No
-torch.
+Names are read without importing a package's code. The code is imported when one of its parts is
+named, or when all parts are listed; a listing leaves out a part that fails or takes longer than
+`LISTING_TIMEOUT`, with one warning. No torch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
 LISTING_TIMEOUT = 5.0
-"""Seconds that the import of a part may take when all parts are listed. A part that is named has no limit."""
+"""Seconds that the import of a part may take when all parts are listed. A part that is named has no
+limit.
+"""
 BUILT_IN = "ditlab"
 """The distribution that this package belongs to."""
 PREFIXES = (b"ditlab.", b"denoisers.")
@@ -38,7 +41,9 @@ PartT = TypeVar("PartT")
 
 
 class PluginError(Exception):
-    """A part that is named and cannot be used. The message names the package, the reason and the remedy."""
+    """A part that is named and cannot be used. The message names the package, the reason and the
+    remedy.
+    """
 
 
 class PluginWarning(UserWarning):
@@ -60,7 +65,9 @@ class Plugin(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Description for messages: `package wavelets 1.2 (entry point wave = wavelets.family:FAMILY)`."""
+        """Description for messages: `package wavelets 1.2 (entry point wave =
+        wavelets.family:FAMILY)`.
+        """
         if not self.package:
             return f"folder {self.folder}"
         return f"package {self.package} {self.version} (entry point {self.name} = {self.target})"
@@ -78,10 +85,12 @@ class PluginGroup(Generic[PartT]):
         folders: Callable[[str | None], Iterable[Plugin]] = lambda name: (),
         reserved: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """Describe a group of entry points; `noun` is the kind of part, for messages: `model family`.
+        """Describe a group of entry points; `noun` is the kind of part, for messages: `model
+        family`.
 
-        `check` returns the loaded object as a part, or raises ValueError with the reason; `folders` finds parts that
-        are no entry points; `reserved` are names of built-in parts, which no package may take.
+        `check` returns the loaded object as a part, or raises ValueError with the reason; `folders`
+        finds parts that are no entry points; `reserved` are names of built-in parts, which no
+        package may take.
         """
         self.group, self.noun = group, noun
         self._check, self._folders, self._reserved = check, folders, reserved
@@ -94,8 +103,8 @@ class PluginGroup(Generic[PartT]):
         return sorted(self._plugins())
 
     def find(self, name: str) -> Plugin | None:
-        """Return the part of a name, not imported; None: there is none. Raises PluginError where two packages use the
-        name."""
+        """Return the part of a name, not imported; None: there is none. Raises PluginError where
+        two packages use the name."""
         for plugin in self._folders(name):
             if plugin.package == BUILT_IN:
                 return plugin  # without a search through all installed packages
@@ -103,7 +112,9 @@ class PluginGroup(Generic[PartT]):
         return self._only(name, plugins) if plugins else None
 
     def load(self, name: str) -> PartT | None:
-        """Return the part of a name; None where there is none. Raises PluginError where its code cannot be used."""
+        """Return the part of a name; None where there is none. Raises PluginError where its code
+        cannot be used.
+        """
         plugin = self.find(name)
         return None if plugin is None else self._part(plugin)
 
@@ -118,12 +129,15 @@ class PluginGroup(Generic[PartT]):
         for plugin in _offers(self.group, tuple(sys.path)):
             if plugin.name in self._reserved():
                 self._warn(
-                    f"{plugin.origin} is skipped: {self.noun} '{plugin.name}' is built in; rename the entry point."
+                    f"{plugin.origin} is skipped: {self.noun} '{plugin.name}' is built in; "
+                    "rename the entry point."
                 )
         return found
 
     def _plugins(self) -> dict[str, list[Plugin]]:
-        """Parts by name; more than one under a name that is used twice. A built-in part hides others of its name."""
+        """Parts by name; more than one under a name that is used twice. A built-in part hides
+        others of its name.
+        """
         found: dict[str, list[Plugin]] = {}
         reserved = self._reserved()
         _warn_of_former_groups(tuple(sys.path))
@@ -131,7 +145,9 @@ class PluginGroup(Generic[PartT]):
             found.setdefault(plugin.name, []).append(plugin)
         for plugin in _offers(self.group, tuple(sys.path)):
             known = found.setdefault(plugin.name, [])
-            if plugin.name not in reserved and plugin.target not in [other.target for other in known]:
+            if plugin.name not in reserved and plugin.target not in [
+                other.target for other in known
+            ]:
                 known.append(plugin)
         return {name: plugins for name, plugins in found.items() if plugins}
 
@@ -145,13 +161,16 @@ class PluginGroup(Generic[PartT]):
                 if not isinstance(error, ValueError):
                     reason = f"{type(error).__name__}: {reason}"
                 raise PluginError(
-                    f"{self.noun} '{plugin.name}' of {plugin.origin} cannot be used ({reason}); repair, update or "
-                    f"remove that {'package' if plugin.package else 'folder'}."
+                    f"{self.noun} '{plugin.name}' of {plugin.origin} cannot be used "
+                    f"({reason}); repair, update or remove that "
+                    f"{'package' if plugin.package else 'folder'}."
                 ) from error
         return self._parts[plugin]
 
     def _within_timeout(self, plugin: Plugin) -> PartT:
-        """Load a part in a thread, as an import cannot be stopped: one that takes too long goes on unobserved."""
+        """Load a part in a thread, as an import cannot be stopped: one that takes too long goes on
+        unobserved.
+        """
 
         def load() -> None:
             with suppress(PluginError):  # the caller loads again, and reports it
@@ -165,15 +184,18 @@ class PluginGroup(Generic[PartT]):
             self._importing[plugin].join(LISTING_TIMEOUT)
         if self._importing[plugin].is_alive():
             raise PluginError(
-                f"{self.noun} '{plugin.name}' of {plugin.origin} is skipped, as its import takes more than "
-                f"{LISTING_TIMEOUT:g} s; import heavy libraries inside functions."
+                f"{self.noun} '{plugin.name}' of {plugin.origin} is skipped, as its import "
+                f"takes more than {LISTING_TIMEOUT:g} s; import heavy libraries inside "
+                "functions."
             )
         return self._part(plugin)
 
     def _only(self, name: str, plugins: list[Plugin]) -> Plugin:
         if len(plugins) > 1:
             origins = " and ".join(plugin.origin for plugin in plugins)
-            raise PluginError(f"{self.noun} '{name}' is defined twice, by {origins}; remove one of the two.")
+            raise PluginError(
+                f"{self.noun} '{name}' is defined twice, by {origins}; remove one of the two."
+            )
         return plugins[0]
 
     def _warn(self, message: str) -> None:
@@ -182,20 +204,30 @@ class PluginGroup(Generic[PartT]):
             warnings.warn(message, PluginWarning, stacklevel=3)
 
 
-def plugins_in_folders(package: Any, module: str, attribute: str, only: str | None = None) -> Iterator[Plugin]:
-    """Yield the parts in folders of a package's path, or the one of a name: `attribute` of `NAME/MODULE.py`.
+def plugins_in_folders(
+    package: Any, module: str, attribute: str, only: str | None = None
+) -> Iterator[Plugin]:
+    """Yield the parts in folders of a package's path, or the one of a name: `attribute` of
+    `NAME/MODULE.py`.
 
-    The first folder of a name hides those after it. Those beside the package's own file are built in.
+    The first folder of a name hides those after it. Those beside the package's own file are built
+    in.
     """
     places = tuple((place, frozenset(_names_in(place))) for place in package.__path__)
-    for plugin in _found_in(places, package.__name__, Path(package.__file__).parent, module, attribute):
+    for plugin in _found_in(
+        places, package.__name__, Path(package.__file__).parent, module, attribute
+    ):
         if only in (None, plugin.name):
             yield plugin
 
 
 @cache
 def _found_in(
-    places: tuple[tuple[str, frozenset[str]], ...], package: str, own: Path, module: str, attribute: str
+    places: tuple[tuple[str, frozenset[str]], ...],
+    package: str,
+    own: Path,
+    module: str,
+    attribute: str,
 ) -> list[Plugin]:
     """Return the parts in folders of places, each with the names that are there now.
 
@@ -207,7 +239,9 @@ def _found_in(
             folder = Path(place, name)
             if name not in found and (folder / f"{module}.py").is_file():
                 origin = BUILT_IN if folder.parent == own else ""
-                found[name] = Plugin(name, f"{package}.{name}.{module}:{attribute}", origin, folder=str(folder))
+                found[name] = Plugin(
+                    name, f"{package}.{name}.{module}:{attribute}", origin, folder=str(folder)
+                )
     return list(found.values())
 
 
@@ -225,7 +259,9 @@ def _offers(group: str, path: tuple[str, ...]) -> tuple[Plugin, ...]:
         return ()
     return tuple(
         Plugin(point.name, point.value, point.dist.metadata["Name"], point.dist.version)
-        for point in sorted(_entry_points(path).select(group=group), key=lambda point: (point.name, point.value))
+        for point in sorted(
+            _entry_points(path).select(group=group), key=lambda point: (point.name, point.value)
+        )
         if point.dist is not None
     )
 
@@ -260,7 +296,9 @@ def _names_a_group(file: str) -> bool:
 
 @cache
 def _entry_points(path: tuple[str, ...]) -> EntryPoints:
-    """Return the entry points of all packages: one search for all groups, for one state of the Python path."""
+    """Return the entry points of all packages: one search for all groups, for one state of the
+    Python path.
+    """
     from importlib.metadata import entry_points
 
     found: Any = entry_points()  # of all groups; mypy takes it for Python 3.10's mapping
@@ -273,7 +311,9 @@ _former_parts: set[str] = set()
 
 @cache
 def _warn_of_former_groups(path: tuple[str, ...]) -> None:
-    """Warn once a process of each package with parts in groups of former names that it has in no present one."""
+    """Warn once a process of each package with parts in groups of former names that it has in no
+    present one.
+    """
     groups: dict[str, list[str]] = {}
     for former, present in RENAMED.items():
         known = {(plugin.package, plugin.name) for plugin in _offers(present, path)}
@@ -284,7 +324,10 @@ def _warn_of_former_groups(path: tuple[str, ...]) -> None:
     for package, names in groups.items():
         if names:
             renamed = " and ".join(RENAMED[name] for name in names)
-            reason = f"parts of package {package} are not read, as it names them in {' and '.join(names)}"
+            reason = (
+                f"parts of package {package} are not read, as it names them in "
+                f"{' and '.join(names)}"
+            )
             warn_of_former_part(package, f"{reason}; name them in {renamed}")
 
 

@@ -36,7 +36,9 @@ class ShapeRow:
 
 
 def trace_shapes(model: ModelSpec, batch_size: int = 1) -> list[ShapeRow]:
-    """Trace every call of a module in one forward pass, in the order in which calls begin: parents before children."""
+    """Trace every call of a module in one forward pass, in the order in which calls begin: parents
+    before children.
+    """
     family = family_of(model)
     with torch.device("meta"):
         network = family.build_network(model)

@@ -1,4 +1,6 @@
-"""Tensors that no module holds: constants, dtypes under autocast on every device, rows gathered by index."""
+"""Tensors that no module holds: constants, dtypes under autocast on every device, rows gathered by
+index.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Constant:
-    """Tensor that is computed once, on the CPU, and copied once to every device and dtype that reads it."""
+    """Tensor that is computed once, on the CPU, and copied once to every device and dtype that
+    reads it.
+    """
 
     def __init__(self, compute: Callable[[], Tensor]) -> None:
         self._compute = compute
@@ -44,7 +48,9 @@ class Constant:
 
 
 def to_numpy(tensor: Tensor) -> np.ndarray:
-    """Return the values of a tensor of any device, without their gradient; bfloat16 has no such values."""
+    """Return the values of a tensor of any device, without their gradient; bfloat16 has no such
+    values.
+    """
     values: np.ndarray = tensor.detach().cpu().numpy()
     return values
 
@@ -66,11 +72,17 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
 
 def child_groups(network: nn.Module) -> ModuleGroups:
     """Return `Network.components` with a group for each child that has parameters."""
-    return {name: [child] for name, child in network.named_children() if next(child.parameters(), None) is not None}
+    return {
+        name: [child]
+        for name, child in network.named_children()
+        if next(child.parameters(), None) is not None
+    }
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with a weight: autocast's on its device, or the weight's own."""
+    """Return the dtype of matrix products with a weight: autocast's on its device, or the weight's
+    own.
+    """
     device = weight.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
@@ -78,9 +90,15 @@ def product_dtype(weight: Tensor) -> torch.dtype:
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Return a context in which products of tensors on this one's device have the tensors' dtype."""
+    """Return a context in which products of tensors on this one's device have the tensors'
+    dtype.
+    """
     device = tensor.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    return (
+        torch.autocast(device, enabled=False)
+        if torch.amp.is_autocast_available(device)
+        else nullcontext()
+    )
 
 
 @dataclass(frozen=True)
@@ -97,7 +115,8 @@ def masked_rows(mask: Tensor) -> Rows:
     """Index the true entries of (B, T) bool. Waits for the device, as Q depends on the mask."""
     num = mask.sum(dim=1)
     most = max(1, int(num.max()))
-    index = (~mask).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # true entries first, in order
+    # true entries first, in order
+    index = (~mask).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
     return Rows(index, torch.arange(most, device=mask.device) < num[:, None])
 
 

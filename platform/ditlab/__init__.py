@@ -1,7 +1,8 @@
 """DiTLab: one typed experiment spec for diffusion models, on a laptop and on a GPU cluster.
 
-This module is the Python interface. Every name is imported on first use, so `import ditlab` imports neither torch nor
-Ray. Remarks and warnings go to the logger `ditlab`, and nowhere unless the program sets up logging.
+This module is the Python interface. Every name is imported on first use, so `import ditlab` imports
+neither torch nor Ray. Remarks and warnings go to the logger `ditlab`, and nowhere unless the
+program sets up logging.
 """
 
 import importlib
@@ -21,21 +22,48 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-# tqdm's, in a notebook without ipywidgets, as MLflow or Ray import it: its bars are lines of text there, and ours none
+# tqdm's, in a notebook without ipywidgets, as MLflow or Ray import it: its bars are lines of text
+# there, and ours none
 warnings.filterwarnings("ignore", "IProgress not found")
 
 __all__ = [
-    "Experiment", "GroupResult", "Run", "RunFailed", "Sweep", "TrainingResult", "UserError", "__version__",
-    "count_parameters", "evaluate_averages", "figures", "find_runs", "load", "load_export", "load_sweep", "open_run",
-    "plan_sweep", "plan_training", "quick", "trace_shapes", "train", "train_seeds", "tune",
-]  # fmt: skip
+    "Experiment",
+    "GroupResult",
+    "Run",
+    "RunFailed",
+    "Sweep",
+    "TrainingResult",
+    "UserError",
+    "__version__",
+    "count_parameters",
+    "evaluate_averages",
+    "figures",
+    "find_runs",
+    "load",
+    "load_export",
+    "load_sweep",
+    "open_run",
+    "plan_sweep",
+    "plan_training",
+    "quick",
+    "trace_shapes",
+    "train",
+    "train_seeds",
+    "tune",
+]
 
 _NAMES = {
     "ditlab.api.analysis": ("evaluate_averages", "figures", "load_export"),
     "ditlab.api.run": ("Run", "find_runs", "open_run"),
     "ditlab.api.specs": ("count_parameters", "load", "load_sweep", "quick", "trace_shapes"),
     "ditlab.api.sweeps": ("plan_sweep", "tune"),
-    "ditlab.api.training": ("GroupResult", "TrainingResult", "plan_training", "train", "train_seeds"),
+    "ditlab.api.training": (
+        "GroupResult",
+        "TrainingResult",
+        "plan_training",
+        "train",
+        "train_seeds",
+    ),
     "ditlab.errors": ("RunFailed", "UserError"),
     "ditlab.spec.experiment": ("Experiment",),
     "ditlab.spec.sweep": ("Sweep",),
@@ -59,12 +87,16 @@ def __getattr__(name: str) -> Any:
 
 
 def _added(name: str) -> Any:
-    """Return a function that an add-on or another package brings. Raises AttributeError for an unknown name."""
+    """Return a function that an add-on or another package brings. Raises AttributeError for an
+    unknown name.
+    """
     from ditlab.parts import absent_part, load_part, named
 
     target = named("functions").get(name)
     if target is None:
-        raise AttributeError(absent_part("function", name) or f"module 'ditlab' has no attribute {name!r}")
+        raise AttributeError(
+            absent_part("function", name) or f"module 'ditlab' has no attribute {name!r}"
+        )
     return load_part("function", name, target)
 
 

@@ -1,4 +1,5 @@
-"""Averages of weights over training: their profiles, their names in a checkpoint, and how kept ones are combined.
+"""Averages of weights over training: their profiles, their names in a checkpoint, and how kept ones
+are combined.
 
 Power-function profiles are those of Karras et al. 2024 (arXiv:2312.02696).
 """
@@ -22,10 +23,12 @@ _PREFIX = "power_"
 GROWTH = 5
 """Early snapshots are at most a fifth of their step apart."""
 EARLIEST = 128
-"""No snapshot lies before this fraction of the run: at length 0.25 that leaves 1 / 4,000 of the weight to what is
-before."""
+"""No snapshot lies before this fraction of the run: at length 0.25 that leaves 1 / 4,000 of the
+weight to what is before."""
 EVEN_EDGES = 4096
-"""Intervals of a long run on which profiles are compared; a shorter run is compared update by update."""
+"""Intervals of a long run on which profiles are compared; a shorter run is compared update by
+update.
+"""
 TINY = 1e-9
 """Coefficients below which an average is left out."""
 
@@ -34,12 +37,14 @@ TINY = 1e-9
 class PowerProfile:
     """Power-function profile: the weight of update k is that of t^gamma between k - 1 and k.
 
-    The recursion average = beta_k average + (1 - beta_k) weights with beta_k = (1 - 1/k)^(gamma + 1) gives these
-    weights, (k^(gamma+1) - (k-1)^(gamma+1)) / stop^(gamma+1), whose sum is 1.
+    The recursion average = beta_k average + (1 - beta_k) weights with beta_k = (1 - 1/k)^(gamma +
+    1) gives these weights, (k^(gamma+1) - (k-1)^(gamma+1)) / stop^(gamma+1), whose sum is 1.
     """
 
     length: float
-    """Relative width `sigma_rel`: the profile's standard deviation as a fraction of the updates so far."""
+    """Relative width `sigma_rel`: the profile's standard deviation as a fraction of the updates so
+    far.
+    """
 
     @property
     def label(self) -> str:
@@ -48,12 +53,16 @@ class PowerProfile:
 
     @cached_property
     def gamma(self) -> float:
-        """Exponent of the profile: the largest root of the cubic that the width gives (appendix C.2)."""
+        """Exponent of the profile: the largest root of the cubic that the width gives (appendix
+        C.2).
+        """
         inverse = self.length**-2
         return float(np.roots([1, 7, 16 - inverse, 12 - inverse]).real.max())
 
     def cumulative(self, edges: np.ndarray, stop: int) -> np.ndarray:
-        """Return the weight of all updates up to each of `edges` (whole numbers, from 0), which is 1 from `stop` on."""
+        """Return the weight of all updates up to each of `edges` (whole numbers, from 0), which is
+        1 from `stop` on.
+        """
         found: np.ndarray = (np.minimum(edges, stop) / stop) ** (self.gamma + 1)
         return found
 
@@ -70,10 +79,12 @@ class ExponentialProfile:
         return f"decay={self.decay:g}"
 
     def cumulative(self, edges: np.ndarray, stop: int) -> np.ndarray:
-        """Return the weight of all updates up to each of `edges`, as `PowerProfile` does; what the initial weights have
-        left is given to the rest."""
+        """Return the weight of all updates up to each of `edges`, as `PowerProfile` does; what the
+        initial weights have left is given to the rest."""
         number = np.arange(stop)
-        logarithms = np.append(0.0, np.cumsum(np.log(np.minimum(self.decay, (1 + number) / (10 + number)))))
+        logarithms = np.append(
+            0.0, np.cumsum(np.log(np.minimum(self.decay, (1 + number) / (10 + number))))
+        )
         kept = np.exp(logarithms[-1] - logarithms[np.minimum(edges, stop)])
         start = math.exp(logarithms[-1])
         return (kept - start) / (1 - start)
@@ -97,9 +108,11 @@ def length_of(field: str) -> float | None:
 
 
 def snapshot_steps(first: int, total: int, snapshots: int) -> list[int]:
-    """Return the steps after which averages that begin after step `first` of `total` are saved, but for the last one.
+    """Return the steps after which averages that begin after step `first` of `total` are saved, but
+    for the last one.
 
-    Gaps are `1 / snapshots` of the steps, less in the beginning: as near to profiles as half as many again even ones.
+    Gaps are `1 / snapshots` of the steps, less in the beginning: as near to profiles as half as
+    many again even ones.
     """
     length = total - first
     step, found = float(length), []
@@ -123,21 +136,33 @@ class Combination:
     """Sum of kept averages that is nearest to a wanted profile."""
 
     coefficients: np.ndarray
-    """One for each kept average; their sum is 1, so that weights that have come to rest are rebuilt exactly."""
+    """One for each kept average; their sum is 1, so that weights that have come to rest are rebuilt
+    exactly.
+    """
     profile_error: float
-    """Distance of the sum's profile from the wanted one, relative to the latter (in L2 over the updates)."""
+    """Distance of the sum's profile from the wanted one, relative to the latter (in L2 over the
+    updates).
+    """
 
 
 def combine(kept: Sequence[KeptAverage], wanted: AverageProfile, stop: int) -> Combination:
-    """Return the combination of `kept` averages for a profile that ends after `stop` updates, by least squares."""
+    """Return the combination of `kept` averages for a profile that ends after `stop` updates, by
+    least squares.
+    """
     # ends of intervals of updates, whole numbers, finer in the beginning of a long run
     edges = np.arange(stop + 1)
     if stop > EVEN_EDGES:
         even, fine = np.linspace(0, stop, EVEN_EDGES + 1), np.geomspace(1, stop, EVEN_EDGES // 4)
-        edges = np.unique(np.round([*even, *fine, *(each.updates for each in kept)]).astype(np.int64))
+        edges = np.unique(
+            np.round([*even, *fine, *(each.updates for each in kept)]).astype(np.int64)
+        )
     scale = 1 / np.sqrt(np.diff(edges))  # of sums over intervals, to an integral of squares
     basis = np.stack(
-        [np.diff(PowerProfile(each.length).cumulative(edges, each.updates)) * scale for each in kept], axis=1
+        [
+            np.diff(PowerProfile(each.length).cumulative(edges, each.updates)) * scale
+            for each in kept
+        ],
+        axis=1,
     )
     target = np.diff(wanted.cumulative(edges, stop)) * scale
     last = basis[:, -1]

@@ -10,35 +10,40 @@ _LONGEST = 300
 
 
 class UserError(Exception):
-    """An error that the user can correct (exit code 2, no traceback). The message names the field or option, its value
-    and the remedy: `batch.size=100 is no multiple of batch.micro=64; set batch.size to 64 or 128.` `kind` is the class
-    of the error, as `--json` prints it."""
+    """An error that the user can correct (exit code 2, no traceback). The message names the field
+    or option, its value and the remedy: `batch.size=100 is no multiple of batch.micro=64; set
+    batch.size to 64 or 128.` `kind` is the class of the error, as `--json` prints it."""
 
     exit_code = 2
     kind = "user_error"
 
 
 class BudgetUsedUp(UserError):
-    """A budget of device hours has nothing left, or too little for what was asked for: nothing was started."""
+    """A budget of device hours has nothing left, or too little for what was asked for: nothing was
+    started.
+    """
 
     kind = "budget"
 
 
 class Unreachable(UserError):
-    """A store does not answer or refuses access; it may answer later, and its content is unknown."""
+    """A store does not answer or refuses access; it may answer later, and its content is
+    unknown.
+    """
 
 
 class StorageOutage(Unreachable):
-    """A store that answered before does not answer for too long (exit code 1): the input is right, and the run failed.
-    Its kind of failure is `storage_unreachable` (`ditlab.runs.failures`)."""
+    """A store that answered before does not answer for too long (exit code 1): the input is right,
+    and the run failed. Its kind of failure is `storage_unreachable` (`ditlab.runs.failures`)."""
 
     exit_code = 1
     kind = "storage_unreachable"
 
 
 class RunFailed(Exception):
-    """A run started and failed (exit code 1); the message gives the reason in one paragraph. `kind` is the class of the
-    failure, as the run's tag `ditlab.failure` has it (`ditlab.runs.failures`)."""
+    """A run started and failed (exit code 1); the message gives the reason in one paragraph. `kind`
+    is the class of the failure, as the run's tag `ditlab.failure` has it (`ditlab.runs.failures`).
+    """
 
     exit_code = 1
 
@@ -54,7 +59,9 @@ def shortened(names: Sequence[str], most: int) -> str:
 
 
 def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
-    """Suggest the valid name nearest to `name`: `did you mean 'depth'?`; list all where none is near."""
+    """Suggest the valid name nearest to `name`: `did you mean 'depth'?`; list all where none is
+    near.
+    """
     import difflib
 
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
@@ -64,11 +71,15 @@ def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
 
 
 def nearest_file(path: Path) -> str:
-    """Suggest the file beside a missing one whose name is nearest: ` (did you mean 'pictures.yaml'?)`; else empty."""
+    """Suggest the file beside a missing one whose name is nearest: ` (did you mean
+    'pictures.yaml'?)`; else empty.
+    """
     import difflib
 
     try:
-        stems = {each.stem: each.name for each in path.parent.iterdir() if each.suffix == path.suffix}
+        stems = {
+            each.stem: each.name for each in path.parent.iterdir() if each.suffix == path.suffix
+        }
     except (OSError, ValueError):  # ValueError: a NUL character
         return ""
     close = difflib.get_close_matches(path.stem, [*stems], n=1, cutoff=0.7)
@@ -76,7 +87,9 @@ def nearest_file(path: Path) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, without secrets and full stop: pyarrow's hold a request's whole answer."""
+    """The first line of an error's message, without secrets and full stop: pyarrow's hold a
+    request's whole answer.
+    """
     reason = error.strerror if isinstance(error, OSError) else None  # some libraries' is a number
     text = reason if reason and isinstance(reason, str) else str(error)
     lines = [line for line in hide(text).splitlines() if line.strip()]

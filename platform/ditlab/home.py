@@ -1,7 +1,9 @@
-"""Paths of everything that outlives a run: one folder, `DITLAB_HOME` (default `runs/` in the working directory).
+"""Paths of everything that outlives a run: one folder, `DITLAB_HOME` (default `runs/` in the
+working directory).
 
-`home.json` in it holds the version of its files' formats, and the folder in which MLflow's database was filled.
-The one file elsewhere is the index of its journals (`tracking.index`), in the user's cache folder.
+`home.json` in it holds the version of its files' formats, and the folder in which MLflow's database
+was filled. The one file elsewhere is the index of its journals (`tracking.index`), in the user's
+cache folder.
 """
 
 import json
@@ -21,7 +23,9 @@ from ditlab.storage.local import refuse_ray_copy, writable_folder
 from ditlab.storage.plain_files import parse_json
 
 FORMAT = 2
-"""Version of a home's files: journals, `run.json`, receipts, ledgers, checkpoints. A change of any raises it."""
+"""Version of a home's files: journals, `run.json`, receipts, ledgers, checkpoints. A change of any
+raises it.
+"""
 LAST_READER = "0f22711"
 """Last commit that reads homes made before formats had a version."""
 _JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray for the command of a job
@@ -34,21 +38,23 @@ def is_ray_job() -> bool:
 
 
 def resolve_user_path(path: str | Path) -> Path:
-    """Absolute path of a folder that a person names, its links followed; the home of an unknown user stays as written.
-    Raises UserError for links in a circle, and for a name that no file can have."""
+    """Absolute path of a folder that a person names, its links followed; the home of an unknown
+    user stays as written. Raises UserError for links in a circle, and for a name that no file can
+    have."""
     try:
         found = Path(os.path.realpath(os.path.expanduser(path)))  # noqa: PTH111 (Path's own raise RuntimeError)
         with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             found.stat()
-    except (OSError, ValueError) as error:  # a circle, a name that is too long; a name with a zero byte
+    # a circle, a name that is too long; a name with a zero byte
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UserError(f"{str(path)[:200]!r} is no path ({reason}); correct it.") from None
     return found
 
 
 def resolve_user_file(path: str | Path) -> Path:
-    """As `resolve_user_path`, but for a link in the last part, whose own name tells the kind of file: caches of the
-    Hugging Face hub link to files without one."""
+    """As `resolve_user_path`, but for a link in the last part, whose own name tells the kind of
+    file: caches of the Hugging Face hub link to files without one."""
     name = Path(path).name
     folder = resolve_user_path(Path(path).parent)
     return folder / name if name not in ("", "..", "~") else resolve_user_path(path)
@@ -72,13 +78,14 @@ class Home:
 
     @classmethod
     def from_environment(cls) -> "Home":
-        """The home of the variable `DITLAB_HOME`. Raises UserError where its files are of another format, and where Ray
-        would delete them after a job."""
+        """The home of the variable `DITLAB_HOME`. Raises UserError where its files are of another
+        format, and where Ray would delete them after a job."""
         home = cls.named_by_environment()
         given = "" if "DITLAB_HOME" in os.environ else " (the default, as DITLAB_HOME is not set)"
         remedy = (
-            "name a folder that outlives the job and that all nodes see by its absolute path: `ditlab submit --home "
-            "PATH`, or `env DITLAB_HOME=PATH python -m ditlab ...` as the command of `ray job submit`"
+            "name a folder that outlives the job and that all nodes see by its absolute path: "
+            "`ditlab submit --home PATH`, or `env DITLAB_HOME=PATH python -m ditlab ...` as "
+            "the command of `ray job submit`"
         )
         refuse_ray_copy(home.root, f"DITLAB_HOME={home.root}{given}", remedy)
         return home.check_format()
@@ -93,7 +100,9 @@ class Home:
     artifacts = Below("artifacts")
     """MLflow's artifact folder."""
     marker = Below("home.json")
-    """Version of the home's formats, and the folder in which MLflow's database was filled (JSON)."""
+    """Version of the home's formats, and the folder in which MLflow's database was filled
+    (JSON).
+    """
     stores = Below("stores")
     """Arrow stores made by importers, a folder each."""
     classifiers = Below("classifiers")
@@ -103,23 +112,30 @@ class Home:
 
     @property
     def node_cache(self) -> Path:
-        """Copies of remote data: `DITLAB_CACHE`, a folder on the node's own disk, else `caches`. Safe to delete."""
+        """Copies of remote data: `DITLAB_CACHE`, a folder on the node's own disk, else `caches`.
+        Safe to delete.
+        """
         own = os.environ.get("DITLAB_CACHE")
         return resolve_user_path(own) if own else self.caches
 
     def cache_variables(self) -> dict[str, str]:
-        """Environment variables that keep compilers' caches below `caches`, in a folder that only this user can write.
-        Compilers unpickle files from there. Raises UserError where another user can write that folder."""
+        """Environment variables that keep compilers' caches below `caches`, in a folder that only
+        this user can write. Compilers unpickle files from there. Raises UserError where another
+        user can write that folder."""
         compiled = self.caches / f"compiled-{os.geteuid()}"
         is_ours = False
         self.caches.mkdir(parents=True, exist_ok=True)
         compiled.mkdir(mode=0o700, exist_ok=True)
         state = compiled.lstat()
-        # NFS may give files that root writes to the user nobody: the owner of a new file is our own.
+        # NFS may give files that root writes to the user nobody: the owner of a new file is our
+        # own.
         with suppress(OSError), tempfile.TemporaryFile(dir=compiled) as probe:
             is_ours = state.st_uid == os.fstat(probe.fileno()).st_uid
         if not stat.S_ISDIR(state.st_mode) or not is_ours or state.st_mode & 0o022:
-            raise UserError(f"{compiled} can be written by others than you, who could put code there; remove it.")
+            raise UserError(
+                f"{compiled} can be written by others than you, who could put code there; "
+                "remove it."
+            )
         return {
             "TORCH_EXTENSIONS_DIR": str(compiled / "torch_extensions"),
             "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
@@ -136,29 +152,36 @@ class Home:
         return RunFolder(self.runs / run_id)
 
     def ensure(self) -> "Home":
-        """Make the root, with its marker. Raises UserError where it cannot be written or has another format."""
+        """Make the root, with its marker. Raises UserError where it cannot be written or has
+        another format.
+        """
         remedy = "point DITLAB_HOME at a writable folder"
         writable_folder(self.root, f"DITLAB_HOME={self.root}", remedy)
         try:
             if not self.check_format().marker.exists():
                 self.write_marker()
         except OSError as error:
-            raise UserError(f"DITLAB_HOME={self.root} cannot be written ({error.strerror}); {remedy}.") from error
+            raise UserError(
+                f"DITLAB_HOME={self.root} cannot be written ({error.strerror}); {remedy}."
+            ) from error
         return self
 
     def check_format(self) -> "Home":
-        """Return this home. Raises UserError where its files are of another format than this version reads."""
+        """Return this home. Raises UserError where its files are of another format than this
+        version reads.
+        """
         if not self.marker.exists():
             if self.runs.is_dir() and any(path.is_dir() for path in self.runs.glob("[!.]*")):
                 raise UserError(
-                    f"DITLAB_HOME={self.root} holds runs and no {self.marker.name}: an earlier version made it, and "
-                    f"commit {LAST_READER} is the last that reads it; check that out, or set DITLAB_HOME to another "
-                    "folder."
+                    f"DITLAB_HOME={self.root} holds runs and no {self.marker.name}: an earlier "
+                    f"version made it, and commit {LAST_READER} is the last that reads it; "
+                    "check that out, or set DITLAB_HOME to another folder."
                 )
         elif (number := self.read_marker().get("format", FORMAT)) != FORMAT:
             raise UserError(
-                f"DITLAB_HOME={self.root} has files of format {number}, and this version reads format {FORMAT}; use "
-                "the version of DiTLab that made it, or set DITLAB_HOME to another folder."
+                f"DITLAB_HOME={self.root} has files of format {number}, and this version reads "
+                f"format {FORMAT}; use the version of DiTLab that made it, or set DITLAB_HOME "
+                "to another folder."
             )
         return self
 
@@ -170,8 +193,13 @@ class Home:
         return content if isinstance(content, dict) else {}
 
     def write_marker(self, **facts: str) -> None:
-        """Write the marker: the format, this folder, and further facts. Raises OSError where the disk refuses."""
-        write_whole(self.marker, json.dumps({"format": FORMAT, "folder": str(self.root), **facts}, indent=1).encode())
+        """Write the marker: the format, this folder, and further facts. Raises OSError where the
+        disk refuses.
+        """
+        write_whole(
+            self.marker,
+            json.dumps({"format": FORMAT, "folder": str(self.root), **facts}, indent=1).encode(),
+        )
 
     def former_folder(self) -> Path | None:
         """Folder in which MLflow's database was filled; None where the marker says none."""
@@ -179,7 +207,9 @@ class Home:
         return Path(folder) if isinstance(folder, str) else None
 
     def unsettled(self) -> str:
-        """Return why MLflow's database is not of this folder, as `is a copy of /data/runs`; empty where it is."""
+        """Return why MLflow's database is not of this folder, as `is a copy of /data/runs`; empty
+        where it is.
+        """
         if not self.marker.exists():
             return ""
         if (folder := self.former_folder()) is None:
@@ -188,14 +218,20 @@ class Home:
             return f"was moved from {folder}"
         if folder != self.root and not folder.samefile(self.root):
             return f"is a copy of {folder}"
-        return "has an MLflow database that is only partly filled" if "aside" in self.read_marker() else ""
+        return (
+            "has an MLflow database that is only partly filled"
+            if "aside" in self.read_marker()
+            else ""
+        )
 
     def check_place(self) -> None:
-        """Raise UserError for a home that was moved or copied since MLflow's database was filled."""
+        """Raise UserError for a home that was moved or copied since MLflow's database was
+        filled.
+        """
         if reason := self.unsettled():
             raise UserError(
-                f"DITLAB_HOME={self.root} {reason}; run `ditlab runs sync` once, which fills MLflow again from the "
-                "runs' journals."
+                f"DITLAB_HOME={self.root} {reason}; run `ditlab runs sync` once, which fills "
+                "MLflow again from the runs' journals."
             )
 
 
@@ -223,16 +259,22 @@ class RunFolder:
     """Every metric, tag and artifact in the order of the events (JSON lines)."""
 
     def node_journal(self, node: int) -> Path:
-        """The journal of one machine of a run on several, by its rank; machine 0 writes the run's own, `journal`."""
+        """The journal of one machine of a run on several, by its rank; machine 0 writes the run's
+        own, `journal`.
+        """
         return self.journal if node == 0 else self.journal.with_name(f"journal.node-{node}.jsonl")
 
     def journal_nodes(self) -> list[int]:
         """Ranks of the machines that have a journal in the folder, and 0."""
-        found = (_NODE_JOURNAL.fullmatch(path.name) for path in self.path.glob("journal.node-*.jsonl"))
+        found = (
+            _NODE_JOURNAL.fullmatch(path.name) for path in self.path.glob("journal.node-*.jsonl")
+        )
         return [0, *sorted(int(match[1]) for match in found if match)]
 
     proof = Below("proof.json")
-    """Every comparison of the proof that `ditlab train --prove` made before the run began (JSON)."""
+    """Every comparison of the proof that `ditlab train --prove` made before the run began
+    (JSON).
+    """
     proof_table = Below("proof.txt")
     """Table of the comparisons in `proof.json`, as text."""
     receipts = Below("receipts")
@@ -243,15 +285,21 @@ class RunFolder:
     """Attempts at the run: workers, versions, code and data of each (JSON lines)."""
 
     def spec_of(self, spec_hash: str) -> Path:
-        """The spec by which attempts of a hash trained, kept where a resume has changed `spec` since."""
+        """The spec by which attempts of a hash trained, kept where a resume has changed `spec`
+        since.
+        """
         return self.receipts / f"spec-{spec_hash}.yaml"
 
     requests = Below("requests")
     """Inbox of the run while it trains (`ditlab.runs.requests`)."""
     evaluations = Below("evaluations")
-    """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a component."""
+    """Loss components of each evaluation by held-out sample: `00000200.safetensors`, a tensor a
+    component.
+    """
     evaluator = Below("evaluator")
-    """Inbox of the run's evaluator (`ditlab.training.inbox`), and what its latest process printed, `evaluator.log`."""
+    """Inbox of the run's evaluator (`ditlab.training.inbox`), and what its latest process printed,
+    `evaluator.log`.
+    """
     added_events = Below("events.jsonl")
     """Events that observers of the run have added to those of its journal (JSON lines)."""
     checkpoints = Below("checkpoints")

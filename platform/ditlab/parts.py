@@ -1,8 +1,10 @@
-"""Parts that folders, add-ons and other packages add to DiTLab, described without their code. No torch.
+"""Parts that folders, add-ons and other packages add to DiTLab, described without their code. No
+torch.
 
-A folder of DiTLab describes its parts in `parts.py`; an add-on, a folder `ditlab_addons/NAME/` on the Python path, in
-`addon.py`; another package in an object that an entry point of the group `ditlab.addons` names. A description names
-code as `module:attribute`, which is imported when it is used.
+A folder of DiTLab describes its parts in `parts.py`; an add-on, a folder `ditlab_addons/NAME/` on
+the Python path, in `addon.py`; another package in an object that an entry point of the group
+`ditlab.addons` names. A description names code as `module:attribute`, which is imported when it is
+used.
 """
 
 from __future__ import annotations
@@ -109,7 +111,9 @@ class Importer(NamedTuple):
     options: str
     """Class of its options, whose fields are the flags of its command."""
     target: str
-    """Function of a request (`ditlab.data.importing.ImportRequest`) that returns the store or stores it has written."""
+    """Function of a request (`ditlab.data.importing.ImportRequest`) that returns the store or
+    stores it has written.
+    """
     by_blocks: bool = False
     """True where a cluster can share the work (`ditlab.data.import_blocks`)."""
     has_dry_run: bool = False
@@ -117,11 +121,15 @@ class Importer(NamedTuple):
     is_fixed: bool = False
     """True for data that never change, whose store's folder has its plain name."""
     library: str = ""
-    """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for none."""
+    """Library that it needs beyond those of DiTLab, which the extra of its name brings; empty for
+    none.
+    """
 
 
 class StartCheck(NamedTuple):
-    """A check before a run begins: the option `--NAME` of `ditlab train`, and the argument NAME of `ditlab.train`."""
+    """A check before a run begins: the option `--NAME` of `ditlab train`, and the argument NAME of
+    `ditlab.train`.
+    """
 
     name: str
     help: str
@@ -129,9 +137,9 @@ class StartCheck(NamedTuple):
     does: str
     """Clause on what it does, which `--dry-run` refuses: `trains a few steps`."""
     target: str
-    """Function of (experiment, address of the cluster or None) that returns the check, as a function of a
-    `StartSituation`: it returns a `ditlab.runs.launch.RecordedProof`, or raises `StartRefused`. The outer one raises
-    UserError where the check cannot be made."""
+    """Function of (experiment, address of the cluster or None) that returns the check, as a
+    function of a `StartSituation`: it returns a `ditlab.runs.launch.RecordedProof`, or raises
+    `StartRefused`. The outer one raises UserError where the check cannot be made."""
 
 
 class ExportFormat(NamedTuple):
@@ -141,25 +149,31 @@ class ExportFormat(NamedTuple):
     help: str
     """Sentence of the option's help."""
     target: str
-    """Function of (`ditlab.analysis.averages.ExportSource`, folder) that returns the files it has written."""
+    """Function of (`ditlab.analysis.averages.ExportSource`, folder) that returns the files it has
+    written.
+    """
     merges_adapters: bool = True
     """True where adapters (`training.lora`) are merged into the weights."""
 
 
 class SweepKind(NamedTuple):
-    """A kind of sweeps that train nothing, known by a field of their `base` that no experiment has."""
+    """A kind of sweeps that train nothing, known by a field of their `base` that no experiment
+    has.
+    """
 
     name: str
     """The field: `run` of `base: {run: RUN}`."""
     noun: str
     """Phrase for one of them: `sweep over samples`."""
     load: str
-    """Function of (path of a file, values of `--set`) that returns its spec, checked: an object with `to_dict()`, and
-    `describe()`, which returns a phrase on its size, `4 points`. It raises UserError."""
+    """Function of (path of a file, values of `--set`) that returns its spec, checked: an object
+    with `to_dict()`, and `describe()`, which returns a phrase on its size, `4 points`. It raises
+    UserError."""
     target: str
-    """Function of (path of a file or None, values of `--set`, value of `--resume` or None, whether it is a dry run,
-    whether it prints JSON) that does the work of `ditlab tune` and returns the exit code. Such a sweep keeps its spec
-    in `sweep.yaml` of its run's folder, by which `--resume` knows its kind, and its page in `report/report.html`."""
+    """Function of (path of a file or None, values of `--set`, value of `--resume` or None, whether
+    it is a dry run, whether it prints JSON) that does the work of `ditlab tune` and returns the
+    exit code. Such a sweep keeps its spec in `sweep.yaml` of its run's folder, by which `--resume`
+    knows its kind, and its page in `report/report.html`."""
 
 
 class CommandOption(NamedTuple):
@@ -171,9 +185,10 @@ class CommandOption(NamedTuple):
     help: str
     """Text of the option."""
     target: str
-    """Function that the command calls where the flag is given. Of `watch`: a function of (folder of the run, function
-    that prints a line), called before the page is served; it returns at once, or raises UserError. Of `schema`: a
-    function without arguments that returns the schema, such as `ditlab.spec.schema.file_schema` makes."""
+    """Function that the command calls where the flag is given. Of `watch`: a function of (folder of
+    the run, function that prints a line), called before the page is served; it returns at once, or
+    raises UserError. Of `schema`: a function without arguments that returns the schema, such as
+    `ditlab.spec.schema.file_schema` makes."""
 
     @property
     def parameter(self) -> str:
@@ -186,59 +201,72 @@ class Parts(NamedTuple):
 
     commands: tuple[Command, ...] = ()
     results: str = ""
-    """Types of the objects that its commands print under `--json`, by the command's words: a dict of a module. A type
-    for a command of another part is one more that it may print."""
+    """Types of the objects that its commands print under `--json`, by the command's words: a dict
+    of a module. A type for a command of another part is one more that it may print."""
     subcommands: Mapping[str, str] = NONE
-    """Click commands below `data` or `runs`, by all words: `{"data statistics": "module:attribute"}`; below any other
-    group that is a `ditlab.cli.main.OpenGroup` too."""
+    """Click commands below `data` or `runs`, by all words: `{"data statistics":
+    "module:attribute"}`; below any other group that is a `ditlab.cli.main.OpenGroup` too."""
     importers: tuple[Importer, ...] = ()
     functions: Mapping[str, str] = NONE
     """Names of `import ditlab`, with the function or class of each."""
     run_methods: Mapping[str, str] = NONE
-    """Methods of `ditlab.Run` by name, with the function of each, whose first argument is the run."""
+    """Methods of `ditlab.Run` by name, with the function of each, whose first argument is the
+    run.
+    """
     start_checks: tuple[StartCheck, ...] = ()
     sweep_kinds: tuple[SweepKind, ...] = ()
     options: tuple[CommandOption, ...] = ()
     weight_formats: Mapping[str, str] = NONE
-    """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of each."""
+    """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of
+    each.
+    """
     export_formats: tuple[ExportFormat, ...] = ()
     schedules: Mapping[str, str] = NONE
-    """Kinds of `schedule`, the learning rate over time, with the `ditlab.spec.optimization.Schedule` of each."""
+    """Kinds of `schedule`, the learning rate over time, with the
+    `ditlab.spec.optimization.Schedule` of each.
+    """
     orders: Mapping[str, str] = NONE
-    """Kinds of `data.order`, which samples come when, with the `ditlab.spec.data.OrderSpec` of each."""
+    """Kinds of `data.order`, which samples come when, with the `ditlab.spec.data.OrderSpec` of
+    each.
+    """
     sections: Mapping[str, str] = NONE
-    """Sections of an experiment by name, with the `ditlab_models.contract.Spec` that has the section as its one field.
-    A section decides nothing of the trained weights: it is no part of a spec's hash."""
+    """Sections of an experiment by name, with the `ditlab_models.contract.Spec` that has the
+    section as its one field. A section decides nothing of the trained weights: it is no part of a
+    spec's hash."""
     sweep_sections: Mapping[str, str] = NONE
     """Sections of a sweep, as `sections`."""
     run_observers: tuple[str, ...] = ()
-    """Functions of (experiment, whether its run is resumed, function that warns), called before a run begins in the
-    process that leads it. They return None, or a function of the `ditlab.runs.launch.Launch` that returns the
-    `ditlab.runs.observers.RunObserver` of the run. They raise UserError where the run may not begin."""
+    """Functions of (experiment, whether its run is resumed, function that warns), called before a
+    run begins in the process that leads it. They return None, or a function of the
+    `ditlab.runs.launch.Launch` that returns the `ditlab.runs.observers.RunObserver` of the run.
+    They raise UserError where the run may not begin."""
     sweep_observers: tuple[str, ...] = ()
-    """Functions of (sweep, whether it is resumed, function that warns), as `run_observers`, for a function of the
-    `ditlab.sweeps.start.StartedSweep` and its `ditlab.sweeps.progress.SweepTrials`."""
+    """Functions of (sweep, whether it is resumed, function that warns), as `run_observers`, for a
+    function of the `ditlab.sweeps.start.StartedSweep` and its `ditlab.sweeps.progress.SweepTrials`.
+    """
     solvers: Mapping[str, str] = NONE
-    """Solvers of `sampling.solver` by name, with the function of each, as in `ditlab_models.processes.solvers`: for
-    families that integrate a velocity."""
+    """Solvers of `sampling.solver` by name, with the function of each, as in
+    `ditlab_models.processes.solvers`: for families that integrate a velocity."""
     trackers: Mapping[str, str] = NONE
-    """Schemes of addresses (`tracking.uri`) with the `ditlab.tracking.backend.TrackingBackend` of each."""
+    """Schemes of addresses (`tracking.uri`) with the `ditlab.tracking.backend.TrackingBackend` of
+    each.
+    """
     optimizers: Mapping[str, str] = NONE
     """Kinds of `optimizer` with the `ditlab.spec.optimization.Optimizer` of each."""
     schedulers: Mapping[str, str] = NONE
-    """Kinds of `scheduler`, which says which trials of a sweep train on, with the `ditlab.spec.sweep.Scheduler` of
-    each."""
+    """Kinds of `scheduler`, which says which trials of a sweep train on, with the
+    `ditlab.spec.sweep.Scheduler` of each."""
     quality_figures: Mapping[str, str] = NONE
-    """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with the
-    `ditlab.quality.figures.QualityFigures` of each."""
+    """Further figures of drawn samples by name (of DiTLab's: the field that asks for them), with
+    the `ditlab.quality.figures.QualityFigures` of each."""
     displays: Mapping[str, str] = NONE
-    """Displays of a notebook: functions that return the HTML of an `experiment`, a `sweep`, a `run`, a list of `runs`
-    or a training's `result`, and `progress`: a function that returns the bar of a training, with `stage`, `update` and
-    `close`, or None outside of a notebook."""
+    """Displays of a notebook: functions that return the HTML of an `experiment`, a `sweep`, a
+    `run`, a list of `runs` or a training's `result`, and `progress`: a function that returns the
+    bar of a training, with `stage`, `update` and `close`, or None outside of a notebook."""
     observers: tuple[str, ...] = ()
     """Functions of (`ditlab.runs.launch.Launch`, `ditlab.engine.distributed.Rank`) that return the
-    `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker calls them as a run
-    begins or goes on. A hook that packs numbers is one of every worker."""
+    `ditlab.training.hooks.StepHook` of a worker, or None where nothing is observed. Each worker
+    calls them as a run begins or goes on. A hook that packs numbers is one of every worker."""
 
 
 _log = logging.getLogger("ditlab")
@@ -278,7 +306,9 @@ def all_parts() -> list[Parts]:
 
 
 def commands() -> dict[str, Command]:
-    """Return all commands by name, as `ditlab --help` lists them. Warns of those whose name is taken."""
+    """Return all commands by name, as `ditlab --help` lists them. Warns of those whose name is
+    taken.
+    """
     found = _described("command", [command for parts in all_parts() for command in parts.commands])
     return dict(sorted(found.items(), key=lambda item: (item[1].position, item[0])))
 
@@ -291,7 +321,9 @@ def find_command(name: str) -> Command | None:
 
 def importers() -> dict[str, Importer]:
     """Return all importers by name, sorted. Warns of those whose name is taken."""
-    found = _described("importer", [importer for parts in all_parts() for importer in parts.importers])
+    found = _described(
+        "importer", [importer for parts in all_parts() for importer in parts.importers]
+    )
     return dict(sorted(found.items()))
 
 
@@ -311,34 +343,52 @@ def places(field: str) -> list[str]:
 
 def start_checks() -> dict[str, StartCheck]:
     """Return all checks before a run begins by name, sorted. Warns of those whose name is taken."""
-    found = _described("start check", [check for parts in all_parts() for check in parts.start_checks])
+    found = _described(
+        "start check", [check for parts in all_parts() for check in parts.start_checks]
+    )
     return dict(sorted(found.items()))
 
 
 def sweep_kinds() -> dict[str, SweepKind]:
-    """Return all kinds of sweeps that train nothing by the field of `base`. Warns of those whose field is taken."""
+    """Return all kinds of sweeps that train nothing by the field of `base`. Warns of those whose
+    field is taken.
+    """
     return _described("sweep's base", [kind for parts in all_parts() for kind in parts.sweep_kinds])
 
 
 def command_options(command: str) -> dict[str, CommandOption]:
-    """Return the flags of add-ons for a command by name, sorted. Warns of those whose name is taken."""
-    found = [option for parts in all_parts() for option in parts.options if option.command == command]
+    """Return the flags of add-ons for a command by name, sorted. Warns of those whose name is
+    taken.
+    """
+    found = [
+        option for parts in all_parts() for option in parts.options if option.command == command
+    ]
     return dict(sorted(_described("option", found).items()))
 
 
 def export_formats() -> dict[str, ExportFormat]:
-    """Return the forms of exports beside DiTLab's own by name. Warns of those whose name is taken."""
-    return _described("export format", [form for parts in all_parts() for form in parts.export_formats])
+    """Return the forms of exports beside DiTLab's own by name. Warns of those whose name is
+    taken.
+    """
+    return _described(
+        "export format", [form for parts in all_parts() for form in parts.export_formats]
+    )
 
 
 def find_kind(section: str, kind: str) -> Plugin | None:
-    """Return what brings a kind of `schedule`, `optimizer` or `order`, or a `solver`; None where nothing does."""
-    names = (name for name, addon in ADDONS.load_all().items() if kind in getattr(addon, f"{section}s"))
+    """Return what brings a kind of `schedule`, `optimizer` or `order`, or a `solver`; None where
+    nothing does.
+    """
+    names = (
+        name for name, addon in ADDONS.load_all().items() if kind in getattr(addon, f"{section}s")
+    )
     return next(map(ADDONS.find, names), None)
 
 
 def load_part(noun: str, name: str, target: str) -> Any:
-    """Import the code of a part. Raises UserError where that of an add-on or another package cannot be used."""
+    """Import the code of a part. Raises UserError where that of an add-on or another package cannot
+    be used.
+    """
     try:
         return resolve_name(target)
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises
@@ -346,12 +396,14 @@ def load_part(noun: str, name: str, target: str) -> Any:
             raise
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise UserError(
-            f"the {noun} '{name}' ({target}) cannot be used ({reason}); repair, update or remove what brings it."
+            f"the {noun} '{name}' ({target}) cannot be used ({reason}); repair, update or "
+            "remove what brings it."
         ) from error
 
 
 def find_display(noun: str) -> Callable[..., Any]:
-    """Return the function that shows a thing in a notebook (`Parts.displays`), one that gives None where there is none.
+    """Return the function that shows a thing in a notebook (`Parts.displays`), one that gives None
+    where there is none.
 
     Raises UserError where its code cannot be used.
     """
@@ -360,22 +412,28 @@ def find_display(noun: str) -> Callable[..., Any]:
 
 
 def display_html(thing: object, noun: str) -> str | None:
-    """Return a thing as HTML; None where nothing shows it, or that fails: a notebook then shows its `repr`."""
+    """Return a thing as HTML; None where nothing shows it, or that fails: a notebook then shows its
+    `repr`.
+    """
     try:
         return find_display(noun)(thing)
     except Exception as error:  # a display must not break the cell that it follows
-        _log.debug("%s cannot be shown as HTML (%s: %s)", type(thing).__name__, type(error).__name__, error)
+        _log.debug(
+            "%s cannot be shown as HTML (%s: %s)", type(thing).__name__, type(error).__name__, error
+        )
         return None
 
 
 def absent_part(noun: str, name: str) -> str:
-    """Return a sentence on a part (`command`, `ask`) of an add-on of DiTLab that is not here; "" for any other name."""
+    """Return a sentence on a part (`command`, `ask`) of an add-on of DiTLab that is not here; ""
+    for any other name.
+    """
     addon = OF_ADDONS[noun].get(name)
     if addon is None or ADDONS.find(addon):
         return ""
     return (
-        f"the {noun} '{name}' is of the add-on {addon}, which is not here; put the folder that holds "
-        f"ditlab_addons/{addon} on the Python path, or install DiTLab with its add-ons."
+        f"the {noun} '{name}' is of the add-on {addon}, which is not here; put the folder that "
+        f"holds ditlab_addons/{addon} on the Python path, or install DiTLab with its add-ons."
     )
 
 
@@ -389,6 +447,9 @@ def _first(noun: str, offers: Sequence[tuple[str, str]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, target in offers:
         if found.setdefault(name, target) != target:
-            text = f"the {noun} '{name}' of {target} is skipped, as {found[name]} has that name; rename it."
+            text = (
+                f"the {noun} '{name}' of {target} is skipped, as {found[name]} has that name; "
+                "rename it."
+            )
             warnings.warn(text, PluginWarning, stacklevel=4)
     return found

@@ -7,8 +7,8 @@ class Progress(Protocol):
     """Callback that receives progress, as often as it changes."""
 
     def __call__(self, what: str, done: int, total: int | None, unit: str = "bytes") -> None:
-        """Report that `done` of `total` (None: unknown) units are done; `unit` in the plural: `samples`. An empty
-        `unit` reports a stage that counts nothing."""
+        """Report that `done` of `total` (None: unknown) units are done; `unit` in the plural:
+        `samples`. An empty `unit` reports a stage that counts nothing."""
         ...
 
 

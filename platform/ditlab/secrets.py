@@ -1,4 +1,6 @@
-"""Removal of secrets from text: everything that leaves the process (messages, records, tags, logs) passes `hide`."""
+"""Removal of secrets from text: everything that leaves the process (messages, records, tags, logs)
+passes `hide`.
+"""
 
 import base64
 import json
@@ -22,31 +24,40 @@ _NAMES = re.compile(
     re.IGNORECASE,
 )
 # Endings of variables that hold the location or kind of a secret.
-_HARMLESS = re.compile(r"_(?:PATH|FILE|DIR|FOLDER|ID|NAME|MODE|TYPE|TTL|URL|URI|ENDPOINT|EXPIRATION)$", re.IGNORECASE)
+_HARMLESS = re.compile(
+    r"_(?:PATH|FILE|DIR|FOLDER|ID|NAME|MODE|TYPE|TTL|URL|URI|ENDPOINT|EXPIRATION)$", re.IGNORECASE
+)
 
 # Keys hold slashes, too; a number that ends there is a port.
-_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#:@'\"]*):(?!\d+(?:[/?#'\"\s]|$))[^\s?#'\"]*@")
+_USER_INFO = re.compile(
+    r"([A-Za-z][A-Za-z0-9+.-]*://[^\s/?#:@'\"]*):(?!\d+(?:[/?#'\"\s]|$))[^\s?#'\"]*@"
+)
 _QUERY = re.compile(
     r"([?&][^=&\s'\"]*(?:secret|passw|token|credential|signature|access_?key|account_?key|api_?key)[^=&\s'\"]*=)"
     r"[^&\s'\"]+",
     re.IGNORECASE,
 )
-_HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*[bu]?['\"]?\s*(?:basic|bearer)\s+)[^\s'\",]+", re.IGNORECASE)
+_HEADER = re.compile(
+    r"(authorization['\"]?\s*[:=]\s*[bu]?['\"]?\s*(?:basic|bearer)\s+)[^\s'\",]+", re.IGNORECASE
+)
 
 
 _NAMED: set[str] = set()
 
 
 def hide_variable(name: str) -> None:
-    """Hide the value of an environment variable, and each word of it, from now on, whatever the variable's name."""
+    """Hide the value of an environment variable, and each word of it, from now on, whatever the
+    variable's name.
+    """
     _NAMED.add(name)
 
 
 def hide(text: str) -> str:
     """Replace secrets in a text by `***`.
 
-    Secrets are values of environment variables with names such as AWS_SECRET_ACCESS_KEY, *_PASSWORD and *_TOKEN,
-    passwords inside URLs, keys in their queries, and the words of an Authorization header.
+    Secrets are values of environment variables with names such as AWS_SECRET_ACCESS_KEY, *_PASSWORD
+    and *_TOKEN, passwords inside URLs, keys in their queries, and the words of an Authorization
+    header.
     """
     for value in _values():
         text = text.replace(value, MASK)
@@ -71,7 +82,9 @@ def raise_hidden(error: BaseException) -> NoReturn:
 def hide_tracebacks() -> None:
     """Print uncaught exceptions without secrets from now on, in every thread."""
 
-    def print_hidden(kind: Any, error: BaseException | None, trace: TracebackType | None, head: str = "") -> None:
+    def print_hidden(
+        kind: Any, error: BaseException | None, trace: TracebackType | None, head: str = ""
+    ) -> None:
         sys.stderr.write(hide(head + "".join(traceback.format_exception(kind, error, trace))))
 
     def print_of_thread(details: threading.ExceptHookArgs) -> None:
@@ -90,14 +103,25 @@ def _names_secret(name: str) -> bool:
 def _values() -> list[str]:
     """Secrets as they may occur in a text, the longest first, as one may contain another."""
     found: set[str] = set()
-    name, password = (os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "PASSWORD"))
+    name, password = (
+        os.environ.get(f"MLFLOW_TRACKING_{each}") for each in ("USERNAME", "PASSWORD")
+    )
     if name and password:  # as in a header
         found.add(base64.b64encode(f"{name}:{password}".encode()).decode())
-    texts = {name: os.environ.get(name, "") for name in _NAMED}  # several addresses may be parted by commas
-    named = [(name, word) for name, text in texts.items() for word in {text, *re.split(r"[\s,]+", text)}]
+    # several addresses may be parted by commas
+    texts = {name: os.environ.get(name, "") for name in _NAMED}
+    named = [
+        (name, word) for name, text in texts.items() for word in {text, *re.split(r"[\s,]+", text)}
+    ]
     for name, value in [*os.environ.items(), *named]:
         if (name in _NAMED or _names_secret(name)) and len(value) >= _MIN_LENGTH:
             # as it is, inside a URL, and escaped as in a `repr` or in JSON
-            found |= {value, quote(value, safe=""), quote(value), quote_plus(value), repr(value)[1:-1]}
+            found |= {
+                value,
+                quote(value, safe=""),
+                quote(value),
+                quote_plus(value),
+                repr(value)[1:-1],
+            }
             found |= {json.dumps(value, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}
     return sorted(found, key=lambda value: (-len(value), value))

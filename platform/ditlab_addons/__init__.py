@@ -1,7 +1,8 @@
 """Add-ons: features that DiTLab's core does without, a folder each.
 
-An add-on is a folder `ditlab_addons/NAME/` whose `addon.py` defines `ADDON` (see `ditlab.parts`). Folders named
-`ditlab_addons` anywhere on the Python path are searched. The core imports no add-on, and no add-on another.
+An add-on is a folder `ditlab_addons/NAME/` whose `addon.py` defines `ADDON` (see `ditlab.parts`).
+Folders named `ditlab_addons` anywhere on the Python path are searched. The core imports no add-on,
+and no add-on another.
 """
 
 from pkgutil import extend_path

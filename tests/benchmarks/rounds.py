@@ -1,4 +1,6 @@
-"""The figure of a benchmark whose sides took turns: the median of the rounds' ratios, and how sure it is."""
+"""The figure of a benchmark whose sides took turns: the median of the rounds' ratios, and how sure
+it is.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Peer:
     """`litdata 0.2.61`, `torch.save and fsync`: a library's version, or the plain form."""
     aim: float
     is_rate: bool
-    """True: ratios are of rates, `aim` is the least wanted; False: of seconds, `aim` is the most."""
+    """True: ratios are of rates, `aim` is the least wanted; False: of seconds, `aim` is the
+    most.
+    """
     least: float
     most: float
     """`least` and `most`: range of the rounds' ratios."""
@@ -78,7 +82,9 @@ class Peer:
         return f"{'>=' if self.is_rate else '<='} {self.aim:g}"
 
     def verdict(self, ratio: float) -> str:
-        """Say whether a median ratio reaches the aim, and whether ours is ahead of the peer at all."""
+        """Say whether a median ratio reaches the aim, and whether ours is ahead of the peer at
+        all.
+        """
         if self.most > MOST_SPREAD * self.least:
             return "not measured"
         if ratio >= self.aim if self.is_rate else ratio <= self.aim:
@@ -97,10 +103,12 @@ class Timed(NamedTuple):
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the order statistics between which the median lies with `confidence`, whatever the distribution.
+    """Return the order statistics between which the median lies with `confidence`, whatever the
+    distribution.
 
-    Each value is below the median as a coin falls (David and Nagaraja 2003, Order Statistics, section 7.1); the whole
-    range where there are too few for that confidence. Raises ValueError for no values.
+    Each value is below the median as a coin falls (David and Nagaraja 2003, Order Statistics,
+    section 7.1); the whole range where there are too few for that confidence. Raises ValueError for
+    no values.
     """
     if not values:
         raise ValueError("no rounds were measured; --rounds must be at least 1")
@@ -115,12 +123,15 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
 
 def describe_ratios(ratios: Sequence[float]) -> str:
-    """Describe rounds: `ratio 1.013 (median of 20 rounds; 95% interval 1.004 to 1.021)`; fewer than 6 have a range."""
+    """Describe rounds: `ratio 1.013 (median of 20 rounds; 95% interval 1.004 to 1.021)`; fewer than
+    6 have a range.
+    """
     middle = statistics.median(ratios)
     if len(ratios) == 1:
         return f"ratio {middle:.3f} (one round)"
     low, high = median_interval(ratios)
-    kind = "95% interval" if len(ratios) >= 6 else "range"  # all of 5 values hold the median with 94%
+    # all of 5 values hold the median with 94%
+    kind = "95% interval" if len(ratios) >= 6 else "range"
     return f"ratio {middle:.3f} (median of {len(ratios)} rounds; {kind} {low:.3f} to {high:.3f})"
 
 
@@ -144,13 +155,21 @@ def timed(work: Callable[[], object]) -> Timed:
 
 
 def beside(
-    row: str, peer: str, ours: Callable[[], object], theirs: Callable[[], object], *, at_least: float | None = None,
-    at_most: float | None = None, rounds: int = 7, measured: Measured | None = None,
-) -> None:  # fmt: skip
-    """Let ours and a peer's do the same work in turns, and report the row of the table "ours beside peers".
+    row: str,
+    peer: str,
+    ours: Callable[[], object],
+    theirs: Callable[[], object],
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    rounds: int = 7,
+    measured: Measured | None = None,
+) -> None:
+    """Let ours and a peer's do the same work in turns, and report the row of the table "ours beside
+    peers".
 
-    `at_least`: the wanted ratio of rates, ours over theirs; or `at_most`: of seconds. Each side does its work once
-    before the first round. The side that begins changes with each round.
+    `at_least`: the wanted ratio of rates, ours over theirs; or `at_most`: of seconds. Each side
+    does its work once before the first round. The side that begins changes with each round.
     """
     sides = (ours, theirs)
     for work in sides:
@@ -165,14 +184,16 @@ def beside(
 class Turns:
     """Steps of a side in a process of its own: a block of them at each of its turns.
 
-    A loop asks `stepped` before each step but the warming-up ones, or behind each step of a loop that is not its own.
+    A loop asks `stepped` before each step but the warming-up ones, or behind each step of a loop
+    that is not its own.
     """
 
     def __init__(self, pipe: Any) -> None:
         self._pipe, self._left, self._watch = pipe, 0, Stopwatch()
 
     def stepped(self) -> bool:
-        """Count a step; at a block's end tell what it took, and wait for the next turn. Return True when all are over.
+        """Count a step; at a block's end tell what it took, and wait for the next turn. Return True
+        when all are over.
 
         The first call says that the side is ready.
         """
@@ -191,11 +212,13 @@ class Turns:
 def take_turns(
     sides: Mapping[str, Callable[[Turns], object]], rounds: int, block: int, warm_up: int = 1
 ) -> dict[str, list[Timed]]:
-    """Let sides take turns, each in a process of its own, so that no library's settings or memory are another's.
+    """Let sides take turns, each in a process of its own, so that no library's settings or memory
+    are another's.
 
-    `sides`: functions of a module, or `partial`s of such, which step as long as `Turns` says. They are started one
-    after the other. A turn is a block of steps; the side that begins changes with each round. Returns what each block
-    took, without the first `warm_up` rounds. Raises EOFError for a side that ends early.
+    `sides`: functions of a module, or `partial`s of such, which step as long as `Turns` says. They
+    are started one after the other. A turn is a block of steps; the side that begins changes with
+    each round. Returns what each block took, without the first `warm_up` rounds. Raises EOFError
+    for a side that ends early.
     """
     context, pipes = multiprocessing.get_context("spawn"), dict[str, Any]()
     for name, side in sides.items():
@@ -222,10 +245,17 @@ def _run_side(side: Callable[[Turns], object], pipe: Any) -> None:
 
 
 def report_beside(
-    row: str, peer: str, ours: Sequence[Timed], theirs: Sequence[Timed], *, at_least: float | None = None,
-    at_most: float | None = None, measured: Measured | None = None,
-) -> None:  # fmt: skip
-    """Report a row of the table "ours beside peers" from rounds that were measured elsewhere, as `beside` does.
+    row: str,
+    peer: str,
+    ours: Sequence[Timed],
+    theirs: Sequence[Timed],
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    measured: Measured | None = None,
+) -> None:
+    """Report a row of the table "ours beside peers" from rounds that were measured elsewhere, as
+    `beside` does.
 
     Raises ValueError for no rounds, or without exactly one aim.
     """
@@ -235,7 +265,9 @@ def report_beside(
     if at_least is not None:
         pairs = [(their, our) for our, their in pairs]
     ratios = [one.seconds / other.seconds for one, other in pairs]
-    processor = statistics.median(one.processor / max(other.processor, 1e-9) for one, other in pairs)
+    processor = statistics.median(
+        one.processor / max(other.processor, 1e-9) for one, other in pairs
+    )
     load = statistics.median(each.load for each in (*ours, *theirs))
     aim = (at_most or 0.0) if at_least is None else at_least
     facts = Peer(peer, aim, at_least is not None, min(ratios), max(ratios), load, processor)
@@ -257,7 +289,11 @@ def _processor() -> float:
 
 
 def report(
-    name: str, ratios: Sequence[float], measured: Measured | None = None, note: str = "", peer: Peer | None = None
+    name: str,
+    ratios: Sequence[float],
+    measured: Measured | None = None,
+    note: str = "",
+    peer: Peer | None = None,
 ) -> None:
     """Print a figure and its note, and add it to the file that `RESULTS` names, if there is one.
 
@@ -269,6 +305,8 @@ def report(
         torch = sys.modules.get("torch")
         threads = None if torch is None else torch.get_num_threads()
         middle = statistics.median(ratios)
-        figure = BenchmarkFigure(name, middle, low, high, len(ratios), threads, measured or Measured(), peer)
+        figure = BenchmarkFigure(
+            name, middle, low, high, len(ratios), threads, measured or Measured(), peer
+        )
         with Path(file).open("a") as lines:
             lines.write(json.dumps(asdict(figure)) + "\n")

@@ -1,11 +1,12 @@
 """Run every benchmark in a process of its own, one after the other; print a table of their figures.
 
-    python tests/benchmarks/run_all.py [--only step/step_time ...] [--device cuda] [--quick] [--out build/bench.json]
+    python tests/benchmarks/run_all.py [--only step/step_time ...] [--device cuda] [--quick] [--out
+    build/bench.json]
 
-A benchmark's figures are those that it hands to `rounds.report`. Those that need Ray, MLflow or DeepSpeed are skipped
-where these are not installed, and on CUDA those of steps and sampling that compute on a CPU alone; benchmarks of data,
-tracking and runs are of the machine, and run for both. Full sizes run on CUDA alone. `--quick` takes the sizes of
-`small_sizes.py`, which measure nothing.
+A benchmark's figures are those that it hands to `rounds.report`. Those that need Ray, MLflow or
+DeepSpeed are skipped where these are not installed, and on CUDA those of steps and sampling that
+compute on a CPU alone; benchmarks of data, tracking and runs are of the machine, and run for both.
+Full sizes run on CUDA alone. `--quick` takes the sizes of `small_sizes.py`, which measure nothing.
 """
 
 from __future__ import annotations
@@ -60,9 +61,14 @@ NEEDS = {
 }
 """Packages that a benchmark cannot run without, beside torch and those that a spec is read with."""
 TAKES_DEVICE = (
-    "sampling/dit_peers", "sampling/dlm_block_sampling", "sampling/family_sampling", "step/dit_peers", "step/dlm_loss",
-    "step/family_step", "step/full_size",
-)  # fmt: skip
+    "sampling/dit_peers",
+    "sampling/dlm_block_sampling",
+    "sampling/family_sampling",
+    "step/dit_peers",
+    "step/dlm_loss",
+    "step/family_step",
+    "step/full_size",
+)
 """Benchmarks with an argument `--device`."""
 NEEDS_GPU = ("step/full_size",)
 """Benchmarks of sizes that no CPU bears; with `--quick` it bears them."""
@@ -89,7 +95,9 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def reason_to_skip(name: str, device: str, is_there: Callable[[str], bool] = is_installed, quick: bool = False) -> str:
+def reason_to_skip(
+    name: str, device: str, is_there: Callable[[str], bool] = is_installed, quick: bool = False
+) -> str:
     """Return why a benchmark cannot run here, or ""."""
     missing = [each for each in NEEDS.get(name, ()) if not is_there(each)]
     if missing:
@@ -113,7 +121,9 @@ def run_benchmark(name: str, quick: bool, device: str = "cpu") -> BenchmarkResul
         lines = Path(folder, "figures")
         lines.touch()
         environment = os.environ | {RESULTS: str(lines)}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace", env=environment) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, errors="replace", env=environment
+        ) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 print(f"  {line.rstrip()}", flush=True)
@@ -128,7 +138,9 @@ def run_benchmark(name: str, quick: bool, device: str = "cpu") -> BenchmarkResul
 
 
 def describe(results: Sequence[BenchmarkResult]) -> str:
-    """Lay results out as a table: benchmark, seconds, and a row for each figure or the reason why there is none."""
+    """Lay results out as a table: benchmark, seconds, and a row for each figure or the reason why
+    there is none.
+    """
     width = max(len(each.name) for each in results)
     rows = [f"{'benchmark':{width}}  seconds  figure"]
     for each in results:
@@ -151,7 +163,10 @@ def describe_peers(results: Sequence[BenchmarkResult]) -> str:
         cells = f"{figure['ratio']:.2f}", f"{peer.least:.2f} to {peer.most:.2f}"
         rows.append((figure["name"], *cells, peer.sign, verdict, peer.name))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    lines = (
+        "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
     return "\n".join(lines) if len(rows) > 1 else ""
 
 
@@ -161,18 +176,24 @@ def describe_figure(figure: Mapping[str, Any]) -> str:
     if figure["rounds"] > 1:
         words[0] += f" ({figure['low']:.3f} to {figure['high']:.3f}, {figure['rounds']} rounds)"
     units = (
-        ("seconds", 1e3, ".1f", " ms"), ("samples_per_second", 1, ".4g", " samples/s"),
-        ("utilisation", 1, ".2f", " utilisation"), ("peak_memory", 1 / 2**20, ",.0f", " MiB"),
-    )  # fmt: skip
+        ("seconds", 1e3, ".1f", " ms"),
+        ("samples_per_second", 1, ".4g", " samples/s"),
+        ("utilisation", 1, ".2f", " utilisation"),
+        ("peak_memory", 1 / 2**20, ",.0f", " MiB"),
+    )
     measured = figure["measured"]
     words += [
-        f"{measured[name] * scale:{form}}{unit}" for name, scale, form, unit in units if measured[name] is not None
+        f"{measured[name] * scale:{form}}{unit}"
+        for name, scale, form, unit in units
+        if measured[name] is not None
     ]
     return ", ".join(words)
 
 
 def chosen(only: Sequence[str]) -> list[str]:
-    """Return the names of the benchmarks to run: all, or those of `only`. Raises ValueError for an unknown name."""
+    """Return the names of the benchmarks to run: all, or those of `only`. Raises ValueError for an
+    unknown name.
+    """
     unknown = [name for name in only if name not in SMALL]
     if unknown:
         raise ValueError(f"--only {unknown[0]} is no benchmark; choose from {', '.join(SMALL)}.")
@@ -182,12 +203,19 @@ def chosen(only: Sequence[str]) -> list[str]:
 def machine(device: str) -> dict[str, Any]:
     """Describe the machine and the code that is measured."""
     git = ["git", "-C", str(ROOT)]
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, check=False).stdout
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "-uno"], capture_output=True, check=False
+    ).stdout
     return {
-        "cores": os.cpu_count(), "device": device, "torch": importlib.metadata.version("torch"),
-        "commit": commit or None, "is_changed": bool(changed),
-    }  # fmt: skip
+        "cores": os.cpu_count(),
+        "device": device,
+        "torch": importlib.metadata.version("torch"),
+        "commit": commit or None,
+        "is_changed": bool(changed),
+    }
 
 
 def write(results: Sequence[BenchmarkResult], out: Path, heading: Mapping[str, Any]) -> None:
@@ -201,11 +229,21 @@ def write(results: Sequence[BenchmarkResult], out: Path, heading: Mapping[str, A
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; return 1 if one failed."""
-    parser = argparse.ArgumentParser(description="Run every benchmark, and print a table of their figures.")
-    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="run this one; may be repeated")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where steps and samplers compute")
-    parser.add_argument("--quick", action="store_true", help="sizes that run all of the code and measure nothing")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench.json", help="where the JSON goes")
+    parser = argparse.ArgumentParser(
+        description="Run every benchmark, and print a table of their figures."
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="run this one; may be repeated"
+    )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where steps and samplers compute"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="sizes that run all of the code and measure nothing"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "build" / "bench.json", help="where the JSON goes"
+    )
     options = parser.parse_args(arguments)
     try:
         names = chosen(options.only)
@@ -218,7 +256,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(name, flush=True)
         results.append(run_benchmark(name, options.quick, options.device))
         write(results, options.out, heading)
-    print("\n\n".join(filter(None, ("", describe(results), describe_peers(results), str(options.out)))))
+    print(
+        "\n\n".join(
+            filter(None, ("", describe(results), describe_peers(results), str(options.out)))
+        )
+    )
     return int(any(each.state == "failed" for each in results))
 
 

@@ -1,4 +1,6 @@
-"""Many short trainings of the platform's own trainer, each in a process that is used again, without Ray or MLflow."""
+"""Many short trainings of the platform's own trainer, each in a process that is used again, without
+Ray or MLflow.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ HOMES = Path(tempfile.gettempdir()) / "ditlab-short-trainings"
 
 @dataclass
 class JudgedRecorder(Recorder):
-    """A recorder whose judge sees every evaluation but the one before the first step, and may stop the training."""
+    """A recorder whose judge sees every evaluation but the one before the first step, and may stop
+    the training.
+    """
 
     judge: Judge = lambda step, metrics: True
     stops: bool = False
@@ -42,8 +46,12 @@ class JudgedRecorder(Recorder):
         return self.stops
 
 
-def train_short(experiment: Experiment, folder: Path | None = None, judge: Judge | None = None) -> JudgedRecorder:
-    """Train in this process, from the newest checkpoint in `folder` (None: one that is deleted) where there is one."""
+def train_short(
+    experiment: Experiment, folder: Path | None = None, judge: Judge | None = None
+) -> JudgedRecorder:
+    """Train in this process, from the newest checkpoint in `folder` (None: one that is deleted)
+    where there is one.
+    """
     recorder = JudgedRecorder(judge=judge) if judge else JudgedRecorder()
     with tempfile.TemporaryDirectory() as name, single_process(use_gpu=False) as rank:
         train(training_run(experiment, HOMES, folder or Path(name)), rank, recorder)

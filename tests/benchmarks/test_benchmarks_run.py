@@ -13,7 +13,11 @@ FOLDER = Path(__file__).parent
 
 
 def test_none_is_forgotten():
-    found = {f"{path.parent.name}/{path.stem}" for path in FOLDER.glob("*/*.py") if path.parent.name != "plain"}
+    found = {
+        f"{path.parent.name}/{path.stem}"
+        for path in FOLDER.glob("*/*.py")
+        if path.parent.name != "plain"
+    }
     assert found == set(SMALL)
 
 

@@ -39,20 +39,33 @@ def test_products_attention_and_convolutions_of_a_step():
 
     with FlopCounterMode(display=False) as counter:
         step()
-    counts = {operator.__name__.split(".")[0]: num for operator, num in counter.get_flop_counts()["Global"].items()}
+    counts = {
+        operator.__name__.split(".")[0]: num
+        for operator, num in counter.get_flop_counts()["Global"].items()
+    }
     weights = {tuple(each.shape) for each in network.parameters() if each.ndim == 2}
     training = Training(network, step, 0)
     found = profile_steps(training, weights, 1)
     flops = sum(
-        2 * each.batch * each.rows * each.inner * each.columns * num for (each, _), num in found.products.items()
+        2 * each.batch * each.rows * each.inner * each.columns * num
+        for (each, _), num in found.products.items()
     )
     assert flops == counts["addmm"] + counts["mm"]
-    gradients = {tuple(sorted((each.rows, each.columns))) for each, is_gradient in found.products if is_gradient}
+    gradients = {
+        tuple(sorted((each.rows, each.columns)))
+        for each, is_gradient in found.products
+        if is_gradient
+    }
     assert gradients == {(4, 24), (5, 8)}
-    kernels = {(name.endswith("backward"), queries, keys) for name, queries, keys in found.attention}
+    kernels = {
+        (name.endswith("backward"), queries, keys) for name, queries, keys in found.attention
+    }
     shape = (2, HEADS, ROWS, 4)
     assert kernels == {(False, shape, shape), (True, shape, shape)}
     assert found.seconds["convolutions"] > 0
     least = limits(found, training)
     assert least.keys() == found.seconds.keys()
-    assert all(least[name] > 0 for name in ("products", "weight gradients", "attention", "convolutions", "optimiser"))
+    assert all(
+        least[name] > 0
+        for name in ("products", "weight gradients", "attention", "convolutions", "optimiser")
+    )

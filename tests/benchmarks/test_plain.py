@@ -16,35 +16,55 @@ from support.models.plain_score_entropy import score_entropy
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-@pytest.mark.parametrize("name", ["mnist/dit", "mnist/unet", "digits/dit", "dlm/small", "region/small"])
+@pytest.mark.parametrize(
+    "name", ["mnist/dit", "mnist/unet", "digits/dit", "dlm/small", "region/small"]
+)
 def test_parameters_equal_ours(name):
     experiment = load_experiment(EXPERIMENTS / f"{name}.yaml", [])
     with torch.device("meta"):
-        ours, plain = experiment.family.build_network(experiment.model), plain_network(experiment.model)
-    assert sum(each.numel() for each in plain.parameters()) == sum(each.numel() for each in ours.parameters())
+        ours, plain = (
+            experiment.family.build_network(experiment.model),
+            plain_network(experiment.model),
+        )
+    assert sum(each.numel() for each in plain.parameters()) == sum(
+        each.numel() for each in ours.parameters()
+    )
 
 
 def test_the_hand_written_score_entropy_is_ours():
     torch.manual_seed(0)
-    network = HandDLM(vocabulary=11, width=16, depth=1, num_heads=2, mlp_width=32, condition_width=8, time_width=8)
+    network = HandDLM(
+        vocabulary=11, width=16, depth=1, num_heads=2, mlp_width=32, condition_width=8, time_width=8
+    )
     with torch.no_grad():
         network.head.weight.normal_()
     x0 = torch.randint(11, (4, 6))
     seen = {}
-    network.register_forward_hook(lambda _, inputs, output: seen.update(inputs=inputs, output=output))
+    network.register_forward_hook(
+        lambda _, inputs, output: seen.update(inputs=inputs, output=output)
+    )
     loss = score_entropy_loss(network, x0, 0.1, 5.0)
     x, sigma = seen["inputs"]
-    by_token = score_entropy(seen["output"], x, x0, sigma[:, None]) * sigma[:, None] * math.log(50.0)
+    by_token = (
+        score_entropy(seen["output"], x, x0, sigma[:, None]) * sigma[:, None] * math.log(50.0)
+    )
     torch.testing.assert_close(loss, by_token.mean())
 
 
 def test_a_plain_step_learns_clips_and_averages():
     torch.manual_seed(0)
-    experiment = load_experiment(EXPERIMENTS / "digits/dit.yaml", ["model.width=32", "model.depth=1"])
+    experiment = load_experiment(
+        EXPERIMENTS / "digits/dit.yaml", ["model.width=32", "model.depth=1"]
+    )
     network = plain_network(experiment.model)
     images = torch.ones(16, 1, 8, 8)
     training = PlainTraining(
-        network, lambda: flow_matching_loss(network, images), lr=1e-2, weight_decay=0.0, max_norm=1.0, ema_decay=0.5
+        network,
+        lambda: flow_matching_loss(network, images),
+        lr=1e-2,
+        weight_decay=0.0,
+        max_norm=1.0,
+        ema_decay=0.5,
     )
     before = training.average[0].clone()
     losses = [training.step() for _ in range(30)]

@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from benchmarks.peak_memory import step_peak
-from benchmarks.rounds import BenchmarkFigure, Measured, Timed, Turns, beside, median_interval, report, report_beside
+from benchmarks.rounds import (
+    BenchmarkFigure,
+    Measured,
+    Timed,
+    Turns,
+    beside,
+    median_interval,
+    report,
+    report_beside,
+)
 from benchmarks.run_all import (
     NEEDS,
     TAKES_DEVICE,
@@ -20,9 +29,13 @@ from benchmarks.run_all import (
 )
 from benchmarks.small_sizes import SMALL
 
-FIGURE = BenchmarkFigure("digits, platform over bare", 1.01, 1.0, 1.02, 20, 2, Measured(0.05, 1280.0, 0.5, 2**20))
+FIGURE = BenchmarkFigure(
+    "digits, platform over bare", 1.01, 1.0, 1.02, 20, 2, Measured(0.05, 1280.0, 0.5, 2**20)
+)
 RESULTS = [
-    BenchmarkResult("step/step_time", "done", "", 61.4, (asdict(FIGURE), asdict(replace(FIGURE, name="mnist")))),
+    BenchmarkResult(
+        "step/step_time", "done", "", 61.4, (asdict(FIGURE), asdict(replace(FIGURE, name="mnist")))
+    ),
     BenchmarkResult("runs/sweep_cost", "skipped", "needs ray", 0.0),
 ]
 
@@ -31,12 +44,19 @@ def test_the_table_and_the_file_hold_every_result(tmp_path):
     heading, first, second, third = describe(RESULTS).splitlines()
     assert heading.split() == ["benchmark", "seconds", "figure"]
     words = "1.010 (1.000 to 1.020, 20 rounds), 50.0 ms, 1280 samples/s, 0.50 utilisation, 1 MiB"
-    assert first.split(maxsplit=2) == ["step/step_time", "61", f"digits, platform over bare: {words}"]
+    assert first.split(maxsplit=2) == [
+        "step/step_time",
+        "61",
+        f"digits, platform over bare: {words}",
+    ]
     assert second.strip() == f"mnist: {words}"
     assert third.endswith("skipped: needs ray")
     write(RESULTS, tmp_path / "new" / "bench.json", {"quick": True})
     document = json.loads((tmp_path / "new" / "bench.json").read_text())
-    assert document["quick"] and [each["name"] for each in document["results"]] == ["step/step_time", "runs/sweep_cost"]
+    assert document["quick"] and [each["name"] for each in document["results"]] == [
+        "step/step_time",
+        "runs/sweep_cost",
+    ]
     assert document["results"][0]["figures"][0]["measured"]["utilisation"] == 0.5
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["bench.json"]
 
@@ -46,10 +66,17 @@ def test_a_figure_is_printed_and_added_to_the_file(tmp_path, monkeypatch, capsys
     report("one", [1.0, 3.0, 2.0], Measured(0.5), note="at most 2")
     report("two", [1.5])
     assert capsys.readouterr().out.splitlines() == [
-        "one: ratio 2.000 (median of 3 rounds; range 1.000 to 3.000); at most 2", "two: ratio 1.500 (one round)"
-    ]  # fmt: skip
+        "one: ratio 2.000 (median of 3 rounds; range 1.000 to 3.000); at most 2",
+        "two: ratio 1.500 (one round)",
+    ]
     one, two = map(json.loads, (tmp_path / "figures").read_text().splitlines())
-    assert (one["ratio"], one["low"], one["high"], one["rounds"], one["measured"]["seconds"]) == (2, 1, 3, 3, 0.5)
+    assert (one["ratio"], one["low"], one["high"], one["rounds"], one["measured"]["seconds"]) == (
+        2,
+        1,
+        3,
+        3,
+        0.5,
+    )
     assert (two["name"], two["rounds"], two["measured"]["device"]) == ("two", 1, "cpu")
 
 
@@ -59,11 +86,18 @@ def test_a_figure_is_printed_and_added_to_the_file(tmp_path, monkeypatch, capsys
         ([1.0, 1.1], {"at_least": 1.2}, "1.91", ">= 1.2  reached"),
         ([1.9, 1.9], {"at_least": 1.2}, "1.05", ">= 1.2  missed"),
         ([2.5, 2.6], {"at_most": 1.0}, "1.27", "<= 1    missed, behind"),
-        ([2.0, 2.0], {"at_most": 1.0}, "1.00", "<= 1    reached; processor 0.50, 0.7 cores busy beside"),
+        (
+            [2.0, 2.0],
+            {"at_most": 1.0},
+            "1.00",
+            "<= 1    reached; processor 0.50, 0.7 cores busy beside",
+        ),
         ([1.0, 2.5], {"at_most": 1.0}, "0.88", "<= 1    not measured"),
     ],
 )
-def test_a_row_beside_a_peer_says_whether_its_aim_is_reached(tmp_path, monkeypatch, seconds, aim, ratio, verdict):
+def test_a_row_beside_a_peer_says_whether_its_aim_is_reached(
+    tmp_path, monkeypatch, seconds, aim, ratio, verdict
+):
     monkeypatch.setenv("DITLAB_BENCHMARK_RESULTS", str(tmp_path / "figures"))
     load = 0.7 if "processor" in verdict else 0.1
     ours = [Timed(each, 1.0, load) for each in seconds]
@@ -76,7 +110,14 @@ def test_a_row_beside_a_peer_says_whether_its_aim_is_reached(tmp_path, monkeypat
 
 def test_sides_take_turns_and_processor_time_is_of_this_process():
     turns = []
-    beside("row", "plain", lambda: turns.append("ours"), lambda: turns.append("theirs"), at_most=1.0, rounds=2)
+    beside(
+        "row",
+        "plain",
+        lambda: turns.append("ours"),
+        lambda: turns.append("theirs"),
+        at_most=1.0,
+        rounds=2,
+    )
     assert turns == ["ours", "theirs"] * 2 + ["theirs", "ours"]
     with pytest.raises(ValueError, match="one aim"):
         report_beside("row", "plain", [], [])
@@ -103,12 +144,18 @@ def test_what_cannot_run_is_skipped():
     for name, packages in NEEDS.items():
         assert reason_to_skip(name, "cpu", lambda _: False) == f"needs {' and '.join(packages)}"
     assert not any(reason_to_skip(name, "cpu", lambda _: True, quick=True) for name in SMALL)
-    assert [name for name in SMALL if reason_to_skip(name, "cpu", lambda _: True)] == ["step/full_size"]
+    assert [name for name in SMALL if reason_to_skip(name, "cpu", lambda _: True)] == [
+        "step/full_size"
+    ]
     left = {name for name in SMALL if not reason_to_skip(name, "cuda", lambda _: True)}
-    assert left == {name for name in SMALL if not name.startswith(("step/", "sampling/"))} | set(TAKES_DEVICE)
+    assert left == {name for name in SMALL if not name.startswith(("step/", "sampling/"))} | set(
+        TAKES_DEVICE
+    )
 
 
-@pytest.mark.parametrize(("arguments", "named"), [(["--only", "step/none"], "step/none"), (["--out", "."], "--out .")])
+@pytest.mark.parametrize(
+    ("arguments", "named"), [(["--only", "step/none"], "step/none"), (["--out", "."], "--out .")]
+)
 def test_a_wrong_argument_is_named(arguments, named, capsys):
     with pytest.raises(SystemExit) as refused:
         main(arguments)

@@ -24,7 +24,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_those_that_take_a_device_need_neither_ray_nor_mlflow():
-    assert not {package for name in TAKES_DEVICE for package in NEEDS.get(name, ())} & {"ray", "mlflow"}
+    assert not {package for name in TAKES_DEVICE for package in NEEDS.get(name, ())} & {
+        "ray",
+        "mlflow",
+    }
 
 
 @pytest.mark.slow
@@ -32,6 +35,8 @@ def test_those_that_take_a_device_need_neither_ray_nor_mlflow():
 def test_it_runs_without_them(name, tmp_path):
     command = [sys.executable, "-c", RUN, str(FOLDER / f"{name}.py"), *SMALL[name]]
     environment = os.environ | {RESULTS: str(tmp_path / "figures")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert [json.loads(line)["ratio"] for line in (tmp_path / "figures").read_text().splitlines()]

@@ -1,4 +1,6 @@
-"""Pages of the MLflow UI that are worth a picture, with what is opened on each before it is taken."""
+"""Pages of the MLflow UI that are worth a picture, with what is opened on each before it is
+taken.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,8 @@ def unfold_description(page: Page) -> None:
 def unfold_trials(page: Page) -> None:
     """Show the trials of the newest sweep in the list of runs."""
     settle(page)
-    page.locator(".ag-row button:has(svg)").first.click()  # MLflow 3.17 gives the plus before a run's name no name
+    # MLflow 3.17 gives the plus before a run's name no name
+    page.locator(".ag-row button:has(svg)").first.click()
     settle(page)
 
 
@@ -76,10 +79,13 @@ class MlflowPage:
     prepare: Callable[[Page], None] = settle
 
 
-def mlflow_pages(server: Mapping[str, str], runs: Mapping[str, str], sweep: str) -> Iterator[MlflowPage]:
+def mlflow_pages(
+    server: Mapping[str, str], runs: Mapping[str, str], sweep: str
+) -> Iterator[MlflowPage]:
     """Pages for the home of `tests/browser/screenshots.py`.
 
-    `server` is the JSON of `ditlab ui`, `runs` holds ids by name, `sweep` is the name of a sweep among them.
+    `server` is the JSON of `ditlab ui`, `runs` holds ids by name, `sweep` is the name of a sweep
+    among them.
     """
     url = server["url"]
     client = MlflowClient(url)
@@ -96,7 +102,9 @@ def mlflow_pages(server: Mapping[str, str], runs: Mapping[str, str], sweep: str)
         return f"{url}/#/experiments/{run.experiment_id}/runs/{run.run_id}{tab}?{MODEL_TRAINING}"
 
     yield MlflowPage("mlflow-trials", server["page"], unfold_trials)
-    yield MlflowPage("mlflow-images", f"{url}/{experiment_page(number, charts=True)}", show_image_cards)
+    yield MlflowPage(
+        "mlflow-images", f"{url}/{experiment_page(number, charts=True)}", show_image_cards
+    )
     yield MlflowPage("mlflow-run", of(demo), unfold_description)
     yield MlflowPage("mlflow-metrics", of(demo, "/model-metrics"))
     yield MlflowPage("mlflow-samples", of(demo, "/artifacts"), open_latest_samples)
@@ -104,6 +112,15 @@ def mlflow_pages(server: Mapping[str, str], runs: Mapping[str, str], sweep: str)
     pair = [found["digits-dit"], found["digits-unet"]]
     ids = quote(json.dumps([info.run_id for info in pair]))
     experiments = quote(json.dumps(sorted({info.experiment_id for info in pair})))
-    yield MlflowPage("mlflow-compare", f"{url}/#/compare-runs?runs={ids}&experiments={experiments}&{MODEL_TRAINING}")
-    models = [model for model in client.search_logged_models([number]) if model.source_run_id == demo.run_id]
-    yield MlflowPage("mlflow-model", f"{url}/#/experiments/{number}/models/{models[0].model_id}?{MODEL_TRAINING}")
+    yield MlflowPage(
+        "mlflow-compare",
+        f"{url}/#/compare-runs?runs={ids}&experiments={experiments}&{MODEL_TRAINING}",
+    )
+    models = [
+        model
+        for model in client.search_logged_models([number])
+        if model.source_run_id == demo.run_id
+    ]
+    yield MlflowPage(
+        "mlflow-model", f"{url}/#/experiments/{number}/models/{models[0].model_id}?{MODEL_TRAINING}"
+    )

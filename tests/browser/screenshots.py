@@ -1,11 +1,13 @@
-"""Pictures of what people look at, from real servers: the MLflow UI, a run's page, a comparison, a sweep.
+"""Pictures of what people look at, from real servers: the MLflow UI, a run's page, a comparison, a
+sweep.
 
-    make screenshots                     # trains small runs into build/screenshots, then writes docs/images/screens
-    python tests/browser/screenshots.py --home FOLDER --out FOLDER [--only NAME ...]
+    make screenshots                     # trains small runs into build/screenshots, then writes
+    docs/images/screens python tests/browser/screenshots.py --home FOLDER --out FOLDER [--only NAME
+    ...]
 
-Runs that the home holds already are not trained again. Every page of DiTLab's own is also checked, in both themes and
-at two widths: errors on the console, alternative texts, contrast, width of 400 pixels, anything loaded from elsewhere.
-The exit code is 1 where a page has a fault.
+Runs that the home holds already are not trained again. Every page of DiTLab's own is also checked,
+in both themes and at two widths: errors on the console, alternative texts, contrast, width of 400
+pixels, anything loaded from elsewhere. The exit code is 1 where a page has a fault.
 """
 
 from __future__ import annotations
@@ -34,15 +36,24 @@ RUNS = {
     "digits-unet": ("experiments/digits/unet.yaml", "training.steps=150", "evaluation.every=75"),
 }
 """Runs by name: their spec and what is changed, so that each takes a minute on two CPU cores."""
-SWEEP = ("experiments/digits/sweep_schedule.yaml", "trials=6", "fixed.training.steps=60", "fixed.schedule.warmup=5")
+SWEEP = (
+    "experiments/digits/sweep_schedule.yaml",
+    "trials=6",
+    "fixed.training.steps=60",
+    "fixed.schedule.warmup=5",
+)
 SWEEP_NAME = "digits-schedule-quick"
 
 
 def ditlab(home: Path, *arguments: str) -> dict[str, object]:
-    """Run a command of DiTLab on a home; returns its JSON. Raises CalledProcessError where it fails."""
+    """Run a command of DiTLab on a home; returns its JSON. Raises CalledProcessError where it
+    fails.
+    """
     command = [sys.executable, "-m", "ditlab", *arguments, "--json"]
     environment = {**os.environ, "DITLAB_HOME": str(home)}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=CHECKOUT, check=True)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=CHECKOUT, check=True
+    )
     found = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(found, dict)
     return found
@@ -75,7 +86,9 @@ def mlflow_server(home: Path, port: int) -> Iterator[dict[str, str]]:
     """`ditlab ui` on a home, ended at the end; yields its JSON."""
     command = [sys.executable, "-m", "ditlab", "ui", "--port", str(port), "--json"]
     environment = {**os.environ, "DITLAB_HOME": str(home)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=CHECKOUT) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=CHECKOUT
+    ) as server:
         assert server.stdout is not None
         try:
             yield json.loads(next(line for line in server.stdout if line.startswith("{")))
@@ -92,7 +105,9 @@ def save(one: Visit, path: Path, whole: bool = False) -> None:
     print(f"{path.name}: {path.stat().st_size / 1024:.0f} KiB", *one.faults, sep="\n  ")
 
 
-def own_pages(home: Path, runs: dict[str, str], folder: Path, wanted: Callable[[str], bool]) -> dict[str, str]:
+def own_pages(
+    home: Path, runs: dict[str, str], folder: Path, wanted: Callable[[str], bool]
+) -> dict[str, str]:
     """Addresses of DiTLab's own pages, in a folder: a run's, a comparison's, the sweep's."""
     pages = {
         "report": folder / "report.html",
@@ -109,7 +124,9 @@ def own_pages(home: Path, runs: dict[str, str], folder: Path, wanted: Callable[[
 
 def main() -> int:
     """Write the pictures and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--home", type=Path, default=CHECKOUT / "build" / "screenshots")
     parser.add_argument("--out", type=Path, default=CHECKOUT / "docs" / "images" / "screens")
     parser.add_argument("--port", type=int, default=5077)

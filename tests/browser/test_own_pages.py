@@ -1,4 +1,6 @@
-"""DiTLab's own pages in a browser: no error, readable, as wide as a telephone, and names of any kind as text."""
+"""DiTLab's own pages in a browser: no error, readable, as wide as a telephone, and names of any
+kind as text.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -20,9 +22,14 @@ from support.journaled import JournaledRun, finished_run
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(find_chromium() is None, reason="no Chromium here, or no playwright to steer it"),
+    pytest.mark.skipif(
+        find_chromium() is None, reason="no Chromium here, or no playwright to steer it"
+    ),
 ]
-HOSTILE = "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'> & \"q\" " + "x" * 10_000
+HOSTILE = (
+    "</script><script>window.broken = 1</script><img src=x onerror='window.broken = 1'> & \"q\" "
+    + "x" * 10_000
+)
 FAMILIES = ("digits/dit", "digits/unet", "region/small", "pixelhdm/small", "dlm/small")
 
 
@@ -38,7 +45,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def hostile_run(home: Path, place: str = "digits/dit.yaml") -> JournaledRun:
-    """A run whose name, parameters, tags and captions are markup, killed once, with a step that was not finite."""
+    """A run whose name, parameters, tags and captions are markup, killed once, with a step that was
+    not finite.
+    """
     run = JournaledRun(home, place, name=HOSTILE)
     run.start(**{"data.path": HOSTILE})
     run.evaluate(0, text=HOSTILE if place.startswith("dlm") else "")
@@ -61,7 +70,9 @@ def test_the_page_of_a_run(browser, home, family):
     assert faults_of(browser, plain.as_uri()) == []
     assert faults_of(browser, path.as_uri()) == []
     with visit(browser, path.as_uri()) as one:
-        assert one.page.evaluate("window.broken") is None and "window.broken" in one.page.inner_text("h1")
+        assert one.page.evaluate(
+            "window.broken"
+        ) is None and "window.broken" in one.page.inner_text("h1")
 
 
 def test_the_slider_and_the_keys_change_what_is_shown(browser, home):
@@ -95,7 +106,9 @@ def test_the_live_page_grows_with_its_run(browser, home):
                 run.train(range(11, 31))
                 run.save()
                 one.page.wait_for_function(
-                    "text => document.querySelector('output.legend').innerText !== text", arg=before, timeout=30_000
+                    "text => document.querySelector('output.legend').innerText !== text",
+                    arg=before,
+                    timeout=30_000,
                 )
                 assert one.faults == []
         finally:
@@ -108,11 +121,24 @@ def compared_run(run_id: str, name: str) -> ComparedRun:
     at = np.arange(1.0, 101.0)
     curve = RunCurve(at, at, 2.0 - at / 100)
     return ComparedRun(
-        run_id=run_id, name=name, family="dit", status="finished", step=100, batch_size=10, spec={"name": name},
-        weights=["velocity"], data="digits", components={"blocks": 900}, samples_per_second=10.0,
-        curves={"train/loss": curve, "eval/velocity": curve}, measured={}, cost="", by_sample=lambda step: {}, line=(),
+        run_id=run_id,
+        name=name,
+        family="dit",
+        status="finished",
+        step=100,
+        batch_size=10,
+        spec={"name": name},
+        weights=["velocity"],
+        data="digits",
+        components={"blocks": 900},
+        samples_per_second=10.0,
+        curves={"train/loss": curve, "eval/velocity": curve},
+        measured={},
+        cost="",
+        by_sample=lambda step: {},
+        line=(),
         draws={},
-    )  # fmt: skip
+    )
 
 
 def test_a_comparison(browser, tmp_path):
@@ -124,13 +150,35 @@ def test_a_comparison(browser, tmp_path):
 def test_the_report_of_a_sweep(browser, tmp_path):
     curves = {"eval/loss": MetricCurve([10, 100], [2.0, 1.0])}
     trials = [
-        Trial(number, f"run-{number}", {"optimizer.lr": 10.0**-number, "time.kind": HOSTILE}, "finished", 100, 100,
-              12.0, {"eval/loss": 1.0 + number}, curves, HOSTILE)
+        Trial(
+            number,
+            f"run-{number}",
+            {"optimizer.lr": 10.0**-number, "time.kind": HOSTILE},
+            "finished",
+            100,
+            100,
+            12.0,
+            {"eval/loss": 1.0 + number},
+            curves,
+            HOSTILE,
+        )
         for number in range(1, 5)
-    ]  # fmt: skip
+    ]
     axes = [AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category")]
     summary = SweepSummary(
-        "5e6f7a8b", HOSTILE, ("eval/loss",), ("min",), axes, trials, "random", "asha", 90.0, len(trials), HOSTILE
+        "5e6f7a8b",
+        HOSTILE,
+        ("eval/loss",),
+        ("min",),
+        axes,
+        trials,
+        "random",
+        "asha",
+        90.0,
+        len(trials),
+        HOSTILE,
     )
-    page, *_ = write_sweep_report(summary, tmp_path, f"name: {HOSTILE}", "ditlab tune --resume 5e6f7a8b")
+    page, *_ = write_sweep_report(
+        summary, tmp_path, f"name: {HOSTILE}", "ditlab tune --resume 5e6f7a8b"
+    )
     assert faults_of(browser, page.as_uri()) == []

@@ -1,4 +1,6 @@
-"""Where code asks for the kind of device: the fewer such places, the more of what runs on a GPU is tested without."""
+"""Where code asks for the kind of device: the fewer such places, the more of what runs on a GPU is
+tested without.
+"""
 
 import re
 from collections import Counter
@@ -8,7 +10,10 @@ CHECKOUT = Path(__file__).parents[2]
 ASKS = re.compile(r"\.is_cuda\b|\bdevice\.type\b|\bcuda\.is_available\(|\bdevice_count\(")
 BRANCHES = {
     "models/ditlab_models/dlm/network.py": (1, "FlexAttention on a GPU, a dense mask elsewhere"),
-    "models/ditlab_models/tensors.py": (2, "autocast is by device type, and the meta device has none"),
+    "models/ditlab_models/tensors.py": (
+        2,
+        "autocast is by device type, and the meta device has none",
+    ),
     "models/ditlab_models/processes/score_entropy.py": (
         3,
         "one kernel on a GPU, larger chunks, rows at multiples of 16 bytes",
@@ -17,52 +22,108 @@ BRANCHES = {
         3,
         "a digest names the kind of device; threads of a CPU",
     ),
-    "platform/ditlab_addons/plan/profiling.py": (3, "kernels are profiled in place of operators; a measurement waits"),
+    "platform/ditlab_addons/plan/profiling.py": (
+        3,
+        "kernels are profiled in place of operators; a measurement waits",
+    ),
     "platform/ditlab/analysis/opened_run.py": (1, "samples are drawn on a GPU if there is one"),
     "platform/ditlab_addons/check/prove/proving.py": (1, "a spec for GPUs is proved on them"),
-    "platform/ditlab_addons/check/prove/steps.py": (1, "other kernels on a GPU, which sum in any order: other bounds"),
+    "platform/ditlab_addons/check/prove/steps.py": (
+        1,
+        "other kernels on a GPU, which sum in any order: other bounds",
+    ),
     "platform/ditlab_addons/check/replay/replaying.py": (
         1,
         "a run on GPUs is replayed on one: a CPU draws other noise",
     ),
-    "platform/ditlab/checkpoints/shard.py": (1, "numbers that NumPy cannot view are copied to the host"),
+    "platform/ditlab/checkpoints/shard.py": (
+        1,
+        "numbers that NumPy cannot view are copied to the host",
+    ),
     "platform/ditlab/checkpoints/saving.py": (2, "pinned memory and asynchronous copies"),
-    "platform/ditlab/data/loading/batches.py": (1, "bytes are mapped onto a range by NumPy, which starts no threads"),
+    "platform/ditlab/data/loading/batches.py": (
+        1,
+        "bytes are mapped onto a range by NumPy, which starts no threads",
+    ),
     "platform/ditlab/data/loading/loader.py": (1, "pinned memory"),
-    "platform/ditlab/data/loading/transfer.py": (2, "rows are copied from pinned memory, on a stream of their own"),
+    "platform/ditlab/data/loading/transfer.py": (
+        2,
+        "rows are copied from pinned memory, on a stream of their own",
+    ),
     "platform/ditlab_addons/doctor/machine.py": (1, "the doctor lists GPUs"),
     "platform/ditlab/encoders/cache.py": (1, "padding costs a CPU more than it saves"),
-    "platform/ditlab_addons/encode/encoding.py": (2, "features and latents are encoded on a GPU if there is one"),
-    "platform/ditlab/engine/compilation.py": (2, "passes over graphs for the CPU's products, constant sizes on a GPU"),
-    "platform/ditlab/engine/distributed.py": (2, "the worker's GPU; control messages that no GPU waits for"),
+    "platform/ditlab_addons/encode/encoding.py": (
+        2,
+        "features and latents are encoded on a GPU if there is one",
+    ),
+    "platform/ditlab/engine/compilation.py": (
+        2,
+        "passes over graphs for the CPU's products, constant sizes on a GPU",
+    ),
+    "platform/ditlab/engine/distributed.py": (
+        2,
+        "the worker's GPU; control messages that no GPU waits for",
+    ),
     "platform/ditlab/analysis/drawing.py": (2, "kept memory and threads on a CPU"),
     "platform/ditlab/engine/engine.py": (
         7,
-        "compile: auto, kept memory on a CPU, parameters aligned on a GPU (so laid out again), DeepSpeed's settings",
+        (
+            "compile: auto, kept memory on a CPU, parameters aligned on a GPU (so laid out "
+            "again), DeepSpeed's settings"
+        ),
     ),
-    "platform/ditlab_addons/optimizers/muon_update.py": (1, "Muon's iteration in bfloat16, slow on a CPU"),
+    "platform/ditlab_addons/optimizers/muon_update.py": (
+        1,
+        "Muon's iteration in bfloat16, slow on a CPU",
+    ),
     "platform/ditlab/engine/phase_clock.py": (1, "events in place of the host's clock"),
     "platform/ditlab/engine/memory.py": (1, "pinned memory"),
-    "platform/ditlab/api/final_figures.py": (1, "figures of a large network would take a CPU too long"),
-    "platform/ditlab_addons/plan/functions.py": (2, "a plan or a profile is for this machine's GPU"),
+    "platform/ditlab/api/final_figures.py": (
+        1,
+        "figures of a large network would take a CPU too long",
+    ),
+    "platform/ditlab_addons/plan/functions.py": (
+        2,
+        "a plan or a profile is for this machine's GPU",
+    ),
     "platform/ditlab_addons/plan/pass_memory.py": (1, "tensors of one device are counted"),
     "platform/ditlab/inputs/flops.py": (
         2,
         "the largest product by device type, and a measurement waits for the GPU",
     ),
-    "platform/ditlab/quality/evaluator.py": (1, "a digest of a measurement names the kind of device"),
-    "platform/ditlab_addons/figures/images/published.py": (1, "features of a CPU are not kept for a GPU"),
+    "platform/ditlab/quality/evaluator.py": (
+        1,
+        "a digest of a measurement names the kind of device",
+    ),
+    "platform/ditlab_addons/figures/images/published.py": (
+        1,
+        "features of a CPU are not kept for a GPU",
+    ),
     "platform/ditlab/runs/cores.py": (1, "threads beside other processes matter on a CPU alone"),
     "platform/ditlab/runs/evaluator.py": (2, "a GPU beside those of the workers; fp16 needs one"),
     "platform/ditlab/runs/prepare.py": (1, "a run without its GPUs is refused before it starts"),
     "platform/ditlab/sweeps/prepare.py": (1, "trials at once, by the machine's GPUs"),
-    "platform/ditlab/training/checkpointing.py": (1, "`engine.compile: auto` is a function of the device type"),
-    "platform/ditlab/training/evaluation.py": (2, "a digest of a measurement names the kind of device; convolutions"),
-    "platform/ditlab/training/metrics.py": (1, "numbers of a step are copied asynchronously, and read later"),
-    "platform/ditlab/training/receipts.py": (2, "a receipt names the device and the blocks' numbers"),
+    "platform/ditlab/training/checkpointing.py": (
+        1,
+        "`engine.compile: auto` is a function of the device type",
+    ),
+    "platform/ditlab/training/evaluation.py": (
+        2,
+        "a digest of a measurement names the kind of device; convolutions",
+    ),
+    "platform/ditlab/training/metrics.py": (
+        1,
+        "numbers of a step are copied asynchronously, and read later",
+    ),
+    "platform/ditlab/training/receipts.py": (
+        2,
+        "a receipt names the device and the blocks' numbers",
+    ),
     "platform/ditlab/training/timing.py": (1, "peak memory of the device, or of the process"),
 }
-"""Places by file: their number, and what the two paths differ in. A new one belongs where none of these serves."""
+"""Places by file: their number, and what the two paths differ in. A new one belongs where none of
+these serves.
+"""
 
 
 def test_code_asks_for_the_device_where_the_list_says():

@@ -16,7 +16,10 @@ from ditlab.intervals import (
 
 def test_a_paired_interval_is_students() -> None:
     differences = [0.3, -0.1, 0.4, 0.25]
-    ours, peer = paired_interval(differences, 0.9), ttest_1samp(differences, 0).confidence_interval(0.9)
+    ours, peer = (
+        paired_interval(differences, 0.9),
+        ttest_1samp(differences, 0).confidence_interval(0.9),
+    )
     assert (ours.low, ours.high) == pytest.approx((peer.low, peer.high))
     shifted = paired_interval([each + 1e9 for each in differences], 0.9)
     assert shifted.half_width == pytest.approx(ours.half_width, rel=1e-5)
@@ -43,7 +46,9 @@ def test_a_band_leaves_out_what_is_not_finite() -> None:
 
 
 def test_intervals_hold_the_true_difference() -> None:
-    """20,000 Gaussian groups. A rate of 0.95 has a standard error of 0.0015; the bounds are three of them."""
+    """20,000 Gaussian groups. A rate of 0.95 has a standard error of 0.0015; the bounds are three
+    of them.
+    """
     true = 0.7
     draws = true + np.random.default_rng(0).standard_normal((12, 20_000))
     for num in (3, 4, 6, 8, 12):

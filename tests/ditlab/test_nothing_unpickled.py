@@ -12,10 +12,21 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 
 ROOT = Path(__file__).parents[2]
-# Modules that unpickle, and calls that do: where one is needed, its file must say why nobody else can have written it.
+# Modules that unpickle, and calls that do: where one is needed, its file must say why nobody else
+# can have written it.
 MODULES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "ray.cloudpickle"}
-CALLS = {"torch.load", "np.load", "numpy.load", "Tuner.restore", "tune.Tuner.restore", "pd.read_pickle", "yaml.load",
-         "yaml.unsafe_load", "mlflow.pytorch.load_model", "mlflow.pyfunc.load_model"}  # fmt: skip
+CALLS = {
+    "torch.load",
+    "np.load",
+    "numpy.load",
+    "Tuner.restore",
+    "tune.Tuner.restore",
+    "pd.read_pickle",
+    "yaml.load",
+    "yaml.unsafe_load",
+    "mlflow.pytorch.load_model",
+    "mlflow.pyfunc.load_model",
+}
 
 
 # Tensors alone, by torch's weights-only reader: in one file, and never without that word.
@@ -57,9 +68,13 @@ class Planted:
         return os.open, (self.file, os.O_CREAT)
 
 
-@pytest.mark.parametrize("name", ["model.pt", "model.bin", "model.ckpt", "model.safetensors", "nested.pth"])
+@pytest.mark.parametrize(
+    "name", ["model.pt", "model.bin", "model.ckpt", "model.safetensors", "nested.pth"]
+)
 def test_weights_with_pickles_are_refused(tmp_path: Path, name: str) -> None:
-    """In any format's place: alone, in a zip as torch writes it, in the arguments beside real tensors."""
+    """In any format's place: alone, in a zip as torch writes it, in the arguments beside real
+    tensors.
+    """
     import torch
 
     from ditlab.weights.published import PublishedWeights

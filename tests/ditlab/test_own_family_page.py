@@ -24,13 +24,20 @@ from support.command import Said, run_inside, run_process
 from support.installed_package import install
 
 PAGE = Path(__file__).parents[2] / "docs" / "own_family.md"
-FILES = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S))
+FILES = dict(
+    re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+)
 COMMANDS = re.findall(r"^ditlab (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
 PACKAGE = {"shapelab": "0.3.1"}
 QUIET = (
-    "--set", "tracking.system_metrics=false", "--set", "tracking.uri=http://127.0.0.1:9",  # nothing answers there
-    "--set", "evaluation.samples=0",  # a command of the page draws some
-)  # fmt: skip
+    # nothing answers there
+    "--set",
+    "tracking.system_metrics=false",
+    "--set",
+    "tracking.uri=http://127.0.0.1:9",
+    "--set",
+    "evaluation.samples=0",  # a command of the page draws some
+)
 
 
 @dataclass(frozen=True)
@@ -75,16 +82,33 @@ def record(reader: Reader, name: str) -> dict:
 
 
 def test_the_page_has_a_file_and_a_command_for_each_step():
-    assert {"pyproject.toml", "shapelab/family.py", "shapelab/roughness.py", "shapelab/bars.py"} <= set(FILES)
+    assert {
+        "pyproject.toml",
+        "shapelab/family.py",
+        "shapelab/roughness.py",
+        "shapelab/bars.py",
+    } <= set(FILES)
     assert [command.split()[0] for command in COMMANDS] == [
-        "train", "train", "tune", "tune", "sample", "evaluate", "compare", "export",
-    ]  # fmt: skip
+        "train",
+        "train",
+        "tune",
+        "tune",
+        "sample",
+        "evaluate",
+        "compare",
+        "export",
+    ]
 
 
 def test_both_runs_log_the_component_and_record_the_package(reader):
     for name, family in (("bars", "pixelmlp"), ("bars-dit", "dit")):
         run = record(reader, name)
-        assert (run["family"], run["status"], run["step"], run["plugins"]) == (family, "finished", 4, PACKAGE)
+        assert (run["family"], run["status"], run["step"], run["plugins"]) == (
+            family,
+            "finished",
+            4,
+            PACKAGE,
+        )
         journal = (reader.home / "train" / run["run_id"] / "journal.jsonl").read_text()
         assert '"train/roughness"' in journal and '"eval/roughness"' in journal
         assert '"ditlab.plugins":"shapelab 0.3.1"' in journal
@@ -93,7 +117,12 @@ def test_both_runs_log_the_component_and_record_the_package(reader):
 
 def test_samples_are_drawn_and_the_run_evaluated_and_compared(reader):
     reader.runs(*COMMANDS[4].split())
-    assert load_file(reader.folder / "samples" / "samples.safetensors")["values"].shape == (4, 1, 8, 8)
+    assert load_file(reader.folder / "samples" / "samples.safetensors")["values"].shape == (
+        4,
+        1,
+        8,
+        8,
+    )
     metrics = reader.runs(*COMMANDS[5].split(), "--json").json["metrics"]
     assert {"eval/velocity", "eval/roughness"} <= set(metrics)
     reader.runs(*COMMANDS[6].split())
@@ -105,7 +134,11 @@ def test_an_export_names_the_package_and_loads(reader):
     with safe_open(folder / "weights.safetensors", framework="pt") as weights:
         assert json.loads(weights.metadata()["plugins"]) == PACKAGE
     experiment, network = load_checked(folder, torch.device("cpu"))
-    assert experiment.to_dict()["objective"]["weights"] == {"velocity": 1.0, "direction": 0.0, "roughness": 0.1}
+    assert experiment.to_dict()["objective"]["weights"] == {
+        "velocity": 1.0,
+        "direction": 0.0,
+        "roughness": 0.1,
+    }
     assert network(torch.zeros(2, 1, 8, 8), torch.zeros(2)).shape == (2, 1, 8, 8)
 
 
@@ -118,7 +151,9 @@ def test_a_sweep_varies_the_weight_and_the_density(reader):
 
 def test_without_the_package_a_run_and_an_export_say_what_to_install(reader, monkeypatch):
     reader.runs("export", "bars", "--out", reader.folder / "elsewhere")
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path) != reader.folder / "site"])
+    monkeypatch.setattr(
+        sys, "path", [path for path in sys.path if Path(path) != reader.folder / "site"]
+    )
     needs = "needs shapelab==0.3.1, not installed here; run `pip install shapelab==0.3.1`."
     said = run_inside("sample", "bars", home=reader.home, cwd=reader.folder)
     assert said.code == 2 and needs in said.err
@@ -129,12 +164,16 @@ def test_without_the_package_a_run_and_an_export_say_what_to_install(reader, mon
 
 
 def test_installed_and_not_named_it_changes_nothing(reader, monkeypatch):
-    """The hash, the dump and the fields of a spec of built-in parts are the same with the package and without."""
+    """The hash, the dump and the fields of a spec of built-in parts are the same with the package
+    and without.
+    """
     plain = reader.folder / "plain.yaml"
     plain.write_text("name: plain\nmodel: {family: dit}\ntraining: {steps: 1}\n")
     here = load_experiment(plain)
     assert plugin_packages(here.to_dict()) == {} and "shapelab.roughness" in sys.modules
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if Path(path) != reader.folder / "site"])
+    monkeypatch.setattr(
+        sys, "path", [path for path in sys.path if Path(path) != reader.folder / "site"]
+    )
     there = load_experiment(plain)
     assert (here.to_dict(), here.content_hash()) == (there.to_dict(), there.content_hash())
     assert type(here) is type(there)
@@ -142,7 +181,9 @@ def test_installed_and_not_named_it_changes_nothing(reader, monkeypatch):
 
 @pytest.mark.slow
 def test_the_sweep_trains_its_trials(reader):
-    path = os.pathsep.join(filter(None, [str(reader.folder / "site"), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(
+        filter(None, [str(reader.folder / "site"), os.environ.get("PYTHONPATH")])
+    )
     command = [*COMMANDS[3].split(), "--set", "fixed.tracking.system_metrics=false", "--json"]
     said = run_process(*command, home=reader.home, cwd=reader.folder, PYTHONPATH=path)
     assert said.code == 0, said.err

@@ -1,4 +1,6 @@
-"""Parts of add-ons and of other packages, as docs/contributing.md has them: found, used, refused, absent."""
+"""Parts of add-ons and of other packages, as docs/contributing.md has them: found, used, refused,
+absent.
+"""
 
 import math
 import re
@@ -28,7 +30,9 @@ from support.trainings.family_specs import smallest
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
-TOML, PARTS, COMMAND, RATES_ADDON, RATES = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL)
+TOML, PARTS, COMMAND, RATES_ADDON, RATES = re.findall(
+    r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL
+)
 IMPORTER = """
 from ditlab.parts import Importer, Parts
 
@@ -85,14 +89,19 @@ def masters(checkpoint: Path) -> "dict[str, torch.Tensor]":
     """Master weights of a committed checkpoint."""
     reader = open_checkpoint(checkpoint)
     shapes = reader.manifest.shapes
-    return {name: reader.read("master", name, 0, math.prod(shape)) for name, shape in shapes.items()}
+    return {
+        name: reader.read("master", name, 0, math.prod(shape)) for name, shape in shapes.items()
+    }
 
 
 @pytest.fixture
 def hello(tmp_path, monkeypatch):
     """The package of the page, installed."""
     project = f'[project]\nname = "hello"\nversion = "1.0"\n{TOML}'
-    install(tmp_path / "site", {"pyproject.toml": project, "hello/parts.py": PARTS, "hello/command.py": COMMAND})
+    install(
+        tmp_path / "site",
+        {"pyproject.toml": project, "hello/parts.py": PARTS, "hello/command.py": COMMAND},
+    )
     monkeypatch.syspath_prepend(tmp_path / "site")
     yield tmp_path / "site"
     for module in ("hello", "hello.parts", "hello.command"):
@@ -101,7 +110,9 @@ def hello(tmp_path, monkeypatch):
 
 @pytest.fixture
 def anew():
-    """`anew(module)`: import a module of commands again, which makes its options of the parts that are there."""
+    """`anew(module)`: import a module of commands again, which makes its options of the parts that
+    are there.
+    """
     before = {}
 
     def forget(name: str) -> None:
@@ -121,8 +132,12 @@ def addons(monkeypatch, anew):
     own = [*ditlab_addons.__path__]
 
     def search(*places: Path) -> None:
-        monkeypatch.setattr(ditlab_addons, "__path__", [*own, *(str(place / "ditlab_addons") for place in places)])
-        group = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
+        monkeypatch.setattr(
+            ditlab_addons, "__path__", [*own, *(str(place / "ditlab_addons") for place in places)]
+        )
+        group = parts.PluginGroup(
+            "ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders
+        )
         monkeypatch.setattr(parts, "ADDONS", group)
         monkeypatch.setattr(plugins, "ADDONS", group)
         anew("ditlab.cli.data.commands")
@@ -134,7 +149,9 @@ def test_a_command_of_a_package_is_listed_called_and_typed(hello, with_run, fini
     ditlab = with_run
     assert "hello" not in sys.modules
     listed = ditlab("--help").out
-    assert re.search(r"^  hello +Greet a run\.$", listed, re.MULTILINE) and listed.rstrip().endswith("Greet a run.")
+    assert re.search(
+        r"^  hello +Greet a run\.$", listed, re.MULTILINE
+    ) and listed.rstrip().endswith("Greet a run.")
     assert "hello.command" not in sys.modules, "a list imports no command"
     said = ditlab("hello", "small", "--json")
     assert (said.code, said.json) == (0, {"greeted": finished.run_id}), said.err
@@ -146,26 +163,42 @@ def test_a_command_of_a_package_is_listed_called_and_typed(hello, with_run, fini
 
 def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
     taken = PARTS.replace('name="hello"', 'name="train"')
-    for text, message in ((taken, "the command 'train' of hello.command:hello is skipped"), ("1 / 0", "ZeroDivision")):
+    for text, message in (
+        (taken, "the command 'train' of hello.command:hello is skipped"),
+        ("1 / 0", "ZeroDivision"),
+    ):
         (hello / "hello" / "parts.py").write_text(text)
         sys.modules.pop("hello.parts", None)
-        fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
+        fresh = parts.PluginGroup(
+            "ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders
+        )
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             patch.setattr(parts, "ADDONS", fresh)
             assert parts.commands()["train"].target == "ditlab.cli.train.commands:train"
-        assert [message in str(each.message) for each in caught if each.category is PluginWarning] == [True], caught
+        assert [
+            message in str(each.message) for each in caught if each.category is PluginWarning
+        ] == [True], caught
 
 
 def test_a_name_that_is_taken_is_one_warning(hello, monkeypatch):
     offers = [parts.Parts(functions={"f": "a:f"}), parts.Parts(functions={"f": "b:f", "g": "b:g"})]
     monkeypatch.setattr(parts, "all_parts", lambda: offers)
-    with pytest.warns(PluginWarning, match="the function 'f' of b:f is skipped, as a:f has that name; rename it"):
+    with pytest.warns(
+        PluginWarning, match="the function 'f' of b:f is skipped, as a:f has that name; rename it"
+    ):
         assert parts.named("functions") == {"f": "a:f", "g": "b:g"}
 
 
-def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(tmp_path, spec, home, ditlab, addons):
-    files = {"blank/addon.py": IMPORTER, "blank/code.py": ZEROS, "rates/addon.py": RATES_ADDON, "rates/code.py": RATES}
+def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(
+    tmp_path, spec, home, ditlab, addons
+):
+    files = {
+        "blank/addon.py": IMPORTER,
+        "blank/code.py": ZEROS,
+        "rates/addon.py": RATES_ADDON,
+        "rates/code.py": RATES,
+    }
     for name, text in files.items():
         path = tmp_path / "more" / "ditlab_addons" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,34 +207,49 @@ def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(tmp_path,
     imported = ditlab("data", "import", "zeros", "--rows", "3")
     assert imported.code == 0 and "zeros: 3 rows" in imported.err, imported.err
     changes = ("schedule.kind=halves", "optimizer.lr=0.5", "checkpoint.every=null")
-    trained = ditlab("train", spec, "--local", *(word for change in changes for word in ("--set", change)))
+    trained = ditlab(
+        "train", spec, "--local", *(word for change in changes for word in ("--set", change))
+    )
     assert trained.code == 0, trained.err
     (seen,) = home.glob("train/*/rates.txt")
     assert seen.read_text() == "1 0.5\n2 0.25\n3 0.125\n4 0.0625\nsaved 4\n"
     addons()
     refused = ditlab("sample", "small")
-    assert refused.code == 2 and "needs the folder ditlab_addons/rates; put what holds it on" in refused.err
+    assert (
+        refused.code == 2
+        and "needs the folder ditlab_addons/rates; put what holds it on" in refused.err
+    )
 
 
-def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(tmp_path, monkeypatch, ditlab, spec):
-    described = (
-        'from ditlab.parts import Parts\nPARTS = Parts(quality_figures={"brightness": "bright.code:Brightness"})\n'
-    )
-    project = (
-        '[project]\nname = "bright"\nversion = "1.0"\n[project.entry-points."ditlab.addons"]\nb = "bright:PARTS"\n'
-    )
-    files = {"pyproject.toml": project, "bright/__init__.py": described, "bright/code.py": BRIGHTNESS}
+def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(
+    tmp_path, monkeypatch, ditlab, spec
+):
+    described = 'from ditlab.parts import Parts\nPARTS = Parts(quality_figures={"brightness": "bright.code:Brightness"})\n'
+    project = '[project]\nname = "bright"\nversion = "1.0"\n[project.entry-points."ditlab.addons"]\nb = "bright:PARTS"\n'
+    files = {
+        "pyproject.toml": project,
+        "bright/__init__.py": described,
+        "bright/code.py": BRIGHTNESS,
+    }
     monkeypatch.setattr(classifier, "STEPS", 50)
-    plain = ditlab("train", spec, "--local", "--set", "evaluation.quality=100", "--set", "name=plain", "--json")
+    plain = ditlab(
+        "train", spec, "--local", "--set", "evaluation.quality=100", "--set", "name=plain", "--json"
+    )
     protocol = ditlab("evaluate", "plain", "--json").json["measurements"]["quality"]
     install(tmp_path / "site", files)
     monkeypatch.syspath_prepend(tmp_path / "site")
     trained = ditlab("train", spec, "--local", "--set", "evaluation.quality=100", "--json")
     assert (plain.code, trained.code) == (0, 0), trained.err
     more = {"quality/brightness", "quality/brightness_real"}
-    measured = {name: value for name, value in trained.json["metrics"].items() if name.startswith("quality/")}
+    measured = {
+        name: value
+        for name, value in trained.json["metrics"].items()
+        if name.startswith("quality/")
+    }
     assert measured.keys() - plain.json["metrics"].keys() == more
-    assert {name: measured[name] for name in measured.keys() - more}.items() <= plain.json["metrics"].items()
+    assert {name: measured[name] for name in measured.keys() - more}.items() <= plain.json[
+        "metrics"
+    ].items()
     assert -1 < measured["quality/brightness_real"] < 1
     said = ditlab("evaluate", "small", "--json")
     assert {name: said.json["metrics"][name] for name in measured} == measured, said.err
@@ -212,17 +260,30 @@ def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(
 
 def test_code_that_cannot_be_used_is_one_sentence_before_anything_begins(hello, ditlab, spec):
     described = hello / "hello" / "parts.py"
-    wrong = {"observers": '("hello.command:watch",)', "schedules": '{"halves": "hello.nothing:Halves"}'}
-    described.write_text(f"from ditlab.parts import Parts\nPARTS = Parts({', '.join(map('='.join, wrong.items()))})\n")
-    fresh = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders)
+    wrong = {
+        "observers": '("hello.command:watch",)',
+        "schedules": '{"halves": "hello.nothing:Halves"}',
+    }
+    described.write_text(
+        "from ditlab.parts import Parts\nPARTS = "
+        f"Parts({', '.join(map('='.join, wrong.items()))})\n"
+    )
+    fresh = parts.PluginGroup(
+        "ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "ADDONS", fresh)
         said = ditlab("train", spec, "--local")
         assert (
-            said.code == 2 and "the observer 'watch' (hello.command:watch) cannot be used (AttributeError" in said.err
+            said.code == 2
+            and "the observer 'watch' (hello.command:watch) cannot be used (AttributeError"
+            in said.err
         )
         said = ditlab("validate", spec, "--set", "schedule.kind=halves")
-        assert said.code == 2 and "the schedule 'halves' (hello.nothing:Halves) cannot be used (ModuleNot" in said.err
+        assert (
+            said.code == 2
+            and "the schedule 'halves' (hello.nothing:Halves) cannot be used (ModuleNot" in said.err
+        )
 
 
 NOTES = """
@@ -267,9 +328,14 @@ def test_a_section_and_observers_of_a_run_of_a_package(hello, ditlab, spec, home
     addons()
     plain = ditlab("show", spec).out
     assert "notes" not in plain
-    said = ditlab("train", spec, "--local", "--set", "notes.word=hello", "--set", "training.steps=2")
+    said = ditlab(
+        "train", spec, "--local", "--set", "notes.word=hello", "--set", "training.steps=2"
+    )
     assert said.code == 0, said.err
-    assert "the observer hello.parts.Broken failed and is told of nothing more (OSError: full)" in said.err
+    assert (
+        "the observer hello.parts.Broken failed and is told of nothing more (OSError: full)"
+        in said.err
+    )
     (seen,) = home.glob("train/*/notes.txt")
     assert seen.read_text() == "hello 2 finished"
     assert "notes.wrd" in ditlab("validate", spec, "--set", "notes.wrd=3").err
@@ -301,7 +367,12 @@ def test_an_optimiser_of_a_package_trains_resumes_to_the_bit_and_is_refused_wher
 ):
     (hello / "hello" / "parts.py").write_text(LION)
     addons()
-    lion = ["--set", "optimizer={kind: lion, lr: 0.001, weight_decay: 0}", "--set", "checkpoint.every=1"]
+    lion = [
+        "--set",
+        "optimizer={kind: lion, lr: 0.001, weight_decay: 0}",
+        "--set",
+        "checkpoint.every=1",
+    ]
     lion += ["--set", "schedule={kind: constant}", "--set", "checkpoint.keep=9"]
 
     said = ditlab("train", spec, "--local", *lion, "--json")
@@ -309,15 +380,40 @@ def test_an_optimiser_of_a_package_trains_resumes_to_the_bit_and_is_refused_wher
     folder = Home(home).run(said.json["run_id"]).checkpoints
     before, after = (masters(folder / f"step-{step:08d}") for step in (1, 2))
     moved = {name: (after[name] - before[name]).abs().max().item() for name in before}
-    assert max(moved.values()) == pytest.approx(0.001, rel=1e-3), "each number moves by the learning rate"
-    said = ditlab("train", spec, "--local", *lion, "--set", "name=again", "--set", "training.steps=2", "--json")
-    longer = ditlab("train", spec, "--local", *lion, "--set", "name=again", "--resume", said.json["run_id"], "--json")
+    assert max(moved.values()) == pytest.approx(0.001, rel=1e-3), (
+        "each number moves by the learning rate"
+    )
+    said = ditlab(
+        "train",
+        spec,
+        "--local",
+        *lion,
+        "--set",
+        "name=again",
+        "--set",
+        "training.steps=2",
+        "--json",
+    )
+    longer = ditlab(
+        "train",
+        spec,
+        "--local",
+        *lion,
+        "--set",
+        "name=again",
+        "--resume",
+        said.json["run_id"],
+        "--json",
+    )
     assert longer.code == 0, longer.err
     again = masters(Home(home).run(said.json["run_id"]).checkpoints / "step-00000004")
     whole = masters(folder / "step-00000004")
     assert all(torch.equal(again[name], whole[name]) for name in whole)
     said = ditlab("prove", spec, *lion)
-    assert said.code == 2 and "optimizer.kind=lion is an add-on's, and the reference knows adamw and muon" in said.err
+    assert (
+        said.code == 2
+        and "optimizer.kind=lion is an add-on's, and the reference knows adamw and muon" in said.err
+    )
 
 
 SOLVER = """
@@ -340,10 +436,14 @@ def test_a_solver_of_a_package_draws_and_only_where_a_velocity_is_integrated(
     found = {}
     for solver, steps in (("one_step", 4), ("euler", 1)):
         out = tmp_path / solver
-        said = with_run("sample", "small", "--num", "2", "--solver", solver, "--steps", steps, "--out", out)
+        said = with_run(
+            "sample", "small", "--num", "2", "--solver", solver, "--steps", steps, "--out", out
+        )
         assert said.code == 0, said.err
         found[solver] = load_file(out / "samples.safetensors")
-    assert all(torch.equal(found["one_step"][name], found["euler"][name]) for name in found["euler"])
+    assert all(
+        torch.equal(found["one_step"][name], found["euler"][name]) for name in found["euler"]
+    )
     said = with_run("sample", "small", "--solver", "two_steps")
     assert said.code == 2 and "sampling.solver='two_steps' must be 'euler', 'heun'" in said.err
     gaussian = ("--set", "objective={process: gaussian}", "--set", "sampling.solver=one_step")
@@ -385,12 +485,19 @@ def test_a_kind_of_sweeps_of_a_package_is_validated_shown_and_run(hello, ditlab,
     said = ditlab("tune", path, "--set", "a=1", "--dry-run")
     assert (said.code, said.out) == (3, "shelves.yaml ('a=1',) None True False\n"), said.err
     said = ditlab("tune", path, "--quick")
-    assert said.code == 2 and "--quick is for sweeps that train, and a sweep over shelves trains nothing" in said.err
-    with pytest.raises(UserError, match=r"base\.shelf makes it a sweep over shelves, which trains nothing"):
+    assert (
+        said.code == 2
+        and "--quick is for sweeps that train, and a sweep over shelves trains nothing" in said.err
+    )
+    with pytest.raises(
+        UserError, match=r"base\.shelf makes it a sweep over shelves, which trains nothing"
+    ):
         package.load_sweep(path)
 
 
-def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(ditlab, spec, monkeypatch, anew):
+def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(
+    ditlab, spec, monkeypatch, anew
+):
     monkeypatch.setenv("SOME_HOOK", "http://127.0.0.1:9/T0K3N")
     section = ("--set", "notify=[{on: [failed], to: env:SOME_HOOK}]")
     assert ditlab("train", spec, "--local", "--set", "training.steps=2", *section).code == 0
@@ -403,11 +510,16 @@ def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(di
         assert said.code == 0, said.err
     longer = ("train", spec, "--local", "--resume", "small", "--set", "training.steps=3")
     said = ditlab(*longer, *section)
-    assert said.code == 2 and "the section 'notify' is of the add-on notify, which is not here" in said.err
+    assert (
+        said.code == 2
+        and "the section 'notify' is of the add-on notify, which is not here" in said.err
+    )
     assert ditlab(*longer).code == 0
 
 
-def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, spec, monkeypatch, anew):
+def test_without_add_ons_each_part_of_one_is_answered_by_its_name(
+    ditlab, home, spec, monkeypatch, anew
+):
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
     for command in ("train", "analysis"):
         anew(f"ditlab.cli.{command}.commands")
@@ -457,12 +569,20 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(ditlab, home, 
         "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
         "weight format": weight_format,
         "scheduler": scheduler,
-        "optimizer": lambda name: ditlab("train", spec, "--local", "--set", f"optimizer.kind={name}").err,
-        "order": lambda name: (
-            ditlab("train", spec, "--local", "--set", f"data={{kind: arrow, order: {{kind: {name}}}}}").err
+        "optimizer": lambda name: (
+            ditlab("train", spec, "--local", "--set", f"optimizer.kind={name}").err
         ),
-        "schedule": lambda name: ditlab("train", spec, "--local", "--set", f"schedule.kind={name}").err,
-        "tracker": lambda name: ditlab("train", spec, "--local", "--set", f"tracking.uri={name}:lab").err,
+        "order": lambda name: (
+            ditlab(
+                "train", spec, "--local", "--set", f"data={{kind: arrow, order: {{kind: {name}}}}}"
+            ).err
+        ),
+        "schedule": lambda name: (
+            ditlab("train", spec, "--local", "--set", f"schedule.kind={name}").err
+        ),
+        "tracker": lambda name: (
+            ditlab("train", spec, "--local", "--set", f"tracking.uri={name}:lab").err
+        ),
     }
     assert called.keys() == parts.OF_ADDONS.keys()
     for noun, names in parts.OF_ADDONS.items():

@@ -14,17 +14,36 @@ SECRET = "wJalr/XUtn+FEMI K7"
 
 @pytest.fixture(autouse=True)
 def nothing_secret(monkeypatch):
-    for name in ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "MLFLOW_TRACKING_PASSWORD", "RAY_AUTH_TOKEN"):
+    for name in (
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "MLFLOW_TRACKING_PASSWORD",
+        "RAY_AUTH_TOKEN",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN",
-     "RAY_AUTH_TOKEN", "HF_TOKEN", "PGPASSWORD", "AZURE_STORAGE_KEY_SECRET", "WANDB_API_KEY", "MY_SECRET_THING",
-     "DB_PASS", "AZURE_STORAGE_ACCOUNT_KEY", "MLFLOW_AUTH_ADMIN_PASSWORD", "MLFLOW_FLASK_SERVER_SECRET_KEY",
-     "aws_secret_access_key", "AZURE_STORAGE_CONNECTION_STRING"],
-)  # fmt: skip
+    [
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "MLFLOW_TRACKING_PASSWORD",
+        "MLFLOW_TRACKING_TOKEN",
+        "RAY_AUTH_TOKEN",
+        "HF_TOKEN",
+        "PGPASSWORD",
+        "AZURE_STORAGE_KEY_SECRET",
+        "WANDB_API_KEY",
+        "MY_SECRET_THING",
+        "DB_PASS",
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "MLFLOW_AUTH_ADMIN_PASSWORD",
+        "MLFLOW_FLASK_SERVER_SECRET_KEY",
+        "aws_secret_access_key",
+        "AZURE_STORAGE_CONNECTION_STRING",
+    ],
+)
 def test_the_value_of_a_variable_with_a_telling_name_is_hidden(monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
     assert hide(f"no access with {SECRET}, sorry") == "no access with ***, sorry"
@@ -32,9 +51,18 @@ def test_the_value_of_a_variable_with_a_telling_name_is_hidden(monkeypatch, name
 
 @pytest.mark.parametrize(
     "name",
-    ["RAY_AUTH_TOKEN_PATH", "AWS_ACCESS_KEY_ID", "TOKENIZERS_PARALLELISM", "HOME_FOLDER", "PGPASSFILE", "KEYBOARD",
-     "AWS_WEB_IDENTITY_TOKEN_FILE", "PASSENGERS", "SSL_CERT_FILE"],
-)  # fmt: skip
+    [
+        "RAY_AUTH_TOKEN_PATH",
+        "AWS_ACCESS_KEY_ID",
+        "TOKENIZERS_PARALLELISM",
+        "HOME_FOLDER",
+        "PGPASSFILE",
+        "KEYBOARD",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "PASSENGERS",
+        "SSL_CERT_FILE",
+    ],
+)
 def test_other_variables_are_left_alone(monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
     assert hide(f"as {SECRET} says") == f"as {SECRET} says"
@@ -51,13 +79,21 @@ def test_a_value_that_holds_another_is_hidden_whole(monkeypatch):
     assert hide("abcdef-ghijkl and abcdef") == "*** and ***"
 
 
-@pytest.mark.parametrize("secret", [SECRET, 'with "quotes" and \\', "tab\tand line\nbreak", "naïve päss"])
+@pytest.mark.parametrize(
+    "secret", [SECRET, 'with "quotes" and \\', "tab\tand line\nbreak", "naïve päss"]
+)
 def test_escaped_spellings_are_hidden_too(monkeypatch, secret):
     from urllib.parse import quote, quote_plus
 
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", secret)
-    for spelling in (repr(secret), json.dumps({"a": secret}), quote(secret), quote(secret, safe=""),
-                     quote_plus(secret), json.dumps(secret, ensure_ascii=False)):  # fmt: skip
+    for spelling in (
+        repr(secret),
+        json.dumps({"a": secret}),
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+        json.dumps(secret, ensure_ascii=False),
+    ):
         hidden = hide(f"<{spelling}>")
         assert "***" in hidden and len(hidden) < len(spelling) + 2, spelling
 
@@ -65,13 +101,19 @@ def test_escaped_spellings_are_hidden_too(monkeypatch, secret):
 @pytest.mark.parametrize(
     ("text", "hidden"),
     [
-        ("postgresql://ann:s3cr3t@db:5432/runs is down", "postgresql://ann:***@db:5432/runs is down"),
+        (
+            "postgresql://ann:s3cr3t@db:5432/runs is down",
+            "postgresql://ann:***@db:5432/runs is down",
+        ),
         ("https://:only@host/x", "https://:***@host/x"),
         ("s3://AKIA:se/cr+et@bucket/x", "s3://AKIA:***@bucket/x"),
         ("see http://127.0.0.1:5000/a@b", "see http://127.0.0.1:5000/a@b"),
         ("http://localhost:5000", "http://localhost:5000"),
         ("s3://b/p?region=eu&secret_key=abc&x=1", "s3://b/p?region=eu&secret_key=***&x=1"),
-        ("https://b.s3/x?X-Amz-Signature=0123&X-Amz-Date=1", "https://b.s3/x?X-Amz-Signature=***&X-Amz-Date=1"),
+        (
+            "https://b.s3/x?X-Amz-Signature=0123&X-Amz-Date=1",
+            "https://b.s3/x?X-Amz-Signature=***&X-Amz-Date=1",
+        ),
         ("{'Authorization': 'Basic YW5uOnB3'}", "{'Authorization': 'Basic ***'}"),
         ("Authorization: Bearer abc.def", "Authorization: Bearer ***"),
         ("basic training, token 3 of 7", "basic training, token 3 of 7"),
@@ -91,19 +133,26 @@ def test_the_words_of_basic_authentication_are_hidden(monkeypatch):
 
 def test_a_traceback_that_nobody_catches_is_hidden():
     code = (
-        "import threading\nfrom ditlab.secrets import hide_tracebacks\nhide_tracebacks()\nimport os\n"
-        "def fail(): raise ValueError(os.environ['HF_TOKEN'])\n"
-        "thread = threading.Thread(target=fail)\nthread.start()\nthread.join()\nfail()\n"
+        "import threading\nfrom ditlab.secrets import "
+        "hide_tracebacks\nhide_tracebacks()\nimport os\ndef fail(): raise "
+        "ValueError(os.environ['HF_TOKEN'])\nthread = "
+        "threading.Thread(target=fail)\nthread.start()\nthread.join()\nfail()\n"
     )
     said = subprocess.run(
-        [sys.executable, "-c", code], env={"HF_TOKEN": "hf_0123456789", "PATH": ""}, capture_output=True, text=True,
+        [sys.executable, "-c", code],
+        env={"HF_TOKEN": "hf_0123456789", "PATH": ""},
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert said.returncode == 1 and said.stderr.count("ValueError: ***") == 2
     assert said.stderr.count("Traceback") == 2 and "hf_0123456789" not in said.stderr
 
 
 def test_hiding_needs_the_standard_library_alone():
-    code = "import sys, ditlab.secrets; print(not {'torch', 'ray', 'pydantic', 'mlflow'} & set(sys.modules))"
+    code = (
+        "import sys, ditlab.secrets; print(not {'torch', 'ray', 'pydantic', 'mlflow'} & "
+        "set(sys.modules))"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "True"

@@ -1,4 +1,6 @@
-"""Shared fixtures of the tests: a keyed noise source, small specs, a network that counts its calls."""
+"""Shared fixtures of the tests: a keyed noise source, small specs, a network that counts its
+calls.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,7 +19,9 @@ SMALL_MODELS = {
 
 
 class KeyedNoise:
-    """A noise source: numbers depend on the seed, the name and the row alone, so a slice gets its slice."""
+    """A noise source: numbers depend on the seed, the name and the row alone, so a slice gets its
+    slice.
+    """
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed

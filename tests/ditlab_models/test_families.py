@@ -51,7 +51,9 @@ def test_a_family_in_a_folder_on_the_path_is_found(tmp_path):
     )
     probe = "from ditlab_models.families import families; print(','.join(families()))"
     command = f"import sys; sys.path.append({str(tmp_path)!r}); {probe}"
-    done = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", command], check=True, capture_output=True, text=True
+    )
     assert {"dit", "unet", "wave"} <= set(done.stdout.strip().split(","))
 
 
@@ -62,6 +64,11 @@ def test_every_family_has_defaults_and_a_schema_with_words():
         objectives = family.objectives().values()
         for spec in (family.model, *objectives, *map(family.sampling_of, objectives)):
             spec()
-            for definition in [spec.model_json_schema(), *spec.model_json_schema().get("$defs", {}).values()]:
+            for definition in [
+                spec.model_json_schema(),
+                *spec.model_json_schema().get("$defs", {}).values(),
+            ]:
                 for field, schema in definition["properties"].items():
-                    assert schema.get("description"), f"{definition['title']}.{field} has no docstring"
+                    assert schema.get("description"), (
+                        f"{definition['title']}.{field} has no docstring"
+                    )

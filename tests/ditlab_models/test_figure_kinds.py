@@ -1,4 +1,6 @@
-"""Every kind of figure of every family, from untrained networks; values that are known in closed form."""
+"""Every kind of figure of every family, from untrained networks; values that are known in closed
+form.
+"""
 
 import re
 
@@ -46,7 +48,9 @@ def test_all_kinds_are_drawn(name):
     for figure in (*drawn.values(), *static.values()):
         check_figure(figure)
     assert all(torch.equal(value, before[key]) for key, value in made.network.state_dict().items())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in made.network.modules())
+    assert not any(
+        module._forward_hooks or module._forward_pre_hooks for module in made.network.modules()
+    )
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -54,7 +58,11 @@ def test_linear_maps_of_a_forward_pass_are_the_networks(name):
     made = figure_network(name)
     (diagram,) = made.static()["forward_pass"].panels
     shapes = {(p.shape[0], p.numel() // p.shape[0]) for p in made.network.parameters()}
-    maps = [(int(b), int(a)) for box in diagram.boxes for a, b in re.findall(r"Linear (\d+) → (\d+)", box.detail)]
+    maps = [
+        (int(b), int(a))
+        for box in diagram.boxes
+        for a, b in re.findall(r"Linear (\d+) → (\d+)", box.detail)
+    ]
     assert maps or name.startswith("unet")
     assert all(each in shapes for each in maps), (maps, shapes)
 
@@ -68,7 +76,9 @@ def test_noise_schedule_of_a_flow():
     (drawn,) = density.curves
     assert np.trapezoid(drawn.y, drawn.x) == pytest.approx(1, abs=1e-3)
     t = np.linspace(0.4, 0.6, 2001)
-    assert np.trapezoid(time_density(LogitNormalTime(eps=0.05), t), t) == pytest.approx(0.3487, abs=1e-4)
+    assert np.trapezoid(time_density(LogitNormalTime(eps=0.05), t), t) == pytest.approx(
+        0.3487, abs=1e-4
+    )
     assert (time_density(UniformTime(), t) == 1).all()
 
 
@@ -78,7 +88,9 @@ def test_noise_schedule_of_regions():
     assert bar[[0, 99, 999]] == pytest.approx([0.9999, 0.89701815, 4.0358298e-5], rel=1e-6)
     assert shares.title == "As much noise as signal from t = 259 on"
     np.testing.assert_allclose(factors.curves[0].y ** 2 + factors.curves[1].y ** 2, 1)
-    assert betas.curves[0].y[-1] == pytest.approx(0.02) and ratio.curves[0].y[0] == pytest.approx(40, abs=1e-3)
+    assert betas.curves[0].y[-1] == pytest.approx(0.02) and ratio.curves[0].y[0] == pytest.approx(
+        40, abs=1e-3
+    )
 
 
 def test_noise_schedule_of_tokens():
@@ -106,7 +118,9 @@ def test_a_perfect_network_guesses_the_image_and_has_no_loss():
     columns = len(STRIP_NOISE) + 1
     assert len(panels) == 3
     for panel in panels:
-        np.testing.assert_allclose(panel.images[columns:], np.broadcast_to(panel.images[0], (columns, 4, 4)), atol=1e-5)
+        np.testing.assert_allclose(
+            panel.images[columns:], np.broadcast_to(panel.images[0], (columns, 4, 4)), atol=1e-5
+        )
         assert list(panel.captions[columns + 1 :]) == ["MSE 0.000"] * len(STRIP_NOISE)
     network, pixels, nothing = loss_by_time_figure(probe).panels[0].curves
     np.testing.assert_allclose(network.y, 0, atol=1e-6)
@@ -134,10 +148,18 @@ def test_weights_of_attention_make_the_layers_output():
 
 
 def test_axes_that_turn_alike_share_a_curve():
-    (lines,) = [panel for panel in figure_network("pixelhdm").static()["positions"].panels if isinstance(panel, Lines)]
+    (lines,) = [
+        panel
+        for panel in figure_network("pixelhdm").static()["positions"].panels
+        if isinstance(panel, Lines)
+    ]
     values = [tuple(curve.y) for curve in lines.curves]
     assert len(set(values)) == len(values)
-    assert sorted(", ".join(curve.label for curve in lines.curves).split(", ")) == ["column", "row", "text position"]
+    assert sorted(", ".join(curve.label for curve in lines.curves).split(", ")) == [
+        "column",
+        "row",
+        "text position",
+    ]
 
 
 def test_principal_components():
@@ -150,7 +172,12 @@ def test_principal_components():
 
 def test_alternative_text_names_what_is_drawn():
     figure = figure_network("dit").static()["noise_schedule"]
-    assert "Training times: uniform" in figure.alternative_text and "data, noise" in figure.alternative_text
-    strange = Figure([Lines([Curve(np.arange(2), np.arange(2), "\ud800 a\x00b" + "c" * 5000)])], "two\nlines")
+    assert (
+        "Training times: uniform" in figure.alternative_text
+        and "data, noise" in figure.alternative_text
+    )
+    strange = Figure(
+        [Lines([Curve(np.arange(2), np.arange(2), "\ud800 a\x00b" + "c" * 5000)])], "two\nlines"
+    )
     text = strange.alternative_text
     assert text.startswith("two lines. Curves: a b") and text.encode() and len(text) == 1000

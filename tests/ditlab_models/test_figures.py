@@ -1,4 +1,6 @@
-"""Figures of the image families: finite values, drawn lazily, the same whatever other kinds are drawn."""
+"""Figures of the image families: finite values, drawn lazily, the same whatever other kinds are
+drawn.
+"""
 
 import numpy as np
 import pytest
@@ -8,11 +10,27 @@ from support.figures import check_figure
 
 KINDS = {
     "dit": [
-        "samples", "trajectory", "denoising", "loss_by_time", "noise_schedule", "patches", "positions", "attention",
-        "adaln", "features",
+        "samples",
+        "trajectory",
+        "denoising",
+        "loss_by_time",
+        "noise_schedule",
+        "patches",
+        "positions",
+        "attention",
+        "adaln",
+        "features",
     ],
-    "unet": ["samples", "trajectory", "denoising", "loss_by_time", "noise_schedule", "time_shift", "features"],
-}  # fmt: skip
+    "unet": [
+        "samples",
+        "trajectory",
+        "denoising",
+        "loss_by_time",
+        "noise_schedule",
+        "time_shift",
+        "features",
+    ],
+}
 STATIC = {
     "dit": {"patches", "positions", "time_embedding", "noise_schedule", "forward_pass"},
     "unet": {"time_embedding", "noise_schedule", "forward_pass"},

@@ -5,7 +5,13 @@ import torch
 
 
 def test_output_has_the_shape_of_the_image(family, small):
-    for changes in ({}, {"channels": 3}, {"image_size": 16}, {"num_classes": 10}, {"time_scale": 1000.0}):
+    for changes in (
+        {},
+        {"channels": 3},
+        {"image_size": 16},
+        {"num_classes": 10},
+        {"time_scale": 1000.0},
+    ):
         spec = small(**changes)
         x, *rest = family.example_inputs(spec, 3, device="cpu")
         assert family.build_network(spec)(x, *rest).shape == x.shape == (3, *spec.image_shape)
@@ -79,7 +85,9 @@ def test_forward_pass_is_one_graph(family, small, batch):
 
 def test_checkpointed_modules_hold_most_parameters(family, small):
     network = family.build_network(small())
-    inside = sum(p.numel() for module in network.checkpointed_modules() for p in module.parameters())
+    inside = sum(
+        p.numel() for module in network.checkpointed_modules() for p in module.parameters()
+    )
     assert inside > 0.5 * sum(p.numel() for p in network.parameters())
 
 

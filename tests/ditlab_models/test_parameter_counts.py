@@ -35,8 +35,14 @@ def test_trainable_leaves_out_what_takes_no_gradient():
     ("groups", "message"),
     [
         (lambda n: {"a": [n.first]}, "no component holds second.weight"),
-        (lambda n: {"a": [n.first, n.second], "b": [n.second]}, "second.weight is counted twice: in 'a' and in 'b'"),
-        (lambda n: {"a": [n], "b": [nn.Linear(1, 1)]}, "component 'b' holds a parameter that the network does not"),
+        (
+            lambda n: {"a": [n.first, n.second], "b": [n.second]},
+            "second.weight is counted twice: in 'a' and in 'b'",
+        ),
+        (
+            lambda n: {"a": [n], "b": [nn.Linear(1, 1)]},
+            "component 'b' holds a parameter that the network does not",
+        ),
     ],
 )
 def test_components_must_cover_every_parameter_once(groups, message):
@@ -85,7 +91,10 @@ def test_parameters_of_no_known_module():
             super().__init__()
             self.temperature, self.token = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(8))
 
-    assert parameter_roles(Odd()) == {"temperature": ParameterRole("scalar"), "token": ParameterRole("embedding")}
+    assert parameter_roles(Odd()) == {
+        "temperature": ParameterRole("scalar"),
+        "token": ParameterRole("embedding"),
+    }
 
 
 def test_dit_shape_by_shape():

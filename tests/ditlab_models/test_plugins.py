@@ -1,4 +1,6 @@
-"""Parts of other packages: found by name without their code; broken, slow and doubled ones hinder no others."""
+"""Parts of other packages: found by name without their code; broken, slow and doubled ones hinder
+no others.
+"""
 
 import sys
 import textwrap
@@ -10,7 +12,12 @@ import pytest
 from ditlab_models import plugins
 from ditlab_models.dit.spec import DiTObjectiveSpec
 from ditlab_models.dlm.spec import DLMObjectiveSpec
-from ditlab_models.extensions import LOSS_COMPONENTS, TIME_DENSITIES, added_parts, extended_objective
+from ditlab_models.extensions import (
+    LOSS_COMPONENTS,
+    TIME_DENSITIES,
+    added_parts,
+    extended_objective,
+)
 from ditlab_models.families import FAMILIES, families, family_names, find_family
 from ditlab_models.plugins import PluginError, PluginWarning
 from support.installed_package import install
@@ -50,13 +57,18 @@ class Edges(TimeDensity):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Install a package with entry points {group: {name: module}} and modules by name; the code is forgotten after."""
+    """Install a package with entry points {group: {name: module}} and modules by name; the code is
+    forgotten after.
+    """
     made = []
 
     def make(name: str, points: dict[str, dict[str, str]], **modules: str) -> Path:
         lines = [f'[project]\nname = "{name}"\nversion = "1.2"']
         for group, parts in points.items():
-            lines += [f'[project.entry-points."{group}"]', *(f'{part} = "{name}_{at}"' for part, at in parts.items())]
+            lines += [
+                f'[project.entry-points."{group}"]',
+                *(f'{part} = "{name}_{at}"' for part, at in parts.items()),
+            ]
         site = tmp_path / name
         texts = {f"{name}_{module}.py": textwrap.dedent(text) for module, text in modules.items()}
         install(site, {"pyproject.toml": "\n".join(lines), **texts})
@@ -65,7 +77,11 @@ def package(tmp_path, monkeypatch):
         return site
 
     yield make
-    for module in [module for module in sys.modules if module.startswith(tuple(f"{name}_" for name in made or ["-"]))]:
+    for module in [
+        module
+        for module in sys.modules
+        if module.startswith(tuple(f"{name}_" for name in made or ["-"]))
+    ]:
         del sys.modules[module]
 
 
@@ -79,8 +95,12 @@ def listed(group=FAMILIES) -> tuple[list[str], list[str]]:
 
 
 def test_a_family_of_a_package_is_found_and_only_its_own_code_is_imported(package):
-    package("wavelets", {"ditlab.families": {"wave": "good:FAMILY", "other": "broken:FAMILY"}},
-            good=FAMILY.format(name="wave"), broken="raise RuntimeError('no')")  # fmt: skip
+    package(
+        "wavelets",
+        {"ditlab.families": {"wave": "good:FAMILY", "other": "broken:FAMILY"}},
+        good=FAMILY.format(name="wave"),
+        broken="raise RuntimeError('no')",
+    )
     assert {"wave", "other", "dit"} <= set(family_names())
     assert not [name for name in sys.modules if name.startswith("wavelets_")]
     assert find_family("wave").model().family == "wave"
@@ -92,18 +112,24 @@ def test_a_family_of_a_package_is_found_and_only_its_own_code_is_imported(packag
     ("code", "reason"),
     [
         ("raise RuntimeError('no licence.\\nmore')", "RuntimeError: no licence"),
-        ("import a_library_that_is_not_there", "ModuleNotFoundError: No module named 'a_library_that_is_not_there'"),
+        (
+            "import a_library_that_is_not_there",
+            "ModuleNotFoundError: No module named 'a_library_that_is_not_there'",
+        ),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("FAMILY = 3", "it is a int, not an instance of ditlab_models.contract.Family"),
-        (FAMILY.format(name="wove"), "its name is 'wove' and its model.family 'wove', which must both be 'wave'"),
+        (
+            FAMILY.format(name="wove"),
+            "its name is 'wove' and its model.family 'wove', which must both be 'wave'",
+        ),
         ("", "AttributeError: module 'broken0_family' has no attribute 'FAMILY'"),
     ],
-)  # fmt: skip
+)
 def test_a_broken_family_is_one_warning_and_an_error_where_it_is_named(package, code, reason):
     package("broken0", {"ditlab.families": {"wave": "family:FAMILY"}}, family=code)
     expected = (
-        f"model family 'wave' of package broken0 1.2 (entry point wave = broken0_family:FAMILY) cannot be used "
-        f"({reason}); repair, update or remove that package."
+        "model family 'wave' of package broken0 1.2 (entry point wave = broken0_family:FAMILY) "
+        f"cannot be used ({reason}); repair, update or remove that package."
     )
     FAMILIES._warned.discard(expected)
     names, messages = listed()
@@ -116,16 +142,23 @@ def test_a_broken_family_is_one_warning_and_an_error_where_it_is_named(package, 
 
 def test_a_slow_family_is_left_out_of_a_listing_and_found_by_name(package, monkeypatch):
     monkeypatch.setattr(plugins, "LISTING_TIMEOUT", 0.2)
-    site = package("sluggish", {"ditlab.families": {"wave": "family:FAMILY"}}, family=f"""
+    site = package(
+        "sluggish",
+        {"ditlab.families": {"wave": "family:FAMILY"}},
+        family=f"""
 import pathlib, time
 while not pathlib.Path(__file__).with_name("go").exists():
     time.sleep(0.05)
-{FAMILY.format(name="wave")}""")  # fmt: skip
+{FAMILY.format(name="wave")}""",
+    )
     names, messages = listed()
     assert "dit" in names and "wave" not in names
     assert messages == [
-        "model family 'wave' of package sluggish 1.2 (entry point wave = sluggish_family:FAMILY) is skipped, as its "
-        "import takes more than 0.2 s; import heavy libraries inside functions."
+        (
+            "model family 'wave' of package sluggish 1.2 (entry point wave = "
+            "sluggish_family:FAMILY) is skipped, as its import takes more than 0.2 s; import "
+            "heavy libraries inside functions."
+        )
     ]
     (site / "go").touch()
     assert find_family("wave").name == "wave" and "wave" in families()
@@ -133,10 +166,13 @@ while not pathlib.Path(__file__).with_name("go").exists():
 
 def test_a_name_of_two_packages_is_refused_where_it_is_named(package):
     for name in ("first", "second"):
-        package(name, {"ditlab.families": {"wave": "family:FAMILY"}}, family=FAMILY.format(name="wave"))
+        package(
+            name, {"ditlab.families": {"wave": "family:FAMILY"}}, family=FAMILY.format(name="wave")
+        )
     message = (
-        "model family 'wave' is defined twice, by package first 1.2 (entry point wave = first_family:FAMILY) and "
-        "package second 1.2 (entry point wave = second_family:FAMILY); remove one of the two."
+        "model family 'wave' is defined twice, by package first 1.2 (entry point wave = "
+        "first_family:FAMILY) and package second 1.2 (entry point wave = "
+        "second_family:FAMILY); remove one of the two."
     )
     with pytest.raises(PluginError) as caught:
         find_family("wave")
@@ -157,16 +193,25 @@ def test_a_built_in_name_cannot_be_taken(package, group, name, noun, kind):
     package("thief", {group: {name: "module:PART"}}, module="raise RuntimeError('never imported')")
     _, messages = listed(kind)
     assert messages == [
-        f"package thief 1.2 (entry point {name} = thief_module:PART) is skipped: {noun} '{name}' is built in; rename "
-        "the entry point."
+        (
+            f"package thief 1.2 (entry point {name} = thief_module:PART) is skipped: {noun} "
+            f"'{name}' is built in; rename the entry point."
+        )
     ]
     assert "thief_module" not in sys.modules
     kind._warned.clear()
 
 
 def test_an_objective_has_the_parts_that_its_mapping_names_and_no_others(package):
-    package("parts", {"ditlab.loss_components": {"sharp": "loss:Loss"}, "ditlab.time_densities":
-            {"edges": "times:Edges"}}, loss=LOSS.format(name="sharp"), times=DENSITY)  # fmt: skip
+    package(
+        "parts",
+        {
+            "ditlab.loss_components": {"sharp": "loss:Loss"},
+            "ditlab.time_densities": {"edges": "times:Edges"},
+        },
+        loss=LOSS.format(name="sharp"),
+        times=DENSITY,
+    )
     assert extended_objective(DiTObjectiveSpec, {"weights": {"direction": 0.1}}) is DiTObjectiveSpec
     mapping = {"weights": {"sharp": 0.5}, "time": {"kind": "edges"}}
     extended = extended_objective(DiTObjectiveSpec, mapping)
@@ -174,17 +219,25 @@ def test_an_objective_has_the_parts_that_its_mapping_names_and_no_others(package
     objective = extended.model_validate(mapping)
     assert isinstance(objective, DiTObjectiveSpec)
     assert objective.model_dump() == {
-        "process": "flow", "time": {"kind": "edges"}, "weights": {"velocity": 1.0, "direction": 0.0, "sharp": 0.5},
-    }  # fmt: skip
+        "process": "flow",
+        "time": {"kind": "edges"},
+        "weights": {"velocity": 1.0, "direction": 0.0, "sharp": 0.5},
+    }
     assert [plugin.name for plugin in added_parts(DiTObjectiveSpec, mapping)] == ["sharp", "edges"]
-    assert extended.model_validate({"weights": {"velocity": 0.0, "sharp": 1.0}}).weights.sharp == 1.0
+    assert (
+        extended.model_validate({"weights": {"velocity": 0.0, "sharp": 1.0}}).weights.sharp == 1.0
+    )
     with pytest.raises(ValueError, match="all 0"):
         extended.model_validate({"weights": {"velocity": 0.0, "sharp": 0.0}})
 
 
 def test_a_component_for_another_prediction_is_refused(package):
-    package("parts2", {"ditlab.loss_components": {"sharp": "loss:Loss"}}, loss=LOSS.format(name="sharp"))
-    with pytest.raises(PluginError, match=r"weights\.sharp compares a velocity, and this family's loss has no"):
+    package(
+        "parts2", {"ditlab.loss_components": {"sharp": "loss:Loss"}}, loss=LOSS.format(name="sharp")
+    )
+    with pytest.raises(
+        PluginError, match=r"weights\.sharp compares a velocity, and this family's loss has no"
+    ):
         extended_objective(DLMObjectiveSpec, {"weights": {"sharp": 0.1}})
 
 
@@ -205,17 +258,31 @@ def forget(monkeypatch):
     monkeypatch.setattr(plugins, "_former_parts", set())
 
 
-def test_a_package_with_groups_of_former_names_is_one_warning_whatever_is_looked_up(package, forget):
-    package("waves", {"denoisers.families": {"wave": "family:FAMILY", "ripple": "family:FAMILY"},
-            "denoisers.time_densities": {"edges": "times:Edges"}, "other.group": {"x": "y:Z"}},
-            family=FAMILY.format(name="wave"), times=DENSITY)  # fmt: skip
+def test_a_package_with_groups_of_former_names_is_one_warning_whatever_is_looked_up(
+    package, forget
+):
+    package(
+        "waves",
+        {
+            "denoisers.families": {"wave": "family:FAMILY", "ripple": "family:FAMILY"},
+            "denoisers.time_densities": {"edges": "times:Edges"},
+            "other.group": {"x": "y:Z"},
+        },
+        family=FAMILY.format(name="wave"),
+        times=DENSITY,
+    )
     names, messages = listed()
     assert "wave" not in names and messages == [
-        "parts of package waves 1.2 are not read, as it names them in denoisers.families and denoisers.time_densities; "
-        "name them in ditlab.families and ditlab.time_densities, and import ditlab_models in place of denoisers."
+        (
+            "parts of package waves 1.2 are not read, as it names them in denoisers.families "
+            "and denoisers.time_densities; name them in ditlab.families and "
+            "ditlab.time_densities, and import ditlab_models in place of denoisers."
+        )
     ]
     assert listed()[1] == listed(LOSS_COMPONENTS)[1] == listed(TIME_DENSITIES)[1] == []
-    package("waves2", {"ditlab.loss_components": {"sharp": "loss:Loss"}}, loss=LOSS.format(name="sharp"))
+    package(
+        "waves2", {"ditlab.loss_components": {"sharp": "loss:Loss"}}, loss=LOSS.format(name="sharp")
+    )
     assert listed(LOSS_COMPONENTS)[1] == []  # another state of the Python path, the same process
     assert not [name for name in sys.modules if name.startswith("waves_")]
 
@@ -227,7 +294,9 @@ def test_a_package_that_names_its_parts_in_both_groups_is_no_warning(package, fo
     assert "wave" in names and messages == []
 
 
-def test_a_folder_below_the_former_package_is_named_where_its_family_is_not_found(tmp_path, monkeypatch, forget):
+def test_a_folder_below_the_former_package_is_named_where_its_family_is_not_found(
+    tmp_path, monkeypatch, forget
+):
     folder = tmp_path / "denoisers" / "wave"
     folder.mkdir(parents=True)
     (folder / "family.py").write_text("raise RuntimeError('never imported')")
@@ -237,13 +306,18 @@ def test_a_folder_below_the_former_package_is_named_where_its_family_is_not_foun
         assert find_family("dit") and find_family("other") is None and not caught
         assert find_family("wave") is None and find_family("wave") is None
     assert [str(each.message) for each in caught] == [
-        f"folder {folder} is not read, as it lies below denoisers; name it ditlab_models/wave, and import "
-        "ditlab_models in place of denoisers."
+        (
+            f"folder {folder} is not read, as it lies below denoisers; name it "
+            "ditlab_models/wave, and import ditlab_models in place of denoisers."
+        )
     ]
 
 
 def test_a_package_that_cannot_be_read_hinders_no_others(package, tmp_path, monkeypatch):
-    (tmp_path / "torn" / "torn-1.0.dist-info" / "entry_points.txt").mkdir(parents=True)  # reading it is an error
+    # reading it is an error
+    (tmp_path / "torn" / "torn-1.0.dist-info" / "entry_points.txt").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path / "torn")
-    package("whole", {"ditlab.families": {"wave": "family:FAMILY"}}, family=FAMILY.format(name="wave"))
+    package(
+        "whole", {"ditlab.families": {"wave": "family:FAMILY"}}, family=FAMILY.format(name="wave")
+    )
     assert "wave" in family_names()

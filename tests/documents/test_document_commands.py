@@ -1,4 +1,6 @@
-"""Commands on every page: programs and options exist, specs load, and each is run by a test or says why not."""
+"""Commands on every page: programs and options exist, specs load, and each is run by a test or says
+why not.
+"""
 
 import shlex
 from pathlib import Path
@@ -9,9 +11,21 @@ import pytest
 from ditlab import load, load_sweep
 from ditlab.cli.main import cli
 from ditlab.spec.files import is_sweep
-from support.documents import CHECKOUT, FOLLOWED, DocumentedCommand, command_lines, documented_commands
+from support.documents import (
+    CHECKOUT,
+    FOLLOWED,
+    DocumentedCommand,
+    command_lines,
+    documented_commands,
+)
 
-PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), CHECKOUT / "README.md", *CHECKOUT.glob("experiments/*/README.md")])
+PAGES = sorted(
+    [
+        *(CHECKOUT / "docs").rglob("*.md"),
+        CHECKOUT / "README.md",
+        *CHECKOUT.glob("experiments/*/README.md"),
+    ]
+)
 COMMANDS = [command for page in PAGES for command in documented_commands(page)]
 OF_DITLAB = [command for command in COMMANDS if command.words[0] == "ditlab"]
 
@@ -28,7 +42,9 @@ MISTAKE = "model.dpeth=6"
 
 
 def parsed(words: list[str]) -> click.Context:
-    """Take a command's words apart as the command would, without the checks of files that the reader has."""
+    """Take a command's words apart as the command would, without the checks of files that the
+    reader has.
+    """
     command: click.Command = cli
     context = click.Context(cli, info_name="ditlab")
     left = words[1:]
@@ -41,7 +57,11 @@ def parsed(words: list[str]) -> click.Context:
     assert not rest or isinstance(command, click.Group), rest
     known = {param.name: param for param in command.params}
     for name, value in values.items():
-        if isinstance(known[name].type, click.Choice) and value is not None and not known[name].multiple:
+        if (
+            isinstance(known[name].type, click.Choice)
+            and value is not None
+            and not known[name].multiple
+        ):
             known[name].type.convert(value, known[name], context)
     context.params.update(values)
     return context
@@ -59,16 +79,26 @@ def test_commands_are_taken_by_their_parsers(page, monkeypatch):
             pytest.fail(f"{command}: {error.format_message()}")
         if OF_A_PACKAGE not in command.text and MISTAKE not in command.text:
             for spec in specs_of(context):
-                (load_sweep if is_sweep(spec) else load)(spec, context.params.get("overrides") or ())
+                (load_sweep if is_sweep(spec) else load)(
+                    spec, context.params.get("overrides") or ()
+                )
 
 
 def specs_of(context: click.Context) -> list[Path]:
     """Specs of the repository that a command names."""
-    given = context.params.get("specs") or [context.params.get("spec") or context.params.get("sweep")]
-    return [Path(each) for each in given if isinstance(each, str) and "*" not in each and Path(each).is_file()]
+    given = context.params.get("specs") or [
+        context.params.get("spec") or context.params.get("sweep")
+    ]
+    return [
+        Path(each)
+        for each in given
+        if isinstance(each, str) and "*" not in each and Path(each).is_file()
+    ]
 
 
-@pytest.mark.parametrize("line", ["ditlab train x --lcoal", "ditlab sample x --num", "ditlab figures x --theme blue9"])
+@pytest.mark.parametrize(
+    "line", ["ditlab train x --lcoal", "ditlab sample x --num", "ditlab figures x --theme blue9"]
+)
 def test_an_option_that_does_not_exist_is_found(line):
     with pytest.raises(click.ClickException):
         parsed(shlex.split(line))
@@ -85,12 +115,16 @@ def test_commands_of_followed_pages_are_run_or_say_why_not():
     """A page of which a test runs the commands exists, and has some; every reason is a sentence."""
     for page, test in RUN_BY.items():
         assert (CHECKOUT / "tests" / test).is_file()
-        assert [command for command in COMMANDS if command.page == page and not command.reason], page
+        assert [command for command in COMMANDS if command.page == page and not command.reason], (
+            page
+        )
     assert all(len(command.reason) > 10 for command in COMMANDS if command.reason)
 
 
 def test_pages_that_nobody_follows_say_why():
-    """Commands of the site that no test runs carry a note; those of the README and of results have their own tests."""
+    """Commands of the site that no test runs carry a note; those of the README and of results have
+    their own tests.
+    """
     silent = [
         command
         for command in OF_DITLAB
@@ -114,7 +148,10 @@ def test_python_files_exist():
 
 
 def test_the_collector_reads_prompts_comments_and_continued_lines():
-    block = "$ ditlab train a.yaml \\\n    --local   # a comment\nrun 1a finished\n.venv/bin/ditlab ui\nditlab: no\n"
+    block = (
+        "$ ditlab train a.yaml \\\n    --local   # a comment\nrun 1a "
+        "finished\n.venv/bin/ditlab ui\nditlab: no\n"
+    )
     assert list(command_lines(block)) == ["ditlab train a.yaml --local", ".venv/bin/ditlab ui"]
     command = DocumentedCommand("page", 'ditlab show a.yaml --set "b={c: 1}" > out.yaml', None)
     assert command.words == ["ditlab", "show", "a.yaml", "--set", "b={c: 1}"]

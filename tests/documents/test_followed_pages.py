@@ -1,7 +1,8 @@
-"""Pages that teach, followed: their files are written, their commands run in order, in one home, with fewer steps.
+"""Pages that teach, followed: their files are written, their commands run in order, in one home,
+with fewer steps.
 
-A training gets `--quick` and a few more settings, under the name that the page gives it, in one process; a sweep two
-short trials. Everything else runs as it stands.
+A training gets `--quick` and a few more settings, under the name that the page gives it, in one
+process; a sweep two short trials. Everything else runs as it stands.
 """
 
 import re
@@ -19,10 +20,14 @@ from support.documents import CHECKOUT, FOLLOWED, DocumentedCommand, documented_
 from support.installed_package import install
 
 SMALL = (
-    "training.epochs=null", "training.steps=3", "evaluation.limit=16", "evaluation.samples=2", "batch.size=8",
+    "training.epochs=null",
+    "training.steps=3",
+    "evaluation.limit=16",
+    "evaluation.samples=2",
+    "batch.size=8",
     "tracking.system_metrics=false",
     "tracking.uri=http://127.0.0.1:9",  # nothing answers there: the journal keeps all
-)  # fmt: skip
+)
 
 
 MISTAKE = "model.dpeth=6"
@@ -51,7 +56,9 @@ class PageReader:
             assert said.code == 2
             return None
         assert said.code == 0, f"{command}: {said.err}"
-        for record in sorted(Home(self.home).runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime):
+        for record in sorted(
+            Home(self.home).runs.glob("*/run.json"), key=lambda path: path.stat().st_mtime
+        ):
             kind = self.sweeps if (record.parent / "sweep.yaml").is_file() else self.runs
             if record.parent.name not in kind:
                 kind.append(record.parent.name)
@@ -76,7 +83,11 @@ class PageReader:
         named = [] if "--quick" in words else ["--quick", "--set", f"name={name}"]
         paths = [each.partition("=")[0] for each in given]
         one_process = [] if "--local" in words else ["--local"]
-        settings = [each for each in SMALL if each.startswith("training.steps") or each.partition("=")[0] not in paths]
+        settings = [
+            each
+            for each in SMALL
+            if each.startswith("training.steps") or each.partition("=")[0] not in paths
+        ]
         if "resources.workers=2" in given:
             settings.append("resources.workers=1")
         if "resume" in " ".join(words):
@@ -86,7 +97,9 @@ class PageReader:
 
 def files_of(text: str) -> dict[str, str]:
     """Files of a page: a line with a path in code marks, then a block."""
-    return dict(re.findall(r"^`([\w./-]+\.\w+)`\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    return dict(
+        re.findall(r"^`([\w./-]+\.\w+)`\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    )
 
 
 @pytest.fixture
@@ -113,7 +126,8 @@ def test_a_page_can_be_followed(reader, page, monkeypatch):
     if "pyproject.toml" in files:
         install(reader.folder / "site", files)
         monkeypatch.syspath_prepend(reader.folder / "site")
-        monkeypatch.setenv("PYTHONPATH", str(reader.folder / "site"))  # for the processes of a sweep
+        # for the processes of a sweep
+        monkeypatch.setenv("PYTHONPATH", str(reader.folder / "site"))
     if page == "docs/tutorials/pictures.md":
         runpy.run_path(str(reader.folder / "shapes.py"))
     if page == "docs/data.md":

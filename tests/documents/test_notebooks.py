@@ -38,18 +38,33 @@ def code_cells(name: str) -> list[dict[str, Any]]:
 
 
 def kinds_of(outputs: list[dict[str, Any]]) -> list[list[str]]:
-    """Forms of each output of a cell: a change tells that a notebook shows what the code no longer does. What a cell
-    prints comes in one piece or several, as it is sent."""
-    kinds = [sorted(output["data"]) if "data" in output else [output["output_type"]] for output in outputs]
-    return [kind for kind, before in zip(kinds, [None, *kinds], strict=False) if kind != ["stream"] or kind != before]
+    """Forms of each output of a cell: a change tells that a notebook shows what the code no longer
+    does. What a cell prints comes in one piece or several, as it is sent."""
+    kinds = [
+        sorted(output["data"]) if "data" in output else [output["output_type"]]
+        for output in outputs
+    ]
+    return [
+        kind
+        for kind, before in zip(kinds, [None, *kinds], strict=False)
+        if kind != ["stream"] or kind != before
+    ]
 
 
 def test_a_notebook_without_widgets_shows_no_warning_of_them():
-    """tqdm warns where it is imported in a notebook's kernel: MLflow, Ray and the hub's client import it so."""
+    """tqdm warns where it is imported in a notebook's kernel: MLflow, Ray and the hub's client
+    import it so.
+    """
     kernel = "import sys; sys.modules['ipykernel.zmqshell'] = sys.modules['ipywidgets'] = None; "
-    shell = "import types; sys.modules['IPython'] = types.SimpleNamespace(get_ipython=object, version_info=(9,)); "
+    shell = (
+        "import types; sys.modules['IPython'] = types.SimpleNamespace(get_ipython=object, "
+        "version_info=(9,)); "
+    )
     commands = [f"{kernel}{shell}{own}import tqdm.auto" for own in ("", "import ditlab; ")]
-    said = [subprocess.run([sys.executable, "-c", each], capture_output=True, text=True) for each in commands]
+    said = [
+        subprocess.run([sys.executable, "-c", each], capture_output=True, text=True)
+        for each in commands
+    ]
     assert "IProgress not found" in said[0].stderr, "tqdm has another condition"
     assert said[1].stderr == "" and said[1].returncode == 0
 
@@ -62,8 +77,13 @@ def test_each_family_has_one(build):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_notebook_is_in_step_with_its_source(name, build):
-    source = [(cell["cell_type"], cell["id"], cell["source"]) for cell in build.read_source(name).cells]
-    made = [(cell["cell_type"], cell["id"], "".join(cell["source"])) for cell in notebook_of(name)["cells"]]
+    source = [
+        (cell["cell_type"], cell["id"], cell["source"]) for cell in build.read_source(name).cells
+    ]
+    made = [
+        (cell["cell_type"], cell["id"], "".join(cell["source"]))
+        for cell in notebook_of(name)["cells"]
+    ]
     assert made == source, f"run python docs/notebooks/build.py {name}"
 
 
@@ -74,7 +94,10 @@ def test_a_notebook_was_executed_whole_or_not_at_all(name):
     if not any(counts):
         assert not any(cell["outputs"] for cell in cells)
         return
-    assert counts == list(range(1, len(cells) + 1)) and len([cell for cell in cells if cell["outputs"]]) > 8
+    assert (
+        counts == list(range(1, len(cells) + 1))
+        and len([cell for cell in cells if cell["outputs"]]) > 8
+    )
     for output in (output for cell in cells for output in cell["outputs"]):
         assert output["output_type"] != "error" and output.get("name") != "stderr", output
         data = output.get("data", {})
@@ -88,15 +111,21 @@ def test_a_notebook_was_executed_whole_or_not_at_all(name):
 def test_a_notebook_is_small_and_names_no_machine(name):
     text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
     assert len(text) < MOST_BYTES
-    assert not re.findall(rf"/tmp/|/home/|/root/|{re.escape(str(CHECKOUT))}|{re.escape(str(Path.home()))}/", text)
+    assert not re.findall(
+        rf"/tmp/|/home/|/root/|{re.escape(str(CHECKOUT))}|{re.escape(str(Path.home()))}/", text
+    )
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_numbers_come_from_cells(name):
-    """Text that told a result would be wrong after the next change; formulas, code and links are none."""
+    """Text that told a result would be wrong after the next change; formulas, code and links are
+    none.
+    """
     for cell in notebook_of(name)["cells"]:
         if cell["cell_type"] == "markdown":
-            text = re.sub(r"\$[^$]*\$|`[^`]*`|\]\([^)]*\)|arXiv:[\d.]+", "", "".join(cell["source"]))
+            text = re.sub(
+                r"\$[^$]*\$|`[^`]*`|\]\([^)]*\)|arXiv:[\d.]+", "", "".join(cell["source"])
+            )
             assert not re.findall(r"\d+\.\d+|\d+ ?%", text)
 
 
@@ -109,7 +138,9 @@ def test_a_notebook_is_a_page(name, monkeypatch):
     assert page.startswith("# ") and f"({name}.ipynb)" in page and "```python" in page
     outputs = sum(len(cell["outputs"]) for cell in code_cells(name))
     assert page.count('<div class="output">') == outputs
-    for block in re.findall(r'^<div class="output">.*?</div>$(?=\n\n|\n\Z)', page, re.MULTILINE | re.DOTALL):
+    for block in re.findall(
+        r'^<div class="output">.*?</div>$(?=\n\n|\n\Z)', page, re.MULTILINE | re.DOTALL
+    ):
         assert "\n\n" not in block  # Markdown would end the HTML there
 
 
@@ -122,7 +153,11 @@ def test_a_notebook_runs(name, build, tmp_path):
     cells = [cell for cell in notebook.cells if cell["cell_type"] == "code"]
     outputs = [output for cell in cells for output in cell["outputs"]]
     assert len([cell for cell in cells if cell["outputs"]]) > 8
-    assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
+    assert not [
+        output
+        for output in outputs
+        if output["output_type"] == "error" or output.get("name") == "stderr"
+    ]
     pictures = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(pictures) >= 3 and all(output["metadata"]["image/png"]["alt"] for output in pictures)
     for output in outputs:
@@ -131,4 +166,6 @@ def test_a_notebook_runs(name, build, tmp_path):
     made = code_cells(name)
     if made[0]["outputs"]:
         kinds = [kinds_of(cell["outputs"]) for cell in made]
-        assert [kinds_of(cell["outputs"]) for cell in cells] == kinds, f"run build.py --execute {name}"
+        assert [kinds_of(cell["outputs"]) for cell in cells] == kinds, (
+            f"run build.py --execute {name}"
+        )

@@ -1,4 +1,6 @@
-"""Pictures of the guides: each kind of each family stands there, small, with an alternative text."""
+"""Pictures of the guides: each kind of each family stands there, small, with an alternative
+text.
+"""
 
 import importlib.util
 import re
@@ -37,7 +39,9 @@ def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleTy
 
 
 def kinds_of_families() -> dict[str, set[str]]:
-    """The kinds that the page on figures promises, by family: of several in a row, the one that the cell names."""
+    """The kinds that the page on figures promises, by family: of several in a row, the one that the
+    cell names.
+    """
     page = (DOCS / "figures.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
     rows = [row for row in rows if len(row) == 2 + len(FAMILIES) and row[0].startswith("`")]
@@ -72,7 +76,8 @@ def test_guides_name_the_runs_that_are_drawn(script: ModuleType) -> None:
         spec = load_experiment(CHECKOUT / "experiments" / experiment, changes)
         guide = (DOCS / "families" / f"{family}.md").read_text(encoding="utf-8")
         assert (
-            f"`{spec.name}` after {spec.training.steps:,} steps" in guide and f"<!-- figures of {family} -->" in guide
+            f"`{spec.name}` after {spec.training.steps:,} steps" in guide
+            and f"<!-- figures of {family} -->" in guide
         )
 
 
@@ -93,7 +98,11 @@ def test_pictures_that_no_guide_shows_are_removed(script: ModuleType, tmp_path: 
         (script.FOLDER / name).touch()
     (tmp_path / "docs" / "page.md").write_text("![x](figures/dit-linked.png)")
     script.prune("dit", ["adaln"])
-    assert {file.name for file in script.FOLDER.iterdir()} == {"dit-linked.png", "dit-adaln.svg", "dlm-old.png"}
+    assert {file.name for file in script.FOLDER.iterdir()} == {
+        "dit-linked.png",
+        "dit-adaln.svg",
+        "dlm-old.png",
+    }
 
 
 def test_a_figure_that_fails_is_named_and_the_others_are_drawn(script: ModuleType) -> None:

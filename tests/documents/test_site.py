@@ -1,4 +1,6 @@
-"""The built site: links and anchors resolve, nothing is loaded from elsewhere; faults that are planted are found."""
+"""The built site: links and anchors resolve, nothing is loaded from elsewhere; faults that are
+planted are found.
+"""
 
 import os
 import re
@@ -45,7 +47,9 @@ def test_planted_faults_are_found(tmp_path):
     (tmp_path / "a.png").touch()
     page = tmp_path / "index.html"
     page.write_text(
-        PAGE.format('<a href="#top">x</a><a href="index.html#top">x</a><a href="https://arxiv.org/abs/1">x</a>')
+        PAGE.format(
+            '<a href="#top">x</a><a href="index.html#top">x</a><a href="https://arxiv.org/abs/1">x</a>'
+        )
     )
     assert find_faults(tmp_path) == []
     for planted, fault in FAULTS.items():
@@ -69,14 +73,21 @@ def test_formulas_become_mathml():
 
 def test_boxes_that_scroll_take_the_focus_once():
     for box in ("<table>", '<table style="a">', '<div class="output">', '<div class="formula">'):
-        assert reach_boxes(box).count(' tabindex="0"') == 1 and reach_boxes(reach_boxes(box)) == reach_boxes(box)
+        assert reach_boxes(box).count(' tabindex="0"') == 1 and reach_boxes(
+            reach_boxes(box)
+        ) == reach_boxes(box)
     assert reach_boxes('<div class="outputs"><tablet>') == '<div class="outputs"><tablet>'
 
 
 def test_formulas_of_all_pages_can_be_written():
     num = 0
     for page in (CHECKOUT / "docs").rglob("*.md"):
-        text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        text = re.sub(
+            r"^```.*?^```|`[^`\n]*`",
+            "",
+            page.read_text(encoding="utf-8"),
+            flags=re.MULTILINE | re.DOTALL,
+        )
         for display, inline in re.findall(r"\$\$(.+?)\$\$|\$([^$\n][^$]*?)\$", text, re.DOTALL):
             tag, marks = ("div", "\\[{}\\]") if display else ("span", "\\({}\\)")
             written = f'<{tag} class="arithmatex">{marks.format((display or inline).replace("<", "&lt;"))}</{tag}>'
@@ -94,9 +105,16 @@ def test_guides_show_the_figures_of_their_family(tmp_path):
     folder = tmp_path / "images" / "figures"
     folder.mkdir(parents=True)
     (folder / "dit-forward_pass.svg").write_text("<svg><desc>Patches &amp; blocks</desc></svg>")
-    for name in ("dit-attention.png", "dit-attention-dark.png", "dit-shown.png", "unet-attention.png"):
+    for name in (
+        "dit-attention.png",
+        "dit-attention-dark.png",
+        "dit-shown.png",
+        "unet-attention.png",
+    ):
         (folder / name).touch()
-    (tmp_path / "figures.md").write_text("| kind | shows |\n| `attention`, `maps` | which <tokens> attend |\n")
+    (tmp_path / "figures.md").write_text(
+        "| kind | shows |\n| `attention`, `maps` | which <tokens> attend |\n"
+    )
     page = "![shown](../images/figures/dit-shown.png)\n\n<!-- figures of dit -->\n"
     shown = show_figures(page, "families/dit.md", tmp_path)
     assert shown.count("<img") == 2
@@ -114,29 +132,52 @@ def test_kinds_of_figures_have_meanings():
 def test_links_out_of_docs_lead_to_pages_of_those_files():
     pages = RepositoryPages(CHECKOUT, CHECKOUT / "docs")
     text = (
-        "[a](../cluster.yaml) [b](data.md#uploads) [c](../experiments/digits/README.md#samples) `[d](../x)` [e](../no)"
+        "[a](../cluster.yaml) [b](data.md#uploads) "
+        "[c](../experiments/digits/README.md#samples) `[d](../x)` [e](../no)"
     )
     linked = pages.linked_from({"page.md": text})
     assert {"repository/cluster.yaml.md", "repository/experiments/digits/README.md"} <= set(linked)
-    assert "repository/experiments/digits/dit.yaml.md" in linked  # a page of the repository links on
+    # a page of the repository links on
+    assert "repository/experiments/digits/dit.yaml.md" in linked
     assert linked["repository/cluster.yaml.md"].startswith("# cluster.yaml\n\n```yaml\n")
     assert pages.relinked(text, "page.md") == (
-        "[a](repository/cluster.yaml.md) [b](data.md#uploads) [c](repository/experiments/digits/README.md#samples) "
-        "`[d](../x)` [e](../no)"
+        "[a](repository/cluster.yaml.md) [b](data.md#uploads) "
+        "[c](repository/experiments/digits/README.md#samples) `[d](../x)` [e](../no)"
     )
-    from_there = pages.relinked("![p](../../docs/images/a.png)", "repository/experiments/digits/README.md")
+    from_there = pages.relinked(
+        "![p](../../docs/images/a.png)", "repository/experiments/digits/README.md"
+    )
     assert from_there == "![p](../../../images/a.png)"
 
 
 @pytest.mark.slow
 def test_the_site_is_built_strictly_and_passes_every_check(tmp_path):
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
     done = subprocess.run(
-        command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=280,
+        command,
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert find_faults(tmp_path / "site") == []
     assert "Three doors" in (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    for name in ("reference/experiment", "reference/commands", "reference/python", "reference/metrics"):
+    for name in (
+        "reference/experiment",
+        "reference/commands",
+        "reference/python",
+        "reference/metrics",
+    ):
         assert Path(tmp_path, "site", f"{name}.html").stat().st_size > 10_000

@@ -1,4 +1,6 @@
-"""The built site in a browser: nothing from elsewhere, no console error, readable contrast, 400 pixels wide, search."""
+"""The built site in a browser: nothing from elsewhere, no console error, readable contrast, 400
+pixels wide, search.
+"""
 
 import functools
 import http.server
@@ -17,7 +19,9 @@ from support.documents import CHECKOUT
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1500),
-    pytest.mark.skipif(find_chromium() is None, reason="no Chromium here, or no playwright to steer it"),
+    pytest.mark.skipif(
+        find_chromium() is None, reason="no Chromium here, or no playwright to steer it"
+    ),
 ]
 
 
@@ -34,8 +38,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if built := os.environ.get("DITLAB_BUILT_SITE"):
         return Path(built)
     folder = tmp_path_factory.mktemp("built") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=CHECKOUT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(folder),
+    ]
+    subprocess.run(
+        command, cwd=CHECKOUT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    )
     return folder
 
 
@@ -52,23 +67,33 @@ def address(site: Path) -> Iterator[str]:
 def pages_of(site: Path) -> list[str]:
     """Every page of the site, but of the many that show a file of code or YAML one each."""
     pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
-    of_files = {Path(page).suffixes[0]: page for page in pages if page.endswith((".py.html", ".yaml.html"))}
-    return [page for page in pages if not page.endswith((".py.html", ".yaml.html"))] + list(of_files.values())
+    of_files = {
+        Path(page).suffixes[0]: page for page in pages if page.endswith((".py.html", ".yaml.html"))
+    }
+    return [page for page in pages if not page.endswith((".py.html", ".yaml.html"))] + list(
+        of_files.values()
+    )
 
 
 def test_no_page_has_a_fault_in_either_theme_and_at_either_width(site, address):
     pages = pages_of(site)
     assert len(pages) > 40
     with chromium() as browser:
-        found = {page: faults for page in pages if (faults := faults_of(browser, f"{address}/{page}"))}
-    assert not found, "\n".join(f"{page}: {fault}" for page, faults in found.items() for fault in faults)
+        found = {
+            page: faults for page in pages if (faults := faults_of(browser, f"{address}/{page}"))
+        }
+    assert not found, "\n".join(
+        f"{page}: {fault}" for page, faults in found.items() for fault in faults
+    )
 
 
 def test_search_finds_a_page(address):
     with chromium() as browser, visit(browser, f"{address}/index.html") as one:
         one.page.fill("input.md-search__input", "score entropy")
         one.page.wait_for_selector(".md-search-result__item a", timeout=60_000)
-        links = one.page.eval_on_selector_all(".md-search-result__item a", "all => all.map(each => each.href)")
+        links = one.page.eval_on_selector_all(
+            ".md-search-result__item a", "all => all.map(each => each.href)"
+        )
         assert any("families/dlm.html" in link for link in links)
         assert not one.faults
 
@@ -89,7 +114,10 @@ def test_planted_faults_are_found(tmp_path):
     (tmp_path / "images").mkdir()
     page = tmp_path / "index.html"
     handler = functools.partial(QuietRequests, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium() as browser:
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
+        chromium() as browser,
+    ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         for planted, name in {"": "", **PLANTED}.items():
             page.write_text(

@@ -1,4 +1,6 @@
-"""Every message on the troubleshooting page stands in the code; those on specs are made by the mistake itself."""
+"""Every message on the troubleshooting page stands in the code; those on specs are made by the
+mistake itself.
+"""
 
 import re
 from collections.abc import Callable
@@ -21,25 +23,46 @@ _LITERAL = re.compile(r'f?"((?:[^"\\\n]|\\.)*)"')
 _VALUE = re.compile(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 
 MISTAKES = (
-    ["model.dpeth=6"], ["trainign.steps=3"], ["model.depth=abc"], ["model.family=dti"], ["schedule.kind=cosin"],
-    ["batch.size=100", "batch.micro=64"], ["resources.workers=3", "batch.size=100"],
-    ["schedule.warmup=20", "training.steps=100", "training.epochs=3"], ["training.steps=20"], ["model.patch_size=3"],
-    ["sampling.guidance=2"], ["tracking.uri=http://me:word@host:5000"], ["model.depth"], ["evaluation.quality=50"],
+    ["model.dpeth=6"],
+    ["trainign.steps=3"],
+    ["model.depth=abc"],
+    ["model.family=dti"],
+    ["schedule.kind=cosin"],
+    ["batch.size=100", "batch.micro=64"],
+    ["resources.workers=3", "batch.size=100"],
+    ["schedule.warmup=20", "training.steps=100", "training.epochs=3"],
+    ["training.steps=20"],
+    ["model.patch_size=3"],
+    ["sampling.guidance=2"],
+    ["tracking.uri=http://me:word@host:5000"],
+    ["model.depth"],
+    ["evaluation.quality=50"],
     ["checkpoint.every=off"],
-)  # fmt: skip
+)
 """Settings with which experiments/digits/dit.yaml gives a message of the page."""
 FILES = (
-    "- a\n", "name: !mine x\n", "name: a\nname: b\n", "name: a\n\tb: 3\n", "name: a\nmodel: {depth: 3}\n",
+    "- a\n",
+    "name: !mine x\n",
+    "name: a\nname: b\n",
+    "name: a\n\tb: 3\n",
+    "name: a\nmodel: {depth: 3}\n",
     "name: a\nbase: dit.yaml\n",
-)  # fmt: skip
+)
 SWEEP = "name: a\nbase: {digits}\nmetric: {metric}\nspace: {space}\nsearch: {search}\ntrials: 4\n"
 SWEEPS = (
-    {"metric": "train/loss", "space": "{objective.weights.direction: {kind: uniform, low: 0, high: 1}}"},
     {
-        "metric": "eval/velocity", "search": "{kind: grid}",
-        "space": "{model.depth: {kind: grid, values: [1, 2, 3]}, optimizer.lr: {kind: grid, values: [0.1, 0.2]}}",
+        "metric": "train/loss",
+        "space": "{objective.weights.direction: {kind: uniform, low: 0, high: 1}}",
     },
-)  # fmt: skip
+    {
+        "metric": "eval/velocity",
+        "search": "{kind: grid}",
+        "space": (
+            "{model.depth: {kind: grid, values: [1, 2, 3]}, optimizer.lr: {kind: grid, values: "
+            "[0.1, 0.2]}}"
+        ),
+    },
+)
 
 
 @cache
@@ -79,7 +102,9 @@ def stands_in_the_code(message: str) -> bool:
 
 def test_messages_stand_in_the_code(made):
     assert len(QUOTED) >= 60
-    missing = [message for message in QUOTED if message not in made and not stands_in_the_code(message)]
+    missing = [
+        message for message in QUOTED if message not in made and not stands_in_the_code(message)
+    ]
     assert not missing, "\n".join(missing)
 
 
@@ -97,7 +122,9 @@ def test_an_untrue_message_is_found(untrue):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> list[str]:
-    """Messages that the mistakes above give, as the page writes them: without the folder of the file."""
+    """Messages that the mistakes above give, as the page writes them: without the folder of the
+    file.
+    """
     folder = tmp_path_factory.mktemp("mistakes")
     digits = CHECKOUT / "experiments" / "digits" / "dit.yaml"
     messages = []
@@ -106,7 +133,10 @@ def made(tmp_path_factory) -> list[str]:
         path.write_text(text)
         messages.append(_message(load if number < len(FILES) else load_sweep, path))
     messages += [_message(load, digits, overrides) for overrides in MISTAKES]
-    return [re.sub(r"^\S*/(?=\w+\.yaml: )", "", each).removeprefix("dit.yaml: ").replace("`", "'") for each in messages]
+    return [
+        re.sub(r"^\S*/(?=\w+\.yaml: )", "", each).removeprefix("dit.yaml: ").replace("`", "'")
+        for each in messages
+    ]
 
 
 def _sweep(base: Path, fields: dict[str, str]) -> str:

@@ -1,12 +1,15 @@
-"""Compares what two commits compute: digests of states, losses, receipts and samples, and the keys of `--json` outputs.
+"""Compares what two commits compute: digests of states, losses, receipts and samples, and the keys
+of `--json` outputs.
 
-    python tests/regression/compare_commits.py BEFORE [--after COMMIT] [--all] [--only WORD] [--list]
+    python tests/regression/compare_commits.py BEFORE [--after COMMIT] [--all] [--only WORD]
+    [--list]
 
-Both sides run on this machine in one call, with one thread, each from a git worktree (the later side is this checkout
-itself unless `--after` names a commit). Ten configurations by default. `--all`: the five families in fp32 under ZeRO
-0 to 3 and in bf16 under 1 to 3, on one worker and on two (Ray), a kill and a resume, a fork, an optimiser with
-matrices, a sweep of three trials, samples of every family, and the keys of each command's `--json`. Prints a line a
-configuration; ends with exit code 1 if any digest differs.
+Both sides run on this machine in one call, with one thread, each from a git worktree (the later
+side is this checkout itself unless `--after` names a commit). Ten configurations by default.
+`--all`: the five families in fp32 under ZeRO 0 to 3 and in bf16 under 1 to 3, on one worker and on
+two (Ray), a kill and a resume, a fork, an optimiser with matrices, a sweep of three trials, samples
+of every family, and the keys of each command's `--json`. Prints a line a configuration; ends with
+exit code 1 if any digest differs.
 """
 
 import argparse
@@ -28,10 +31,17 @@ FAMILIES = ("dit", "unet", "region", "dlm", "pixelhdm")
 VARYING = ("time/", "perf/", "system/", "train/samples_per_second", "train/data_wait")
 """Beginnings of names of metrics that measure the machine."""
 TEN = (
-    "dit fp32 zero1 workers1", "dit bf16 zero2 workers1", "unet fp32 zero0 workers1", "region bf16 zero3 workers1",
-    "dlm bf16 zero1 workers1", "pixelhdm fp32 zero2 workers1", "dit fp32 zero3 workers2", "killed and resumed",
-    "forked", "keys",
-)  # fmt: skip
+    "dit fp32 zero1 workers1",
+    "dit bf16 zero2 workers1",
+    "unet fp32 zero0 workers1",
+    "region bf16 zero3 workers1",
+    "dlm bf16 zero1 workers1",
+    "pixelhdm fp32 zero2 workers1",
+    "dit fp32 zero3 workers2",
+    "killed and resumed",
+    "forked",
+    "keys",
+)
 
 
 def main() -> int:
@@ -45,17 +55,28 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.side:
         return run_side(arguments.side)
-    names = [name for name in configurations() if arguments.only in name and (arguments.all or name in TEN)]
+    names = [
+        name
+        for name in configurations()
+        if arguments.only in name and (arguments.all or name in TEN)
+    ]
     if arguments.list:
         print("\n".join(names))
         return 0
     if not arguments.before or not names:
         parser.error("name a commit to compare with, and at least one configuration")
     later = worktree(arguments.after) if arguments.after else nullcontext(CHECKOUT)
-    with tempfile.TemporaryDirectory() as folder, worktree(arguments.before) as before, later as after:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        worktree(arguments.before) as before,
+        later as after,
+    ):
         specs = Path(folder, "specs")
         write_specs(specs)
-        sides = [Side(root, Path(folder, name), specs, names) for root, name in ((before, "before"), (after, "after"))]
+        sides = [
+            Side(root, Path(folder, name), specs, names)
+            for root, name in ((before, "before"), (after, "after"))
+        ]
         return compare(names, *(side.digests() for side in sides))
 
 
@@ -63,14 +84,21 @@ def compare(names: list[str], before: dict[str, Any], after: dict[str, Any]) -> 
     """Print a line a configuration, and what differs; return the exit code."""
     num_different = 0
     for name in names:
-        first, second = before.get(name, {"error": "no result"}), after.get(name, {"error": "no result"})
-        different = sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
+        first, second = (
+            before.get(name, {"error": "no result"}),
+            after.get(name, {"error": "no result"}),
+        )
+        different = sorted(
+            key for key in first.keys() | second.keys() if first.get(key) != second.get(key)
+        )
         holds = not different and "error" not in first
         num_different += not holds
         print(f"{'same     ' if holds else 'DIFFERENT'}  {name}: {', '.join(sorted(first))}")
         for key in different or (["error"] if not holds else []):
             for place, old, new in differences(first.get(key), second.get(key), key):
-                print(f"    {place}: before {str(old)[:2000]}\n    {place}: after  {str(new)[:2000]}")
+                print(
+                    f"    {place}: before {str(old)[:2000]}\n    {place}: after  {str(new)[:2000]}"
+                )
     print(f"{len(names) - num_different} of {len(names)} configurations are the same")
     return int(num_different > 0)
 
@@ -82,7 +110,11 @@ def differences(before: Any, after: Any, place: str) -> Iterator[tuple[str, Any,
             if before.get(key) != after.get(key):
                 yield from differences(before.get(key), after.get(key), f"{place}.{key}")
     elif isinstance(before, list) and isinstance(after, list):
-        yield place, [each for each in before if each not in after], [each for each in after if each not in before]
+        yield (
+            place,
+            [each for each in before if each not in after],
+            [each for each in after if each not in before],
+        )
     else:
         yield place, before, after
 
@@ -92,7 +124,8 @@ def configurations() -> Iterator[str]:
     for workers in (1, 2):
         for family in FAMILIES:
             for precision in ("fp32", "bf16"):
-                for stage in range(int(precision == "bf16"), 4):  # the spec refuses bf16 under stage 0
+                # the spec refuses bf16 under stage 0
+                for stage in range(int(precision == "bf16"), 4):
                     yield f"{family} {precision} zero{stage} workers{workers}"
     yield from ("muon", "killed and resumed", "forked", "sweep of three trials", "keys")
 
@@ -105,14 +138,22 @@ def write_specs(folder: Path) -> None:
     folder.mkdir(parents=True)
     for family in FAMILIES:
         spec = smallest(family).to_dict()
-        spec |= {"name": family, "evaluation": {"every": 3, "samples": 2}, "checkpoint": {"every": 3}}
+        spec |= {
+            "name": family,
+            "evaluation": {"every": 3, "samples": 2},
+            "checkpoint": {"every": 3},
+        }
         spec["training"] = {**spec["training"], "steps": 6}
         (folder / f"{family}.json").write_text(json.dumps(spec))
     sweep = {
-        "name": "sweep", "base": "dit.json", "search": {"kind": "grid"}, "scheduler": {"kind": "none"},
+        "name": "sweep",
+        "base": "dit.json",
+        "search": {"kind": "grid"},
+        "scheduler": {"kind": "none"},
         "space": {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-3, 1e-4]}},
-        "metric": "eval/velocity", "mode": "min",
-    }  # fmt: skip
+        "metric": "eval/velocity",
+        "mode": "min",
+    }
     (folder / "sweep.json").write_text(json.dumps(sweep))
 
 
@@ -126,27 +167,44 @@ class Side:
         """Run every configuration; their digests by name."""
         self._folder.mkdir()
         job, out = self._folder / "job.json", self._folder / "digests.jsonl"
-        job.write_text(json.dumps({"names": self._names, "specs": str(self._specs), "out": str(out)}))
+        job.write_text(
+            json.dumps({"names": self._names, "specs": str(self._specs), "out": str(out)})
+        )
         environment = {
-            **os.environ, "DITLAB_HOME": str(self._folder / "home"), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(str(self._root / name) for name in ("platform", "models")),
-            "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1",
-        }  # fmt: skip
+            **os.environ,
+            "DITLAB_HOME": str(self._folder / "home"),
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(
+                str(self._root / name) for name in ("platform", "models")
+            ),
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         begun = time.monotonic()
         with (self._folder / "log").open("w") as log:
             command = [sys.executable, __file__, "--side", str(job)]
-            subprocess.run(command, env=environment, cwd=self._folder, stdout=log, stderr=log, check=False)
+            subprocess.run(
+                command, env=environment, cwd=self._folder, stdout=log, stderr=log, check=False
+            )
         print(f"{self._root.name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
         if not out.exists():
             sys.exit(f"no configuration ran: {(self._folder / 'log').read_text()[-3000:]}")
-        return {row["name"]: row["digests"] for row in map(json.loads, out.read_text().splitlines())}
+        return {
+            row["name"]: row["digests"] for row in map(json.loads, out.read_text().splitlines())
+        }
 
 
 def run_side(job: Path) -> int:
-    """Run configurations in this process, whose PYTHONPATH names the side's sources, and append a line for each."""
+    """Run configurations in this process, whose PYTHONPATH names the side's sources, and append a
+    line for each.
+    """
     own = os.environ["PYTHONPATH"].split(os.pathsep)
-    # Add-ons are found on the whole path: without those of a checkout that is installed to be edited.
-    sys.path[:] = [place for place in sys.path if place in own or not Path(place, "ditlab_addons").is_dir()]
+    # Add-ons are found on the whole path: without those of a checkout that is installed to be
+    # edited.
+    sys.path[:] = [
+        place for place in sys.path if place in own or not Path(place, "ditlab_addons").is_dir()
+    ]
     import torch
 
     torch.set_num_threads(1)
@@ -155,7 +213,8 @@ def run_side(job: Path) -> int:
     for name in task["names"]:
         try:
             digests = run_configuration(name, specs)
-        except BaseException as error:  # a side that fails is a difference, the others are still compared
+        # a side that fails is a difference, the others are still compared
+        except BaseException as error:
             digests = {"error": f"{type(error).__name__}: {error}"}
         with Path(task["out"]).open("a") as out:
             out.write(json.dumps({"name": name, "digests": digests}) + "\n")
@@ -172,7 +231,16 @@ def run_configuration(name: str, specs: Path) -> dict[str, Any]:
     if name == "forked":
         parent = train(dit, "--local", "--set", "name=parent")
         return run_digests(
-            train(dit, "--local", "--set", "name=fork", "--set", "training.steps=9", "--from", f"{parent['run_id']}@3")
+            train(
+                dit,
+                "--local",
+                "--set",
+                "name=fork",
+                "--set",
+                "training.steps=9",
+                "--from",
+                f"{parent['run_id']}@3",
+            )
         )
     if name == "killed and resumed":
         digests = run_digests(killed_and_resumed(dit))
@@ -182,9 +250,17 @@ def run_configuration(name: str, specs: Path) -> dict[str, Any]:
         return sweep_digests(command("tune", str(specs / "sweep.json")))
     family, precision, stage, workers = name.split()
     flags = [] if workers == "workers2" else ["--local"]
-    changes = [f"training.precision={precision}", f"engine.zero.stage={stage[-1]}", f"resources.workers={workers[-1]}"]
+    changes = [
+        f"training.precision={precision}",
+        f"engine.zero.stage={stage[-1]}",
+        f"resources.workers={workers[-1]}",
+    ]
     changes.append(f"name={name.replace(' ', '-')}")
-    result = train(specs / f"{family}.json", *flags, *[word for change in changes for word in ("--set", change)])
+    result = train(
+        specs / f"{family}.json",
+        *flags,
+        *[word for change in changes for word in ("--set", change)],
+    )
     return run_digests(result)
 
 
@@ -194,11 +270,24 @@ def train(spec: Path, *flags: str) -> dict[str, Any]:
 
 def killed_and_resumed(spec: Path) -> dict[str, Any]:
     """Train in a process that is killed after its first checkpoint, and go on here."""
-    changes = ("--set", "name=killed", "--set", "training.steps=60", "--set", "checkpoint.every=20", "--local")
-    child = subprocess.Popen([sys.executable, "-m", "ditlab", "train", str(spec), "--no-figures", *changes])
+    changes = (
+        "--set",
+        "name=killed",
+        "--set",
+        "training.steps=60",
+        "--set",
+        "checkpoint.every=20",
+        "--local",
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "ditlab", "train", str(spec), "--no-figures", *changes]
+    )
     home, limit = Path(os.environ["DITLAB_HOME"]), time.monotonic() + 120
     while time.monotonic() < limit and child.poll() is None:
-        if any(newest_name(path) == "killed" for path in home.glob("train/*/checkpoints/*/manifest.json")):
+        if any(
+            newest_name(path) == "killed"
+            for path in home.glob("train/*/checkpoints/*/manifest.json")
+        ):
             break
         time.sleep(0.02)
     child.kill()
@@ -236,7 +325,9 @@ def run_digests(result: dict[str, Any]) -> dict[str, Any]:
     folder = Path(os.environ["DITLAB_HOME"], "train", result["run_id"])
     samples = Path(os.environ["DITLAB_HOME"]).parent / f"samples-{result['run_id']}"
     command("sample", result["run_id"], "--num", "2", "--seed", "5", "--out", str(samples))
-    pictures = sorted(path for path in samples.rglob("*") if path.suffix in (".png", ".txt", ".npy", ".bed"))
+    pictures = sorted(
+        path for path in samples.rglob("*") if path.suffix in (".png", ".txt", ".npy", ".bed")
+    )
     return {
         "status": [result["status"], result["step"]],
         "state": state_digest(Path(result["checkpoint"])),
@@ -247,10 +338,14 @@ def run_digests(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def sweep_digests(result: dict[str, Any]) -> dict[str, Any]:
-    """Digests of a sweep: the losses of its trials in order of their values, and the best one's values."""
+    """Digests of a sweep: the losses of its trials in order of their values, and the best one's
+    values.
+    """
     trials = sorted(result["trials"], key=lambda trial: json.dumps(trial["values"], sort_keys=True))
     runs = Path(os.environ["DITLAB_HOME"], "train")
-    found = {json.dumps(trial["values"]): text_digest(losses(runs / trial["run_id"])) for trial in trials}
+    found = {
+        json.dumps(trial["values"]): text_digest(losses(runs / trial["run_id"])) for trial in trials
+    }
     return {**found, "keys": shape(result), "exit code": result["exit code"]}
 
 
@@ -262,7 +357,9 @@ def losses(folder: Path) -> list[Any]:
             record = json.loads(line)
             if record["kind"] == "metrics":
                 rows += [
-                    [record["step"], *item] for item in record["values"].items() if not item[0].startswith(VARYING)
+                    [record["step"], *item]
+                    for item in record["values"].items()
+                    if not item[0].startswith(VARYING)
                 ]
     return sorted(rows)
 
@@ -278,7 +375,9 @@ def state_digest(checkpoint: Path) -> str:
             for key in opened.keys():  # noqa: SIM118  it is no mapping
                 tensor = opened.get_tensor(key).contiguous().flatten()
                 kind = str(tensor.dtype)
-                pieces.append(f"{key} {kind} {bytes_digest(tensor.view(torch.uint8).numpy().tobytes())}")
+                pieces.append(
+                    f"{key} {kind} {bytes_digest(tensor.view(torch.uint8).numpy().tobytes())}"
+                )
     return text_digest(sorted(pieces))
 
 
@@ -301,18 +400,29 @@ def keys_of_commands(specs: Path) -> dict[str, Any]:
     )
     run = first["run_id"]
     commands: dict[str, list[str]] = {
-        "sample": ["sample", run, "--num", "2", "--out", str(out / "sample")], "evaluate": ["evaluate", run],
+        "sample": ["sample", run, "--num", "2", "--out", str(out / "sample")],
+        "evaluate": ["evaluate", run],
         "compare": ["compare", run, second["run_id"], "--out", str(out / "compare")],
-        "params": ["params", dit], "plan": ["plan", dit], "validate": ["validate", dit], "show": ["show", dit],
+        "params": ["params", dit],
+        "plan": ["plan", dit],
+        "validate": ["validate", dit],
+        "show": ["show", dit],
         "figures": ["figures", run, "--out", str(out / "figures")],
         "export": ["export", run, "--out", str(out / "export")],
-        "report": ["report", run], "profile": ["profile", dit, "--out", str(out / "profile")],
-        "prove": ["prove", dit], "replay": ["replay", run, "--step", "4"], "verify": ["verify", run, "--steps", "1"],
-        "runs": ["runs"], "runs show": ["runs", "show", run], "runs rename": ["runs", "rename", run, "renamed"],
-        "runs sync": ["runs", "sync"], "data list": ["data", "list"], "doctor": ["doctor"],
+        "report": ["report", run],
+        "profile": ["profile", dit, "--out", str(out / "profile")],
+        "prove": ["prove", dit],
+        "replay": ["replay", run, "--step", "4"],
+        "verify": ["verify", run, "--steps", "1"],
+        "runs": ["runs"],
+        "runs show": ["runs", "show", run],
+        "runs rename": ["runs", "rename", run, "renamed"],
+        "runs sync": ["runs", "sync"],
+        "data list": ["data", "list"],
+        "doctor": ["doctor"],
         "tune --dry-run": ["tune", str(specs / "sweep.json"), "--dry-run"],
         "train --dry-run": ["train", dit, "--local", "--dry-run"],
-    }  # fmt: skip
+    }
     found: dict[str, Any] = {"train": shape(first)}
     for name, words in commands.items():
         try:
@@ -330,7 +440,9 @@ def keys_of_commands(specs: Path) -> dict[str, Any]:
 
 
 def shape(value: Any) -> Any:
-    """The keys of an object, recursively, and the types of what is not one; of a list, the shapes that occur in it."""
+    """The keys of an object, recursively, and the types of what is not one; of a list, the shapes
+    that occur in it.
+    """
     if isinstance(value, dict):
         return {plain_key(key): shape(each) for key, each in sorted(value.items())}
     if isinstance(value, list):
@@ -356,11 +468,17 @@ def worktree(commit: str) -> Iterator[Path]:
     """The sources of a commit, in a folder of their own for the length of the block."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, commit[:12].replace("/", "-"))
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", str(path), commit], cwd=CHECKOUT, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "--quiet", "--detach", str(path), commit],
+            cwd=CHECKOUT,
+            check=True,
+        )
         try:
             yield path
         finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(path)], cwd=CHECKOUT, check=True)
+            subprocess.run(
+                ["git", "worktree", "remove", "--force", str(path)], cwd=CHECKOUT, check=True
+            )
 
 
 if __name__ == "__main__":

@@ -16,10 +16,14 @@ def test_a_difference_is_named_and_fails(capsys):
     assert compare(["a", "b"], {"a": same, "b": same}, {"a": same, "b": other}) == 1
     assert "same       a: losses, state" in (out := capsys.readouterr().out)
     assert "DIFFERENT  b" in out and "losses: after  3" in out and "1 of 2" in out
-    keys = {"runs": {"run": ["str"], "step": "int"}}, {"runs": {"run": ["str", "NoneType"], "step": "int"}}
+    keys = (
+        {"runs": {"run": ["str"], "step": "int"}},
+        {"runs": {"run": ["str", "NoneType"], "step": "int"}},
+    )
     assert compare(["keys"], {"keys": keys[0]}, {"keys": keys[1]}) == 1
     assert "    runs.run: before []\n    runs.run: after  ['NoneType']" in capsys.readouterr().out
-    assert compare(["a"], {"a": {"error": "x"}}, {"a": {"error": "x"}}) == 1  # what fails on both sides proves nothing
+    # what fails on both sides proves nothing
+    assert compare(["a"], {"a": {"error": "x"}}, {"a": {"error": "x"}}) == 1
     assert compare(["a"], {}, {}) == 1
 
 
@@ -30,13 +34,18 @@ def test_losses_leave_out_what_measures_the_machine(tmp_path):
 
 
 def test_keys_are_compared_with_the_types_of_their_values():
-    assert shape({"a": [1, 2.0], "b": {"c": None}}) == {"a": ['"float"', '"int"'], "b": {"c": "NoneType"}}
+    assert shape({"a": [1, 2.0], "b": {"c": None}}) == {
+        "a": ['"float"', '"int"'],
+        "b": {"c": "NoneType"},
+    }
 
 
 @pytest.mark.slow
 def test_a_checkout_computes_what_its_commit_does():
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "HEAD", "--after", "HEAD", "--all", "--only", "muon"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr

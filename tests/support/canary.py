@@ -1,4 +1,6 @@
-"""Files that betray whoever executes them: what a careless loader unpickles or constructs makes a folder."""
+"""Files that betray whoever executes them: what a careless loader unpickles or constructs makes a
+folder.
+"""
 
 import io
 import os

@@ -19,7 +19,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 NARROW, WIDE = 400, 1280
 """Widths in pixels: a telephone, a laptop."""
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
-"""axe-core's rules: contrast, alternative texts, names of controls, languages, headings (WCAG 2.1, levels A and AA)."""
+"""axe-core's rules: contrast, alternative texts, names of controls, languages, headings (WCAG 2.1,
+levels A and AA).
+"""
 
 Theme = Literal["light", "dark"]
 THEMES: tuple[Theme, ...] = ("light", "dark")
@@ -43,13 +45,15 @@ def chromium() -> Iterator[Browser]:
     found = find_chromium()
     if found is None:
         raise RuntimeError(
-            "no Chromium, or no playwright to steer it: install Debian's package `chromium` or set CHROMIUM, and "
-            f"`pip install '.[browser]'`; looked for {NAMES}"
+            "no Chromium, or no playwright to steer it: install Debian's package `chromium` or "
+            f"set CHROMIUM, and `pip install '.[browser]'`; looked for {NAMES}"
         )
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-gpu"]
+        )
         try:
             yield browser
         finally:
@@ -69,7 +73,9 @@ class Visit:
         self.page.on("pageerror", lambda error: self.faults.append(f"exception: {error}"))
         self.page.on("request", self._on_request)
         self.page.on("response", self._on_response)
-        self.page.on("requestfailed", lambda request: self.faults.append(f"no answer: {request.url[:200]}"))
+        self.page.on(
+            "requestfailed", lambda request: self.faults.append(f"no answer: {request.url[:200]}")
+        )
 
     def save(self, path: Path, whole: bool = False) -> Path:
         """Save a picture of the window, or of the whole page, and return its path."""
@@ -89,8 +95,12 @@ class Visit:
         ]
 
     def too_wide(self) -> list[str]:
-        """Elements that make the page scroll sideways; those inside a box with a scroll bar of its own do not."""
-        excess = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        """Elements that make the page scroll sideways; those inside a box with a scroll bar of its
+        own do not.
+        """
+        excess = self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
         if excess <= 0:
             return []
         wide = self.page.evaluate(
@@ -121,10 +131,19 @@ class Visit:
 
 @contextmanager
 def visit(
-    browser: Browser, address: str, width: int = WIDE, theme: Theme = "light", height: int = 900, script: str = ""
+    browser: Browser,
+    address: str,
+    width: int = WIDE,
+    theme: Theme = "light",
+    height: int = 900,
+    script: str = "",
 ) -> Iterator[Visit]:
-    """Open an address, http:// or file://, and wait until it is loaded; `script` runs before those of the page."""
-    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme, locale="en-GB")
+    """Open an address, http:// or file://, and wait until it is loaded; `script` runs before those
+    of the page.
+    """
+    context = browser.new_context(
+        viewport={"width": width, "height": height}, color_scheme=theme, locale="en-GB"
+    )
     try:
         if script:
             context.add_init_script(script)
@@ -141,7 +160,9 @@ def faults_of(browser: Browser, address: str) -> list[str]:
     for theme in THEMES:
         with visit(browser, address, WIDE, theme) as one:
             one.page.wait_for_timeout(SETTLING)
-            found += [f"{theme}, {WIDE} pixels: {fault}" for fault in one.too_wide() + one.inaccessible()]
+            found += [
+                f"{theme}, {WIDE} pixels: {fault}" for fault in one.too_wide() + one.inaccessible()
+            ]
             one.page.set_viewport_size({"width": NARROW, "height": 900})
             one.page.wait_for_timeout(SETTLING)
             found += [f"{theme}, {NARROW} pixels: {fault}" for fault in one.too_wide()]

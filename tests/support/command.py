@@ -31,11 +31,20 @@ class Said:
         return last
 
 
-def run_process(*arguments: str | Path, home: Path, cwd: Path | None = None, **environment: str) -> Said:
+def run_process(
+    *arguments: str | Path, home: Path, cwd: Path | None = None, **environment: str
+) -> Said:
     """Run `python -m ditlab ARGUMENTS` in a process of its own: slow, for tests about processes."""
     command = [sys.executable, "-m", "ditlab", *map(str, arguments)]
-    variables: Mapping[str, str] = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1", **environment}
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=200, check=False)
+    variables: Mapping[str, str] = {
+        **os.environ,
+        "DITLAB_HOME": str(home),
+        "OMP_NUM_THREADS": "1",
+        **environment,
+    }
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=200, check=False
+    )
     if "--json" in arguments:
         check_result(arguments, done.stdout)
     return Said(done.returncode, done.stdout, done.stderr)
@@ -51,7 +60,9 @@ def run_here(capfd: Any, monkeypatch: Any, *arguments: object) -> Said:
 
 
 def run_inside(*arguments: object, home: Path, cwd: Path | None = None) -> Said:
-    """Run `ditlab ARGUMENTS` in this process, for fixtures that outlive a test; the environment is put back after."""
+    """Run `ditlab ARGUMENTS` in this process, for fixtures that outlive a test; the environment is
+    put back after.
+    """
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.dict(os.environ, {"DITLAB_HOME": str(home)}),

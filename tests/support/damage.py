@@ -1,4 +1,6 @@
-"""Damaged files: single bits flipped, and JSON whose keys or values are no longer what was written."""
+"""Damaged files: single bits flipped, and JSON whose keys or values are no longer what was
+written.
+"""
 
 import json
 import random
@@ -9,8 +11,24 @@ Place = tuple[Any, Any]
 """A mapping or list, and a key or index in it."""
 
 VALUES: tuple[Any, ...] = (
-    None, True, "", "12", "a text", -1, 0, 1.5, 10**30, -(10**30), 1e308, [], {}, [[]], "\ud800", "../x", "\x1b[31m",
-)  # fmt: skip
+    None,
+    True,
+    "",
+    "12",
+    "a text",
+    -1,
+    0,
+    1.5,
+    10**30,
+    -(10**30),
+    1e308,
+    [],
+    {},
+    [[]],
+    "\ud800",
+    "../x",
+    "\x1b[31m",
+)
 """Values put in the place of others."""
 TEXTS = ("NaN", "Infinity", "1e999", "9" * 5000, "[" * 100_000, '{"a":' * 2000)
 """Texts that are no values of JSON, or too large ones."""
@@ -27,7 +45,9 @@ def bit_flips(content: bytes, num: int, seed: int = 0) -> Iterator[bytes]:
 
 
 def mutations(content: bytes, num: int, seed: int = 0) -> Iterator[bytes]:
-    """Copies of a JSON file with a key misspelt, doubled or left out, or a value of another type, size or length."""
+    """Copies of a JSON file with a key misspelt, doubled or left out, or a value of another type,
+    size or length.
+    """
     draws = random.Random(seed)
     for _ in range(num):
         keys = json.loads(content)
@@ -36,7 +56,13 @@ def mutations(content: bytes, num: int, seed: int = 0) -> Iterator[bytes]:
 
 
 def _places(value: Any) -> Iterator[Place]:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, each in inside:
         yield value, key
         yield from _places(each)
@@ -50,7 +76,11 @@ def _another_value(keys: Any, parent: Any, key: Any, draws: random.Random) -> by
 def _another_number(keys: Any, parent: Any, key: Any, draws: random.Random) -> bytes:
     value = parent[key]
     is_number = isinstance(value, int | float)
-    parent[key] = draws.choice((value + 1, -value, value * 2, float(value), str(value))) if is_number else [value]
+    parent[key] = (
+        draws.choice((value + 1, -value, value * 2, float(value), str(value)))
+        if is_number
+        else [value]
+    )
     return json.dumps(keys).encode()
 
 
@@ -81,9 +111,16 @@ def _twice(keys: Any, parent: Any, key: Any, draws: random.Random) -> bytes:
         return _another_length(keys, parent, key, draws)
     first, second = draws.sample((json.dumps(parent[key]), json.dumps(draws.choice(VALUES))), 2)
     parent[key] = MARK
-    return json.dumps(keys).replace(json.dumps(MARK), f"{first}, {json.dumps(key)}: {second}").encode()
+    return (
+        json.dumps(keys).replace(json.dumps(MARK), f"{first}, {json.dumps(key)}: {second}").encode()
+    )
 
 
 _CHANGES: tuple[Callable[[Any, Any, Any, random.Random], bytes], ...] = (
-    _another_value, _another_number, _another_text, _another_length, _misspelt, _twice,
-)  # fmt: skip
+    _another_value,
+    _another_number,
+    _another_text,
+    _another_length,
+    _misspelt,
+    _twice,
+)

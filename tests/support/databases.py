@@ -1,6 +1,8 @@
-"""An MLflow database with all its tables, made once a session: MLflow takes 2 to 7 s for them in every new home.
+"""An MLflow database with all its tables, made once a session: MLflow takes 2 to 7 s for them in
+every new home.
 
-`tests/conftest.py` offers the fixture `mlflow_template` to all tests; `seed` puts a copy into a home.
+`tests/conftest.py` offers the fixture `mlflow_template` to all tests; `seed` puts a copy into a
+home.
 """
 
 import fcntl
@@ -39,22 +41,30 @@ def make_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def seed(home: Path, template: Path) -> Path:
-    """Give a home, made where it is missing, a copy of the template as its database; returns the home."""
+    """Give a home, made where it is missing, a copy of the template as its database; returns the
+    home.
+    """
     home.mkdir(parents=True, exist_ok=True)
     copy_template(template, Home(home).mlflow_database, Home(home))
     return home
 
 
 def copy_template(template: Path, path: Path, home: Home) -> None:
-    """Copy the template as a database of a home: its first experiment keeps its artifacts there, as MLflow makes it."""
+    """Copy the template as a database of a home: its first experiment keeps its artifacts there, as
+    MLflow makes it.
+    """
     shutil.copyfile(template, path)
     with closing(sqlite3.connect(path)) as mlflow_connection, mlflow_connection:
         location = str(home.artifacts / "0")
-        mlflow_connection.execute("UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", (location,))
+        mlflow_connection.execute(
+            "UPDATE experiments SET artifact_location = ? WHERE experiment_id = 0", (location,)
+        )
 
 
 def _make(template: Path, root: Path) -> None:
-    """A client's first connection to a home makes its database: the code that the tests are about."""
+    """A client's first connection to a home makes its database: the code that the tests are
+    about.
+    """
     home = Home(root).ensure()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mlflow_connection, "_make_database", REAL)

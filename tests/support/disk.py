@@ -22,7 +22,10 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Takes every byte that is left."""
-        descriptor, chunk = os.open(self.path / "filler", os.O_CREAT | os.O_WRONLY | os.O_APPEND), 1 << 20
+        descriptor, chunk = (
+            os.open(self.path / "filler", os.O_CREAT | os.O_WRONLY | os.O_APPEND),
+            1 << 20,
+        )
         try:
             while chunk:
                 try:

@@ -1,4 +1,6 @@
-"""Commands on the pages of the documentation: lines of shell blocks, with the reasons why some are not run."""
+"""Commands on the pages of the documentation: lines of shell blocks, with the reasons why some are
+not run.
+"""
 
 import re
 import shlex
@@ -10,9 +12,32 @@ CHECKOUT = Path(__file__).parents[2]
 SHELLS = ("", "sh", "bash", "console", "shell")
 """Languages of blocks that hold commands."""
 PROGRAMS = (
-    "ditlab", "python", "make", "pip", "ray", "kubectl", "helm", "docker", "sbatch", "scancel", "tail", "openssl",
-    "umask", "printf", "export", "set", "eval", ".", "pytest", "ruff", "mypy", "lint-imports", "curl", "git", "mkdir",
-)  # fmt: skip
+    "ditlab",
+    "python",
+    "make",
+    "pip",
+    "ray",
+    "kubectl",
+    "helm",
+    "docker",
+    "sbatch",
+    "scancel",
+    "tail",
+    "openssl",
+    "umask",
+    "printf",
+    "export",
+    "set",
+    "eval",
+    ".",
+    "pytest",
+    "ruff",
+    "mypy",
+    "lint-imports",
+    "curl",
+    "git",
+    "mkdir",
+)
 """First words of lines that are commands; other lines of such blocks are output."""
 NEVER_RUN = {
     "ditlab ui": "a server that runs until it is stopped",
@@ -39,7 +64,9 @@ FOLLOWED = {
     "README.md": (DEMO,),
     "docs/ways.md": (DEMO, DIT, UNET),
 }
-"""Pages whose commands a test runs from start to end, and the trainings that a reader has made before."""
+"""Pages whose commands a test runs from start to end, and the trainings that a reader has made
+before.
+"""
 _PAGE_NOTE = re.compile(r"^<!-- not run on this page: (.*?) -->$", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^>]*?) -->\n+)?"
@@ -79,7 +106,9 @@ def documented_commands(page: Path) -> Iterator[DocumentedCommand]:
         reason = block["reason"] or (whole[1] if whole else None)
         for line in command_lines(block["body"] or block["indented"]):
             why = reason or NEVER_RUN.get(" ".join(line.split()[:2]))
-            yield DocumentedCommand(str(page.relative_to(CHECKOUT)), line, " ".join(why.split()) if why else None)
+            yield DocumentedCommand(
+                str(page.relative_to(CHECKOUT)), line, " ".join(why.split()) if why else None
+            )
 
 
 def command_lines(block: str) -> Iterator[str]:
@@ -131,7 +160,9 @@ _VARYING = {
     r"training loss [\d.]+": "training loss X",  # rounding differs by machine, and grows
     r"\S*/?(?:ditlab|python\S* -m ditlab) (?=ui|sample)": "ditlab ",  # where the command lies
 }
-"""Patterns of what differs from one run to the next in shown output, and what stands in its place."""
+"""Patterns of what differs from one run to the next in shown output, and what stands in its
+place.
+"""
 
 
 def masked(output: str) -> str:

@@ -1,4 +1,6 @@
-"""Processes forked from one that has imported torch, MLflow and DiTLab: a fresh interpreter takes seconds for them."""
+"""Processes forked from one that has imported torch, MLflow and DiTLab: a fresh interpreter takes
+seconds for them.
+"""
 
 import os
 import sys
@@ -9,14 +11,20 @@ from support.trainings.groups import warm_processes
 
 
 class Forked:
-    """Python code that runs as a process, with what tests use of `subprocess.Popen`: text pipes, `kill`, `wait`."""
+    """Python code that runs as a process, with what tests use of `subprocess.Popen`: text pipes,
+    `kill`, `wait`.
+    """
 
     def __init__(self, code: str, *arguments: str) -> None:
         """Start it, with `sys.argv[1:]` and the environment of this process as it is now."""
         context = warm_processes()
-        (their_in, to_it), (from_it, their_out), (errors, their_err) = (context.Pipe(duplex=False) for _ in range(3))
+        (their_in, to_it), (from_it, their_out), (errors, their_err) = (
+            context.Pipe(duplex=False) for _ in range(3)
+        )
         theirs = (their_in, their_out, their_err)
-        self._process = context.Process(target=_run, args=(code, arguments, dict(os.environ), *theirs), daemon=True)
+        self._process = context.Process(
+            target=_run, args=(code, arguments, dict(os.environ), *theirs), daemon=True
+        )
         self._process.start()
         for end in theirs:
             end.close()
@@ -49,9 +57,13 @@ def _taken(end: Connection) -> int:
 
 
 def _run(
-    code: str, arguments: tuple[str, ...], environment: Mapping[str, str], source: Connection, out: Connection,
+    code: str,
+    arguments: tuple[str, ...],
+    environment: Mapping[str, str],
+    source: Connection,
+    out: Connection,
     errors: Connection,
-) -> None:  # fmt: skip
+) -> None:
     for end, number in ((source, 0), (out, 1), (errors, 2)):
         os.dup2(end.fileno(), number)
         end.close()

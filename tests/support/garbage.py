@@ -9,10 +9,11 @@ _MOST = 20_000
 
 
 def exempt_imports() -> None:
-    """Exempt all objects from collection where many were made since the last call and are still there.
+    """Exempt all objects from collection where many were made since the last call and are still
+    there.
 
-    Each engine that is closed collects garbage, and to look through all that torch and DeepSpeed import takes three
-    times as long as a tiny training.
+    Each engine that is closed collects garbage, and to look through all that torch and DeepSpeed
+    import takes three times as long as a tiny training.
     """
     if len(gc.get_objects()) > _MOST:
         gc.collect()
@@ -21,7 +22,9 @@ def exempt_imports() -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Collect no garbage inside, where much is imported, and exempt what was imported from later collections."""
+    """Collect no garbage inside, where much is imported, and exempt what was imported from later
+    collections.
+    """
     gc.disable()
     try:
         yield

@@ -7,7 +7,9 @@ from ditlab.home import Home
 
 
 def settled(root: Path) -> Home:
-    """Make a copied home one of its own, without MLflow's database: a command that needs one makes it."""
+    """Make a copied home one of its own, without MLflow's database: a command that needs one makes
+    it.
+    """
     home = Home(Path(root))
     for path in home.root.glob("mlflow.db*"):
         path.unlink()

@@ -1,4 +1,6 @@
-"""Runs made of records, without training: a spec, a journal, pictures and checkpoints, of any family."""
+"""Runs made of records, without training: a spec, a journal, pictures and checkpoints, of any
+family.
+"""
 
 import json
 import math
@@ -36,7 +38,9 @@ class JournaledRun:
         self.spec = family_spec(place)
         self.home = Home(home)
         name, family = facts.pop("name", self.spec.name), self.spec.model.family
-        self.folder: RunFolder = create_run(self.home, name, family=family, spec_hash="", total_steps=40, **facts)
+        self.folder: RunFolder = create_run(
+            self.home, name, family=family, spec_hash="", total_steps=40, **facts
+        )
         self.folder.spec.write_bytes(encode_recorded(self.spec.to_dict()))
         self.folder.media.mkdir()
         self.time, self.lines = BEGIN, list[bytes]()
@@ -54,25 +58,49 @@ class JournaledRun:
 
     def start(self, **params: str) -> None:
         """Start or resume it; the first start logs parameters and data."""
-        facts = {"run_id": self.folder.run_id, "name": self.spec.name, "experiment": "x", "family": "x"}
+        facts = {
+            "run_id": self.folder.run_id,
+            "name": self.spec.name,
+            "experiment": "x",
+            "family": "x",
+        }
         is_first = not self.lines
         self.add("start", 3000, **facts)
         if is_first:
-            counts = {"parameters.blocks": "900", "parameters.head": "100", "parameters.total": "1000"}
+            counts = {
+                "parameters.blocks": "900",
+                "parameters.head": "100",
+                "parameters.total": "1000",
+            }
             self.add("params", values={**flatten(self.spec.to_dict()), **counts, **params})
             sizes = {"train": 1617, "held_out": 180}
-            self.add("dataset", name="digits", fingerprint="7f0a9e", source="digits", counts=sizes, context="training")
+            self.add(
+                "dataset",
+                name="digits",
+                fingerprint="7f0a9e",
+                source="digits",
+                counts=sizes,
+                context="training",
+            )
 
     def train(self, steps: Sequence[int], bad: Sequence[int] = ()) -> None:
         """Log the metrics of steps; those in `bad` have a loss of NaN."""
         for step in steps:
             value: Any = 2 / math.sqrt(step)
             values = {f"train/{name}": value for name in self.components}
-            values |= {"train/loss": "NaN" if step in bad else value, "train/grad_norm": 1.0, "train/lr": 1e-3}
-            self.add("metrics", STEP, step=step, values={**values, "train/samples_per_second": 1280.0})
+            values |= {
+                "train/loss": "NaN" if step in bad else value,
+                "train/grad_norm": 1.0,
+                "train/lr": 1e-3,
+            }
+            self.add(
+                "metrics", STEP, step=step, values={**values, "train/samples_per_second": 1280.0}
+            )
 
     def evaluate(self, step: int, text: str = "", **metrics: float) -> None:
-        """Log held-out metrics of a step, and samples: a small picture, and a text beside it for a language model."""
+        """Log held-out metrics of a step, and samples: a small picture, and a text beside it for a
+        language model.
+        """
         picture = self.folder.media / f"samples-{step:08d}.png"
         Image.new("RGB", (24, 16), (step % 256, 90, 160)).save(picture)
         if text:
@@ -97,7 +125,9 @@ class JournaledRun:
         return self.folder
 
 
-def finished_run(home: Path, place: str = "digits/dit.yaml", text: str = "", **facts: Any) -> RunFolder:
+def finished_run(
+    home: Path, place: str = "digits/dit.yaml", text: str = "", **facts: Any
+) -> RunFolder:
     """A run of 40 steps with three evaluations that has finished."""
     run = JournaledRun(home, place, **facts)
     run.start()

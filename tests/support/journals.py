@@ -15,5 +15,10 @@ def read_records(path: Path) -> list[JournalRecord]:
 def log_dataset(tracker: RunTracker, fingerprint: str, counts: Mapping[str, int]) -> None:
     """Log digits as the data of a run, as its reporter does."""
     tracker.journal.append(
-        "dataset", name="digits", fingerprint=fingerprint, source="sklearn", counts=dict(counts), context="training"
+        "dataset",
+        name="digits",
+        fingerprint=fingerprint,
+        source="sklearn",
+        counts=dict(counts),
+        context="training",
     )

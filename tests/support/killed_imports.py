@@ -1,4 +1,6 @@
-"""An import of photographs in a process of its own, to be killed: blocks of one or two images, about 0.1 s each."""
+"""An import of photographs in a process of its own, to be killed: blocks of one or two images,
+about 0.1 s each.
+"""
 
 import json
 import os
@@ -50,7 +52,9 @@ def unbroken(source: Path, out: Path) -> BucketedStore:
     """Import in this process, without interruption."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(import_blocks, "LEAST_BYTES", BLOCK_BYTES)
-        (imported,) = import_data("images", ImagesOptions(source=source, processes=1, **OPTIONS), out)
+        (imported,) = import_data(
+            "images", ImagesOptions(source=source, processes=1, **OPTIONS), out
+        )
     assert isinstance(imported.store, BucketedStore)
     return imported.store
 
@@ -64,16 +68,31 @@ class KilledImport:
         script.write_text(_CODE)  # a file: processes that are spawned import it
         options = OPTIONS | ({} if address else {"processes": 2})
         # relative to a folder that no process of the cluster works in
-        arguments = [os.path.relpath(source, folder), "stores", address, str(BLOCK_BYTES), json.dumps(options)]
+        arguments = [
+            os.path.relpath(source, folder),
+            "stores",
+            address,
+            str(BLOCK_BYTES),
+            json.dumps(options),
+        ]
         self._command = [sys.executable, str(script), *arguments]
 
     def start(self, **environment: str) -> "subprocess.Popen[str]":
         """Start the import in a group of processes of its own."""
-        settings: Mapping[str, str] = {**os.environ, **self._environment, "DITLAB_HOME": str(self.folder / "home")}
+        settings: Mapping[str, str] = {
+            **os.environ,
+            **self._environment,
+            "DITLAB_HOME": str(self.folder / "home"),
+        }
         return subprocess.Popen(
-            self._command, env={**settings, **environment}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            start_new_session=True, cwd=self.folder,
-        )  # fmt: skip
+            self._command,
+            env={**settings, **environment},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            cwd=self.folder,
+        )
 
     def receipts(self) -> int:
         """Return the number of blocks that are done."""
@@ -86,7 +105,9 @@ class KilledImport:
             time.sleep(0.02)
 
     def check_end(self, expected: BucketedStore) -> None:
-        """Start it once more, and check that it ends in the store of an import that nothing interrupts."""
+        """Start it once more, and check that it ends in the store of an import that nothing
+        interrupts.
+        """
         running = self.start()
         out, log = running.communicate(timeout=300)
         assert running.returncode == 0, log

@@ -15,10 +15,13 @@ def open_training_run(text: str, home: Home, warn: Callable[[str], None]) -> Ope
 
 
 def file_states(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return the time of change and the hash of every file below a folder, and the time of every folder."""
+    """Return the time of change and the hash of every file below a folder, and the time of every
+    folder.
+    """
     return {
         str(path.relative_to(folder)): (
-            path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "",
         )
         for path in [folder, *sorted(folder.rglob("*"))]
-    }  # fmt: skip
+    }

@@ -1,4 +1,6 @@
-"""How much memory a step takes at its peak, above what was there before: measured in its own process (Linux)."""
+"""How much memory a step takes at its peak, above what was there before: measured in its own
+process (Linux).
+"""
 
 import multiprocessing
 import os
@@ -8,14 +10,16 @@ from pathlib import Path
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 THRESHOLD = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-"""Blocks of 64 KiB and more are given back when they are freed. By default glibc soon keeps larger ones too, and a step
-that was warmed up finds what it needs in them, unmeasured."""
+"""Blocks of 64 KiB and more are given back when they are freed. By default glibc soon keeps larger
+ones too, and a step that was warmed up finds what it needs in them, unmeasured."""
 
 
 def peak_bytes(prepare: Callable[[], Callable[[], None]]) -> int:
-    """`prepare()`, in a fresh process, gives the step. Resident bytes at the step's peak, less those before it.
+    """`prepare()`, in a fresh process, gives the step. Resident bytes at the step's peak, less
+    those before it.
 
-    Whatever allocates them counts: tensors, autograd's saved ones, buffers of kernels. `prepare` is imported by name.
+    Whatever allocates them counts: tensors, autograd's saved ones, buffers of kernels. `prepare` is
+    imported by name.
     """
     with _environment(THRESHOLD), multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_measure, (prepare,))
@@ -23,7 +27,9 @@ def peak_bytes(prepare: Callable[[], Callable[[], None]]) -> int:
 
 @contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Variables that processes started within inherit: glibc reads its own at a process's start alone."""
+    """Variables that processes started within inherit: glibc reads its own at a process's start
+    alone.
+    """
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -2,7 +2,19 @@
 
 from html.parser import HTMLParser
 
-FORBIDDEN = {"script", "style", "link", "iframe", "object", "embed", "form", "meta", "base", "video", "audio"}
+FORBIDDEN = {
+    "script",
+    "style",
+    "link",
+    "iframe",
+    "object",
+    "embed",
+    "form",
+    "meta",
+    "base",
+    "video",
+    "audio",
+}
 VOID = {"img", "br"}
 
 

@@ -1,4 +1,6 @@
-"""Faults of a server on command: an HTTP proxy on loopback that delays, refuses, cuts or swallows."""
+"""Faults of a server on command: an HTTP proxy on loopback that delays, refuses, cuts or
+swallows.
+"""
 
 import http.client
 import threading
@@ -10,7 +12,9 @@ Fault = Literal["none", "500", "drop", "swallow", "hang"]
 
 
 class Proxy:
-    """A proxy, used as a context manager. `drop` cuts the connection; `swallow` does so after the server's answer."""
+    """A proxy, used as a context manager. `drop` cuts the connection; `swallow` does so after the
+    server's answer.
+    """
 
     def __init__(self, target: str, port: int = 0) -> None:
         """`port`: where to listen on loopback; 0 for any free port."""
@@ -23,7 +27,9 @@ class Proxy:
         self.num_faulty = 0
         """Number of requests that met a fault."""
         self.released = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), type("Bound", (_Handler,), {"proxy": self}))
+        self._server = ThreadingHTTPServer(
+            ("127.0.0.1", port), type("Bound", (_Handler,), {"proxy": self})
+        )
         self.uri = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> "Proxy":

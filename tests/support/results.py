@@ -17,9 +17,13 @@ from ditlab.cli.output_types import result_type, result_types
 
 @cache
 def strict_type(command: str) -> TypeAdapter[Any]:
-    """Type of what a command prints, without a key too many; `data import` for each kind of data."""
+    """Type of what a command prints, without a key too many; `data import` for each kind of
+    data.
+    """
     known = result_type("data import" if command.startswith("data import ") else command)
-    return TypeAdapter(known, config=ConfigDict(extra="forbid", use_attribute_docstrings=True, strict=True))
+    return TypeAdapter(
+        known, config=ConfigDict(extra="forbid", use_attribute_docstrings=True, strict=True)
+    )
 
 
 def check_result(arguments: Sequence[object], out: str) -> None:
@@ -32,7 +36,9 @@ def check_result(arguments: Sequence[object], out: str) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def results_are_typed() -> Iterator[None]:
-    """What a command prints under `--json` has the keys and types that `ditlab schema --result` says."""
+    """What a command prints under `--json` has the keys and types that `ditlab schema --result`
+    says.
+    """
     emit = output.emit
 
     def checked(result: Mapping[str, Any], as_json: bool, files: Iterable[Path] = ()) -> None:
@@ -44,8 +50,14 @@ def results_are_typed() -> Iterator[None]:
             try:
                 strict_type(command).validate_json(json.dumps(output.finite(result)))
             except ValidationError as error:
-                found = [f"{each['loc']}: {each['type']}" for each in error.errors() if each["loc"][0] != "ErrorOutput"]
-                raise AssertionError(f"no results.py says what `{command} --json` prints: {found}") from None
+                found = [
+                    f"{each['loc']}: {each['type']}"
+                    for each in error.errors()
+                    if each["loc"][0] != "ErrorOutput"
+                ]
+                raise AssertionError(
+                    f"no results.py says what `{command} --json` prints: {found}"
+                ) from None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(output, "emit", checked)

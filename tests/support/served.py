@@ -1,4 +1,6 @@
-"""`ditlab ui`, and `mlflow server` with accounts, in processes of their own, and requests to them by plain HTTP."""
+"""`ditlab ui`, and `mlflow server` with accounts, in processes of their own, and requests to them
+by plain HTTP.
+"""
 
 import base64
 import json
@@ -32,12 +34,19 @@ class Served:
     def __init__(self, url: str, pid: int, page: str) -> None:
         self.url, self.pid, self.page = url, pid, page
 
-    def status(self, path: str, login: str | None = None, method: str = "GET", **headers: str) -> int:
+    def status(
+        self, path: str, login: str | None = None, method: str = "GET", **headers: str
+    ) -> int:
         """HTTP status of a request for a page; `login` is `name:password`."""
         return self.ask(path, login, method=method, **headers)[0]
 
     def ask(
-        self, path: str, login: str | None = None, body: bytes | None = None, method: str | None = None, **headers: str
+        self,
+        path: str,
+        login: str | None = None,
+        body: bytes | None = None,
+        method: str | None = None,
+        **headers: str,
     ) -> tuple[int, bytes]:
         """HTTP status and content of the answer to a request."""
         if login:
@@ -53,22 +62,41 @@ class Served:
     def command_lines(self) -> str:
         """Command lines of all its processes, as `ps` shows them to every user."""
         process = psutil.Process(self.pid)
-        return "\n".join(" ".join(one.cmdline()) for one in [process, *process.children(recursive=True)])
+        return "\n".join(
+            " ".join(one.cmdline()) for one in [process, *process.children(recursive=True)]
+        )
 
 
 @contextmanager
 def served(
-    home: Path, *options: str, log: Path | None = None, end: signal.Signals = signal.SIGTERM, **environment: str
+    home: Path,
+    *options: str,
+    log: Path | None = None,
+    end: signal.Signals = signal.SIGTERM,
+    **environment: str,
 ) -> Iterator[Served]:
-    """Run `ditlab ui OPTIONS` on a free port, and end it by the signal `end`, after which its exit code must be 0.
+    """Run `ditlab ui OPTIONS` on a free port, and end it by the signal `end`, after which its exit
+    code must be 0.
 
-    `log` gets its standard error; without it, a file beside the home does. A failure is raised with that log.
+    `log` gets its standard error; without it, a file beside the home does. A failure is raised with
+    that log.
     """
     log = log or home.with_name(f"{home.name}.log")
-    command = [sys.executable, "-m", "ditlab", "ui", "--port", str(free_ports(1)[0]), "--json", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "ditlab",
+        "ui",
+        "--port",
+        str(free_ports(1)[0]),
+        "--json",
+        *options,
+    ]
     variables = {**os.environ, "DITLAB_HOME": str(home), **environment}
     with log.open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=variables, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, env=variables, text=True
+        )
     assert process.stdout
     try:
         line = process.stdout.readline()
@@ -88,7 +116,9 @@ def served(
 
 @contextmanager
 def guarded(home: Path, log: Path, account: Mapping[str, str]) -> Iterator[Served]:
-    """Run MLflow's own server with accounts, as docs/security.md does; its administrator's are `account`'s."""
+    """Run MLflow's own server with accounts, as docs/security.md does; its administrator's are
+    `account`'s.
+    """
     home.mkdir(parents=True, exist_ok=True)
     settings = home / "access.ini"
     settings.write_text(
@@ -97,9 +127,21 @@ def guarded(home: Path, log: Path, account: Mapping[str, str]) -> Iterator[Serve
     )
     port = free_ports(1)[0]
     command = [
-        sys.executable, "-m", "mlflow", "server", "--app-name", "basic-auth", "--port", str(port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{home}/mlflow.db", "--artifacts-destination", str(home / "artifacts"),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--app-name",
+        "basic-auth",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{home}/mlflow.db",
+        "--artifacts-destination",
+        str(home / "artifacts"),
+    ]
     variables = {
         **os.environ,
         "MLFLOW_AUTH_CONFIG_PATH": str(settings),

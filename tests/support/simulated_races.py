@@ -13,16 +13,20 @@ PERSISTENCE = 0.8
 def expected_values(race: Race, effect: float, correlation: float) -> np.ndarray:
     """Return the arms' curves at rungs, (num_rungs, num_arms), of which the lowest is best.
 
-    Arm 0 is ahead of every other, at the last rung by `effect` standard deviations of the difference of a pair whose
-    values deviate by 1 and with `correlation`, and earlier by less.
+    Arm 0 is ahead of every other, at the last rung by `effect` standard deviations of the
+    difference of a pair whose values deviate by 1 and with `correlation`, and earlier by less.
     """
     progress = (np.array(race.rules.rungs) / race.rules.rungs[-1])[:, None]
     is_behind = np.arange(len(race.arms)) > 0
-    curves: np.ndarray = 10 * progress**-0.3 + is_behind * effect * np.sqrt(2 * (1 - correlation)) * progress**0.25
+    curves: np.ndarray = (
+        10 * progress**-0.3 + is_behind * effect * np.sqrt(2 * (1 - correlation)) * progress**0.25
+    )
     return curves
 
 
-def simulated_values(generator: np.random.Generator, race: Race, effect: float, correlation: float) -> np.ndarray:
+def simulated_values(
+    generator: np.random.Generator, race: Race, effect: float, correlation: float
+) -> np.ndarray:
     """Draw values of trials around `expected_values`, (num_rungs, num_seeds, num_arms)."""
     shape = len(race.rules.rungs), race.rules.max_seeds
     of_seed = persistent(generator.standard_normal((*shape, 1)))

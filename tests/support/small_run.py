@@ -1,4 +1,6 @@
-"""Fixtures of tests that run commands: a command runner, a small spec, one run that has finished."""
+"""Fixtures of tests that run commands: a command runner, a small spec, one run that has
+finished.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,7 +47,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    """The YAML of an experiment that trains in a second or two, without pictures of samples, which take longest."""
+    """The YAML of an experiment that trains in a second or two, without pictures of samples, which
+    take longest.
+    """
     path = tmp_path / "small.yaml"
     path.write_text(SMALL.replace("samples: 4", "samples: 0"), encoding="utf-8")
     return path
@@ -59,16 +63,22 @@ def ditlab(home: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 @pytest.fixture
 def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Write every picture of a figure as four black pixels, in tests of what lies beside it: drawing takes longest."""
+    """Write every picture of a figure as four black pixels, in tests of what lies beside it:
+    drawing takes longest.
+    """
     import ditlab.analysis.plot  # noqa: F401  it keeps the function that it imports
 
-    monkeypatch.setattr("ditlab.reports.rendering.render.to_image", lambda figure, *_: np.zeros((2, 2, 3), np.uint8))
+    monkeypatch.setattr(
+        "ditlab.reports.rendering.render.to_image", lambda figure, *_: np.zeros((2, 2, 3), np.uint8)
+    )
     monkeypatch.setattr("ditlab.reports.rendering.render.to_svg", lambda figure, *_: "<svg/>")
 
 
 @pytest.fixture
 def blank_canvases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every figure and write it as four black pixels, in tests of what a page says: layout takes longest."""
+    """Make every figure and write it as four black pixels, in tests of what a page says: layout
+    takes longest.
+    """
 
     from ditlab.reports.rendering import render
 
@@ -91,7 +101,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 @pytest.fixture
-def with_run(finished: Finished, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+def with_run(
+    finished: Finished, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Said]:
     """`with_run(*arguments)` in this process, in the home of the finished run."""
     monkeypatch.setenv("DITLAB_HOME", str(finished.home))
     return lambda *arguments: run_here(capfd, monkeypatch, *arguments)

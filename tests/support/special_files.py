@@ -17,7 +17,9 @@ KINDS = (
 
 
 def put(kind: str, path: Path) -> Path:
-    """Put a special file in the place of one, which is removed: a `device` is a link to an endless one."""
+    """Put a special file in the place of one, which is removed: a `device` is a link to an endless
+    one.
+    """
     remove(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     match kind:
@@ -33,7 +35,8 @@ def put(kind: str, path: Path) -> Path:
             path.mkdir()
         case "socket":
             here = os.open(path.parent, os.O_RDONLY)
-            try:  # a socket's path may have 107 bytes, so it is bound by way of the folder's descriptor
+            # a socket's path may have 107 bytes, so it is bound by way of the folder's descriptor
+            try:
                 with socket.socket(socket.AF_UNIX) as bound:
                     bound.bind(f"/proc/self/fd/{here}/{path.name}"[:107])
             finally:

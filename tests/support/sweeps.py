@@ -25,7 +25,13 @@ MACHINE = [{"CPU": 2.0, "GPU": 0.0}]
 
 def sweep_of(space: Mapping[str, Any] | None = None, **changes: Any) -> Sweep:
     """Four random draws of the learning rate of `tiny`, evaluated every second of its 6 steps."""
-    mapping = {"name": "rates", "base": BASE, "space": dict(space or LR), "metric": METRIC, "trials": 4}
+    mapping = {
+        "name": "rates",
+        "base": BASE,
+        "space": dict(space or LR),
+        "metric": METRIC,
+        "trials": 4,
+    }
     return build_sweep({**mapping, **changes}, "sweep.yaml")
 
 
@@ -56,11 +62,16 @@ def trial_run(
 ) -> RunFolder:
     """Write the record, spec and journal that a trial leaves; `curve` is its metric by step."""
     experiment = trial_experiment(sweep, trial)
-    folder = create_run(home, experiment.name, family=experiment.model.family, spec_hash="", run_id=trial.run_id)
+    folder = create_run(
+        home, experiment.name, family=experiment.model.family, spec_hash="", run_id=trial.run_id
+    )
     folder.spec.write_text(dump_yaml(experiment.to_dict()), encoding="utf-8")
     log(folder, {step: {sweep.metrics[0]: value} for step, value in curve.items()})
     step = max(curve, default=0)
-    update_record(folder, **{"status": status, "step": step, "total_steps": experiment.training.steps, **changes})
+    update_record(
+        folder,
+        **{"status": status, "step": step, "total_steps": experiment.training.steps, **changes},
+    )
     return folder
 
 
@@ -77,13 +88,16 @@ def small_sweep(**fields: Any) -> dict[str, Any]:
     return {
         "name": "swept",
         "base": {
-            **TINY, "name": "base", "evaluation": {"every": 2, "samples": 0, "limit": 64}, "checkpoint": {"every": None}
+            **TINY,
+            "name": "base",
+            "evaluation": {"every": 2, "samples": 0, "limit": 64},
+            "checkpoint": {"every": None},
         },
         "space": {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-3]}},
         "search": {"kind": "grid"},
         "metric": METRIC,
         **fields,
-    }  # fmt: skip
+    }
 
 
 def tracked_runs(home: Path, sweep_id: str) -> tuple[Any, dict[int, Any]]:

@@ -1,13 +1,15 @@
-"""Prints the files that a spec passes from the command to the first step, and a batch from the store to the journal.
+"""Prints the files that a spec passes from the command to the first step, and a batch from the
+store to the journal.
 
     python tests/traces/first_entries.py [--ray] [--json] [SPEC]
 
-A short training runs with a profile hook in every process that it starts. The way of a spec: in order, each file with
-a function that holds the spec (an argument is the experiment, or a record with it among its fields) until the first
-step begins. The way of a batch: each file with a function that is given the batch or what is computed of it (tensors,
-arrays, tables, metrics by name) during the steps. Base records (specs, the contract, errors, home: fields and checks,
-which everybody holds) are left out. The script also counts all first entries until the first step, and lists calls that
-go from a lower room into a higher one.
+A short training runs with a profile hook in every process that it starts. The way of a spec: in
+order, each file with a function that holds the spec (an argument is the experiment, or a record
+with it among its fields) until the first step begins. The way of a batch: each file with a function
+that is given the batch or what is computed of it (tensors, arrays, tables, metrics by name) during
+the steps. Base records (specs, the contract, errors, home: fields and checks, which everybody
+holds) are left out. The script also counts all first entries until the first step, and lists calls
+that go from a lower room into a higher one.
 """
 
 import argparse
@@ -24,27 +26,60 @@ CHECKOUT = Path(__file__).parents[2]
 SOURCES = (CHECKOUT / "platform" / "ditlab", CHECKOUT / "models" / "ditlab_models")
 SPEC = CHECKOUT / "experiments" / "digits" / "dit.yaml"
 SHORT = (
-    "training.steps=40", "schedule.warmup=0", "evaluation.every=null", "evaluation.samples=0", "checkpoint.every=null",
-    "batch.size=8", "batch.micro=8", "resources.workers=1", "tracking.system_metrics=false",
-    "tracking.report=false",  # the page at a run's end reads the files that the run left, its spec among them
-)  # fmt: skip
+    "training.steps=40",
+    "schedule.warmup=0",
+    "evaluation.every=null",
+    "evaluation.samples=0",
+    "checkpoint.every=null",
+    "batch.size=8",
+    "batch.micro=8",
+    "resources.workers=1",
+    "tracking.system_metrics=false",
+    # the page at a run's end reads the files that the run left, its spec among them
+    "tracking.report=false",
+)
 ROOMS = (
-    "cli", "api", "sweeps analysis", "cluster", "runs", "training", "quality", "inputs",
-    "engine data checkpoints tracking reports", "encoders weights", "spec", "receipts averages", "home", "storage",
+    "cli",
+    "api",
+    "sweeps analysis",
+    "cluster",
+    "runs",
+    "training",
+    "quality",
+    "inputs",
+    "engine data checkpoints tracking reports",
+    "encoders weights",
+    "spec",
+    "receipts averages",
+    "home",
+    "storage",
     "parts secrets errors numerics progress",
     "ditlab_models",
-)  # fmt: skip
+)
 """Top to bottom; rooms of one line do not call each other."""
-UPLOAD = ("ditlab/tracking/backend.py", "ditlab/tracking/mlflow_backend.py", "ditlab/tracking/upload.py")
+UPLOAD = (
+    "ditlab/tracking/backend.py",
+    "ditlab/tracking/mlflow_backend.py",
+    "ditlab/tracking/upload.py",
+)
 """Files of the thread that sends the journal to MLflow at a pace of its own."""
-BASE = ("ditlab/spec/", "ditlab/errors", "ditlab/home", "ditlab/secrets", "ditlab/__main__", "ditlab_models/contract")
+BASE = (
+    "ditlab/spec/",
+    "ditlab/errors",
+    "ditlab/home",
+    "ditlab/secrets",
+    "ditlab/__main__",
+    "ditlab_models/contract",
+)
 BASE_NAMES = ("spec.py", "model_spec.py")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("spec", nargs="?", type=Path, default=SPEC)
-    parser.add_argument("--ray", action="store_true", help="train on Ray, as `ditlab train` does; else --local")
+    parser.add_argument(
+        "--ray", action="store_true", help="train on Ray, as `ditlab train` does; else --local"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     arguments = parser.parse_args()
     found = trace(arguments.spec, arguments.ray)
@@ -61,17 +96,22 @@ def main() -> None:
 
 
 def trace(spec: Path = SPEC, ray: bool = False) -> dict[str, Any]:
-    """Return `spec` and `batch`, files in order of first entry; `all`, a number; `upward`, calls as `caller -> callee`;
-    `validations` of the spec by process."""
+    """Return `spec` and `batch`, files in order of first entry; `all`, a number; `upward`, calls as
+    `caller -> callee`; `validations` of the spec by process."""
     with tempfile.TemporaryDirectory() as folder:
         hooks = Path(folder, "hooks")
         hooks.mkdir()
-        (hooks / "sitecustomize.py").write_text((Path(__file__).parent / "trace_hook.py").read_text())
+        (hooks / "sitecustomize.py").write_text(
+            (Path(__file__).parent / "trace_hook.py").read_text()
+        )
         environment = {
-            **os.environ, "DITLAB_HOME": str(Path(folder, "home")), "TRACE_FOLDER": folder, "OMP_NUM_THREADS": "1",
+            **os.environ,
+            "DITLAB_HOME": str(Path(folder, "home")),
+            "TRACE_FOLDER": folder,
+            "OMP_NUM_THREADS": "1",
             "TRACE_SOURCES": os.pathsep.join(map(str, SOURCES)),
             "PYTHONPATH": os.pathsep.join([str(hooks), *(str(path.parent) for path in SOURCES)]),
-        }  # fmt: skip
+        }
         changes = [word for change in SHORT for word in ("--set", change)]
         command = [sys.executable, "-m", "ditlab", "train", str(spec), *changes]
         _run(
@@ -81,11 +121,18 @@ def trace(spec: Path = SPEC, ray: bool = False) -> dict[str, Any]:
         _run([*command, "--no-figures", *([] if ray else ["--local"])], environment)
         return {
             "spec": [name for name in _files(Path(folder), "spec") if not _is_base(name)],
-            # The way ends with the journal's line, which the sender's thread reads at a pace of its own.
-            "batch": [name for name in _files(Path(folder), "batch") if not _is_base(name) and name not in UPLOAD],
+            # The way ends with the journal's line, which the sender's thread reads at a pace of its
+            # own.
+            "batch": [
+                name
+                for name in _files(Path(folder), "batch")
+                if not _is_base(name) and name not in UPLOAD
+            ],
             "all": len(list(_files(Path(folder), "all"))),
             "upward": sorted(set(_upward(Path(folder)))),
-            "validations": sorted(int(path.read_text()) for path in Path(folder).glob("validations-*.txt")),
+            "validations": sorted(
+                int(path.read_text()) for path in Path(folder).glob("validations-*.txt")
+            ),
         }
 
 
@@ -100,7 +147,11 @@ def _is_base(name: str) -> bool:
 
 def _files(folder: Path, way: str) -> Iterator[str]:
     """Files in order of their first entry over all processes."""
-    rows = [json.loads(line) for path in folder.glob(f"{way}-*.jsonl") for line in path.read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for path in folder.glob(f"{way}-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
     yield from dict.fromkeys(row["file"] for row in sorted(rows, key=lambda row: row["time"]))
 
 

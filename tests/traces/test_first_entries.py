@@ -1,4 +1,6 @@
-"""The ways of a spec and of a batch stay short, go downwards, and are those of docs/architecture.md."""
+"""The ways of a spec and of a batch stay short, go downwards, and are those of
+docs/architecture.md.
+"""
 
 import re
 from pathlib import Path
@@ -14,7 +16,8 @@ LONGEST_SPEC, LONGEST_BATCH = 17, 21
 OVER_RAY = 5
 """Files that the worker group adds over Ray."""
 
-pytestmark = pytest.mark.slow  # a training with a profile hook on every call: half a minute, over Ray two
+# a training with a profile hook on every call: half a minute, over Ray two
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +49,18 @@ def test_the_way_of_a_batch_is_the_page_s(local):
 
 def test_calls_upwards_are_those_handed_down(local):
     """Every such call's two files stand in one row of the page's table."""
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and line.count("|") == 4]
+    rows = [
+        line
+        for line in PAGE.read_text().splitlines()
+        if line.startswith("| ") and line.count("|") == 4
+    ]
     for call in local["upward"]:
-        caller, callee = (Path(name).relative_to("ditlab").as_posix() if name.startswith("ditlab/") else "an objective"
-                          for name in call.split(" -> "))  # fmt: skip
+        caller, callee = (
+            Path(name).relative_to("ditlab").as_posix()
+            if name.startswith("ditlab/")
+            else "an objective"
+            for name in call.split(" -> ")
+        )
         assert any(caller in row and callee in row for row in rows), call
 
 

@@ -1,9 +1,11 @@
-"""The profile hook of `first_entries.py`: imported by every process of a traced training, through sitecustomize.
+"""The profile hook of `first_entries.py`: imported by every process of a traced training, through
+sitecustomize.
 
-Writes into TRACE_FOLDER, a file a process: `spec-PID.jsonl`, the first call in each file of a function that holds the
-spec, until the first optimiser step begins; `batch-PID.jsonl`, the same of functions that hold the batch or what is
-computed of it, from the second step to the last but one, and in data/ from the start; `all-PID.jsonl`, every first
-entry until the first step; `calls-PID.json`, pairs of files, caller and callee, over the whole process.
+Writes into TRACE_FOLDER, a file a process: `spec-PID.jsonl`, the first call in each file of a
+function that holds the spec, until the first optimiser step begins; `batch-PID.jsonl`, the same of
+functions that hold the batch or what is computed of it, from the second step to the last but one,
+and in data/ from the start; `all-PID.jsonl`, every first entry until the first step;
+`calls-PID.json`, pairs of files, caller and callee, over the whole process.
 """
 
 import atexit
@@ -22,8 +24,11 @@ FOLDER, ROOTS = Path(os.environ["TRACE_FOLDER"]), os.environ["TRACE_SOURCES"].sp
 NUM_STEPS = 40
 STEP = ("training/stepping.py", "step")
 COUNTING = ("training/timing.py", "step_work")
-"""Function that computes a step on the meta device, once, to count its operations: aside of every way."""
-VALIDATION = ("spec/experiment.py", "fits_together")  # a validator that runs whenever an experiment is made
+"""Function that computes a step on the meta device, once, to count its operations: aside of every
+way.
+"""
+# a validator that runs whenever an experiment is made
+VALIDATION = ("spec/experiment.py", "fits_together")
 SPEC = {"Experiment", "Launch"}  # the second carries the first to a worker
 BATCH = {"Tensor", "Parameter", "ndarray", "RecordBatch", "Table", "ChunkedArray"}
 IMPORTING = "a module that is imported"
@@ -36,7 +41,9 @@ _validations = 0
 
 
 def _name(path: str) -> str | None:
-    """`ditlab/training/trainer.py` of an absolute path below one of the roots; None of any other."""
+    """`ditlab/training/trainer.py` of an absolute path below one of the roots; None of any
+    other.
+    """
     if path not in _files:
         root = next((root for root in ROOTS if path.startswith(root + os.sep)), None)
         _files[path] = None if root is None else str(Path(path).relative_to(Path(root).parent))
@@ -56,7 +63,8 @@ def _hook(frame: FrameType, event: str, _: object) -> None:
         return
     if caller and caller != name and (caller, name) not in _calls and not _is_counting(frame):
         _calls.add((caller, name))
-    is_ahead = name.startswith("ditlab/data/")  # rows are gathered before the step that they are for
+    # rows are gathered before the step that they are for
+    is_ahead = name.startswith("ditlab/data/")
     if (
         (is_ahead or 2 <= _steps < NUM_STEPS)
         and ("batch", name) not in _seen
@@ -84,7 +92,9 @@ def _is_counting(frame: FrameType | None) -> bool:
 
 
 def _caller(frame: FrameType) -> str | None:
-    """The nearest file of ours above this call: torch, click and Ray in between are looked through."""
+    """The nearest file of ours above this call: torch, click and Ray in between are looked
+    through.
+    """
     above = frame.f_back
     while above is not None:
         if (name := _name(above.f_code.co_filename)) is not None:
@@ -112,11 +122,13 @@ def _is_spec(value: Any) -> bool:
 
 
 def _is_batch(value: Any, has_metrics: bool) -> bool:
-    """True for numbers of a batch: tensors, arrays, tables, and collections of these; with `has_metrics`, once steps
-    give some, also metrics by name (before, a manifest's numbers look alike)."""
+    """True for numbers of a batch: tensors, arrays, tables, and collections of these; with
+    `has_metrics`, once steps give some, also metrics by name (before, a manifest's numbers look
+    alike)."""
     if isinstance(value, Mapping):
         return any(
-            _is_batch(one, has_metrics) or (has_metrics and isinstance(key, str) and isinstance(one, float))
+            _is_batch(one, has_metrics)
+            or (has_metrics and isinstance(key, str) and isinstance(one, float))
             for key, one in value.items()
         )
     if isinstance(value, list | tuple):

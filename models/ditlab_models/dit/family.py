@@ -1,4 +1,6 @@
-"""The DiT family: its specs, and the parts built from them. Imports torch only inside its methods."""
+"""The DiT family: its specs, and the parts built from them. Imports torch only inside its
+methods.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from ditlab_models.processes.flow_family import FlowFamily
 from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec
 
 
-class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec | GaussianSpec, DiTSamplingSpec | GaussianSamplingSpec]):
+class DiTFamily(
+    FlowFamily[DiTSpec, DiTObjectiveSpec | GaussianSpec, DiTSamplingSpec | GaussianSamplingSpec]
+):
     """Diffusion transformers on images, trained by flow matching or under the Gaussian process."""
 
     name = "dit"
@@ -26,7 +30,10 @@ class DiTFamily(FlowFamily[DiTSpec, DiTObjectiveSpec | GaussianSpec, DiTSampling
         return DiT(model)
 
     def build_objective(
-        self, objective: DiTObjectiveSpec | GaussianSpec, model: DiTSpec, text: TextCodec | None = None
+        self,
+        objective: DiTObjectiveSpec | GaussianSpec,
+        model: DiTSpec,
+        text: TextCodec | None = None,
     ) -> Objective:
         from ditlab_models.dit.figures import figure_makers
         from ditlab_models.processes.flow import VelocityObjective

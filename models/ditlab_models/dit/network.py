@@ -1,6 +1,7 @@
 """The diffusion transformer (Peebles and Xie 2023, arXiv:2212.09748).
 
-B batch, C channels, S image size, N patches, D width, E width of the condition (4 D unless the spec says otherwise).
+B batch, C channels, S image size, N patches, D width, E width of the condition (4 D unless the spec
+says otherwise).
 """
 
 from __future__ import annotations
@@ -33,9 +34,15 @@ class ScaleShiftBlock(nn.Module):
     """x + attention(adaLN(x, c)), then x + MLP(adaLN(x, c)). No gates."""
 
     def __init__(
-        self, width: int, num_heads: int, mlp_width: int, condition_width: int, eps: float, mlp_eps: float | None,
+        self,
+        width: int,
+        num_heads: int,
+        mlp_width: int,
+        condition_width: int,
+        eps: float,
+        mlp_eps: float | None,
         gelu: GeluKind,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.attention_norm = AdaLN(width, condition_width, eps)
         self.attention = SelfAttention(width, num_heads)
@@ -48,7 +55,9 @@ class ScaleShiftBlock(nn.Module):
         return x + self.mlp(self.mlp_norm(x, condition))
 
     def modulations(self, condition: Tensor) -> tuple[Modulation, Modulation]:
-        """Compute the modulations before attention and before the MLP from the condition (B, E), for figures."""
+        """Compute the modulations before attention and before the MLP from the condition (B, E),
+        for figures.
+        """
         return self.attention_norm.read(condition), self.mlp_norm.read(condition)
 
 
@@ -77,24 +86,30 @@ class ConditionEmbedding(nn.Module):
 
 def time_embedding(spec: DiTSpec) -> TimeEmbedding:
     """Build the embedding of time."""
-    return TimeEmbedding(spec.time_width, spec.condition_width, spec.time_scale, *SINUSOIDS[spec.time_frequencies])
+    return TimeEmbedding(
+        spec.time_width, spec.condition_width, spec.time_scale, *SINUSOIDS[spec.time_frequencies]
+    )
 
 
 def label_embedding(spec: DiTSpec) -> LabelEmbedding | None:
     """Build the embedding of classes, if there are any."""
-    return None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
+    return (
+        None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
+    )
 
 
 class DiT(nn.Module):
-    """Network that predicts the velocity, or the noise, at (x, t), of the class `label` if it has classes; 0 until it
-    is trained."""
+    """Network that predicts the velocity, or the noise, at (x, t), of the class `label` if it has
+    classes; 0 until it is trained."""
 
     def __init__(self, spec: DiTSpec) -> None:
         super().__init__()
         self.spec = spec
         self.patch_embedding = PatchEmbedding(spec.channels, spec.patch_size, spec.width)
         rows = spec.num_rows
-        self.positions = FixedTable(table_2d(rows, rows, spec.width, dtype=torch.float64, order=spec.positions))
+        self.positions = FixedTable(
+            table_2d(rows, rows, spec.width, dtype=torch.float64, order=spec.positions)
+        )
         self.time = time_embedding(spec)
         self.label = label_embedding(spec)
         num_more = spec.depth - 1 if spec.embeddings == "per_block" else 0
@@ -118,7 +133,8 @@ class DiT(nn.Module):
         """Draw weights as facebookresearch/DiT does; class vectors are N(0, 0.02^2) already."""
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Conv2d)):
-                nn.init.xavier_uniform_(module.weight.detach().flatten(1))  # a kernel is a Linear of a patch
+                # a kernel is a Linear of a patch
+                nn.init.xavier_uniform_(module.weight.detach().flatten(1))
                 assert module.bias is not None
                 nn.init.zeros_(module.bias)
         for module in self.modules():
@@ -129,13 +145,16 @@ class DiT(nn.Module):
                 nn.init.zeros_(module.modulation.weight)
 
     def condition(self, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Embed t (B,) and label (B,): (B, E). Without a label, a conditional network gets the null class.
+        """Embed t (B,) and label (B,): (B, E). Without a label, a conditional network gets the null
+        class.
 
         It is that of the head, and of the first block where each block has an embedding of its own.
         """
         return add_label(self.time(t), self.label, label)
 
-    def block_conditions(self, condition: Tensor, t: Tensor, label: Tensor | None = None) -> list[Tensor]:
+    def block_conditions(
+        self, condition: Tensor, t: Tensor, label: Tensor | None = None
+    ) -> list[Tensor]:
         """The condition of each block, (B, E) each, that of the first given."""
         if not len(self.block_embeddings):
             return [condition] * len(self.blocks)
@@ -143,17 +162,22 @@ class DiT(nn.Module):
 
     def embed(self, x: Tensor) -> Tensor:
         """Embed patches with their positions: (B, C, S, S) -> (B, N, D)."""
-        # The weights' dtype, not the tokens': under autocast the sum, and so the residual stream, stays float32.
+        # The weights' dtype, not the tokens': under autocast the sum, and so the residual stream,
+        # stays float32.
         return self.patch_embedding(x) + self.positions.values(self.head.weight.dtype)
 
     def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64.
+        """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,)
+        int64.
 
-        Under the Gaussian process t is a timestep, and the output its noise; (B, 2 C, S, S) with a learned variance.
+        Under the Gaussian process t is a timestep, and the output its noise; (B, 2 C, S, S) with a
+        learned variance.
         """
         spec, condition = self.spec, self.condition(t, label)
         tokens = self.embed(x)
-        for block, own_condition in zip(self.blocks, self.block_conditions(condition, t, label), strict=True):
+        for block, own_condition in zip(
+            self.blocks, self.block_conditions(condition, t, label), strict=True
+        ):
             tokens = block(tokens, own_condition)
         is_adaln = isinstance(self.final_norm, FinalAdaLN)
         normed = self.final_norm(tokens, condition) if is_adaln else self.final_norm(tokens)

@@ -1,4 +1,6 @@
-"""Evaluation of language models on held-out text: the bound beside baselines without a network, in nats a token."""
+"""Evaluation of language models on held-out text: the bound beside baselines without a network, in
+nats a token.
+"""
 
 from __future__ import annotations
 
@@ -33,36 +35,61 @@ Table = dict[str, np.ndarray]
 BUFFERED_PAIRS = 2**22
 """Pairs that are buffered, 8 bytes each, before they are merged into the counts."""
 MOST_COMPARED = 4096
-"""Most sequences whose distinct n-grams are counted, and compared with those of as many held-out ones."""
+"""Most sequences whose distinct n-grams are counted, and compared with those of as many held-out
+ones.
+"""
 INTERVALS = ("bigram_perplexity", "token_entropy")
 """Metrics of samples with a 95 % interval."""
 DISTINCT = ("distinct_1", "distinct_2", "distinct_3")
-"""Different n-grams of all sequences together over all n-grams (Li et al. 2016, arXiv:1510.03055, section 5.2)."""
+"""Different n-grams of all sequences together over all n-grams (Li et al. 2016, arXiv:1510.03055,
+section 5.2).
+"""
 
 
 @dataclass(frozen=True)
 class DLMEvaluator:
-    """The bound on held-out text beside bigram, unigram and uniform (`ditlab_models.contract.Evaluator`)."""
+    """The bound on held-out text beside bigram, unigram and uniform
+    (`ditlab_models.contract.Evaluator`).
+    """
 
     objective: DLMObjectiveSpec
     model: DLMSpec
     text: TextCodec | None
     sample_metrics = (
-        "bigram_perplexity", "token_entropy", "distinct_1", "distinct_2", "distinct_3", "bigram_perplexity_low",
-        "bigram_perplexity_high", "token_entropy_low", "token_entropy_high", "bigram_perplexity_held_out",
-        "token_entropy_held_out", "distinct_1_held_out", "distinct_2_held_out", "distinct_3_held_out",
-        "token_entropy_held_out_low", "token_entropy_held_out_high",
-    )  # fmt: skip
+        "bigram_perplexity",
+        "token_entropy",
+        "distinct_1",
+        "distinct_2",
+        "distinct_3",
+        "bigram_perplexity_low",
+        "bigram_perplexity_high",
+        "token_entropy_low",
+        "token_entropy_high",
+        "bigram_perplexity_held_out",
+        "token_entropy_held_out",
+        "distinct_1_held_out",
+        "distinct_2_held_out",
+        "distinct_3_held_out",
+        "token_entropy_held_out_low",
+        "token_entropy_held_out_high",
+    )
     """Metrics of drawn text, the ends of their intervals, and the values of held-out text."""
 
     @torch.no_grad()
     def evaluate(
-        self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
+        self,
+        network: nn.Module,
+        train: RowSet,
+        held_out: RowSet,
+        references: Mapping[str, Any],
+        batch_size: int,
     ) -> EvaluationResult:
-        """Return tables `likelihood` and `bound_in_nats`, figure `bound`; with `score: softmax` the first alone.
+        """Return tables `likelihood` and `bound_in_nats`, figure `bound`; with `score: softmax` the
+        first alone.
 
-        Metrics are `bound` (nats a token), `bits_per_token` ... of the model, with the ends of its 95 % interval over
-        held-out rows (`bound_low`, `bound_high` ...), and `baseline/bigram/...` of others.
+        Metrics are `bound` (nats a token), `bits_per_token` ... of the model, with the ends of its
+        95 % interval over held-out rows (`bound_low`, `bound_high` ...), and `baseline/bigram/...`
+        of others.
         """
         vocabulary, schedule = self.model.vocabulary, self.objective.noise
         objective = DLMObjective(self.objective, self.model, self.text)
@@ -71,8 +98,11 @@ class DLMEvaluator:
         integrals: list[np.ndarray] = []  # of each row
         counts, by_time, evaluations = np.zeros(vocabulary, np.int64), np.zeros(NUM_TIMES), 0
 
-        def record(x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None) -> TokenLosses:
-            # Metrics evaluate the network at noise levels of all t; their mean over evaluations is the integral.
+        def record(
+            x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None
+        ) -> TokenLosses:
+            # Metrics evaluate the network at noise levels of all t; their mean over evaluations is
+            # the integral.
             nonlocal evaluations
             losses: TokenLosses = network(x, sigma, targets, documents=documents)
             part = (schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
@@ -94,22 +124,35 @@ class DLMEvaluator:
         likelihoods = {"model": _own_likelihoods(summary)}
         likelihoods |= {name: _likelihoods(nats, bytes_per_token) for name, nats in exact.items()}
         metrics = {
-            f"baseline/{name}/{figure}" if name != "model" else figure.replace("nats_per_token", "bound"): value
+            f"baseline/{name}/{figure}"
+            if name != "model"
+            else figure.replace("nats_per_token", "bound"): value
             for name, figures in likelihoods.items()
             for figure, value in figures.items()
         }
         if "bound" in summary:
-            metrics |= bound_ends(mean_estimate(objective.bound_constant + np.concatenate(integrals)), bytes_per_token)
+            metrics |= bound_ends(
+                mean_estimate(objective.bound_constant + np.concatenate(integrals)), bytes_per_token
+            )
         table = _likelihood_table(likelihoods, "upper bound" if "bound" in summary else NO_BOUND)
         if "bound" not in summary:
             return EvaluationResult(metrics, {"likelihood": table}, {})
         frequencies = counts / counts.sum()
-        known = {"unigram_scores": baselines.unigram, "zero_scores": np.full(vocabulary, 1 / vocabulary)}
+        known = {
+            "unigram_scores": baselines.unigram,
+            "zero_scores": np.full(vocabulary, 1 / vocabulary),
+        }
         by_quarter, by_part = (
-            {name: known_losses(each, frequencies, noise_levels(schedule, num)) for name, each in known.items()}
+            {
+                name: known_losses(each, frequencies, noise_levels(schedule, num))
+                for name, each in known.items()
+            }
             for num in (NUM_QUARTERS, NUM_TIMES)
         )
-        tables = {"likelihood": table, "bound_in_nats": parts_table(summary, by_quarter, schedule, vocabulary)}
+        tables = {
+            "likelihood": table,
+            "bound_in_nats": parts_table(summary, by_quarter, schedule, vocabulary),
+        }
         losses = {"model": (by_time / evaluations).tolist(), **by_part}
         figure_of_bound = draw_bound(summary, losses, exact, schedule, bytes_per_token)
         return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
@@ -117,12 +160,14 @@ class DLMEvaluator:
     def measure_samples(
         self, train: RowSet, held_out: RowSet, batch_size: int
     ) -> Callable[[Samples], dict[str, float]]:
-        """Return the measure of drawn text: `bigram_perplexity` under the bigram of the training text, `token_entropy`,
-        in nats, of a sequence's own tokens, and the shares of DISTINCT n-grams.
+        """Return the measure of drawn text: `bigram_perplexity` under the bigram of the training
+        text, `token_entropy`, in nats, of a sequence's own tokens, and the shares of DISTINCT
+        n-grams.
 
-        They belong together: text that repeats itself has a low perplexity and a low entropy (Zheng et al. 2024,
-        arXiv:2409.02908, section 5). Held-out rows are cut to the samples' length, and as many of them as there are
-        samples have their n-grams counted, as both figures depend on the length, and `distinct` on the number.
+        They belong together: text that repeats itself has a low perplexity and a low entropy (Zheng
+        et al. 2024, arXiv:2409.02908, section 5). Held-out rows are cut to the samples' length, and
+        as many of them as there are samples have their n-grams counted, as both figures depend on
+        the length, and `distinct` on the number.
         """
         bigram = fit_baselines(train, self.model.vocabulary, batch_size)
 
@@ -132,10 +177,14 @@ class DLMEvaluator:
                 nats.append(-bigram.log_probabilities(tokens).mean(1))
                 entropies += map(token_entropy, tokens)
             perplexity = mean_estimate(np.concatenate(nats)).exp()
-            return dict(zip(INTERVALS, (perplexity, mean_estimate(np.array(entropies))), strict=True))
+            return dict(
+                zip(INTERVALS, (perplexity, mean_estimate(np.array(entropies))), strict=True)
+            )
 
         def cut(length: int) -> Iterable[np.ndarray]:
-            return (to_numpy(part.batch["tokens"][:, :length]) for part in held_out.batches(batch_size))
+            return (
+                to_numpy(part.batch["tokens"][:, :length]) for part in held_out.batches(batch_size)
+            )
 
         @cache
         def of_real(length: int, num: int) -> tuple[dict[str, Estimate], list[float]]:
@@ -146,9 +195,18 @@ class DLMEvaluator:
             tokens = samples.values.numpy()
             num = min(len(tokens), held_out.num, MOST_COMPARED)
             real, distinct_real = of_real(tokens.shape[1], num)
-            found = {name: value for each, of in of_text([tokens]).items() for name, value in of.named(each).items()}
-            found |= dict(zip(DISTINCT, (distinct(tokens[:num], n) for n in (1, 2, 3)), strict=True))
-            found |= {f"{name}_held_out": value for name, value in zip(DISTINCT, distinct_real, strict=True)}
+            found = {
+                name: value
+                for each, of in of_text([tokens]).items()
+                for name, value in of.named(each).items()
+            }
+            found |= dict(
+                zip(DISTINCT, (distinct(tokens[:num], n) for n in (1, 2, 3)), strict=True)
+            )
+            found |= {
+                f"{name}_held_out": value
+                for name, value in zip(DISTINCT, distinct_real, strict=True)
+            }
             found |= {"bigram_perplexity_held_out": real["bigram_perplexity"].value}
             found |= real["token_entropy"].named("token_entropy_held_out")
             return {name: found[name] for name in self.sample_metrics if name in found}
@@ -168,12 +226,20 @@ def _likelihoods(nats: float, bytes_per_token: float | None) -> dict[str, float]
     """Return a likelihood in nats a token by unit."""
     bits = nats / math.log(2)
     per_byte = {"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {}
-    return {**per_byte, "bits_per_token": bits, "nats_per_token": nats, "perplexity": math.exp(nats)}
+    return {
+        **per_byte,
+        "bits_per_token": bits,
+        "nats_per_token": nats,
+        "perplexity": math.exp(nats),
+    }
 
 
 def _likelihood_table(likelihoods: Mapping[str, Mapping[str, float]], kind: str) -> Table:
     """Return the likelihoods of predictors for people; `kind`: what the model's are."""
-    table: Table = {"predictor": np.array(list(likelihoods)), "kind": np.array([kind, *["exact"] * 3])}
+    table: Table = {
+        "predictor": np.array(list(likelihoods)),
+        "kind": np.array([kind, *["exact"] * 3]),
+    }
     for figure in likelihoods["uniform"]:
         values = [each.get(figure, math.nan) for each in likelihoods.values()]
         table[figure.replace("_per_", " a ")] = np.array(values)
@@ -186,7 +252,12 @@ def bound_ends(bound: Estimate, bytes_per_token: float | None) -> dict[str, floa
     units = {"bound": bound, "bits_per_token": bits, "perplexity": bound.exp()}
     if bytes_per_token:
         units["bits_per_byte"] = Estimate(*(each / bytes_per_token for each in bits))
-    return {key: end for name, each in units.items() for key, end in each.named(name).items() if key != name}
+    return {
+        key: end
+        for name, each in units.items()
+        for key, end in each.named(name).items()
+        if key != name
+    }
 
 
 def token_entropy(tokens: np.ndarray) -> float:
@@ -212,35 +283,50 @@ def parts_table(
     schedule: TokenNoiseSchedule,
     vocabulary: int,
 ) -> Table:
-    """Make a row for each part of the bound (last draw, loss by quarter of t, prior) in nats a token, and their sum."""
+    """Make a row for each part of the bound (last draw, loss by quarter of t, prior) in nats a
+    token, and their sum.
+    """
     prior = kl_from_uniform(schedule.sigma_max, vocabulary)
     last_draw = summary["bound"] - summary["score_entropy"] - prior
     edges = noise_levels(schedule, NUM_QUARTERS)
-    quarters = [f"t {quarter / NUM_QUARTERS:g} to {(quarter + 1) / NUM_QUARTERS:g}" for quarter in range(NUM_QUARTERS)]
+    quarters = [
+        f"t {quarter / NUM_QUARTERS:g} to {(quarter + 1) / NUM_QUARTERS:g}"
+        for quarter in range(NUM_QUARTERS)
+    ]
     table = {
         "part": np.array(["last draw", *quarters, "prior", "bound"]),
         "sigma from": np.array([0.0, *edges, 0.0]),
         "sigma to": np.array([*edges, math.inf, math.inf]),
     }
-    for name, losses in {"model": [summary[name] / NUM_QUARTERS for name in QUARTERS], **known}.items():
+    for name, losses in {
+        "model": [summary[name] / NUM_QUARTERS for name in QUARTERS],
+        **known,
+    }.items():
         parts = [last_draw, *losses, prior]
         table[name.replace("_", " ")] = np.array([*parts, sum(parts)])
     return table
 
 
-def known_losses(probabilities: np.ndarray, frequencies: np.ndarray, sigmas: Sequence[float]) -> list[float]:
-    """Compute the loss's integrals over sigma, from each of `sigmas` to the next, of scores that are known.
+def known_losses(
+    probabilities: np.ndarray, frequencies: np.ndarray, sigmas: Sequence[float]
+) -> list[float]:
+    """Compute the loss's integrals over sigma, from each of `sigmas` to the next, of scores that
+    are known.
 
-    They are the true scores of text whose tokens are drawn independently from `probabilities` (V,), none of them 0, on
-    a text whose tokens have the shares `frequencies` (V,), float64 both. Uniform ones are the all-zero log scores of an
-    untrained network. An integral is the decrease of the mean over tokens x0 of KL(q_sigma(x | x0) || q_sigma(x)).
+    They are the true scores of text whose tokens are drawn independently from `probabilities` (V,),
+    none of them 0, on a text whose tokens have the shares `frequencies` (V,), float64 both. Uniform
+    ones are the all-zero log scores of an untrained network. An integral is the decrease of the
+    mean over tokens x0 of KL(q_sigma(x | x0) || q_sigma(x)).
     """
     vocabulary = len(probabilities)
     kl = []
     for sigma in sigmas:
         stays, spread = math.exp(-sigma), -math.expm1(-sigma) / vocabulary
         entropy = math.log(vocabulary) - kl_from_uniform(sigma, vocabulary)
-        kl.append(float(-(stays * frequencies + spread) @ np.log(stays * probabilities + spread)) - entropy)
+        kl.append(
+            float(-(stays * frequencies + spread) @ np.log(stays * probabilities + spread))
+            - entropy
+        )
     return [low - high for low, high in pairwise(kl)]
 
 
@@ -277,8 +363,8 @@ class Bigram:
 def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Bigram:
     """Fit unigram and bigram from one pass over the rows' `tokens` (int64), `size` rows at a time.
 
-    The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, Computer Speech and Language 13, section 3).
-    Memory grows with the different pairs.
+    The bigram is interpolated, modified Kneser-Ney (Chen and Goodman 1999, Computer Speech and
+    Language 13, section 3). Memory grows with the different pairs.
     """
     tokens = np.zeros(vocabulary, np.int64)
     codes = counts = np.zeros(0, np.int64)
@@ -292,9 +378,11 @@ def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Bigram:
             buffer = []
     assert tokens.any(), "a run has training rows"
     codes, counts = _merge_pairs(codes, counts, buffer)
-    # The counts of pairs, discounted by Chen and Goodman's equation 26, are interpolated with those of second tokens.
+    # The counts of pairs, discounted by Chen and Goodman's equation 26, are interpolated with those
+    # of second tokens.
     unigram = _unigram(tokens)
-    ends = np.bincount(codes % vocabulary, minlength=vocabulary)  # different pairs that a token ends
+    # different pairs that a token ends
+    ends = np.bincount(codes % vocabulary, minlength=vocabulary)
     lower = _unigram(ends) if len(codes) else unigram
     once, twice, *_ = num = [int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4)]
     share = once / (once + 2 * twice) if once else 0.0
@@ -313,7 +401,9 @@ def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Bigram:
     return Bigram(unigram, np.append(codes, vocabulary**2), np.append(pairs, 0.0), backoff, lower)
 
 
-def _merge_pairs(codes: np.ndarray, counts: np.ndarray, more: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _merge_pairs(
+    codes: np.ndarray, counts: np.ndarray, more: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     """Count further pairs: ascending codes of all pairs, and how often each occurs."""
     every, place = np.unique(np.concatenate((codes, *more)), return_inverse=True)
     weights = np.ones(len(place), np.int64)
@@ -322,14 +412,18 @@ def _merge_pairs(codes: np.ndarray, counts: np.ndarray, more: list[np.ndarray]) 
 
 
 def _unigram(counts: np.ndarray) -> np.ndarray:
-    """Interpolate counts (V,) with uniform by Witten and Bell's weight: one more for every different token."""
+    """Interpolate counts (V,) with uniform by Witten and Bell's weight: one more for every
+    different token.
+    """
     different = np.count_nonzero(counts)
     shares: np.ndarray = (counts + different / len(counts)) / (counts.sum() + different)
     return shares
 
 
 def nats_per_token(baselines: Bigram, rows: RowSet, size: int) -> dict[str, float]:
-    """Compute the mean negative log likelihood over all tokens of the rows, by `bigram` and by `unigram`."""
+    """Compute the mean negative log likelihood over all tokens of the rows, by `bigram` and by
+    `unigram`.
+    """
     bigram = unigram = 0.0
     num = 0
     for part in rows.batches(size):
@@ -347,8 +441,14 @@ def draw_bound(
     schedule: TokenNoiseSchedule,
     bytes_per_token: float | None,
 ) -> Figure:
-    """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the bound at t = 0."""
-    unit, scale = ("bits a byte", 1 / (math.log(2) * bytes_per_token)) if bytes_per_token else ("nats a token", 1.0)
+    """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the
+    bound at t = 0.
+    """
+    unit, scale = (
+        ("bits a byte", 1 / (math.log(2) * bytes_per_token))
+        if bytes_per_token
+        else ("nats a token", 1.0)
+    )
     rest = summary["bound"] - summary["score_entropy"]
     edges = np.linspace(0, 1, NUM_TIMES + 1)
     by_time, sums = [], []
@@ -364,4 +464,7 @@ def draw_bound(
         Lines(sums, "Bound at t = 0, added up from t = 1", time, unit),
     ]
     levels = ", ".join(f"{name} {scale * nats:.3f}" for name, nats in exact.items())
-    return Figure(panels, title=f"Held-out text, {unit}: model at most {scale * summary['bound']:.3f}, {levels}")
+    return Figure(
+        panels,
+        title=f"Held-out text, {unit}: model at most {scale * summary['bound']:.3f}, {levels}",
+    )

@@ -1,4 +1,6 @@
-"""The language model family: its specs, and the parts built from them. Imports torch only inside its methods."""
+"""The language model family: its specs, and the parts built from them. Imports torch only inside
+its methods.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +25,35 @@ class DLMFamily(Family[DLMSpec, DLMObjectiveSpec, DLMSamplingSpec]):
 
         return DLM(model)
 
-    def build_objective(self, objective: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> Objective:
+    def build_objective(
+        self, objective: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None
+    ) -> Objective:
         from ditlab_models.dlm.objective import DLMObjective
 
         return DLMObjective(objective, model, text)
 
     def build_sampler(
-        self, sampling: DLMSamplingSpec, model: DLMSpec, objective: DLMObjectiveSpec, text: TextCodec | None = None
+        self,
+        sampling: DLMSamplingSpec,
+        model: DLMSpec,
+        objective: DLMObjectiveSpec,
+        text: TextCodec | None = None,
     ) -> Sampler:
         from ditlab_models.dlm.sampling import DLMSampler
 
         sampling.check(model, objective)
         return DLMSampler(sampling, model, objective, text)
 
-    def build_evaluator(self, objective: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None) -> Evaluator:
+    def build_evaluator(
+        self, objective: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None
+    ) -> Evaluator:
         from ditlab_models.dlm.evaluation import DLMEvaluator
 
         return DLMEvaluator(objective, model, text)
 
-    def example_inputs(self, model: DLMSpec, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
+    def example_inputs(
+        self, model: DLMSpec, batch_size: int, device: str = "meta"
+    ) -> tuple[Any, ...]:
         """Return zeros: x (batch, length) int64; ones: sigma (batch,)."""
         import torch
 

@@ -1,4 +1,6 @@
-"""Figures of the language model: its kinds by name, its loss by noise, its network, and samples of text."""
+"""Figures of the language model: its kinds by name, its loss by noise, its network, and samples of
+text.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,17 @@ MAX_VECTORS = 400
 
 
 def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> FigureMakers:
-    """Return the makers of a trained network's figures by kind; `name` is that of the noise schedule."""
+    """Return the makers of a trained network's figures by kind; `name` is that of the noise
+    schedule.
+    """
     return {
         "samples": draw_samples,
         "trajectory": partial(draw_trajectory, text=text),
         "denoising": partial(draw_denoising, noise=noise, text=text),
         "loss_by_noise": partial(draw_loss_by_noise, noise=noise),
-        "noise_schedule": lambda inputs: noise_schedule_figure(noise.schedule, noise.vocabulary, name),
+        "noise_schedule": lambda inputs: noise_schedule_figure(
+            noise.schedule, noise.vocabulary, name
+        ),
         "attention": partial(draw_attention, noise=noise),
         "adaln": partial(draw_adaln, noise=noise),
         "features": partial(draw_features, text=text),
@@ -55,20 +61,27 @@ def figure_makers(noise: TokenNoise, name: str, text: TextCodec | None) -> Figur
 
 
 def static_figures(spec: DLMSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: noise schedule, rotary positions, the sinusoid of noise, forward pass."""
+    """Draw the kinds that need no weights: noise schedule, rotary positions, the sinusoid of noise,
+    forward pass.
+    """
     noise = DLMObjectiveSpec().noise
     return {
         "noise_schedule": noise_schedule_figure(noise, spec.vocabulary, noise.kind),
         "positions": rotary_figure(spec.head_width, spec.length),
         "time_embedding": time_figure(
-            spec.time_width, layout="cos_sin", denominator="half", last=noise.sigma_max, label="noise sigma"
+            spec.time_width,
+            layout="cos_sin",
+            denominator="half",
+            last=noise.sigma_max,
+            label="noise sigma",
         ),
         "forward_pass": forward_pass_figure(spec),
     }
 
 
 def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
-    """Draw `loss_by_noise`: the batch's loss times d sigma/dt by t, and unweighted by sigma, beside log scores of 0.
+    """Draw `loss_by_noise`: the batch's loss times d sigma/dt by t, and unweighted by sigma, beside
+    log scores of 0.
 
     Bands are two standard errors over sequences.
     """
@@ -89,13 +102,24 @@ def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
     panels = []
     for times, x, title, x_label, y_label in (
         (rate, t, "Loss times d sigma/dt, by time", "t", "nats a token per unit of t"),
-        (torch.ones_like(rate), sigma, "Loss, by noise", "sigma (log scale)", "nats a token per unit of sigma"),
+        (
+            torch.ones_like(rate),
+            sigma,
+            "Loss, by noise",
+            "sigma (log scale)",
+            "nats a token per unit of sigma",
+        ),
     ):
-        abscissa, y, band, zero = (to_numpy(each) for each in (x, times * mean, times * error, times * flat))
+        abscissa, y, band, zero = (
+            to_numpy(each) for each in (x, times * mean, times * error, times * flat)
+        )
         curves = [Curve(abscissa, y, "network", band), Curve(abscissa, zero, "all log scores 0")]
         panels.append(Lines(curves, title, x_label, y_label, log_x=x is sigma))
     area, zero_area = (float((rate * each).mean()) for each in (mean, flat))
-    title = f"Where the loss sits (areas in nats a token: network {area:.3f}, all log scores 0 {zero_area:.3f})"
+    title = (
+        f"Where the loss sits (areas in nats a token: network {area:.3f}, all log scores 0 "
+        f"{zero_area:.3f})"
+    )
     return Figure(panels, title=title)
 
 
@@ -107,14 +131,17 @@ def draw_samples(inputs: FigureInputs) -> Figure:
 
 
 def draw_trajectory(inputs: FigureInputs, text: TextCodec | None) -> Figure:
-    """Draw `trajectory`: the first tokens of a sample step by step, and the share of all that have come to rest."""
+    """Draw `trajectory`: the first tokens of a sample step by step, and the share of all that have
+    come to rest.
+    """
     conditions = inputs.sampler.conditions(1)
     samples = inputs.samples(conditions, 1, trajectory=True)
     assert samples.trajectory is not None
     frames = samples.trajectory[:, 0].cpu()  # (frames, L)
     steps = np.arange(len(frames))
     shown = evenly_spaced(len(frames) - 1, NUM_FRAMES)
-    at_rest = (frames == frames[-1]).flip(0).cumprod(0).flip(0).float()  # 1 from here on as in the end
+    # 1 from here on as in the end
+    at_rest = (frames == frames[-1]).flip(0).cumprod(0).flip(0).float()
     num = min(MAX_TOKENS, frames.shape[1])
     table = Heatmap(
         at_rest[shown, :num].numpy(),
@@ -128,14 +155,18 @@ def draw_trajectory(inputs: FigureInputs, text: TextCodec | None) -> Figure:
     )
     curves = [
         Curve(steps, at_rest.mean(1).numpy(), "have their last value"),
-        Curve(steps[1:], (frames[1:] != frames[:-1]).float().mean(1).numpy(), "change in this step"),
+        Curve(
+            steps[1:], (frames[1:] != frames[:-1]).float().mean(1).numpy(), "change in this step"
+        ),
     ]
     lines = Lines(curves, "All tokens of the sample", "step", "share of tokens")
     return Figure([table, lines], title="A text token by token, from noise", columns=1)
 
 
 def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | None) -> Figure:
-    """Draw `denoising`: a held-out text at rising noise, and the network's likeliest token at every place."""
+    """Draw `denoising`: a held-out text at rising noise, and the network's likeliest token at every
+    place.
+    """
     x0 = inputs.batch["tokens"][:1]
     state = inputs.generator.get_state()
     rows: list[tuple[np.ndarray, np.ndarray]] = []
@@ -162,17 +193,24 @@ def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | No
         Heatmap(moved, title, "token", "noise", cell_texts=texts, **common),
         Heatmap(guessed, guess_title, "token", "noise", cell_texts=guesses, **common),
     ]
-    return Figure(panels, title="A held-out text at rising noise, and the network's guess", columns=1)
+    return Figure(
+        panels, title="A held-out text at rising noise, and the network's guess", columns=1
+    )
 
 
 def noise_schedule_figure(schedule: TokenNoiseSchedule, vocabulary: int, name: str) -> Figure:
-    """Draw sigma(t), the share of tokens that have moved, and d sigma/dt, by which losses are weighted."""
+    """Draw sigma(t), the share of tokens that have moved, and d sigma/dt, by which losses are
+    weighted.
+    """
     times = torch.linspace(0, 1, 201, dtype=torch.float64)
     sigma = schedule.sigma(times)
     moved = move_probability(sigma)
     other = moved * (vocabulary - 1) / vocabulary
     t, label = times.numpy(), "time t"
-    shares = [Curve(t, moved.numpy(), "have jumped, 1 - e^-sigma"), Curve(t, other.numpy(), "differ from x_0")]
+    shares = [
+        Curve(t, moved.numpy(), "have jumped, 1 - e^-sigma"),
+        Curve(t, other.numpy(), "differ from x_0"),
+    ]
     rate = Curve(t, schedule.rate(times).numpy())
     panels = [
         Lines([Curve(t, sigma.numpy())], f"Noise: {name}", label, "sigma(t)", log_y=True),
@@ -184,20 +222,30 @@ def noise_schedule_figure(schedule: TokenNoiseSchedule, vocabulary: int, name: s
 
 
 def draw_attention(inputs: FigureInputs, noise: TokenNoise) -> Figure:
-    """Draw `attention`: maps by layer and head over the first tokens of a held-out text, noised at t = 0.5."""
+    """Draw `attention`: maps by layer and head over the first tokens of a held-out text, noised at
+    t = 0.5.
+    """
     network = inputs.trained(DLM)
     block = network.spec.block_size or 1
     num = min(inputs.batch["tokens"].shape[1], max(1, MAX_ATTENDED_TOKENS // block) * block)
     x0 = inputs.batch["tokens"][:1, :num]
-    noised, levels, _ = noise_sequence(inputs, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule)
+    noised, levels, _ = noise_sequence(
+        inputs, x0, noise.schedule.sigma_at(ATTENTION_TIME), noise.schedule
+    )
     attentions = [each.attention for each in network.blocks]
-    layers = catch_attention(attentions, lambda: network(noised, levels, documents=noise.documents(x0)))
-    title = f"Attention over {layers[0].shape[-1]} tokens of a text, noised at t = {ATTENTION_TIME:g}"
+    layers = catch_attention(
+        attentions, lambda: network(noised, levels, documents=noise.documents(x0))
+    )
+    title = (
+        f"Attention over {layers[0].shape[-1]} tokens of a text, noised at t = {ATTENTION_TIME:g}"
+    )
     return sequence_attention_figure(layers, "token", title)
 
 
 def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
-    """Draw `adaln`: the middle block's modulation before attention over t, and the change of every block's with t."""
+    """Draw `adaln`: the middle block's modulation before attention over t, and the change of every
+    block's with t.
+    """
     network = inputs.trained(DLM)
     t = torch.linspace(0, 1, NUM_TIMES, device=network.embedding.weight.device)
     condition = network.condition(noise.schedule.sigma(t)[None])[0]  # (times, C)
@@ -206,9 +254,12 @@ def draw_adaln(inputs: FigureInputs, noise: TokenNoise) -> Figure:
 
 
 def draw_features(inputs: FigureInputs, text: TextCodec | None) -> Figure:
-    """Draw `features`: principal components of the learned vectors of tokens that occur in held-out text."""
+    """Draw `features`: principal components of the learned vectors of tokens that occur in held-out
+    text.
+    """
     tokens, counts = inputs.batch["tokens"].unique(return_counts=True)
-    tokens = tokens[counts.argsort(descending=True, stable=True)][:MAX_VECTORS]  # the commonest first
+    # the commonest first
+    tokens = tokens[counts.argsort(descending=True, stable=True)][:MAX_VECTORS]
     vectors = to_numpy(inputs.trained(DLM).embedding.weight[tokens].float())
     what = f"the vectors of {len(vectors)} tokens of held-out text"
     return vectors_figure(vectors, token_texts(tokens, text), what, 120)
@@ -217,13 +268,17 @@ def draw_features(inputs: FigureInputs, text: TextCodec | None) -> Figure:
 def noise_sequence(
     inputs: FigureInputs, x0: Tensor, sigma: float, schedule: TokenNoiseSchedule
 ) -> tuple[Tensor, Tensor, int]:
-    """Noise a sequence (1, L): all of it, or under a block-causal network its last block, behind clean ones.
+    """Noise a sequence (1, L): all of it, or under a block-causal network its last block, behind
+    clean ones.
 
-    Returns its tokens (1, L), the noise levels (1, N) of its N segments, and the first noised place.
+    Returns its tokens (1, L), the noise levels (1, N) of its N segments, and the first noised
+    place.
     """
     spec, length = inputs.trained(DLM).spec, x0.shape[1]
     block = min(spec.block_size or length, length)
-    move, jump = torch.rand(2, *x0.shape, generator=inputs.generator, device=inputs.generator.device).to(x0.device)
+    move, jump = torch.rand(
+        2, *x0.shape, generator=inputs.generator, device=inputs.generator.device
+    ).to(x0.device)
     levels = torch.full((1, length // block), schedule.sigma_min, device=x0.device)
     levels[:, -1] = sigma
     noised = corrupt(x0, levels[:, -1:], move, jump, spec.vocabulary)
@@ -240,15 +295,23 @@ def token_texts(tokens: Tensor, text: TextCodec | None) -> list[str]:
 
 
 def forward_pass_figure(spec: DLMSpec) -> Figure:
-    """Draw the boxes from noisy tokens to log scores, and the conditioning by the noise level beside them."""
+    """Draw the boxes from noisy tokens to log scores, and the conditioning by the noise level
+    beside them.
+    """
     length, width, vocabulary = spec.length, spec.width, spec.vocabulary
     mask = "" if spec.block_size is None else f", causal in blocks of {spec.block_size}"
     steps = [
         ("Noisy tokens x", f"{length} of {vocabulary:,}"),
         ("Embedding", f"{length} x {width}"),
         ("In every block: rotary positions", "turn queries and keys, never values"),
-        (f"{spec.depth} blocks: attention", f"x + gate · attention(adaLN(x, c)), {spec.num_heads} heads{mask}"),
-        (f"{spec.depth} blocks: SwiGLU", f"x + gate · SwiGLU(adaLN(x, c)), hidden {spec.mlp_width}"),
+        (
+            f"{spec.depth} blocks: attention",
+            f"x + gate · attention(adaLN(x, c)), {spec.num_heads} heads{mask}",
+        ),
+        (
+            f"{spec.depth} blocks: SwiGLU",
+            f"x + gate · SwiGLU(adaLN(x, c)), hidden {spec.mlp_width}",
+        ),
         ("RMSNorm", f"{length} x {width}"),
         ("Output layer", f"adaLN, Linear {width} → {vocabulary:,}, starts at 0"),
         ("Log scores", f"{length} x {vocabulary:,}, 0 at the token itself"),

@@ -1,8 +1,9 @@
-"""The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1), optionally block-causal.
+"""The discrete diffusion language model (Lou et al. 2024, arXiv:2310.16834, section 5.1),
+optionally block-causal.
 
-Its blocks have rotary attention and an MLP, each modulated and gated by the noise level; the output layer gives log
-scores, or their loss. B batch, T tokens, V vocabulary, N noise levels of a sequence: 1, or its blocks in a block-causal
-network.
+Its blocks have rotary attention and an MLP, each modulated and gated by the noise level; the output
+layer gives log scores, or their loss. B batch, T tokens, V vocabulary, N noise levels of a
+sequence: 1, or its blocks in a block-causal network.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from torch.nn import functional
 
 from ditlab_models.contract import ModuleGroups, ModulesByRole
 from ditlab_models.dlm.spec import DLMSpec
-from ditlab_models.layers.adaln import GatedModulation, Modulation, add_gated, modulate, split_six, zero_linear
+from ditlab_models.layers.adaln import (
+    GatedModulation,
+    Modulation,
+    add_gated,
+    modulate,
+    split_six,
+    zero_linear,
+)
 from ditlab_models.layers.attention import (
     MLP,
     AttentionMask,
@@ -33,7 +41,12 @@ from ditlab_models.layers.attention import (
 )
 from ditlab_models.layers.embeddings import TimeEmbedding
 from ditlab_models.layers.rope import Rotation, rotation
-from ditlab_models.processes.score_entropy import LossTargets, ScoreName, TokenLosses, chunked_score_entropy
+from ditlab_models.processes.score_entropy import (
+    LossTargets,
+    ScoreName,
+    TokenLosses,
+    chunked_score_entropy,
+)
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import corrupt
 from ditlab_models.tensors import child_groups, product_dtype, wide_dtype
@@ -49,26 +62,34 @@ def build_norm(spec: DLMSpec) -> nn.Module:
 
 
 def attends_to_all(length: int, block_size: int | None, first: int = 0) -> bool:
-    """Return True if tokens first .. first + length - 1 lie in one block: none of those before them is hidden."""
+    """Return True if tokens first .. first + length - 1 lie in one block: none of those before them
+    is hidden.
+    """
     return block_size is None or first // block_size == (first + length - 1) // block_size
 
 
 def document_numbers(tokens: Tensor, end: int) -> Tensor:
-    """Number each token's document within its row, from 0, shape (B, T); the token `end` belongs to the document it
-    ends."""
+    """Number each token's document within its row, from 0, shape (B, T); the token `end` belongs to
+    the document it ends."""
     ends = (tokens == end).long()
     return ends.cumsum(1) - ends
 
 
 def dense_mask(
-    length: int, block_size: int | None, copies: int, documents: Tensor | None, device: torch.device, first: int = 0
+    length: int,
+    block_size: int | None,
+    copies: int,
+    documents: Tensor | None,
+    device: torch.device,
+    first: int = 0,
 ) -> Tensor | None:
-    """Make the bool mask of one copy of a row behind `first` cached tokens, or of two; None: all true.
+    """Make the bool mask of one copy of a row behind `first` cached tokens, or of two; None: all
+    true.
 
-    Queries by keys: by blocks, (copies length, first + copies length), by documents (B, T), (B, 1, copies T, copies T),
-    or by both. Of one copy a token attends to its own block and all earlier ones. Of a clean copy followed by a noisy
-    one, clean block b attends to clean blocks <= b, noisy block b to clean blocks < b and itself (Arriola et al. 2025,
-    arXiv:2503.09573, section 3).
+    Queries by keys: by blocks, (copies length, first + copies length), by documents (B, T), (B, 1,
+    copies T, copies T), or by both. Of one copy a token attends to its own block and all earlier
+    ones. Of a clean copy followed by a noisy one, clean block b attends to clean blocks <= b, noisy
+    block b to clean blocks < b and itself (Arriola et al. 2025, arXiv:2503.09573, section 3).
     """
     mask = None
     if block_size is not None and not (copies == 1 and attends_to_all(length, block_size, first)):
@@ -90,22 +111,34 @@ def tiled_mask_of(
 
     def in_reach(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         near = (block[key] <= last[query]) | (block[key] == block[query])
-        return near if documents is None else (documents[sample, query] == documents[sample, key]) & near
+        return (
+            near
+            if documents is None
+            else (documents[sample, query] == documents[sample, key]) & near
+        )
 
-    return tiled_mask(in_reach, copies * length, device, None if documents is None else len(documents))
+    return tiled_mask(
+        in_reach, copies * length, device, None if documents is None else len(documents)
+    )
 
 
 @lru_cache(maxsize=8)
-def _tiles_of_blocks(length: int, block_size: int | None, copies: int, device: torch.device) -> TiledMask:
+def _tiles_of_blocks(
+    length: int, block_size: int | None, copies: int, device: torch.device
+) -> TiledMask:
     """Make tiles that do not depend on a batch, once a length."""
     with torch.inference_mode(False), torch.no_grad():
         return tiled_mask_of(length, block_size, copies, None, device)
 
 
-def _reach(length: int, block_size: int, copies: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Number each token's block as a key, and the last block that it attends to beside its own: (copies T,) each.
+def _reach(
+    length: int, block_size: int, copies: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Number each token's block as a key, and the last block that it attends to beside its own:
+    (copies T,) each.
 
-    Blocks of the noisy copy are numbered behind all of the clean one, so that none but themselves reach them.
+    Blocks of the noisy copy are numbered behind all of the clean one, so that none but themselves
+    reach them.
     """
     block = torch.arange(length, dtype=torch.int32, device=device) // block_size
     if copies == 1:
@@ -122,17 +155,23 @@ class TokenEmbedding(nn.Embedding):
 
 
 class DLM(nn.Module):
-    """Network that predicts log scores: log p(y) - log p(x) under noise, for every y that differs from x in one token.
+    """Network that predicts log scores: log p(y) - log p(x) under noise, for every y that differs
+    from x in one token.
 
-    With `spec.block_size` a token attends to its own block and all earlier ones. Predicts 0 until it is trained.
+    With `spec.block_size` a token attends to its own block and all earlier ones. Predicts 0 until
+    it is trained.
     """
 
     def __init__(self, spec: DLMSpec) -> None:
         super().__init__()
         self.spec = spec
         self.embedding = TokenEmbedding(spec.vocabulary, spec.width)
-        self.sigma_map = TimeEmbedding(spec.time_width, spec.condition_width, layout="cos_sin", denominator="half")
-        self.blocks = cast("Sequence[DLMBlock]", nn.ModuleList(DLMBlock(spec) for _ in range(spec.depth)))
+        self.sigma_map = TimeEmbedding(
+            spec.time_width, spec.condition_width, layout="cos_sin", denominator="half"
+        )
+        self.blocks = cast(
+            "Sequence[DLMBlock]", nn.ModuleList(DLMBlock(spec) for _ in range(spec.depth))
+        )
         self.norm = build_norm(spec) if spec.final_norm else nn.Identity()
         self.output = DLMOutput(spec)
 
@@ -143,11 +182,21 @@ class DLM(nn.Module):
     def mask(
         self, length: int, first: int, copies: int, documents: Tensor | None, device: torch.device
     ) -> AttentionMask | None:
-        """Make the mask of tokens behind `first` cached ones (never tiles), or of two copies; None: all true."""
-        if documents is None and copies == 1 and attends_to_all(length, self.spec.block_size, first):
+        """Make the mask of tokens behind `first` cached ones (never tiles), or of two copies; None:
+        all true.
+        """
+        if (
+            documents is None
+            and copies == 1
+            and attends_to_all(length, self.spec.block_size, first)
+        ):
             return None
         dtype = product_dtype(self.embedding.weight)
-        if first == 0 and attention_backend(device.type, dtype, self.spec.head_width, copies * length) == "flex":
+        if (
+            first == 0
+            and attention_backend(device.type, dtype, self.spec.head_width, copies * length)
+            == "flex"
+        ):
             if documents is None:
                 return _tiles_of_blocks(length, self.spec.block_size, copies, device)
             return tiled_mask_of(length, self.spec.block_size, copies, documents, device)
@@ -162,20 +211,26 @@ class DLM(nn.Module):
         commit: bool = False,
         documents: Tensor | None = None,
     ) -> Tensor | TokenLosses | None:
-        """Predict log scores (B, T, V), 0 at the tokens of x, for x (B, T) int64 at sigma (B,) or (B, N).
+        """Predict log scores (B, T, V), 0 at the tokens of x, for x (B, T) int64 at sigma (B,) or
+        (B, N).
 
-        With `targets`, return their losses instead; with `block_size` too, each block of x attends to the earlier
-        blocks of `targets.x0`, at noise level `targets.clean_sigma`. With `cache`, x follows the tokens committed
-        there; `commit` keeps the keys and values of x, a finished block at its noise level sigma, and stops before the
-        output layer. With `documents` (B, T) numbers, a token attends within its document alone.
+        With `targets`, return their losses instead; with `block_size` too, each block of x attends
+        to the earlier blocks of `targets.x0`, at noise level `targets.clean_sigma`. With `cache`, x
+        follows the tokens committed there; `commit` keeps the keys and values of x, a finished
+        block at its noise level sigma, and stops before the output layer. With `documents` (B, T)
+        numbers, a token attends within its document alone.
         """
         sigma = sigma[:, None] if sigma.ndim == 1 else sigma
         length, num_segments = x.shape[1], sigma.shape[1]
-        assert length % num_segments == 0, f"{length} tokens do not fall into {num_segments} segments"
+        assert length % num_segments == 0, (
+            f"{length} tokens do not fall into {num_segments} segments"
+        )
         first = 0 if cache is None else cache.length
         tokens, positions = x, torch.arange(first, first + length, device=x.device)
         block_size = self.spec.block_size
-        assert cache is None or (block_size and first % block_size == 0), "a cache holds whole blocks"
+        assert cache is None or (block_size and first % block_size == 0), (
+            "a cache holds whole blocks"
+        )
         copies = None if block_size is None else targets
         if copies is not None:
             assert cache is None, "losses are not computed block by block"
@@ -221,7 +276,9 @@ def add_gated_segments(x: Tensor, branch: Tensor, gate: Tensor) -> Tensor:
 
 
 class DLMBlock(nn.Module):
-    """x + gate attention(modulated norm), then x + gate MLP(modulated norm): the identity until it is trained."""
+    """x + gate attention(modulated norm), then x + gate MLP(modulated norm): the identity until it
+    is trained.
+    """
 
     def __init__(self, spec: DLMSpec) -> None:
         super().__init__()
@@ -240,11 +297,14 @@ class DLMBlock(nn.Module):
         mask: AttentionMask | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """Transform x (B, T, D) under (B, N, C), which has passed a SiLU. `mask` is that of `SelfAttention.forward`,
-        broadcast to (B, H, T, S): S counts the `cache`'s committed tokens too, and tiles go with none of them."""
+        """Transform x (B, T, D) under (B, N, C), which has passed a SiLU. `mask` is that of
+        `SelfAttention.forward`, broadcast to (B, H, T, S): S counts the `cache`'s committed tokens
+        too, and tiles go with none of them."""
         before_attention, before_mlp = split_six(self.modulation(condition))
         normed = modulate_segments(self.attention_norm(x), before_attention)
-        x = add_gated_segments(x, self.attention(normed, mask=mask, rope=rope, cache=cache), before_attention.gate)
+        x = add_gated_segments(
+            x, self.attention(normed, mask=mask, rope=rope, cache=cache), before_attention.gate
+        )
         branch = self.mlp(modulate_segments(self.mlp_norm(x), before_mlp))
         return add_gated_segments(x, branch, before_mlp.gate)
 
@@ -257,12 +317,18 @@ class LogScores(nn.Linear):
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(self, h: Tensor, x: Tensor, targets: LossTargets | None = None) -> Tensor | TokenLosses:  # type: ignore[override]
-        """Compute log scores (B, T, V) of h (B, T, D) at x (B, T) int64; with targets their losses, chunk by chunk."""
+    def forward(
+        self, h: Tensor, x: Tensor, targets: LossTargets | None = None
+    ) -> Tensor | TokenLosses:  # type: ignore[override]
+        """Compute log scores (B, T, V) of h (B, T, D) at x (B, T) int64; with targets their losses,
+        chunk by chunk.
+        """
         if targets is not None:
-            # Here, not in the objective: ZeRO-3 gathers a weight for the forward pass of the module that owns it.
+            # Here, not in the objective: ZeRO-3 gathers a weight for the forward pass of the module
+            # that owns it.
             return chunked_score_entropy(h, self.weight, self.bias, x, targets)
-        return super().forward(h).scatter_(-1, x[..., None], 0.0)  # in place: (B, T, V) is held once
+        # in place: (B, T, V) is held once
+        return super().forward(h).scatter_(-1, x[..., None], 0.0)
 
 
 class DLMOutput(nn.Module):
@@ -277,9 +343,13 @@ class DLMOutput(nn.Module):
     def forward(
         self, h: Tensor, condition: Tensor, x: Tensor, targets: LossTargets | None = None
     ) -> Tensor | TokenLosses:
-        """Compute log scores (B, T, V), or with targets their losses, of h (B, T, D) under (B, N, C) at x (B, T)."""
+        """Compute log scores (B, T, V), or with targets their losses, of h (B, T, D) under (B, N,
+        C) at x (B, T).
+        """
         shift, scale = self.modulation(condition).chunk(2, dim=-1)
-        return self.log_scores(modulate_segments(self.norm(h), Modulation(scale, shift)), x, targets)
+        return self.log_scores(
+            modulate_segments(self.norm(h), Modulation(scale, shift)), x, targets
+        )
 
 
 @dataclass(frozen=True)
@@ -310,22 +380,30 @@ class TokenNoise:
         return len(x0), x0.shape[1] // self.block_size if self.block_size else 1
 
     def at_time(self, t: Tensor, weight: Tensor | None = None) -> NoiseLevels:
-        """Compute the levels at times (B, N), drawn uniformly, or such that they count by `weight` (B, N)."""
+        """Compute the levels at times (B, N), drawn uniformly, or such that they count by `weight`
+        (B, N).
+        """
         sigma = self.schedule.sigma(t)
         rate = self.schedule.rate_at(sigma)
         return NoiseLevels(sigma, rate, rate if weight is None else rate * weight)
 
     def within(self, start: float, end: float, uniform: Tensor) -> NoiseLevels:
-        """Draw levels between two times such that u = arctan(sqrt(sigma)) is uniform; `uniform` U[0, 1), (B, N)."""
+        """Draw levels between two times such that u = arctan(sqrt(sigma)) is uniform; `uniform`
+        U[0, 1), (B, N).
+        """
         first, last = (math.atan(math.sqrt(self.schedule.sigma_at(t))) for t in (start, end))
         root = torch.tan(first + (last - first) * uniform)
         sigma = root.square()
         by_u = 2 * root * (1 + sigma)  # d sigma/du
-        return NoiseLevels(sigma, self.schedule.rate_at(sigma), by_u * (last - first) / (end - start))
+        return NoiseLevels(
+            sigma, self.schedule.rate_at(sigma), by_u * (last - first) / (end - start)
+        )
 
-    def losses(self, network: nn.Module, x0: Tensor, levels: NoiseLevels, move: Tensor, jump: Tensor) -> TokenLosses:
-        """Compute losses of noised tokens x0 (B, T), `total` a mean by the levels' weight; move and jump U[0, 1), (B,
-        T)."""
+    def losses(
+        self, network: nn.Module, x0: Tensor, levels: NoiseLevels, move: Tensor, jump: Tensor
+    ) -> TokenLosses:
+        """Compute losses of noised tokens x0 (B, T), `total` a mean by the levels' weight; move and
+        jump U[0, 1), (B, T)."""
         sigma, weight = (by_token(each, x0) for each in (levels.sigma, levels.weight))
         x = corrupt(x0, sigma, move, jump, self.vocabulary)
         targets = LossTargets(x0, sigma, weight / x0.numel(), self.score, self.schedule.sigma_min)

@@ -1,7 +1,9 @@
-"""The language model's sampler: tokens from noise, around prompts if there are any, at once or block by block.
+"""The language model's sampler: tokens from noise, around prompts if there are any, at once or
+block by block.
 
-Steps of the reverse process are those of Lou et al. 2024 (arXiv:2310.16834, section 4). In block sampling each block is
-drawn given the finished ones (Arriola et al. 2025, arXiv:2503.09573, section 3). B batch, T or L tokens, V vocabulary.
+Steps of the reverse process are those of Lou et al. 2024 (arXiv:2310.16834, section 4). In block
+sampling each block is drawn given the finished ones (Arriola et al. 2025, arXiv:2503.09573, section
+3). B batch, T or L tokens, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_label
-from ditlab_models.contract import DEFAULT_REQUEST, Conditions, Prompt, Sampler, SampleRequest, Samples, TextCodec
+from ditlab_models.contract import (
+    DEFAULT_REQUEST,
+    Conditions,
+    Prompt,
+    Sampler,
+    SampleRequest,
+    Samples,
+    TextCodec,
+)
 from ditlab_models.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from ditlab_models.figures import Figure, Text, evenly_spaced
 from ditlab_models.layers.attention import KVCache
@@ -26,9 +36,13 @@ from ditlab_models.tensors import widened
 LAST_TIME = 1e-5
 """Last time of the steps, as in the paper's public code."""
 CHUNK_ENTRIES = 2**21
-"""Probabilities that are computed at once: 8 MiB of float32 a tensor, of which a few live at a time."""
+"""Probabilities that are computed at once: 8 MiB of float32 a tensor, of which a few live at a
+time.
+"""
 MAX_OUTPUT_VALUES = 2**29
-"""Values of the network's output for one batch: 2 GiB in float32, ten sequences of 1024 tokens out of 50257."""
+"""Values of the network's output for one batch: 2 GiB in float32, ten sequences of 1024 tokens out
+of 50257.
+"""
 NUM_FRAMES = 8
 """Frames of the first sample."""
 FRAME_FIELDS = ("frames", "noise", "written")
@@ -37,17 +51,25 @@ EXCERPT = 1200
 NAME_LENGTH = 40
 """Characters of a prompt that messages show."""
 TransitionProbabilities = Callable[[Tensor, Tensor], Tensor]
-"""Weights of every next token, (N, V), with any positive sum, from the network's output (N, V) and tokens (N,)."""
+"""Weights of every next token, (N, V), with any positive sum, from the network's output (N, V) and
+tokens (N,).
+"""
 
 
-def _place(prompt: Prompt, text: TextCodec | None, size: int, length: str) -> tuple[int, list[int], str]:
-    """Return a prompt's first position in a sample of `size` tokens, its tokens, and its name in messages."""
-    shown = prompt.text if len(prompt.text) <= NAME_LENGTH else f"{prompt.text[: NAME_LENGTH - 3]}..."
+def _place(
+    prompt: Prompt, text: TextCodec | None, size: int, length: str
+) -> tuple[int, list[int], str]:
+    """Return a prompt's first position in a sample of `size` tokens, its tokens, and its name in
+    messages.
+    """
+    shown = (
+        prompt.text if len(prompt.text) <= NAME_LENGTH else f"{prompt.text[: NAME_LENGTH - 3]}..."
+    )
     name = f"prompt={shown!r}"
     if text is None:
         raise ValueError(
-            f"{name} cannot be read, as no tokeniser came with the data (tokenizer.json); import the data again with "
-            "one, or leave the prompt out."
+            f"{name} cannot be read, as no tokeniser came with the data (tokenizer.json); "
+            "import the data again with one, or leave the prompt out."
         )
     tokens = text.encode(prompt.text)
     if not tokens:
@@ -59,11 +81,14 @@ def _place(prompt: Prompt, text: TextCodec | None, size: int, length: str) -> tu
         )
     first = prompt.position % size
     if len(tokens) > size:
-        raise ValueError(f"{name} has {len(tokens)} tokens, more than a sample ({length}); shorten it to {size}.")
+        raise ValueError(
+            f"{name} has {len(tokens)} tokens, more than a sample ({length}); shorten it to {size}."
+        )
     if first + len(tokens) > size:
         raise ValueError(
-            f"{name} has {len(tokens)} tokens, and from position={prompt.position} a sample has {size - first} left "
-            f"({length}); set its position to {size - len(tokens)} (or {-len(tokens)}, from the end), or shorten it."
+            f"{name} has {len(tokens)} tokens, and from position={prompt.position} a sample "
+            f"has {size - first} left ({length}); set its position to {size - len(tokens)} (or "
+            f"{-len(tokens)}, from the end), or shorten it."
         )
     return first, tokens, name
 
@@ -79,14 +104,17 @@ class ReverseStep(NamedTuple):
 
 
 def reverse_steps(spec: DLMSamplingSpec, objective: DLMObjectiveSpec) -> tuple[ReverseStep, ...]:
-    """Build the steps from t = 1 on, at even times: `spec.num_steps`, and the denoising one if `spec.denoise`.
+    """Build the steps from t = 1 on, at even times: `spec.num_steps`, and the denoising one if
+    `spec.denoise`.
 
-    `euler` and `analytic` evaluate the network where each step begins; `categorical` at t = 1e-5 too, and denoises
-    nothing.
+    `euler` and `analytic` evaluate the network where each step begins; `categorical` at t = 1e-5
+    too, and denoises nothing.
     """
     schedule, score, num_steps = objective.noise, objective.score, spec.num_steps
     if spec.solver == "categorical":
-        levels = schedule.sigma(torch.linspace(1, LAST_TIME, num_steps, dtype=torch.float64)).tolist()
+        levels = schedule.sigma(
+            torch.linspace(1, LAST_TIME, num_steps, dtype=torch.float64)
+        ).tolist()
         return tuple(ReverseStep(sigma, sigma, categorical_probabilities) for sigma in levels)
     times = torch.linspace(1, LAST_TIME, num_steps + 1, dtype=torch.float64)
     sigma, rate = schedule.sigma(times).tolist(), schedule.rate(times).tolist()
@@ -113,7 +141,9 @@ def euler_probabilities(step: float, score: ScoreName) -> TransitionProbabilitie
 
 
 def analytic_probabilities(step: float, score: ScoreName) -> TransitionProbabilities:
-    """Staggered scores times the transposed transition, from one noise level to the one `step` below."""
+    """Staggered scores times the transposed transition, from one noise level to the one `step`
+    below.
+    """
     return lambda output, x: posterior(log_scores(output, x, score), x, output.new_full((), step))
 
 
@@ -127,12 +157,16 @@ def tempered(probabilities: TransitionProbabilities, temperature: float) -> Tran
     return lambda output, x: probabilities(output / temperature, x)
 
 
-def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tensor, uniform: Tensor) -> Tensor:
-    """Draw tokens (B, T) from outputs (B, T, V), tokens x and U[0, 1), (B, T), by inverse cumulative sums in
-    float64."""
+def draw_tokens(
+    probabilities: TransitionProbabilities, output: Tensor, x: Tensor, uniform: Tensor
+) -> Tensor:
+    """Draw tokens (B, T) from outputs (B, T, V), tokens x and U[0, 1), (B, T), by inverse
+    cumulative sums in float64."""
     size = max(1, CHUNK_ENTRIES // output.shape[-1])
     drawn = []
-    for part, tokens, at in zip(*(each.flatten(0, 1).split(size) for each in (output, x, uniform)), strict=True):
+    for part, tokens, at in zip(
+        *(each.flatten(0, 1).split(size) for each in (output, x, uniform)), strict=True
+    ):
         weights = probabilities(widened(part), tokens)
         summed = weights.cumsum(-1, dtype=torch.float64)
         token = torch.searchsorted(summed, (at * summed[:, -1])[:, None], right=True)[:, 0]
@@ -141,11 +175,23 @@ def draw_tokens(probabilities: TransitionProbabilities, output: Tensor, x: Tenso
 
 
 class FinishedTokens:
-    """Tokens before the block that is drawn, for a network: their keys and values are kept, or computed each time."""
+    """Tokens before the block that is drawn, for a network: their keys and values are kept, or
+    computed each time.
+    """
 
-    def __init__(self, network: nn.Module, depth: int, block: BlockSampling | None, sigma: float, length: int) -> None:
-        """Sample `length` tokens; `block` None: all at once. `sigma`: noise level at which the network sees them."""
-        self._network, self._depth, self._block, self._sigma, self._length = network, depth, block, sigma, length
+    def __init__(
+        self, network: nn.Module, depth: int, block: BlockSampling | None, sigma: float, length: int
+    ) -> None:
+        """Sample `length` tokens; `block` None: all at once. `sigma`: noise level at which the
+        network sees them.
+        """
+        self._network, self._depth, self._block, self._sigma, self._length = (
+            network,
+            depth,
+            block,
+            sigma,
+            length,
+        )
         self._cache = KVCache(depth, length)
 
     def output(self, x: Tensor, first: int, end: int, sigma: float) -> Tensor:
@@ -166,7 +212,9 @@ class FinishedTokens:
     def finish(self, x: Tensor, first: int, end: int) -> None:
         """Take the tokens of a block as finished."""
         if self._block is not None and self._block.cache and end < self._length:
-            self._network(x[:, first:end], self._levels(x, self._sigma), cache=self._cache, commit=True)
+            self._network(
+                x[:, first:end], self._levels(x, self._sigma), cache=self._cache, commit=True
+            )
 
     def _levels(self, x: Tensor, sigma: float) -> Tensor:
         return torch.full((len(x),), sigma, dtype=state_dtype(self._network), device=x.device)
@@ -176,21 +224,27 @@ class DLMSampler(Sampler):
     """Sampler of token sequences (num, L) int64, all tokens of one at once or block by block."""
 
     def __init__(
-        self, spec: DLMSamplingSpec, model: DLMSpec, objective: DLMObjectiveSpec, text: TextCodec | None
+        self,
+        spec: DLMSamplingSpec,
+        model: DLMSpec,
+        objective: DLMObjectiveSpec,
+        text: TextCodec | None,
     ) -> None:
         """`text` encodes prompts and decodes samples."""
         self._spec, self._model, self._text = spec, model, text
         self._steps = reverse_steps(spec, objective)
         if spec.temperature != 1:
             self._steps = tuple(
-                step._replace(probabilities=tempered(step.probabilities, spec.temperature)) for step in self._steps
+                step._replace(probabilities=tempered(step.probabilities, spec.temperature))
+                for step in self._steps
             )
         self._sigma_min = objective.noise.sigma_min
         self._length = spec.length or model.length
         self.max_batch_size = max(1, MAX_OUTPUT_VALUES // (self._length * model.vocabulary))
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """Return `tokens` (num, L) int64 and `given` (num, L) bool, true for prompts' tokens; {} without prompts.
+        """Return `tokens` (num, L) int64 and `given` (num, L) bool, true for prompts' tokens; {}
+        without prompts.
 
         Raises ValueError for a label, and for prompts that cannot be read, do not fit or overlap.
         """
@@ -199,7 +253,10 @@ class DLMSampler(Sampler):
             return {}
         size = self._length
         length = f"{'sampling.length' if self._spec.length else 'model.length'}={size}"
-        placed = sorted((_place(each, self._text, size, length) for each in request.prompts), key=lambda each: each[0])
+        placed = sorted(
+            (_place(each, self._text, size, length) for each in request.prompts),
+            key=lambda each: each[0],
+        )
         tokens, given = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
         for first, prompt, _ in placed:
             tokens[first : first + len(prompt)] = torch.tensor(prompt)
@@ -208,8 +265,9 @@ class DLMSampler(Sampler):
             end = first + len(prompt)
             if next_first < end:
                 raise ValueError(
-                    f"{name} (tokens {first} to {end - 1}) and {next_name} (tokens {next_first} to "
-                    f"{next_first + len(next_prompt) - 1}) overlap; set the position of the second to {end} or more."
+                    f"{name} (tokens {first} to {end - 1}) and {next_name} (tokens "
+                    f"{next_first} to {next_first + len(next_prompt) - 1}) overlap; set the "
+                    f"position of the second to {end} or more."
                 )
         return {"tokens": tokens.repeat(num, 1), "given": given.repeat(num, 1)}
 
@@ -223,12 +281,14 @@ class DLMSampler(Sampler):
         trajectory: bool = False,
         noise: Tensor | None = None,
     ) -> Samples:
-        """Draw tokens (num, L) int64. Frames begin with uniform tokens around the prompts, then there is one a step.
+        """Draw tokens (num, L) int64. Frames begin with uniform tokens around the prompts, then
+        there is one a step.
 
-        Every sample has its own generator, seeded from `generator`, for its noise and one draw a token and step.
-        `noise` (num, L) int64, tokens in place of the uniform ones, stands around the prompts. `fields` hold at most
-        eight frames of the first sample, evenly spaced over all steps: `frames` (F, L), the sigma of the active tokens
-        `noise` (F,), and the number of active and finished tokens `written` (F,).
+        Every sample has its own generator, seeded from `generator`, for its noise and one draw a
+        token and step. `noise` (num, L) int64, tokens in place of the uniform ones, stands around
+        the prompts. `fields` hold at most eight frames of the first sample, evenly spaced over all
+        steps: `frames` (F, L), the sigma of the active tokens `noise` (F,), and the number of
+        active and finished tokens `written` (F,).
         """
         device = next(network.parameters()).device
         draws = SampleDraws(num, generator, device)
@@ -236,38 +296,52 @@ class DLMSampler(Sampler):
         if noise is not None:
             x = starting_tokens(noise, x, self._model.vocabulary)
         conditions = {name: values.to(device) for name, values in conditions.items()}
-        tokens, given = conditions.get("tokens", x), conditions.get("given", torch.zeros_like(x, dtype=torch.bool))
+        tokens, given = (
+            conditions.get("tokens", x),
+            conditions.get("given", torch.zeros_like(x, dtype=torch.bool)),
+        )
         x = torch.where(given, tokens, x)
         size = self._length if self._spec.block is None else self._model.block_size
         assert size is not None, "a model without blocks is not sampled block by block"
-        is_drawn = [self._spec.block is None or not bool(part.all()) for part in given.split(size, dim=1)]
+        is_drawn = [
+            self._spec.block is None or not bool(part.all()) for part in given.split(size, dim=1)
+        ]
         shown_steps = evenly_spaced(len(self._steps) * sum(is_drawn), NUM_FRAMES)
         frames, shown = [x], [(x[0].clone(), self._steps[0].sigma, self._length)]
         step_number = 0
-        context = FinishedTokens(network, self._model.depth, self._spec.block, self._sigma_min, self._length)
+        context = FinishedTokens(
+            network, self._model.depth, self._spec.block, self._sigma_min, self._length
+        )
         for first, drawn in zip(range(0, self._length, size), is_drawn, strict=True):
             end = first + size
             for step in self._steps if drawn else ():
                 block, fixed = x[:, first:end], given[:, first:end]
                 uniform = draws.uniform(block.shape, torch.float64)
                 output = context.output(x, first, end, step.sigma)
-                block = tokens[:, first:end].where(fixed, draw_tokens(step.probabilities, output, block, uniform))
+                block = tokens[:, first:end].where(
+                    fixed, draw_tokens(step.probabilities, output, block, uniform)
+                )
                 del output  # (B, T, V): nothing holds it when the next one is computed
                 x = torch.cat((x[:, :first], block, x[:, end:]), dim=1)
                 step_number += 1
                 if trajectory:
                     frames.append(x)
-                if step_number in shown_steps:  # on its device: a copy to the host would wait for it
+                # on its device: a copy to the host would wait for it
+                if step_number in shown_steps:
                     shown.append((x[0].clone(), step.sigma_after, end))
             context.finish(x, first, end)
         of_first, sigmas, written = zip(*shown, strict=True)
         noise_levels = torch.tensor(sigmas, dtype=torch.float64)
-        fields = {"frames": torch.stack(of_first).cpu(), "noise": noise_levels, "written": torch.tensor(written)}
+        fields = {
+            "frames": torch.stack(of_first).cpu(),
+            "noise": noise_levels,
+            "written": torch.tensor(written),
+        }
         return Samples(x, conditions, torch.stack(frames) if trajectory else None, fields)
 
     def show(self, samples: Samples) -> Figure:
-        """Show the samples as text (token ids without a tokeniser), and the frames of the first one, cut where they are
-        long."""
+        """Show the samples as text (token ids without a tokeniser), and the frames of the first
+        one, cut where they are long."""
 
         def read(tokens: Tensor) -> str:
             ids = tokens.tolist()
@@ -276,11 +350,15 @@ class DLMSampler(Sampler):
         panels = [Text([read(tokens) for tokens in samples.values], title="Samples")]
         if samples.fields:
             passages = []
-            for tokens, noise, written in zip(*(samples.fields[key] for key in FRAME_FIELDS), strict=True):
+            for tokens, noise, written in zip(
+                *(samples.fields[key] for key in FRAME_FIELDS), strict=True
+            ):
                 passage = read(tokens[: int(written)])
                 if len(passage) > EXCERPT:
                     passage = (
-                        f"... {passage[-EXCERPT:]}" if self._spec.block is not None else f"{passage[:EXCERPT]} ..."
+                        f"... {passage[-EXCERPT:]}"
+                        if self._spec.block is not None
+                        else f"{passage[:EXCERPT]} ..."
                     )
                 passages.append(f"[sigma {float(noise):.3g}] {passage}")
             panels.append(Text(passages, title="How noise becomes the first sample"))
@@ -288,13 +366,14 @@ class DLMSampler(Sampler):
 
 
 def starting_tokens(noise: Tensor, like: Tensor, vocabulary: int) -> Tensor:
-    """Return given tokens on the device of `like`. Raises ValueError for another shape, and for tokens that do not
-    exist."""
+    """Return given tokens on the device of `like`. Raises ValueError for another shape, and for
+    tokens that do not exist."""
     check_noise_shape(noise, like.shape)
     if noise.dtype != torch.int64 or not bool(((noise >= 0) & (noise < vocabulary)).all()):
         held = f"{noise.dtype}".removeprefix("torch.")
         raise ValueError(
-            f"noise must hold tokens from 0 to {vocabulary - 1} as int64 (model.vocabulary={vocabulary}), and holds "
-            f"{held} from {noise.min().item():g} to {noise.max().item():g}; draw it with torch.randint."
+            f"noise must hold tokens from 0 to {vocabulary - 1} as int64 "
+            f"(model.vocabulary={vocabulary}), and holds {held} from {noise.min().item():g} to "
+            f"{noise.max().item():g}; draw it with torch.randint."
         )
     return noise.to(like.device)

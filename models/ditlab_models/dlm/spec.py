@@ -1,4 +1,6 @@
-"""The language model family's specs. Imports no torch; the defaults are the published sizes (79,245,649 parameters)."""
+"""The language model family's specs. Imports no torch; the defaults are the published sizes
+(79,245,649 parameters).
+"""
 
 from __future__ import annotations
 
@@ -53,23 +55,27 @@ class UniformTokenTime(Spec):
 
 
 class BellTokenTime(Spec):
-    """s = sigmoid(mean + std u), u ~ N(0, 1) (Esser et al. 2024, arXiv:2403.03206, section 3.1), or uniform at times.
+    """s = sigmoid(mean + std u), u ~ N(0, 1) (Esser et al. 2024, arXiv:2403.03206, section 3.1), or
+    uniform at times.
 
-    The uniform share bounds the weights of times that the bell hardly draws (defensive mixture: Hesterberg 1995,
-    Technometrics 37, 185): without it their variance would be infinite.
+    The uniform share bounds the weights of times that the bell hardly draws (defensive mixture:
+    Hesterberg 1995, Technometrics 37, 185): without it their variance would be infinite.
     """
 
     kind: Literal["logit_normal"] = "logit_normal"
     """More often around one time."""
     mean: float = 0.0
-    """Mean of the normal distribution; above 0 leans towards s = 1 (most noise), below 0 towards s = 0."""
+    """Mean of the normal distribution; above 0 leans towards s = 1 (most noise), below 0 towards s
+    = 0.
+    """
     std: PositiveFloat = 1.0
     """Standard deviation of the normal distribution; small values crowd around the mean."""
     uniform_share: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Share of times that are drawn uniformly; no loss counts for more than 1 / `uniform_share`."""
     weighting: Literal["integral", "drawn"] = "integral"
-    """`integral`: losses are divided by the density of their times, so that the training loss stays the integral of the
-    bound and the density decides its variance alone; `drawn`: every draw counts once, dense times for more."""
+    """`integral`: losses are divided by the density of their times, so that the training loss stays
+    the integral of the bound and the density decides its variance alone; `drawn`: every draw counts
+    once, dense times for more."""
 
     def draw(self, noise_source: NoiseSource, shape: tuple[int, int]) -> DrawnTimes:
         """Draw times under the names `time`, `time_bell` and `time_choice`."""
@@ -82,7 +88,9 @@ class BellTokenTime(Spec):
         """Return the density at times s, in their shape."""
         within = s.clamp(TINY, 1 - TINY)
         z = (within.logit() - self.mean) / self.std
-        bell = (-0.5 * z.square()).exp() / (self.std * math.sqrt(2 * math.pi) * within * (1 - within))
+        bell = (-0.5 * z.square()).exp() / (
+            self.std * math.sqrt(2 * math.pi) * within * (1 - within)
+        )
         return self.uniform_share + (1 - self.uniform_share) * bell
 
 
@@ -90,12 +98,17 @@ TokenTime = Annotated[UniformTokenTime | BellTokenTime, Field(discriminator="kin
 
 
 class DLMSpec(ModelSpec):
-    """A transformer over tokens, modulated by the noise level, for discrete diffusion (arXiv:2310.16834)."""
+    """A transformer over tokens, modulated by the noise level, for discrete diffusion
+    (arXiv:2310.16834).
+    """
 
     masks_documents: ClassVar[bool] = True
     added_fields: ClassVar[Mapping[str, Any]] = {
-        **ModelSpec.added_fields, "norm": "rms", "mlp": "swiglu", "final_norm": True,
-    }  # fmt: skip
+        **ModelSpec.added_fields,
+        "norm": "rms",
+        "mlp": "swiglu",
+        "final_norm": True,
+    }
 
     family: Literal["dlm"] = "dlm"
     """The discrete diffusion language model."""
@@ -116,21 +129,30 @@ class DLMSpec(ModelSpec):
     time_width: Annotated[int, Field(ge=2)] = 256
     """Width of the noise level's sinusoid."""
     block_size: PositiveInt | None = None
-    """Tokens of a block, a divisor of `length`: trains block-causally, every block given the clean blocks before it,
-    for sampling block by block. null: every token sees every other."""
+    """Tokens of a block, a divisor of `length`: trains block-causally, every block given the clean
+    blocks before it, for sampling block by block. null: every token sees every other."""
     norm: Literal["rms", "layer"] = "rms"
-    """Norms: `rms`, RMSNorm with eps 1e-6; `layer`, LayerNorm with a weight, no bias and eps 1e-5, as published."""
+    """Norms: `rms`, RMSNorm with eps 1e-6; `layer`, LayerNorm with a weight, no bias and eps 1e-5,
+    as published.
+    """
     mlp: Literal["swiglu", "gelu"] = "swiglu"
-    """MLP of a block: `swiglu`, three linear layers without biases; `gelu`, two with biases around a tanh GELU, as
-    published."""
+    """MLP of a block: `swiglu`, three linear layers without biases; `gelu`, two with biases around
+    a tanh GELU, as published."""
     final_norm: bool = True
-    """A norm between the last block and the output layer, which has one of its own; false as published."""
+    """A norm between the last block and the output layer, which has one of its own; false as
+    published.
+    """
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> DLMSpec:
         pairs = 2 * self.num_heads
-        check_multiple("model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}", pairs)
-        reason = f"{pairs} (rotary positions turn pairs of entries of each of model.num_heads={self.num_heads} heads)"
+        check_multiple(
+            "model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}", pairs
+        )
+        reason = (
+            f"{pairs} (rotary positions turn pairs of entries of each of "
+            f"model.num_heads={self.num_heads} heads)"
+        )
         check_multiple("model.width", self.width, pairs, reason)
         check_multiple("model.time_width", self.time_width, 2, "2 (half cosines, half sines)")
         check_mlp_ratio(self.width, self.mlp_ratio)
@@ -156,7 +178,17 @@ class DLMSpec(ModelSpec):
 
     def batch_fields(self) -> tuple[BatchField, ...]:
         options = FieldOptions(shape=("model.length",), num_classes="model.vocabulary")
-        return (BatchField("tokens", (self.length,), "int64", None, "token index", self.vocabulary, options=options),)
+        return (
+            BatchField(
+                "tokens",
+                (self.length,),
+                "int64",
+                None,
+                "token index",
+                self.vocabulary,
+                options=options,
+            ),
+        )
 
 
 class DLMWeights(Spec):
@@ -172,8 +204,9 @@ class DLMObjectiveSpec(ObjectiveSpec):
     added_fields: ClassVar[Mapping[str, Any]] = {"time": {"kind": "uniform"}}
 
     score: Literal["log", "softmax"] = "log"
-    """Meaning of the network's output: `log`, the log score (the published objective, never below 0); `softmax`, logits
-    whose softmax is the score (a variant to compare with: its loss can fall below 0)."""
+    """Meaning of the network's output: `log`, the log score (the published objective, never below
+    0); `softmax`, logits whose softmax is the score (a variant to compare with: its loss can fall
+    below 0)."""
     noise: TokenNoiseSchedule = TokenNoiseSchedule()
     """Noise level by time."""
     time_min: Annotated[float, Field(ge=0, lt=1)] = 1e-3
@@ -181,12 +214,15 @@ class DLMObjectiveSpec(ObjectiveSpec):
     time: TokenTime = UniformTokenTime()
     """Distribution of training times. Held-out metrics, and so every bound, do not depend on it."""
     scale_by_sigma: bool = False
-    """Must be false: scaling of the output by the noise level, which is for the absorbing process alone."""
+    """Must be false: scaling of the output by the noise level, which is for the absorbing process
+    alone.
+    """
     weights: DLMWeights = DLMWeights()
     """Weight of each loss component."""
 
     def metric_settings(self, model: ModelSpec) -> MetricSettings:
-        """Return what each metric is a mean over: the noise levels of the integral, the whole schedule, or neither.
+        """Return what each metric is a mean over: the noise levels of the integral, the whole
+        schedule, or neither.
 
         `bound` and what follows from it hold the ends' part, so they compare whatever the noise.
         """
@@ -200,35 +236,43 @@ class DLMObjectiveSpec(ObjectiveSpec):
     def _not_for_the_uniform_graph(cls, value: bool) -> bool:
         if value:
             raise ValueError(
-                "objective.scale_by_sigma=true belongs to the absorbing graph, whose true scores all hold the factor "
-                "1 / (e^sigma - 1); those of the uniform graph share none. Set objective.scale_by_sigma to false."
+                "objective.scale_by_sigma=true belongs to the absorbing graph, whose true "
+                "scores all hold the factor 1 / (e^sigma - 1); those of the uniform graph "
+                "share none. Set objective.scale_by_sigma to false."
             )
         return value
 
 
 class BlockSampling(Spec):
-    """A block after another, each given the finished ones, as models with `model.block_size` are trained."""
+    """A block after another, each given the finished ones, as models with `model.block_size` are
+    trained.
+    """
 
     cache: bool = True
-    """Cache keys and values of finished blocks. Without, each pass goes over them again: the same tokens,
-    more slowly."""
+    """Cache keys and values of finished blocks. Without, each pass goes over them again: the same
+    tokens, more slowly."""
 
 
 class DLMSamplingSpec(SamplingSpec):
     """Reverse diffusion from uniformly drawn tokens to text."""
 
     solver: Literal["euler", "analytic", "categorical"] = "euler"
-    """`euler`: steps of the reverse rate; `analytic`: the staggered score times the transposed transition
-    (arXiv:2310.16834, eq. 19); `categorical`: repeated draws from the softmax of the output, a heuristic."""
+    """`euler`: steps of the reverse rate; `analytic`: the staggered score times the transposed
+    transition (arXiv:2310.16834, eq. 19); `categorical`: repeated draws from the softmax of the
+    output, a heuristic."""
     steps: PositiveInt | None = None
-    """Network evaluations of a sequence, or of each block with `block`. null: 128, or 50 a block."""
+    """Network evaluations of a sequence, or of each block with `block`. null: 128, or 50 a
+    block.
+    """
     denoise: bool = True
     """Remove the noise that is left at t = 1e-5 in a last step (euler and analytic)."""
     temperature: PositiveFloat = 1.0
-    """Divisor of the network's output. Of log scores it makes those of a law whose probabilities have the power
-    1/temperature: below 1 likely tokens become likelier, and samples less varied."""
+    """Divisor of the network's output. Of log scores it makes those of a law whose probabilities
+    have the power 1/temperature: below 1 likely tokens become likelier, and samples less varied."""
     block: BlockSampling | None = None
-    """Block by block, for models with `model.block_size`; null: all tokens at once, for the others."""
+    """Block by block, for models with `model.block_size`; null: all tokens at once, for the
+    others.
+    """
     length: PositiveInt | None = None
     """Tokens to draw; null: `model.length`."""
 
@@ -238,7 +282,9 @@ class DLMSamplingSpec(SamplingSpec):
         return self.steps or (128 if self.block is None else 50)
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raise ValueError for a length that the model was not trained for, and for blocks where it knows none."""
+        """Raise ValueError for a length that the model was not trained for, and for blocks where it
+        knows none.
+        """
         assert isinstance(model, DLMSpec)
         if self.block is not None and model.block_size is None:
             raise ValueError(
@@ -247,14 +293,16 @@ class DLMSamplingSpec(SamplingSpec):
             )
         if self.block is None and model.block_size is not None:
             raise ValueError(
-                f"sampling.block is null, and a model with model.block_size={model.block_size} has only learned to "
-                "go on from finished blocks; set sampling.block to {}."
+                f"sampling.block is null, and a model with model.block_size={model.block_size} "
+                "has only learned to go on from finished blocks; set sampling.block to {}."
             )
         length = self.length or model.length
         if length > model.length:
             raise ValueError(
-                f"sampling.length={length} is more than the model was trained on (model.length={model.length}); "
-                f"set sampling.length to {model.length} or less."
+                f"sampling.length={length} is more than the model was trained on "
+                f"(model.length={model.length}); set sampling.length to {model.length} or less."
             )
         if model.block_size is not None:
-            check_multiple("sampling.length", length, model.block_size, f"model.block_size={model.block_size}")
+            check_multiple(
+                "sampling.length", length, model.block_size, f"model.block_size={model.block_size}"
+            )

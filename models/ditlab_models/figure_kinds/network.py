@@ -1,4 +1,6 @@
-"""Figures of a network's inside: principal components of its features, modulation of its norms, its forward pass."""
+"""Figures of a network's inside: principal components of its features, modulation of its norms, its
+forward pass.
+"""
 
 from __future__ import annotations
 
@@ -34,35 +36,50 @@ Step = tuple[str, str]
 """Name and detail of a box."""
 LINE_COLOUR = (0.84, 0.37, 0.0)
 ENLARGEMENT = 4
-"""Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between patches."""
+"""Screen pixels an image pixel before the grid's lines, one screen pixel thick, are drawn between
+patches.
+"""
 
 
 class Components(NamedTuple):
     """Principal components of vectors."""
 
     scores: np.ndarray
-    """(num, components), in the order of falling variance; 0 in components beyond the vectors' rank."""
+    """(num, components), in the order of falling variance; 0 in components beyond the vectors'
+    rank.
+    """
     shares: np.ndarray
     """Share of the variance of each component that there is."""
 
 
 def principal_components(vectors: np.ndarray, num: int = NUM_SHARES) -> Components:
-    """Compute the first components of vectors (num, D). The largest entry of each is positive, which fixes signs."""
+    """Compute the first components of vectors (num, D). The largest entry of each is positive,
+    which fixes signs.
+    """
     centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
     left, spread, right = np.linalg.svd(centred, full_matrices=False)
     signs = np.sign(right[np.arange(len(right)), np.abs(right).argmax(axis=1)])
     signs[signs == 0] = 1
     total = max(float((spread**2).sum()), 1e-30)
     scores = (left * spread * signs)[:, :num]
-    return Components(np.pad(scores, ((0, 0), (0, num - scores.shape[1]))), (spread**2 / total)[:num])
+    return Components(
+        np.pad(scores, ((0, 0), (0, num - scores.shape[1]))), (spread**2 / total)[:num]
+    )
 
 
 def token_features_figure(
-    tokens: np.ndarray, rows: int, columns: int, pictures: np.ndarray, labels: Sequence[str], where: str
+    tokens: np.ndarray,
+    rows: int,
+    columns: int,
+    pictures: np.ndarray,
+    labels: Sequence[str],
+    where: str,
 ) -> Figure:
-    """Draw the first three components of tokens (B, rows * columns, D) as colours over their places, and mean tokens.
+    """Draw the first three components of tokens (B, rows * columns, D) as colours over their
+    places, and mean tokens.
 
-    `pictures` (B, height, width[, 3]) are what the network sees; `labels` (B) or none colour the mean tokens.
+    `pictures` (B, height, width[, 3]) are what the network sees; `labels` (B) or none colour the
+    mean tokens.
     """
     num = min(NUM_PICTURES, len(tokens))
     found = principal_components(tokens.reshape(-1, tokens.shape[-1]))
@@ -76,25 +93,40 @@ def token_features_figure(
     seen = pictures[:num] if pictures.ndim == 4 else pictures[:num, ..., None].repeat(3, axis=3)
     x, y = principal_components(tokens.mean(axis=1), 2).scores.T
     names = np.array(labels or [""] * len(tokens))
-    groups = [PointGroup(x[names == name], y[names == name], str(name)) for name in np.unique(names)]
+    groups = [
+        PointGroup(x[names == name], y[names == name], str(name)) for name in np.unique(names)
+    ]
     title = "Mean token of each image, by class" if labels else "Mean token of each image"
-    grid_title = "What the network sees, and its tokens' first three components as red, green and blue"
+    grid_title = (
+        "What the network sees, and its tokens' first three components as red, green and blue"
+    )
     panels: list[Panel] = [
         ImageGrid(np.concatenate((seen, maps)), columns=num, title=grid_title),
         Points(groups, title, "first component", "second component"),
         shares_bars(found.shares),
     ]
-    return Figure(panels, title=f"Principal components of the tokens {where}", columns=1 if num > 4 else 2)
+    return Figure(
+        panels, title=f"Principal components of the tokens {where}", columns=1 if num > 4 else 2
+    )
 
 
 def shares_bars(shares: np.ndarray) -> Bars:
     """Draw each component's share of the variance."""
-    numbers, texts = [str(number + 1) for number in range(len(shares))], [f"{share:.0%}" for share in shares]
-    return Bars(numbers, shares, "Variance by component", "share of the variance", "component", texts)
+    numbers, texts = (
+        [str(number + 1) for number in range(len(shares))],
+        [f"{share:.0%}" for share in shares],
+    )
+    return Bars(
+        numbers, shares, "Variance by component", "share of the variance", "component", texts
+    )
 
 
-def vectors_figure(vectors: np.ndarray, texts: Sequence[str], what: str, num_shown: int = 200) -> Figure:
-    """Draw the first two components of vectors (num, D) with the text of each, and the variance by component."""
+def vectors_figure(
+    vectors: np.ndarray, texts: Sequence[str], what: str, num_shown: int = 200
+) -> Figure:
+    """Draw the first two components of vectors (num, D) with the text of each, and the variance by
+    component.
+    """
     found = principal_components(vectors)
     shown = [text or "·" for text in texts[:num_shown]]
     group = PointGroup(found.scores[:num_shown, 0], found.scores[:num_shown, 1], texts=shown)
@@ -104,41 +136,57 @@ def vectors_figure(vectors: np.ndarray, texts: Sequence[str], what: str, num_sho
 
 
 def modulation_figure(
-    modulations: Iterable[Modulation | GatedModulation], t: Tensor, x_label: str, branch: str = "attention"
+    modulations: Iterable[Modulation | GatedModulation],
+    t: Tensor,
+    x_label: str,
+    branch: str = "attention",
 ) -> Figure:
-    """Draw the middle block's modulation (times, dimensions) and its mean over evenly rising t, and how much each
-    block's moves."""
+    """Draw the middle block's modulation (times, dimensions) and its mean over evenly rising t, and
+    how much each block's moves."""
     times, symbol = to_numpy(t), x_label.split()[-1]
     blocks = [
-        {name: to_numpy(each.float()) for name, each in modulation._asdict().items()} for modulation in modulations
+        {name: to_numpy(each.float()) for name, each in modulation._asdict().items()}
+        for modulation in modulations
     ]
     middle = blocks[len(blocks) // 2]
     scale, numbers = middle["scale"], np.arange(1, len(blocks) + 1)
     width = scale.shape[1]
     extent = (float(times[0]), float(times[-1]), float(width), 0.0)
     panels: list[Panel] = [
-        Heatmap(values.T, f"{name}({symbol})", x_label, "dimension", extent, diverging=True, unit=name)
+        Heatmap(
+            values.T, f"{name}({symbol})", x_label, "dimension", extent, diverging=True, unit=name
+        )
         for name, values in middle.items()
     ]
     dimensions = range(0, width, max(1, width // NUM_DIMENSIONS))[:NUM_DIMENSIONS]
     few = [Curve(times, scale[:, dimension], f"dimension {dimension}") for dimension in dimensions]
-    means = [Curve(times, each.mean(axis=1), name, each.std(axis=1)) for name, each in middle.items()]
+    means = [
+        Curve(times, each.mean(axis=1), name, each.std(axis=1)) for name, each in middle.items()
+    ]
     # standard deviation over time, averaged over dimensions: 0 means that a block ignores time
-    moves = [Curve(numbers, np.array([block[name].std(axis=0).mean() for block in blocks]), name) for name in middle]
+    moves = [
+        Curve(numbers, np.array([block[name].std(axis=0).mean() for block in blocks]), name)
+        for name in middle
+    ]
     panels += [
         Lines(few, "Scale of a few dimensions", x_label, "scale"),
         Lines(means, "Mean over dimensions, with their standard deviation", x_label, "value"),
         Lines(
-            moves, f"How much each block's modulation moves with {symbol}", "block", f"standard deviation over {symbol}"
+            moves,
+            f"How much each block's modulation moves with {symbol}",
+            "block",
+            f"standard deviation over {symbol}",
         ),
     ]
-    title = f"adaLN before {branch} in block {len(blocks) // 2 + 1} of {len(blocks)}, over {x_label}"
+    title = (
+        f"adaLN before {branch} in block {len(blocks) // 2 + 1} of {len(blocks)}, over {x_label}"
+    )
     return Figure(panels, title=title, columns=len(middle))
 
 
 def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) -> list[Tensor]:
-    """Run `forward`, in which each module gives a tensor, and return the (last) output of each, in the modules'
-    order."""
+    """Run `forward`, in which each module gives a tensor, and return the (last) output of each, in
+    the modules' order."""
     kept: dict[nn.Module, Tensor] = {}
 
     def keep(module: nn.Module, _args: object, output: Tensor) -> None:
@@ -151,14 +199,19 @@ def module_outputs(modules: Sequence[nn.Module], forward: Callable[[], object]) 
     return [kept[module] for module in modules]
 
 
-def pass_figure(steps: Sequence[Step], conditions: Sequence[Step], conditioned: Sequence[int], title: str) -> Figure:
-    """Draw `steps` from top to bottom, `conditions` beside them, and arrows from the last one to the steps
-    `conditioned`."""
+def pass_figure(
+    steps: Sequence[Step], conditions: Sequence[Step], conditioned: Sequence[int], title: str
+) -> Figure:
+    """Draw `steps` from top to bottom, `conditions` beside them, and arrows from the last one to
+    the steps `conditioned`."""
     last = len(steps) - 1
     boxes = [
-        Box(text, detail, 0, row, "data" if row in (0, last) else "layer") for row, (text, detail) in enumerate(steps)
+        Box(text, detail, 0, row, "data" if row in (0, last) else "layer")
+        for row, (text, detail) in enumerate(steps)
     ]
-    boxes += [Box(text, detail, 1, row, "condition") for row, (text, detail) in enumerate(conditions)]
+    boxes += [
+        Box(text, detail, 1, row, "condition") for row, (text, detail) in enumerate(conditions)
+    ]
     arrows = [Arrow(row, row + 1) for row in range(len(boxes) - 1) if row != last]
     arrows += [Arrow(len(boxes) - 1, step) for step in conditioned]
     return Figure([Diagram(boxes, arrows)], title=title, columns=1)

@@ -1,1 +1,3 @@
-"""Building blocks of the networks, each written once. Importing this package imports no torch; its modules do."""
+"""Building blocks of the networks, each written once. Importing this package imports no torch; its
+modules do.
+"""

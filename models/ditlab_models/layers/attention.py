@@ -1,7 +1,9 @@
-"""The two halves of a transformer block: multi-head self-attention, and the feed-forward half, plain or gated.
+"""The two halves of a transformer block: multi-head self-attention, and the feed-forward half,
+plain or gated.
 
-Attention is that of Vaswani et al. 2017 (arXiv:1706.03762, eq. 1): masked, gated, with a cache of keys and values. A
-mask is a bool tensor for torch's fused attention, or tiles for FlexAttention's kernel.
+Attention is that of Vaswani et al. 2017 (arXiv:1706.03762, eq. 1): masked, gated, with a cache of
+keys and values. A mask is a bool tensor for torch's fused attention, or tiles for FlexAttention's
+kernel.
 """
 
 from __future__ import annotations
@@ -26,15 +28,21 @@ GateKind = Literal["headwise", "elementwise"]
 GeluKind = Literal["exact", "tanh"]
 AttentionBackend = Literal["dense", "flex"]
 TILE = 128
-"""Queries and keys of a tile: FlexAttention's default, a multiple of the sizes that its kernels work on."""
+"""Queries and keys of a tile: FlexAttention's default, a multiple of the sizes that its kernels
+work on.
+"""
 LEAST_TOKENS = 4 * TILE
-"""Tokens from which tiles pay: below, most tiles hold a true entry, and attention is a small part of a block."""
+"""Tokens from which tiles pay: below, most tiles hold a true entry, and attention is a small part
+of a block.
+"""
 LEAST_HEAD_WIDTH = 16
 """Least head width of a matrix product on a GPU's tensor cores."""
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 """Dtypes of FlexAttention's kernels."""
 Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""True where a query attends to a key: (sample, head, query, key), 0-dim integers each -> 0-dim bool."""
+"""True where a query attends to a key: (sample, head, query, key), 0-dim integers each -> 0-dim
+bool.
+"""
 Kernel = Callable[..., Any]
 
 
@@ -44,13 +52,15 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 
 
 def attend_to(key_mask: Tensor | None) -> Tensor | None:
-    """The attention mask (B, 1, 1, T) under which every query attends to the keys of `key_mask` (B, T) bool."""
+    """The attention mask (B, 1, 1, T) under which every query attends to the keys of `key_mask` (B,
+    T) bool.
+    """
     return None if key_mask is None else key_mask[:, None, None]
 
 
 class FusedLinear(nn.Linear):
-    """Linear whose weight consists of `fused_parts` maps of equal size, one below the other: an optimiser takes each
-    alone."""
+    """Linear whose weight consists of `fused_parts` maps of equal size, one below the other: an
+    optimiser takes each alone."""
 
     def __init__(self, inputs: int, outputs: int, fused_parts: int, bias: bool = True) -> None:
         assert outputs % fused_parts == 0, f"{outputs} outputs do not split into {fused_parts} maps"
@@ -59,26 +69,35 @@ class FusedLinear(nn.Linear):
 
 
 class QKV(FusedLinear):
-    """One Linear for queries, keys and values; the rows of its weight are those of q, then of k, then of v."""
+    """One Linear for queries, keys and values; the rows of its weight are those of q, then of k,
+    then of v.
+    """
 
     def __init__(self, width: int, bias: bool = True) -> None:
         super().__init__(width, 3 * width, 3, bias=bias)
 
     def forward(self, x: Tensor, queries: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Project x (B, T, D) to keys and values, and `queries` (B, Q, D), or x itself, to queries."""
+        """Project x (B, T, D) to keys and values, and `queries` (B, Q, D), or x itself, to
+        queries.
+        """
         if queries is None:
             q, k, v = super().forward(x).chunk(3, dim=-1)
             return q, k, v
-        # Here rather than in the block: ZeRO-3 gathers a weight for the forward pass of the module that owns it.
+        # Here rather than in the block: ZeRO-3 gathers a weight for the forward pass of the module
+        # that owns it.
         width = x.shape[-1]
-        q_bias, kv_bias = (None, None) if self.bias is None else (self.bias[:width], self.bias[width:])
+        q_bias, kv_bias = (
+            (None, None) if self.bias is None else (self.bias[:width], self.bias[width:])
+        )
         q = functional.linear(queries, self.weight[:width], q_bias)
         k, v = functional.linear(x, self.weight[width:], kv_bias).chunk(2, dim=-1)
         return q, k, v
 
 
 class SelfAttention(nn.Module):
-    """Attention of every token to every token; scores are divided by sqrt(K). Both projections have biases, or none."""
+    """Attention of every token to every token; scores are divided by sqrt(K). Both projections have
+    biases, or none.
+    """
 
     def __init__(self, width: int, num_heads: int, bias: bool = True) -> None:
         super().__init__()
@@ -100,11 +119,13 @@ class SelfAttention(nn.Module):
         rope: Rotation | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """x (B, T, H * K) -> the same shape, or one output for each token of `queries` (B, Q, H * K).
+        """x (B, T, H * K) -> the same shape, or one output for each token of `queries` (B, Q, H *
+        K).
 
-        `mask` is true where a query attends to a key: bool, broadcast to (B, H, Q, S), S the tokens committed in the
-        `cache` and the T of x; or tiles, which are T by T and so go with neither `queries` nor committed tokens.
-        `rope` turns queries and keys. Keys and values of x are written behind the committed ones, uncommitted.
+        `mask` is true where a query attends to a key: bool, broadcast to (B, H, Q, S), S the tokens
+        committed in the `cache` and the T of x; or tiles, which are T by T and so go with neither
+        `queries` nor committed tokens. `rope` turns queries and keys. Keys and values of x are
+        written behind the committed ones, uncommitted.
         """
         q, k, v = self.heads(x, queries)
         if rope is not None:
@@ -118,10 +139,14 @@ class SelfAttention(nn.Module):
 class GatedAttention(nn.Module):
     """Attention of every token to every token of a key mask. No projection has a bias."""
 
-    def __init__(self, width: int, num_heads: int, num_kv_heads: int, gate: GateKind = "headwise") -> None:
+    def __init__(
+        self, width: int, num_heads: int, num_kv_heads: int, gate: GateKind = "headwise"
+    ) -> None:
         super().__init__()
         assert width % num_heads == 0, f"width {width} does not split into {num_heads} heads"
-        assert num_heads % num_kv_heads == 0, f"{num_heads} heads do not share {num_kv_heads} evenly"
+        assert num_heads % num_kv_heads == 0, (
+            f"{num_heads} heads do not share {num_kv_heads} evenly"
+        )
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         head_width = width // num_heads
         self.query = nn.Linear(width, width, bias=False)
@@ -136,22 +161,34 @@ class GatedAttention(nn.Module):
         """Set the gate's weight to 0: the gate is 0.5, whatever the input."""
         nn.init.zeros_(self.gate.weight)
 
-    def forward(self, x: Tensor, rope: Rotation | None = None, key_mask: Tensor | None = None) -> Tensor:
-        """x (B, T, H * K) -> the same shape. `key_mask` (B, T) bool is false for tokens that are not attended to."""
+    def forward(
+        self, x: Tensor, rope: Rotation | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        """x (B, T, H * K) -> the same shape. `key_mask` (B, T) bool is false for tokens that are
+        not attended to.
+        """
         q, k, v = self.heads(x, rope)
         mask = attend_to(key_mask)
         if mask is not None:
-            # On a GPU only the flash kernel shares heads, and it takes no masks: shared heads with a mask would fall
-            # back on the kernel that holds the whole (T, T) of scores.
-            k, v = (each.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1) for each in (k, v))
+            # On a GPU only the flash kernel shares heads, and it takes no masks: shared heads with
+            # a mask would fall back on the kernel that holds the whole (T, T) of scores.
+            k, v = (
+                each.repeat_interleave(self.num_heads // self.num_kv_heads, dim=1)
+                for each in (k, v)
+            )
         mixed = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, scale=1.0, enable_gqa=k.shape[1] != self.num_heads
         )  # (B, H, T, K)
         return self.out((mixed.transpose(1, 2) * self.gates(x)).flatten(2))
 
     def heads(self, x: Tensor, rope: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, K), keys and values (B, G, T, K); normed in float32 at least, and q k is the score."""
-        q, k = split_heads(self.query(x), self.num_heads), split_heads(self.key(x), self.num_kv_heads)
+        """Queries (B, H, T, K), keys and values (B, G, T, K); normed in float32 at least, and q k
+        is the score.
+        """
+        q, k = (
+            split_heads(self.query(x), self.num_heads),
+            split_heads(self.key(x), self.num_kv_heads),
+        )
         v = split_heads(self.value(x), self.num_kv_heads)
         dtype = wide_dtype(v)
         q, k = (functional.normalize(each.to(dtype), dim=-1) for each in (q, k))
@@ -160,7 +197,9 @@ class GatedAttention(nn.Module):
         return (q * self.temperature.to(dtype)).to(v.dtype), k.to(v.dtype), v
 
     def gates(self, x: Tensor) -> Tensor:
-        """Factors in (0, 1) of the heads' outputs: (B, T, H * K) -> (B, T, H, 1), or (B, T, H, K) if elementwise."""
+        """Factors in (0, 1) of the heads' outputs: (B, T, H * K) -> (B, T, H, 1), or (B, T, H, K)
+        if elementwise.
+        """
         return self.gate(x).sigmoid().unflatten(-1, (self.num_heads, -1))
 
 
@@ -169,17 +208,24 @@ class TiledMask:
     """Mask that FlexAttention's kernel computes where it needs it."""
 
     tiles: BlockMask
-    """Tiles with a true entry, and those that are true throughout; the function that gives the entries of the rest."""
+    """Tiles with a true entry, and those that are true throughout; the function that gives the
+    entries of the rest.
+    """
     kernel: Kernel
     """FlexAttention, compiled."""
 
 
 AttentionMask = Tensor | TiledMask
-"""Mask, true where a query attends to a key: a bool tensor that broadcasts to (B, H, Q, S), or tiles."""
+"""Mask, true where a query attends to a key: a bool tensor that broadcasts to (B, H, Q, S), or
+tiles.
+"""
 
 
-def attention_backend(device_type: str, dtype: torch.dtype, head_width: int, num_tokens: int) -> AttentionBackend:
-    """Choose how attention of `num_tokens` tokens to each other is computed under a mask: never by timing.
+def attention_backend(
+    device_type: str, dtype: torch.dtype, head_width: int, num_tokens: int
+) -> AttentionBackend:
+    """Choose how attention of `num_tokens` tokens to each other is computed under a mask: never by
+    timing.
 
     `flex` is for training on CUDA: evaluations during training compile nothing.
     """
@@ -190,26 +236,36 @@ def attention_backend(device_type: str, dtype: torch.dtype, head_width: int, num
 
 @cache
 def can_compile_kernels() -> bool:
-    """Return True if this machine's torch can make kernels for its GPU: Triton and a C compiler, Ampere or newer."""
+    """Return True if this machine's torch can make kernels for its GPU: Triton and a C compiler,
+    Ampere or newer.
+    """
     compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang", "cc"]
     has_tools = find_spec("triton") is not None and any(shutil.which(name) for name in compilers)
     return has_tools and torch.cuda.get_device_capability() >= (8, 0)
 
 
-def tiled_mask(visible: Visible, num_tokens: int, device: torch.device, batch_size: int | None = None) -> TiledMask:
-    """Make the tiles of a mask of tokens over themselves, for all heads; `batch_size` None: for all samples."""
+def tiled_mask(
+    visible: Visible, num_tokens: int, device: torch.device, batch_size: int | None = None
+) -> TiledMask:
+    """Make the tiles of a mask of tokens over themselves, for all heads; `batch_size` None: for all
+    samples.
+    """
     tiles = create_block_mask(visible, batch_size, None, num_tokens, num_tokens, device, TILE)
     return TiledMask(tiles, compiled_flex_attention())
 
 
 @cache
 def compiled_flex_attention() -> Kernel:
-    """Compile FlexAttention: eager, it would hold all scores. Within a compiled block it becomes part of the block."""
+    """Compile FlexAttention: eager, it would hold all scores. Within a compiled block it becomes
+    part of the block.
+    """
     return torch.compile(flex_attention, dynamic=True)
 
 
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask | None) -> Tensor:
-    """Attend under a mask; scores are divided by sqrt(K): queries (B, H, T, K), keys and values -> (B, H, T, K)."""
+    """Attend under a mask; scores are divided by sqrt(K): queries (B, H, T, K), keys and values ->
+    (B, H, T, K).
+    """
     if isinstance(mask, TiledMask):
         mixed: Tensor = mask.kernel(q, k, v, block_mask=mask.tiles)
         return mixed
@@ -226,9 +282,11 @@ class LayerCache:
         self._values: Tensor | None = None
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write (B, H, T, K) behind the committed tokens; return views of both together, (B, H, length + T, K).
+        """Write (B, H, T, K) behind the committed tokens; return views of both together, (B, H,
+        length + T, K).
 
-        The next forward pass overwrites these tokens, unless they are committed. The first one allocates the memory.
+        The next forward pass overwrites these tokens, unless they are committed. The first one
+        allocates the memory.
         """
         if self._keys is None or self._values is None:
             shape = (*keys.shape[:2], self.capacity, keys.shape[-1])
@@ -272,7 +330,9 @@ class MLP(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """down(SiLU(gate(x)) * up(x)), three Linears without biases (Shazeer 2020, arXiv:2002.05202, eq. 6)."""
+    """down(SiLU(gate(x)) * up(x)), three Linears without biases (Shazeer 2020, arXiv:2002.05202,
+    eq. 6).
+    """
 
     def __init__(self, width: int, hidden_width: int) -> None:
         super().__init__()

@@ -1,7 +1,9 @@
-"""Low-rank adaptation of Linears, LoRA (Hu et al. 2021, arXiv:2106.09685, section 4.1): W x + (alpha / rank) B A x.
+"""Low-rank adaptation of Linears, LoRA (Hu et al. 2021, arXiv:2106.09685, section 4.1): W x +
+(alpha / rank) B A x.
 
-An adapted module is the one it was, with two parameters more: base parameters keep names, shapes and places, so that
-published weights and checkpoints of the base fit, and a state dict without the two is that of the base.
+An adapted module is the one it was, with two parameters more: base parameters keep names, shapes
+and places, so that published weights and checkpoints of the base fit, and a state dict without the
+two is that of the base.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ A, B = "lora_A", "lora_B"
 
 
 class LowRank(nn.Linear):
-    """Linear with the product of two matrices beside its weight; stands in front of the class that it adapts."""
+    """Linear with the product of two matrices beside its weight; stands in front of the class that
+    it adapts.
+    """
 
     lora_A: nn.Parameter  # noqa: N815 (the names that others use)
     lora_B: nn.Parameter  # noqa: N815
@@ -38,7 +42,9 @@ class LowRank(nn.Linear):
 
 
 class LowRankQKV(LowRank):
-    """Adapter of queries, keys and values in one Linear: one A for the three, rows of B as those of the weight."""
+    """Adapter of queries, keys and values in one Linear: one A for the three, rows of B as those of
+    the weight.
+    """
 
     def forward(self, x: Tensor, queries: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """Project as `QKV.forward` does."""
@@ -47,14 +53,22 @@ class LowRankQKV(LowRank):
             more = self.update(x).chunk(3, dim=-1)
         else:
             width = x.shape[-1]
-            more = (self.update(queries, slice(width)), *self.update(x, slice(width, None)).chunk(2, dim=-1))
+            more = (
+                self.update(queries, slice(width)),
+                *self.update(x, slice(width, None)).chunk(2, dim=-1),
+            )
         q, k, v = (each + own for each, own in zip(plain, more, strict=True))
         return q, k, v
 
 
 def is_adaptable(module: nn.Module) -> bool:
-    """Return True for a Linear whose output is a product with its whole weight, and for fused queries, keys, values."""
-    return isinstance(module, nn.Linear) and type(module).forward in (nn.Linear.forward, QKV.forward)
+    """Return True for a Linear whose output is a product with its whole weight, and for fused
+    queries, keys, values.
+    """
+    return isinstance(module, nn.Linear) and type(module).forward in (
+        nn.Linear.forward,
+        QKV.forward,
+    )
 
 
 @cache
@@ -64,13 +78,16 @@ def _adapted(base: type[nn.Linear]) -> type[nn.Linear]:
 
 
 def adapt(module: nn.Module, rank: int, alpha: float, seed: int | None) -> None:
-    """Adapt a Linear in place: A is drawn by Kaiming uniform from a generator of this seed (None: it keeps no values,
-    as on the meta device), B is zero, so that the module computes what it did."""
+    """Adapt a Linear in place: A is drawn by Kaiming uniform from a generator of this seed (None:
+    it keeps no values, as on the meta device), B is zero, so that the module computes what it did.
+    """
     assert isinstance(module, nn.Linear)
     weight = module.weight
     first = torch.empty(rank, module.in_features, dtype=weight.dtype, device=weight.device)
     if seed is not None:
-        nn.init.kaiming_uniform_(first, a=5**0.5, generator=torch.Generator(weight.device).manual_seed(seed))
+        nn.init.kaiming_uniform_(
+            first, a=5**0.5, generator=torch.Generator(weight.device).manual_seed(seed)
+        )
     module.__class__ = _adapted(type(module))  # type: ignore[arg-type]
     assert isinstance(module, LowRank)
     module.lora_A = nn.Parameter(first)

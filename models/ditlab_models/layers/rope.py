@@ -21,8 +21,11 @@ class Rotation(NamedTuple):
     sin: Tensor
 
 
-def rotation(positions: Tensor, width: int, base: float = 10000.0, dtype: torch.dtype = torch.float32) -> Rotation:
-    """Angles m base^(-2j / width) of pair j of the token at position m: positions (T,) -> two (T, width / 2).
+def rotation(
+    positions: Tensor, width: int, base: float = 10000.0, dtype: torch.dtype = torch.float32
+) -> Rotation:
+    """Angles m base^(-2j / width) of pair j of the token at position m: positions (T,) -> two (T,
+    width / 2).
 
     Computed in float64 and rounded once. Raises ValueError for an odd width.
     """
@@ -32,17 +35,23 @@ def rotation(positions: Tensor, width: int, base: float = 10000.0, dtype: torch.
 
 
 def rotate(x: Tensor, rope: Rotation, layout: PairLayout = "halves") -> Tensor:
-    """Turn queries or keys, (..., T, K) -> the same shape and dtype; computed in the rotation's dtype, broadcast to
-    x."""
+    """Turn queries or keys, (..., T, K) -> the same shape and dtype; computed in the rotation's
+    dtype, broadcast to x."""
     wide = x.to(rope.cos.dtype)
-    first, second = wide.chunk(2, dim=-1) if layout == "halves" else wide.unflatten(-1, (-1, 2)).unbind(-1)
+    first, second = (
+        wide.chunk(2, dim=-1) if layout == "halves" else wide.unflatten(-1, (-1, 2)).unbind(-1)
+    )
     pairs = first * rope.cos - second * rope.sin, first * rope.sin + second * rope.cos
-    turned = torch.cat(pairs, dim=-1) if layout == "halves" else torch.stack(pairs, dim=-1).flatten(-2)
+    turned = (
+        torch.cat(pairs, dim=-1) if layout == "halves" else torch.stack(pairs, dim=-1).flatten(-2)
+    )
     return turned.to(x.dtype)
 
 
 class AxisTable(FixedTable):
-    """Cosines and sines of the positions 0 .. length - 1, looked up rather than computed in every forward pass."""
+    """Cosines and sines of the positions 0 .. length - 1, looked up rather than computed in every
+    forward pass.
+    """
 
     def __init__(self, length: int, width: int, base: float) -> None:
         turns = rotation(torch.arange(length, device="cpu"), width, base, dtype=torch.float64)
@@ -57,10 +66,16 @@ class AxisTable(FixedTable):
 class MRoPE(nn.Module):
     """Rotations of tokens that have a position on each of several axes."""
 
-    def __init__(self, lengths: Sequence[int], widths: Sequence[int], base: float = 10000.0) -> None:
-        """`lengths` are the numbers of positions by axis, `widths` the numbers of a head's entries."""
+    def __init__(
+        self, lengths: Sequence[int], widths: Sequence[int], base: float = 10000.0
+    ) -> None:
+        """`lengths` are the numbers of positions by axis, `widths` the numbers of a head's
+        entries.
+        """
         super().__init__()
-        self.axes = nn.ModuleList(AxisTable(length, width, base) for length, width in zip(lengths, widths, strict=True))
+        self.axes = nn.ModuleList(
+            AxisTable(length, width, base) for length, width in zip(lengths, widths, strict=True)
+        )
 
     def forward(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Rotation:
         """Look up positions (B, T, A) int64: two (B, 1, T, K / 2), the same for all heads."""

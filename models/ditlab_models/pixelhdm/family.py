@@ -1,4 +1,6 @@
-"""The PixelHDM family: its specs, and the parts built from them. Imports torch only inside its methods."""
+"""The PixelHDM family: its specs, and the parts built from them. Imports torch only inside its
+methods.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from typing import Any
 
 from ditlab_models.contract import Family, Network, Objective, Sampler, TextCodec
 from ditlab_models.figures import Figure
-from ditlab_models.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
+from ditlab_models.pixelhdm.spec import (
+    CHANNELS,
+    PixelHDMObjectiveSpec,
+    PixelHDMSamplingSpec,
+    PixelHDMSpec,
+)
 
 
 class PixelHDMFamily(Family[PixelHDMSpec, PixelHDMObjectiveSpec, PixelHDMSamplingSpec]):
@@ -43,9 +50,11 @@ class PixelHDMFamily(Family[PixelHDMSpec, PixelHDMObjectiveSpec, PixelHDMSamplin
         sampling.check(model, objective)
         return PixelHDMSampler(sampling, model, objective)
 
-    def example_inputs(self, model: PixelHDMSpec, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
-        """Return zeros: x (batch, 3, side, side), t (batch,); ones or zeros: the text's batch fields by name, a
-        dict."""
+    def example_inputs(
+        self, model: PixelHDMSpec, batch_size: int, device: str = "meta"
+    ) -> tuple[Any, ...]:
+        """Return zeros: x (batch, 3, side, side), t (batch,); ones or zeros: the text's batch
+        fields by name, a dict."""
         import torch
 
         side = model.example_patches * model.patch_size

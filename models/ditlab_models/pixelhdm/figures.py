@@ -1,4 +1,6 @@
-"""Figures of PixelHDM by kind: samples of held-out captions, trajectories, attention, patches, tokens, positions."""
+"""Figures of PixelHDM by kind: samples of held-out captions, trajectories, attention, patches,
+tokens, positions.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,18 @@ from ditlab_models.figure_kinds.network import (
     with_patch_lines,
 )
 from ditlab_models.figure_makers import FigureInputs, FigureMakers
-from ditlab_models.figures import Arrow, Bars, Box, Curve, Diagram, Figure, Heatmap, ImageGrid, Lines, Panel
+from ditlab_models.figures import (
+    Arrow,
+    Bars,
+    Box,
+    Curve,
+    Diagram,
+    Figure,
+    Heatmap,
+    ImageGrid,
+    Lines,
+    Panel,
+)
 from ditlab_models.pixelhdm.network import TIME_SCALE, PixelHDM
 from ditlab_models.pixelhdm.sampling import PixelHDMSampler
 from ditlab_models.pixelhdm.spec import CHANNELS, PixelHDMObjectiveSpec, PixelHDMSpec
@@ -71,14 +84,19 @@ def static_figures(spec: PixelHDMSpec) -> Mapping[str, Figure]:
         "time_embedding": time_figure(spec.time_width, TIME_SCALE, denominator="half"),
         "forward_pass": forward_pass_figure(spec),
     }
-    return figures if spec.positions == "learned" else {**figures, "positions": positions_figure(spec)}
+    return (
+        figures if spec.positions == "learned" else {**figures, "positions": positions_figure(spec)}
+    )
 
 
 def draw_trajectory(inputs: FigureInputs) -> Figure:
-    """Draw `trajectory`: a few samples at several times from noise to image, and at all times as an animation."""
+    """Draw `trajectory`: a few samples at several times from noise to image, and at all times as an
+    animation.
+    """
     samples = _draw(inputs, NUM_TRAJECTORIES, trajectory=True)
     assert samples.trajectory is not None
-    times = [*_sampler(inputs).times().tolist(), 1.0]  # the last one of the final projection, if there is one
+    # the last one of the final projection, if there is one
+    times = [*_sampler(inputs).times().tolist(), 1.0]
     return trajectory_figure(samples.trajectory, times[: len(samples.trajectory)])
 
 
@@ -99,10 +117,14 @@ def _draw(inputs: FigureInputs, most: int, trajectory: bool = False) -> Samples:
 
 
 def draw_attention(inputs: FigureInputs) -> Figure:
-    """Draw `attention`: maps of three query patches in the patch path, the distance it looks, and its share on text."""
+    """Draw `attention`: maps of three query patches in the patch path, the distance it looks, and
+    its share on text.
+    """
     network = inputs.trained(PixelHDM)
     noised = noise_images(inputs, 1)
-    layers = catch_attention([block.attention for block in network.patch_blocks], lambda: network(*noised))
+    layers = catch_attention(
+        [block.attention for block in network.patch_blocks], lambda: network(*noised)
+    )
     rows, columns = (side // network.spec.patch_size for side in noised[0].shape[2:])
     num = rows * columns
     picture, seen = to_grey(inputs.batch["image"][:1])[0], to_grey(noised[0])[0]
@@ -110,9 +132,16 @@ def draw_attention(inputs: FigureInputs) -> Figure:
     shares = [each / np.maximum(each.sum(axis=-1, keepdims=True), 1e-12) for each in among]
     panels = image_attention_panels(shares, picture, seen, 1 - NOISE, rows, columns)
     on_text = np.stack([1 - each.sum(axis=-1).mean(axis=-1) for each in among])  # (layers, heads)
-    curve = Curve(np.arange(1, len(layers) + 1), on_text.mean(axis=1), "mean of the heads", on_text.std(axis=1))
+    curve = Curve(
+        np.arange(1, len(layers) + 1),
+        on_text.mean(axis=1),
+        "mean of the heads",
+        on_text.std(axis=1),
+    )
     panels.append(Lines([curve], "Patches' attention to text", "layer", "share of the weight"))
-    return Figure(panels, title="Attention of the patch path: orange is looked at, the blue patch is looking")
+    return Figure(
+        panels, title="Attention of the patch path: orange is looked at, the blue patch is looking"
+    )
 
 
 def draw_adaln(inputs: FigureInputs) -> Figure:
@@ -125,7 +154,9 @@ def draw_adaln(inputs: FigureInputs) -> Figure:
 
 
 def draw_features(inputs: FigureInputs) -> Figure:
-    """Draw `features`: principal components of the patch path's tokens, of images a quarter of which is noise."""
+    """Draw `features`: principal components of the patch path's tokens, of images a quarter of
+    which is noise.
+    """
     network = inputs.trained(PixelHDM)
     noised = noise_images(inputs, NUM_IMAGES)
     rows, columns = (side // network.spec.patch_size for side in noised[0].shape[2:])
@@ -136,7 +167,9 @@ def draw_features(inputs: FigureInputs) -> Figure:
 
 
 def draw_patches(inputs: FigureInputs) -> Figure:
-    """Draw `patches`: an image as the two paths take it, and the learned projections of its patches."""
+    """Draw `patches`: an image as the two paths take it, and the learned projections of its
+    patches.
+    """
     network = inputs.trained(PixelHDM)
     spec, size = network.spec, network.spec.patch_size
     picture = to_pictures(inputs.batch["image"][:1])[0]
@@ -147,9 +180,18 @@ def draw_patches(inputs: FigureInputs) -> Figure:
     in_place = f"Patch path: {len(patches)} patches of {size} x {size}"
     in_sequence = f"In sequence{more}: {numbers} numbers each"
     panels: list[Panel] = [
-        ImageGrid(picture[None], columns=1, title=f"Image, pixel path: {height * width} pixels of {CHANNELS} numbers"),
+        ImageGrid(
+            picture[None],
+            columns=1,
+            title=f"Image, pixel path: {height * width} pixels of {CHANNELS} numbers",
+        ),
         ImageGrid(with_patch_lines(picture, size)[None], columns=1, title=in_place),
-        ImageGrid(patches[:shown], [str(index) for index in range(shown)], max(1, width // size), in_sequence),
+        ImageGrid(
+            patches[:shown],
+            [str(index) for index in range(shown)],
+            max(1, width // size),
+            in_sequence,
+        ),
     ]
     narrow, embedding = spec.bottleneck_width, network.patch_embedding
     for linear, title, y_label in (
@@ -158,12 +200,16 @@ def draw_patches(inputs: FigureInputs) -> Figure:
     ):
         weight = to_numpy(linear.weight.float())
         extent = (0.0, float(weight.shape[0]), float(weight.shape[1]), 0.0)
-        panels.append(Heatmap(weight.T, title, "output", y_label, extent, diverging=True, unit="weight"))
+        panels.append(
+            Heatmap(weight.T, title, "output", y_label, extent, diverging=True, unit="weight")
+        )
     return Figure(panels, title="An image as patches and as pixels", columns=3)
 
 
 def positions_figure(spec: PixelHDMSpec) -> Figure:
-    """Draw the entries of a head by axis, and the similarity of equal vectors by text position, row and column."""
+    """Draw the entries of a head by axis, and the similarity of equal vectors by text position, row
+    and column.
+    """
     names, widths = ("text position", "row", "column"), spec.mrope_widths
     distance, share = np.arange(DISTANCES), np.array(widths) / sum(widths)
     curves = []
@@ -179,39 +225,97 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
     panels: list[Panel] = [
         Bars(names, np.array(widths), f"A head's {sum(widths)} entries", "entries", texts=texts),
         Lines(curves, "Equal vectors, turned by one axis", *labels),
-        Heatmap(similarity, "Similarity to the centre patch", "column", "row", mark=centre, unit="cosine"),
+        Heatmap(
+            similarity,
+            "Similarity to the centre patch",
+            "column",
+            "row",
+            mark=centre,
+            unit="cosine",
+        ),
     ]
-    return Figure(panels, title=f"Rotary positions of text and image, base {spec.rope_base:g}", columns=3)
+    return Figure(
+        panels, title=f"Rotary positions of text and image, base {spec.rope_base:g}", columns=3
+    )
 
 
 def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
     """Draw the patch path, the pixel path that it conditions, and text and time beside them."""
     size = spec.patch_size
     pixels, numbers = size * size, size * size * CHANNELS
-    positions = "turned by text position, row, column" if spec.positions == "mrope" else "+ learned positions"
-    text = f"learned, {spec.text_depth} blocks of bytes" if spec.text_encoder == "learned" else "frozen language model"
+    positions = (
+        "turned by text position, row, column"
+        if spec.positions == "mrope"
+        else "+ learned positions"
+    )
+    text = (
+        f"learned, {spec.text_depth} blocks of bytes"
+        if spec.text_encoder == "learned"
+        else "frozen language model"
+    )
     boxes = [
         Box("Noised image z_t", "3 x H x W", 1, 0, "data"),
-        Box(f"Patches of {size} x {size}", f"{numbers} → {spec.bottleneck_width} → {spec.width}", 0, 1),
+        Box(
+            f"Patches of {size} x {size}",
+            f"{numbers} → {spec.bottleneck_width} → {spec.width}",
+            0,
+            1,
+        ),
         Box("Text and patches, one sequence", positions, 0, 2),
-        Box(f"{spec.patch_depth} patch blocks", f"{spec.num_heads} gated heads ({spec.num_kv_heads} KV); SwiGLU", 0, 3),
+        Box(
+            f"{spec.patch_depth} patch blocks",
+            f"{spec.num_heads} gated heads ({spec.num_kv_heads} KV); SwiGLU",
+            0,
+            3,
+        ),
         Box("s_cond, one for each patch", "patch token + time + pooled text", 0, 4, "condition"),
         Box("Pixels", f"Linear {CHANNELS} → {spec.pixel_width}; {pixels} in a patch", 1, 1),
-        Box(f"{spec.pixel_depth} pixel blocks", f"modulated pixel by pixel, 6 x {spec.pixel_width}", 1, 4),
-        Box("Token compaction", f"{pixels} x {spec.pixel_width} → {spec.width}, attention, and back", 1, 5),
+        Box(
+            f"{spec.pixel_depth} pixel blocks",
+            f"modulated pixel by pixel, 6 x {spec.pixel_width}",
+            1,
+            4,
+        ),
+        Box(
+            "Token compaction",
+            f"{pixels} x {spec.pixel_width} → {spec.width}, attention, and back",
+            1,
+            5,
+        ),
         Box("RMSNorm, head", f"Linear {spec.pixel_width} → {CHANNELS}", 1, 6),
         Box("Velocity v", "3 x H x W", 1, 7, "data"),
         Box("Caption", text, 2, 1, "data"),
-        Box("Text tokens, pooled text", f"at most {spec.text_length} x {spec.width}", 2, 2, "condition"),
-        Box("Time t: sinusoid of 1000 t, MLP", f"{spec.time_width} → {spec.width}", 2, 3, "condition"),
+        Box(
+            "Text tokens, pooled text",
+            f"at most {spec.text_length} x {spec.width}",
+            2,
+            2,
+            "condition",
+        ),
+        Box(
+            "Time t: sinusoid of 1000 t, MLP",
+            f"{spec.time_width} → {spec.width}",
+            2,
+            3,
+            "condition",
+        ),
     ]
-    patch_path, pixel_path = ((0, 1), (1, 2), (2, 3), (3, 4)), ((0, 5), (5, 6), (4, 6), (6, 7), (7, 8), (8, 9))
-    arrows = [Arrow(start, end) for start, end in (*patch_path, *pixel_path, (10, 11), (11, 2), (12, 3))]
-    return Figure([Diagram(boxes, arrows)], title="The forward pass of PixelHDM: two paths", columns=1)
+    patch_path, pixel_path = (
+        ((0, 1), (1, 2), (2, 3), (3, 4)),
+        ((0, 5), (5, 6), (4, 6), (6, 7), (7, 8), (8, 9)),
+    )
+    arrows = [
+        Arrow(start, end) for start, end in (*patch_path, *pixel_path, (10, 11), (11, 2), (12, 3))
+    ]
+    return Figure(
+        [Diagram(boxes, arrows)], title="The forward pass of PixelHDM: two paths", columns=1
+    )
 
 
 def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> FlowProbe:
-    """Return the network's velocity and noise for the batch's first images, under their own captions."""
+    """Return the network's velocity and noise for the batch's first images, under their own
+    captions.
+    """
     condition = {name: values[:MAX_IMAGES] for name, values in inputs.batch.items()}
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
@@ -220,11 +324,15 @@ def velocity_probe(inputs: FigureInputs, objective: PixelHDMObjectiveSpec) -> Fl
             return output
         return point_velocity(x, per_sample(t, x), output, noise_at=0)
 
-    return FlowProbe(velocity, condition["image"], inputs.noise_like(condition["image"]), noise_at=0)
+    return FlowProbe(
+        velocity, condition["image"], inputs.noise_like(condition["image"]), noise_at=0
+    )
 
 
 def noise_images(inputs: FigureInputs, most: int) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-    """Noise the batch's first images by NOISE: the network's inputs z_t (B, 3, H, W), t (B,) and condition."""
+    """Noise the batch's first images by NOISE: the network's inputs z_t (B, 3, H, W), t (B,) and
+    condition.
+    """
     condition = {name: values[:most] for name, values in inputs.batch.items()}
     image = condition["image"]
     t = torch.full((len(image),), 1 - NOISE, device=image.device)

@@ -1,4 +1,6 @@
-"""PixelHDM: a transformer over patches and text, and one over pixels that it conditions (see README.md)."""
+"""PixelHDM: a transformer over patches and text, and one over pixels that it conditions (see
+README.md).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from ditlab_models.layers.attention import GatedAttention, SwiGLU
 from ditlab_models.layers.embeddings import TimeEmbedding, patchify, unpatchify
 from ditlab_models.layers.rope import MRoPE, Rotation
 from ditlab_models.pixelhdm.spec import CHANNELS, PixelHDMSpec
-from ditlab_models.pixelhdm.text_encoder import TextCondition, TextEncoder, build_attention, drop_captions
+from ditlab_models.pixelhdm.text_encoder import (
+    TextCondition,
+    TextEncoder,
+    build_attention,
+    drop_captions,
+)
 from ditlab_models.tensors import child_groups, wide_dtype
 
 TIME_SCALE = 1000.0
@@ -34,13 +41,17 @@ class PixelHDM(nn.Module):
         self.positions = LearnedPositions(spec) if spec.positions == "learned" else None
         # An image's text position is a text's length: one more than the last token's.
         axes = (spec.text_length + 1, spec.max_patches, spec.max_patches)
-        self.rope = MRoPE(axes, spec.mrope_widths, spec.rope_base) if spec.positions == "mrope" else None
+        self.rope = (
+            MRoPE(axes, spec.mrope_widths, spec.rope_base) if spec.positions == "mrope" else None
+        )
         self.patch_embedding = BottleneckEmbedding(spec)
         self.pixel_embedding = nn.Linear(CHANNELS, spec.pixel_width)
         self.time = TimeEmbedding(spec.time_width, spec.width, TIME_SCALE, denominator="half")
         # Joint attention over text and patches and a SwiGLU, modulated by the time embedding alone.
         patch_blocks = nn.ModuleList(
-            SandwichBlock(build_attention(spec), SwiGLU(spec.width, spec.mlp_width), spec.width, spec.norm_eps)
+            SandwichBlock(
+                build_attention(spec), SwiGLU(spec.width, spec.mlp_width), spec.width, spec.norm_eps
+            )
             for _ in range(spec.patch_depth)
         )
         self.patch_blocks = cast("Sequence[SandwichBlock]", patch_blocks)
@@ -58,11 +69,13 @@ class PixelHDM(nn.Module):
         keep: Tensor | None = None,
         features_after: int | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Predict (B, 3, H, W), in the weights' dtype, for x (B, 3, H, W) at times t (B,) in [0, 1].
+        """Predict (B, 3, H, W), in the weights' dtype, for x (B, 3, H, W) at times t (B,) in [0,
+        1].
 
-        `condition` holds the text's batch fields; the null condition replaces it where `keep` (B,) bool is false. With
-        `features_after` the tokens (B, N, D) of patches behind that patch block, from 1, are returned too. Raises
-        ValueError for images and texts of sizes that the network does not take.
+        `condition` holds the text's batch fields; the null condition replaces it where `keep` (B,)
+        bool is false. With `features_after` the tokens (B, N, D) of patches behind that patch
+        block, from 1, are returned too. Raises ValueError for images and texts of sizes that the
+        network does not take.
         """
         spec = self.spec
         spec.check_size(x.shape[2], x.shape[3])
@@ -74,7 +87,9 @@ class PixelHDM(nn.Module):
         tokens = torch.cat((text.features, self.patch_embedding(patches)), dim=1)  # (B, T + N, D)
         if self.positions is not None:
             tokens = tokens + self.positions(length, rows, columns)
-        key_mask = torch.cat((text.mask, text.mask.new_ones(tokens.shape[0], rows * columns)), dim=1)
+        key_mask = torch.cat(
+            (text.mask, text.mask.new_ones(tokens.shape[0], rows * columns)), dim=1
+        )
         joint, image = self.rotations(text.mask, rows, columns)
         time = self.time(t)
         features = None
@@ -83,7 +98,8 @@ class PixelHDM(nn.Module):
             if number == features_after:
                 features = tokens[:, length:]
         s_cond = tokens[:, length:] + (time + text.pooled)[:, None]
-        pixels = self.pixel_embedding(patches.unflatten(-1, (-1, CHANNELS)))  # (B, N, P * P, pixel width)
+        # (B, N, P * P, pixel width)
+        pixels = self.pixel_embedding(patches.unflatten(-1, (-1, CHANNELS)))
         for pixel_block in self.pixel_blocks:
             pixels = pixel_block(pixels, s_cond, image)
         colours = self.head(self.output_norm(pixels)).flatten(2)  # (B, N, P * P * 3)
@@ -98,8 +114,9 @@ class PixelHDM(nn.Module):
         name = "text" if self.text_encoder is None else "caption"
         if condition[name].shape[1] > self.spec.text_length:
             raise ValueError(
-                f"{name} has {condition[name].shape[1]} tokens, more than model.text_length={self.spec.text_length}; "
-                "cut it, or train with a higher model.text_length."
+                f"{name} has {condition[name].shape[1]} tokens, more than "
+                f"model.text_length={self.spec.text_length}; cut it, or train with a higher "
+                "model.text_length."
             )
         if self.text_encoder is not None:
             text = self.text_encoder(condition["caption"])
@@ -109,9 +126,11 @@ class PixelHDM(nn.Module):
             text = TextCondition(features, condition["text_mask"], pooled)
         return text if keep is None else drop_captions(text, keep)
 
-    def rotations(self, text_mask: Tensor, rows: int, columns: int) -> tuple[Rotation | None, Rotation | None]:
-        """Look up the rotations of text and patches in the patch path, and of patches in the pixel path; None where
-        positions are learned.
+    def rotations(
+        self, text_mask: Tensor, rows: int, columns: int
+    ) -> tuple[Rotation | None, Rotation | None]:
+        """Look up the rotations of text and patches in the patch path, and of patches in the pixel
+        path; None where positions are learned.
 
         Text is padded where `text_mask` (B, T) is false; patches go row by row.
         """
@@ -121,8 +140,12 @@ class PixelHDM(nn.Module):
         num, length = text_mask.shape
         device = text_mask.device
         # Text token n is at (n, 0, 0), a patch at (length of its sample's text, row, column).
-        text = functional.pad(torch.arange(length, device=device)[:, None], (0, 2)).expand(num, -1, -1)
-        place = torch.cartesian_prod(torch.arange(rows, device=device), torch.arange(columns, device=device))
+        text = functional.pad(torch.arange(length, device=device)[:, None], (0, 2)).expand(
+            num, -1, -1
+        )
+        place = torch.cartesian_prod(
+            torch.arange(rows, device=device), torch.arange(columns, device=device)
+        )
         place = functional.pad(place, (1, 0))  # (N, 3)
         after_text = functional.pad(text_mask.sum(dim=1)[:, None, None], (0, 2))  # (B, 1, 3)
         joint = torch.cat((text, place + after_text), dim=1)
@@ -155,7 +178,9 @@ class BottleneckEmbedding(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for each position in a text, and one for each row and column of the largest image."""
+    """A trained vector for each position in a text, and one for each row and column of the largest
+    image.
+    """
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
@@ -164,7 +189,9 @@ class LearnedPositions(nn.Module):
         self.image = nn.Embedding(spec.max_patches**2, spec.width)
 
     def forward(self, text_length: int, rows: int, columns: int) -> Tensor:
-        """Look up the vectors of T text tokens and of the patches behind them, in images of any size: (T + N, D)."""
+        """Look up the vectors of T text tokens and of the patches behind them, in images of any
+        size: (T + N, D).
+        """
         device = self.text.weight.device
         row = torch.arange(rows, device=device)[:, None]
         cells = (row * self.columns + torch.arange(columns, device=device)).flatten()
@@ -172,8 +199,9 @@ class LearnedPositions(nn.Module):
 
 
 def initialise(network: nn.Module) -> None:
-    """Initialise Linears by Xavier uniform, biases to 0, embeddings normally; then once more the weights that this
-    overwrites: biases of the modulations, gates of attention, the compactions' expansions."""
+    """Initialise Linears by Xavier uniform, biases to 0, embeddings normally; then once more the
+    weights that this overwrites: biases of the modulations, gates of attention, the compactions'
+    expansions."""
     for module in network.modules():
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -187,7 +215,9 @@ def initialise(network: nn.Module) -> None:
 
 
 class PixelwiseAdaLN(nn.Module):
-    """A modulation of its own for every pixel, from the token of its patch, without a norm in between."""
+    """A modulation of its own for every pixel, from the token of its patch, without a norm in
+    between.
+    """
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
@@ -196,12 +226,16 @@ class PixelwiseAdaLN(nn.Module):
         self.six_way = SixWayAdaLN(spec.pixel_width, initial_scale=spec.adaln_init_gain)
 
     def forward(self, condition: Tensor) -> tuple[GatedModulation, GatedModulation]:
-        """Compute the compaction's modulation and the SwiGLU's, each (B, N, M, W), from the condition (B, N, D)."""
+        """Compute the compaction's modulation and the SwiGLU's, each (B, N, M, W), from the
+        condition (B, N, D).
+        """
         return self.six_way(self.expand(condition).unflatten(-1, (self.pixels, -1)))
 
 
 class TokenCompaction(nn.Module):
-    """Attention of patches, each squeezed into one token: N tokens rather than N * M (arXiv:2511.20645)."""
+    """Attention of patches, each squeezed into one token: N tokens rather than N * M
+    (arXiv:2511.20645).
+    """
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
@@ -227,7 +261,9 @@ class TokenCompaction(nn.Module):
 
 
 class PixelBlock(nn.Module):
-    """x + gate branch((1 + scale) norm(x) + shift), for a token compaction and a SwiGLU, which share the norm."""
+    """x + gate branch((1 + scale) norm(x) + shift), for a token compaction and a SwiGLU, which
+    share the norm.
+    """
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ditlab_models.checks import check_no_label
-from ditlab_models.contract import DEFAULT_REQUEST, Conditions, Picture, RealRows, Sampler, SampleRequest, Samples
+from ditlab_models.contract import (
+    DEFAULT_REQUEST,
+    Conditions,
+    Picture,
+    RealRows,
+    Sampler,
+    SampleRequest,
+    Samples,
+)
 from ditlab_models.figures import Figure, ImageGrid
 from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from ditlab_models.pixelhdm.text_encoder import caption_bytes
@@ -20,7 +28,14 @@ from ditlab_models.processes.draws import draw_seeds, seeded_normal, starting_no
 from ditlab_models.processes.flow import Velocity, interpolate, point_velocity, repeat_time
 from ditlab_models.processes.flow_figures import to_pictures
 from ditlab_models.processes.flow_sampling import guided_prediction
-from ditlab_models.processes.solvers import dpmpp_2m, dpmpp_2s, euler, heun_then_euler, ignore, midpoint
+from ditlab_models.processes.solvers import (
+    dpmpp_2m,
+    dpmpp_2s,
+    euler,
+    heun_then_euler,
+    ignore,
+    midpoint,
+)
 from ditlab_models.tensors import per_sample
 
 SOLVERS: dict[str, Callable[..., Tensor]] = {
@@ -33,8 +48,9 @@ SOLVERS: dict[str, Callable[..., Tensor]] = {
 KEPT_CONDITIONS = ("prompt", "negative_prompt", "seed", "strength")
 """Conditions that samples keep, for people: small ones."""
 MAX_MODULATIONS = 2**28
-"""Most values of one pixel block's modulations in a forward pass: 1 GiB in float32. These, and the tensors computed
-with them, take most memory: 42 images of 256x256 in a pass, half as many with guidance."""
+"""Most values of one pixel block's modulations in a forward pass: 1 GiB in float32. These, and the
+tensors computed with them, take most memory: 42 images of 256x256 in a pass, half as many with
+guidance."""
 NEGATIVE = "negative_"
 """Prefix of the batch fields of the negative prompt."""
 TEXT_FIELDS = {"learned": ("caption",), "frozen": ("text", "text_mask", "text_pooled")}
@@ -46,11 +62,15 @@ MAX_COLUMNS = 16
 
 
 class PixelHDMSampler(Sampler):
-    """Sampler of images (num, 3, H, W), each from the noise of its own seed, which `Samples.conditions` hold."""
+    """Sampler of images (num, 3, H, W), each from the noise of its own seed, which
+    `Samples.conditions` hold.
+    """
 
     draws_per_prompt = True  # in batches of any size: `velocity` bounds the network's
 
-    def __init__(self, spec: PixelHDMSamplingSpec, model: PixelHDMSpec, objective: PixelHDMObjectiveSpec) -> None:
+    def __init__(
+        self, spec: PixelHDMSamplingSpec, model: PixelHDMSpec, objective: PixelHDMObjectiveSpec
+    ) -> None:
         self.spec = spec
         self.size = (spec.height, spec.width)
         self.takes_rows = "none" if spec.prompts else "conditions"
@@ -60,11 +80,13 @@ class PixelHDMSampler(Sampler):
         self._compiled: tuple[nn.Module, nn.Module] | None = None
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """Return the network's text fields of `num` samples, `size` (num, 2), and the request's other conditions.
+        """Return the network's text fields of `num` samples, `size` (num, 2), and the request's
+        other conditions.
 
-        Prompts, the request's, else the spec's, else the captions of the rows, get equally many samples each, in order.
-        `negative_...` are the fields of the negative prompt; `seed` (num,) is included if the request has one, `start`
-        and `strength` with an image to start from. Raises ValueError for a condition that the sampler does not take.
+        Prompts, the request's, else the spec's, else the captions of the rows, get equally many
+        samples each, in order. `negative_...` are the fields of the negative prompt; `seed` (num,)
+        is included if the request has one, `start` and `strength` with an image to start from.
+        Raises ValueError for a condition that the sampler does not take.
         """
         check_no_label(request)
         size = request.size or self.size
@@ -72,8 +94,8 @@ class PixelHDMSampler(Sampler):
         for prompt in request.prompts:
             if prompt.position != 0:
                 raise ValueError(
-                    f"prompt={prompt.text!r} was placed at token {prompt.position}, and a picture has no places for "
-                    "text; leave the place out."
+                    f"prompt={prompt.text!r} was placed at token {prompt.position}, and a "
+                    "picture has no places for text; leave the place out."
                 )
         prompts = [prompt.text for prompt in request.prompts]
         self._model.check_texts("prompt", prompts)
@@ -81,12 +103,18 @@ class PixelHDMSampler(Sampler):
         negative = self._negative(request)
         each, index = -(-num // len(prompts)) if prompts else num, torch.arange(num)
         if prompts:
-            conditions = {name: values[index // each] for name, values in self._encode(prompts, request).items()}
+            conditions = {
+                name: values[index // each]
+                for name, values in self._encode(prompts, request).items()
+            }
             conditions["prompt"] = to_bytes(prompts)[index // each]
         elif request.rows is not None:
             conditions = self._of_rows(request.rows, num)
         else:
-            raise ValueError("no prompt was given, and there are no captions to take in its place; name a prompt.")
+            raise ValueError(
+                "no prompt was given, and there are no captions to take in its place; name a "
+                "prompt."
+            )
         if negative is not None:
             for name, other in self._encode([negative], request).items():
                 own = conditions[name]
@@ -97,9 +125,15 @@ class PixelHDMSampler(Sampler):
             conditions["negative_prompt"] = to_bytes([negative]).expand(num, -1)
         if request.seed is not None:
             if not 0 <= request.seed < 2**62:
-                raise ValueError(f"seed={request.seed} must lie between 0 and 2^62 - 1; name another.")
+                raise ValueError(
+                    f"seed={request.seed} must lie between 0 and 2^62 - 1; name another."
+                )
             conditions["seed"] = request.seed + index % each
-        return conditions | {"size": torch.tensor([size]).expand(num, 2)} | start_image(request, size, num)
+        return (
+            conditions
+            | {"size": torch.tensor([size]).expand(num, 2)}
+            | start_image(request, size, num)
+        )
 
     def _of_rows(self, rows: RealRows, num: int) -> dict[str, Tensor]:
         """Return the text fields of the first rows, and their captions where they have some."""
@@ -111,14 +145,14 @@ class PixelHDMSampler(Sampler):
         return conditions
 
     def _encode(self, texts: Sequence[str], request: SampleRequest) -> dict[str, Tensor]:
-        """Return the batch fields of texts. Raises ValueError if a frozen encoder is needed and the request has
-        none."""
+        """Return the batch fields of texts. Raises ValueError if a frozen encoder is needed and the
+        request has none."""
         if self._model.text_encoder == "learned":
             return {"caption": caption_bytes(texts, self._model.text_length)}
         if request.encode is None:
             raise ValueError(
-                f"prompt={texts[0]!r} needs the frozen text encoder that the model was trained with, and none is "
-                "named; set encoders.text to its folder or name."
+                f"prompt={texts[0]!r} needs the frozen text encoder that the model was trained "
+                "with, and none is named; set encoders.text to its folder or name."
             )
         encoded = request.encode(texts)
         return {name: encoded[name] for name in self.row_fields}
@@ -144,19 +178,26 @@ class PixelHDMSampler(Sampler):
         trajectory: bool = False,
         noise: Tensor | None = None,
     ) -> Samples:
-        """Draw `num` images, (num, 3, H, W) on the network's device, in the best dtype of float32, weights and `noise`.
+        """Draw `num` images, (num, 3, H, W) on the network's device, in the best dtype of float32,
+        weights and `noise`.
 
-        An image is a function of its seed and its conditions, up to rounding. Frames: noise (with `start`, the noised
-        image), one a step, one of the final projection. Raises ValueError for noise of another shape, and beside seeds.
+        An image is a function of its seed and its conditions, up to rounding. Frames: noise (with
+        `start`, the noised image), one a step, one of the final projection. Raises ValueError for
+        noise of another shape, and beside seeds.
         """
         spec = self.spec
         device = next(network.parameters()).device
         conditions = {name: values.to(device) for name, values in conditions.items()}
         seeds = conditions["seed"].tolist() if "seed" in conditions else draw_seeds(num, generator)
-        x = seeded_normal(seeds, (3, *conditions["size"][0].tolist())).to(device, state_dtype(network))
+        x = seeded_normal(seeds, (3, *conditions["size"][0].tolist())).to(
+            device, state_dtype(network)
+        )
         if noise is not None:
             if "seed" in conditions:
-                raise ValueError(f"noise was given beside seed={seeds[0]}, which draws noise; leave one of them out.")
+                raise ValueError(
+                    f"noise was given beside seed={seeds[0]}, which draws noise; leave one of "
+                    "them out."
+                )
             x = starting_noise(noise, x.shape, x)
         strength = float(conditions["strength"][0]) if "start" in conditions else 1.0
         times = self.times(strength)
@@ -175,16 +216,21 @@ class PixelHDMSampler(Sampler):
         return Samples(x, kept, torch.stack(frames) if trajectory else None)
 
     def times(self, strength: float = 1.0) -> Tensor:
-        """Times t_i = eps + (i / N) (1 - 2 eps), or the last N strength steps of it, float64 on the CPU."""
+        """Times t_i = eps + (i / N) (1 - 2 eps), or the last N strength steps of it, float64 on the
+        CPU.
+        """
         eps = self.spec.eps
         steps = max(1, round(strength * self.spec.steps))
-        return torch.linspace(eps + (1 - strength) * (1 - 2 * eps), 1 - eps, steps + 1, dtype=torch.float64)
+        return torch.linspace(
+            eps + (1 - strength) * (1 - 2 * eps), 1 - eps, steps + 1, dtype=torch.float64
+        )
 
     def velocity(self, network: nn.Module, conditions: Conditions) -> Velocity:
-        """Return dz/dt at z_t = t x + (1 - t) eps, (B, 3, H, W), by z_t and a scalar t, in z_t's dtype.
+        """Return dz/dt at z_t = t x + (1 - t) eps, (B, 3, H, W), by z_t and a scalar t, in z_t's
+        dtype.
 
-        Guidance leads away from the text fields that begin with `negative_`, if there are any, else from the null
-        condition. The network is compiled once if the spec says so.
+        Guidance leads away from the text fields that begin with `negative_`, if there are any, else
+        from the null condition. The network is compiled once if the spec says so.
         """
         if self.spec.compile:
             if self._compiled is None or self._compiled[0] is not network:
@@ -202,7 +248,9 @@ class PixelHDMSampler(Sampler):
             conditional["keep"] = keep
 
         def predict(x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
-            limit = max(1, MAX_MODULATIONS // (6 * self._model.pixel_width * x.shape[2] * x.shape[3]))
+            limit = max(
+                1, MAX_MODULATIONS // (6 * self._model.pixel_width * x.shape[2] * x.shape[3])
+            )
             parts = []
             for first in range(0, len(x), limit):
                 part = slice(first, first + limit)
@@ -216,12 +264,16 @@ class PixelHDMSampler(Sampler):
 
         def velocity(x: Tensor, t: Tensor) -> Tensor:
             scale = self.spec.scale_at(float(t))
-            return guided_prediction(predict, x, repeat_time(t, x), conditional, negative, scale, self.spec.rescale)
+            return guided_prediction(
+                predict, x, repeat_time(t, x), conditional, negative, scale, self.spec.rescale
+            )
 
         return velocity
 
     def show(self, samples: Samples) -> Figure:
-        """Draw a grid of images with their prompts; several prompts with several images get a row each."""
+        """Draw a grid of images with their prompts; several prompts with several images get a row
+        each.
+        """
         prompts = to_texts(samples.conditions["prompt"]) if "prompt" in samples.conditions else []
         runs = [len(list(same)) for _, same in groupby(prompts)]
         columns = runs[0] if len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS else None
@@ -247,9 +299,14 @@ class PixelHDMSampler(Sampler):
         for name in KEPT_CONDITIONS:
             if name in samples.conditions:
                 values = samples.conditions[name]
-                own[name] = to_texts(values) if name.endswith("prompt") else [f"{value}" for value in values.tolist()]
+                own[name] = (
+                    to_texts(values)
+                    if name.endswith("prompt")
+                    else [f"{value}" for value in values.tolist()]
+                )
         return [
-            Picture(image, {name: values[i] for name, values in own.items()} | common) for i, image in enumerate(pixels)
+            Picture(image, {name: values[i] for name, values in own.items()} | common)
+            for i, image in enumerate(pixels)
         ]
 
 
@@ -269,20 +326,25 @@ def to_texts(tokens: Tensor) -> list[str]:
 
 
 def start_image(request: SampleRequest, size: tuple[int, int], num: int) -> dict[str, Tensor]:
-    """Return `start` (num, 3, height, width) and `strength` (num,) float64; {} if samples start from noise."""
+    """Return `start` (num, 3, height, width) and `strength` (num,) float64; {} if samples start
+    from noise.
+    """
     if not 0 < request.strength <= 1:
         raise ValueError(
-            f"strength={request.strength:g} must lie above 0 and be at most 1: the share of the way from noise that "
-            "is done again; name another, such as 0.6."
+            f"strength={request.strength:g} must lie above 0 and be at most 1: the share of "
+            "the way from noise that is done again; name another, such as 0.6."
         )
     if request.start is None:
         if request.strength != 1:
-            raise ValueError(f"strength={request.strength:g} needs an image to start from; name one, or leave it out.")
+            raise ValueError(
+                f"strength={request.strength:g} needs an image to start from; name one, or "
+                "leave it out."
+            )
         return {}
     if tuple(request.start.shape) != (3, *size):
         raise ValueError(
-            f"start has the shape {tuple(request.start.shape)}, and samples of size {size[0]}x{size[1]} start from "
-            f"{(3, *size)}; resize the image, or name its size."
+            f"start has the shape {tuple(request.start.shape)}, and samples of size "
+            f"{size[0]}x{size[1]} start from {(3, *size)}; resize the image, or name its size."
         )
     strength = torch.full((num,), request.strength, dtype=torch.float64)
     return {"start": request.start.expand(num, -1, -1, -1), "strength": strength}

@@ -1,4 +1,6 @@
-"""The PixelHDM family's specs. Imports no torch; defaults are its base setting (356,705,879 parameters)."""
+"""The PixelHDM family's specs. Imports no torch; defaults are its base setting (356,705,879
+parameters).
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,16 @@ IMAGE_FEATURES = "image_features"
 
 
 class PixelHDMSpec(ModelSpec):
-    """Text to image in two paths: a transformer over patches and text for what is shown, and a light one over pixels,
-    told by the first, for detail. Images are RGB, of any size up to `max_resolution`."""
+    """Text to image in two paths: a transformer over patches and text for what is shown, and a
+    light one over pixels, told by the first, for detail. Images are RGB, of any size up to
+    `max_resolution`."""
 
     family: Literal["pixelhdm"] = "pixelhdm"
     """Dual-path diffusion of images in pixel space."""
     width: Annotated[int, Field(ge=2)] = 1024
-    """Numbers a token of the patch path carries: that of the text features (Qwen3-0.6B has 1024)."""
+    """Numbers a token of the patch path carries: that of the text features (Qwen3-0.6B has
+    1024).
+    """
     pixel_width: PositiveInt = 16
     """Numbers a pixel of the pixel path carries."""
     patch_size: PositiveInt = 16
@@ -65,7 +70,9 @@ class PixelHDMSpec(ModelSpec):
     num_kv_heads: PositiveInt = 4
     """Key and value heads of an attention, each shared by num_heads / num_kv_heads query heads."""
     mlp_ratio: PositiveFloat = 3.0
-    """Hidden width of a SwiGLU, in multiples of `width` in the patch path and of `pixel_width` in the pixel path."""
+    """Hidden width of a SwiGLU, in multiples of `width` in the patch path and of `pixel_width` in
+    the pixel path.
+    """
     bottleneck_width: PositiveInt = 256
     """Width that a patch is squeezed to before it becomes a token."""
     time_width: Annotated[int, Field(ge=2)] = 256
@@ -73,34 +80,42 @@ class PixelHDMSpec(ModelSpec):
     max_resolution: PositiveInt = 1024
     """Largest height and width of an image, in pixels."""
     positions: Literal["mrope", "learned"] = "mrope"
-    """Position encoding of tokens: `mrope` turns queries and keys by text position, row and column; `learned` adds
-    trained vectors to the tokens."""
+    """Position encoding of tokens: `mrope` turns queries and keys by text position, row and column;
+    `learned` adds trained vectors to the tokens."""
     mrope_widths: Annotated[tuple[int, int, int], Field(strict=False)] = (16, 24, 24)
     """Entries of a head that `mrope` turns by text position, by row and by column."""
     rope_base: Annotated[float, Field(gt=1)] = 10000.0
-    """Base of the rotations' frequencies: with d entries, pair j turns by base^(-2 j / d) radians a position."""
+    """Base of the rotations' frequencies: with d entries, pair j turns by base^(-2 j / d) radians a
+    position.
+    """
     gate: Literal["headwise", "elementwise"] = "headwise"
-    """Gate of an attention's output, computed from its input: a number for each head, or for each entry."""
+    """Gate of an attention's output, computed from its input: a number for each head, or for each
+    entry.
+    """
     adaln_init_gain: float = 1e-4
     """Initial scale gamma of the pixel path's (1 + gamma) norm(x) + beta."""
     pixel_residual: Literal["block", "double"] = "block"
-    """Who adds its input to a token compaction: the pixel block alone, or (`double`) the compaction too."""
+    """Who adds its input to a token compaction: the pixel block alone, or (`double`) the compaction
+    too.
+    """
     text_encoder: Literal["frozen", "learned"] = "frozen"
-    """Who reads captions: `frozen`, a language model outside the network, whose features batches hold; `learned`, a
-    small encoder of bytes inside it, trained along."""
+    """Who reads captions: `frozen`, a language model outside the network, whose features batches
+    hold; `learned`, a small encoder of bytes inside it, trained along."""
     text_length: PositiveInt = 512
     """Most tokens of a caption (bytes, for the learned encoder)."""
     text_depth: PositiveInt = 2
     """Blocks of the learned text encoder."""
     condition_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of training samples whose text, pooled text included, is replaced by the null condition, so that guidance
-    works."""
+    """Share of training samples whose text, pooled text included, is replaced by the null
+    condition, so that guidance works."""
     norm_eps: PositiveFloat = 1e-6
     """Term that the RMSNorms add to the mean square."""
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> PixelHDMSpec:
-        check_multiple("model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}")
+        check_multiple(
+            "model.width", self.width, self.num_heads, f"model.num_heads={self.num_heads}"
+        )
         reason = f"model.num_kv_heads={self.num_kv_heads}"
         check_multiple("model.num_heads", self.num_heads, self.num_kv_heads, reason)
         head, widths = self.head_width, self.mrope_widths
@@ -110,8 +125,8 @@ class PixelHDMSpec(ModelSpec):
             if head < 6 or head % 2:
                 remedy = "make model.width / model.num_heads an even number of at least 6"
             raise ValueError(
-                f"model.mrope_widths={list(widths)} are not three positive even numbers that add up to a head's width "
-                f"(model.width / model.num_heads = {head}); {remedy}."
+                f"model.mrope_widths={list(widths)} are not three positive even numbers that "
+                f"add up to a head's width (model.width / model.num_heads = {head}); {remedy}."
             )
         check_mlp_ratio(self.width, self.mlp_ratio)
         check_mlp_ratio(self.pixel_width, self.mlp_ratio, "model.pixel_width")
@@ -137,33 +152,43 @@ class PixelHDMSpec(ModelSpec):
 
     @property
     def example_patches(self) -> int:
-        """Patches along a side of an example image, of EXAMPLE_SIDE pixels where the network takes images as large."""
+        """Patches along a side of an example image, of EXAMPLE_SIDE pixels where the network takes
+        images as large.
+        """
         return min(EXAMPLE_SIDE // self.patch_size, self.max_patches) or 1
 
-    def check_size(self, height: int, width: int, options: tuple[str, str] = ("height", "width")) -> None:
-        """Raise ValueError unless the network takes images of this size; `options` are the caller's names of its
-        sides."""
+    def check_size(
+        self, height: int, width: int, options: tuple[str, str] = ("height", "width")
+    ) -> None:
+        """Raise ValueError unless the network takes images of this size; `options` are the caller's
+        names of its sides."""
         for option, side in zip(options, (height, width), strict=True):
             check_multiple(option, side, self.patch_size, f"model.patch_size={self.patch_size}")
             if not 0 < side <= self.max_resolution:
                 raise ValueError(
-                    f"{option}={side} is not between 1 and model.max_resolution={self.max_resolution}; "
-                    f"set {option} to {self.max_resolution} or less, or train with a higher model.max_resolution."
+                    f"{option}={side} is not between 1 and "
+                    f"model.max_resolution={self.max_resolution}; set {option} to "
+                    f"{self.max_resolution} or less, or train with a higher "
+                    "model.max_resolution."
                 )
 
     def check_texts(self, option: str, texts: Sequence[str]) -> None:
-        """Raise ValueError for a text without a character, and for one too long for a learned encoder."""
+        """Raise ValueError for a text without a character, and for one too long for a learned
+        encoder.
+        """
         for text in texts:
             if not text.strip():
                 raise ValueError(f"{option}={text!r} holds no text; write one, or leave it out.")
             try:
                 num_bytes = len(text.encode())
             except UnicodeEncodeError as error:
-                raise ValueError(f"{option}={text!r} is no text in UTF-8; write it again.") from error
+                raise ValueError(
+                    f"{option}={text!r} is no text in UTF-8; write it again."
+                ) from error
             if self.text_encoder == "learned" and num_bytes > self.text_length:
                 raise ValueError(
-                    f"{option}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the model reads "
-                    f"(model.text_length={self.text_length}); shorten it."
+                    f"{option}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the "
+                    f"model reads (model.text_length={self.text_length}); shorten it."
                 )
 
     def batch_fields(self) -> tuple[BatchField, ...]:
@@ -180,15 +205,21 @@ class PixelHDMSpec(ModelSpec):
         length, of_length = self.text_length, FieldOptions(at_most="model.text_length")
         if self.text_encoder == "learned":
             unit = "byte of UTF-8, 0 behind the end"
-            caption = BatchField("caption", (ANY,), "int64", None, unit, NUM_BYTES, at_most=length, options=of_length)
+            caption = BatchField(
+                "caption", (ANY,), "int64", None, unit, NUM_BYTES, at_most=length, options=of_length
+            )
             return (image, caption)
         token = FieldOptions(("", "model.width"), at_most="model.text_length")
         unit, mask_unit = "feature of a token", "true for tokens, not padding"
         pooled, of_width = "feature of a caption", FieldOptions(("model.width",))
         return (
             image,
-            BatchField("text", (ANY, self.width), "float32", None, unit, at_most=length, options=token),
-            BatchField("text_mask", (ANY,), "bool", None, mask_unit, at_most=length, options=of_length),
+            BatchField(
+                "text", (ANY, self.width), "float32", None, unit, at_most=length, options=token
+            ),
+            BatchField(
+                "text_mask", (ANY,), "bool", None, mask_unit, at_most=length, options=of_length
+            ),
             BatchField("text_pooled", (self.width,), "float32", None, pooled, options=of_width),
         )
 
@@ -201,14 +232,16 @@ class PixelHDMWeights(Spec):
     frequency: Weight = 1.0
     """Weight of the velocity's squared error by frequency, as JPEG weighs frequencies."""
     alignment: Weight = 0.5
-    """Weight of 1 - cos(tokens of a patch block, features of an image encoder). Above 0 batches need these features."""
+    """Weight of 1 - cos(tokens of a patch block, features of an image encoder). Above 0 batches
+    need these features.
+    """
 
     @model_validator(mode="after")
     def _some_weight(self) -> PixelHDMWeights:
         if not any(getattr(self, name) for name in type(self).model_fields if name != "alignment"):
             raise ValueError(
-                "objective.weights.velocity and objective.weights.frequency are both 0, so nothing trains the output; "
-                "set objective.weights.velocity to 1."
+                "objective.weights.velocity and objective.weights.frequency are both 0, so "
+                "nothing trains the output; set objective.weights.velocity to 1."
             )
         return self
 
@@ -217,32 +250,42 @@ class FrequencySpec(Spec):
     """Weighting of frequencies in the frequency loss."""
 
     quality: Annotated[int, Field(ge=1, le=100)] = 90
-    """Quality of the JPEG tables whose inverse weighs frequencies: low qualities care little for detail, at 100 all
-    frequencies count alike."""
+    """Quality of the JPEG tables whose inverse weighs frequencies: low qualities care little for
+    detail, at 100 all frequencies count alike."""
 
 
 class PixelHDMLogitNormalTime(LogitNormalTime):
-    """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1), by default over the times that samples go through."""
+    """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1), by default over the times that
+    samples go through.
+    """
 
     eps: Annotated[float, Field(ge=0, lt=0.5)] = 0.05
     """Smallest distance of t from 0 and from 1."""
 
 
 class PixelHDMObjectiveSpec(ObjectiveSpec):
-    """Velocity regression of z_t = t x + (1 - t) eps, x data and eps noise, with two losses beside it."""
+    """Velocity regression of z_t = t x + (1 - t) eps, x data and eps noise, with two losses beside
+    it.
+    """
 
     component_prediction = "velocity"
     quarters = (
-        "t0 to t3: the held-out velocity error by quarter of the times from 0.05 to 0.95, from t0 (nearly pure noise) "
-        "to t3 (nearly clean data)."
+        "t0 to t3: the held-out velocity error by quarter of the times from 0.05 to 0.95, from "
+        "t0 (nearly pure noise) to t3 (nearly clean data)."
     )
 
     weights: PixelHDMWeights = PixelHDMWeights()
     """Weight of each loss component."""
-    time: Annotated[UniformTime | PixelHDMLogitNormalTime, Field(discriminator="kind")] = PixelHDMLogitNormalTime()
-    """Distribution of training times; t = 0 is noise, t = 1 data. Held-out metrics do not depend on it."""
+    time: Annotated[UniformTime | PixelHDMLogitNormalTime, Field(discriminator="kind")] = (
+        PixelHDMLogitNormalTime()
+    )
+    """Distribution of training times; t = 0 is noise, t = 1 data. Held-out metrics do not depend on
+    it.
+    """
     prediction: Literal["velocity", "image"] = "velocity"
-    """Meaning of the network's output: the velocity x - eps, or the image x, from which the velocity is computed."""
+    """Meaning of the network's output: the velocity x - eps, or the image x, from which the
+    velocity is computed.
+    """
     frequency: FrequencySpec = FrequencySpec()
     """The frequency loss."""
     alignment_block: PositiveInt = 8
@@ -256,23 +299,34 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
     def _times_keep_from_data(self) -> PixelHDMObjectiveSpec:
         if self.prediction == "image" and self.time.bounds[1] >= 1:
             raise ValueError(
-                "objective.prediction=image divides by 1 - t, which these objective.time let come near 0; set "
-                "objective.time to {kind: logit_normal, eps: 0.05}, or objective.prediction to velocity."
+                "objective.prediction=image divides by 1 - t, which these objective.time let "
+                "come near 0; set objective.time to {kind: logit_normal, eps: 0.05}, or "
+                "objective.prediction to velocity."
             )
         return self
 
     def metric_settings(self, model: ModelSpec) -> MetricSettings:
-        """Return the settings of the frequency error; held-out times are uniform whatever `time` is."""
+        """Return the settings of the frequency error; held-out times are uniform whatever `time`
+        is.
+        """
         return {"frequency": self.frequency.model_dump(mode="json")}
 
     def batch_fields(self, model: ModelSpec) -> tuple[BatchField, ...]:
-        """The image encoder's features, where they are aligned with: a row a patch, patches row by row."""
+        """The image encoder's features, where they are aligned with: a row a patch, patches row by
+        row.
+        """
         if self.weights.alignment == 0:
             return ()
-        return (BatchField(IMAGE_FEATURES, (ANY, self.alignment_width), "float32", unit="feature of a patch"),)
+        return (
+            BatchField(
+                IMAGE_FEATURES, (ANY, self.alignment_width), "float32", unit="feature of a patch"
+            ),
+        )
 
     def assumed_shapes(self, model: ModelSpec, known: Shapes) -> Shapes:
-        """Return images of 256 x 256 pixels, or the model's largest, and features of the images' patches."""
+        """Return images of 256 x 256 pixels, or the model's largest, and features of the images'
+        patches.
+        """
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
         side = model.example_patches * model.patch_size
         image = known.get("image", (CHANNELS, side, side))
@@ -284,27 +338,34 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
         if self.weights.alignment > 0 and self.alignment_block > model.patch_depth:
             raise ValueError(
-                f"objective.alignment_block={self.alignment_block} is none of the model.patch_depth={model.patch_depth}"
-                f" patch blocks; set objective.alignment_block to 1 to {model.patch_depth}, or "
+                f"objective.alignment_block={self.alignment_block} is none of the "
+                f"model.patch_depth={model.patch_depth} patch blocks; set "
+                f"objective.alignment_block to 1 to {model.patch_depth}, or "
                 "objective.weights.alignment to 0."
             )
 
     def check_shapes(self, model: ModelSpec, shapes: Shapes) -> None:
-        """Raise ValueError for images that do not divide into the frequency loss's blocks, and for features of other
-        patches. Without `image_features` there is nothing to align with."""
+        """Raise ValueError for images that do not divide into the frequency loss's blocks, and for
+        features of other patches. Without `image_features` there is nothing to align with."""
         assert isinstance(model, PixelHDMSpec), f"{type(model).__name__} is no PixelHDMSpec"
         height, width = shapes["image"][1:]
         if self.weights.frequency > 0 and (height % DCT_BLOCK or width % DCT_BLOCK):
             raise ValueError(
-                f"objective.weights.frequency={self.weights.frequency:g} compares blocks of {DCT_BLOCK} x {DCT_BLOCK} "
-                f"pixels, which images of {height} x {width} are no multiple of; set objective.weights.frequency to 0, "
-                f"or take images with sides in multiples of {DCT_BLOCK}."
+                f"objective.weights.frequency={self.weights.frequency:g} compares blocks of "
+                f"{DCT_BLOCK} x {DCT_BLOCK} pixels, which images of {height} x {width} are no "
+                "multiple of; set objective.weights.frequency to 0, or take images with sides "
+                f"in multiples of {DCT_BLOCK}."
             )
         num_patches = height // model.patch_size * (width // model.patch_size)
-        if self.weights.alignment > 0 and IMAGE_FEATURES in shapes and shapes[IMAGE_FEATURES][0] != num_patches:
+        if (
+            self.weights.alignment > 0
+            and IMAGE_FEATURES in shapes
+            and shapes[IMAGE_FEATURES][0] != num_patches
+        ):
             raise ValueError(
-                f"image_features are of {shapes[IMAGE_FEATURES][0]} patches, and images of {height} x {width} pixels "
-                f"have {num_patches} (model.patch_size={model.patch_size}); set model.patch_size to the image "
+                f"image_features are of {shapes[IMAGE_FEATURES][0]} patches, and images of "
+                f"{height} x {width} pixels have {num_patches} "
+                f"(model.patch_size={model.patch_size}); set model.patch_size to the image "
                 "encoder's, or objective.weights.alignment to 0."
             )
 
@@ -314,19 +375,27 @@ class PixelHDMSamplingSpec(SamplingSpec):
 
     takes_solvers: ClassVar = True
     solver: Literal["euler", "heun", "dpmpp_2m", "midpoint", "dpmpp_2s"] = "heun"
-    """Network evaluations for N steps: euler and dpmpp_2m N, heun 2 N - 1, midpoint and dpmpp_2s 2 N."""
+    """Network evaluations for N steps: euler and dpmpp_2m N, heun 2 N - 1, midpoint and dpmpp_2s 2
+    N.
+    """
     steps: PositiveInt = 50
     """Equal steps from t = eps to t = 1 - eps."""
     guidance: NonNegativeFloat = 7.5
-    """Classifier-free guidance scale s: 1 is the conditional prediction, more follows the prompt more closely."""
+    """Classifier-free guidance scale s: 1 is the conditional prediction, more follows the prompt
+    more closely.
+    """
     rescale: Share = 0.0
-    """Share phi to which a guided prediction gets the standard deviation of the conditional one (arXiv:2305.08891)."""
+    """Share phi to which a guided prediction gets the standard deviation of the conditional one
+    (arXiv:2305.08891).
+    """
     guidance_schedule: Literal["constant", "linear", "cosine", "quadratic"] = "constant"
     """The scale at time t: s, s (1 - t), s (1 + cos(pi t)) / 2, s (1 - t)^2."""
     min_scale: NonNegativeFloat = 1.0
     """Smallest scale of a schedule; below 1, guidance leads away from the prompt."""
     interval: Annotated[tuple[float, float], Field(strict=False)] = (0.0, 1.0)
-    """Times (t_start, t_end) between which guidance is on (arXiv:2404.07724); elsewhere the scale is 1."""
+    """Times (t_start, t_end) between which guidance is on (arXiv:2404.07724); elsewhere the scale
+    is 1.
+    """
     eps: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Smallest distance of sampling times from 0 and from 1, as in training."""
     final_projection: bool = True
@@ -336,8 +405,8 @@ class PixelHDMSamplingSpec(SamplingSpec):
     width: PositiveInt = 256
     """Width of an image, in pixels."""
     prompts: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Descriptions of samples whose request has none, equally many samples for each; without any, captions of held-out
-    images."""
+    """Descriptions of samples whose request has none, equally many samples for each; without any,
+    captions of held-out images."""
     negative_prompt: str | None = None
     """Description that guidance leads away from; null: the null condition."""
     compile: bool = False
@@ -348,8 +417,8 @@ class PixelHDMSamplingSpec(SamplingSpec):
     def _interval_goes_forward(cls, value: tuple[float, float]) -> tuple[float, float]:
         if not 0 <= value[0] < value[1] <= 1:
             raise ValueError(
-                f"sampling.interval={list(value)} is no interval of time (0 <= t_start < t_end <= 1); "
-                "set sampling.interval to [0.0, 1.0]."
+                f"sampling.interval={list(value)} is no interval of time (0 <= t_start < t_end "
+                "<= 1); set sampling.interval to [0.0, 1.0]."
             )
         return value
 
@@ -357,8 +426,9 @@ class PixelHDMSamplingSpec(SamplingSpec):
     def _guidance_counts(self) -> PixelHDMSamplingSpec:
         if self.guidance < self.min_scale:
             raise ValueError(
-                f"sampling.guidance={self.guidance:g} is below sampling.min_scale={self.min_scale:g}, which would take "
-                f"its place; set sampling.min_scale to {self.guidance:g} or less."
+                f"sampling.guidance={self.guidance:g} is below "
+                f"sampling.min_scale={self.min_scale:g}, which would take its place; set "
+                f"sampling.min_scale to {self.guidance:g} or less."
             )
         return self
 
@@ -368,21 +438,27 @@ class PixelHDMSamplingSpec(SamplingSpec):
         return self.guidance == 1 and (self.guidance_schedule == "constant" or self.min_scale == 1)
 
     def scale_at(self, t: float) -> float:
-        """Scale of guidance at time t, 1 outside t_start < t < t_end (Kynkaanniemi et al. 2024, arXiv:2404.07724)."""
+        """Scale of guidance at time t, 1 outside t_start < t < t_end (Kynkaanniemi et al. 2024,
+        arXiv:2404.07724).
+        """
         t_start, t_end = self.interval
         if not t_start < t < t_end:
             return 1.0
         return max(self.guidance * SCHEDULES[self.guidance_schedule](t), self.min_scale)
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raise ValueError for a size that the model does not draw, for a text that is empty or too long, and for
-        guidance away from what it never saw."""
+        """Raise ValueError for a size that the model does not draw, for a text that is empty or too
+        long, and for guidance away from what it never saw."""
         assert isinstance(model, PixelHDMSpec)
         model.check_size(self.height, self.width, ("sampling.height", "sampling.width"))
         model.check_texts("sampling.prompts", self.prompts)
-        model.check_texts("sampling.negative_prompt", () if self.negative_prompt is None else (self.negative_prompt,))
+        model.check_texts(
+            "sampling.negative_prompt",
+            () if self.negative_prompt is None else (self.negative_prompt,),
+        )
         if self.guidance != 1 and model.condition_dropout == 0 and self.negative_prompt is None:
             raise ValueError(
                 f"sampling.guidance={self.guidance:g} needs a null condition seen in training "
-                "(model.condition_dropout=0); set sampling.guidance to 1, or train with model.condition_dropout=0.1."
+                "(model.condition_dropout=0); set sampling.guidance to 1, or train with "
+                "model.condition_dropout=0.1."
             )

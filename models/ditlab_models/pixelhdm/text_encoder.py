@@ -28,7 +28,9 @@ class TextCondition(NamedTuple):
 
 
 def drop_captions(text: TextCondition, keep: Tensor) -> TextCondition:
-    """Replace captions where `keep` (B,) bool is false by the null condition: one token of zeros, zeros as `pooled`."""
+    """Replace captions where `keep` (B,) bool is false by the null condition: one token of zeros,
+    zeros as `pooled`.
+    """
     first = torch.arange(text.features.shape[1], device=keep.device) == 0
     return TextCondition(
         torch.where(keep[:, None, None], text.features, 0),
@@ -38,10 +40,14 @@ def drop_captions(text: TextCondition, keep: Tensor) -> TextCondition:
 
 
 def caption_bytes(texts: Sequence[str], length: int) -> Tensor:
-    """Encode captions as UTF-8, cut at `length` bytes: (num, longest >= 1) int64, 0 behind the end."""
+    """Encode captions as UTF-8, cut at `length` bytes: (num, longest >= 1) int64, 0 behind the
+    end.
+    """
     kept = [text.encode()[:length].decode(errors="ignore").encode() for text in texts]
     longest = max([1, *map(len, kept)])
-    tokens = torch.tensor([list(text.ljust(longest, bytes([PADDING]))) for text in kept], dtype=torch.int64)
+    tokens = torch.tensor(
+        [list(text.ljust(longest, bytes([PADDING]))) for text in kept], dtype=torch.int64
+    )
     return tokens.reshape(len(kept), longest)
 
 
@@ -61,13 +67,17 @@ class TextBlock(nn.Module):
         self.mlp = SwiGLU(spec.width, spec.mlp_width)
 
     def forward(self, x: Tensor, rope: Rotation, key_mask: Tensor) -> Tensor:
-        """Transform (B, T, D); `key_mask` (B, T) bool is false for tokens that are not attended to."""
+        """Transform (B, T, D); `key_mask` (B, T) bool is false for tokens that are not attended
+        to.
+        """
         x = x + self.attention(self.attention_norm(x), rope, key_mask)
         return x + self.mlp(self.mlp_norm(x))
 
 
 class TextEncoder(nn.Module):
-    """A bidirectional transformer over bytes; features and pooled features both have a mean square of 1."""
+    """A bidirectional transformer over bytes; features and pooled features both have a mean square
+    of 1.
+    """
 
     def __init__(self, spec: PixelHDMSpec) -> None:
         super().__init__()
@@ -79,7 +89,9 @@ class TextEncoder(nn.Module):
         self.pooled_norm = nn.RMSNorm(spec.width, eps=spec.norm_eps)
 
     def forward(self, tokens: Tensor) -> TextCondition:
-        """Encode bytes (B, T) int64, 0 behind the end. A caption without a byte has a pooled feature of zeros."""
+        """Encode bytes (B, T) int64, 0 behind the end. A caption without a byte has a pooled
+        feature of zeros.
+        """
         mask = tokens != PADDING
         x = self.embedding(tokens)
         rope = self.places(torch.arange(tokens.shape[1], device=tokens.device), wide_dtype(x))

@@ -1,1 +1,3 @@
-"""Noising processes, their solvers and objectives. Importing this package imports no torch; most of its modules do."""
+"""Noising processes, their solvers and objectives. Importing this package imports no torch; most of
+its modules do.
+"""

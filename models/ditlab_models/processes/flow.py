@@ -1,6 +1,8 @@
-"""Flow matching along straight lines (Lipman et al. 2023, arXiv:2210.02747; Liu et al. 2023, arXiv:2209.03003).
+"""Flow matching along straight lines (Lipman et al. 2023, arXiv:2210.02747; Liu et al. 2023,
+arXiv:2209.03003).
 
-`VelocityObjective` is the regression of the velocity, for any network `network(x, t[, label])` of images.
+`VelocityObjective` is the regression of the velocity, for any network `network(x, t[, label])` of
+images.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ from ditlab_models.figure_makers import FigureDrawer, FigureMakers
 from ditlab_models.layers.embeddings import drop_labels
 from ditlab_models.processes.draws import held_out_draws, mean_over_quarters, quarter_mean
 from ditlab_models.processes.known_laws import GaussianMixture
-from ditlab_models.processes.specs import ImageModelSpec, VelocitySpec, VelocityWeights, quarter_names
+from ditlab_models.processes.specs import (
+    ImageModelSpec,
+    VelocitySpec,
+    VelocityWeights,
+    quarter_names,
+)
 from ditlab_models.tensors import per_sample, widened
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
@@ -30,14 +37,18 @@ ErrorFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -> Tensor:
-    """Compute x_t between data and noise (batch, ...) at times t (batch,), in the better of their dtypes."""
+    """Compute x_t between data and noise (batch, ...) at times t (batch,), in the better of their
+    dtypes.
+    """
     dtype = torch.promote_types(data.dtype, noise.dtype)
     data, noise, t = data.to(dtype), noise.to(dtype), per_sample(t.to(dtype), data)
     return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
 
 
 def repeat_time(t: Tensor | float, x: Tensor) -> Tensor:
-    """Repeat a scalar time of the host for each sample of x (B, ...): (B,), in x's dtype, without a copy to a GPU."""
+    """Repeat a scalar time of the host for each sample of x (B, ...): (B,), in x's dtype, without a
+    copy to a GPU.
+    """
     return x.new_full((len(x),), float(t))
 
 
@@ -47,20 +58,23 @@ def velocity_target(data: Tensor, noise: Tensor, noise_at: NoiseAt = 1) -> Tenso
 
 
 def endpoints(x_t: Tensor, velocity: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute x at t = 0 and x at t = 1 of the straight line through x_t with this velocity; t (batch,)."""
+    """Compute x at t = 0 and x at t = 1 of the straight line through x_t with this velocity; t
+    (batch,).
+    """
     t = per_sample(t, x_t)
     return x_t - t * velocity, x_t + (1 - t) * velocity
 
 
 def gaussian_velocity(x: Tensor, t: Tensor, mean: float | Tensor, std: float | Tensor) -> Tensor:
-    """The exact velocity E[x1 - x0 | x_t = x] for data N(mean, std^2), noise at t = 1; `point_velocity` where std =
-    0."""
+    """The exact velocity E[x1 - x0 | x_t = x] for data N(mean, std^2), noise at t = 1;
+    `point_velocity` where std = 0."""
     variance = (1 - t) ** 2 * std**2 + t**2
     return -mean + (t - (1 - t) * std**2) / variance * (x - (1 - t) * mean)
 
 
 def point_velocity(x: Tensor, t: Tensor, point: Tensor, noise_at: NoiseAt = 1) -> Tensor:
-    """The exact velocity for data at one point, away from the data's end of time: (x - point) / t, noise at t = 1.
+    """The exact velocity for data at one point, away from the data's end of time: (x - point) / t,
+    noise at t = 1.
 
     It is also the velocity of a network that predicts the data as `point`.
     """
@@ -75,8 +89,8 @@ def velocity_errors(predicted: Tensor, target: Tensor) -> Tensor:
 def direction_errors(predicted: Tensor, target: Tensor) -> Tensor:
     """1 - cos(predicted, target) of each image, (B,), as one vector (FasterDiT, arXiv:2410.10356).
 
-    FLOOR, added in quadrature to the prediction's root mean square, keeps the gradient of a first prediction of 0
-    finite.
+    FLOOR, added in quadrature to the prediction's root mean square, keeps the gradient of a first
+    prediction of 0 finite.
     """
     predicted, target = predicted.flatten(1), target.flatten(1)
     length = (predicted.square().mean(1) + FLOOR**2).sqrt() * target.square().mean(1).sqrt()
@@ -88,7 +102,10 @@ def direction_error(predicted: Tensor, target: Tensor) -> Tensor:
     return direction_errors(predicted, target).mean()
 
 
-COMPONENTS: dict[str, ErrorFunction] = {"velocity": functional.mse_loss, "direction": direction_error}
+COMPONENTS: dict[str, ErrorFunction] = {
+    "velocity": functional.mse_loss,
+    "direction": direction_error,
+}
 BY_SAMPLE: dict[str, ErrorFunction] = {"velocity": velocity_errors, "direction": direction_errors}
 
 
@@ -106,11 +123,17 @@ class ImageObjective(FigureDrawer):
         return isinstance(law, GaussianMixture) and self._null_label is None
 
     @torch.no_grad()
-    def regret(self, network: nn.Module, law: GaussianMixture, batch: Batch, noise_source: NoiseSource) -> Tensor:
-        """Compute the mean squared distance to the optimal prediction, that expected given x_t, per pixel, (B,)."""
+    def regret(
+        self, network: nn.Module, law: GaussianMixture, batch: Batch, noise_source: NoiseSource
+    ) -> Tensor:
+        """Compute the mean squared distance to the optimal prediction, that expected given x_t, per
+        pixel, (B,).
+        """
 
         def distance(quarter: int) -> Tensor:
-            predicted, best = self._beside_optimum(network, law, *held_out_draws(batch, noise_source, quarter))
+            predicted, best = self._beside_optimum(
+                network, law, *held_out_draws(batch, noise_source, quarter)
+            )
             return velocity_errors(predicted.to(best.dtype), best)
 
         return quarter_mean(distance)
@@ -118,14 +141,18 @@ class ImageObjective(FigureDrawer):
     def _beside_optimum(
         self, network: nn.Module, law: GaussianMixture, image: Tensor, noise: Tensor, time: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the network's prediction at times (B,) in [0, 1), and the optimal one in float64."""
+        """Return the network's prediction at times (B,) in [0, 1), and the optimal one in
+        float64.
+        """
         raise NotImplementedError
 
     def _label(self, batch: Batch) -> Tensor | None:
         return None if self._null_label is None else batch["label"]
 
     def _training_label(self, batch: Batch, noise_source: NoiseSource) -> Tensor | None:
-        """Return the classes of a training batch, some replaced by the null class. Draws `label_dropout`."""
+        """Return the classes of a training batch, some replaced by the null class. Draws
+        `label_dropout`.
+        """
         label = self._label(batch)
         if label is None or self._null_label is None or self._label_dropout == 0:
             return label
@@ -141,16 +168,20 @@ class ImageObjective(FigureDrawer):
 class VelocityObjective(ImageObjective):
     """Regression of x1 - x0 (noise minus data) by `network(x_t, t[, label])`."""
 
-    def __init__(self, spec: VelocitySpec, model: ImageModelSpec, figure_makers: FigureMakers) -> None:
+    def __init__(
+        self, spec: VelocitySpec, model: ImageModelSpec, figure_makers: FigureMakers
+    ) -> None:
         super().__init__(spec.weights, model, figure_makers)
         others = components_of(spec.weights, VelocityWeights)
         self._components: dict[str, ErrorFunction] = {**COMPONENTS, **others}
         self._measured: dict[str, ErrorFunction] = {**BY_SAMPLE, **others}
         self._time = spec.time
 
-    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Compute the components with a weight above 0. Draws `time`, `noise` and, for a conditional model,
-        `label_dropout`."""
+    def loss(
+        self, network: nn.Module, batch: Batch, noise_source: NoiseSource
+    ) -> dict[str, Tensor]:
+        """Compute the components with a weight above 0. Draws `time`, `noise` and, for a
+        conditional model, `label_dropout`."""
         image = batch["image"]
         t = self._time.draw(noise_source, image.shape[0])
         noise = noise_source.normal("noise", image.shape)
@@ -159,9 +190,11 @@ class VelocityObjective(ImageObjective):
         return self._errors(network, image, noise, t, label, components)
 
     @torch.no_grad()
-    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Compute every component at uniform times, and `velocity_t0` .. `velocity_t3` (nearest to noise) by quarter of
-        time.
+    def metrics(
+        self, network: nn.Module, batch: Batch, noise_source: NoiseSource
+    ) -> dict[str, Tensor]:
+        """Compute every component at uniform times, and `velocity_t0` .. `velocity_t3` (nearest to
+        noise) by quarter of time.
 
         Every image is seen once in each quarter, under its own label. Costs four forward passes.
         """
@@ -187,10 +220,17 @@ class VelocityObjective(ImageObjective):
         return (*self._components, *quarter_names("velocity"))
 
     def _errors(
-        self, network: nn.Module, image: Tensor, noise: Tensor, t: Tensor, label: Tensor | None,
+        self,
+        network: nn.Module,
+        image: Tensor,
+        noise: Tensor,
+        t: Tensor,
+        label: Tensor | None,
         components: Mapping[str, ErrorFunction],
-    ) -> dict[str, Tensor]:  # fmt: skip
-        """Compute errors of the network's velocity at x_t, in float32 or better whatever the parameters' dtype."""
+    ) -> dict[str, Tensor]:
+        """Compute errors of the network's velocity at x_t, in float32 or better whatever the
+        parameters' dtype.
+        """
         predicted = self._predict(network, interpolate(image, noise, t), t, label)
         target = velocity_target(image, noise).to(predicted.dtype)
         return {name: component(predicted, target) for name, component in components.items()}

@@ -1,5 +1,5 @@
-"""Image families trained by flow matching, and perhaps under the Gaussian process. Imports torch only inside its
-methods."""
+"""Image families trained by flow matching, and perhaps under the Gaussian process. Imports torch
+only inside its methods."""
 
 from __future__ import annotations
 
@@ -22,13 +22,20 @@ ImageSamplingT = TypeVar("ImageSamplingT", bound=FlowSamplingSpec | GaussianSamp
 class FlowFamily(Family[ImageModelT, ImageObjectiveT, ImageSamplingT]):
     """Base of the families whose network maps an image, a time and perhaps a class to a velocity.
 
-    One that names the Gaussian process in `processes` predicts the noise instead where a spec chooses it.
+    One that names the Gaussian process in `processes` predicts the noise instead where a spec
+    chooses it.
     """
 
     def build_sampler(
-        self, sampling: ImageSamplingT, model: ImageModelT, objective: ImageObjectiveT, text: TextCodec | None = None
+        self,
+        sampling: ImageSamplingT,
+        model: ImageModelT,
+        objective: ImageObjectiveT,
+        text: TextCodec | None = None,
     ) -> Sampler:
-        """Build the sampler of images from noise. Raises ValueError for guidance that the model has not learned."""
+        """Build the sampler of images from noise. Raises ValueError for guidance that the model has
+        not learned.
+        """
         from ditlab_models.processes.flow_sampling import FlowSampler
         from ditlab_models.processes.noise_prediction import GaussianSampler
 
@@ -38,8 +45,12 @@ class FlowFamily(Family[ImageModelT, ImageObjectiveT, ImageSamplingT]):
             return GaussianSampler(sampling, objective, model.image_shape, model.num_classes)
         return FlowSampler(sampling, model.image_shape, model.num_classes)
 
-    def example_inputs(self, model: ImageModelT, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
-        """Return zeros: x (batch, channels, size, size), t (batch,) and, for a conditional model, label (batch,)."""
+    def example_inputs(
+        self, model: ImageModelT, batch_size: int, device: str = "meta"
+    ) -> tuple[Any, ...]:
+        """Return zeros: x (batch, channels, size, size), t (batch,) and, for a conditional model,
+        label (batch,).
+        """
         import torch
 
         x = torch.zeros(batch_size, *model.image_shape, device=device)

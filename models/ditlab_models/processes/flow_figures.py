@@ -14,7 +14,14 @@ from ditlab_models.contract import ClassSampler, TimeDensity
 from ditlab_models.figure_kinds.network import module_outputs, token_features_figure
 from ditlab_models.figure_makers import FigureInputs, FigureMakers
 from ditlab_models.figures import Curve, Figure, ImageGrid, Lines, evenly_spaced
-from ditlab_models.processes.flow import NoiseAt, Velocity, endpoints, gaussian_velocity, interpolate, velocity_target
+from ditlab_models.processes.flow import (
+    NoiseAt,
+    Velocity,
+    endpoints,
+    gaussian_velocity,
+    interpolate,
+    velocity_target,
+)
 from ditlab_models.processes.specs import LogitNormalTime, UniformTime
 from ditlab_models.tensors import to_numpy
 
@@ -38,7 +45,10 @@ TIME_LABELS = {0: "time t (0: noise, 1: data)", 1: "time t (0: data, 1: noise)"}
 
 def velocity_makers(time: TimeDensity) -> FigureMakers:
     """Return makers by kind; `time` is the density of the run's training times."""
-    return {**probe_makers(velocity_probe), "noise_schedule": lambda inputs: flow_schedule_figure(time)}
+    return {
+        **probe_makers(velocity_probe),
+        "noise_schedule": lambda inputs: flow_schedule_figure(time),
+    }
 
 
 def probe_makers(probe: Callable[[FigureInputs], FlowProbe]) -> FigureMakers:
@@ -52,7 +62,9 @@ def probe_makers(probe: Callable[[FigureInputs], FlowProbe]) -> FigureMakers:
 
 
 def to_pictures(images: Tensor) -> np.ndarray:
-    """Convert (num, C, H, W) in [-1, 1] to (num, H, W, 3) in [0, 1]; (num, H, W), a mean, of other than 3 channels."""
+    """Convert (num, C, H, W) in [-1, 1] to (num, H, W, 3) in [0, 1]; (num, H, W), a mean, of other
+    than 3 channels.
+    """
     unit = ((images.detach().float().cpu() + 1) / 2).clamp(0, 1)
     return to_numpy(unit.permute(0, 2, 3, 1) if unit.shape[1] == 3 else unit.mean(1))
 
@@ -64,7 +76,9 @@ def class_name(number: int, names: Sequence[str]) -> str:
 
 
 def to_grey(images: Tensor) -> np.ndarray:
-    """Convert (num, channels, height, width) in [-1, 1] to (num, height, width) in [0, 1]: the mean of the channels."""
+    """Convert (num, channels, height, width) in [-1, 1] to (num, height, width) in [0, 1]: the mean
+    of the channels.
+    """
     return to_pictures(images.mean(1, keepdim=True))
 
 
@@ -79,32 +93,45 @@ def draw_samples(inputs: FigureInputs) -> Figure:
 
 
 def draw_trajectory(inputs: FigureInputs) -> Figure:
-    """Draw `trajectory`: a few samples at several times from t = 1 to t = 0, and at all times as an animation."""
+    """Draw `trajectory`: a few samples at several times from t = 1 to t = 0, and at all times as an
+    animation.
+    """
     conditions = inputs.sampler.conditions(NUM_TRAJECTORIES)
     samples = inputs.samples(conditions, NUM_TRAJECTORIES, trajectory=True)
     assert samples.trajectory is not None
-    return trajectory_figure(samples.trajectory, torch.linspace(1, 0, len(samples.trajectory)).tolist())
+    return trajectory_figure(
+        samples.trajectory, torch.linspace(1, 0, len(samples.trajectory)).tolist()
+    )
 
 
 def trajectory_figure(trajectory: Tensor, times: Sequence[float]) -> Figure:
-    """Draw frames (frames, num, channels, height, width), noise first: a row for each sample, a column for a time."""
+    """Draw frames (frames, num, channels, height, width), noise first: a row for each sample, a
+    column for a time.
+    """
     num_frames, num = trajectory.shape[:2]
     still_times = evenly_spaced(num_frames - 1, NUM_STILL_TIMES)
-    still = trajectory[still_times].transpose(0, 1).flatten(0, 1)  # (num * times, channels, height, width)
+    # (num * times, channels, height, width)
+    still = trajectory[still_times].transpose(0, 1).flatten(0, 1)
     captions = [f"t={times[frame]:.2f}" for frame in still_times] * num
     frames = []
     for frame in evenly_spaced(num_frames - 1, MAX_FRAMES):
         grid = ImageGrid(to_pictures(trajectory[frame]), columns=num)
         frames.append(Figure([grid], title=f"t = {times[frame]:.2f}", columns=1))
     title = f"From noise at t={times[0]:g} to data at t={times[-1]:g}"
-    return Figure([ImageGrid(to_pictures(still), captions, len(still_times))], title, columns=1, frames=frames)
+    return Figure(
+        [ImageGrid(to_pictures(still), captions, len(still_times))], title, columns=1, frames=frames
+    )
 
 
 def draw_features_of(
-    inputs: FigureInputs, probe: FlowProbe, module: nn.Module, to_tokens: Callable[[Tensor], tuple[Tensor, int, int]],
+    inputs: FigureInputs,
+    probe: FlowProbe,
+    module: nn.Module,
+    to_tokens: Callable[[Tensor], tuple[Tensor, int, int]],
     where: str,
-) -> Figure:  # fmt: skip
-    """Draw the principal components of the output of the module at `where`, for the probe's images at `FEATURES_TIME`.
+) -> Figure:
+    """Draw the principal components of the output of the module at `where`, for the probe's images
+    at `FEATURES_TIME`.
 
     `to_tokens` turns it into tokens (B, rows * columns, D), rows and columns.
     """
@@ -115,9 +142,13 @@ def draw_features_of(
     labels: list[str] = []
     if "label" in inputs.batch:
         names = inputs.sampler.class_names if isinstance(inputs.sampler, ClassSampler) else ()
-        labels = [class_name(number, names) for number in inputs.batch["label"][: len(x_t)].tolist()]
+        labels = [
+            class_name(number, names) for number in inputs.batch["label"][: len(x_t)].tolist()
+        ]
     place = f"{where}, t = {FEATURES_TIME:g}"
-    return token_features_figure(to_numpy(tokens.float()), rows, columns, to_pictures(x_t), labels, place)
+    return token_features_figure(
+        to_numpy(tokens.float()), rows, columns, to_pictures(x_t), labels, place
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +156,9 @@ class FlowProbe:
     """A trained velocity, and images to noise."""
 
     velocity: Velocity
-    """(x (B, C, H, W), t (B,)) -> (B, C, H, W); of as many images as `image` holds, or of the first."""
+    """(x (B, C, H, W), t (B,)) -> (B, C, H, W); of as many images as `image` holds, or of the
+    first.
+    """
     image: Tensor
     """(B, C, H, W) in [-1, 1]."""
     noise: Tensor
@@ -135,14 +168,20 @@ class FlowProbe:
 
     def at(self, share: float) -> Tensor:
         """Times (B,) at which the share of noise is this."""
-        return torch.full((len(self.image),), share if self.noise_at == 1 else 1 - share).to(self.image)
+        return torch.full((len(self.image),), share if self.noise_at == 1 else 1 - share).to(
+            self.image
+        )
 
 
 def velocity_probe(inputs: FigureInputs) -> FlowProbe:
-    """Return the network's velocity and noise for the batch's first images, under their own classes."""
+    """Return the network's velocity and noise for the batch's first images, under their own
+    classes.
+    """
     network = inputs.network
     image = inputs.batch["image"][:MAX_IMAGES]
-    label = inputs.batch["label"][:MAX_IMAGES] if getattr(network, "label", None) is not None else None
+    label = (
+        inputs.batch["label"][:MAX_IMAGES] if getattr(network, "label", None) is not None else None
+    )
     dtype = next(network.parameters()).dtype
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
@@ -153,8 +192,8 @@ def velocity_probe(inputs: FigureInputs) -> FlowProbe:
 
 
 def flow_schedule_figure(time: TimeDensity, noise_at: NoiseAt = 1) -> Figure:
-    """Draw x_t's factors of data and noise, their ratio in decibels, and the density of training times, where it is
-    known."""
+    """Draw x_t's factors of data and noise, their ratio in decibels, and the density of training
+    times, where it is known."""
     t = np.linspace(0, 1, NUM_TIMES)
     noise = t if noise_at == 1 else 1 - t
     label = TIME_LABELS[noise_at]
@@ -188,7 +227,9 @@ def time_density(time: TimeDensity, t: np.ndarray) -> np.ndarray | None:
 
 
 def denoising_figure(probe: FlowProbe) -> Figure:
-    """Draw a few images at rising noise, and under each the image that the network guesses from it in one step."""
+    """Draw a few images at rising noise, and under each the image that the network guesses from it
+    in one step.
+    """
     names = ["image"]
     noised, guesses = [probe.image], [probe.image]
     for share in STRIP_NOISE:
@@ -224,7 +265,9 @@ def loss_by_time_figure(probe: FlowProbe) -> Figure:
         gaussian = gaussian if probe.noise_at == 1 else -gaussian
         guesses = (probe.velocity(x_t, t).to(x_t), gaussian, torch.zeros_like(target))
         times.append(float(t[0]))
-        by_time.append(torch.stack([(guess - target).square().mean((1, 2, 3)) for guess in guesses]))
+        by_time.append(
+            torch.stack([(guess - target).square().mean((1, 2, 3)) for guess in guesses])
+        )
     losses = to_numpy(torch.stack(by_time).double())  # (levels, guesses, B)
     network, gaussian_guess, zero = losses.mean(axis=2).T
     x, error = np.array(times), 2 * losses[:, 0].std(axis=1) / losses.shape[2] ** 0.5
@@ -233,5 +276,12 @@ def loss_by_time_figure(probe: FlowProbe) -> Figure:
         Curve(x, gaussian_guess, "each pixel's mean and spread"),
         Curve(x, zero, "no velocity"),
     ]
-    title, y_label = f"Mean over {len(probe.image)} held-out images", "squared error of v, per pixel value"
-    return Figure([Lines(curves, title, TIME_LABELS[probe.noise_at], y_label)], title="Loss by time", columns=1)
+    title, y_label = (
+        f"Mean over {len(probe.image)} held-out images",
+        "squared error of v, per pixel value",
+    )
+    return Figure(
+        [Lines(curves, title, TIME_LABELS[probe.noise_at], y_label)],
+        title="Loss by time",
+        columns=1,
+    )

@@ -27,7 +27,9 @@ MAX_CLASS_COLUMNS = 16
 
 
 class ImageSampler(Sampler):
-    """Base of samplers of images of one shape, conditioned on a class where the model has classes."""
+    """Base of samplers of images of one shape, conditioned on a class where the model has
+    classes.
+    """
 
     guidance: float
     guided_channels: int | None
@@ -39,19 +41,22 @@ class ImageSampler(Sampler):
         self.class_names: Sequence[str] = ()
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """Return `label` (num,) int64, the requested class or each of the data's in turn; {} without classes."""
+        """Return `label` (num,) int64, the requested class or each of the data's in turn; {}
+        without classes.
+        """
         check_no_prompts(request)
         label = request.label
         if self.num_classes is None:
             if label is not None:
                 raise ValueError(
-                    f"label={label} was given to an unconditional model (model.num_classes is null); "
-                    "leave the label out, or train with model.num_classes."
+                    f"label={label} was given to an unconditional model (model.num_classes is "
+                    "null); leave the label out, or train with model.num_classes."
                 )
             return {}
         if label is None:
             classes = torch.tensor(
-                [each for each in request.classes if each < self.num_classes] or range(self.num_classes)
+                [each for each in request.classes if each < self.num_classes]
+                or range(self.num_classes)
             )
             return {"label": classes[torch.arange(num) % len(classes)]}
         if not 0 <= label < self.num_classes:
@@ -65,7 +70,10 @@ class ImageSampler(Sampler):
         """Return the guided prediction as a function of x (num, ...) and one time."""
         dtype, null, scale = next(network.parameters()).dtype, {}, 1.0
         if "label" in conditions and self.num_classes is not None:
-            null, scale = {"label": torch.full_like(conditions["label"], self.num_classes)}, self.guidance
+            null, scale = (
+                {"label": torch.full_like(conditions["label"], self.num_classes)},
+                self.guidance,
+            )
 
         def predict(x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
             output: Tensor = network(x.to(dtype), t, *conditions.values())
@@ -74,7 +82,13 @@ class ImageSampler(Sampler):
         def at_time(x: Tensor, t: Tensor | float) -> Tensor:
             labels = {name: conditions[name] for name in null}
             return guided_prediction(
-                predict, x, repeat_time(t, x), labels, null, scale, num_channels=self.guided_channels
+                predict,
+                x,
+                repeat_time(t, x),
+                labels,
+                null,
+                scale,
+                num_channels=self.guided_channels,
             )
 
         return at_time
@@ -89,8 +103,8 @@ class ImageSampler(Sampler):
         trajectory: bool = False,
         noise: Tensor | None = None,
     ) -> Samples:
-        """Draw `num` images (num, channels, height, width), in float32 or better, on the network's device; steps + 1
-        frames."""
+        """Draw `num` images (num, channels, height, width), in float32 or better, on the network's
+        device; steps + 1 frames."""
         device = next(network.parameters()).device
         draw = self._draws(num, generator, device)
         x = draw(torch.empty(num, *self.image_shape, device="meta")).to(state_dtype(network))
@@ -98,7 +112,9 @@ class ImageSampler(Sampler):
             x = starting_noise(noise, x.shape, x)
         conditions = {name: values.to(device) for name, values in conditions.items()}
         frames = [x]
-        x = self._solve(self.guided(network, conditions), x, draw, frames.append if trajectory else ignore)
+        x = self._solve(
+            self.guided(network, conditions), x, draw, frames.append if trajectory else ignore
+        )
         return Samples(x, dict(conditions), torch.stack(frames) if trajectory else None)
 
     def _draws(self, num: int, generator: torch.Generator, device: torch.device) -> Draw:
@@ -118,7 +134,11 @@ class ImageSampler(Sampler):
         columns = class_columns(num, len(set(labels)))
         named = ""
         if classes:
-            more = f" and {len(classes) - MAX_CLASS_COLUMNS} more" if len(classes) > MAX_CLASS_COLUMNS else ""
+            more = (
+                f" and {len(classes) - MAX_CLASS_COLUMNS} more"
+                if len(classes) > MAX_CLASS_COLUMNS
+                else ""
+            )
             in_turn = ", in turn" if len(classes) > 1 else ""
             named = f" of {', '.join(classes[:MAX_CLASS_COLUMNS])}{more}{in_turn}"
         grid = ImageGrid(to_pictures(samples.values), captions, columns)
@@ -126,8 +146,8 @@ class ImageSampler(Sampler):
 
 
 def class_columns(num: int, num_classes: int) -> int:
-    """Choose how many of `num` images of classes in turn stand in a row: a column holds one class, unless the last row
-    would be left mostly empty."""
+    """Choose how many of `num` images of classes in turn stand in a row: a column holds one class,
+    unless the last row would be left mostly empty."""
     if 1 < num_classes <= MAX_CLASS_COLUMNS:
         columns = num_classes * max(1, WANTED_COLUMNS // num_classes)
         if num >= columns and -num % columns <= columns / 4:
@@ -138,14 +158,19 @@ def class_columns(num: int, num_classes: int) -> int:
 class FlowSampler(ImageSampler):
     """Sampler by integration of the velocity from t = 1 to t = 0."""
 
-    def __init__(self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None) -> None:
+    def __init__(
+        self, spec: FlowSamplingSpec, image_shape: tuple[int, int, int], num_classes: int | None
+    ) -> None:
         super().__init__(image_shape, num_classes)
         self.spec = spec
         self.guidance, self.guided_channels = spec.guidance, spec.guided_channels
 
     def _draws(self, num: int, generator: torch.Generator, device: torch.device) -> Draw:
         def draw(like: Tensor) -> Tensor:
-            draws = [torch.randn(each.shape, generator=generator, device=generator.device) for each in like]
+            draws = [
+                torch.randn(each.shape, generator=generator, device=generator.device)
+                for each in like
+            ]
             return torch.stack(draws).to(device)
 
         return draw
@@ -165,11 +190,13 @@ def guided_prediction(
     rescale: float = 0.0,
     num_channels: int | None = None,
 ) -> Tensor:
-    """Predict v_negative + scale (v - v_negative) in one pass; at scale 1 it is v, at no extra cost.
+    """Predict v_negative + scale (v - v_negative) in one pass; at scale 1 it is v, at no extra
+    cost.
 
-    `negative`, in the shapes of `conditions`, are those that guidance leads away from. `rescale`, phi in [0, 1], is the
-    share to which the guided prediction gets each sample's standard deviation of v (Lin et al. 2023, arXiv:2305.08891,
-    3.4). `num_channels`: the first channels that are guided, the others being those of v; None: all.
+    `negative`, in the shapes of `conditions`, are those that guidance leads away from. `rescale`,
+    phi in [0, 1], is the share to which the guided prediction gets each sample's standard deviation
+    of v (Lin et al. 2023, arXiv:2305.08891, 3.4). `num_channels`: the first channels that are
+    guided, the others being those of v; None: all.
     """
     if scale == 1:
         return predict(x, t, conditions)

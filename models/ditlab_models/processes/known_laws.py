@@ -1,6 +1,8 @@
-"""Laws of generated data whose optimal denoisers have closed forms, so that a network's excess loss is known.
+"""Laws of generated data whose optimal denoisers have closed forms, so that a network's excess loss
+is known.
 
-B batch, T tokens of a sequence, V vocabulary, K components of a mixture, D dimensions. All is computed in float64.
+B batch, T tokens of a sequence, V vocabulary, K components of a mixture, D dimensions. All is
+computed in float64.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ class GaussianMixture:
     std: float
 
     def expectations(self, x: Tensor, signal: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return E[x0 | x] and E[e | x] of x = signal x0 + noise e, e ~ N(0, I): x (..., D), the shares (..., 1).
+        """Return E[x0 | x] and E[e | x] of x = signal x0 + noise e, e ~ N(0, I): x (..., D), the
+        shares (..., 1).
 
-        Given its component, x0 and x are jointly Gaussian; the components' posterior is that of N(signal mean,
-        (signal^2 std^2 + noise^2) I). Velocity e - x0 and any other linear function of both follow.
+        Given its component, x0 and x are jointly Gaussian; the components' posterior is that of
+        N(signal mean, (signal^2 std^2 + noise^2) I). Velocity e - x0 and any other linear function
+        of both follow.
         """
         x, signal, noise = x.double(), signal.double()[..., None], noise.double()[..., None]
         means = torch.from_numpy(self.means).to(x.device)  # (K, D)
@@ -48,16 +52,24 @@ class MarkovChain:
     """(V, V): row v holds the probabilities of the token behind v; none of them is 0."""
 
     def log_scores(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Return ln p_sigma(x with one token replaced) / p_sigma(x), (B, T, V), of tokens x (B, T) at noise (B, 1).
+        """Return ln p_sigma(x with one token replaced) / p_sigma(x), (B, T, V), of tokens x (B, T)
+        at noise (B, 1).
 
-        Noisy tokens are observations of a hidden Markov chain: forward-backward (Rabiner 1989, section III) gives the
-        law of each clean token given the other noisy ones, and noise on top that of the noisy token itself.
+        Noisy tokens are observations of a hidden Markov chain: forward-backward (Rabiner 1989,
+        section III) gives the law of each clean token given the other noisy ones, and noise on top
+        that of the noisy token itself.
         """
-        initial, transition = (torch.from_numpy(each).to(x.device) for each in (self.initial, self.transition))
+        initial, transition = (
+            torch.from_numpy(each).to(x.device) for each in (self.initial, self.transition)
+        )
         vocabulary, length = len(self.initial), x.shape[1]
         moved = move_probability(sigma.double())  # (B, 1)
-        seen = functional.one_hot(x, vocabulary) * (1 - moved)[..., None] + (moved / vocabulary)[..., None]
-        before, after = [initial.expand(len(x), -1)], [torch.ones_like(seen[:, 0])]  # (B, V) by token
+        seen = (
+            functional.one_hot(x, vocabulary) * (1 - moved)[..., None]
+            + (moved / vocabulary)[..., None]
+        )
+        # (B, V) by token
+        before, after = [initial.expand(len(x), -1)], [torch.ones_like(seen[:, 0])]
         for token in range(length - 1):
             here, there = before[-1] * seen[:, token], after[-1] * seen[:, length - 1 - token]
             before.append(here / here.sum(1, keepdim=True) @ transition)
@@ -69,9 +81,10 @@ class MarkovChain:
 
 
 def score_entropy_regret(log_score: Tensor, best: Tensor) -> Tensor:
-    """Return the score entropy (Lou et al. 2024, arXiv:2310.16834, definition 3.1) of log scores against the true ones.
+    """Return the score entropy (Lou et al. 2024, arXiv:2310.16834, definition 3.1) of log scores
+    against the true ones.
 
-    log_score, best: (..., V), 0 at the token itself. Nats per unit of sigma, (...), as the loss of a token,
-    whose expectation given the noisy tokens is above its least value by this.
+    log_score, best: (..., V), 0 at the token itself. Nats per unit of sigma, (...), as the loss of
+    a token, whose expectation given the noisy tokens is above its least value by this.
     """
     return (log_score.exp() - best.exp() * (1 + log_score - best)).mean(-1)

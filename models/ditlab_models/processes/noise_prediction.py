@@ -1,7 +1,9 @@
-"""Training and sampling under the Gaussian process by a network that predicts the noise (Ho et al. 2020,
-arXiv:2006.11239), and perhaps the variance of a reverse step (Nichol and Dhariwal 2021, arXiv:2102.09672).
+"""Training and sampling under the Gaussian process by a network that predicts the noise (Ho et al.
+2020, arXiv:2006.11239), and perhaps the variance of a reverse step (Nichol and Dhariwal 2021,
+arXiv:2102.09672).
 
-The published DiT is trained and sampled so. The network is given whole timesteps 0 .. T - 1, as they are.
+The published DiT is trained and sampled so. The network is given whole timesteps 0 .. T - 1, as
+they are.
 """
 
 from __future__ import annotations
@@ -30,23 +32,34 @@ from ditlab_models.processes.gaussian import (
 )
 from ditlab_models.processes.known_laws import GaussianMixture
 from ditlab_models.processes.solvers import StepCallback
-from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec, ImageModelSpec, quarter_names
+from ditlab_models.processes.specs import (
+    GaussianSamplingSpec,
+    GaussianSpec,
+    ImageModelSpec,
+    quarter_names,
+)
 
 
 class NoiseObjective(ImageObjective):
-    """Regression of the noise by `network(x_t, t[, label])`, and the variational bound that trains its variance."""
+    """Regression of the noise by `network(x_t, t[, label])`, and the variational bound that trains
+    its variance.
+    """
 
     detaching = ("bound",)
 
-    def __init__(self, spec: GaussianSpec, model: ImageModelSpec, figure_makers: FigureMakers) -> None:
+    def __init__(
+        self, spec: GaussianSpec, model: ImageModelSpec, figure_makers: FigureMakers
+    ) -> None:
         super().__init__(spec.weights, model, figure_makers)
         self._spec = spec
         self._schedule = linear_schedule(spec.noise)
         self._channels = model.channels
 
-    def loss(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Compute the components with a weight above 0. Draws `time`, `noise` and, for a conditional model,
-        `label_dropout`."""
+    def loss(
+        self, network: nn.Module, batch: Batch, noise_source: NoiseSource
+    ) -> dict[str, Tensor]:
+        """Compute the components with a weight above 0. Draws `time`, `noise` and, for a
+        conditional model, `label_dropout`."""
         image = batch["image"]
         t = self.timestep(noise_source.uniform("time", (len(image),)))
         noise = noise_source.normal("noise", image.shape)
@@ -55,9 +68,11 @@ class NoiseObjective(ImageObjective):
         return {name: value.mean() for name, value in errors.items()}
 
     @torch.no_grad()
-    def metrics(self, network: nn.Module, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Compute `noise`, `bound` (bits per dimension, without the constant of the last timestep), (B,) each, and
-        `noise_t0` .. `noise_t3` (nearest to noise) by quarter of the timesteps.
+    def metrics(
+        self, network: nn.Module, batch: Batch, noise_source: NoiseSource
+    ) -> dict[str, Tensor]:
+        """Compute `noise`, `bound` (bits per dimension, without the constant of the last timestep),
+        (B,) each, and `noise_t0` .. `noise_t3` (nearest to noise) by quarter of the timesteps.
 
         Every image is seen once in each quarter, under its own label. Costs four forward passes.
         """
@@ -74,7 +89,10 @@ class NoiseObjective(ImageObjective):
     ) -> tuple[Tensor, Tensor]:
         """Return the noise that the network predicts, and E[noise | x_t]."""
         t = self.timestep(time)
-        x_t, bar = self._schedule.noised(image, noise, t), self._schedule.alphas_cumprod.to(t.device)[t][:, None]
+        x_t, bar = (
+            self._schedule.noised(image, noise, t),
+            self._schedule.alphas_cumprod.to(t.device)[t][:, None],
+        )
         best = law.expectations(x_t.flatten(1), bar.sqrt(), (1 - bar).sqrt())[1].view_as(image)
         return self._predicted(network, x_t, t, None)[0], best
 
@@ -88,27 +106,38 @@ class NoiseObjective(ImageObjective):
         return (num_steps * time).long().clamp(max=num_steps - 1)
 
     def _errors(
-        self, network: nn.Module, image: Tensor, noise: Tensor, t: Tensor, label: Tensor | None,
+        self,
+        network: nn.Module,
+        image: Tensor,
+        noise: Tensor,
+        t: Tensor,
+        label: Tensor | None,
         with_bound: bool = True,
-    ) -> dict[str, Tensor]:  # fmt: skip
-        """Compute the components of each sample, (B,), in float32 or better whatever the parameters' dtype."""
+    ) -> dict[str, Tensor]:
+        """Compute the components of each sample, (B,), in float32 or better whatever the
+        parameters' dtype.
+        """
         predicted, v = self._predicted(network, self._schedule.noised(image, noise, t), t, label)
         noise = noise.to(predicted.dtype)
         errors = {"noise": velocity_errors(predicted, noise)}
         if with_bound:
             terms = self._schedule.step_terms(t, predicted)
             log_variance = terms.log_variance(self._spec.variance, v)
-            # The mean is detached: its gradient under the bound is noisier than that of the noise's regression.
+            # The mean is detached: its gradient under the bound is noisier than that of the noise's
+            # regression.
             error = noise - predicted.detach()
             nats = bound_terms(image.to(predicted.dtype), error, t, terms, log_variance)
             bits = nats.flatten(1).mean(1) / math.log(2)
-            errors["bound"] = self._schedule.num_steps * bits  # a uniform t stands for all T of the sum
+            # a uniform t stands for all T of the sum
+            errors["bound"] = self._schedule.num_steps * bits
         return errors
 
     def _predicted(
         self, network: nn.Module, x_t: Tensor, t: Tensor, label: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Predict the noise in the shape of x_t, and the v of a learned variance, if there is one."""
+        """Predict the noise in the shape of x_t, and the v of a learned variance, if there is
+        one.
+        """
         output = self._predict(network, x_t, t.to(torch.float32), label)
         if self._spec.variance != "learned_range":
             return output, None
@@ -116,12 +145,17 @@ class NoiseObjective(ImageObjective):
 
 
 class GaussianSampler(ImageSampler):
-    """Sampler by the reverse process over some of its timesteps; `trajectory` has a frame for each, and the noise."""
+    """Sampler by the reverse process over some of its timesteps; `trajectory` has a frame for each,
+    and the noise.
+    """
 
     def __init__(
-        self, spec: GaussianSamplingSpec, objective: GaussianSpec, image_shape: tuple[int, int, int],
+        self,
+        spec: GaussianSamplingSpec,
+        objective: GaussianSpec,
+        image_shape: tuple[int, int, int],
         num_classes: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(image_shape, num_classes)
         self.spec = spec
         self._variance = objective.variance
@@ -149,7 +183,9 @@ class GaussianSampler(ImageSampler):
         return sample_ddim(denoise, schedule, x, steps, draw, self.spec.eta, record)
 
     def _std(self, t: int, s: int, v: Tensor) -> float | Tensor:
-        """Standard deviation of the step from t to s; 0 to s = -1. `v`: channels of a learned variance, if any."""
+        """Standard deviation of the step from t to s; 0 to s = -1. `v`: channels of a learned
+        variance, if any.
+        """
         posterior = posterior_std(self._schedule, t, s)
         if s < 0 or self._variance == "posterior":
             return posterior

@@ -1,6 +1,7 @@
 """Denoising score entropy on the uniform graph (Lou et al. 2024, arXiv:2310.16834, algorithm 1).
 
-The chunked form computes it from hidden states: the gradient of a chunk overwrites the network's output.
+The chunked form computes it from hidden states: the gradient of a chunk overwrites the network's
+output.
 """
 
 from __future__ import annotations
@@ -18,25 +19,29 @@ from ditlab_models.processes.uniform_graph import log_ratio, ratio
 from ditlab_models.tensors import product_dtype, without_autocast
 
 ScoreName = Literal["log", "softmax"]
-"""Interpretation of a network's output l: `log`, log scores; `softmax`, softmax(l) in place of both e^l and l, as in
-one published description: that loss is no divergence, goes below 0 and is not least at the true scores."""
+"""Interpretation of a network's output l: `log`, log scores; `softmax`, softmax(l) in place of both
+e^l and l, as in one published description: that loss is no divergence, goes below 0 and is not
+least at the true scores."""
 CHUNK_BYTES = {"cpu": 2**27, "cuda": 2**31}
-"""Memory of a chunk's matrices by type of device: 667 tokens of 50,257 in float32 on a CPU, 5,340 in bfloat16 on a GPU.
-Less is slower: matrices get thin, and each chunk adds to the weight's whole gradient."""
+"""Memory of a chunk's matrices by type of device: 667 tokens of 50,257 in float32 on a CPU, 5,340
+in bfloat16 on a GPU. Less is slower: matrices get thin, and each chunk adds to the weight's whole
+gradient."""
 COLUMNS = {"cpu": 1, "cuda": 64}
-"""A chunk's rows are a multiple of so many numbers apart: where a GPU's are not at multiples of 16 bytes, as 50,257 of
-two bytes each, its products take the slow way."""
+"""A chunk's rows are a multiple of so many numbers apart: where a GPU's are not at multiples of 16
+bytes, as 50,257 of two bytes each, its products take the slow way."""
 ExpMinus = Callable[[Tensor, Tensor, bool], Tensor]
 
 
 def log_scores(output: Tensor, x: Tensor, score: ScoreName) -> Tensor:
-    """Log scores (..., V), 0 at x (...), of the network's output: itself, or the log of its softmax."""
+    """Log scores (..., V), 0 at x (...), of the network's output: itself, or the log of its
+    softmax.
+    """
     return output if score == "log" else output.log_softmax(-1).scatter(-1, x[..., None], 0.0)
 
 
 class NoisyTokens(NamedTuple):
-    """Noisy tokens and clean ones, and coefficients of a token's loss, p - (every n + clean n_{x0}) + constant, each in
-    the tokens' shape.
+    """Noisy tokens and clean ones, and coefficients of a token's loss, p - (every n + clean n_{x0})
+    + constant, each in the tokens' shape.
 
     p and n are sums over y != x, divided by V; n_{x0} is not divided.
     """
@@ -52,8 +57,12 @@ class NoisyTokens(NamedTuple):
     """Weight of each token's loss in the sum."""
 
 
-def noisy_tokens(x: Tensor, x0: Tensor, sigma: Tensor, weight: Tensor, vocabulary: int) -> NoisyTokens:
-    """Compute the coefficients of noisy tokens x and clean tokens x0 at noise sigma, which broadcasts against them."""
+def noisy_tokens(
+    x: Tensor, x0: Tensor, sigma: Tensor, weight: Tensor, vocabulary: int
+) -> NoisyTokens:
+    """Compute the coefficients of noisy tokens x and clean tokens x0 at noise sigma, which
+    broadcasts against them.
+    """
     sigma = sigma.expand(x.shape)
     r, log_r, grown = ratio(sigma, vocabulary), log_ratio(sigma, vocabulary), torch.expm1(sigma)
     stays = x == x0
@@ -66,8 +75,8 @@ def noisy_tokens(x: Tensor, x0: Tensor, sigma: Tensor, weight: Tensor, vocabular
 
 
 def expected_zero_score_entropy(sigma: Tensor, vocabulary: int) -> Tensor:
-    """Mean over x of the losses of log scores that are all 0, (V - 1)/V e^-sigma ln(1/r): -d/d sigma of
-    `kl_from_uniform`."""
+    """Mean over x of the losses of log scores that are all 0, (V - 1)/V e^-sigma ln(1/r): -d/d
+    sigma of `kl_from_uniform`."""
     return -(vocabulary - 1) / vocabulary * torch.exp(-sigma) * log_ratio(sigma, vocabulary)
 
 
@@ -96,17 +105,22 @@ class TokenLosses(NamedTuple):
 
 
 @torch.compiler.disable
-def chunked_score_entropy(hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets) -> TokenLosses:
-    """Compute the losses of the output `hidden @ weight.T + bias`, whose entry at the token itself counts as 0.
+def chunked_score_entropy(
+    hidden: Tensor, weight: Tensor, bias: Tensor, x: Tensor, targets: LossTargets
+) -> TokenLosses:
+    """Compute the losses of the output `hidden @ weight.T + bias`, whose entry at the token itself
+    counts as 0.
 
-    hidden: (B, T, D); weight: (V, D); bias: (V,); x: noisy tokens, (B, T) int64. Matrices multiply in the weight's
-    dtype, or autocast's; all else is float32 or better. Differentiable once.
+    hidden: (B, T, D); weight: (V, D); bias: (V,); x: noisy tokens, (B, T) int64. Matrices multiply
+    in the weight's dtype, or autocast's; all else is float32 or better. Differentiable once.
     """
     dtype = product_dtype(weight)
     wide = torch.promote_types(dtype, torch.float32)
     vocabulary = len(weight)
     flat_x, flat_x0 = x.flatten(), targets.x0.flatten()
-    sigma, weights = (each.expand(x.shape).flatten().to(wide) for each in (targets.sigma, targets.weight))
+    sigma, weights = (
+        each.expand(x.shape).flatten().to(wide) for each in (targets.sigma, targets.weight)
+    )
     tokens = noisy_tokens(flat_x, flat_x0, sigma, weights, vocabulary)
     inputs = (hidden.flatten(0, -2), weight, bias)
     with without_autocast(hidden):
@@ -155,7 +169,9 @@ def _sum_chunks(
     dtype: torch.dtype,
     needs_grad: tuple[bool, bool, bool],
 ) -> tuple[Tensor, list[Tensor | None]]:
-    """Compute each token's loss, (N,), and the needed gradients of the weighted sum, in float32 or better."""
+    """Compute each token's loss, (N,), and the needed gradients of the weighted sum, in float32 or
+    better.
+    """
     hidden, weight, bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
     wide = tokens.weight.dtype
     vocabulary = len(weight)
@@ -163,8 +179,12 @@ def _sum_chunks(
     if score == "log":
         # sum_v l_v without a pass over log scores
         sums = torch.addmv(bias.sum(dtype=wide), hidden.to(wide), weight.sum(0, dtype=wide))
-    if spare := -vocabulary % COLUMNS.get(hidden.device.type, 1):  # columns of log scores of -infinity
-        weight, bias = functional.pad(weight, (0, 0, 0, spare)), functional.pad(bias, (0, spare), value=-torch.inf)
+    # columns of log scores of -infinity
+    if spare := -vocabulary % COLUMNS.get(hidden.device.type, 1):
+        weight, bias = (
+            functional.pad(weight, (0, 0, 0, spare)),
+            functional.pad(bias, (0, spare), value=-torch.inf),
+        )
     # one matrix that changes in place; or log scores, their wide copy and the gradient
     width = wide.itemsize if dtype == wide else 2 * dtype.itemsize + wide.itemsize
     chunk_bytes = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
@@ -195,12 +215,17 @@ def _sum_chunks(
                 by_weight.add_(output.t() @ scaled)
         if by_bias is not None:
             by_bias.add_((scale.t().to(dtype) @ output)[0])
-    return per_token, [by_hidden, *(None if each is None else each[:vocabulary] for each in (by_weight, by_bias))]
+    return per_token, [
+        by_hidden,
+        *(None if each is None else each[:vocabulary] for each in (by_weight, by_bias)),
+    ]
 
 
-def log_chunk(output: Tensor, vocabulary: int, tokens: NoisyTokens, sums: Tensor, with_gradient: bool) -> Tensor:
-    """Compute losses (n,) of the output (n, V or more columns, of -infinity), whose rows sum to `sums` (n,); V times
-    their gradients by the output, if `with_gradient`, take its place."""
+def log_chunk(
+    output: Tensor, vocabulary: int, tokens: NoisyTokens, sums: Tensor, with_gradient: bool
+) -> Tensor:
+    """Compute losses (n,) of the output (n, V or more columns, of -infinity), whose rows sum to
+    `sums` (n,); V times their gradients by the output, if `with_gradient`, take its place."""
     wide = tokens.weight.dtype
     x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
     at_x, at_x0 = output.gather(1, x).to(wide), output.gather(1, x0).to(wide)
@@ -214,8 +239,12 @@ def log_chunk(output: Tensor, vocabulary: int, tokens: NoisyTokens, sums: Tensor
     return (total / vocabulary - negative + constant)[:, 0]
 
 
-def softmax_chunk(output: Tensor, vocabulary: int, tokens: NoisyTokens, with_gradient: bool) -> Tensor:
-    """Do the same for s = softmax(l): p = (1 - s_x)/V, n = every p + clean s_{x0}; ds_k/dl_v = s_k ([k = v] - s_v)."""
+def softmax_chunk(
+    output: Tensor, vocabulary: int, tokens: NoisyTokens, with_gradient: bool
+) -> Tensor:
+    """Do the same for s = softmax(l): p = (1 - s_x)/V, n = every p + clean s_{x0}; ds_k/dl_v = s_k
+    ([k = v] - s_v).
+    """
     x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
     s = output.scatter_(1, x, 0).to(tokens.weight.dtype)
     s.sub_(s.amax(1, keepdim=True)).exp_()
@@ -229,10 +258,11 @@ def softmax_chunk(output: Tensor, vocabulary: int, tokens: NoisyTokens, with_gra
 
 
 def exp_minus(values: Tensor, shift: Tensor, with_shifted: bool) -> Tensor:
-    """Row sums of e^values, (n, 1); if `with_shifted`, e^values - shift takes the place of the values.
+    """Row sums of e^values, (n, 1); if `with_shifted`, e^values - shift takes the place of the
+    values.
 
-    values: (n, V), without `with_shifted` overwritten where that is faster; shift: (n, 1), float32 or better, the dtype
-    of the computation.
+    values: (n, V), without `with_shifted` overwritten where that is faster; shift: (n, 1), float32
+    or better, the dtype of the computation.
     """
     e = values.to(shift.dtype).exp_()
     total = e.sum(1, keepdim=True)
@@ -242,20 +272,23 @@ def exp_minus(values: Tensor, shift: Tensor, with_shifted: bool) -> Tensor:
 
 
 class CompiledExpMinus:
-    """`exp_minus` fused by torch.compile, or as it is where compilation fails (no Triton, no compiler)."""
+    """`exp_minus` fused by torch.compile, or as it is where compilation fails (no Triton, no
+    compiler).
+    """
 
     def __init__(self) -> None:
         self._function: ExpMinus | None = None
 
     def __call__(self, values: Tensor, shift: Tensor, with_shifted: bool) -> Tensor:
         if self._function is None:  # at the first call: torch.compile imports 3 s of modules
-            # Sizes are constants until others come: it is known then that rows begin and end at multiples of 16 bytes,
-            # so that eight numbers are read at once.
+            # Sizes are constants until others come: it is known then that rows begin and end at
+            # multiples of 16 bytes, so that eight numbers are read at once.
             self._function = torch.compile(exp_minus) if find_spec("triton") else exp_minus
         try:
             return self._function(values, shift, with_shifted)
         except torch._dynamo.exc.TorchDynamoException:
-            self._function = exp_minus  # compilation comes before the first run, so `values` are unchanged
+            # compilation comes before the first run, so `values` are unchanged
+            self._function = exp_minus
             return exp_minus(values, shift, with_shifted)
 
 

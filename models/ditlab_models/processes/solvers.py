@@ -1,7 +1,7 @@
 """Solvers of dx/dt = velocity(x, t) on a given grid.
 
-Explicit Runge-Kutta methods (Hairer, Norsett, Wanner, chapter II.1), and DPM-Solver++ on straight lines (Lu et al.
-2022, arXiv:2211.01095): x_t = t x + (1 - t) eps, noise at t = 0.
+Explicit Runge-Kutta methods (Hairer, Norsett, Wanner, chapter II.1), and DPM-Solver++ on straight
+lines (Lu et al. 2022, arXiv:2211.01095): x_t = t x + (1 - t) eps, noise at t = 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def euler(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = i
 
 
 def heun(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ignore) -> Tensor:
-    """Heun's method (trapezoidal), order 2: two evaluations in every step, the last one included."""
+    """Heun's method (trapezoidal), order 2: two evaluations in every step, the last one
+    included.
+    """
     for t, t_next in pairwise(times.unbind()):
         h = t_next - t
         k1 = velocity(x, t)
@@ -41,8 +43,12 @@ def heun(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ig
     return x
 
 
-def heun_then_euler(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ignore) -> Tensor:
-    """Heun's method with an Euler step at the end (Karras et al. 2022, arXiv:2206.00364, algorithm 1), order 2."""
+def heun_then_euler(
+    velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ignore
+) -> Tensor:
+    """Heun's method with an Euler step at the end (Karras et al. 2022, arXiv:2206.00364, algorithm
+    1), order 2.
+    """
     x = heun(velocity, x, times[:-1], record)
     return euler(velocity, x, times[-2:], record)
 
@@ -70,11 +76,18 @@ def rk4(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ign
     return x
 
 
-SOLVERS: dict[str, Callable[..., Tensor]] = {"euler": euler, "heun": heun, "midpoint": midpoint, "rk4": rk4}
+SOLVERS: dict[str, Callable[..., Tensor]] = {
+    "euler": euler,
+    "heun": heun,
+    "midpoint": midpoint,
+    "rk4": rk4,
+}
 
 
 def dpmpp_2m(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ignore) -> Tensor:
-    """DPM-Solver++(2M) (algorithm 2), order 2: one evaluation a step; D is extrapolated from the last two."""
+    """DPM-Solver++(2M) (algorithm 2), order 2: one evaluation a step; D is extrapolated from the
+    last two.
+    """
     before: Tensor | None = None
     h_before = times.new_zeros(())
     for t, t_next in pairwise(times.unbind()):
@@ -89,7 +102,9 @@ def dpmpp_2m(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback 
 
 
 def dpmpp_2s(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback = ignore) -> Tensor:
-    """DPM-Solver++(2S) (algorithm 1 with r = 1/2), order 2: two evaluations a step, the second midway in lambda."""
+    """DPM-Solver++(2S) (algorithm 1 with r = 1/2), order 2: two evaluations a step, the second
+    midway in lambda.
+    """
     for t, t_next in pairwise(times.unbind()):
         s = ((torch.logit(t) + torch.logit(t_next)) / 2).sigmoid()
         u = _step(x, t, s, x + (1 - t) * velocity(x, t))

@@ -1,5 +1,5 @@
-"""Specs of noising processes and of images: noise schedules, training and sampling by flow matching and under the
-Gaussian process. Imports no torch."""
+"""Specs of noising processes and of images: noise schedules, training and sampling by flow matching
+and under the Gaussian process. Imports no torch."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class UniformTime(TimeDensity):
 
 
 class LogitNormalTime(TimeDensity):
-    """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1) (Esser et al. 2024, arXiv:2403.03206, section 3.1)."""
+    """t = eps + (1 - 2 eps) sigmoid(mean + std u), u ~ N(0, 1) (Esser et al. 2024,
+    arXiv:2403.03206, section 3.1).
+    """
 
     kind: Literal["logit_normal"] = "logit_normal"
     """More often in the middle, where the velocity is hardest to tell."""
@@ -88,7 +90,9 @@ TimeSampling = Annotated[UniformTime | LogitNormalTime, Field(discriminator="kin
 
 
 class ImageModelSpec(ModelSpec):
-    """Base of a network that maps a square image, a time and perhaps a class to an image of the same shape."""
+    """Base of a network that maps a square image, a time and perhaps a class to an image of the
+    same shape.
+    """
 
     image_size: PositiveInt = 28
     """Height and width of an image, in pixels."""
@@ -97,7 +101,9 @@ class ImageModelSpec(ModelSpec):
     num_classes: PositiveInt | None = None
     """Classes to condition on (labels 0 to num_classes - 1); null for an unconditional model."""
     label_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Share of training labels replaced by the null class, so that guidance works. Unused without classes."""
+    """Share of training labels replaced by the null class, so that guidance works. Unused without
+    classes.
+    """
     time_scale: PositiveFloat = 1.0
     """Multiplies t in [0, 1] before its sinusoid; 1000 spreads it over more of the frequencies."""
 
@@ -108,16 +114,25 @@ class ImageModelSpec(ModelSpec):
 
     @property
     def predicts_variance(self) -> bool:
-        """True for a network with twice the channels in its output, the second half for a learned variance."""
+        """True for a network with twice the channels in its output, the second half for a learned
+        variance.
+        """
         return False
 
     def batch_fields(self) -> tuple[BatchField, ...]:
         options = FieldOptions(shape=("model.channels", "model.image_size", "model.image_size"))
-        image = BatchField("image", self.image_shape, "float32", (-1.0, 1.0), "pixel intensity", options=options)
+        image = BatchField(
+            "image", self.image_shape, "float32", (-1.0, 1.0), "pixel intensity", options=options
+        )
         if self.num_classes is None:
             return (image,)
         options = FieldOptions(num_classes="model.num_classes")
-        return (image, BatchField("label", (), "int64", None, "class index", self.num_classes, options=options))
+        return (
+            image,
+            BatchField(
+                "label", (), "int64", None, "class index", self.num_classes, options=options
+            ),
+        )
 
 
 class VelocityWeights(Spec):
@@ -131,23 +146,30 @@ class VelocityWeights(Spec):
     @model_validator(mode="after")
     def _some_weight(self) -> VelocityWeights:
         if not any(getattr(self, name) for name in type(self).model_fields):
-            raise ValueError("objective.weights are all 0, so nothing trains; set objective.weights.velocity to 1.")
+            raise ValueError(
+                "objective.weights are all 0, so nothing trains; set "
+                "objective.weights.velocity to 1."
+            )
         return self
 
 
 class VelocitySpec(ObjectiveSpec):
-    """Base of an objective spec that regresses the velocity of x_t = (1 - t) x0 + t x1, x0 data, x1 noise."""
+    """Base of an objective spec that regresses the velocity of x_t = (1 - t) x0 + t x1, x0 data, x1
+    noise.
+    """
 
     component_prediction = "velocity"
     quarters = (
-        "t0 to t3: the held-out velocity error by quarter of time, from t0 (t below 1/4, nearly clean data) to t3 (t "
-        "from 3/4 on, nearly pure noise)."
+        "t0 to t3: the held-out velocity error by quarter of time, from t0 (t below 1/4, "
+        "nearly clean data) to t3 (t from 3/4 on, nearly pure noise)."
     )
 
     added_fields: ClassVar[Mapping[str, Any]] = {"process": "flow"}
 
     process: Literal["flow"] = "flow"
-    """Straight lines from data to noise (flow matching). Families that have it also train under `gaussian`."""
+    """Straight lines from data to noise (flow matching). Families that have it also train under
+    `gaussian`.
+    """
     time: TimeSampling = UniformTime()
     """Distribution of training times. Held-out metrics always use uniform times."""
     weights: VelocityWeights = VelocityWeights()
@@ -157,8 +179,8 @@ class VelocitySpec(ObjectiveSpec):
         """Raise ValueError for a model whose output is not a velocity alone."""
         if isinstance(model, ImageModelSpec) and model.predicts_variance:
             raise ValueError(
-                "model.variance_channels=predicted is read under objective.process=gaussian alone (it is flow); set "
-                "model.variance_channels to none or unused."
+                "model.variance_channels=predicted is read under objective.process=gaussian "
+                "alone (it is flow); set model.variance_channels to none or unused."
             )
 
     def metric_settings(self, model: ModelSpec) -> MetricSettings:
@@ -175,9 +197,13 @@ class FlowSamplingSpec(SamplingSpec):
     steps: PositiveInt = 50
     """Equal steps from t = 1 to t = 0."""
     guidance: NonNegativeFloat = 1.0
-    """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
+    """Classifier-free guidance scale: 1 is the conditional model, more follows the class more
+    closely.
+    """
     guided_channels: PositiveInt | None = None
-    """Channels that guidance changes, the first so many: 3 of 4 in the published DiT and SiT; null: all."""
+    """Channels that guidance changes, the first so many: 3 of 4 in the published DiT and SiT; null:
+    all.
+    """
 
     @field_validator("solver", mode="before")
     @classmethod
@@ -194,22 +220,26 @@ class FlowSamplingSpec(SamplingSpec):
 
 
 def check_guidance(guidance: float, guided_channels: int | None, model: ModelSpec) -> None:
-    """Raise ValueError where the model has not learned what guidance needs, or has fewer channels."""
+    """Raise ValueError where the model has not learned what guidance needs, or has fewer
+    channels.
+    """
     assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
     if guidance != 1 and model.num_classes is None:
         raise ValueError(
-            f"sampling.guidance={guidance:g} needs a conditional model (model.num_classes is null); "
-            "set sampling.guidance to 1, or train with model.num_classes."
+            f"sampling.guidance={guidance:g} needs a conditional model (model.num_classes is "
+            "null); set sampling.guidance to 1, or train with model.num_classes."
         )
     if guidance != 1 and model.label_dropout == 0:
         raise ValueError(
-            f"sampling.guidance={guidance:g} needs a null class seen in training (model.label_dropout=0); "
-            "set sampling.guidance to 1, or train with model.label_dropout=0.1."
+            f"sampling.guidance={guidance:g} needs a null class seen in training "
+            "(model.label_dropout=0); set sampling.guidance to 1, or train with "
+            "model.label_dropout=0.1."
         )
     if guided_channels is not None and guided_channels > model.channels:
         raise ValueError(
-            f"sampling.guided_channels={guided_channels} is more than model.channels={model.channels}; set "
-            f"sampling.guided_channels to {model.channels} or less, or null for all."
+            f"sampling.guided_channels={guided_channels} is more than "
+            f"model.channels={model.channels}; set sampling.guided_channels to "
+            f"{model.channels} or less, or null for all."
         )
 
 
@@ -217,8 +247,8 @@ def wrong_solver(solver: str, process: str) -> ValueError:
     """The refusal of a solver of this process under the other one."""
     other, own = ("gaussian", GAUSSIAN_SOLVERS) if process == "flow" else ("flow", FLOW_SOLVERS)
     return ValueError(
-        f"sampling.solver={solver} is for objective.process={process}, and objective.process={other} here; set "
-        f"sampling.solver to one of {', '.join(own)}."
+        f"sampling.solver={solver} is for objective.process={process}, and "
+        f"objective.process={other} here; set sampling.solver to one of {', '.join(own)}."
     )
 
 
@@ -236,8 +266,9 @@ class LinearBetas(Spec):
     def _rises(self) -> LinearBetas:
         if self.beta_end < self.beta_start:
             raise ValueError(
-                f"objective.noise.beta_end={self.beta_end:g} is below objective.noise.beta_start={self.beta_start:g}; "
-                f"set objective.noise.beta_end to {self.beta_start:g} or more."
+                f"objective.noise.beta_end={self.beta_end:g} is below "
+                f"objective.noise.beta_start={self.beta_start:g}; set objective.noise.beta_end "
+                f"to {self.beta_start:g} or more."
             )
         return self
 
@@ -247,13 +278,16 @@ class LinearBetas(Spec):
         left = math.prod(1 - self.beta_start - rise * t for t in range(self.steps))
         if left <= MOST_SIGNAL:
             return
-        # alpha_bar <= exp(-sum of betas) = exp(-T (beta_start + beta_end) / 2), which is 0.0498 where the sum is 3
+        # alpha_bar <= exp(-sum of betas) = exp(-T (beta_start + beta_end) / 2), which is 0.0498
+        # where the sum is 3
         enough = 1.06 * (6 / self.steps - self.beta_start)  # 6% more, as two digits are shown
         remedy = f"set objective.noise.beta_end to {enough:.2g} or more, or " if enough < 1 else ""
         raise ValueError(
-            f"objective.noise.beta_end={self.beta_end:g} with objective.noise.beta_start={self.beta_start:g} and "
-            f"objective.noise.steps={self.steps} leaves alpha_bar={left:.3g} at the last timestep, and sampling begins "
-            f"with pure noise there (at most {MOST_SIGNAL}); {remedy}raise objective.noise.steps."
+            f"objective.noise.beta_end={self.beta_end:g} with "
+            f"objective.noise.beta_start={self.beta_start:g} and "
+            f"objective.noise.steps={self.steps} leaves alpha_bar={left:.3g} at the last "
+            f"timestep, and sampling begins with pure noise there (at most {MOST_SIGNAL}); "
+            f"{remedy}raise objective.noise.steps."
         )
 
 
@@ -263,26 +297,28 @@ class GaussianWeights(Spec):
     noise: Weight = 1.0
     """Weight of the mean squared error of the noise, per pixel."""
     bound: Weight = 0.001
-    """Weight of the variational bound, in bits per dimension, which trains the variance alone: 0.001 is the hybrid loss
-    (Nichol and Dhariwal 2021, arXiv:2102.09672, eq. 16), that of the published DiT."""
+    """Weight of the variational bound, in bits per dimension, which trains the variance alone:
+    0.001 is the hybrid loss (Nichol and Dhariwal 2021, arXiv:2102.09672, eq. 16), that of the
+    published DiT."""
 
     @model_validator(mode="after")
     def _noise_is_trained(self) -> GaussianWeights:
         if not self.noise:
             raise ValueError(
-                "objective.weights.noise=0 leaves the prediction of noise untrained, as the bound trains the variance "
-                "alone; set objective.weights.noise to 1."
+                "objective.weights.noise=0 leaves the prediction of noise untrained, as the "
+                "bound trains the variance alone; set objective.weights.noise to 1."
             )
         return self
 
 
 class GaussianSpec(ObjectiveSpec):
-    """Regression of the noise of x_t = sqrt(alpha_bar_t) x0 + sqrt(1 - alpha_bar_t) noise at whole timesteps t (Ho et
-    al. 2020, arXiv:2006.11239), with a fixed or a learned variance of the reverse process."""
+    """Regression of the noise of x_t = sqrt(alpha_bar_t) x0 + sqrt(1 - alpha_bar_t) noise at whole
+    timesteps t (Ho et al. 2020, arXiv:2006.11239), with a fixed or a learned variance of the
+    reverse process."""
 
     quarters = (
-        "t0 to t3: the held-out noise error by quarter of the timesteps, from t0 (nearly clean data) to t3 (nearly "
-        "pure noise)."
+        "t0 to t3: the held-out noise error by quarter of the timesteps, from t0 (nearly clean "
+        "data) to t3 (nearly pure noise)."
     )
 
     process: Literal["gaussian"] = "gaussian"
@@ -290,8 +326,9 @@ class GaussianSpec(ObjectiveSpec):
     noise: LinearBetas = LinearBetas()
     """Noise schedule."""
     variance: VarianceKind = "learned_range"
-    """Variance of a reverse step: `learned_range`, whose logarithm the network interpolates between that of the other
-    two (arXiv:2102.09672, eq. 15); `posterior`, that of q(x_(t-1) | x_t, x0); `beta`, that of the step itself."""
+    """Variance of a reverse step: `learned_range`, whose logarithm the network interpolates between
+    that of the other two (arXiv:2102.09672, eq. 15); `posterior`, that of q(x_(t-1) | x_t, x0);
+    `beta`, that of the step itself."""
     weights: GaussianWeights = GaussianWeights()
     """Weight of each loss component."""
 
@@ -305,20 +342,24 @@ class GaussianSpec(ObjectiveSpec):
         return self
 
     def check(self, model: ModelSpec) -> None:
-        """Raise ValueError for a schedule that leaves data at its end, or a model without the variance that is read."""
+        """Raise ValueError for a schedule that leaves data at its end, or a model without the
+        variance that is read.
+        """
         assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
         self.noise.check_ends_in_noise()
         if self.variance == "learned_range" and not model.predicts_variance:
             own = "variance_channels" in type(model).model_fields
             raise ValueError(
-                "objective.variance=learned_range needs channels for the variance, which this model does not predict; "
-                f"set {'model.variance_channels to predicted, or ' if own else ''}objective.variance to posterior "
-                "with objective.weights.bound=0."
+                "objective.variance=learned_range needs channels for the variance, which this "
+                "model does not predict; set "
+                f"{'model.variance_channels to predicted, or ' if own else ''}objective.variance "
+                "to posterior with objective.weights.bound=0."
             )
         if self.variance != "learned_range" and model.predicts_variance:
             raise ValueError(
-                f"objective.variance={self.variance} is fixed and leaves model.variance_channels=predicted unread; set "
-                "model.variance_channels to none, or objective.variance to learned_range."
+                f"objective.variance={self.variance} is fixed and leaves "
+                "model.variance_channels=predicted unread; set model.variance_channels to "
+                "none, or objective.variance to learned_range."
             )
 
 
@@ -326,16 +367,22 @@ class GaussianSamplingSpec(SamplingSpec):
     """The reverse process over some of the timesteps, from the last one (noise) to 0."""
 
     solver: GaussianSolverName = "ddpm"
-    """`ddpm`: ancestral sampling with the variance of the objective; `ddim`: Song et al. 2021 (arXiv:2010.02502). One
-    network evaluation a step."""
+    """`ddpm`: ancestral sampling with the variance of the objective; `ddim`: Song et al. 2021
+    (arXiv:2010.02502). One network evaluation a step."""
     steps: PositiveInt = 250
     """Timesteps taken, evenly spaced from the last one to 0; at most objective.noise.steps."""
     eta: Share = 0.0
-    """Share of ancestral sampling's noise that `ddim` adds: 0 is deterministic. Unused by `ddpm`."""
+    """Share of ancestral sampling's noise that `ddim` adds: 0 is deterministic. Unused by
+    `ddpm`.
+    """
     guidance: NonNegativeFloat = 1.0
-    """Classifier-free guidance scale: 1 is the conditional model, more follows the class more closely."""
+    """Classifier-free guidance scale: 1 is the conditional model, more follows the class more
+    closely.
+    """
     guided_channels: PositiveInt | None = None
-    """Channels that guidance changes, the first so many: 3 of 4 in the published DiT; null: all, as in diffusers."""
+    """Channels that guidance changes, the first so many: 3 of 4 in the published DiT; null: all, as
+    in diffusers.
+    """
 
     @field_validator("solver", mode="before")
     @classmethod
@@ -345,41 +392,47 @@ class GaussianSamplingSpec(SamplingSpec):
         return solver
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
-        """Raise ValueError for a flow's objective, too many steps, or guidance that the model has not learned."""
+        """Raise ValueError for a flow's objective, too many steps, or guidance that the model has
+        not learned.
+        """
         if not isinstance(objective, GaussianSpec):
             raise wrong_solver(self.solver, "gaussian")
         if self.steps > objective.noise.steps:
             raise ValueError(
-                f"sampling.steps={self.steps} is more than objective.noise.steps={objective.noise.steps}; set "
-                f"sampling.steps to {objective.noise.steps} or less."
+                f"sampling.steps={self.steps} is more than "
+                f"objective.noise.steps={objective.noise.steps}; set sampling.steps to "
+                f"{objective.noise.steps} or less."
             )
         if self.eta and self.solver != "ddim":
             raise ValueError(
-                f"sampling.eta={self.eta:g} is read by sampling.solver=ddim alone (it is {self.solver}); set "
-                "sampling.eta to 0, or sampling.solver to ddim."
+                f"sampling.eta={self.eta:g} is read by sampling.solver=ddim alone (it is "
+                f"{self.solver}); set sampling.eta to 0, or sampling.solver to ddim."
             )
         check_guidance(self.guidance, self.guided_channels, model)
 
 
 class TokenNoiseSchedule(Spec):
-    """Noise sigma by time t, from 0 (least noise) to 1 (Lou et al. 2024, arXiv:2310.16834, section 5.1)."""
+    """Noise sigma by time t, from 0 (least noise) to 1 (Lou et al. 2024, arXiv:2310.16834, section
+    5.1).
+    """
 
     kind: Literal["geometric", "loglinear"] = "geometric"
-    """`geometric`: sigma(t) = sigma_min^(1 - t) sigma_max^t. `loglinear`: the share of tokens that have moved,
-    1 - e^-sigma(t), rises linearly."""
+    """`geometric`: sigma(t) = sigma_min^(1 - t) sigma_max^t. `loglinear`: the share of tokens that
+    have moved, 1 - e^-sigma(t), rises linearly."""
     sigma_min: PositiveFloat = 1e-3
     """Noise at t = 0: about this share of tokens is then replaced by random ones."""
     sigma_max: Annotated[float, Field(gt=0, le=30)] = 1.0
-    """Noise at t = 1. e^-sigma_max of the tokens are still their own there: 37% at 1, none to speak of at 20. What the
-    sampler's uniform start then has wrong is `prior_kl`, a part of every bound."""
+    """Noise at t = 1. e^-sigma_max of the tokens are still their own there: 37% at 1, none to speak
+    of at 20. What the sampler's uniform start then has wrong is `prior_kl`, a part of every bound.
+    """
 
     @model_validator(mode="after")
     def _rises(self) -> TokenNoiseSchedule:
         if self.sigma_max <= self.sigma_min:
             raise ValueError(
                 f"objective.noise.sigma_max={self.sigma_max:g} is not above "
-                f"objective.noise.sigma_min={self.sigma_min:g}; set objective.noise.sigma_max to 1 or more "
-                "and objective.noise.sigma_min well below it."
+                f"objective.noise.sigma_min={self.sigma_min:g}; set objective.noise.sigma_max "
+                "to 1 or more and objective.noise.sigma_min well below it."
             )
         return self
 
@@ -388,7 +441,8 @@ class TokenNoiseSchedule(Spec):
         if self.kind == "geometric":
             return self.sigma_min * (t * self._log_span).exp()
         first, last = self._stay
-        return -(first * (1 - t) + last * t).log()  # 1 - share moved would lose the digits of a small share
+        # 1 - share moved would lose the digits of a small share
+        return -(first * (1 - t) + last * t).log()
 
     def rate_at(self, sigma: Tensor) -> Tensor:
         """Compute d sigma/dt at the given sigma, in its shape."""

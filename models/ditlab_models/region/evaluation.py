@@ -1,5 +1,5 @@
-"""Evaluation of imputed regions on held-out windows at several mask ratios, beside averages, neighbours and
-regression."""
+"""Evaluation of imputed regions on held-out windows at several mask ratios, beside averages,
+neighbours and regression."""
 
 from __future__ import annotations
 
@@ -23,16 +23,22 @@ from ditlab_models.region.spec import RegionObjectiveSpec, RegionSpec
 from ditlab_models.tensors import masked_rows, to_numpy
 
 MAX_BATCH_VALUES = 2**21
-"""Most feature values of a batch of windows: the regression's inputs are then at most 80 MiB in float64."""
+"""Most feature values of a batch of windows: the regression's inputs are then at most 80 MiB in
+float64.
+"""
 RATIOS = (0.15, 0.3, 0.5, 0.7, 0.9)
-"""Chances of a region to be masked, also of the windows that the regression is fitted on, in turn."""
+"""Chances of a region to be masked, also of the windows that the regression is fitted on, in
+turn.
+"""
 MAIN_RATIO = 0.5
 """Mask ratio of the tables by motif, chromosome and cell type, of intervals and shares."""
 STATISTICS = ("mse", "pearson", "r2", "r2_within")
 ENDS = ("_low", "_high")
 Table = dict[str, np.ndarray]
 Imputer = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""x (B, R, C), mask and present (B, R) bool -> (M, C); the values of x at masked regions are unused."""
+"""x (B, R, C), mask and present (B, R) bool -> (M, C); the values of x at masked regions are
+unused.
+"""
 REACH = 2
 """Neighbours on each side that the regression uses."""
 PENALTY = 1e-3
@@ -43,7 +49,9 @@ NUM_NAMED = 4
 
 @dataclass(frozen=True)
 class RegionEvaluator:
-    """Pearson's r, R^2 and squared error of masked regions over data sets (`ditlab_models.contract.Evaluator`)."""
+    """Pearson's r, R^2 and squared error of masked regions over data sets
+    (`ditlab_models.contract.Evaluator`).
+    """
 
     objective: RegionObjectiveSpec
     model: RegionSpec
@@ -52,16 +60,25 @@ class RegionEvaluator:
 
     @torch.no_grad()
     def evaluate(
-        self, network: nn.Module, train: RowSet, held_out: RowSet, references: Mapping[str, Any], batch_size: int
+        self,
+        network: nn.Module,
+        train: RowSet,
+        held_out: RowSet,
+        references: Mapping[str, Any],
+        batch_size: int,
     ) -> EvaluationResult:
-        """Return tables `r2`, `r2_within` (predictors by mask ratios), `by_ratio`, `by_motif`, and `by_chromosome` and
-        `by_cell_type` where the rows have such a column.
+        """Return tables `r2`, `r2_within` (predictors by mask ratios), `by_ratio`, `by_motif`, and
+        `by_chromosome` and `by_cell_type` where the rows have such a column.
 
-        `references`: by name, x (B, R, F), mask, present (B, R) -> expected features (B, R, F), NumPy arrays all.
-        Metrics are `r2/r50` of the model, `baseline/nearest/r2/r50`, `reference/optimal/r2/r50` and so on; at r50 the
-        model's r2 and pearson have the ends of 95 % intervals, `r2/r50_low` and `r2/r50_high`.
+        `references`: by name, x (B, R, F), mask, present (B, R) -> expected features (B, R, F),
+        NumPy arrays all. Metrics are `r2/r50` of the model, `baseline/nearest/r2/r50`,
+        `reference/optimal/r2/r50` and so on; at r50 the model's r2 and pearson have the ends of 95
+        % intervals, `r2/r50_low` and `r2/r50_high`.
         """
-        size = max(1, min(batch_size, MAX_BATCH_VALUES // (self.model.num_regions * self.model.num_features)))
+        size = max(
+            1,
+            min(batch_size, MAX_BATCH_VALUES // (self.model.num_regions * self.model.num_features)),
+        )
         imputers = fit_baselines(train, size)
         prefixes = {
             "model": "",
@@ -74,7 +91,9 @@ class RegionEvaluator:
                 predictions = self._predictions(network, rows, mask, imputers, references)
                 sums.add(ratio, rows, mask, predictions)
         whole = sums.whole()
-        overall = {name: {ratio: _overall(at) for ratio, at in by.items()} for name, by in whole.items()}
+        overall = {
+            name: {ratio: _overall(at) for ratio, at in by.items()} for name, by in whole.items()
+        }
         metrics = {
             f"{prefixes[name]}{figure}/r{round(100 * ratio)}": values[figure]
             for name, by_ratio in overall.items()
@@ -91,7 +110,9 @@ class RegionEvaluator:
                 tables["r2_within"][f"share of {best} at {MAIN_RATIO:.0%}"] = np.array(shares)
         remark = f". {ONE_PREDICTION}" if self.model.predicts_one_thing else ""
         of_ratio, of_motif = r2_by_mask_ratio(overall, remark), r2_by_motif(whole, sums.features)
-        return EvaluationResult(metrics, tables, {"r2_by_mask_ratio": of_ratio, "r2_by_motif": of_motif})
+        return EvaluationResult(
+            metrics, tables, {"r2_by_mask_ratio": of_ratio, "r2_by_motif": of_motif}
+        )
 
     def _predictions(
         self,
@@ -115,7 +136,9 @@ class RegionEvaluator:
     def measure_samples(
         self, train: RowSet, held_out: RowSet, batch_size: int
     ) -> Callable[[Samples], dict[str, float]]:
-        """Return the comparison of a sampler's imputed regions with the measured ones, over all features."""
+        """Return the comparison of a sampler's imputed regions with the measured ones, over all
+        features.
+        """
 
         def measure(samples: Samples) -> dict[str, float]:
             mask = samples.conditions["mask"]
@@ -131,9 +154,15 @@ Overall = Mapping[str, Mapping[float, Mapping[str, float]]]
 
 
 def _add(
-    groups: dict[str, Agreement], rows: RealRows, mask: Tensor, prediction: Tensor, column: str = "chromosome"
+    groups: dict[str, Agreement],
+    rows: RealRows,
+    mask: Tensor,
+    prediction: Tensor,
+    column: str = "chromosome",
 ) -> None:
-    """Add predictions (M, F) to the sums of their windows' classes; windows without such a column are all of one."""
+    """Add predictions (M, F) to the sums of their windows' classes; windows without such a column
+    are all of one.
+    """
     target, window = rows.batch["regions"][mask], mask.nonzero()[:, 0]
     classes = rows.columns.get(column, np.full(len(mask), "all")).astype(str)
     for name in np.unique(classes):
@@ -150,14 +179,16 @@ class PredictorSums:
         self.features: list[str] = []
         """Names of the features."""
         self._windows: list[np.ndarray] = []
-        """At MAIN_RATIO by window, (W, 4): number of masked values, their sum and squares, and the model's squared
-        errors."""
+        """At MAIN_RATIO by window, (W, 4): number of masked values, their sum and squares, and the
+        model's squared errors."""
         self._by_ratio: Sums = {name: {ratio: {} for ratio in RATIOS} for name in predictors}
         """Sums by predictor, mask ratio and chromosome."""
         self._by_cell = {name: dict[str, Agreement]() for name in predictors}
         """Sums by predictor and cell type, at MAIN_RATIO."""
 
-    def add(self, ratio: float, rows: RealRows, mask: Tensor, predictions: Mapping[str, Tensor]) -> None:
+    def add(
+        self, ratio: float, rows: RealRows, mask: Tensor, predictions: Mapping[str, Tensor]
+    ) -> None:
         """Add a batch's predictions (M, F) of masked regions."""
         if not self.features:
             numbered = (f"feature_{i}" for i in range(rows.batch["regions"].shape[-1]))
@@ -182,10 +213,11 @@ class PredictorSums:
         }
 
     def interval_ends(self, model: Agreement) -> dict[str, float]:
-        """Return the ends of the model's intervals at MAIN_RATIO, where they are known; `model`: its sums there.
+        """Return the ends of the model's intervals at MAIN_RATIO, where they are known; `model`:
+        its sums there.
 
-        R^2's takes windows for independent samples, the correlation's, Fisher's, masked regions: neighbours are not
-        quite, so that it is somewhat narrow.
+        R^2's takes windows for independent samples, the correlation's, Fisher's, masked regions:
+        neighbours are not quite, so that it is somewhat narrow.
         """
         regions = round(float(model.total().count) / max(1, len(model.count)))
         ends = {"pearson": correlation_ends(float(model.total().pearson()), regions)}
@@ -202,7 +234,9 @@ class PredictorSums:
         }
 
     def group_tables(self) -> dict[str, Table]:
-        """Return `by_chromosome` and `by_cell_type`, at MAIN_RATIO, where the rows have such a column."""
+        """Return `by_chromosome` and `by_cell_type`, at MAIN_RATIO, where the rows have such a
+        column.
+        """
         by_chromosome = {name: by_ratio[MAIN_RATIO] for name, by_ratio in self._by_ratio.items()}
         tables = {}
         for column, by_name in (("chromosome", by_chromosome), ("cell_type", self._by_cell)):
@@ -218,16 +252,27 @@ class PredictorSums:
 def _overall(sums: Agreement) -> dict[str, float]:
     """Compute `entries` (number of values compared) and STATISTICS, over all features."""
     total = sums.total()
-    values = {"mse": total.mse(), "pearson": total.pearson(), "r2": total.r2(), "r2_within": sums.r2_within()}
+    values = {
+        "mse": total.mse(),
+        "pearson": total.pearson(),
+        "r2": total.r2(),
+        "r2_within": sums.r2_within(),
+    }
     return {"entries": int(total.count), **{name: float(value) for name, value in values.items()}}
 
 
-def _tables(whole: Mapping[str, Mapping[float, Agreement]], overall: Overall, features: list[str]) -> dict[str, Table]:
-    """Make `r2` and `r2_within` for people (predictors by mask ratios), `by_ratio` and `by_motif` for tools."""
+def _tables(
+    whole: Mapping[str, Mapping[float, Agreement]], overall: Overall, features: list[str]
+) -> dict[str, Table]:
+    """Make `r2` and `r2_within` for people (predictors by mask ratios), `by_ratio` and `by_motif`
+    for tools.
+    """
     tables = {}
     for figure in ("r2", "r2_within"):
         tables[figure] = {"predictor": np.array(list(overall))} | {
-            f"masked {ratio:.0%}": np.array([by_ratio[ratio][figure] for by_ratio in overall.values()])
+            f"masked {ratio:.0%}": np.array(
+                [by_ratio[ratio][figure] for by_ratio in overall.values()]
+            )
             for ratio in RATIOS
         }
     tables["by_ratio"] = _columns(
@@ -238,9 +283,18 @@ def _tables(whole: Mapping[str, Mapping[float, Agreement]], overall: Overall, fe
     motifs = []
     for name, by_ratio in whole.items():
         at = by_ratio[MAIN_RATIO]
-        values = {"entries": at.count.long(), "mse": at.mse(), "pearson": at.pearson(), "r2": at.r2()}
+        values = {
+            "entries": at.count.long(),
+            "mse": at.mse(),
+            "pearson": at.pearson(),
+            "r2": at.r2(),
+        }
         motifs += [
-            {"predictor": name, "motif": motif, **{key: each[i].item() for key, each in values.items()}}
+            {
+                "predictor": name,
+                "motif": motif,
+                **{key: each[i].item() for key, each in values.items()},
+            }
             for i, motif in enumerate(features)
         ]
     tables["by_motif"] = _columns(motifs)
@@ -264,13 +318,17 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(x: Tensor, mask: Tensor, present: Tensor, reach: int = REACH) -> Neighbours:
-    """Find `reach` regions on each side of every masked one, skipping masked regions and padding."""
+    """Find `reach` regions on each side of every masked one, skipping masked regions and
+    padding.
+    """
     visible = present & ~mask
-    places = masked_rows(visible).index  # (B, most visible): index of the k-th visible region of a window
+    # (B, most visible): index of the k-th visible region of a window
+    places = masked_rows(visible).index
     window, region = mask.nonzero(as_tuple=True)
     before = visible.cumsum(1)[window, region]  # visible regions to the left
     steps = torch.arange(reach, device=x.device)
-    rank = before[:, None] + torch.cat([-1 - steps, steps])  # (M, N): rank among the window's visible regions
+    # (M, N): rank among the window's visible regions
+    rank = before[:, None] + torch.cat([-1 - steps, steps])
     exists = (rank >= 0) & (rank < visible.sum(1)[window, None])
     place = places[window[:, None], rank.clamp(0, places.shape[1] - 1)]
     values = torch.where(exists[..., None], x[window[:, None], place], 0)
@@ -278,7 +336,9 @@ def neighbours(x: Tensor, mask: Tensor, present: Tensor, reach: int = REACH) -> 
 
 
 def impute_nearest(x: Tensor, mask: Tensor, present: Tensor, otherwise: Tensor) -> Tensor:
-    """Predict the nearest visible region, the left one of two; `otherwise` (C,) where a window has none."""
+    """Predict the nearest visible region, the left one of two; `otherwise` (C,) where a window has
+    none.
+    """
     near = neighbours(x, mask, present, reach=1)
     (left, right), (to_left, to_right) = near.exists.unbind(1), near.distance.unbind(1)
     takes_left = left & (~right | (to_left <= to_right))
@@ -306,8 +366,8 @@ def _inputs(x: Tensor, mask: Tensor, present: Tensor) -> Tensor:
 
 
 def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
-    """Fit `motif_mean`, `nearest` and `ridge` (of standardised inputs, PENALTY) from one pass over the rows, `size` at
-    a time."""
+    """Fit `motif_mean`, `nearest` and `ridge` (of standardised inputs, PENALTY) from one pass over
+    the rows, `size` at a time."""
     first = num = num_regions = 0
     sums: list[Tensor] = []
     for rows in train.batches(size):
@@ -334,9 +394,12 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
         z, y = sum_z / num, sum_y / num
         covariance, shared = sum_zz / num - torch.outer(z, z), sum_zy / num - torch.outer(z, y)
         variance = covariance.diagonal()
-        scale = torch.where(variance > 1e-12, variance, 1.0).sqrt()  # a constant input gets no weight
+        # a constant input gets no weight
+        scale = torch.where(variance > 1e-12, variance, 1.0).sqrt()
         penalty = PENALTY * torch.eye(len(z), dtype=z.dtype, device=z.device)
-        weights = torch.linalg.solve(covariance / torch.outer(scale, scale) + penalty, shared / scale[:, None])
+        weights = torch.linalg.solve(
+            covariance / torch.outer(scale, scale) + penalty, shared / scale[:, None]
+        )
         weights = weights / scale[:, None]
         ridge = Ridge(weights, y - z @ weights)
     return {
@@ -347,11 +410,20 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
 
 
 def r2_by_mask_ratio(overall: Overall, remark: str) -> Figure:
-    """Draw a curve for each predictor, over all entries and within features; `remark` on the model joins the title."""
+    """Draw a curve for each predictor, over all entries and within features; `remark` on the model
+    joins the title.
+    """
     panels = []
-    for figure, title in (("r2_within", "Against each feature's own mean"), ("r2", "Against the mean of all entries")):
+    for figure, title in (
+        ("r2_within", "Against each feature's own mean"),
+        ("r2", "Against the mean of all entries"),
+    ):
         curves = [
-            Curve(np.array(RATIOS), np.array([by_ratio[ratio][figure] for ratio in RATIOS]), name.replace("_", " "))
+            Curve(
+                np.array(RATIOS),
+                np.array([by_ratio[ratio][figure] for ratio in RATIOS]),
+                name.replace("_", " "),
+            )
             for name, by_ratio in overall.items()
         ]
         panels.append(Lines(curves, title, "share of regions masked", "R²"))
@@ -359,7 +431,9 @@ def r2_by_mask_ratio(overall: Overall, remark: str) -> Figure:
 
 
 def r2_by_motif(whole: Mapping[str, Mapping[float, Agreement]], features: list[str]) -> Figure:
-    """Draw features by the model's R^2, best first, and name the ends; the other predictors on the same features."""
+    """Draw features by the model's R^2, best first, and name the ends; the other predictors on the
+    same features.
+    """
     r2 = {name: to_numpy(each[MAIN_RATIO].r2()) for name, each in whole.items()}
     order = np.argsort(-r2["model"], kind="stable")
     rank = np.arange(1, len(order) + 1)
@@ -367,5 +441,8 @@ def r2_by_motif(whole: Mapping[str, Mapping[float, Agreement]], features: list[s
     title = f"{MAIN_RATIO:.0%} of the regions masked, against each feature's own mean"
     named = [f"{features[i]} {r2['model'][i]:.2f}" for i in order]
     passages = [f"best: {', '.join(named[:NUM_NAMED])}", f"worst: {', '.join(named[-NUM_NAMED:])}"]
-    panels: list[Panel] = [Lines(curves, title, "feature, by the model's R²", "R²"), Text(passages, "Features by name")]
+    panels: list[Panel] = [
+        Lines(curves, title, "feature, by the model's R²", "R²"),
+        Text(passages, "Features by name"),
+    ]
     return Figure(panels, title="R² by feature", columns=1)

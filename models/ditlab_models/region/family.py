@@ -1,4 +1,6 @@
-"""The region family: its specs, and the parts built from them. Imports torch only inside its methods."""
+"""The region family: its specs, and the parts built from them. Imports torch only inside its
+methods.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class RegionFamily(Family[RegionSpec, RegionObjectiveSpec, RegionSamplingSpec]):
     def build_objective(
         self, objective: RegionObjectiveSpec, model: RegionSpec, text: TextCodec | None = None
     ) -> Objective:
-        """Raises ValueError under `corruption: ddpm` for noise that leaves too much signal at its last timestep."""
+        """Raises ValueError under `corruption: ddpm` for noise that leaves too much signal at its
+        last timestep.
+        """
         from ditlab_models.region.objective import RegionObjective
 
         if model.corruption == "ddpm":
@@ -52,8 +56,12 @@ class RegionFamily(Family[RegionSpec, RegionObjectiveSpec, RegionSamplingSpec]):
 
         return RegionEvaluator(objective, model)
 
-    def example_inputs(self, model: RegionSpec, batch_size: int, device: str = "meta") -> tuple[Any, ...]:
-        """Return zeros: x (batch, regions, features), mask (batch, regions) bool, t (batch,) int64."""
+    def example_inputs(
+        self, model: RegionSpec, batch_size: int, device: str = "meta"
+    ) -> tuple[Any, ...]:
+        """Return zeros: x (batch, regions, features), mask (batch, regions) bool, t (batch,)
+        int64.
+        """
         import torch
 
         x = torch.zeros(batch_size, model.num_regions, model.num_features, device=device)

@@ -1,4 +1,6 @@
-"""Figures of the region family: windows before and after imputation, the network's inside, and noise, by kind."""
+"""Figures of the region family: windows before and after imputation, the network's inside, and
+noise, by kind.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ NUM_FRAMES = 8
 ONE_PREDICTION = "model.positions=none: one prediction for all masked regions of a window"
 """Remark on `RegionSpec.predicts_one_thing`, for titles."""
 NUM_TIMES = 101
-ATTENTION_TITLE = "Attention over the regions of a window, half of them masked (token 0 is the class token)"
+ATTENTION_TITLE = (
+    "Attention over the regions of a window, half of them masked (token 0 is the class token)"
+)
 MASKED = 0.5
 """Share of a window's regions that figures of the network mask."""
 MAX_REGIONS = 256
@@ -38,13 +42,17 @@ MAX_REGIONS = 256
 STRIP_SHARES = (0.1, 0.4, 0.8)
 """Timesteps of a strip, as shares of the last one."""
 MOST_TIMES = 3.0
-"""The error of x_t grows by orders of magnitude: its curve ends where it is as many times that of the mean."""
+"""The error of x_t grows by orders of magnitude: its curve ends where it is as many times that of
+the mean.
+"""
 NUM_LEVELS = 20
 MAX_NOISED_WINDOWS = 32
 
 
 def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> FigureMakers:
-    """Return the makers of a trained network's figures by kind; some need a network that takes noise away."""
+    """Return the makers of a trained network's figures by kind; some need a network that takes
+    noise away.
+    """
     schedule = linear_schedule(objective.noise)
     makers: dict[str, FigureMaker] = {
         "imputation": draw_imputation,
@@ -63,26 +71,35 @@ def figure_makers(objective: RegionObjectiveSpec, model: RegionSpec) -> FigureMa
 
 
 def static_figures(spec: RegionSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: the noise schedule, positions, the sinusoid of t, the forward pass."""
+    """Draw the kinds that need no weights: the noise schedule, positions, the sinusoid of t, the
+    forward pass.
+    """
     noise = LinearBetas()
     return {
         "noise_schedule": noise_schedule_figure(linear_schedule(noise)),
         "positions": positions_figure(spec),
         "time_embedding": time_figure(
-            spec.time_width, layout="cos_sin", denominator="half", last=float(noise.steps - 1), label="timestep t"
+            spec.time_width,
+            layout="cos_sin",
+            denominator="half",
+            last=float(noise.steps - 1),
+            label="timestep t",
         ),
         "forward_pass": forward_pass_figure(spec),
     }
 
 
 def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
-    """Draw a row for each window: measured, masked (regions blank), and imputed, in the same colours."""
+    """Draw a row for each window: measured, masked (regions blank), and imputed, in the same
+    colours.
+    """
     panels = []
     for number in range(min(MAX_WINDOWS, len(samples.values))):
         present = samples.conditions["present"][number]
         mask = to_numpy(samples.conditions["mask"][number][present])
         measured, imputed = (
-            _features(each[number], present) for each in (samples.conditions["regions"], samples.values)
+            _features(each[number], present)
+            for each in (samples.conditions["regions"], samples.values)
         )
         limits = _limits(measured)
         visible = np.where(mask[None], np.nan, measured)
@@ -93,14 +110,18 @@ def imputation_figure(samples: Samples, model: RegionSpec) -> Figure:
 
 
 def draw_imputation(inputs: FigureInputs) -> Figure:
-    """Draw `imputation`: held-out windows with regions masked by chance, imputed by the run's sampler."""
+    """Draw `imputation`: held-out windows with regions masked by chance, imputed by the run's
+    sampler.
+    """
     num = min(MAX_WINDOWS, len(inputs.batch["regions"]))
     conditions = {name: inputs.batch[name][:num] for name in ("regions", "present")}
     return inputs.sampler.show(inputs.samples(conditions, num))
 
 
 def draw_trajectory(inputs: FigureInputs) -> Figure:
-    """Draw `trajectory`: the masked regions of a held-out window at several steps of sampling, from noise on."""
+    """Draw `trajectory`: the masked regions of a held-out window at several steps of sampling, from
+    noise on.
+    """
     conditions = {name: inputs.batch[name][:1] for name in ("regions", "present")}
     samples = inputs.samples(conditions, 1, trajectory=True)
     assert samples.trajectory is not None
@@ -122,7 +143,15 @@ def positions_figure(spec: RegionSpec) -> Figure:
     similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
     extent = (0.0, float(width), float(num), 0.0)
     panels = [
-        Heatmap(positions, f"{num} regions x {width}", "dimension", "region", extent, diverging=True, unit="value"),
+        Heatmap(
+            positions,
+            f"{num} regions x {width}",
+            "dimension",
+            "region",
+            extent,
+            diverging=True,
+            unit="value",
+        ),
         Heatmap(similarity, "Similarity of every two regions", "region", "region", unit="cosine"),
     ]
     unused = "" if spec.positions == "sinusoidal" else " (model.positions=none: unused)"
@@ -141,13 +170,19 @@ def _limits(measured: np.ndarray) -> tuple[float, float]:
 def _panel(values: np.ndarray, title: str, limits: tuple[float, float]) -> Heatmap:
     """Draw features (F, regions) of a window."""
     extent = (0.0, float(values.shape[1]), float(values.shape[0]), 0.0)
-    return Heatmap(values, title, "region", "feature", extent, limits=limits, unit="share of the maximum")
+    return Heatmap(
+        values, title, "region", "feature", extent, limits=limits, unit="share of the maximum"
+    )
 
 
 def draw_adaln(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
-    """Draw `adaln`: the middle block's modulation before attention over timesteps, and the change of every block's."""
+    """Draw `adaln`: the middle block's modulation before attention over timesteps, and the change
+    of every block's.
+    """
     network = inputs.trained(RegionNetwork)
-    t = torch.linspace(0, schedule.num_steps - 1, NUM_TIMES, device=network.head.weight.device).round()
+    t = torch.linspace(
+        0, schedule.num_steps - 1, NUM_TIMES, device=network.head.weight.device
+    ).round()
     condition = network.time(t)
     modulations = [block.modulations(condition)[0] for block in network.blocks]
     return modulation_figure(modulations, t, "timestep t")
@@ -158,7 +193,9 @@ def draw_features(inputs: FigureInputs) -> Figure:
     network = inputs.trained(RegionNetwork)
     vectors = to_numpy(network.embedding.weight.float()).T  # (F, D)
     names = [str(number) for number in range(len(vectors) - 1)]
-    return vectors_figure(vectors, [*names, "access."], "the learned vectors of a region's features")
+    return vectors_figure(
+        vectors, [*names, "access."], "the learned vectors of a region's features"
+    )
 
 
 def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[np.ndarray]:
@@ -168,14 +205,20 @@ def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[np.ndarray]:
     t = torch.zeros(1, dtype=torch.int64, device=regions.device)
     if network.spec.corruption == "ddpm":
         t = t + schedule.num_steps // 4
-        regions = torch.where(mask[..., None], schedule.noised(regions, inputs.noise_like(regions), t), regions)
+        regions = torch.where(
+            mask[..., None], schedule.noised(regions, inputs.noise_like(regions), t), regions
+        )
     window, mask = (each[:, present[0]][:, :MAX_REGIONS] for each in (regions, mask))
     attentions = [block.attention for block in network.blocks]
-    return catch_attention(attentions, lambda: network(window.to(network.head.weight.dtype), mask, t))
+    return catch_attention(
+        attentions, lambda: network(window.to(network.head.weight.dtype), mask, t)
+    )
 
 
 def draw_denoising(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
-    """Draw `denoising`: a window whose masked regions hold rising noise, and the network's guess from each."""
+    """Draw `denoising`: a window whose masked regions hold rising noise, and the network's guess
+    from each.
+    """
     regions, present, mask = _masked(inputs, 1)
     regions = regions.float()
     noise = inputs.noise_like(regions)
@@ -190,12 +233,17 @@ def draw_denoising(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
         error = float((guess - regions)[mask].square().mean())
         upper.append(_panel(_features(x_t[0], keep), f"t = {step}", limits))
         lower.append(_panel(_features(guess[0], keep), f"guess, MSE {error:.3f}", limits))
-    title = f"A window with {int(mask.sum())} of {int(keep.sum())} regions noised, and the network's guess of them"
+    title = (
+        f"A window with {int(mask.sum())} of {int(keep.sum())} regions noised, and the "
+        "network's guess of them"
+    )
     return Figure([*upper, *lower], title=title, columns=len(STRIP_SHARES) + 1)
 
 
 def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
-    """Draw `loss_by_time`: the error of masked regions by timestep, beside two guesses that need no network."""
+    """Draw `loss_by_time`: the error of masked regions by timestep, beside two guesses that need no
+    network.
+    """
     regions, present, mask = _masked(inputs, MAX_NOISED_WINDOWS)
     regions = regions.float()
     noise = inputs.noise_like(regions)
@@ -205,7 +253,10 @@ def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     for step in steps.tolist():
         x_t, guess = _noise_and_guess(inputs, schedule, step, regions, present, mask, noise)
         squared = torch.stack(
-            [(each - regions).square().mean(-1) * mask for each in (guess, mean, x_t / schedule.alpha_bar(step) ** 0.5)]
+            [
+                (each - regions).square().mean(-1) * mask
+                for each in (guess, mean, x_t / schedule.alpha_bar(step) ** 0.5)
+            ]
         )
         errors.append(squared.sum(2) / mask.sum(1).clamp(min=1))
     losses = to_numpy(torch.stack(errors, 1).double())  # (guesses, levels, windows)
@@ -239,7 +290,9 @@ def _noise_and_guess(
     mask: Tensor,
     noise: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Noise the masked regions to a timestep, and return the windows so, and with the network's guess of them."""
+    """Noise the masked regions to a timestep, and return the windows so, and with the network's
+    guess of them.
+    """
     t = torch.full((len(regions),), step, device=regions.device)
     x_t = torch.where(mask[..., None], schedule.noised(regions, noise, t), regions)
     guess = evaluate_network(inputs.network, x_t, mask, t, present_or_none(present), None)
@@ -247,17 +300,24 @@ def _noise_and_guess(
 
 
 def forward_pass_figure(spec: RegionSpec) -> Figure:
-    """Draw the boxes from a window's features to the predicted ones, and the conditioning by the timestep."""
+    """Draw the boxes from a window's features to the predicted ones, and the conditioning by the
+    timestep.
+    """
     regions, features, width = spec.num_regions, spec.num_features, spec.width
     token = "replaced by the mask token" if spec.corruption == "mask" else "noised, + mask token"
-    positions = [] if spec.positions == "none" else [("+ sinusoids of position", f"{regions} x {width}")]
+    positions = (
+        [] if spec.positions == "none" else [("+ sinusoids of position", f"{regions} x {width}")]
+    )
     steps = [
         ("Features X of a window", f"{regions} regions x {features}"),
         ("Embedding", f"Linear {features} → {width}"),
         ("Masked regions", token),
         *positions,
         ("+ class token", f"{regions + 1} x {width}"),
-        (f"{spec.depth} blocks: attention", f"h + gate · attention(adaLN(h, c)), {spec.num_heads} heads"),
+        (
+            f"{spec.depth} blocks: attention",
+            f"h + gate · attention(adaLN(h, c)), {spec.num_heads} heads",
+        ),
         (f"{spec.depth} blocks: MLP", f"h + gate · MLP(adaLN(h, c)), hidden {spec.mlp_width}"),
         ("LayerNorm, without the class token", f"{regions} x {width}"),
         ("Head: predicted features", f"Linear {width} → {features}, of masked regions"),
@@ -269,4 +329,6 @@ def forward_pass_figure(spec: RegionSpec) -> Figure:
         ("adaLN-Zero", "shift, scale, gate of each branch"),
     ]
     attention = 4 + len(positions)
-    return pass_figure(steps, conditions, (attention, attention + 1), "The forward pass of the region network")
+    return pass_figure(
+        steps, conditions, (attention, attention + 1), "The forward pass of the region network"
+    )

@@ -1,4 +1,6 @@
-"""GETRegionDiffusion: prediction of masked regions' features from a window's other regions, in one forward pass."""
+"""GETRegionDiffusion: prediction of masked regions' features from a window's other regions, in one
+forward pass.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ TOKEN_STD = 0.02
 
 
 class SpecialTokens(nn.Module):
-    """The mask token, which replaces a masked region or is added to its noisy features, and the class token: (D,)."""
+    """The mask token, which replaces a masked region or is added to its noisy features, and the
+    class token: (D,).
+    """
 
     def __init__(self, width: int, corruption: Literal["mask", "ddpm"]) -> None:
         super().__init__()
@@ -31,7 +35,9 @@ class SpecialTokens(nn.Module):
             nn.init.trunc_normal_(token, std=TOKEN_STD)
 
     def forward(self, regions: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:
-        """Apply the mask token, add positions (R, D), prepend the class token: (B, R, D) -> (B, T, D)."""
+        """Apply the mask token, add positions (R, D), prepend the class token: (B, R, D) -> (B, T,
+        D).
+        """
         marked = self.mask if self.corruption == "mask" else regions + self.mask
         tokens = torch.where(mask[..., None], marked, regions)
         if positions is not None:
@@ -55,23 +61,32 @@ class RegionNetwork(nn.Module):
         self.head = nn.Linear(spec.width, spec.num_features)
         for encoder in (self.time, blocks):
             for name, module in encoder.named_modules():
-                if isinstance(module, nn.Linear) and not name.endswith("modulation"):  # which starts at 0
+                # which starts at 0
+                if isinstance(module, nn.Linear) and not name.endswith("modulation"):
                     nn.init.trunc_normal_(module.weight, std=TOKEN_STD)
                     nn.init.zeros_(module.bias)
 
     def forward(
-        self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None = None, query_index: Tensor | None = None
+        self,
+        x: Tensor,
+        mask: Tensor,
+        t: Tensor,
+        present: Tensor | None = None,
+        query_index: Tensor | None = None,
     ) -> Tensor:
-        """Predict the features (B, R, F) of all regions of x (B, R, F), or (B, Q, F) of those of `query_index` (B, Q)
-        int64.
+        """Predict the features (B, R, F) of all regions of x (B, R, F), or (B, Q, F) of those of
+        `query_index` (B, Q) int64.
 
-        mask (B, R) bool, t (B,) int64. The values of x at masked regions are unused under `corruption: mask`, and x_t
-        under `ddpm`. Regions that are not `present` (B, R) bool are padding.
+        mask (B, R) bool, t (B,) int64. The values of x at masked regions are unused under
+        `corruption: mask`, and x_t under `ddpm`. Regions that are not `present` (B, R) bool are
+        padding.
         """
         condition = self.time(t)
         positions = None
         if self.spec.positions == "sinusoidal":
-            positions = embed(torch.arange(x.shape[1], device=x.device), self.spec.width, dtype=torch.float64)
+            positions = embed(
+                torch.arange(x.shape[1], device=x.device), self.spec.width, dtype=torch.float64
+            )
         tokens = self.tokens(self.embedding(x), mask, positions)
         key_mask = None
         if present is not None:
@@ -111,8 +126,8 @@ def one_step_inputs(
 ) -> tuple[Tensor, Tensor]:
     """Make the network's inputs x_t and t for a prediction in one forward pass.
 
-    At t = 0, or under `ddpm` from pure noise at the last timestep: both estimate the expectation of masked regions
-    given the others.
+    At t = 0, or under `ddpm` from pure noise at the last timestep: both estimate the expectation of
+    masked regions given the others.
     """
     if spec.corruption == "mask":
         return x, torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -121,14 +136,23 @@ def one_step_inputs(
 
 
 def evaluate_network(
-    network: nn.Module, x_t: Tensor, mask: Tensor, t: Tensor, present: Tensor | None, rows: Rows | None
+    network: nn.Module,
+    x_t: Tensor,
+    mask: Tensor,
+    t: Tensor,
+    present: Tensor | None,
+    rows: Rows | None,
 ) -> Tensor:
-    """Evaluate the network in float32 or better, whatever its parameters' dtype: (B, R, F), or (B, Q, F) at `rows`."""
+    """Evaluate the network in float32 or better, whatever its parameters' dtype: (B, R, F), or (B,
+    Q, F) at `rows`.
+    """
     dtype = next(network.parameters()).dtype
     output = network(x_t.to(dtype), mask, t, present, None if rows is None else rows.index)
     return widened(output)
 
 
 def present_or_none(present: Tensor) -> Tensor | None:
-    """Return `present` (B, R) bool, or None where no window is padded: attention without a mask has faster kernels."""
+    """Return `present` (B, R) bool, or None where no window is padded: attention without a mask has
+    faster kernels.
+    """
     return None if bool(present.all()) else present

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from ditlab_models.checks import check_no_label, check_no_prompts
-from ditlab_models.contract import DEFAULT_REQUEST, Conditions, RealRows, RowUse, Sampler, SampleRequest, Samples
+from ditlab_models.contract import (
+    DEFAULT_REQUEST,
+    Conditions,
+    RealRows,
+    RowUse,
+    Sampler,
+    SampleRequest,
+    Samples,
+)
 from ditlab_models.figures import Figure
 from ditlab_models.processes.draws import SampleDraws, starting_noise, state_dtype
 from ditlab_models.processes.gaussian import linear_schedule, sample_ddim, sample_ddpm, timesteps
@@ -29,11 +37,14 @@ MAX_COORDINATE = 2**63 - 1
 MAX_NAMES = 6
 """Most chromosomes that a message names."""
 PEAK = "largest_accessibility"
-"""Column with the largest accessibility of each window, by which the store's accessibilities were divided."""
+"""Column with the largest accessibility of each window, by which the store's accessibilities were
+divided.
+"""
 
 
 def read_bed(path: Path) -> dict[str, np.ndarray]:
-    """Read intervals by chromosome, (n, 2) int64 each: starts, ascending, and exclusive ends, in base pairs from 0.
+    """Read intervals by chromosome, (n, 2) int64 each: starts, ascending, and exclusive ends, in
+    base pairs from 0.
 
     Raises ValueError for a file that cannot be read, or a line without an interval.
     """
@@ -41,7 +52,9 @@ def read_bed(path: Path) -> dict[str, np.ndarray]:
         lines = path.read_text("utf-8-sig").splitlines()  # without a byte order mark
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is no text; unpack it first"
-        raise ValueError(f"sampling.mask.path={path} cannot be read ({reason}); name a BED file.") from error
+        raise ValueError(
+            f"sampling.mask.path={path} cannot be read ({reason}); name a BED file."
+        ) from error
     pairs: dict[str, list[tuple[int, int]]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith(("#", "track", "browser")):
@@ -53,9 +66,9 @@ def read_bed(path: Path) -> dict[str, np.ndarray]:
             start = end = 0
         if not 0 <= start < end <= MAX_COORDINATE:
             raise ValueError(
-                f"sampling.mask.path={path}, line {number} is no BED interval ({line.strip()[:60]!r}); it needs a "
-                f"chromosome, a start from 0 and a larger end (at most {MAX_COORDINATE:,}), separated by tabs or "
-                "spaces."
+                f"sampling.mask.path={path}, line {number} is no BED interval "
+                f"({line.strip()[:60]!r}); it needs a chromosome, a start from 0 and a larger "
+                f"end (at most {MAX_COORDINATE:,}), separated by tabs or spaces."
             )
         pairs.setdefault(fields[0], []).append((start, end))
     if not pairs:
@@ -64,14 +77,19 @@ def read_bed(path: Path) -> dict[str, np.ndarray]:
 
 
 def overlaps(start: np.ndarray, end: np.ndarray, intervals: np.ndarray) -> np.ndarray:
-    """True where [start, end) shares a base pair with any of `intervals` (n, 2), by start; bool in start's shape."""
-    before = np.searchsorted(intervals[:, 0], end, side="left")  # intervals that begin before [start, end) ends
+    """True where [start, end) shares a base pair with any of `intervals` (n, 2), by start; bool in
+    start's shape.
+    """
+    # intervals that begin before [start, end) ends
+    before = np.searchsorted(intervals[:, 0], end, side="left")
     max_end = np.maximum.accumulate(intervals[:, 1])
     return (before > 0) & (max_end[before - 1] > start)
 
 
 class RegionSampler(Sampler):
-    """Sampler of windows with masked regions imputed: values (num, R, F), measured where a region was not masked."""
+    """Sampler of windows with masked regions imputed: values (num, R, F), measured where a region
+    was not masked.
+    """
 
     takes_rows: RowUse = "completed"
 
@@ -89,15 +107,17 @@ class RegionSampler(Sampler):
         return read_bed(Path(self.spec.mask.path).expanduser())
 
     def _overlapping(self, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Mask (num, R) bool of regions that overlap an interval; padding, which ends at 0, overlaps nothing.
+        """Mask (num, R) bool of regions that overlap an interval; padding, which ends at 0,
+        overlaps nothing.
 
         Raises ValueError for rows without coordinates: chromosome (num,), start and end (num, R).
         """
         missing = " and no ".join(name for name in COLUMNS if name not in columns)
         if missing:
             raise ValueError(
-                f"sampling.mask.kind=bed finds regions by their coordinates, and these rows have no {missing}; "
-                "set sampling.mask.kind to random, or import the data with coordinates."
+                "sampling.mask.kind=bed finds regions by their coordinates, and these rows "
+                f"have no {missing}; set sampling.mask.kind to random, or import the data with "
+                "coordinates."
             )
         chromosome, start, end = (columns[name] for name in COLUMNS)
         overlapping = np.zeros(start.shape, dtype=bool)
@@ -113,7 +133,9 @@ class RegionSampler(Sampler):
         return np.asarray(self._overlapping(rows.columns).any(axis=1))
 
     def note(self, rows: RealRows) -> str:
-        """Describe the BED file's intervals that overlap none of the windows' regions, if there are any."""
+        """Describe the BED file's intervals that overlap none of the windows' regions, if there are
+        any.
+        """
         mask = self.spec.mask
         if mask.kind == "random":
             return ""
@@ -124,22 +146,27 @@ class RegionSampler(Sampler):
             regions = np.stack((start[here], end[here]), axis=1)
             regions = regions[regions[:, 0].argsort(kind="stable")]
             missed += len(intervals) - (
-                int(overlaps(intervals[:, 0], intervals[:, 1], regions).sum()) if len(regions) else 0
+                int(overlaps(intervals[:, 0], intervals[:, 1], regions).sum())
+                if len(regions)
+                else 0
             )
         num = sum(map(len, self._intervals.values()))
         if missed == 0:
             return ""
         of_none, of_windows = (
-            ", ".join(sorted(map(str, each))[:MAX_NAMES]) for each in (self._intervals, set(chromosome))
+            ", ".join(sorted(map(str, each))[:MAX_NAMES])
+            for each in (self._intervals, set(chromosome))
         )
         names = f" (intervals of {of_none}; windows of {of_windows})" if missed == num else ""
         return (
-            f"sampling.mask.path={mask.path}: {missed:,} of {num:,} intervals meet no region of these windows, and "
-            f"nothing is imputed for them{names}"
+            f"sampling.mask.path={mask.path}: {missed:,} of {num:,} intervals meet no region "
+            f"of these windows, and nothing is imputed for them{names}"
         )
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
-        """Return `regions` (num, R, F) and `present` (num, R) of the rows; with a BED file, `mask` (num, R) too."""
+        """Return `regions` (num, R, F) and `present` (num, R) of the rows; with a BED file, `mask`
+        (num, R) too.
+        """
         check_no_label(request)
         check_no_prompts(request)
         rows = request.rows
@@ -160,10 +187,11 @@ class RegionSampler(Sampler):
         trajectory: bool = False,
         noise: Tensor | None = None,
     ) -> Samples:
-        """Impute windows, (num, R, F), each by its own generator; the samples' `conditions` hold the mask. Frames begin
-        with noise.
+        """Impute windows, (num, R, F), each by its own generator; the samples' `conditions` hold
+        the mask. Frames begin with noise.
 
-        In the best dtype of float32, the parameters, the regions and `noise`, which counts at masked regions.
+        In the best dtype of float32, the parameters, the regions and `noise`, which counts at
+        masked regions.
         """
         regions, present = conditions["regions"], conditions["present"]
         regions = regions.to(torch.promote_types(regions.dtype, state_dtype(network)))
@@ -198,7 +226,9 @@ class RegionSampler(Sampler):
             if self.spec.solver == "ddpm":
                 x = sample_ddpm(denoise, self._schedule, start, steps, draws.normal, record)
             else:
-                x = sample_ddim(denoise, self._schedule, start, steps, draws.normal, self.spec.eta, record)
+                x = sample_ddim(
+                    denoise, self._schedule, start, steps, draws.normal, self.spec.eta, record
+                )
         conditions = {"regions": regions, "present": present, "mask": mask}
         return Samples(complete(x), conditions, torch.stack(frames) if trajectory else None)
 
@@ -207,18 +237,24 @@ class RegionSampler(Sampler):
         return imputation_figure(samples, self._model)
 
     def table(self, samples: Samples, rows: RealRows) -> dict[str, np.ndarray]:
-        """Make a row for each region: window, coordinates, `masked`, features imputed where masked, measured features.
+        """Make a row for each region: window, coordinates, `masked`, features imputed where masked,
+        measured features.
 
-        Coordinates are those of the rows. A feature with the name of another column becomes `imputed:NAME`.
+        Coordinates are those of the rows. A feature with the name of another column becomes
+        `imputed:NAME`.
         """
         present = to_numpy(samples.conditions["present"])
         num, length = present.shape
-        names = rows.names.get("regions") or [f"feature_{i}" for i in range(samples.values.shape[-1])]
+        names = rows.names.get("regions") or [
+            f"feature_{i}" for i in range(samples.values.shape[-1])
+        ]
         table = {"window": np.broadcast_to(np.arange(num)[:, None], (num, length))[present]}
         for name in (*COLUMNS, PEAK):
             if name in rows.columns:
                 values = rows.columns[name][:num]
-                table[name] = (values if values.ndim == 2 else np.broadcast_to(values[:, None], (num, length)))[present]
+                table[name] = (
+                    values if values.ndim == 2 else np.broadcast_to(values[:, None], (num, length))
+                )[present]
         table["masked"] = to_numpy(samples.conditions["mask"])[present]
         imputed = to_numpy(samples.values)[present]  # (regions of all windows, F)
         measured = to_numpy(samples.conditions["regions"])[present]

@@ -1,4 +1,6 @@
-"""The U-Net family: its specs, and the parts built from them. Imports torch only inside its methods."""
+"""The U-Net family: its specs, and the parts built from them. Imports torch only inside its
+methods.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec
 from ditlab_models.unet.spec import UNetObjectiveSpec, UNetSamplingSpec, UNetSpec
 
 
-class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec | GaussianSpec, UNetSamplingSpec | GaussianSamplingSpec]):
+class UNetFamily(
+    FlowFamily[UNetSpec, UNetObjectiveSpec | GaussianSpec, UNetSamplingSpec | GaussianSamplingSpec]
+):
     """Convolutional U-Nets on images, trained by flow matching or under the Gaussian process."""
 
     name = "unet"
@@ -26,7 +30,10 @@ class UNetFamily(FlowFamily[UNetSpec, UNetObjectiveSpec | GaussianSpec, UNetSamp
         return UNet(model)
 
     def build_objective(
-        self, objective: UNetObjectiveSpec | GaussianSpec, model: UNetSpec, text: TextCodec | None = None
+        self,
+        objective: UNetObjectiveSpec | GaussianSpec,
+        model: UNetSpec,
+        text: TextCodec | None = None,
     ) -> Objective:
         from ditlab_models.processes.flow import VelocityObjective
         from ditlab_models.processes.noise_prediction import NoiseObjective

@@ -44,7 +44,9 @@ def figure_makers(objective: UNetObjectiveSpec | GaussianSpec) -> FigureMakers:
 
 
 def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
-    """Draw the kinds that need no weights: the sinusoid of time, the noise schedule, the forward pass."""
+    """Draw the kinds that need no weights: the sinusoid of time, the noise schedule, the forward
+    pass.
+    """
     return {
         "time_embedding": time_figure(spec.time_width, spec.time_scale),
         "noise_schedule": flow_schedule_figure(UNetObjectiveSpec().time),
@@ -53,16 +55,20 @@ def static_figures(spec: UNetSpec) -> Mapping[str, Figure]:
 
 
 def draw_time_shift(inputs: FigureInputs, last: float = 1.0) -> Figure:
-    """Draw `time_shift`: each residual block's shift of its channels over t, 0 to `last`; of the null class, if there
-    are classes."""
+    """Draw `time_shift`: each residual block's shift of its channels over t, 0 to `last`; of the
+    null class, if there are classes."""
     network = inputs.trained(UNet)
-    condition = network.condition(torch.linspace(0, last, NUM_TIMES, device=network.conv_out.weight.device))
+    condition = network.condition(
+        torch.linspace(0, last, NUM_TIMES, device=network.conv_out.weight.device)
+    )
     panels: list[Panel] = []
     movement = []
     for name, block in network.blocks().items():
         shift = to_numpy(block.time_shift(condition).float())  # (times, channels)
         extent = (0, last, shift.shape[1], 0)
-        panels.append(Heatmap(shift.T, name, "time t", "channel", extent, diverging=True, unit="shift"))
+        panels.append(
+            Heatmap(shift.T, name, "time t", "channel", extent, diverging=True, unit="shift")
+        )
         movement.append(shift.std(axis=0).mean())
     curve = Curve(np.arange(1, len(movement) + 1), np.array(movement))
     title = "How much each block's shift moves with t"
@@ -71,15 +77,23 @@ def draw_time_shift(inputs: FigureInputs, last: float = 1.0) -> Figure:
 
 
 def draw_features(inputs: FigureInputs, probe: FlowProbe) -> Figure:
-    """Draw `features`: principal components of the middle's pixels, of held-out images a quarter of which is noise."""
+    """Draw `features`: principal components of the middle's pixels, of held-out images a quarter of
+    which is noise.
+    """
     middle = inputs.trained(UNet).middle2
-    return draw_features_of(inputs, probe, middle, lambda x: (x.flatten(2).mT, *x.shape[2:]), "in the middle")
+    return draw_features_of(
+        inputs, probe, middle, lambda x: (x.flatten(2).mT, *x.shape[2:]), "in the middle"
+    )
 
 
 def forward_pass_figure(spec: UNetSpec) -> Figure:
-    """Draw the way down, the middle, the way up with its skip connections, and the conditioning of every block."""
+    """Draw the way down, the middle, the way up with its skip connections, and the conditioning of
+    every block.
+    """
     fine, coarse = spec.width, 2 * spec.width
-    full, half, quarter = (f"{side} x {side}" for side in (spec.image_size // divisor for divisor in (1, 2, 4)))
+    full, half, quarter = (
+        f"{side} x {side}" for side in (spec.image_size // divisor for divisor in (1, 2, 4))
+    )
     image, time = f"{spec.channels} x {full}", f"{spec.time_width} numbers"
     embedding = "MLP" if spec.num_classes is None else "MLP, + class embedding"
     boxes = [

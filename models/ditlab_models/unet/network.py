@@ -1,4 +1,5 @@
-"""The U-Net that DiT is compared with (after Ronneberger et al. 2015, arXiv:1505.04597, and Ho et al. 2020).
+"""The U-Net that DiT is compared with (after Ronneberger et al. 2015, arXiv:1505.04597, and Ho et
+al. 2020).
 
 B batch, C channels, S image size, W width, E width of the time embedding.
 """
@@ -27,7 +28,9 @@ def upsample(channels: int) -> nn.ConvTranspose2d:
 
 
 class ResidualBlock(nn.Module):
-    """Two normalised convolutions with a shift by the condition in between, and a shortcut around them."""
+    """Two normalised convolutions with a shift by the condition in between, and a shortcut around
+    them.
+    """
 
     def __init__(self, channels_in: int, channels_out: int, time_width: int) -> None:
         super().__init__()
@@ -37,17 +40,22 @@ class ResidualBlock(nn.Module):
         self.conv2 = conv3(channels_out, channels_out)
         self.norm2 = nn.GroupNorm(NUM_GROUPS, channels_out)
         same = channels_in == channels_out
-        self.shortcut = nn.Identity() if same else nn.Conv2d(channels_in, channels_out, kernel_size=1)
+        self.shortcut = (
+            nn.Identity() if same else nn.Conv2d(channels_in, channels_out, kernel_size=1)
+        )
 
     def time_shift(self, condition: Tensor) -> Tensor:
         """Compute the shift of each channel: (B, E) -> (B, channels)."""
         return self.shift(functional.silu(condition))
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Transform (B, channels_in, height, width) under (B, E) to (B, channels_out, height, width)."""
+        """Transform (B, channels_in, height, width) under (B, E) to (B, channels_out, height,
+        width).
+        """
         if torch.compiler.is_compiling():
-            # Convolutions take a quarter less time so, but round to other bits than eager steps. The layout stays with
-            # the result, so that what follows the first block has it, compiled or not.
+            # Convolutions take a quarter less time so, but round to other bits than eager steps.
+            # The layout stays with the result, so that what follows the first block has it,
+            # compiled or not.
             x = x.contiguous(memory_format=torch.channels_last)
         h = self.norm1(self.conv1(x)) + self.time_shift(condition)[..., None, None]
         h = self.norm2(self.conv2(functional.silu(h)))
@@ -62,7 +70,9 @@ class UNet(nn.Module):
         self.spec = spec
         fine, coarse, time_width = spec.width, 2 * spec.width, spec.time_width
         self.time = TimeEmbedding(time_width, time_width, spec.time_scale)
-        self.label = None if spec.num_classes is None else LabelEmbedding(spec.num_classes, time_width)
+        self.label = (
+            None if spec.num_classes is None else LabelEmbedding(spec.num_classes, time_width)
+        )
         self.conv_in = conv3(spec.channels, fine)
         self.down1 = ResidualBlock(fine, fine, time_width)
         self.halve1 = conv3(fine, fine, stride=2)
@@ -78,11 +88,15 @@ class UNet(nn.Module):
         self.conv_out = conv3(fine, spec.channels)
 
     def condition(self, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Embed t (B,) and label (B,): (B, E). Without a label, a conditional network gets the null class."""
+        """Embed t (B,) and label (B,): (B, E). Without a label, a conditional network gets the null
+        class.
+        """
         return add_label(self.time(t), self.label, label)
 
     def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,) int64."""
+        """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,)
+        int64.
+        """
         condition = self.condition(t, label)
         skip1 = self.down1(self.conv_in(x), condition)  # (B, W, S, S)
         skip2 = self.down2(self.halve1(skip1), condition)  # (B, 2 W, S / 2, S / 2)
@@ -94,7 +108,11 @@ class UNet(nn.Module):
 
     def blocks(self) -> dict[str, ResidualBlock]:
         """Return the residual blocks by name, in the order of the forward pass."""
-        return {name: module for name, module in self.named_children() if isinstance(module, ResidualBlock)}
+        return {
+            name: module
+            for name, module in self.named_children()
+            if isinstance(module, ResidualBlock)
+        }
 
     def components(self) -> ModuleGroups:
         label = {} if self.label is None else {"label": [self.label]}
@@ -115,5 +133,6 @@ class UNet(nn.Module):
         return list(self.blocks().values())
 
     def compiled_modules(self) -> ModuleGroups:
-        # Two thirds of all activations are theirs, and each of the other blocks would be a kind of its own to compile.
+        # Two thirds of all activations are theirs, and each of the other blocks would be a kind of
+        # its own to compile.
         return {"first_block": [self.down1], "last_block": [self.up1]}

@@ -1,4 +1,6 @@
-"""The U-Net family's specs. Imports no torch; the defaults are its MNIST setting (1,837,185 parameters)."""
+"""The U-Net family's specs. Imports no torch; the defaults are its MNIST setting (1,837,185
+parameters).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ NUM_GROUPS = 8
 
 
 class UNetSpec(ImageModelSpec):
-    """A U-Net of three resolutions (Ronneberger et al. 2015, arXiv:1505.04597), told the time by a shift."""
+    """A U-Net of three resolutions (Ronneberger et al. 2015, arXiv:1505.04597), told the time by a
+    shift.
+    """
 
     family: Literal["unet"] = "unet"
     """The convolutional U-Net."""
@@ -27,7 +31,9 @@ class UNetSpec(ImageModelSpec):
     @model_validator(mode="after")
     def _sizes_fit(self) -> UNetSpec:
         check_multiple("model.image_size", self.image_size, 4, "4 (it is halved twice)")
-        check_multiple("model.width", self.width, NUM_GROUPS, f"{NUM_GROUPS} (the groups of its norms)")
+        check_multiple(
+            "model.width", self.width, NUM_GROUPS, f"{NUM_GROUPS} (the groups of its norms)"
+        )
         check_multiple("model.time_width", self.time_width, 2, "2 (half sines, half cosines)")
         return self
 

@@ -1,4 +1,6 @@
-"""Averages of other lengths than a run has kept, as users ask for them: rebuilt, exported, compared."""
+"""Averages of other lengths than a run has kept, as users ask for them: rebuilt, exported,
+compared.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,14 @@ from ditlab.training.export import write_export
 
 _DECAY = "decay="
 ROUGH = 0.05
-"""Distance of profiles, relative, from which on a rebuilt average is called rough: below it, all that were tried were
-within 1e-3 of averages that had been kept."""
+"""Distance of profiles, relative, from which on a rebuilt average is called rough: below it, all
+that were tried were within 1e-3 of averages that had been kept."""
 
 
 def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]:
-    """Return the profiles of `0.1` (a relative length), `decay=0.999` or numbers. Raises UserError for any other."""
+    """Return the profiles of `0.1` (a relative length), `decay=0.999` or numbers. Raises UserError
+    for any other.
+    """
     found: dict[AverageProfile, None] = {}
     for text in (str(each).strip() for each in requested):
         is_decay = text.startswith(_DECAY)
@@ -41,9 +45,9 @@ def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]
             value = math.nan
         if not (0.0 < value < 1.0 if is_decay else SHORTEST <= value <= LONGEST):
             raise UserError(
-                f"--ema {format_value(text)} is no average that can be rebuilt; name a relative length such as 0.1, "
-                f"from the shortest of training.averages.lengths (0.05 by default) to {LONGEST:g}, or decay= with a "
-                "number between 0 and 1."
+                f"--ema {format_value(text)} is no average that can be rebuilt; name a "
+                "relative length such as 0.1, from the shortest of training.averages.lengths "
+                f"(0.05 by default) to {LONGEST:g}, or decay= with a number between 0 and 1."
             )
         found[ExponentialProfile(value) if is_decay else PowerProfile(value)] = None
     if not found:
@@ -53,13 +57,17 @@ def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]
 
 @contextmanager
 def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[SavedRun]:
-    """Open a run with one rebuilt average in place of its own (None). Raises UserError where it cannot be rebuilt."""
+    """Open a run with one rebuilt average in place of its own (None). Raises UserError where it
+    cannot be rebuilt.
+    """
     if requested is None:
         yield saved
         return
     profiles = requested_profiles(str(requested).split(","))
     if len(profiles) > 1:
-        raise UserError(f"--ema {requested} names {len(profiles)} averages, and one is used here; name one.")
+        raise UserError(
+            f"--ema {requested} names {len(profiles)} averages, and one is used here; name one."
+        )
     store = checkpoint_store(saved.folder, saved.experiment.checkpoint.storage)
     with open_averages(store, saved.checkpoint, saved.warn, saved.progress) as kept:
         rebuilt = kept.rebuild(profiles[0])
@@ -68,8 +76,9 @@ def with_average(saved: SavedRun, requested: str | float | None) -> Iterator[Sav
         if isinstance(rebuilt.profile, ExponentialProfile):
             rough = "; it is approximate, as the profile is not a power function"
         saved.warn(
-            f"average {rebuilt.profile.label} is rebuilt from {rebuilt.num_snapshots} snapshots and the checkpoint of "
-            f"step {rebuilt.checkpoint.manifest.step}, with a profile error of {error:.1e}{rough}."
+            f"average {rebuilt.profile.label} is rebuilt from {rebuilt.num_snapshots} "
+            f"snapshots and the checkpoint of step {rebuilt.checkpoint.manifest.step}, with a "
+            f"profile error of {error:.1e}{rough}."
         )
         yield replace(saved, average=rebuilt)
 
@@ -87,27 +96,46 @@ class ExportSource:
     """Options of `ditlab export` that chose the weights, such as `--raw`."""
 
 
-def export_saved(saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: str) -> list[Path]:
-    """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError where it cannot."""
+def export_saved(
+    saved: SavedRun, folder: Path, averaged: bool, ema: str | float | None, form: str
+) -> list[Path]:
+    """Write the trained weights, the average where `averaged`, or a rebuilt one. Raises UserError
+    where it cannot.
+    """
     known = export_formats()
     if form not in (*OWN_FORMATS, *known):
         reason = absent_part("export format", form)
-        raise UserError(reason or f"--format {form} is no format of exports; {nearest(form, [*OWN_FORMATS, *known])}")
+        raise UserError(
+            reason
+            or f"--format {form} is no format of exports; {nearest(form, [*OWN_FORMATS, *known])}"
+        )
     if ema is not None and not averaged:
         raise UserError(f"--raw and --ema {ema} exclude each other; leave one of them out.")
     other = known.get(form)
     merged = other is None or other.merges_adapters
     with with_average(saved, ema) as chosen:
-        weights = chosen.weights(merged=merged) if averaged else saved.checkpoint.weights(False, merged=merged)
+        weights = (
+            chosen.weights(merged=merged)
+            if averaged
+            else saved.checkpoint.weights(False, merged=merged)
+        )
         label = None if chosen.average is None else chosen.average.profile.label
         if other is None:
             facts = {} if label is None else {"average": label}
             trained = saved.checkpoint.manifest
-            return write_export(trained, weights, output_folder(folder), saved.folder.tokenizer, facts)
+            return write_export(
+                trained, weights, output_folder(folder), saved.folder.tokenizer, facts
+            )
         is_average = averaged and (label is not None or saved.checkpoint.has("ema"))
-        phrase = f"averaged weights{f' ({label})' if label else ''}" if is_average else "weights as trained"
+        phrase = (
+            f"averaged weights{f' ({label})' if label else ''}"
+            if is_average
+            else "weights as trained"
+        )
         options = "--raw" if not averaged else "" if ema is None else f"--ema {ema}"
-        write: Callable[[ExportSource, Path], list[Path]] = load_part("export format", form, other.target)
+        write: Callable[[ExportSource, Path], list[Path]] = load_part(
+            "export format", form, other.target
+        )
         return write(ExportSource(saved, weights, phrase, options), folder)
 
 
@@ -119,10 +147,11 @@ def evaluate_averages(
     batch_size: int | None,
     overrides: Sequence[str],
 ) -> dict[str, CheckpointEvaluation]:
-    """Evaluate a run's newest checkpoint under each requested average, by label; adds nothing to the run.
+    """Evaluate a run's newest checkpoint under each requested average, by label; adds nothing to
+    the run.
 
-    Raises UserError for what is no average, before the first is evaluated, for one that cannot be rebuilt, and as
-    `evaluate_run` does.
+    Raises UserError for what is no average, before the first is evaluated, for one that cannot be
+    rebuilt, and as `evaluate_run` does.
     """
     found = {}
     for profile in requested_profiles(requested):
@@ -139,5 +168,7 @@ def averages_table(found: Mapping[str, CheckpointEvaluation]) -> RenderableType:
         values = (each.metrics.get(name) for each in found.values())
         rows.append([name, *("" if value is None else f"{value:.5f}" for value in values)])
     first = next(iter(found.values()))
-    title = f"run {first.run_id}, step {first.step}, {first.num_samples} samples, not added to the run"
+    title = (
+        f"run {first.run_id}, step {first.step}, {first.num_samples} samples, not added to the run"
+    )
     return terminal_table({"metric": "text", **dict.fromkeys(found, "number")}, rows, title)

@@ -1,4 +1,6 @@
-"""Samples drawn from the weights of a run or of an export: the request, the drawing, files and notebooks' pictures."""
+"""Samples drawn from the weights of a run or of an export: the request, the drawing, files and
+notebooks' pictures.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,34 @@ from torch import Tensor, nn
 from ditlab.analysis.averages import with_average
 from ditlab.analysis.opened_run import SavedRun, chosen_rows, default_device
 from ditlab.analysis.plot import Plot
-from ditlab.analysis.sample_options import NUMBER, SAMPLES_PER_PROMPT, STRENGTH, SampleKeywords, SampleOptions
+from ditlab.analysis.sample_options import (
+    NUMBER,
+    SAMPLES_PER_PROMPT,
+    STRENGTH,
+    SampleKeywords,
+    SampleOptions,
+)
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.data.images.captions import LABEL
-from ditlab.data.images.decoding import BROKEN, FORMATS, MAX_PIXELS, TooManyPixels, in_rgb, open_picture
+from ditlab.data.images.decoding import (
+    BROKEN,
+    FORMATS,
+    MAX_PIXELS,
+    TooManyPixels,
+    in_rgb,
+    open_picture,
+)
 from ditlab.data.stores.view import View
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, open_tokenizer, text_codec
 from ditlab.engine.memory import kept_memory
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home
-from ditlab.inputs.conditions import DEFAULT_NUM_SAMPLES, num_selected_rows, rows_for_samples, sample_conditions
+from ditlab.inputs.conditions import (
+    DEFAULT_NUM_SAMPLES,
+    num_selected_rows,
+    rows_for_samples,
+    sample_conditions,
+)
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress, ignore, ignore_progress
@@ -72,18 +92,25 @@ _MOST_NAMES = 30
 
 
 def draw(
-    saved: SavedRun, options: SampleOptions, network: nn.Module | None = None, inputs: ModelInputs | None = None
+    saved: SavedRun,
+    options: SampleOptions,
+    network: nn.Module | None = None,
+    inputs: ModelInputs | None = None,
 ) -> SampleSet:
-    """Draw samples from a run's averaged weights, else its weights. Raises UserError for options that do not fit.
+    """Draw samples from a run's averaged weights, else its weights. Raises UserError for options
+    that do not fit.
 
-    `network`, with the weights of `options.ema`, and `inputs` are those of an earlier call; None: opened here.
+    `network`, with the weights of `options.ema`, and `inputs` are those of an earlier call; None:
+    opened here.
     """
     recorded = recorded_dataset(saved.folder.journal)
     if isinstance(options.label, str):
         names = recorded.get("classes", {}).get(LABEL, ())
         number = class_number(options.label, names)
         if number < len(names):
-            saved.warn(f"--label {options.label} is class {number} of the run's data, {names[number]}.")
+            saved.warn(
+                f"--label {options.label} is class {number} of the run's data, {names[number]}."
+            )
         options = replace(options, label=number)
     experiment = saved.experiment_with(options.changes())
     saved.check_encoders(experiment)
@@ -94,13 +121,16 @@ def draw(
         view = chosen_rows(saved, experiment.batch_fields(), options.data)
     elif options.data is not None:
         raise UserError(
-            f"--data {options.data}: this run's family draws from noise alone and completes no rows; leave it out."
+            f"--data {options.data}: this run's family draws from noise alone and completes no "
+            "rows; leave it out."
         )
     elif sampler.takes_rows == "conditions" and not request.prompts:
         view = rows_for_samples(saved.data())
     if inputs is None:
         columns = view.columns if view else ()
-        inputs = ModelInputs.from_experiment(experiment, columns, default_device(), saved.warn, saved.home)
+        inputs = ModelInputs.from_experiment(
+            experiment, columns, default_device(), saved.warn, saved.home
+        )
     device = inputs.device
 
     def open_network() -> nn.Module:
@@ -115,15 +145,26 @@ def draw(
 
 
 def draw_set(
-    options: SampleOptions, experiment: Experiment, sampler: Any, request: SampleRequest, inputs: ModelInputs,
-    open_network: Callable[[], nn.Module], step: int, owner: str, folder: Path, home: Home, view: View | None = None,
-    warn: Callable[[str], None] = ignore, progress: Progress = ignore_progress,
-) -> SampleSet:  # fmt: skip
-    """Draw samples in batches of `options.batch`, on the device of `inputs`, with the weights of a step.
+    options: SampleOptions,
+    experiment: Experiment,
+    sampler: Any,
+    request: SampleRequest,
+    inputs: ModelInputs,
+    open_network: Callable[[], nn.Module],
+    step: int,
+    owner: str,
+    folder: Path,
+    home: Home,
+    view: View | None = None,
+    warn: Callable[[str], None] = ignore,
+    progress: Progress = ignore_progress,
+) -> SampleSet:
+    """Draw samples in batches of `options.batch`, on the device of `inputs`, with the weights of a
+    step.
 
-    `owner`: the run, or the export's name, whose weights they are; `folder`: below it are its `samples`; `home` keeps
-    compilers' caches; `view`: rows to complete, or to take conditions from. The network is opened last. Raises
-    UserError.
+    `owner`: the run, or the export's name, whose weights they are; `folder`: below it are its
+    `samples`; `home` keeps compilers' caches; `view`: rows to complete, or to take conditions from.
+    The network is opened last. Raises UserError.
     """
     num = num_samples(options.num, request, sampler, options.noise)
     conditions = sample_conditions(sampler, num, view, inputs, request)
@@ -134,22 +175,38 @@ def draw_set(
         chosen = num_selected_rows(sampler, view, fields)
         requested = options.num or (DEFAULT_NUM_SAMPLES if chosen is None else conditions.num)
         if conditions.num < requested:
-            warn(f"--num {requested}: {view.origin} has {conditions.num} rows to complete; all of them are drawn.")
+            warn(
+                f"--num {requested}: {view.origin} has {conditions.num} rows to complete; all "
+                "of them are drawn."
+            )
         elif chosen is not None and conditions.num < chosen:
             completed = f"{conditions.num} of {chosen:,} rows to complete in {view.origin}"
             warn(f"--num {options.num}: {completed}; leave --num out for all.")
         if note := sampler.note(conditions.rows):
             warn(f"{note}.")
-        divided = {field.name: view.columns[field.name] for field in fields if view.columns[field.name].divisors}
+        divided = {
+            field.name: view.columns[field.name]
+            for field in fields
+            if view.columns[field.name].divisors
+        }
         facts["divisors"] = {
-            name: dict(zip(each.names or map(str, range(len(each.divisors))), each.divisors, strict=True))
+            name: dict(
+                zip(each.names or map(str, range(len(each.divisors))), each.divisors, strict=True)
+            )
             for name, each in divided.items()
         }
     network = open_network()
     device = next(network.parameters()).device
     seed = experiment.seed if options.seed is None else options.seed
     generator = torch.Generator(device).manual_seed(derived_seed(seed, "samples"))
-    given = (conditions.tensors, conditions.num, generator, options.batch, options.trajectory, options.noise)
+    given = (
+        conditions.tensors,
+        conditions.num,
+        generator,
+        options.batch,
+        options.trajectory,
+        options.noise,
+    )
     if options.compile:
         for variable, value in home.cache_variables().items():
             os.environ.setdefault(variable, value)
@@ -162,10 +219,14 @@ def draw_set(
             raise
         raise UserError(str(error)) from error
     seconds = perf_counter() - started
-    name = folder_name(step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise)
+    name = folder_name(
+        step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise
+    )
     name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
     name += "-compiled" if options.compile else ""
-    origin = {"run": owner, "step": str(step)} | ({} if options.start is None else {"start": options.start.name})
+    origin = {"run": owner, "step": str(step)} | (
+        {} if options.start is None else {"start": options.start.name}
+    )
     threads = torch.get_num_threads() if device.type == "cpu" else None
     place = folder / "samples" / name
     return SampleSet(drawn, sampler, step, origin, place, conditions.rows, facts, seconds, threads)
@@ -173,47 +234,62 @@ def draw_set(
 
 @contextmanager
 def fast_passes(network: nn.Module, device: torch.device, is_compiled: bool) -> Iterator[None]:
-    """Keep memory from pass to pass on a CPU inside, and compile the network's blocks where that is asked for."""
+    """Keep memory from pass to pass on a CPU inside, and compile the network's blocks where that is
+    asked for.
+    """
     with ExitStack() as held:
         if device.type == "cpu":
             held.enter_context(kept_memory())
         if is_compiled:
-            from ditlab.engine.compilation import compiled_blocks  # imports torch's compiler: a second
+            # imports torch's compiler: a second
+            from ditlab.engine.compilation import compiled_blocks
 
             held.enter_context(compiled_blocks(network, device))
         yield
 
 
 def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
-    """The request that `options` describe. Raises UserError for one that the family does not take, or is unreadable."""
+    """The request that `options` describe. Raises UserError for one that the family does not take,
+    or is unreadable.
+    """
     _check_taken(options, sampler)
     if options.strength is not None and options.start is None:
-        raise UserError(f"--strength {options.strength:g} needs a picture to start from; name one with --start.")
+        raise UserError(
+            f"--strength {options.strength:g} needs a picture to start from; name one with --start."
+        )
     size: tuple[int, int] | None = None
     if options.size is not None:
         sides = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", options.size)
         if sides is None:
             raise UserError(
-                f"--size {options.size}: write height x width in pixels (at most 9999), such as 256x192, or one number."
+                f"--size {options.size}: write height x width in pixels (at most 9999), such "
+                "as 256x192, or one number."
             )
         size = int(sides[1]), int(sides[2] or sides[1])
     texts = [*options.prompts, *(prompt_lines(options.prompt_file) if options.prompt_file else [])]
     prompts = [*map(Prompt, texts), *(Prompt(text, position) for position, text in options.placed)]
     if isinstance(options.label, str) and not NUMBER.fullmatch(options.label):
-        raise UserError(f"--label {options.label}: an export knows no names of classes; give the class's number.")
+        raise UserError(
+            f"--label {options.label}: an export knows no names of classes; give the class's "
+            "number."
+        )
     label = None if options.label is None else int(options.label)
     request = SampleRequest(label, prompts, options.negative_prompt, size=size)
     if sampler.draws_per_prompt and options.seed is not None:
         request = replace(request, seed=options.seed)
     if options.start:
         strength = STRENGTH if options.strength is None else options.strength
-        request = replace(request, start=start_image(options.start, size or sampler.size), strength=strength)
+        request = replace(
+            request, start=start_image(options.start, size or sampler.size), strength=strength
+        )
     return request
 
 
-def num_samples(num: int | None, request: SampleRequest, sampler: Any, noise: Tensor | None = None) -> int | None:
-    """The number of samples to draw: `num` of each prompt, where each has samples of its own; without `num`, as many as
-    there is noise for."""
+def num_samples(
+    num: int | None, request: SampleRequest, sampler: Any, noise: Tensor | None = None
+) -> int | None:
+    """The number of samples to draw: `num` of each prompt, where each has samples of its own;
+    without `num`, as many as there is noise for."""
     if num is None and noise is not None:
         return len(noise)
     if sampler.draws_per_prompt and request.prompts:
@@ -222,10 +298,15 @@ def num_samples(num: int | None, request: SampleRequest, sampler: Any, noise: Te
 
 
 def folder_name(
-    step: int, sampling: Mapping[str, Any], choice: str | None, request: SampleRequest, seed: int, noise: Any = None
+    step: int,
+    sampling: Mapping[str, Any],
+    choice: str | None,
+    request: SampleRequest,
+    seed: int,
+    noise: Any = None,
 ) -> str:
-    """Folder name such as `step400-euler-50-1.0-seed0`: everything that the samples depend on; long values, paths among
-    them, are cut to their ends."""
+    """Folder name such as `step400-euler-50-1.0-seed0`: everything that the samples depend on; long
+    values, paths among them, are cut to their ends."""
     parts = [f"step{step}", *flatten(sampling).values(), *filter(None, [choice])]
     parts += [] if request.label is None else [f"label{request.label}"]
     if request.prompts:
@@ -248,16 +329,26 @@ def _digest(content: bytes) -> str:
 
 
 def _check_taken(options: SampleOptions, sampler: Any) -> None:
-    """Raise UserError for an option that this sampler does not take; the sampler refuses the others itself."""
+    """Raise UserError for an option that this sampler does not take; the sampler refuses the others
+    itself.
+    """
     if options.noise is not None:
         if not isinstance(options.noise, Tensor) or options.noise.ndim == 0:
-            raise UserError("noise must be a torch.Tensor, its first axis that of samples: torch.randn(4, 1, 8, 8).")
+            raise UserError(
+                "noise must be a torch.Tensor, its first axis that of samples: torch.randn(4, "
+                "1, 8, 8)."
+            )
         if "noise" not in signature(sampler.sample).parameters:
-            raise UserError("noise was given, and this run's family takes none (its sampler); leave it out.")
+            raise UserError(
+                "noise was given, and this run's family takes none (its sampler); leave it out."
+            )
     refused: dict[str, Any] = {}
     if not sampler.draws_per_prompt:
         if len(options.prompts) > 1:
-            raise UserError(f"--prompt was given {len(options.prompts)} times: this run's family takes one; give one.")
+            raise UserError(
+                f"--prompt was given {len(options.prompts)} times: this run's family takes "
+                "one; give one."
+            )
         refused = {"--prompts": options.prompt_file, "--negative-prompt": options.negative_prompt}
     if not isinstance(sampler, PicturingSampler):
         refused |= {"--size": options.size, "--start": options.start}
@@ -267,12 +358,15 @@ def _check_taken(options: SampleOptions, sampler: Any) -> None:
 
 
 def prompt_lines(path: Path) -> list[str]:
-    """Non-empty lines of a text file. Raises UserError where there are none, and for a file that is no text."""
+    """Non-empty lines of a text file. Raises UserError where there are none, and for a file that is
+    no text.
+    """
     try:
         text = read_plain(path, PROMPTS_BYTES, follow=True).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"--prompts {path} cannot be read ({first_line(error)}); name a UTF-8 file with a prompt in every line."
+            f"--prompts {path} cannot be read ({first_line(error)}); name a UTF-8 file with a "
+            "prompt in every line."
         ) from error
     lines = list(filter(None, map(str.strip, text.split("\n"))))
     if not lines:
@@ -281,38 +375,59 @@ def prompt_lines(path: Path) -> list[str]:
 
 
 def class_number(name: str, names: Sequence[str]) -> int:
-    """Return the number of a class by its name, or by its number in digits. Raises UserError for an unknown one."""
+    """Return the number of a class by its name, or by its number in digits. Raises UserError for an
+    unknown one.
+    """
     if name in names:
         return names.index(name)
     if NUMBER.fullmatch(name):
         return int(name)
     if not names:
-        raise UserError(f"--label {name}: this run's data have no names of classes; give the class's number.")
+        raise UserError(
+            f"--label {name}: this run's data have no names of classes; give the class's number."
+        )
     listed = ", ".join(names[:_MOST_NAMES])
     more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-    raise UserError(f"--label {name} is no class of this run's data; their names are {listed}{more}.")
+    raise UserError(
+        f"--label {name} is no class of this run's data; their names are {listed}{more}."
+    )
 
 
 def start_image(path: Path, size: tuple[int, int]) -> Tensor:
-    """Read a picture as (3, height, width) float32 in [-1, 1], fitted to `size` around its centre. Raises UserError."""
+    """Read a picture as (3, height, width) float32 in [-1, 1], fitted to `size` around its centre.
+    Raises UserError.
+    """
     height, width = size
     if path.exists() and not path.is_file():  # a named pipe would be waited for
-        raise UserError(f"--start {path} cannot be read (it is no plain file); name another picture.")
+        raise UserError(
+            f"--start {path} cannot be read (it is no plain file); name another picture."
+        )
     try:
         with warnings.catch_warnings(action="ignore"), open_picture(path) as image:
-            fitted = ImageOps.fit(in_rgb(ImageOps.exif_transpose(image)), (width, height), Image.Resampling.LANCZOS)
+            fitted = ImageOps.fit(
+                in_rgb(ImageOps.exif_transpose(image)), (width, height), Image.Resampling.LANCZOS
+            )
     except TooManyPixels as error:
-        raise UserError(f"--start {path} has {error}, and at most {MAX_PIXELS:,} are read; scale it down.") from error
+        raise UserError(
+            f"--start {path} has {error}, and at most {MAX_PIXELS:,} are read; scale it down."
+        ) from error
     except BROKEN as error:
-        reason = getattr(error, "strerror", None) or f"no picture in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise UserError(f"--start {path} cannot be read ({reason}); name another picture.") from error
+        reason = (
+            getattr(error, "strerror", None)
+            or f"no picture in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        )
+        raise UserError(
+            f"--start {path} cannot be read ({reason}); name another picture."
+        ) from error
     pixels = torch.from_numpy(np.asarray(fitted, dtype=np.float32).transpose(2, 0, 1).copy())
     return pixels / 127.5 - 1
 
 
 @dataclass(frozen=True)
 class SampleSet:
-    """Samples drawn from the weights of a run or an export, in the host's memory. Notebooks show them as a picture."""
+    """Samples drawn from the weights of a run or an export, in the host's memory. Notebooks show
+    them as a picture.
+    """
 
     samples: Samples
     sampler: Any
@@ -334,13 +449,15 @@ class SampleSet:
 
     @property
     def values(self) -> Tensor:
-        """The samples, (num, *sample shape) in the model's own range: images (num, channels, height, width) in [-1, 1],
-        text (num, length) token ids."""
+        """The samples, (num, *sample shape) in the model's own range: images (num, channels,
+        height, width) in [-1, 1], text (num, length) token ids."""
         return self.samples.values
 
     @property
     def conditions(self) -> dict[str, Tensor]:
-        """SampleConditions of each sample by name, (num, ...) each; empty for unconditional samples."""
+        """SampleConditions of each sample by name, (num, ...) each; empty for unconditional
+        samples.
+        """
         return self.samples.conditions
 
     @property
@@ -350,7 +467,9 @@ class SampleSet:
 
     @property
     def numbers(self) -> dict[str, Tensor]:
-        """Content of `samples.safetensors`: values, conditions, and the trajectory if there is one, in host memory."""
+        """Content of `samples.safetensors`: values, conditions, and the trajectory if there is one,
+        in host memory.
+        """
         tensors = {"values": self.values, **self.conditions}
         if self.trajectory is not None:
             tensors["trajectory"] = self.trajectory
@@ -363,7 +482,9 @@ class SampleSet:
 
     @property
     def animation(self) -> Plot:
-        """The samples over the solver steps, in at most 26 frames. Raises ValueError without a trajectory."""
+        """The samples over the solver steps, in at most 26 frames. Raises ValueError without a
+        trajectory.
+        """
         frames = self.trajectory
         if frames is None:
             raise ValueError("these samples have no trajectory; draw them with trajectory=True.")
@@ -376,33 +497,41 @@ class SampleSet:
     def images(self) -> list[Image.Image]:
         """One image a sample; empty for families that draw no images."""
         if isinstance(self.sampler, PicturingSampler):
-            return [Image.fromarray(picture.pixels) for picture in self.sampler.pictures(self.samples)]
+            return [
+                Image.fromarray(picture.pixels) for picture in self.sampler.pictures(self.samples)
+            ]
         grids = [panel for panel in self.plot.figure.panels if isinstance(panel, ImageGrid)]
         return [image for grid in grids for image in _images(grid)]
 
     @property
     def texts(self) -> list[str]:
         """One text a sample; empty for families that write no text."""
-        texts = (panel.passages for panel in self.plot.figure.panels if isinstance(panel, TextPanel))
+        texts = (
+            panel.passages for panel in self.plot.figure.panels if isinstance(panel, TextPanel)
+        )
         return list(next(texts, ()))  # another panel shows how the first one came to be
 
     @property
     def table(self) -> dict[str, np.ndarray]:
         """The completed rows as columns of equal length; empty where no rows were completed."""
-        found: dict[str, np.ndarray] = {} if self.rows is None else self.sampler.table(self.samples, self.rows)
+        found: dict[str, np.ndarray] = (
+            {} if self.rows is None else self.sampler.table(self.samples, self.rows)
+        )
         return found
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
-        """Write picture, numbers, and the family's other files into `folder`; return them, the picture first. Where
-        its name ends in .npz, write the images alone into that file, as ADM does (`arr_0`, uint8 NHWC).
+        """Write picture, numbers, and the family's other files into `folder`; return them, the
+        picture first. Where its name ends in .npz, write the images alone into that file, as ADM
+        does (`arr_0`, uint8 NHWC).
 
-        `samples.safetensors` holds numbers and conditions, `samples.txt` text, `trajectory.gif` the solver steps;
-        families that draw pictures get an image file for each sample, with `origin` in it. Raises UserError where the
-        disk refuses.
+        `samples.safetensors` holds numbers and conditions, `samples.txt` text, `trajectory.gif` the
+        solver steps; families that draw pictures get an image file for each sample, with `origin`
+        in it. Raises UserError where the disk refuses.
         """
         if folder is not None and Path(folder).suffix == ".npz":
             return [self._save_images(Path(folder))]
-        from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before samples are drawn
+        # imports matplotlib: not before samples are drawn
+        from ditlab.reports.rendering.render import save_figure
 
         place, drawn = output_folder(self.folder if folder is None else Path(folder)), self.samples
         with writing(place):
@@ -421,7 +550,10 @@ class SampleSet:
     def _save_images(self, path: Path) -> Path:
         values = self.values
         if values.ndim != 4 or values.shape[1] not in (1, 3):
-            raise UserError(f"--out {path}: samples of shape {tuple(values.shape[1:])} are no images; name a folder.")
+            raise UserError(
+                f"--out {path}: samples of shape {tuple(values.shape[1:])} are no images; name "
+                "a folder."
+            )
         with writing(path):
             return write_whole(path, npz_of_images(values))
 
@@ -433,11 +565,18 @@ class SampleSet:
 
 
 def _images(grid: ImageGrid) -> list[Image.Image]:
-    return [Image.fromarray(np.clip(np.rint(255 * image), 0, 255).astype(np.uint8)) for image in grid.images]
+    return [
+        Image.fromarray(np.clip(np.rint(255 * image), 0, 255).astype(np.uint8))
+        for image in grid.images
+    ]
 
 
-def save_pictures(pictures: Sequence[Picture], origin: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Write `000.png`, ..., each with `origin` and its settings as texts `ditlab.KEY`. Raises OSError."""
+def save_pictures(
+    pictures: Sequence[Picture], origin: Mapping[str, str], folder: Path
+) -> Iterator[Path]:
+    """Write `000.png`, ..., each with `origin` and its settings as texts `ditlab.KEY`. Raises
+    OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     digits = max(3, len(str(len(pictures) - 1)))
     for number, each in enumerate(pictures):
@@ -469,29 +608,48 @@ class ExportedModel:
 
     @cached_property
     def sampler(self) -> Sampler:
-        """The family's sampler (`ditlab_models.contract.Sampler`) under the spec's sampling settings."""
+        """The family's sampler (`ditlab_models.contract.Sampler`) under the spec's sampling
+        settings.
+        """
         return self._sampler(self.spec)
 
     def sample(self, num: int | None = None, **keywords: Unpack[SampleKeywords]) -> SampleSet:
         """Draw `num` samples from noise (default: 64, or 4 of each prompt).
 
-        Raises UserError for options that do not fit, and for a model that completes rows of data or takes conditions
-        from them where no prompts are given: an export has no data.
+        Raises UserError for options that do not fit, and for a model that completes rows of data or
+        takes conditions from them where no prompts are given: an export has no data.
         """
         options = SampleOptions.of(num, keywords)
         changed = assign(self.spec.to_dict(), options.changes(), class_for)
         spec = build_experiment(changed, str(self.folder / "spec.yaml"))
         sampler = self._sampler(spec)
         request = sample_request(options, sampler)
-        if sampler.takes_rows == "completed" or (sampler.takes_rows == "conditions" and not request.prompts):
-            remedy = "use the run" if sampler.takes_rows == "completed" else "give prompts, or use the run"
-            raise UserError(f"{self.folder}: this model samples from rows of data, and an export has none; {remedy}.")
+        if sampler.takes_rows == "completed" or (
+            sampler.takes_rows == "conditions" and not request.prompts
+        ):
+            remedy = (
+                "use the run"
+                if sampler.takes_rows == "completed"
+                else "give prompts, or use the run"
+            )
+            raise UserError(
+                f"{self.folder}: this model samples from rows of data, and an export has none; "
+                f"{remedy}."
+            )
         inputs = ModelInputs.from_experiment(spec, (), next(self.network.parameters()).device)
         with computing_beside_others(_log.info):
             return draw_set(
-                options, spec, sampler, request, inputs, lambda: self.network, self.step, self.spec.name, self.folder,
+                options,
+                spec,
+                sampler,
+                request,
+                inputs,
+                lambda: self.network,
+                self.step,
+                self.spec.name,
+                self.folder,
                 Home.from_environment(),
-            )  # fmt: skip
+            )
 
     def _sampler(self, spec: Experiment) -> Sampler:
         with building():
@@ -499,9 +657,13 @@ class ExportedModel:
 
 
 def open_export(folder: Path, device: torch.device, warn: Callable[[str], None]) -> ExportedModel:
-    """Load an export onto `device`; `warn` gets files that were changed. Raises UserError for damage, or no export."""
+    """Load an export onto `device`; `warn` gets files that were changed. Raises UserError for
+    damage, or no export.
+    """
     for name in (SPEC_NAME, WEIGHTS_NAME):
         if not (folder / name).exists():
-            raise UserError(f"{folder} holds no {name}, so it is no export; write one with `ditlab export`.")
+            raise UserError(
+                f"{folder} holds no {name}, so it is no export; write one with `ditlab export`."
+            )
     facts = check_export(folder, warn)
     return ExportedModel(folder, *load_checked(folder, device), facts.step)

@@ -52,10 +52,14 @@ class FigureSet:
         """Raise UserError for a kind that does not exist."""
         for kind in kinds:
             if kind not in self.makers:
-                raise UserError(f"--kind {kind} is unknown {self.source}; {nearest(kind, self.kinds)}")
+                raise UserError(
+                    f"--kind {kind} is unknown {self.source}; {nearest(kind, self.kinds)}"
+                )
 
     def draw(self, kind: str) -> Plot | None:
-        """Draw a figure; None where the run has nothing to draw it from. Raises UserError for an unknown kind."""
+        """Draw a figure; None where the run has nothing to draw it from. Raises UserError for an
+        unknown kind.
+        """
         self.check([kind])
         maker = self.makers[kind]
         figure = maker if isinstance(maker, Figure) else maker()
@@ -66,8 +70,9 @@ class FigureSet:
     ) -> list[Path]:
         """Draw a figure and write it in each format: `KIND.png`, `KIND.svg`.
 
-        An animation's `png` is a GIF with a still PNG beside it. Returns the files; none where the run has nothing to
-        draw it from. Raises UserError for an unknown kind, and where the disk refuses.
+        An animation's `png` is a GIF with a still PNG beside it. Returns the files; none where the
+        run has nothing to draw it from. Raises UserError for an unknown kind, and where the disk
+        refuses.
         """
         with computing_beside_others(_log.info):  # a caller that draws several says it once
             plot = self.draw(kind)
@@ -80,10 +85,14 @@ class FigureSet:
 
 def general_figures() -> FigureSet:
     """Figures that need no run: embeddings, schedules, each family's fixed tables."""
-    makers: dict[str, Maker] = {f"embeddings-{kind}": figure for kind, figure in embedding_figures().items()}
+    makers: dict[str, Maker] = {
+        f"embeddings-{kind}": figure for kind, figure in embedding_figures().items()
+    }
     for family in families().values():
         model = family.model()
-        makers |= {f"{family.name}-{kind}": figure for kind, figure in family.static_figures(model).items()}
+        makers |= {
+            f"{family.name}-{kind}": figure for kind, figure in family.static_figures(model).items()
+        }
         makers[f"{family.name}-parameters"] = partial(_parameters, model)
     makers["schedules"] = lambda: schedules_figure(learning_rate)
     return FigureSet(makers, "without a run", Home.from_environment().root / "figures")
@@ -100,7 +109,9 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
             parts["network"], parts["batch"] = saved.network(device), saved.batch(64, device)
             parts["sampler"] = saved.inputs(None, device).decoding(saved.sampler(experiment))
         generator = torch.Generator(device).manual_seed(derived_seed(seed, "figures"))
-        figure: Figure = next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[1]
+        figure: Figure = next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[
+            1
+        ]
         return figure
 
     def loss() -> Figure | None:
@@ -114,7 +125,11 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
     makers: dict[str, Maker] = {kind: partial(trained, kind) for kind in objective.figure_kinds()}
     for kind, figure in experiment.family.static_figures(experiment.model).items():
         makers.setdefault(kind, figure)
-    makers |= {"parameters": partial(_parameters, experiment.model), "loss": loss, "schedule": schedule}
+    makers |= {
+        "parameters": partial(_parameters, experiment.model),
+        "loss": loss,
+        "schedule": schedule,
+    }
     return FigureSet(makers, "for this run", saved.folder.media / "figures")
 
 

@@ -1,4 +1,6 @@
-"""A training run, with or without a checkpoint yet, its weights, and records that are added after its training."""
+"""A training run, with or without a checkpoint yet, its weights, and records that are added after
+its training.
+"""
 
 from __future__ import annotations
 
@@ -64,22 +66,32 @@ class OpenedRun:
         found = self.saved_if_any()
         if found is None:
             raise UserError(
-                f"run {self.folder.run_id} ({self.record.name}, {self.record.status}) has no checkpoint yet; "
-                "wait for its first one, or resume it."
+                f"run {self.folder.run_id} ({self.record.name}, {self.record.status}) has no "
+                "checkpoint yet; wait for its first one, or resume it."
             )
         return found
 
     def saved_if_any(self) -> SavedRun | None:
         """The run with its newest whole checkpoint; None where it has none yet."""
-        checkpoint = checkpoint_store(self.folder, self.experiment.checkpoint.storage).newest(self.warn)
+        checkpoint = checkpoint_store(self.folder, self.experiment.checkpoint.storage).newest(
+            self.warn
+        )
         if checkpoint is None:
             return None
-        own = (self.home, self.folder, self.record, self.experiment, self.warn, self.progress, self.anyway)
+        own = (
+            self.home,
+            self.folder,
+            self.record,
+            self.experiment,
+            self.warn,
+            self.progress,
+            self.anyway,
+        )
         return SavedRun(*own, checkpoint=checkpoint)
 
     def kept_spec(self, spec_hash: str) -> Experiment | None:
-        """The spec by which attempts of a hash trained, also where a resume has changed the run's since; None where it
-        is gone, or has another hash than its name says."""
+        """The spec by which attempts of a hash trained, also where a resume has changed the run's
+        since; None where it is gone, or has another hash than its name says."""
         if spec_hash == self.experiment.content_hash():
             return self.experiment
         if not re.fullmatch("[0-9a-f]{16}", spec_hash):
@@ -91,27 +103,35 @@ class OpenedRun:
         return found if found.content_hash() == spec_hash else None
 
     def writable_folder(self, name: str) -> Path:
-        """A folder below the run's own, made where it is missing. Raises UserError where it cannot be written."""
+        """A folder below the run's own, made where it is missing. Raises UserError where it cannot
+        be written.
+        """
         owner = f"the folder of run {self.folder.run_id}"
-        return writable_folder(self.folder.path / name, owner, "make room, or make DITLAB_HOME writable")
+        return writable_folder(
+            self.folder.path / name, owner, "make room, or make DITLAB_HOME writable"
+        )
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""
         tracking = self.experiment.tracking
-        return RunTracker(self.folder, tracking.uri, self.home, warn=self.warn, budget=tracking.budget)
+        return RunTracker(
+            self.folder, tracking.uri, self.home, warn=self.warn, budget=tracking.budget
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedRun(OpenedRun):
-    """A run with its newest whole checkpoint, opened for sampling, evaluation, figures and export."""
+    """A run with its newest whole checkpoint, opened for sampling, evaluation, figures and
+    export.
+    """
 
     checkpoint: CheckpointReader
     average: RebuiltAverage | None = None
     """Average whose weights are used; None: the checkpoint's own."""
 
     def weights(self, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
-        """Whole float32 tensors by name: of `average`, else the checkpoint's average, else its trained weights; with
-        adapters in those of the base, if `merged`."""
+        """Whole float32 tensors by name: of `average`, else the checkpoint's average, else its
+        trained weights; with adapters in those of the base, if `merged`."""
         if self.average:
             return self.average.weights(prefix, merged)
         return self.checkpoint.weights(prefix=prefix, merged=merged)
@@ -122,15 +142,23 @@ class SavedRun(OpenedRun):
         return self.checkpoint.manifest.step
 
     def experiment_with(self, changes: Iterable[Assignment]) -> Experiment:
-        """The run's experiment with `changes` applied. Raises UserError for paths and values that do not fit."""
-        return build_experiment(assign(self.experiment.to_dict(), changes, class_for), f"run {self.folder.run_id}")
+        """The run's experiment with `changes` applied. Raises UserError for paths and values that
+        do not fit.
+        """
+        return build_experiment(
+            assign(self.experiment.to_dict(), changes, class_for), f"run {self.folder.run_id}"
+        )
 
     def network(self, device: torch.device) -> nn.Module:
-        """The network with averaged weights where the checkpoint has them, else with the weights themselves."""
+        """The network with averaged weights where the checkpoint has them, else with the weights
+        themselves.
+        """
         return load_network(self.experiment, self.weights(), device)
 
     def objective(self, device: torch.device, text: TextCodec | None) -> Any:
-        """The objective with its own trained modules, averaged where the checkpoint has averages."""
+        """The objective with its own trained modules, averaged where the checkpoint has
+        averages.
+        """
         spec = self.experiment
         with building():
             objective: Any = spec.family.build_objective(spec.objective, spec.model, text)
@@ -140,17 +168,23 @@ class SavedRun(OpenedRun):
         return objective
 
     def sampler(self, experiment: Experiment) -> Any:
-        """The sampler of `experiment`, with the run's tokeniser and the names of its classes. Raises UserError where it
-        cannot sample so."""
+        """The sampler of `experiment`, with the run's tokeniser and the names of its classes.
+        Raises UserError where it cannot sample so."""
         family = experiment.family
         with building():
-            sampler = family.build_sampler(experiment.sampling, experiment.model, experiment.objective, self.text())
+            sampler = family.build_sampler(
+                experiment.sampling, experiment.model, experiment.objective, self.text()
+            )
         return name_classes(sampler, recorded_dataset(self.folder.journal).get("classes", {}))
 
-    def inputs(self, data: DataSplits | None, device: torch.device, changes: Iterable[Assignment] = ()) -> ModelInputs:
-        """The conversion of data rows to inputs of model and loss, with the fields of the run's last step.
+    def inputs(
+        self, data: DataSplits | None, device: torch.device, changes: Iterable[Assignment] = ()
+    ) -> ModelInputs:
+        """The conversion of data rows to inputs of model and loss, with the fields of the run's
+        last step.
 
-        Without data: the encoder of prompts alone. `changes` may move the run's encoders, which must be the same ones.
+        Without data: the encoder of prompts alone. `changes` may move the run's encoders, which
+        must be the same ones.
         """
         experiment = self.experiment_with(changes)
         self.check_encoders(experiment)
@@ -162,43 +196,60 @@ class SavedRun(OpenedRun):
         return inputs
 
     def text(self) -> TextCodec | None:
-        """The codec of the tokeniser in the run's folder; None for a run on other data than text."""
+        """The codec of the tokeniser in the run's folder; None for a run on other data than
+        text.
+        """
         if not self.folder.tokenizer.exists():
             return None
-        return replace(text_codec(open_tokenizer(self.folder.tokenizer)), packing=packing_of(self.experiment.data))
+        return replace(
+            text_codec(open_tokenizer(self.folder.tokenizer)),
+            packing=packing_of(self.experiment.data),
+        )
 
     def data(self) -> DataSplits:
-        """The run's training and held-out data. Raises UserError for other data, without `anyway`."""
+        """The run's training and held-out data. Raises UserError for other data, without
+        `anyway`.
+        """
         data = open_data(self.experiment.data, self.home)
         self._tell(data.difference(recorded_dataset(self.folder.journal)))
         return data
 
     def check_encoders(self, experiment: Experiment) -> None:
-        """Raise UserError for encoders in folders that are others than the run's, without `anyway`."""
+        """Raise UserError for encoders in folders that are others than the run's, without
+        `anyway`.
+        """
         recorded = recorded_dataset(self.folder.journal).get("encoders", {})
         self._tell(encoder_difference(experiment.encoders, recorded))
 
     def _tell(self, difference: str) -> None:
-        """Raise UserError on what is other than when the run was trained, or say so with `anyway`."""
+        """Raise UserError on what is other than when the run was trained, or say so with
+        `anyway`.
+        """
         if difference and not self.anyway:
             raise UserError(
-                f"run {self.folder.run_id}: {difference}; bring that back, or give --anyway for what shows and "
-                "measures, of which nothing is added to the run."
+                f"run {self.folder.run_id}: {difference}; bring that back, or give --anyway "
+                "for what shows and measures, of which nothing is added to the run."
             )
         if difference:
             self.warn(f"{difference}.")
 
     def batch(self, num: int, device: torch.device) -> dict[str, Tensor]:
-        """The first `num` held-out samples (else training) of the commonest size, as the model's inputs."""
+        """The first `num` held-out samples (else training) of the commonest size, as the model's
+        inputs.
+        """
         data = self.data()
         view = rows_for_samples(data).fullest()
-        inputs = self.inputs(data, device).only([field.name for field in self.experiment.model.batch_fields()])
+        inputs = self.inputs(data, device).only(
+            [field.name for field in self.experiment.model.batch_fields()]
+        )
         raw = next(held_out_batches(view, inputs.fields, num, num))
         return inputs.prepare_batch(raw, view.columns, noise=fixed_noise(0, device))
 
 
 def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | None) -> View:
-    """The rows of `--data` (a store, `train`; default: `held_out`). Raises UserError for none, or for other fields."""
+    """The rows of `--data` (a store, `train`; default: `held_out`). Raises UserError for none, or
+    for other fields.
+    """
     data = saved.data()
     if choice is None:
         if not len(data.held_out):
@@ -208,10 +259,14 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
         return data.train
     if choice == "held_out":
         if not len(data.held_out):
-            raise UserError("--data held_out: this run holds nothing out; use --data train, or name a store's folder.")
+            raise UserError(
+                "--data held_out: this run holds nothing out; use --data train, or name a "
+                "store's folder."
+            )
         return data.held_out
     store = open_named_store("--data", choice, saved.home)
-    view = View(store, hold_out_blocks(store, 0.0)[0], f"--data {choice}")  # all rows, without a list of them
+    # all rows, without a list of them
+    view = View(store, hold_out_blocks(store, 0.0)[0], f"--data {choice}")
     check_fields(view, fields)
     for each in fields:
         names, expected = view.columns[each.name].names, data.train.columns[each.name].names
@@ -220,8 +275,9 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
             entry, (name, own) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
             here, there = (f"'{text}'" if text else "no name" for text in (name, own))
             raise UserError(
-                f"{view.origin} has {here} as entry {entry} of {each.name}, where the run's own data "
-                f"({data.train.origin}) have {there}; import it with the same features in the same order."
+                f"{view.origin} has {here} as entry {entry} of {each.name}, where the run's "
+                f"own data ({data.train.origin}) have {there}; import it with the same "
+                "features in the same order."
             )
     return view
 
@@ -234,16 +290,26 @@ def default_device() -> torch.device:
 def open_found(
     found: FoundRun, home: Home, warn: Callable[[str], None], progress: Progress = ignore_progress
 ) -> OpenedRun:
-    """Open a run, with its note as a warning. Raises UserError where a package of its parts is missing."""
+    """Open a run, with its note as a warning. Raises UserError where a package of its parts is
+    missing.
+    """
     if found.note:
         warn(found.note)
     check_installed(found.record.plugins, f"run {found.folder.run_id}")
-    return OpenedRun(home, found.folder, found.record, load_recorded_experiment(found.folder.spec), warn, progress)
+    return OpenedRun(
+        home,
+        found.folder,
+        found.record,
+        load_recorded_experiment(found.folder.spec),
+        warn,
+        progress,
+    )
 
 
 @contextmanager
 def logged_records(tracker: RunTracker) -> Iterator[RunTracker]:
-    """Add records in the block, then send them for up to 30 s; the tracker's `num_unsent` then wait for `runs sync`.
+    """Add records in the block, then send them for up to 30 s; the tracker's `num_unsent` then wait
+    for `runs sync`.
 
     After an interruption nothing is waited for."""
     timeout = CATCH_UP_TIMEOUT

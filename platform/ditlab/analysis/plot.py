@@ -1,4 +1,6 @@
-"""A figure that is drawn when it is shown or saved, and curves of a run's metrics over its steps."""
+"""A figure that is drawn when it is shown or saved, and curves of a run's metrics over its
+steps.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,17 @@ class Plot:
     @property
     def image(self) -> Image.Image:
         """The figure as an RGB image; of an animation, its still."""
-        from ditlab.reports.rendering.render import to_image  # imports matplotlib: not before something is drawn
+        # imports matplotlib: not before something is drawn
+        from ditlab.reports.rendering.render import to_image
 
         return Image.fromarray(to_image(self.figure))
 
     def save(self, path: str | Path) -> Path:
-        """Write the figure as PNG, an animation as GIF with a PNG still beside it; return the path written.
+        """Write the figure as PNG, an animation as GIF with a PNG still beside it; return the path
+        written.
 
-        A path with the suffix `.svg` or `.pdf` becomes a vector picture; other suffixes follow from the content. Raises
-        UserError where the disk refuses.
+        A path with the suffix `.svg` or `.pdf` becomes a vector picture; other suffixes follow from
+        the content. Raises UserError where the disk refuses.
         """
         from ditlab.reports.rendering.render import FORMATS, save_figure, save_formats
 
@@ -53,6 +57,7 @@ class Plot:
 def metric_plot(history: Mapping[str, Series]) -> Plot:
     """One panel a metric; a curve of many points gets its running median."""
     panels = [
-        metric_panel(series, name, "as logged", is_loss=name.endswith("loss")) for name, series in history.items()
+        metric_panel(series, name, "as logged", is_loss=name.endswith("loss"))
+        for name, series in history.items()
     ]
     return Plot(Figure(panels))

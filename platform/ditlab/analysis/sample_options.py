@@ -1,4 +1,6 @@
-"""Options of drawing samples from a run or an export, and changed fields of a finished run. Imports no torch."""
+"""Options of drawing samples from a run or an export, and changed fields of a finished run. Imports
+no torch.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SAMPLES_PER_PROMPT = 4
 STRENGTH = 0.6
 """Share of a start image that is drawn again where no strength is given."""
 SECTIONS = ("sampling", "encoders")
-"""Sections of an experiment that may change after training: encoders may lie elsewhere than where the run trained."""
+"""Sections of an experiment that may change after training: encoders may lie elsewhere than where
+the run trained.
+"""
 SCORER = ["evaluation", "scorer"]
 """Keys of the one other part: the language model that measures drawn text."""
 
@@ -37,7 +41,9 @@ class SampleKeywords(TypedDict, total=False):
     guidance: float | None
     """Scale of classifier-free guidance; 1 is the conditional model as it is."""
     label: int | str | None
-    """Class of every sample: its number, or its name in the run's data. None: every class in turn."""
+    """Class of every sample: its number, or its name in the run's data. None: every class in
+    turn.
+    """
     prompts: Sequence[str]
     """Prompts; a language model takes one, the text that every sample begins with."""
     prompt_file: str | Path | None
@@ -45,7 +51,9 @@ class SampleKeywords(TypedDict, total=False):
     negative_prompt: str | None
     """Prompt that guidance leads away from."""
     placed: Sequence[tuple[int, str]]
-    """(token, text): texts that every sample holds from a token on; negative tokens are counted from the end."""
+    """(token, text): texts that every sample holds from a token on; negative tokens are counted
+    from the end.
+    """
     size: str | int | tuple[int, int] | None
     """(height, width) in pixels, `"HxW"`, or one number for both."""
     start: str | Path | None
@@ -55,7 +63,9 @@ class SampleKeywords(TypedDict, total=False):
     seed: int | None
     """Seed. None: the run's, which gives the pictures of its evaluations."""
     noise: Tensor | None
-    """Noise that samples begin with, (num, *sample shape), in place of the seed's; tokens for a language model."""
+    """Noise that samples begin with, (num, *sample shape), in place of the seed's; tokens for a
+    language model.
+    """
     trajectory: bool
     """Keep every solver step."""
     data: str | Path | None
@@ -65,18 +75,22 @@ class SampleKeywords(TypedDict, total=False):
     compile: bool
     """Compile the network's blocks first, which takes up to a minute."""
     ema: str | float | None
-    """Relative length of an average that is rebuilt from those that the run has kept. None: the checkpoint's own."""
+    """Relative length of an average that is rebuilt from those that the run has kept. None: the
+    checkpoint's own.
+    """
     overrides: Sequence[str]
     """`sampling.KEY=VALUE` and `encoders.KEY=VALUE`."""
 
 
 @dataclass(frozen=True)
 class SampleOptions:
-    """The number of samples and the values of `SampleKeywords` in one form each, defaults included."""
+    """The number of samples and the values of `SampleKeywords` in one form each, defaults
+    included.
+    """
 
     num: int | None = None
-    """Number of samples, of each prompt where each has samples of its own. None: 64, or 4 of each prompt, or all rows
-    that `sampling` selects."""
+    """Number of samples, of each prompt where each has samples of its own. None: 64, or 4 of each
+    prompt, or all rows that `sampling` selects."""
     solver: str | None = None
     steps: int | None = None
     guidance: float | None = None
@@ -99,32 +113,49 @@ class SampleOptions:
 
     @classmethod
     def of(cls, num: int | None, keywords: SampleKeywords) -> SampleOptions:
-        """Bring keyword arguments of `sample` into this form: paths, texts, class numbers and tuples."""
-        given: dict[str, Any] = {name: value for name, value in keywords.items() if value is not None}
+        """Bring keyword arguments of `sample` into this form: paths, texts, class numbers and
+        tuples.
+        """
+        given: dict[str, Any] = {
+            name: value for name, value in keywords.items() if value is not None
+        }
         if isinstance(size := given.get("size"), tuple):
             given["size"] = "{}x{}".format(*size)
         forms: dict[str, Callable[[Any], Any]] = dict.fromkeys(("size", "data", "ema"), str)
         forms |= dict.fromkeys(("prompt_file", "start"), Path)
         forms |= dict.fromkeys(("prompts", "placed", "overrides"), tuple)
-        return cls(num, **{name: forms[name](value) if name in forms else value for name, value in given.items()})
+        return cls(
+            num,
+            **{
+                name: forms[name](value) if name in forms else value
+                for name, value in given.items()
+            },
+        )
 
     def changes(self) -> list[Assignment]:
         """Return the changes of the experiment that the options ask for. Raises UserError."""
-        return sampling_changes({"solver": self.solver, "steps": self.steps, "guidance": self.guidance}, self.overrides)
+        return sampling_changes(
+            {"solver": self.solver, "steps": self.steps, "guidance": self.guidance}, self.overrides
+        )
 
 
 def sampling_changes(given: Mapping[str, Any], overrides: Sequence[str]) -> list[Assignment]:
-    """Assignments for `given` fields of `sampling` and `--set` texts. Raises UserError for other sections."""
+    """Assignments for `given` fields of `sampling` and `--set` texts. Raises UserError for other
+    sections.
+    """
     from ditlab.spec.overrides import Assignment, parse_overrides  # pydantic: completion needs none
 
     changes = [
-        Assignment(f"sampling.{name}", value, f"--{name} {value}") for name, value in given.items() if value is not None
+        Assignment(f"sampling.{name}", value, f"--{name} {value}")
+        for name, value in given.items()
+        if value is not None
     ]
     for change in parse_overrides(overrides):
         if change.keys[:2] != SCORER and (change.keys[0] not in SECTIONS or len(change.keys) < 2):
             raise UserError(
-                f"{change.source}: a finished run takes sampling settings and other places of its encoders alone; "
-                "write --set sampling.KEY=VALUE, --set encoders.KEY=VALUE or --set evaluation.scorer.model=FOLDER."
+                f"{change.source}: a finished run takes sampling settings and other places of "
+                "its encoders alone; write --set sampling.KEY=VALUE, --set encoders.KEY=VALUE "
+                "or --set evaluation.scorer.model=FOLDER."
             )
         changes.append(change)
     return changes

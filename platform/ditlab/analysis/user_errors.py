@@ -19,7 +19,9 @@ def writing(out: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--out {out} cannot be written ({reason}); make room, or name another place.") from error
+        raise UserError(
+            f"--out {out} cannot be written ({reason}); make room, or name another place."
+        ) from error
 
 
 @contextmanager

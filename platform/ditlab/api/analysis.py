@@ -34,12 +34,13 @@ def evaluate_averages(
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
 ) -> dict[str, CheckpointEvaluation]:
-    """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that it has kept; return
-    the evaluations by length.
+    """Evaluate a run's newest checkpoint under averages of other lengths, rebuilt from those that
+    it has kept; return the evaluations by length.
 
-    `averages` are relative lengths (0.1), or `"decay=0.999"`, which is approximate; the other arguments are those of
-    `Run.evaluate`. Nothing is added to the run. Raises UserError for a run without averages
-    (`training.averages`), for a length that cannot be rebuilt, and as `Run.evaluate` does.
+    `averages` are relative lengths (0.1), or `"decay=0.999"`, which is approximate; the other
+    arguments are those of `Run.evaluate`. Nothing is added to the run. Raises UserError for a run
+    without averages (`training.averages`), for a length that cannot be rebuilt, and as
+    `Run.evaluate` does.
     """
     opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)
     opened.home.check_place()
@@ -57,12 +58,17 @@ def figures() -> FigureSet:
 
 
 def load_export(
-    folder: str | Path, device: str | torch.device | None = None, *, warn: Callable[[str], None] | None = None
+    folder: str | Path,
+    device: str | torch.device | None = None,
+    *,
+    warn: Callable[[str], None] | None = None,
 ) -> ExportedModel:
-    """Load a folder that `Run.export` or `ditlab export` wrote: its spec, its network and its sampler.
+    """Load a folder that `Run.export` or `ditlab export` wrote: its spec, its network and its
+    sampler.
 
-    `device` None: the GPU where there is one, else the CPU. `warn` is called where spec.yaml was changed since; None:
-    the logger `ditlab`. Raises UserError for a folder that holds no export, and for damaged or altered weights.
+    `device` None: the GPU where there is one, else the CPU. `warn` is called where spec.yaml was
+    changed since; None: the logger `ditlab`. Raises UserError for a folder that holds no export,
+    and for damaged or altered weights.
     """
     import torch
 

@@ -29,7 +29,9 @@ SHARE = 0.1
 FIRST = ("samples", "imputation", "loss")
 """Kinds that are always drawn; a region model's samples are its imputations."""
 LARGEST_ON_CPU = 20_000_000
-"""Parameters of the largest network that is drawn without a GPU: its figures take about a minute."""
+"""Parameters of the largest network that is drawn without a GPU: its figures take about a
+minute.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,13 @@ def draw_final_figures(
     on_stage: Callable[[str], None],
     share: float | None,
 ) -> FinalFigures:
-    """Draw figures of a finished run into its folder; log them and their time to it, and renew its page.
+    """Draw figures of a finished run into its folder; log them and their time to it, and renew its
+    page.
 
-    Samples and loss come first, then the most telling kinds, until these have taken `share` of the training's time
-    (None: all kinds). With a share, a large network without a GPU has its loss alone, and a run with
-    `evaluation.samples: 0` no figures. `on_stage` receives count and time left. A figure that fails is a warning.
+    Samples and loss come first, then the most telling kinds, until these have taken `share` of the
+    training's time (None: all kinds). With a share, a large network without a GPU has its loss
+    alone, and a run with `evaluation.samples: 0` no figures. `on_stage` receives count and time
+    left. A figure that fails is a warning.
 
     Raises KeyboardInterrupt at a signal; what was drawn until then stays.
     """
@@ -91,9 +95,11 @@ def draw_final_figures(
 def scheduled(
     first: Sequence[str], others: Sequence[str], seconds: float, clock: Callable[[], float]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each kind that there is time for, with its stage: all of `first`, then `others` until `seconds` are over.
+    """Yield each kind that there is time for, with its stage: all of `first`, then `others` until
+    `seconds` are over.
 
-    A stage is `drawing figures 3 of 9, 0:40 left`; the time is told from the figures that are drawn.
+    A stage is `drawing figures 3 of 9, 0:40 left`; the time is told from the figures that are
+    drawn.
     """
     kinds = [*first, *others] if seconds > 0 else [*first]
     begun = others_begun = clock()
@@ -121,7 +127,9 @@ def _by_importance(kinds: Sequence[str]) -> list[str]:
 
 
 def _training_seconds(run: Run) -> float:
-    """Seconds of the run's steps, evaluations and saves; 0 for a run too short to have logged them."""
+    """Seconds of the run's steps, evaluations and saves; 0 for a run too short to have logged
+    them.
+    """
     summary = run.time()
     return summary.training if summary else 0.0
 
@@ -139,7 +147,10 @@ def _draw(run: Run, figures: FigureSet, kind: str, warn: Callable[[str], None]) 
         return figures.save_formats(kind, formats=("png", "svg"))
     except Exception as error:
         _raise_if_interrupted(error)
-        warn(f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} draws it.")
+        warn(
+            f"figure {kind} was not drawn ({error}); ditlab figures {run.id} --kind {kind} "
+            "draws it."
+        )
         return []
 
 

@@ -37,9 +37,10 @@ def import_data(
 ) -> list[WrittenStore]:
     """Run an importer into `out` (None: DITLAB_HOME/stores), and return the stores that it wrote.
 
-    `address`: Ray cluster whose cores share the work; None: RAY_ADDRESS, else this machine. `replace` lets a name mean
-    the new store although runs were trained on another of that name, which stays. Raises UserError for an unknown
-    importer, as the importer does, and as `named_stores.publish`.
+    `address`: Ray cluster whose cores share the work; None: RAY_ADDRESS, else this machine.
+    `replace` lets a name mean the new store although runs were trained on another of that name,
+    which stays. Raises UserError for an unknown importer, as the importer does, and as
+    `named_stores.publish`.
     """
     importer = find_importer(kind)
     address = cluster_address(address) if importer.by_blocks else None
@@ -48,28 +49,47 @@ def import_data(
         if importer.is_fixed:
             return run_import(kind, dataclasses.replace(request, out=request.out.parent))
         written = run_import(kind, request)
-        place = source if not source or is_uri(source) else str(Path(source).expanduser().absolute())
+        place = (
+            source if not source or is_uri(source) else str(Path(source).expanduser().absolute())
+        )
         return published(written, request, replace, warn, place)
 
 
-def import_beginning(kind: str, options: Spec, folder: Path, progress: Progress) -> list[WrittenStore]:
-    """Import about the first 1,000 records of a source into a folder, by an importer that `has_dry_run`.
+def import_beginning(
+    kind: str, options: Spec, folder: Path, progress: Progress
+) -> list[WrittenStore]:
+    """Import about the first 1,000 records of a source into a folder, by an importer that
+    `has_dry_run`.
 
     Raises UserError as the importer does for this beginning.
     """
-    return run_import(kind, ImportRequest(folder, folder, options, progress, BeginningExecutor(FIRST), FIRST))
+    return run_import(
+        kind, ImportRequest(folder, folder, options, progress, BeginningExecutor(FIRST), FIRST)
+    )
 
 
 def published(
-    written: Sequence[WrittenStore], request: ImportRequest[Spec], replace: bool, warn: Callable[[str], None],
+    written: Sequence[WrittenStore],
+    request: ImportRequest[Spec],
+    replace: bool,
+    warn: Callable[[str], None],
     source: str = "",
-) -> list[WrittenStore]:  # fmt: skip
-    """Move stores from the staging folder to their own. Raises UserError as `named_stores.publish` does."""
+) -> list[WrittenStore]:
+    """Move stores from the staging folder to their own. Raises UserError as `named_stores.publish`
+    does.
+    """
     from ditlab.data.named_stores import publish
 
     home = Home.from_environment()
     found = [
-        publish(each.store, request.out.parent, lambda folder: users_of_store(home, folder), replace, warn, source)
+        publish(
+            each.store,
+            request.out.parent,
+            lambda folder: users_of_store(home, folder),
+            replace,
+            warn,
+            source,
+        )
         for each in written
     ]
     with suppress(OSError):  # another import writes there
@@ -78,8 +98,13 @@ def published(
 
 
 def users_of_store(home: Home, folder: Path) -> list[str]:
-    """Return the runs of a home whose specs name a store's folder, for people: `3f2a1b9c (pets-dit)`."""
-    names = [re.escape(str(folder)), *([re.escape(folder.name)] if folder.parent == home.stores else [])]
+    """Return the runs of a home whose specs name a store's folder, for people: `3f2a1b9c
+    (pets-dit)`.
+    """
+    names = [
+        re.escape(str(folder)),
+        *([re.escape(folder.name)] if folder.parent == home.stores else []),
+    ]
     named = re.compile(rf"(?<![\w@/.-])(?:{'|'.join(names)})(?![\w@/-])")
     users = []
     for record in scan_runs(home).records:
@@ -113,7 +138,9 @@ class ListedStore:
 
     def to_dict(self) -> dict[str, Any]:
         """The store in JSON's types, for `--json`."""
-        return {"store": self.folder} | {key: value for key, value in asdict(self).items() if key != "path"}
+        return {"store": self.folder} | {
+            key: value for key, value in asdict(self).items() if key != "path"
+        }
 
 
 def list_stores() -> list[ListedStore]:
@@ -133,28 +160,42 @@ def list_stores() -> list[ListedStore]:
         try:
             store = open_store(folder, verify=False)
             rows = len(store)
-            numbers = [column.num_classes or 0 for column in store.columns.values() if not column.shape]
+            numbers = [
+                column.num_classes or 0 for column in store.columns.values() if not column.shape
+            ]
             classes = max(numbers, default=0)
             store.close()
         except UserError as error:
             problem = str(error)
-        name, size = names.get(folder, "" if "@" in folder.name else folder.name), folder_size(folder)
-        found.append(ListedStore(folder, name, rows, classes, size, users_of_store(home, folder), problem))
+        name, size = (
+            names.get(folder, "" if "@" in folder.name else folder.name),
+            folder_size(folder),
+        )
+        found.append(
+            ListedStore(folder, name, rows, classes, size, users_of_store(home, folder), problem)
+        )
     return found
 
 
 @contextmanager
 def import_request(
-    out: Path | None, address: str | None, source: str | None, options: Spec, progress: Progress,
+    out: Path | None,
+    address: str | None,
+    source: str | None,
+    options: Spec,
+    progress: Progress,
     warn: Callable[[str], None],
-) -> Iterator[ImportRequest]:  # fmt: skip
-    """Connect to a cluster, if there is an address, for the length of the block. Raises UserError as it does."""
+) -> Iterator[ImportRequest]:
+    """Connect to a cluster, if there is an address, for the length of the block. Raises UserError
+    as it does.
+    """
     home = Home.from_environment().ensure()
     folder = (out or home.stores) / STAGING
     if address is None:
         yield ImportRequest(folder, home.caches, options, progress, None)
         return
-    from ditlab.cluster.imports import ray_executor  # a second of imports, that others need not wait for
+    # a second of imports, that others need not wait for
+    from ditlab.cluster.imports import ray_executor
 
     folder = folder.absolute()  # as processes of other nodes find it
     with ray_executor(address, folder, source, warn) as executor:

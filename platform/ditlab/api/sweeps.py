@@ -54,21 +54,23 @@ def tune(
     say: Callable[[str], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> "SweepResult":
-    """Run the trials of a sweep, rank them, write a report, and return the result. Prints nothing by itself.
+    """Run the trials of a sweep, rank them, write a report, and return the result. Prints nothing
+    by itself.
 
-    In the main thread the first Ctrl-C ends the sweep after a checkpoint of each running trial, and the result's status
-    is `interrupted`; a second one raises KeyboardInterrupt.
+    In the main thread the first Ctrl-C ends the sweep after a checkpoint of each running trial, and
+    the result's status is `interrupted`; a second one raises KeyboardInterrupt.
 
     Args:
         sweep: a validated sweep, or the path of its YAML; may be None for a sweep that is resumed.
-        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
-        address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
-        resume: id or name of a sweep to resume, whose ended trials are not run again; `auto`: the newest unfinished
+        overrides: `field.path=value` changes of the YAML, as `--set` takes them. address: Ray
+        cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine. resume: id or
+        name of a sweep to resume, whose ended trials are not run again; `auto`: the newest
+        unfinished
             sweep with this content, if there is one.
-        grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not saved by then is lost.
-        on_progress: receives the trials' state twice a second.
-        say: receives lines that describe the sweep at its start.
-        warn: receives warnings; None: the logger `ditlab`.
+        grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not
+        saved by then is lost. on_progress: receives the trials' state twice a second. say: receives
+        lines that describe the sweep at its start. warn: receives warnings; None: the logger
+        `ditlab`.
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
@@ -104,10 +106,12 @@ def plan_sweep(
     resume: str | None = None,
     say: Callable[[str], None] | None = None,
 ) -> SweepPlan:
-    """Check a sweep as `tune` does and forecast its duration; starts nothing and contacts no cluster. Raises
-    UserError."""
+    """Check a sweep as `tune` does and forecast its duration; starts nothing and contacts no
+    cluster. Raises UserError."""
     source, given = _loaded(sweep, overrides, resume)
-    prepared, stored = _prepare(source, given, resume, cluster_address(address), say or ignore, is_dry=True)
+    prepared, stored = _prepare(
+        source, given, resume, cluster_address(address), say or ignore, is_dry=True
+    )
     damage = stored.folder.damage(prepared.home) if stored else []
     return SweepPlan(prepared, _forecast(prepared, stored), [*prepared.notes, *damage])
 
@@ -119,21 +123,38 @@ def _forecast(prepared: "PreparedSweep", stored: "StoredSweep | None") -> "Forec
     return forecast(prepared, read_past_trials(prepared, stored.folder) if stored else [])
 
 
-def _loaded(sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None) -> tuple[str, Sweep | None]:
-    """Name of the sweep in messages, and the sweep; None for one that is resumed without its file. Raises UserError."""
+def _loaded(
+    sweep: Sweep | str | Path | None, overrides: Sequence[str], resume: str | None
+) -> tuple[str, Sweep | None]:
+    """Name of the sweep in messages, and the sweep; None for one that is resumed without its file.
+    Raises UserError.
+    """
     if sweep is None and not resume:
-        raise UserError("neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go on with.")
+        raise UserError(
+            "neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go "
+            "on with."
+        )
     if overrides and (sweep is None or isinstance(sweep, Sweep)):
-        raise UserError(f"--set {overrides[0]} changes a file, and none is given; name the sweep's YAML as well.")
+        raise UserError(
+            f"--set {overrides[0]} changes a file, and none is given; name the sweep's YAML as "
+            "well."
+        )
     if sweep is None and resume == "auto":
-        raise UserError("--resume auto finds a sweep by its file, and none is given; name the sweep's YAML.")
+        raise UserError(
+            "--resume auto finds a sweep by its file, and none is given; name the sweep's YAML."
+        )
     if isinstance(sweep, str | Path):
         return spec_name(Path(sweep)), load_sweep(Path(sweep), overrides)
     return sweep.name if sweep else str(resume), sweep
 
 
 def _prepare(
-    source: str, given: Sweep | None, resume: str | None, address: str | None, say: Callable[[str], None], is_dry: bool
+    source: str,
+    given: Sweep | None,
+    resume: str | None,
+    address: str | None,
+    say: Callable[[str], None],
+    is_dry: bool,
 ) -> "tuple[PreparedSweep, StoredSweep | None]":
     """Find the sweep that is resumed, if any, and check all that can be checked."""
     # Imported once the sweep's file is known to be right: torch takes seconds.
@@ -151,13 +172,19 @@ def _prepare(
         stored = find_stored_sweep(home, resume, given)
         if stored.note:
             say(stored.note)
-        for text in change_texts(differing(flatten(stored.stored.to_dict()), flatten(stored.sweep.to_dict()))):
+        for text in change_texts(
+            differing(flatten(stored.stored.to_dict()), flatten(stored.sweep.to_dict()))
+        ):
             say(f"resumed with {text}")
     sweep, before = (stored.sweep, stored.stored) if stored else (given, None)
     assert sweep
     threads = None
     if stored:
         trials = stored.folder.planned_trials()
-        threads = next(filter(None, (recorded_threads(home.run(trial.run_id)) for trial in trials)), None)
-    prepared = prepare_sweep(sweep, source, nodes, remote=address is not None, stored=before, threads=threads)
+        threads = next(
+            filter(None, (recorded_threads(home.run(trial.run_id)) for trial in trials)), None
+        )
+    prepared = prepare_sweep(
+        sweep, source, nodes, remote=address is not None, stored=before, threads=threads
+    )
     return prepared, stored

@@ -1,4 +1,6 @@
-"""Training of an experiment, as a function: what `ditlab train` calls, for notebooks and scripts."""
+"""Training of an experiment, as a function: what `ditlab train` calls, for notebooks and
+scripts.
+"""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -86,10 +88,12 @@ class GroupResult:
     def to_dict(self) -> dict[str, Any]:
         """The fields of `ditlab train --seeds --json`."""
         return {
-            "run_id": self.run_id, "status": self.status, "seeds": self.seeds,
+            "run_id": self.run_id,
+            "status": self.status,
+            "seeds": self.seeds,
             "runs": [result.to_dict() for result in self.results],
             "metrics": {name: interval.to_dict() for name, interval in self.intervals.items()},
-        }  # fmt: skip
+        }
 
 
 @dataclass(frozen=True)
@@ -123,29 +127,30 @@ def train(
 ) -> TrainingResult:
     """Train an experiment and return its result. Prints nothing by itself, but a bar in a notebook.
 
-    Works in any thread. In the main thread the first Ctrl-C ends the run after a final checkpoint, and the result's
-    status is `interrupted`; a second one raises KeyboardInterrupt.
+    Works in any thread. In the main thread the first Ctrl-C ends the run after a final checkpoint,
+    and the result's status is `interrupted`; a second one raises KeyboardInterrupt.
 
     Args:
-        experiment: a validated experiment, or the path of its YAML.
-        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
-        local: True to train in this process, without Ray.
-        address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
-        resume: id or name of a run to go on with; `auto`: the newest unfinished run of this spec, if there is one.
-        start_from: `RUN@STEP`, a checkpoint of another run that this one goes on from (a fork); `RUN`: its newest one.
-        weights_only: True to take over its weights alone, averaged ones where it keeps an average, from step 0.
-        grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not saved by then is lost.
-        on_progress: receives step, metrics and speed, a few times a second; None: a notebook shows a bar, else nothing.
-        on_stage: receives what is waited for before the first step, as `starting workers`.
-        say: receives lines that describe the run at its start.
-        warn: receives warnings; None: the logger `ditlab`.
-        place: the run's place in a group of seeds, as `train_seeds` gives it; None: a run of its own.
-        checks: checks to make before the run begins, by name, whose findings are kept with it; `prove=True`: prove the
+        experiment: a validated experiment, or the path of its YAML. overrides: `field.path=value`
+        changes of the YAML, as `--set` takes them. local: True to train in this process, without
+        Ray. address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this
+        machine. resume: id or name of a run to go on with; `auto`: the newest unfinished run of
+        this spec, if there is one. start_from: `RUN@STEP`, a checkpoint of another run that this
+        one goes on from (a fork); `RUN`: its newest one. weights_only: True to take over its
+        weights alone, averaged ones where it keeps an average, from step 0. grace: seconds from the
+        first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not saved by then is lost.
+        on_progress: receives step, metrics and speed, a few times a second; None: a notebook shows
+        a bar, else nothing. on_stage: receives what is waited for before the first step, as
+        `starting workers`. say: receives lines that describe the run at its start. warn: receives
+        warnings; None: the logger `ditlab`. place: the run's place in a group of seeds, as
+        `train_seeds` gives it; None: a run of its own. checks: checks to make before the run
+        begins, by name, whose findings are kept with it; `prove=True`: prove the
             engine on this machine (`ditlab.prove`, of the add-on check).
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
-        RunFailed: the run started and failed; `StartRefused`, with nothing started, where a check found something off.
+        RunFailed: the run started and failed; `StartRefused`, with nothing started, where a check
+        found something off.
     """
     experiment = _validated(experiment, overrides, start_from, weights_only, resume)
     address = _cluster(local, address)
@@ -162,7 +167,10 @@ def train(
             on_stage(f"connecting to {address}")
             stack.enter_context(cluster_connection(experiment, address, say))
         on_stage("preparing data")
-        checked, recorded = check_launch(experiment, resume, local=local, remote=address is not None), None
+        checked, recorded = (
+            check_launch(experiment, resume, local=local, remote=address is not None),
+            None,
+        )
         checked = _with_threads(checked, local)
         makers = run_observer_makers(checked.experiment, checked.resumed, warn)
         if check_start:
@@ -178,7 +186,8 @@ def train(
             from ditlab.runs.local import train_in_process as run_training
         else:
             from ditlab.cluster.launch import train_on_ray as run_training
-        timeout = LOCK_LEASE if not local and is_connected() else 0.0  # the nodes of a cluster may be lost
+        # the nodes of a cluster may be lost
+        timeout = LOCK_LEASE if not local and is_connected() else 0.0
         with (
             lock_run(launch.folder, timeout, warn),
             RunObservers([maker(launch) for maker in makers], warn) as observers,
@@ -190,12 +199,21 @@ def train(
             lifecycle.end(outcome)
             reason = ""
             with suppress(UserError):  # a record that cannot be read costs the reason alone
-                reason = read_record(launch.folder).message if outcome.status == "interrupted" else ""
+                reason = (
+                    read_record(launch.folder).message if outcome.status == "interrupted" else ""
+                )
             observers.end = RunEnd(outcome.status, reason)
     return TrainingResult(
-        launch.run_id, outcome.status, outcome.step, launch.plan.total_steps, outcome.metrics, outcome.checkpoint,
-        redact(launch.tracking_uri), launch.folder.path, reason,
-    )  # fmt: skip
+        launch.run_id,
+        outcome.status,
+        outcome.step,
+        launch.plan.total_steps,
+        outcome.metrics,
+        outcome.checkpoint,
+        redact(launch.tracking_uri),
+        launch.folder.path,
+        reason,
+    )
 
 
 def _start_check(
@@ -216,17 +234,23 @@ def _start_check(
     if not chosen:
         return None
     if len(chosen) > 1:
-        raise UserError(f"{' and '.join(chosen)} are each a check before a run begins, which keeps one; ask for one.")
-    check: Callable[[StartSituation], RecordedProof] = load_part("option", f"--{chosen[0]}", known[chosen[0]].target)(
-        experiment, address
-    )
+        raise UserError(
+            f"{' and '.join(chosen)} are each a check before a run begins, which keeps one; "
+            "ask for one."
+        )
+    check: Callable[[StartSituation], RecordedProof] = load_part(
+        "option", f"--{chosen[0]}", known[chosen[0]].target
+    )(experiment, address)
     return check
 
 
 def _callbacks(
-    lifecycle: RunLifecycle, observers: RunObservers, on_progress: Callable[[TrainingProgress], None],
-    warn: Callable[[str], None], on_stage: Callable[[str], None],
-) -> RunCallbacks:  # fmt: skip
+    lifecycle: RunLifecycle,
+    observers: RunObservers,
+    on_progress: Callable[[TrainingProgress], None],
+    warn: Callable[[str], None],
+    on_stage: Callable[[str], None],
+) -> RunCallbacks:
     """Callbacks of a run, of which its observers are told as well."""
 
     def progressed(progress: TrainingProgress) -> None:
@@ -256,16 +280,17 @@ def train_seeds(
     warn: Callable[[str], None] | None = None,
     **settings: Any,
 ) -> GroupResult:
-    """Train an experiment under several seeds, one after the other: its own, the next number, and so on.
+    """Train an experiment under several seeds, one after the other: its own, the next number, and
+    so on.
 
-    The runs are a group: a run of its own stands for it, with mean and interval of each metric over seeds. A run that
-    fails is warned of, and the others go on. The first Ctrl-C ends the run that trains after a final checkpoint, and
-    the group with it.
+    The runs are a group: a run of its own stands for it, with mean and interval of each metric over
+    seeds. A run that fails is warned of, and the others go on. The first Ctrl-C ends the run that
+    trains after a final checkpoint, and the group with it.
 
     Args:
-        experiment, overrides, start_from, weights_only: as `train` takes them.
-        seeds: number of seeds, 2 or more.
-        resume: id or name of a group to go on with, `auto`: the newest unfinished one of this spec. Runs of it that
+        experiment, overrides, start_from, weights_only: as `train` takes them. seeds: number of
+        seeds, 2 or more. resume: id or name of a group to go on with, `auto`: the newest unfinished
+        one of this spec. Runs of it that
             have finished are left as they are; it may have more seeds than before.
         say, warn: as `train` takes them.
         settings: further arguments of `train`; its checks are made once, before the first run.
@@ -276,13 +301,20 @@ def train_seeds(
     """
     if seeds < 2:
         raise UserError(f"seeds={seeds} makes no group; give 2 or more, or train one run.")
-    from ditlab.runs.seed_group import GroupRun, open_group  # imports SciPy, which other runs need not
+    # imports SciPy, which other runs need not
+    from ditlab.runs.seed_group import GroupRun, open_group
 
     experiment = _validated(experiment, overrides, start_from, weights_only, None)
     group = open_group(experiment, seeds, resume)
     say, warn = say or ignore, warn or _log.warning
-    for line in filter(None, [group.note, f"group {group.folder.run_id}: {seeds} seeds, {group.seeds[0]} to "
-                              f"{group.seeds[-1]}, one after the other"]):  # fmt: skip
+    for line in filter(
+        None,
+        [
+            group.note,
+            f"group {group.folder.run_id}: {seeds} seeds, {group.seeds[0]} to "
+            f"{group.seeds[-1]}, one after the other",
+        ],
+    ):
         say(line)
     checks = {name: settings.pop(name) for name in start_checks() if name in settings}
     results: list[TrainingResult] = []
@@ -297,9 +329,14 @@ def train_seeds(
             say(f"seed {seed}, {number + 1} of {seeds}")
             try:
                 result = train(
-                    group.member(number), resume=known.run_id if known else None, say=say, warn=warn,
-                    place=group.place(number), **settings, **({} if results else checks),
-                )  # fmt: skip
+                    group.member(number),
+                    resume=known.run_id if known else None,
+                    say=say,
+                    warn=warn,
+                    place=group.place(number),
+                    **settings,
+                    **({} if results else checks),
+                )
             except StartRefused:
                 raise
             except RunFailed as error:
@@ -316,8 +353,13 @@ def train_seeds(
     if status == "failed":
         first = next(iter(failures.values()))
         listed = ", ".join(map(str, failures))
-        raise RunFailed(f"group {group.folder.run_id}: seed {listed} failed; the first: {first}", kind=first.kind)
-    return GroupResult(group.folder.run_id, status, group.seeds, results, tracked.intervals(), group.folder.path)
+        raise RunFailed(
+            f"group {group.folder.run_id}: seed {listed} failed; the first: {first}",
+            kind=first.kind,
+        )
+    return GroupResult(
+        group.folder.run_id, status, group.seeds, results, tracked.intervals(), group.folder.path
+    )
 
 
 def plan_training(
@@ -330,14 +372,18 @@ def plan_training(
     start_from: str | None = None,
     weights_only: bool = False,
 ) -> TrainingPlan:
-    """Check an experiment as `train` does, and start nothing. Contacts no cluster. Raises UserError."""
+    """Check an experiment as `train` does, and start nothing. Contacts no cluster. Raises
+    UserError.
+    """
     experiment = _validated(experiment, overrides, start_from, weights_only, resume)
     address = _cluster(local, address)
     launch = check_launch(experiment, resume, local=local, remote=address is not None)
     if not address:
         launch = _with_threads(launch, local)
     total = launch.model.counts.total
-    return TrainingPlan(experiment.content_hash(), launch.plan.total_steps, total, launch_notes(launch))
+    return TrainingPlan(
+        experiment.content_hash(), launch.plan.total_steps, total, launch_notes(launch)
+    )
 
 
 def _with_threads(launch: Launch, local: bool) -> Launch:
@@ -356,7 +402,9 @@ def _validated(
     weights_only: bool,
     resume: str | None,
 ) -> Experiment:
-    """The experiment itself, or the one in a YAML file, with the start that a caller asks for. Raises UserError."""
+    """The experiment itself, or the one in a YAML file, with the start that a caller asks for.
+    Raises UserError.
+    """
     if text is None and not weights_only:
         return validated(experiment, overrides)
     from ditlab.runs.forks import requested_start
@@ -369,7 +417,9 @@ def _validated(
 
 
 def _cluster(local: bool, address: str | None) -> str | None:
-    """Address of the cluster to train on; None for this machine. Raises UserError for `local` with an address."""
+    """Address of the cluster to train on; None for this machine. Raises UserError for `local` with
+    an address.
+    """
     if local and address:
         raise UserError(f"--local and --address {address} exclude each other; leave one out.")
     return None if local else cluster_address(address)

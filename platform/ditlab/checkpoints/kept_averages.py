@@ -1,4 +1,5 @@
-"""Averages of other lengths, rebuilt from the kept ones of a checkpoint and of the snapshots before it.
+"""Averages of other lengths, rebuilt from the kept ones of a checkpoint and of the snapshots before
+it.
 
 Snapshots are a store of their own among the run's checkpoints, which is not pruned.
 """
@@ -31,8 +32,8 @@ from ditlab.errors import UserError
 from ditlab.progress import Progress, ignore_progress
 
 LARGEST_ERROR = 0.5
-"""Distance of profiles, relative, from which on an average is refused: with four even snapshots it is 0.39 at length
-0.25, and the average off by 2 per cent."""
+"""Distance of profiles, relative, from which on an average is refused: with four even snapshots it
+is 0.39 at length 0.25, and the average off by 2 per cent."""
 
 
 def average_snapshots(checkpoints: CheckpointStore) -> CheckpointStore:
@@ -58,19 +59,27 @@ class RebuiltAverage:
     def num_snapshots(self) -> int:
         """Number of snapshots that take part, beside the checkpoint."""
         shares = zip(self.sources, self.combination.coefficients, strict=True)
-        return len({reader.location for (reader, _), share in shares if share} - {self.checkpoint.location})
+        return len(
+            {reader.location for (reader, _), share in shares if share} - {self.checkpoint.location}
+        )
 
     def weights(self, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
-        """Return whole float32 tensors by name; one tensor in float64 is in memory beside the result."""
+        """Return whole float32 tensors by name; one tensor in float64 is in memory beside the
+        result.
+        """
         return self.checkpoint.whole(self._read, prefix, merged)
 
     def _read(self, name: str, numel: int) -> Tensor:
-        """Return the sum of the kept averages of a tensor, float64; the checkpoint's values of one in no average."""
+        """Return the sum of the kept averages of a tensor, float64; the checkpoint's values of one
+        in no average.
+        """
         own = self.checkpoint.field_of(name, "")
         if own:
             return self.checkpoint.read(own, name, 0, numel)
         total = torch.zeros(numel, dtype=torch.float64)
-        for (reader, kept), share in zip(self.sources, self.combination.coefficients.tolist(), strict=True):
+        for (reader, kept), share in zip(
+            self.sources, self.combination.coefficients.tolist(), strict=True
+        ):
             if share:
                 total.add_(reader.read(field_of(kept.length), name, 0, numel), alpha=share)
         return total
@@ -91,20 +100,25 @@ class KeptAverages:
     def rebuild(self, profile: AverageProfile) -> RebuiltAverage:
         """Return the average of a profile that ends at the checkpoint.
 
-        Raises UserError for a length below the shortest that was kept, and where there are too few snapshots.
+        Raises UserError for a length below the shortest that was kept, and where there are too few
+        snapshots.
         """
         shortest = min(kept.length for _, kept in self.sources)
         if isinstance(profile, PowerProfile) and profile.length < shortest:
             raise UserError(
-                f"--ema {profile.label} is shorter than the shortest average that the run keeps, {shortest:g}; name "
-                f"lengths from {shortest:g} to 0.25, or set training.averages.lengths in the next run."
+                f"--ema {profile.label} is shorter than the shortest average that the run "
+                f"keeps, {shortest:g}; name lengths from {shortest:g} to 0.25, or set "
+                "training.averages.lengths in the next run."
             )
-        combination = combine([kept for _, kept in self.sources], profile, _updates(self.checkpoint))
+        combination = combine(
+            [kept for _, kept in self.sources], profile, _updates(self.checkpoint)
+        )
         if combination.profile_error > LARGEST_ERROR:
             raise UserError(
-                f"--ema {profile.label} cannot be rebuilt from {self.num_snapshots} snapshots and the checkpoint of "
-                f"step {self.checkpoint.manifest.step}: its profile would be off by {combination.profile_error:.0%}; "
-                "name a length nearer to the kept ones, or raise training.averages.snapshots in the next run."
+                f"--ema {profile.label} cannot be rebuilt from {self.num_snapshots} snapshots "
+                f"and the checkpoint of step {self.checkpoint.manifest.step}: its profile "
+                f"would be off by {combination.profile_error:.0%}; name a length nearer to the "
+                "kept ones, or raise training.averages.snapshots in the next run."
             )
         return RebuiltAverage(profile, combination, self.sources, self.checkpoint)
 
@@ -118,13 +132,15 @@ def open_averages(
 ) -> Iterator[KeptAverages]:
     """Open the kept averages of a checkpoint and of the snapshots before it, each hashed first.
 
-    A damaged snapshot is left out, with a warning. Raises UserError where the checkpoint keeps no averages.
+    A damaged snapshot is left out, with a warning. Raises UserError where the checkpoint keeps no
+    averages.
     """
     start = checkpoint.manifest.scalars.get(START)
     if start is None or not _lengths(checkpoint) or _updates(checkpoint) < 1:
         raise UserError(
-            f"the checkpoint of step {checkpoint.manifest.step} keeps no averages from which others could be rebuilt; "
-            "leave --ema out, or set training.averages={} in the next run."
+            f"the checkpoint of step {checkpoint.manifest.step} keeps no averages from which "
+            "others could be rebuilt; leave --ema out, or set training.averages={} in the next "
+            "run."
         )
     snapshots = average_snapshots(store)
     steps = [step for step in snapshots.steps() if step < checkpoint.manifest.step]
@@ -136,7 +152,10 @@ def open_averages(
                 reader = opened.enter_context(snapshots.open(step))
             except DamagedCheckpoint as error:
                 reason = str(error).removesuffix("use an earlier checkpoint.").rstrip("; ")
-                warn(f"the snapshot of step {step} is skipped, and averages are rebuilt from the others: {reason}.")
+                warn(
+                    f"the snapshot of step {step} is skipped, and averages are rebuilt from "
+                    f"the others: {reason}."
+                )
                 continue
             if (  # its averages go on in the checkpoint
                 reader.manifest.scalars.get(START) == start
@@ -144,7 +163,11 @@ def open_averages(
                 and reader.manifest.shapes.items() <= checkpoint.manifest.shapes.items()
             ):
                 readers.append(reader)
-        kept = [(reader, KeptAverage(length, _updates(reader))) for reader in readers for length in _lengths(reader)]
+        kept = [
+            (reader, KeptAverage(length, _updates(reader)))
+            for reader in readers
+            for length in _lengths(reader)
+        ]
         yield KeptAverages(checkpoint, kept)
 
 

@@ -14,22 +14,32 @@ from blake3 import blake3
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, DamagedCheckpoint, ShardDigest, folder_of
+from ditlab.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointManifest,
+    DamagedCheckpoint,
+    ShardDigest,
+    folder_of,
+)
 from ditlab.errors import Unreachable, first_line
 from ditlab.storage.local import LocalFiles
 from ditlab.storage.remote import RemoteFiles
 from ditlab_models.layers.lora import merge
 
 LABEL_TABLE = "label.vectors.weight"
-"""End of the names of tables of class vectors (`ditlab_models.layers.embeddings.LabelEmbedding`)."""
+"""End of the names of tables of class vectors
+(`ditlab_models.layers.embeddings.LabelEmbedding`).
+"""
 MOMENTS = ("exp_avg", "moment")
 """Beginnings of the names of an optimiser's fields."""
 
 
 class CheckpointReader:
-    """Reader of one committed checkpoint. Raises DamagedCheckpoint where files differ from what was written.
+    """Reader of one committed checkpoint. Raises DamagedCheckpoint where files differ from what was
+    written.
 
-    A remote shard is copied into a temporary folder (TMPDIR) when it is first needed, and deleted by `close`.
+    A remote shard is copied into a temporary folder (TMPDIR) when it is first needed, and deleted
+    by `close`.
     """
 
     def __init__(self, files: LocalFiles | RemoteFiles, folder: str, verify: bool) -> None:
@@ -55,7 +65,8 @@ class CheckpointReader:
         self.manifest = manifest = CheckpointManifest.from_bytes(raw, place)
         if folder_of(manifest.step) != folder:
             raise DamagedCheckpoint(
-                f"{place} is that of step {manifest.step}; name the folder {folder_of(manifest.step)}."
+                f"{place} is that of step {manifest.step}; name the folder "
+                f"{folder_of(manifest.step)}."
             )
         try:
             if verify:
@@ -91,12 +102,14 @@ class CheckpointReader:
             raise
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
             raise Unreachable(
-                f"{self.location}/{name} cannot be fetched ({first_line(error)}); check the network, the credentials "
-                "and the room in TMPDIR."
+                f"{self.location}/{name} cannot be fetched ({first_line(error)}); check the "
+                "network, the credentials and the room in TMPDIR."
             ) from error
 
     def _verified(self, name: str) -> Path:
-        """The path on this machine of a shard, after hashing it. Raises DamagedCheckpoint for another hash or size."""
+        """The path on this machine of a shard, after hashing it. Raises DamagedCheckpoint for
+        another hash or size.
+        """
         expected = self.manifest.shards[name]
         try:
             if isinstance(self._files, LocalFiles):
@@ -128,8 +141,8 @@ class CheckpointReader:
             ) from None
         if expected != ShardDigest(size, f"blake3:{digest}"):
             raise DamagedCheckpoint(
-                f"{self.location}/{name} was altered (its hash differs; {size} bytes, {expected.size} were written);"
-                " use an earlier checkpoint."
+                f"{self.location}/{name} was altered (its hash differs; {size} bytes, "
+                f"{expected.size} were written); use an earlier checkpoint."
             )
         self._local[name] = path
         return path
@@ -157,8 +170,8 @@ class CheckpointReader:
     def grow(self, classes: int, before: int) -> list[str]:
         """Read tables of `before` classes as those of `classes`; returns their names.
 
-        A new class begins as the null class, the last row, whose moments are zero: to the network it is at first what
-        no class is.
+        A new class begins as the null class, the last row, whose moments are zero: to the network
+        it is at first what no class is.
         """
         for name, shape in self.manifest.shapes.items():
             if name.endswith(LABEL_TABLE) and shape[0] == before + 1:
@@ -166,7 +179,8 @@ class CheckpointReader:
         return [*self._grown]
 
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Values `start` to `stop` of a flattened tensor, joined from its pieces, of a table that grows all rows.
+        """Values `start` to `stop` of a flattened tensor, joined from its pieces, of a table that
+        grows all rows.
 
         They are float32, and as the network computes with them where they are frozen.
         """
@@ -189,7 +203,8 @@ class CheckpointReader:
                 position = end
         if position != stop:
             raise DamagedCheckpoint(
-                f"{self.location}: {kind} of {name} is not whole ({position} of {stop} values found)."
+                f"{self.location}: {kind} of {name} is not whole ({position} of {stop} values "
+                "found)."
             )
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -202,17 +217,28 @@ class CheckpointReader:
                     path = self._local.get(shard) or self._verified(shard)
                 self._open[shard] = safe_open(path, framework="pt")
             values: Tensor = self._open[shard].get_slice(key)[start:stop]
-        except (SafetensorError, OSError, ValueError, TypeError, RuntimeError, IndexError, OverflowError) as error:
+        except (
+            SafetensorError,
+            OSError,
+            ValueError,
+            TypeError,
+            RuntimeError,
+            IndexError,
+            OverflowError,
+        ) as error:
             raise DamagedCheckpoint(
-                f"{self.location}/{shard} cannot be read ({key}: {first_line(error)}); use an earlier checkpoint."
+                f"{self.location}/{shard} cannot be read ({key}: {first_line(error)}); use an "
+                "earlier checkpoint."
             ) from None
         if values.shape != (stop - start,):
-            raise DamagedCheckpoint(f"{self.location}/{shard}: {key} has other values than the manifest says.")
+            raise DamagedCheckpoint(
+                f"{self.location}/{shard}: {key} has other values than the manifest says."
+            )
         return values
 
     def field_of(self, name: str, kind: str) -> str:
-        """Return the field that holds a tensor among the weights of a kind (`master`, `ema`): its own of buffers and of
-        frozen parameters, which are in no average."""
+        """Return the field that holds a tensor among the weights of a kind (`master`, `ema`): its
+        own of buffers and of frozen parameters, which are in no average."""
         if name in self.manifest.buffers:
             return "buffer"
         return "frozen" if ("frozen", name) in self._index else kind
@@ -221,21 +247,33 @@ class CheckpointReader:
         """Return the names of the parameters that were not trained."""
         return {name for kind, name in self._index if kind == "frozen"}
 
-    def weights(self, averaged: bool = True, prefix: str = "network.", merged: bool = True) -> dict[str, Tensor]:
-        """Whole float32 tensors of the network by name, averaged ones if `averaged` and the checkpoint has them; those
-        of the base with its adapters in them, if `merged`."""
+    def weights(
+        self, averaged: bool = True, prefix: str = "network.", merged: bool = True
+    ) -> dict[str, Tensor]:
+        """Whole float32 tensors of the network by name, averaged ones if `averaged` and the
+        checkpoint has them; those of the base with its adapters in them, if `merged`."""
         kind = "ema" if averaged and self.has("ema") else "master"
-        return self.whole(lambda name, numel: self.read(self.field_of(name, kind), name, 0, numel), prefix, merged)
+        return self.whole(
+            lambda name, numel: self.read(self.field_of(name, kind), name, 0, numel), prefix, merged
+        )
 
-    def whole(self, read: Callable[[str, int], Tensor], prefix: str, merged: bool) -> dict[str, Tensor]:
-        """Return the tensors of a prefix as float32 by name; `read` returns the values of one by its name and size."""
+    def whole(
+        self, read: Callable[[str, int], Tensor], prefix: str, merged: bool
+    ) -> dict[str, Tensor]:
+        """Return the tensors of a prefix as float32 by name; `read` returns the values of one by
+        its name and size.
+        """
         tensors = {}
         for name, shape in self.manifest.shapes.items():
             if name.startswith(prefix):
-                tensors[name.removeprefix(prefix)] = read(name, math.prod(shape)).float().reshape(shape)
+                tensors[name.removeprefix(prefix)] = (
+                    read(name, math.prod(shape)).float().reshape(shape)
+                )
         return self.merge(tensors) if merged else tensors
 
     def merge(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of the base with the run's adapters in them; the same, of a run without any."""
+        """Return the weights of the base with the run's adapters in them; the same, of a run
+        without any.
+        """
         lora = self.manifest.spec.get("training", {}).get("lora")
         return merge(weights, lora["alpha"] / lora["rank"]) if lora else weights

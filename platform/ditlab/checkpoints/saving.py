@@ -1,7 +1,8 @@
-"""Saving of checkpoints beside the step loop, one at a time: workers write shards, agree, and the first one commits.
+"""Saving of checkpoints beside the step loop, one at a time: workers write shards, agree, and the
+first one commits.
 
-A worker's state is staged on the host as it was at a step, while the next steps change it. Only the failure of another
-worker raises.
+A worker's state is staged on the host as it was at a step, while the next steps change it. Only the
+failure of another worker raises.
 """
 
 import secrets
@@ -19,7 +20,14 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, ShardDigest, ShardPiece, folder_of, shard_name
+from ditlab.checkpoints.manifest import (
+    MANIFEST,
+    CheckpointManifest,
+    ShardDigest,
+    ShardPiece,
+    folder_of,
+    shard_name,
+)
 from ditlab.checkpoints.shard import CHUNK, TensorKey, encode_header, is_finite, raw_bytes
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import first_line
@@ -27,7 +35,9 @@ from ditlab.errors import first_line
 KeyedTensors = Sequence[tuple[TensorKey, Tensor]]
 
 VISIBILITY_TIMEOUT = 15.0
-"""Seconds until another worker's file counts as missing: NFS may remember for a while that a file was not there."""
+"""Seconds until another worker's file counts as missing: NFS may remember for a while that a file
+was not there.
+"""
 SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
 _REMEDY: dict[SaveFailureKind, str] = {
     "not_finite": "training diverged; lower optimizer.lr or training.clip.max_norm",
@@ -38,9 +48,11 @@ _REMEDY: dict[SaveFailureKind, str] = {
 
 
 class StagedState:
-    """A worker's tensors as they were at a step: in host memory as large as its part of the state, kept for the next.
+    """A worker's tensors as they were at a step: in host memory as large as its part of the state,
+    kept for the next.
 
-    Without `copies`, the tensors themselves, for a step loop that waits: one GPU tensor at a time is in host memory.
+    Without `copies`, the tensors themselves, for a step loop that waits: one GPU tensor at a time
+    is in host memory.
     """
 
     def __init__(self, copies: bool) -> None:
@@ -55,7 +67,8 @@ class StagedState:
         needed = sum(tensor.nbytes for _, tensor in tensors) if self._copies else 0
         if needed > self._buffer.numel():
             self.tensors = ()
-            self._buffer = torch.empty(0, dtype=torch.uint8)  # the old one goes before the new comes
+            # the old one goes before the new comes
+            self._buffer = torch.empty(0, dtype=torch.uint8)
             pinned = any(tensor.is_cuda for _, tensor in tensors)
             self._buffer = torch.empty(needed, dtype=torch.uint8, pin_memory=pinned).zero_()
 
@@ -81,7 +94,9 @@ class StagedState:
 
 @dataclass(eq=False)
 class SaveFailed(Exception):
-    """A checkpoint was saved on no worker; its message gives the reason and the remedy. Earlier ones are untouched."""
+    """A checkpoint was saved on no worker; its message gives the reason and the remedy. Earlier
+    ones are untouched.
+    """
 
     kind: SaveFailureKind
     step: int
@@ -98,7 +113,9 @@ class SaveFailed(Exception):
 
 @dataclass(frozen=True)
 class ShardReceipt:
-    """One worker's report on its shard: name, digest and pieces, or the reason why there is none."""
+    """One worker's report on its shard: name, digest and pieces, or the reason why there is
+    none.
+    """
 
     name: str
     digest: ShardDigest | None = None
@@ -134,16 +151,18 @@ class SaveOutcome:
 
 @dataclass
 class BackgroundSaver:
-    """Saver of one worker's part of each checkpoint; all workers save the same steps in the same order.
+    """Saver of one worker's part of each checkpoint; all workers save the same steps in the same
+    order.
 
-    Mode `background`: `save` copies this worker's part of the state into host memory, as large as that part and kept
-    from save to save, and a thread writes it. Mode `blocking`: `save` returns when the checkpoint is complete, and
-    needs no such memory.
+    Mode `background`: `save` copies this worker's part of the state into host memory, as large as
+    that part and kept from save to save, and a thread writes it. Mode `blocking`: `save` returns
+    when the checkpoint is complete, and needs no such memory.
 
-    `gather` returns all workers' objects in the order of their ranks. It is called in the saver's thread, at the same
-    time as the step loop's own communication, so it needs a channel of its own. `before_commit` is called on the first
-    worker, in the same thread, when all shards are on disk and the manifest is not. `keep` is the number of checkpoints
-    to keep, beside the first one of each stretch of `keep_every` steps and those of the steps that are `needed`.
+    `gather` returns all workers' objects in the order of their ranks. It is called in the saver's
+    thread, at the same time as the step loop's own communication, so it needs a channel of its own.
+    `before_commit` is called on the first worker, in the same thread, when all shards are on disk
+    and the manifest is not. `keep` is the number of checkpoints to keep, beside the first one of
+    each stretch of `keep_every` steps and those of the steps that are `needed`.
     """
 
     store: CheckpointStore
@@ -166,14 +185,19 @@ class BackgroundSaver:
         """Failure of the copy that the save under way needs, such as for lack of memory."""
 
     def reserve(self, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
-        """Allocate the host memory for the copies, which the first `save` would otherwise wait for."""
+        """Allocate the host memory for the copies, which the first `save` would otherwise wait
+        for.
+        """
         self._state.reserve(tensors)
 
-    def save(self, manifest: CheckpointManifest, tensors: Iterable[tuple[TensorKey, Tensor]]) -> None:
-        """Save the state as it is now: this worker's tensors by (field, name, start), and the manifest.
+    def save(
+        self, manifest: CheckpointManifest, tensors: Iterable[tuple[TensorKey, Tensor]]
+    ) -> None:
+        """Save the state as it is now: this worker's tensors by (field, name, start), and the
+        manifest.
 
-        The first worker's manifest counts; its pieces and shards are filled in here. Waits for the save before to end.
-        `poll` and `wait` return a failure, which is never raised here.
+        The first worker's manifest counts; its pieces and shards are filled in here. Waits for the
+        save before to end. `poll` and `wait` return a failure, which is never raised here.
         """
         self._join()
         self._copy_failure = None
@@ -184,24 +208,32 @@ class BackgroundSaver:
             self._copy_failure = ("write", f"{reason}; checkpoint.write=blocking needs none")
         manifest = deepcopy(manifest)  # the step loop goes on changing its metrics
         # A daemon: a worker that waits for a dead one must not keep the process from ending.
-        thread = threading.Thread(target=self._run, args=(manifest,), name="checkpoint-saver", daemon=True)
+        thread = threading.Thread(
+            target=self._run, args=(manifest,), name="checkpoint-saver", daemon=True
+        )
         thread.start()
-        self._thread = thread  # once it can be joined: `settle` may be called in another thread meanwhile
+        # once it can be joined: `settle` may be called in another thread meanwhile
+        self._thread = thread
         if self.mode == "blocking":
             self._join()
-            self._state.take(())  # or a state that is built again would find the old one still in memory
+            # or a state that is built again would find the old one still in memory
+            self._state.take(())
 
     def poll(self) -> list[SaveOutcome]:
         """Saves that have ended since the last call, oldest first."""
         return [self._finished.popleft() for _ in range(len(self._finished))]
 
     def wait(self) -> SaveOutcome | None:
-        """Wait for the save under way, if any; returns the latest outcome, which `poll` returns as well."""
+        """Wait for the save under way, if any; returns the latest outcome, which `poll` returns as
+        well.
+        """
         self._join()
         return self._last
 
     def settle(self) -> None:
-        """Wait, in a thread beside the caller of `save`, for the save under way when this is called."""
+        """Wait, in a thread beside the caller of `save`, for the save under way when this is
+        called.
+        """
         if thread := self._thread:
             thread.join()
 
@@ -220,7 +252,9 @@ class BackgroundSaver:
     def _run(self, manifest: CheckpointManifest) -> None:
         result = CommitResult(self._lost_worker) if self._lost_worker else self._save(manifest)
         location = self.store.location_of(manifest.step)
-        self._last = SaveOutcome(manifest.step, location, manifest.metrics, result.error, result.note)
+        self._last = SaveOutcome(
+            manifest.step, location, manifest.metrics, result.error, result.note
+        )
         self._finished.append(self._last)
 
     def _save(self, manifest: CheckpointManifest) -> CommitResult:
@@ -228,20 +262,37 @@ class BackgroundSaver:
         step = manifest.step
         folder = folder_of(manifest.step)
         shard = shard_name(self.rank, self.world_size, secrets.token_hex(4))
-        own = ShardReceipt(shard, failure=self._copy_failure) if self._copy_failure else self._write(step, shard)
+        own = (
+            ShardReceipt(shard, failure=self._copy_failure)
+            if self._copy_failure
+            else self._write(step, shard)
+        )
         try:
             receipts: list[ShardReceipt] = self.gather(own)
-            failures = [(rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure]
+            failures = [
+                (rank, *receipt.failure) for rank, receipt in enumerate(receipts) if receipt.failure
+            ]
             if failures:
-                reasons = [f"{reason} on worker {rank}" for rank, kind, reason in failures if kind == "not_finite"]
+                reasons = [
+                    f"{reason} on worker {rank}"
+                    for rank, kind, reason in failures
+                    if kind == "not_finite"
+                ]
                 kind: SaveFailureKind = "not_finite" if reasons else "write"
                 others = "; ".join(f"worker {rank}: {reason}" for rank, _, reason in failures[:3])
-                result = CommitResult(SaveFailed(kind, step, reasons[0] if reasons else others), keep_shards=False)
+                result = CommitResult(
+                    SaveFailed(kind, step, reasons[0] if reasons else others), keep_shards=False
+                )
             else:
-                result = self.gather(self._commit(manifest, receipts) if self.rank == 0 else None)[0]
+                result = self.gather(self._commit(manifest, receipts) if self.rank == 0 else None)[
+                    0
+                ]
         except Exception as error:
-            # The others may have committed or not, so nothing is removed: pruning takes what counts for nothing.
-            reason = f"another worker fell silent while a checkpoint was written ({first_line(error)})"
+            # The others may have committed or not, so nothing is removed: pruning takes what counts
+            # for nothing.
+            reason = (
+                f"another worker fell silent while a checkpoint was written ({first_line(error)})"
+            )
             self._lost_worker = SaveFailed("lost_worker", step, reason)
             return CommitResult(self._lost_worker)
         if not result.keep_shards:
@@ -251,8 +302,11 @@ class BackgroundSaver:
         return result
 
     def _write(self, step: int, shard: str) -> ShardReceipt:
-        """Check the state for NaN and infinities, and write it as this worker's shard, on disk when this returns."""
-        # BLAKE3 takes a quarter of SHA-256's time, though the processor computes that one by itself: 7 and 2 GB/s.
+        """Check the state for NaN and infinities, and write it as this worker's shard, on disk when
+        this returns.
+        """
+        # BLAKE3 takes a quarter of SHA-256's time, though the processor computes that one by
+        # itself: 7 and 2 GB/s.
         tensors = self._state.tensors
         size = 0
         digest = blake3()
@@ -260,7 +314,8 @@ class BackgroundSaver:
         def chunks() -> Iterator[memoryview]:
             nonlocal size
             for region in chain(
-                [memoryview(encode_header(tensors))], (raw_bytes(tensor.cpu()) for _, tensor in tensors)
+                [memoryview(encode_header(tensors))],
+                (raw_bytes(tensor.cpu()) for _, tensor in tensors),
             ):
                 for start in range(0, len(region), CHUNK):
                     chunk = region[start : start + CHUNK]
@@ -272,15 +327,22 @@ class BackgroundSaver:
             for (field, name, _), tensor in tensors:
                 # A buffer may be a mask of infinities; the rest of the state is of finite numbers.
                 if field != "buffer" and not is_finite(tensor):
-                    return ShardReceipt(shard, failure=("not_finite", f"{field} of {name} holds NaN or an infinity"))
+                    return ShardReceipt(
+                        shard, failure=("not_finite", f"{field} of {name} holds NaN or an infinity")
+                    )
             self.store.files.write(folder_of(step), shard, chunks())
         except Exception as error:  # of any class: the other workers wait for this receipt
             return ShardReceipt(shard, failure=("write", _reason(error)))
-        pieces = tuple((shard, field, name, start, start + each.numel()) for (field, name, start), each in tensors)
+        pieces = tuple(
+            (shard, field, name, start, start + each.numel())
+            for (field, name, start), each in tensors
+        )
         return ShardReceipt(shard, ShardDigest(size, f"blake3:{digest.hexdigest()}"), pieces)
 
     def _commit(self, manifest: CheckpointManifest, receipts: list[ShardReceipt]) -> CommitResult:
-        """Commit on the first worker, after all have written: the checkpoint exists once its manifest does."""
+        """Commit on the first worker, after all have written: the checkpoint exists once its
+        manifest does.
+        """
         content = b""
         files = self.store.files
         folder = folder_of(manifest.step)
@@ -289,10 +351,12 @@ class BackgroundSaver:
                 self.before_commit()
             if unseen := self._unseen(folder, receipts):
                 reason = (
-                    f"checkpoint.storage={self.store.location} is not shared by all nodes: {unseen} and worker "
-                    f"{self.rank} does not see it"
+                    f"checkpoint.storage={self.store.location} is not shared by all nodes: "
+                    f"{unseen} and worker {self.rank} does not see it"
                 )
-                return CommitResult(SaveFailed("not_shared", manifest.step, reason), keep_shards=False)
+                return CommitResult(
+                    SaveFailed("not_shared", manifest.step, reason), keep_shards=False
+                )
             shards = {receipt.name: receipt.digest for receipt in receipts if receipt.digest}
             pieces = [piece for receipt in receipts for piece in receipt.pieces]
             content = replace(manifest, pieces=pieces, shards=shards).to_bytes()
@@ -308,12 +372,17 @@ class BackgroundSaver:
             self._delete_old(manifest.step, shards)
         except Exception as error:
             return CommitResult(
-                note=f"older checkpoints in {self.store.location} could not be deleted ({_reason(error)})."
+                note=(
+                    f"older checkpoints in {self.store.location} could not be deleted "
+                    f"({_reason(error)})."
+                )
             )
         return CommitResult()
 
     def _unseen(self, folder: str, receipts: Sequence[ShardReceipt]) -> str:
-        """Wait for what the workers wrote; return what this one does not see in time, empty where it sees all."""
+        """Wait for what the workers wrote; return what this one does not see in time, empty where
+        it sees all.
+        """
         deadline = time.monotonic() + VISIBILITY_TIMEOUT
         while True:
             sizes = self.store.files.sizes(folder)
@@ -333,7 +402,11 @@ class BackgroundSaver:
         files = self.store.files
         folder = folder_of(step)
         for name in files.sizes(folder):
-            if name not in shards and name != MANIFEST and name.startswith(("shard-", MANIFEST, f".{MANIFEST}")):
+            if (
+                name not in shards
+                and name != MANIFEST
+                and name.startswith(("shard-", MANIFEST, f".{MANIFEST}"))
+            ):
                 files.delete(folder, name)
         self.store.prune(self.keep, step, self.keep_every, self.needed())
 

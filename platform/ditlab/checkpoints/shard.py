@@ -1,7 +1,8 @@
 """One worker's part of the state as a safetensors file, written and hashed in one pass.
 
-The format: eight bytes of header length, a JSON header, the tensors' bytes one after the other (safetensors reads and
-checks it). The library's own writer takes a path and no stream, and its file would have to be read again for its hash.
+The format: eight bytes of header length, a JSON header, the tensors' bytes one after the other
+(safetensors reads and checks it). The library's own writer takes a path and no stream, and its file
+would have to be read again for its hash.
 """
 
 import json
@@ -14,15 +15,25 @@ import torch
 from torch import Tensor
 
 CHUNK = 8 << 20
-"""Bytes written at a time: one part of an upload, and few enough to stay in a processor's cache for the hash."""
+"""Bytes written at a time: one part of an upload, and few enough to stay in a processor's cache for
+the hash.
+"""
 
 TensorKey = tuple[str, str, int]
 """(field, name, start)."""
 
 DTYPE_NAMES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def encode_header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
@@ -35,7 +46,9 @@ def encode_header(tensors: Sequence[tuple[TensorKey, Tensor]]) -> bytes:
 
 
 def header_entries(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
-    """Return the entry of each named tensor in the header; their bytes follow one another in this order."""
+    """Return the entry of each named tensor in the header; their bytes follow one another in this
+    order.
+    """
     entries = {}
     offset = 0
     for name, tensor in tensors:
@@ -50,7 +63,9 @@ def header_entries(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Any]:
 
 
 def with_length(header: bytes) -> bytes:
-    """Return the bytes of the file before the tensors' bytes: the length of a header, and the header."""
+    """Return the bytes of the file before the tensors' bytes: the length of a header, and the
+    header.
+    """
     header += b" " * (-len(header) % 8)  # the tensors' bytes start at a multiple of eight
     return len(header).to_bytes(8, "little") + header
 
@@ -66,8 +81,8 @@ def is_finite(tensor: Tensor) -> bool:
         return True
     if tensor.is_cuda or tensor.dtype == torch.bfloat16:
         return all(map(math.isfinite, (float(end) for end in torch.aminmax(tensor))))
-    # numpy uses one thread; torch would take the threads of the step loop. Both ends are NaN where one value
-    # is, and no mask of the tensor's size is made.
+    # numpy uses one thread; torch would take the threads of the step loop. Both ends are NaN where
+    # one value is, and no mask of the tensor's size is made.
     values = tensor.detach().reshape(-1).numpy()
     with np.errstate(invalid="ignore"):
         return bool(np.isfinite(values.min()) and np.isfinite(values.max()))

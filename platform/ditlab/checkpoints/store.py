@@ -33,7 +33,9 @@ class CheckpointStore:
 
     @classmethod
     def at(cls, location: str | Path) -> "CheckpointStore":
-        """Open a store by path or URI. Raises UserError for a URI that neither pyarrow nor fsspec understands."""
+        """Open a store by path or URI. Raises UserError for a URI that neither pyarrow nor fsspec
+        understands.
+        """
         try:
             refuse_storage(_OPTION, str(location))
         except ValueError as error:
@@ -59,27 +61,34 @@ class CheckpointStore:
         return self.files.location_of(folder_of(step))
 
     def steps(self) -> list[int]:
-        """Steps of committed checkpoints, oldest first; only opening one checks that it is whole."""
+        """Steps of committed checkpoints, oldest first; only opening one checks that it is
+        whole.
+        """
         return committed(self._listing())
 
     def last_step(self) -> int:
-        """Step of the newest checkpoint with an undamaged manifest, shards unread; -1 where there is none."""
+        """Step of the newest checkpoint with an undamaged manifest, shards unread; -1 where there
+        is none.
+        """
         for step in reversed(self.steps()):
             with suppress(DamagedCheckpoint), self.open(step, verify=False) as reader:
                 return reader.manifest.step
         return -1
 
     def open(self, step: int, verify: bool = True) -> CheckpointReader:
-        """Open one checkpoint. With `verify`, each shard is hashed first; without, a remote one still is, when fetched.
+        """Open one checkpoint. With `verify`, each shard is hashed first; without, a remote one
+        still is, when fetched.
 
         Raises UserError where it is not there, not whole, or the store cannot be reached.
         """
         return CheckpointReader(self.files, folder_of(step), verify)
 
     def newest(self, warn: Callable[[str], None] | None = None) -> CheckpointReader | None:
-        """Open the newest whole checkpoint; a damaged one is passed over and reported through `warn`.
+        """Open the newest whole checkpoint; a damaged one is passed over and reported through
+        `warn`.
 
-        None where there is none. Raises UserError where the store cannot be read: that is no reason to start over.
+        None where there is none. Raises UserError where the store cannot be read: that is no reason
+        to start over.
         """
         steps = self.steps()
         for step in reversed(steps):
@@ -87,19 +96,29 @@ class CheckpointStore:
                 return self.open(step)
             except DamagedCheckpoint as error:
                 if warn:
-                    fallback = "Falling back to the one before." if step != steps[0] else "There is none before it."
+                    fallback = (
+                        "Falling back to the one before."
+                        if step != steps[0]
+                        else "There is none before it."
+                    )
                     warn(f"{error} {fallback}")
         return None
 
     def prune(
-        self, keep: int, newest_step: int, keep_every: int | None = None, needed: Collection[int] = ()
+        self,
+        keep: int,
+        newest_step: int,
+        keep_every: int | None = None,
+        needed: Collection[int] = (),
     ) -> list[int]:
-        """Delete all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones before those.
+        """Delete all but the `keep` committed checkpoints up to `newest_step`, and unfinished ones
+        before those.
 
-        Checkpoints that forks hold stay, beside the `keep` others, and so do those of the `needed` steps, and the first
-        one of each stretch of `keep_every` steps but the first stretch.
-        Checkpoints later than `newest_step`, which has just been written, were passed over as damaged by a resume:
-        they do not count, or they would displace whole ones. Returns the steps whose folders are gone.
+        Checkpoints that forks hold stay, beside the `keep` others, and so do those of the `needed`
+        steps, and the first one of each stretch of `keep_every` steps but the first stretch.
+        Checkpoints later than `newest_step`, which has just been written, were passed over as
+        damaged by a resume: they do not count, or they would displace whole ones. Returns the steps
+        whose folders are gone.
         """
         listing = self._listing()
         steps = committed(listing)
@@ -126,15 +145,19 @@ class CheckpointStore:
 
         Raises UserError where the store does not answer.
         """
-        with self.files.translating_errors("cannot be written", "delete what is later there by hand"):
+        with self.files.translating_errors(
+            "cannot be written", "delete what is later there by hand"
+        ):
             for folder in sorted(self.files.listing()):
                 if is_step(folder) and step_of(folder) > step:
-                    # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
+                    # The manifest goes first: a deletion cut short leaves no checkpoint that looks
+                    # whole.
                     self.files.delete(folder, MANIFEST)
                     self.files.delete_folder(folder)
 
     def hold(self, step: int, run_id: str) -> None:
-        """Keep a checkpoint from being pruned for the sake of a fork or an evaluation, until `release`; repeatable.
+        """Keep a checkpoint from being pruned for the sake of a fork or an evaluation, until
+        `release`; repeatable.
 
         Raises UserError where the checkpoint is not there, or the store cannot be written.
         """
@@ -142,23 +165,29 @@ class CheckpointStore:
             return
         with self.open(step, verify=False) as reader:
             digest = reader.manifest.state_digest()
-        with self.files.translating_errors("cannot be written", "allow forks to mark what they need"):
+        with self.files.translating_errors(
+            "cannot be written", "allow forks to mark what they need"
+        ):
             self.files.replace(folder_of(step), f"{HOLD}{run_id}", digest.encode())
         try:
-            self.open(step, verify=False).close()  # pruned between the two, it would be a folder with a mark alone
+            # pruned between the two, it would be a folder with a mark alone
+            self.open(step, verify=False).close()
         except DamagedCheckpoint:
             self.release(step, run_id)
             raise
 
     def release(self, step: int, run_id: str) -> None:
         """Take back what `hold` did; nothing where the checkpoint or the mark is gone."""
-        with self.files.translating_errors("cannot be written", "delete the mark of the fork there by hand"):
+        with self.files.translating_errors(
+            "cannot be written", "delete the mark of the fork there by hand"
+        ):
             self.files.delete(folder_of(step), f"{HOLD}{run_id}")
             self.files.delete_folder_if_empty(folder_of(step))
 
     @contextmanager
     def held(self, step: int, holder: str) -> Iterator[CheckpointReader]:
-        """Open a checkpoint, which is not pruned during the block; marks that a killed `holder` left are taken back.
+        """Open a checkpoint, which is not pruned during the block; marks that a killed `holder`
+        left are taken back.
 
         Raises DamagedCheckpoint where it is gone or not whole.
         """
@@ -190,11 +219,15 @@ class CheckpointStore:
             return self.files.listing()
 
     def _reading(self) -> AbstractContextManager[None]:
-        return self.files.translating_errors("cannot be read", "check that it can be reached and may be read from here")
+        return self.files.translating_errors(
+            "cannot be read", "check that it can be reached and may be read from here"
+        )
 
 
 def open_checkpoint(location: str | Path) -> CheckpointReader:
-    """Open the checkpoint at a path or URI that ends with `step-...`. Raises UserError where there is none."""
+    """Open the checkpoint at a path or URI that ends with `step-...`. Raises UserError where there
+    is none.
+    """
     text = str(location)
     if is_uri(text):
         head, path, query = split_uri(text)

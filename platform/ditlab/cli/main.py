@@ -1,4 +1,6 @@
-"""The command `ditlab`. Commands are imported when they are called; `--help` imports nothing heavy."""
+"""The command `ditlab`. Commands are imported when they are called; `--help` imports nothing
+heavy.
+"""
 
 import atexit
 import errno
@@ -21,13 +23,25 @@ from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
 
 # Errors of a disk that cannot be used as it is; any other OSError is a mistake of ours.
-REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE)
+REFUSALS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.ESTALE,
+)
 
 
 def examples_of(words: str) -> list[str]:
     """Return the examples of a command by its words (`runs show`), and of the commands below it."""
     command = find_command(words.partition(" ")[0])
-    return [line for line in command.examples if re.search(rf"(^|\()ditlab {words}( |\)|$)", line)] if command else []
+    return (
+        [line for line in command.examples if re.search(rf"(^|\()ditlab {words}( |\)|$)", line)]
+        if command
+        else []
+    )
 
 
 def with_examples(command: click.Command, words: str) -> click.Command:
@@ -52,7 +66,9 @@ class LazyGroup(click.Group):
         found = find_command(cmd_name)
         if found is None:
             reason = absent_part("command", cmd_name)
-            raise click.UsageError(reason or f"no command {cmd_name!r}; {nearest(cmd_name, list(commands()))}", ctx)
+            raise click.UsageError(
+                reason or f"no command {cmd_name!r}; {nearest(cmd_name, list(commands()))}", ctx
+            )
         return with_examples(load_part("command", cmd_name, found.target), cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -62,16 +78,22 @@ class LazyGroup(click.Group):
 
 
 class OpenGroup(click.Group):
-    """A command with commands of its own below it, and those that other parts bring (`Parts.subcommands`)."""
+    """A command with commands of its own below it, and those that other parts bring
+    (`Parts.subcommands`).
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the commands' names."""
         words = f"{self.name} "
-        brought = [name.removeprefix(words) for name in named("subcommands") if name.startswith(words)]
+        brought = [
+            name.removeprefix(words) for name in named("subcommands") if name.startswith(words)
+        ]
         return sorted({*self.commands, *brought})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command, imported where another part brings it. Raises UsageError for one of an absent add-on."""
+        """Return a command, imported where another part brings it. Raises UsageError for one of an
+        absent add-on.
+        """
         words = f"{self.name} {cmd_name}"
         own = super().get_command(ctx, cmd_name)
         if own is None and (target := named("subcommands").get(words)):
@@ -81,7 +103,9 @@ class OpenGroup(click.Group):
         return own
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Find the command of a line. Those that other parts bring are among those that a misspelt name may mean."""
+        """Find the command of a line. Those that other parts bring are among those that a misspelt
+        name may mean.
+        """
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -96,20 +120,28 @@ class OpenGroup(click.Group):
 def cli() -> None:
     """A laboratory for diffusion models: one typed experiment spec, from a laptop to a GPU cluster.
 
-    Exit codes: 0 done; 1 a run failed, or a check found something off; 2 the input is wrong, or a budget refuses; 130
-    interrupted after a final checkpoint.
+    Exit codes: 0 done; 1 a run failed, or a check found something off; 2 the input is wrong, or a
+    budget refuses; 130 interrupted after a final checkpoint.
     """
 
 
 def main() -> None:
-    """Run the command line and exit with its code; errors that a person can correct are printed without a traceback."""
+    """Run the command line and exit with its code; errors that a person can correct are printed
+    without a traceback.
+    """
     hide_tracebacks()
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed (`<&-`): the first files that are opened would take its number
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"))
+        # closed (`<&-`): the first files that are opened would take its number
+        if getattr(sys, name) is None:
+            setattr(
+                sys,
+                name,
+                os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"),
+            )
     atexit.register(ignore_signals)
     warnings.showwarning = _show_warning
-    logger = logging.getLogger("ditlab")  # without a handler of the program's, what the package logs goes nowhere
+    # without a handler of the program's, what the package logs goes nowhere
+    logger = logging.getLogger("ditlab")
     logger.addHandler(handler := _Sentences(logging.WARNING))
     with command_signals():
         try:
@@ -133,11 +165,14 @@ def _run() -> None:
     except (UserError, RunFailed) as error:
         _fail(str(error), error.exit_code, error.kind)
     except click.ClickException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # new in click 8.2: its message is the whole help
+        # new in click 8.2: its message is the whole help
+        if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             sys.exit(error.exit_code)
         context = getattr(error, "ctx", None)
-        if isinstance(error, click.NoSuchOption) and (reason := absent_part("option", error.option_name)):
+        if isinstance(error, click.NoSuchOption) and (
+            reason := absent_part("option", error.option_name)
+        ):
             _fail(reason, error.exit_code, UserError.kind)
         see = f" (see `{context.command_path} --help`)" if context else ""
         _fail(f"{error.format_message()}{see}", error.exit_code, UserError.kind)
@@ -150,7 +185,12 @@ def _run() -> None:
         if error.errno not in REFUSALS:
             raise
         place = error.filename or stream or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
-        _fail(f"{place} cannot be used ({error.strerror}); make room there, or correct its permissions.", 1, "storage")
+        _fail(
+            f"{place} cannot be used ({error.strerror}); make room there, or correct its "
+            "permissions.",
+            1,
+            "storage",
+        )
     except Exception:
         if is_interrupted():  # pydantic's core, within an import, makes a SchemaError of it
             _fail("interrupted.", 130, "interrupted")
@@ -158,14 +198,17 @@ def _run() -> None:
 
 
 def _failed_stream(error: OSError) -> str:
-    """The standard stream that an error is about, which goes nowhere from now on; empty for an error of another file.
+    """The standard stream that an error is about, which goes nowhere from now on; empty for an
+    error of another file.
 
-    An unbuffered stream that has failed does not fail at a flush: what wrote last, click or rich, tells its file.
+    An unbuffered stream that has failed does not fail at a flush: what wrote last, click or rich,
+    tells its file.
     """
     frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
     file = frame.f_locals.get("file") or getattr(frame.f_locals.get("self"), "file", None)
     for name, stream in (("standard output", sys.stdout), ("standard error", sys.stderr)):
-        with suppress(OSError, ValueError):  # ValueError: a stream of another program's, without a number
+        # ValueError: a stream of another program's, without a number
+        with suppress(OSError, ValueError):
             if error.filename is None and file is not None and file.fileno() == stream.fileno():
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
                 return name
@@ -177,15 +220,26 @@ class _Sentences(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a warning without secrets and control characters."""
-        click.echo(escape_for_terminal(f"warning: {hide(record.getMessage()).rstrip('.')}."), err=True)
+        click.echo(
+            escape_for_terminal(f"warning: {hide(record.getMessage()).rstrip('.')}."), err=True
+        )
 
 
 def _show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: Any = None,
 ) -> None:
     """Print a warning: one on a part of another package as a sentence, any other as Python does."""
     is_plugin = category.__name__ == "PluginWarning"  # not imported: `--help` needs none of it
-    text = f"warning: {message}\n" if is_plugin else warnings.formatwarning(message, category, filename, lineno, line)
+    text = (
+        f"warning: {message}\n"
+        if is_plugin
+        else warnings.formatwarning(message, category, filename, lineno, line)
+    )
     click.echo(escape_for_terminal(text), file=file, nl=False, err=True)
 
 
@@ -201,4 +255,6 @@ def _print_error(kind: str, message: str, code: int) -> None:
     """Print the object of an error under `--json` (`output_types.ErrorOutput`)."""
     if "--json" in sys.argv:
         with suppress(OSError):
-            click.echo(json.dumps({"status": "error", "kind": kind, "message": message, "exit_code": code}))
+            click.echo(
+                json.dumps({"status": "error", "kind": kind, "message": message, "exit_code": code})
+            )

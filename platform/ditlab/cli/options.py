@@ -32,40 +32,76 @@ class NewPath(click.Path):
         """Return the path as given. Raises UserError for one that is lost with a job."""
         found = super().convert(value, param, ctx)
         option = param.opts[0] if param else "path"
-        refuse_ray_copy(Path(os.fsdecode(found)).absolute(), f"{option} {value}", "give an absolute path outside it")
+        refuse_ray_copy(
+            Path(os.fsdecode(found)).absolute(),
+            f"{option} {value}",
+            "give an absolute path outside it",
+        )
         return found
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line of standard output.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object as the last line of standard output."
+)
 anyway = click.option(
-    "--anyway", is_flag=True, help="Go on where the data are other than the run's; nothing is added to the run."
+    "--anyway",
+    is_flag=True,
+    help="Go on where the data are other than the run's; nothing is added to the run.",
 )
 overrides = click.option(
-    "--set", "overrides", multiple=True, metavar="P=V", help="Override a field by its dotted path: optimizer.lr=1e-4."
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="P=V",
+    help="Override a field by its dotted path: optimizer.lr=1e-4.",
 )
 quick = click.option(
     "--quick",
     is_flag=True,
-    help="Shorten it to about a minute: few steps, small batches, few evaluated samples. Prints what it changes; "
-    "fields of --set stay.",
+    help=(
+        "Shorten it to about a minute: few steps, small batches, few evaluated samples. Prints "
+        "what it changes; fields of --set stay."
+    ),
 )
 grace = click.option(
-    "--grace", type=click.FloatRange(min=1.0), default=25.0, show_default=True, metavar="S", envvar="DITLAB_GRACE",
-    help="Seconds from a signal (Ctrl-C, SIGTERM, a batch system's) to the end: what is not saved by then is lost.",
-)  # fmt: skip
+    "--grace",
+    type=click.FloatRange(min=1.0),
+    default=25.0,
+    show_default=True,
+    metavar="S",
+    envvar="DITLAB_GRACE",
+    help=(
+        "Seconds from a signal (Ctrl-C, SIGTERM, a batch system's) to the end: what is not "
+        "saved by then is lost."
+    ),
+)
 seeds = click.option(
-    "--seeds", type=click.IntRange(min=2), metavar="N",
-    help="Train N runs, one after the other, under the spec's seed, the next one, and so on: a group, which `ditlab "
-    "compare` and `ditlab runs` show as one. With --resume GROUP its unfinished runs go on.",
-)  # fmt: skip
+    "--seeds",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help=(
+        "Train N runs, one after the other, under the spec's seed, the next one, and so on: a "
+        "group, which `ditlab compare` and `ditlab runs` show as one. With --resume GROUP its "
+        "unfinished runs go on."
+    ),
+)
 figures = click.option(
-    "--figures/--no-figures", default=None, envvar="DITLAB_FIGURES",
-    help="Draw all of the family's figures at the end, or none. Default: samples and loss, then others for up to a "
-    "tenth of the training's time; with --quick samples and loss alone; of a large network without a GPU the loss.",
-)  # fmt: skip
+    "--figures/--no-figures",
+    default=None,
+    envvar="DITLAB_FIGURES",
+    help=(
+        "Draw all of the family's figures at the end, or none. Default: samples and loss, then "
+        "others for up to a tenth of the training's time; with --quick samples and loss alone; "
+        "of a large network without a GPU the loss."
+    ),
+)
 spec = click.argument("spec", type=click.Path(path_type=Path))
 run = click.argument("run")
-ema = click.option("--ema", metavar="LENGTH", help="An average of this relative length, as in `ditlab evaluate --ema`.")
+ema = click.option(
+    "--ema",
+    metavar="LENGTH",
+    help="An average of this relative length, as in `ditlab evaluate --ema`.",
+)
 train_address = click.option(
     "--address", help="Ray cluster to train on (default: RAY_ADDRESS, else this machine alone)."
 )
@@ -87,7 +123,9 @@ def export_format(command: Callable[..., Any]) -> Callable[..., Any]:
     own = "ditlab, or safetensors: weights and spec."
     text = " ".join([own, *(each.help for each in others.values())])
     choice = FormatChoice([*parts.OWN_FORMATS, *others])
-    return click.option("--format", "form", type=choice, default="ditlab", show_default=True, help=text)(command)
+    return click.option(
+        "--format", "form", type=choice, default="ditlab", show_default=True, help=text
+    )(command)
 
 
 def start_checks(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,10 +148,13 @@ def added(name: str) -> Decorator:
 
 def start(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options `--from` and `--weights-only`."""
-    text = "Go on from another run's checkpoint, with its optimiser and step: a fork. Without STEP, its newest one."
+    text = (
+        "Go on from another run's checkpoint, with its optimiser and step: a fork. Without "
+        "STEP, its newest one."
+    )
     alone = (
-        "Take over only the weights, and begin at step 0: averaged weights where that run keeps an average; --set "
-        "start.state=trained takes the trained ones."
+        "Take over only the weights, and begin at step 0: averaged weights where that run "
+        "keeps an average; --set start.state=trained takes the trained ones."
     )
     decorated = click.option("--weights-only", is_flag=True, help=alone)(command)
     meta = "RUN[@STEP]"
@@ -124,12 +165,16 @@ def batch(default: int | None) -> Decorator:
     """Return the option `--batch` with its default; None: the run's own."""
     text = "Samples at once; lower it where memory is short."
     shown = True if default else "the run's"
-    return click.option("--batch", default=default, show_default=shown, type=click.IntRange(min=1), help=text)
+    return click.option(
+        "--batch", default=default, show_default=shown, type=click.IntRange(min=1), help=text
+    )
 
 
 @contextmanager
 def opened_run(name: str, anyway: bool = False) -> Iterator[tuple[Run, ProgressBars]]:
-    """Open a run of DITLAB_HOME, and show what is done with it inside as progress. Raises UserError."""
+    """Open a run of DITLAB_HOME, and show what is done with it inside as progress. Raises
+    UserError.
+    """
     from ditlab.cli.progress import ProgressBars
 
     with ProgressBars("loading PyTorch") as progress:
@@ -149,8 +194,12 @@ def find_noted(name: str) -> FoundRun:
     return found
 
 
-def start_overrides(start_from: str | None, weights_only: bool, resume: str | None, prefix: str = "") -> list[str]:
-    """Return what `--from` and `--weights-only` set in a spec, as `--set` takes it. Raises UserError."""
+def start_overrides(
+    start_from: str | None, weights_only: bool, resume: str | None, prefix: str = ""
+) -> list[str]:
+    """Return what `--from` and `--weights-only` set in a spec, as `--set` takes it. Raises
+    UserError.
+    """
     if start_from is None and not weights_only:
         return []
     from ditlab.runs.forks import requested_start

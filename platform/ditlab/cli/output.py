@@ -1,4 +1,6 @@
-"""Output of commands: lines, YAML, tables, the JSON object of `--json`, and the hint on the last line."""
+"""Output of commands: lines, YAML, tables, the JSON object of `--json`, and the hint on the last
+line.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ MOST_COLUMNS = 80
 
 
 def emit(result: Mapping[str, Any], as_json: bool, files: Iterable[Path] = ()) -> None:
-    """Print a line for each of a command's files, and the JSON line for `--json`, null for NaN and infinity.
+    """Print a line for each of a command's files, and the JSON line for `--json`, null for NaN and
+    infinity.
 
     Its keys are those of the command's type in `results.py` of its folder.
     """
@@ -54,12 +57,16 @@ def say(message: str) -> None:
 
 
 def print_line(text: object, as_json: bool = False) -> None:
-    """Print a line of a command's result as `say` does: on standard output, or on standard error for `--json`."""
+    """Print a line of a command's result as `say` does: on standard output, or on standard error
+    for `--json`.
+    """
     click.echo(escape_for_terminal(str(text)), err=as_json)
 
 
 def print_yaml(mapping: Mapping[str, Any], as_json: bool = False) -> None:
-    """Print a mapping as YAML: as it is in a file or pipe, with visible control characters on a terminal."""
+    """Print a mapping as YAML: as it is in a file or pipe, with visible control characters on a
+    terminal.
+    """
     from ditlab.spec.yaml_text import dump_yaml
 
     text = dump_yaml(mapping)
@@ -68,14 +75,18 @@ def print_yaml(mapping: Mapping[str, Any], as_json: bool = False) -> None:
 
 
 def console(as_json: bool) -> TerminalConsole:
-    """Console of a command's tables, which reads no markup: standard output, or standard error for `--json`."""
+    """Console of a command's tables, which reads no markup: standard output, or standard error for
+    `--json`.
+    """
     from ditlab.cli.progress import TerminalConsole
 
     return TerminalConsole(stderr=as_json)
 
 
 def say_delivery(what: str, run_id: str, num_unsent: int) -> None:
-    """Say what has become of records that a command added to a run: sent to MLflow, or queued for it."""
+    """Say what has become of records that a command added to a run: sent to MLflow, or queued for
+    it.
+    """
     if not num_unsent:
         say(f"{what} sent to MLflow, run {run_id}")
         return
@@ -87,7 +98,9 @@ def say_delivery(what: str, run_id: str, num_unsent: int) -> None:
 
 
 def hint(as_json: bool, command: str, *arguments: object) -> None:
-    """Print the next useful command of DiTLab on standard error; none under `--json`, and none that is not here."""
+    """Print the next useful command of DiTLab on standard error; none under `--json`, and none that
+    is not here.
+    """
     if not absent_part("command", command):
         hint_text(as_json, command_line(command, *arguments))
 
@@ -99,7 +112,8 @@ def hint_text(as_json: bool, text: str) -> None:
 
 
 def command_line(command: str, *arguments: object) -> str:
-    """A command of DiTLab (`data inspect`) as a shell takes it: by `ditlab`, its path, or Python with the module.
+    """A command of DiTLab (`data inspect`) as a shell takes it: by `ditlab`, its path, or Python
+    with the module.
 
     In a Ray job it names the job's home: whoever reads it may be in another folder.
     """
@@ -109,7 +123,11 @@ def command_line(command: str, *arguments: object) -> str:
     elif shutil.which("ditlab"):
         program = "ditlab"
     else:
-        program = short_path(beside) if beside.is_file() else f"{short_path(Path(sys.executable))} -m ditlab"
+        program = (
+            short_path(beside)
+            if beside.is_file()
+            else f"{short_path(Path(sys.executable))} -m ditlab"
+        )
     return " ".join([program, command, *(shlex.quote(str(argument)) for argument in arguments)])
 
 
@@ -119,7 +137,9 @@ def short_path(path: Path) -> str:
 
 
 def relative(path: Path) -> Path:
-    """Path relative to the working directory where it lies below it; absolute in a Ray job, whose folder is Ray's."""
+    """Path relative to the working directory where it lies below it; absolute in a Ray job, whose
+    folder is Ray's.
+    """
     if is_ray_job():
         return path.absolute()
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
@@ -131,7 +151,9 @@ def is_typed(name: str) -> bool:
 
 
 def repeated_arguments(*without: str) -> list[str]:
-    """Arguments of the running command as they were typed, but for the parameters of these names."""
+    """Arguments of the running command as they were typed, but for the parameters of these
+    names.
+    """
     context = click.get_current_context()
     found: list[str] = []
     for parameter in context.command.get_params(context):
@@ -143,18 +165,26 @@ def repeated_arguments(*without: str) -> list[str]:
         if not isinstance(parameter, click.Option):
             found += map(str, values)
         elif parameter.is_flag:
-            found.append(parameter.opts[0] if value else (parameter.secondary_opts or parameter.opts)[0])
+            found.append(
+                parameter.opts[0] if value else (parameter.secondary_opts or parameter.opts)[0]
+            )
         else:
             found += [part for each in values for part in (parameter.opts[0], str(each))]
     return found
 
 
 def first_text_lines(texts: Sequence[str], most: int = 8) -> list[str]:
-    """Return the first of several texts in at most so many lines of a terminal, below one that says what it is."""
+    """Return the first of several texts in at most so many lines of a terminal, below one that says
+    what it is.
+    """
     if not texts:
         return []
     width = shutil.get_terminal_size().columns - len(INDENT)
-    lines = [part for line in texts[0].strip("\n").split("\n") for part in wrap(line, max(20, width)) or [""]]
+    lines = [
+        part
+        for line in texts[0].strip("\n").split("\n")
+        for part in wrap(line, max(20, width)) or [""]
+    ]
     number = f"text 1 of {len(texts)}" if len(texts) > 1 else "text"
     if not texts[0].strip():
         return [f"{number} is empty"]
@@ -163,9 +193,14 @@ def first_text_lines(texts: Sequence[str], most: int = 8) -> list[str]:
 
 
 def time_lines(summary: TimeSummary) -> list[str]:
-    """Return the lines of the table: a heading, a line a phase, then utilisation, speed and memory."""
+    """Return the lines of the table: a heading, a line a phase, then utilisation, speed and
+    memory.
+    """
     width = max(len("phase"), *map(len, summary.seconds))
-    lines = [summary.heading(), f"  {'phase':<{width}}  {'seconds':>10}  {'share':>6}  {'ms a step':>9}"]
+    lines = [
+        summary.heading(),
+        f"  {'phase':<{width}}  {'seconds':>10}  {'share':>6}  {'ms a step':>9}",
+    ]
     for name, seconds, share, milliseconds in summary.rows():
         lines.append(f"  {name:<{width}}  {seconds:>10,.2f}  {share:>6}  {milliseconds:>9,.2f}")
     for text in summary.sentences():

@@ -1,8 +1,8 @@
-"""Shapes that several commands print under `--json`, and the JSON schema of each command's object: `ditlab schema
---result COMMAND`. The types stand in `results.py` of each folder of commands.
+"""Shapes that several commands print under `--json`, and the JSON schema of each command's object:
+`ditlab schema --result COMMAND`. The types stand in `results.py` of each folder of commands.
 
-A key that is `NotRequired` is there in some cases only; NaN and infinities are null. Tests hold every object that a
-command prints to its type, with no key too many. A later version may add keys.
+A key that is `NotRequired` is there in some cases only; NaN and infinities are null. Tests hold
+every object that a command prints to its type, with no key too many. A later version may add keys.
 """
 
 from pkgutil import resolve_name
@@ -21,7 +21,9 @@ Device = Literal["GPU", "core"]
 
 Change = TypedDict("Change", {"was": Any, "is": Any})
 
-Changes = Annotated[dict[str, Change], Field(description="Fields that `--quick` has changed, by dotted path.")]
+Changes = Annotated[
+    dict[str, Change], Field(description="Fields that `--quick` has changed, by dotted path.")
+]
 
 
 class ErrorOutput(TypedDict):
@@ -29,15 +31,18 @@ class ErrorOutput(TypedDict):
 
     status: Literal["error"]
     kind: str
-    """user_error: the input is wrong. budget: nothing was started, as a budget has too little left. interrupted: by a
-    signal. storage: a disk refuses. Else the class of a run's failure: crash, diverged, lost_worker ..."""
+    """user_error: the input is wrong. budget: nothing was started, as a budget has too little left.
+    interrupted: by a signal. storage: a disk refuses. Else the class of a run's failure: crash,
+    diverged, lost_worker ..."""
     message: str
     """Sentences, one a line: the field or option, its value and the remedy."""
     exit_code: int
 
 
 class IntervalOutput(TypedDict):
-    """Mean over seeds, and the interval that holds it with this confidence; null ends with one value."""
+    """Mean over seeds, and the interval that holds it with this confidence; null ends with one
+    value.
+    """
 
     mean: float | None
     low: float | None
@@ -56,7 +61,9 @@ class FilesOutput(TypedDict):
 
 
 def result_types() -> dict[str, Any]:
-    """Return the type of each command's object, by the command's words; `data import` stands for each kind of data."""
+    """Return the type of each command's object, by the command's words; `data import` stands for
+    each kind of data.
+    """
     found: dict[str, Any] = {}
     for parts in all_parts():
         types = resolve_name(parts.results) if parts.results else {}
@@ -66,15 +73,23 @@ def result_types() -> dict[str, Any]:
 
 
 def result_type(command: str) -> Any:
-    """Return the type of the last line that a command prints. Raises UserError for an unknown command."""
+    """Return the type of the last line that a command prints. Raises UserError for an unknown
+    command.
+    """
     types = result_types()
     if command not in types:
-        raise UserError(f"--result {command}: no command is called so; {nearest(command, list(types))}")
+        raise UserError(
+            f"--result {command}: no command is called so; {nearest(command, list(types))}"
+        )
     return types[command] | ErrorOutput
 
 
 def result_schema(command: str) -> dict[str, Any]:
-    """JSON schema (2020-12) of the object that a command prints. Raises UserError for an unknown command."""
+    """JSON schema (2020-12) of the object that a command prints. Raises UserError for an unknown
+    command.
+    """
     dialect = "https://json-schema.org/draft/2020-12/schema"
-    found = TypeAdapter(result_type(command), config=ConfigDict(use_attribute_docstrings=True, strict=True))
+    found = TypeAdapter(
+        result_type(command), config=ConfigDict(use_attribute_docstrings=True, strict=True)
+    )
     return {"$schema": dialect, "title": f"ditlab {command} --json", **found.json_schema()}

@@ -1,4 +1,6 @@
-"""Console of the commands, and progress of one at work: rewritten in place on a terminal, plain lines elsewhere."""
+"""Console of the commands, and progress of one at work: rewritten in place on a terminal, plain
+lines elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,39 @@ if TYPE_CHECKING:
     from ditlab.training.reporting import TrainingProgress
 
 
-STATUS_COLOURS = {"finished": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "stopped": "blue"}
+STATUS_COLOURS = {
+    "finished": "green",
+    "running": "cyan",
+    "failed": "red",
+    "interrupted": "yellow",
+    "stopped": "blue",
+}
 _LEAST_RATE_TIME = 1.0
 """Seconds before a rate is shown: until then it is that of what is buffered."""
 
 
 class TerminalConsole(Console):
-    """Console that prints names, paths and messages as they are: `[red]` is no colour, an escape byte is visible."""
+    """Console that prints names, paths and messages as they are: `[red]` is no colour, an escape
+    byte is visible.
+    """
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Make text of a string: of a table's cell or title, or of what is printed."""
         return super().render_str(
-            escape_for_terminal(text), **{**settings, "markup": False, "emoji": False, "highlight": False}
+            escape_for_terminal(text),
+            **{**settings, "markup": False, "emoji": False, "highlight": False},
         )
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Render anything; text that was made elsewhere loses its colours where it holds control characters."""
-        if isinstance(renderable, Text) and escape_for_terminal(renderable.plain) != renderable.plain:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Render anything; text that was made elsewhere loses its colours where it holds control
+        characters.
+        """
+        if (
+            isinstance(renderable, Text)
+            and escape_for_terminal(renderable.plain) != renderable.plain
+        ):
             renderable = Text(escape_for_terminal(renderable.plain), renderable.style)
         return super().render(renderable, options)
 
@@ -51,7 +69,12 @@ def status_text(status: str) -> Text:
 class LiveDisplay:
     """Progress on standard error, with messages above it. Use as a context manager."""
 
-    def __init__(self, stage: str, console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        stage: str,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Begin with a stage, which is shown until the first report."""
         self._console = console or TerminalConsole(stderr=True)
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -71,7 +94,9 @@ class LiveDisplay:
         return Text(self.describe(), overflow="ellipsis", no_wrap=True)
 
     def tick(self) -> None:
-        """Print a plain line if one is due; off a terminal a thread calls it four times a second."""
+        """Print a plain line if one is due; off a terminal a thread calls it four times a
+        second.
+        """
         self._plain.tick()
 
     def say(self, message: str) -> None:
@@ -86,13 +111,17 @@ class LiveDisplay:
         self.say(f"warning: {message}")
 
     def __enter__(self) -> Self:
-        # Live redirects what is printed meanwhile to its own console: right for a terminal, wrong for `> FILE`.
+        # Live redirects what is printed meanwhile to its own console: right for a terminal, wrong
+        # for `> FILE`.
         self._shown: Live | PlainLines = self._plain
         if self._is_live:
             self._shown = Live(
-                console=self._console, get_renderable=self.render, transient=True, refresh_per_second=4,
+                console=self._console,
+                get_renderable=self.render,
+                transient=True,
+                refresh_per_second=4,
                 redirect_stdout=sys.stdout.isatty(),
-            )  # fmt: skip
+            )
         self._shown.__enter__()
         return self
 
@@ -101,12 +130,16 @@ class LiveDisplay:
 
 
 class ProgressBars(LiveDisplay):
-    """A bar and a line about the latest task; in a log, lines alone. Call it to report (`ditlab.progress`)."""
+    """A bar and a line about the latest task; in a log, lines alone. Call it to report
+    (`ditlab.progress`).
+    """
 
     _what = ""
 
     def __call__(self, what: str, done: int, total: int | None, unit: str = "bytes") -> None:
-        """Report that `done` of `total` (None: unknown) units of a task are done; an empty unit counts nothing."""
+        """Report that `done` of `total` (None: unknown) units of a task are done; an empty unit
+        counts nothing.
+        """
         if what != self._what:
             self._what, self._unit, self._first, self._begun = what, unit, done, self._clock()
         self._done, self._total = done, total
@@ -124,7 +157,9 @@ class ProgressBars(LiveDisplay):
         return line
 
     def describe(self) -> str:
-        """Latest task, its amount, rate and the time left: `reading: 3.1 MiB of 9.9 MiB · 1.2 MiB/s · 0:06 left`."""
+        """Latest task, its amount, rate and the time left: `reading: 3.1 MiB of 9.9 MiB · 1.2 MiB/s
+        · 0:06 left`.
+        """
         if not self._unit:
             return f"{self._what} ..."
         amounts = [amount for amount in (self._done, self._total) if amount is not None]
@@ -135,7 +170,9 @@ class ProgressBars(LiveDisplay):
         moved, seconds = self._done - self._first, self._clock() - self._begun
         if moved > 0 and seconds >= _LEAST_RATE_TIME:
             rate = moved / seconds
-            parts.append(f"{format_bytes(round(rate)) if self._unit == 'bytes' else format_number(rate)}/s")
+            parts.append(
+                f"{format_bytes(round(rate)) if self._unit == 'bytes' else format_number(rate)}/s"
+            )
         if moved > 0 and self._total is not None and self._done < self._total:
             parts.append(f"{format_clock(seconds * (self._total - self._done) / moved)} left")
         return " · ".join(parts)
@@ -145,5 +182,7 @@ class ProgressLine(LiveDisplay):
     """Step, loss by component, speed and time left, in one line; a stage before the first step."""
 
     def update(self, progress: TrainingProgress) -> None:
-        """Show the latest progress: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
+        """Show the latest progress: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s
+        · 0:35 left`.
+        """
         self._text = progress.describe()

@@ -1,4 +1,6 @@
-"""Text on a terminal or in a log, without secrets and control characters, and progress as plain lines."""
+"""Text on a terminal or in a log, without secrets and control characters, and progress as plain
+lines.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,40 @@ from collections.abc import Callable
 from ditlab.errors import UserError
 from ditlab.secrets import hide
 
-# Line breaks and tabs are layout. Any other control character moves the cursor, erases lines, sets a window's title or
-# reverses what is read; lone surrogates (bytes of a file's name that are no UTF-8) cannot be printed at all.
+# Line breaks and tabs are layout. Any other control character moves the cursor, erases lines, sets
+# a window's title or reverses what is read; lone surrogates (bytes of a file's name that are no
+# UTF-8) cannot be printed at all.
 _CONTROLS = (
-    *range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0),
-    0x061C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xD800, 0xE000),
-)  # fmt: skip
+    *range(0x09),
+    *range(0x0B, 0x20),
+    *range(0x7F, 0xA0),
+    0x061C,
+    0x200E,
+    0x200F,
+    0x2028,
+    0x2029,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+    *range(0xD800, 0xE000),
+)
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS}
 FIRST_LINE = 1.0
-"""Seconds after which the first line is printed: with the start of the command before, within 2 s."""
+"""Seconds after which the first line is printed: with the start of the command before, within 2
+s.
+"""
 INTERVAL_VARIABLE = "DITLAB_PROGRESS_SECONDS"
 """Environment variable with the longest time between two lines in the first hour; 0: no lines."""
 INTERVAL = 30.0  # seconds, where the variable is not set
 LONGEST_INTERVAL = 20  # times the interval, after days
-_SHARE = 0.01  # of the time since the start: where that is longer than the interval, it takes its place
+# of the time since the start: where that is longer than the interval, it takes its place
+_SHARE = 0.01
 _POLL = 0.25  # seconds
 
 
 def escape_for_terminal(text: str) -> str:
-    """Hide secrets in a text, and make its control characters visible: an escape byte becomes `\\x1b`."""
+    """Hide secrets in a text, and make its control characters visible: an escape byte becomes
+    `\\x1b`.
+    """
     return hide(text).translate(_ESCAPES)
 
 
@@ -40,14 +57,19 @@ def escape_line(text: str) -> str:
 
 
 class PlainLines:
-    """Lines of progress from a thread, also where nothing has been reported since the last. Use as a context manager.
+    """Lines of progress from a thread, also where nothing has been reported since the last. Use as
+    a context manager.
 
-    One comes 1, 2, 4, 8, 16, 32 s after the start, then every 30 s, ever more sparsely after an hour. It begins with
-    the time since the start: `[0:32] step 120/600 · ...`.
+    One comes 1, 2, 4, 8, 16, 32 s after the start, then every 30 s, ever more sparsely after an
+    hour. It begins with the time since the start: `[0:32] step 120/600 · ...`.
     """
 
-    def __init__(self, describe: Callable[[], str], clock: Callable[[], float] = time.monotonic) -> None:
-        """Plan the lines; `describe` gives the text of each. Raises UserError where the variable holds no number."""
+    def __init__(
+        self, describe: Callable[[], str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Plan the lines; `describe` gives the text of each. Raises UserError where the variable
+        holds no number.
+        """
         text = os.environ.get(INTERVAL_VARIABLE, "")
         try:
             self._interval = float(text) if text else INTERVAL
@@ -55,8 +77,8 @@ class PlainLines:
             self._interval = math.nan
         if not 0 <= self._interval < math.inf:
             raise UserError(
-                f"{INTERVAL_VARIABLE}={text} is no time in seconds; set a number, 0 for no lines of progress, or unset "
-                "it."
+                f"{INTERVAL_VARIABLE}={text} is no time in seconds; set a number, 0 for no "
+                "lines of progress, or unset it."
             )
         self._describe, self._clock, self._start = describe, clock, clock()
         self._next = self._start + min(FIRST_LINE, self._interval)
@@ -72,7 +94,8 @@ class PlainLines:
 
     def tick(self) -> None:
         """Print a line if one is due, and plan the next one."""
-        from ditlab.reports.formatting import format_clock  # `--help` would wait for all that it imports
+        # `--help` would wait for all that it imports
+        from ditlab.reports.formatting import format_clock
 
         now = self._clock()
         if self._interval and now >= self._next:

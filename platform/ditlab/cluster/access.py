@@ -1,4 +1,5 @@
-"""Token authentication of Ray: a new token for each instance that we start, the user's token for clusters.
+"""Token authentication of Ray: a new token for each instance that we start, the user's token for
+clusters.
 
 A token is in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, or in ~/.ray/auth_token.
 """
@@ -13,8 +14,8 @@ from ditlab.errors import UserError
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 REMEDY = (
-    f"put the cluster's token into {TOKEN}, into a file that {TOKEN_PATH} names, or into ~/.ray/auth_token (on the "
-    "head, `ray get-auth-token` shows it)"
+    f"put the cluster's token into {TOKEN}, into a file that {TOKEN_PATH} names, or into "
+    "~/.ray/auth_token (on the head, `ray get-auth-token` shows it)"
 )
 
 
@@ -27,18 +28,25 @@ def own_token() -> AbstractContextManager[None]:
 
 
 def named(address: str) -> str:
-    """The address with what names it: `--address HOST:PORT`, or `RAY_ADDRESS=HOST:PORT` where the environment does."""
-    return f"{'RAY_ADDRESS=' if os.environ.get('RAY_ADDRESS') == address else '--address '}{address}"
+    """The address with what names it: `--address HOST:PORT`, or `RAY_ADDRESS=HOST:PORT` where the
+    environment does.
+    """
+    return (
+        f"{'RAY_ADDRESS=' if os.environ.get('RAY_ADDRESS') == address else '--address '}{address}"
+    )
 
 
 def leave_out(address: str) -> str:
     """Remedy that leaves the address away: `leave --address out` or `unset RAY_ADDRESS`."""
-    return "unset RAY_ADDRESS" if named(address).startswith("RAY_ADDRESS") else "leave --address out"
+    return (
+        "unset RAY_ADDRESS" if named(address).startswith("RAY_ADDRESS") else "leave --address out"
+    )
 
 
 @contextmanager
 def users_token() -> Iterator[None]:
-    """Send the user's token to a cluster during the block, if there is a token and the environment allows it.
+    """Send the user's token to a cluster during the block, if there is a token and the environment
+    allows it.
 
     Raises UserError for a token file that cannot be read.
     """
@@ -57,18 +65,22 @@ def headers() -> dict[str, str]:
     """
     if os.environ.get(MODE, "").lower() != "token" or not _has_token():
         return {}
-    found: dict[str, str] = ray_internal("AuthenticationTokenLoader").instance().get_token_for_http_header()
+    found: dict[str, str] = (
+        ray_internal("AuthenticationTokenLoader").instance().get_token_for_http_header()
+    )
     return found
 
 
 @contextmanager
 def cluster_token(address: str) -> Iterator[None]:
-    """Use the user's token for the cluster at HOST:PORT during the block if the cluster requires one, else none.
+    """Use the user's token for the cluster at HOST:PORT during the block if the cluster requires
+    one, else none.
 
-    A cluster without authentication would refuse the requests of a process in token mode, and its workers die.
+    A cluster without authentication would refuse the requests of a process in token mode, and its
+    workers die.
 
-    Raises UserError where the cluster refuses the user's token: Ray itself tries for 20 s, and then reports that it
-    cannot connect.
+    Raises UserError where the cluster refuses the user's token: Ray itself tries for 20 s, and then
+    reports that it cannot connect.
     """
     if _accepts(address, {}):
         with _environment({MODE: "disabled"}):
@@ -81,9 +93,11 @@ def cluster_token(address: str) -> Iterator[None]:
 
 
 def _accepts(address: str, credentials: Mapping[str, str]) -> bool | None:
-    """Return True if a cluster answers a request with these headers, False if it refuses it, None if unknown.
+    """Return True if a cluster answers a request with these headers, False if it refuses it, None
+    if unknown.
 
-    Unknown without grpcio, which `ditlab[cluster]` brings along: Ray itself then says, later, what it does not get.
+    Unknown without grpcio, which `ditlab[cluster]` brings along: Ray itself then says, later, what
+    it does not get.
     """
     try:
         import grpc
@@ -91,7 +105,8 @@ def _accepts(address: str, credentials: Mapping[str, str]) -> bool | None:
         return None
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:  # nor does Ray take a proxy
+    # nor does Ray take a proxy
+    with grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)]) as channel:
         service = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         request = gcs_service_pb2.GetClusterIdRequest()
         try:
@@ -102,19 +117,26 @@ def _accepts(address: str, credentials: Mapping[str, str]) -> bool | None:
 
 
 def token_refused(address: str) -> UserError:
-    """UserError for a cluster that refuses this process: its token is wrong, held back, or missing."""
+    """UserError for a cluster that refuses this process: its token is wrong, held back, or
+    missing.
+    """
     if headers():
         return UserError(f"{named(address)}: the cluster refuses this token; {REMEDY}.")
     if (mode := os.environ.get(MODE)) and mode.lower() != "token":
         return UserError(
-            f"{named(address)}: the cluster requires a token, and {MODE}={mode} holds it back; unset {MODE}."
+            f"{named(address)}: the cluster requires a token, and {MODE}={mode} holds it back; "
+            f"unset {MODE}."
         )
-    return UserError(f"{named(address)}: the cluster requires a token, and there is none here; {REMEDY}.")
+    return UserError(
+        f"{named(address)}: the cluster requires a token, and there is none here; {REMEDY}."
+    )
 
 
 @contextmanager
 def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Set environment variables (None: remove them) during the block, for this process and Ray's own code in it."""
+    """Set environment variables (None: remove them) during the block, for this process and Ray's
+    own code in it.
+    """
 
     def put(changes: Mapping[str, str | None]) -> None:
         for name, value in changes.items():
@@ -134,11 +156,17 @@ def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def _has_token() -> bool:
-    """Return True if the user has a token. Raises UserError for a token file that cannot be read."""
+    """Return True if the user has a token. Raises UserError for a token file that cannot be
+    read.
+    """
     import ray
 
     try:
-        return bool(ray_internal("AuthenticationTokenLoader").instance().has_token(ignore_auth_mode=True))
+        return bool(
+            ray_internal("AuthenticationTokenLoader").instance().has_token(ignore_auth_mode=True)
+        )
     except ray.exceptions.AuthenticationError:
         path = os.environ.get(TOKEN_PATH)
-        raise UserError(f"{TOKEN_PATH}={path} cannot be read, or is empty; write the cluster's token there.") from None
+        raise UserError(
+            f"{TOKEN_PATH}={path} cannot be read, or is empty; write the cluster's token there."
+        ) from None

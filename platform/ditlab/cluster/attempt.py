@@ -1,4 +1,6 @@
-"""One attempt at a run: a worker group trains it while the launcher watches, and diagnoses a group that ended early."""
+"""One attempt at a run: a worker group trains it while the launcher watches, and diagnoses a group
+that ended early.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +38,21 @@ WorkerGroupStartupFailedError = ray_internal("WorkerGroupStartupFailedError")
 WorkerGroupStartupTimeoutError = ray_internal("WorkerGroupStartupTimeoutError")
 WorkerHealthCheckTimeoutError = ray_internal("WorkerHealthCheckTimeoutError")
 POLL_INTERVAL = 0.1  # seconds between looks at the channel
-START_NOTICE = 90.0  # seconds without a worker, on a cluster that may grow: elsewhere Ray itself gives up after 60
-DRAIN_INTERVAL = 2.0  # seconds between looks for nodes that will be taken away: notices come 30 s ahead and more
+# seconds without a worker, on a cluster that may grow: elsewhere Ray itself gives up after 60
+START_NOTICE = 90.0
+# seconds between looks for nodes that will be taken away: notices come 30 s ahead and more
+DRAIN_INTERVAL = 2.0
 
 
 class Attempt:
     """Launcher's side of one attempt; `run` it once."""
 
-    def __init__(self, launch: Launch, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks) -> None:
-        """Prepare an attempt; with `keeps_workers` it ends when the workers are idle, not when they are gone."""
+    def __init__(
+        self, launch: Launch, workers: WorkerGroup, keeps_workers: bool, callbacks: RunCallbacks
+    ) -> None:
+        """Prepare an attempt; with `keeps_workers` it ends when the workers are idle, not when they
+        are gone.
+        """
         self._launch = launch
         self._callbacks = callbacks
         self._workers = workers
@@ -59,10 +67,15 @@ class Attempt:
         self._notice_at = time.monotonic() + START_NOTICE
 
     def run(self, stop: StopRequests) -> RunOutcome | Failure:
-        """Assign the run to the workers and follow them to its end. A stop request leads to a final checkpoint."""
+        """Assign the run to the workers and follow them to its end. A stop request leads to a final
+        checkpoint.
+        """
         try:
             self._workers.assign(self._launch, self._control.name, last=not self._keeps_workers)
-            while not (self._workers.has_ended(POLL_INTERVAL) or (self._keeps_workers and self._workers.is_idle())):
+            while not (
+                self._workers.has_ended(POLL_INTERVAL)
+                or (self._keeps_workers and self._workers.is_idle())
+            ):
                 if lost := lost_ray():
                     return Failure(FailureKind.LOST_NODE, lost)
                 if stop.count and self._stop_reason != stop.reason:
@@ -70,7 +83,9 @@ class Attempt:
                     if stop.message:
                         self._callbacks.warn(stop.message)
                 if stop.count and not self._workers.has_started():
-                    return Failure(FailureKind.NO_RESOURCES, "it was stopped while it waited for the cluster")
+                    return Failure(
+                        FailureKind.NO_RESOURCES, "it was stopped while it waited for the cluster"
+                    )
                 with suppress(*CHANNEL_ERRORS):  # what cannot be read now may be at the next look
                     self._read_messages()
                     self._warn_of_waiting()
@@ -100,7 +115,8 @@ class Attempt:
         if self._group is self._control and time.monotonic() > self._notice_at:
             self._notice_at = float("inf")
             self._callbacks.warn(
-                "no worker has begun yet: what they run on is still growing, or busy with other work; waiting."
+                "no worker has begun yet: what they run on is still growing, or busy with "
+                "other work; waiting."
             )
 
     def _request_stop(self, reason: str) -> None:
@@ -110,7 +126,8 @@ class Attempt:
 
     def _read_messages(self) -> None:
         """Pass the workers' progress and new warnings to the callbacks."""
-        name = self._control.get("group")  # Ray starts a new group of workers by itself when an elastic run grows
+        # Ray starts a new group of workers by itself when an elastic run grows
+        name = self._control.get("group")
         if name and self._group.name != self._control.child(name).name:
             self._follow(self._control.child(name))
         if progress := self._group.get("progress"):
@@ -123,23 +140,30 @@ class Attempt:
             self._num_warnings[rank] = max(num_told, len(messages))
 
     def _check_group(self) -> None:
-        """Kill workers that hang; stop the attempt after a checkpoint if one of its nodes will be taken away."""
+        """Kill workers that hang; stop the attempt after a checkpoint if one of its nodes will be
+        taken away.
+        """
         now = time.monotonic()
         timeout = self._resources.hang_timeout
         if now >= self._next_hang_check:
             self._next_hang_check = now + heartbeat_interval(timeout)
-            self._heartbeats = read_heartbeats(self._group, self._resources.max_workers) or self._heartbeats
+            self._heartbeats = (
+                read_heartbeats(self._group, self._resources.max_workers) or self._heartbeats
+            )
             if not self._hung and (hung := self._hang_detector.hung_workers(self._heartbeats, now)):
                 self._hung = hung
                 kill_processes((each.node, each.pid, each.process_start) for each in hung)
         if now >= self._next_drain_check and not self._stop_reason:
             self._next_drain_check = now + DRAIN_INTERVAL
             self._nodes |= alive_ids()
-            # A spot instance's notice, or a scale-down. Ray's `ray.train.get_preemption_info` was tried: one more actor
-            # reads the same list, and each call is a barrier of all workers' training threads, with two workers on two
-            # cores 15 ms at the median and 121 ms at most. This look takes 0.6 ms of the launcher, no time of a step,
-            # and works while a worker hangs.
-            if set(ray_internal("state.get_draining_nodes")()) & {each.node for each in self._heartbeats}:
+            # A spot instance's notice, or a scale-down. Ray's `ray.train.get_preemption_info` was
+            # tried: one more actor reads the same list, and each call is a barrier of all workers'
+            # training threads, with two workers on two cores 15 ms at the median and 121 ms at
+            # most. This look takes 0.6 ms of the launcher, no time of a step, and works while a
+            # worker hangs.
+            if set(ray_internal("state.get_draining_nodes")()) & {
+                each.node for each in self._heartbeats
+            }:
                 self._callbacks.warn("a node will be taken away: saving, then going on elsewhere.")
                 self._request_stop(PREEMPTED)
 
@@ -147,10 +171,15 @@ class Attempt:
         """Outcome of the run, else the failure that ended the attempt."""
         outcome = self._group.get("outcome")
         if outcome:
-            # A worker process that dies after its work is done (gloo at interpreter exit) does not undo it.
+            # A worker process that dies after its work is done (gloo at interpreter exit) does not
+            # undo it.
             is_lost = self._stop_reason in ("", PREEMPTED) and not outcome["is_asked"]
             if is_lost and outcome["status"] == "interrupted":
-                what = "a node was taken away" if self._stop_reason else "a signal told a worker to end"
+                what = (
+                    "a node was taken away"
+                    if self._stop_reason
+                    else "a signal told a worker to end"
+                )
                 return Failure(FailureKind.PREEMPTED, f"{what} at step {outcome['step']}")
             return RunOutcome(**outcome)
         if self._workers.has_ended():
@@ -158,7 +187,9 @@ class Attempt:
         alive = answering_ids()
         peer_loss = self._group.get("peer_loss") or ""
         is_node_lost = bool(self._nodes - alive)
-        state = GroupState(self._workers.error, self._heartbeats, self._hung, alive, peer_loss, is_node_lost)
+        state = GroupState(
+            self._workers.error, self._heartbeats, self._hung, alive, peer_loss, is_node_lost
+        )
         return diagnose(failure_from_record(self._group.get("failure")), state)
 
 
@@ -192,7 +223,9 @@ class GroupState:
 
     @cached_property
     def deaths(self) -> dict[int, BaseException | None]:
-        """Causes of death by rank: of workers that Ray lost, and of those that answered no health check."""
+        """Causes of death by rank: of workers that Ray lost, and of those that answered no health
+        check.
+        """
         causes = {rank: unwrap(error) for rank, error in self.failures.items()}
         return {
             rank: cause
@@ -207,12 +240,15 @@ class GroupState:
 
     def places(self, ranks: Iterable[int]) -> str:
         """Name workers for people, with process and step where a heartbeat has told them."""
-        known = {each.rank: f" (process {each.pid}, at step {each.step})" for each in self.heartbeats}
+        known = {
+            each.rank: f" (process {each.pid}, at step {each.step})" for each in self.heartbeats
+        }
         return ", ".join(f"worker {rank}{known.get(rank, '')}" for rank in sorted(ranks))
 
 
 def diagnose(recorded: Failure | None, state: GroupState) -> Failure:
-    """The failure that ended a group, from what a worker `recorded` of itself and what Ray and heartbeats show.
+    """The failure that ended a group, from what a worker `recorded` of itself and what Ray and
+    heartbeats show.
 
     A worker that crashed while another one died did so because of it.
     """
@@ -238,12 +274,17 @@ def _shown_failure(state: GroupState) -> Failure:
         return Failure(FailureKind.CRASH, str(bug).strip() or type(bug).__name__)
     if state.failures or state.peer_loss:
         return _lost_touch(state)
-    return Failure(FailureKind.CRASH, first_line(error) if error else "the job ended without an outcome")
+    return Failure(
+        FailureKind.CRASH, first_line(error) if error else "the job ended without an outcome"
+    )
 
 
 def _hang(hung: Sequence[Heartbeat]) -> Failure:
     sentences = [
-        f"worker {each.rank} (process {each.pid}) gave no sign of progress at step {each.step} ({each.activity})"
+        (
+            f"worker {each.rank} (process {each.pid}) gave no sign of progress at step "
+            f"{each.step} ({each.activity})"
+        )
         for each in hung
     ]
     return Failure(FailureKind.HUNG_WORKER, "; ".join(sentences))
@@ -254,14 +295,27 @@ def _worker_deaths(state: GroupState) -> Failure:
     where = state.places(state.deaths)
     if any(getattr(death, "preempted", False) for death in state.deaths.values()):
         return Failure(FailureKind.PREEMPTED, f"the node of {where} was taken away")
-    if state.gone & state.deaths.keys() or FailureKind.LOST_NODE in {found.kind for found in state.lost.values()}:
+    if state.gone & state.deaths.keys() or FailureKind.LOST_NODE in {
+        found.kind for found in state.lost.values()
+    }:
         return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
-    reasons = {found.message for rank, found in state.lost.items() if not isinstance(state.deaths[rank], RayActorError)}
-    return Failure(FailureKind.LOST_WORKER, f"{where} was lost ({min(reasons)})" if reasons else f"{where} died")
+    reasons = {
+        found.message
+        for rank, found in state.lost.items()
+        if not isinstance(state.deaths[rank], RayActorError)
+    }
+    return Failure(
+        FailureKind.LOST_WORKER,
+        f"{where} was lost ({min(reasons)})" if reasons else f"{where} died",
+    )
 
 
-def _leader_failure(error: BaseException | None, found: Failure | None, is_node_lost: bool) -> Failure | None:
-    """Failure of the process that starts and leads the workers; `found`: what Ray's error says of it."""
+def _leader_failure(
+    error: BaseException | None, found: Failure | None, is_node_lost: bool
+) -> Failure | None:
+    """Failure of the process that starts and leads the workers; `found`: what Ray's error says of
+    it.
+    """
     if isinstance(error, WorkerGroupStartupTimeoutError):
         return Failure(FailureKind.NO_RESOURCES, "the cluster has no room for the workers yet")
     if isinstance(error, WorkerGroupStartupFailedError):

@@ -15,7 +15,9 @@ Node = Mapping[str, float]
 
 
 def has_autoscaler() -> bool:
-    """Return True if the cluster has an autoscaler: placement requests that wait make it add nodes."""
+    """Return True if the cluster has an autoscaler: placement requests that wait make it add
+    nodes.
+    """
     from ray.autoscaler.v2.utils import is_autoscaler_v2
 
     return bool(is_autoscaler_v2())
@@ -37,19 +39,27 @@ class CpuShare:
     """CPUs as Ray counts them: less than 1 where more workers than cores run at once."""
 
 
-def cpu_share(resources: Resources, nodes: Sequence[Node], concurrent: int | None = None) -> CpuShare:
-    """Cores of each worker: the number that `resources` names, else an even share of all cores, which fits on one node.
+def cpu_share(
+    resources: Resources, nodes: Sequence[Node], concurrent: int | None = None
+) -> CpuShare:
+    """Cores of each worker: the number that `resources` names, else an even share of all cores,
+    which fits on one node.
 
-    A worker of a single run has at least one core, as Ray is given enough of them. `concurrent` trials of a sweep share
-    the cores that exist. A worker with GPUs takes no larger part of its node's cores than of its GPUs, so that others
-    fit beside it.
+    A worker of a single run has at least one core, as Ray is given enough of them. `concurrent`
+    trials of a sweep share the cores that exist. A worker with GPUs takes no larger part of its
+    node's cores than of its GPUs, so that others fit beside it.
     """
     if cpus := resources.cpus_per_worker:
         return CpuShare(cpus, float(cpus))
     cores = [node.get("CPU", 0) for node in nodes]
     share = min(max(cores, default=1), sum(cores) / (resources.max_workers * (concurrent or 1)))
     if gpus := resources.gpus_per_worker:
-        share = min([share, *(node.get("CPU", 0) * gpus / node["GPU"] for node in nodes if node.get("GPU", 0))])
+        share = min(
+            [
+                share,
+                *(node.get("CPU", 0) * gpus / node["GPU"] for node in nodes if node.get("GPU", 0)),
+            ]
+        )
     if share >= 1 or concurrent is None:
         threads = max(1, int(share))
         return CpuShare(threads, float(threads))
@@ -67,7 +77,9 @@ def _workers_that_fit(resources: Resources, share: CpuShare, nodes: Sequence[Nod
     for node in nodes:
         by_cpu = math.floor(node.get("CPU", 0) / share.cpus + 1e-6)
         # A part of a GPU lies on one of them.
-        num += min(by_cpu, int(node.get("GPU", 0)) * math.floor(1 / gpus + 1e-6)) if gpus else by_cpu
+        num += (
+            min(by_cpu, int(node.get("GPU", 0)) * math.floor(1 / gpus + 1e-6)) if gpus else by_cpu
+        )
     return num
 
 
@@ -82,17 +94,24 @@ def check_capacity(
     fit = _workers_that_fit(resources, share, nodes)
     if fit >= resources.min_workers or grows:
         return
-    remedy = f"set resources.workers to at most {fit}" if fit else "lower resources.cpus_per_worker or gpus_per_worker"
+    remedy = (
+        f"set resources.workers to at most {fit}"
+        if fit
+        else "lower resources.cpus_per_worker or gpus_per_worker"
+    )
     raise UserError(
-        f"resources.workers={resources.min_workers} at {_each(resources, share)} each do not fit: the cluster has "
-        f"{_sizes(nodes)}; {remedy}, or add nodes."
+        f"resources.workers={resources.min_workers} at {_each(resources, share)} each do not "
+        f"fit: the cluster has {_sizes(nodes)}; {remedy}, or add nodes."
     )
 
 
-def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], grows: bool = False) -> list[Node]:
+def nodes_for_workers(
+    experiment: Experiment, nodes: Sequence[Node], grows: bool = False
+) -> list[Node]:
     """Return the nodes without what an asynchronous evaluation reserves on one of them.
 
-    Raises UserError where none has that, or none beside the workers, in a cluster that never `grows`.
+    Raises UserError where none has that, or none beside the workers, in a cluster that never
+    `grows`.
     """
     evaluation = experiment.evaluation
     resources = experiment.resources
@@ -103,7 +122,10 @@ def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], grows: bool
         if all(node.get(name, 0) >= number for name, number in need.items()):
             rest = {name: number - need.get(name, 0) for name, number in node.items()}
             left = [*nodes[:index], rest, *nodes[index + 1 :]]
-            if _workers_that_fit(resources, cpu_share(resources, left), left) >= resources.min_workers:
+            if (
+                _workers_that_fit(resources, cpu_share(resources, left), left)
+                >= resources.min_workers
+            ):
                 return left
     if grows:
         return list(nodes)
@@ -112,26 +134,34 @@ def nodes_for_workers(experiment: Experiment, nodes: Sequence[Node], grows: bool
     missing = sorted(set(reserved.custom).difference(*nodes))
     remedy = f"start a node with {missing[0]}" if missing else "ask for less, or add a node"
     raise UserError(
-        f"evaluation.resources={reserved} are on no node beside {workers} worker{'s' if workers > 1 else ''}: the "
-        f"cluster has {_sizes(nodes)}; {remedy}."
+        f"evaluation.resources={reserved} are on no node beside {workers} "
+        f"worker{'s' if workers > 1 else ''}: the cluster has {_sizes(nodes)}; {remedy}."
     )
 
 
 def waiting_message(resources: Resources, share: CpuShare, nodes: Sequence[Node]) -> str:
-    """Message for a run that has to wait for further nodes; empty where the present ones suffice."""
+    """Message for a run that has to wait for further nodes; empty where the present ones
+    suffice.
+    """
     workers = resources.min_workers
     if _workers_that_fit(resources, share, nodes) >= workers:
         return ""
     return (
-        f"waiting for the cluster to grow: resources.workers={workers} at {_each(resources, share)} each (CPUs are set "
-        f"by resources.cpus_per_worker); it has {_sizes(nodes)}."
+        f"waiting for the cluster to grow: resources.workers={workers} at "
+        f"{_each(resources, share)} each (CPUs are set by resources.cpus_per_worker); it has "
+        f"{_sizes(nodes)}."
     )
 
 
 def _each(resources: Resources, share: CpuShare) -> str:
     gpus = resources.gpus_per_worker
-    return f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}" + (f" and {gpus:g} GPU" if gpus else "")
+    return f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}" + (
+        f" and {gpus:g} GPU" if gpus else ""
+    )
 
 
 def _sizes(nodes: Sequence[Node]) -> str:
-    return "; ".join(f"{node.get('CPU', 0):.0f} CPUs, {node.get('GPU', 0):.0f} GPUs" for node in nodes) or "no nodes"
+    return (
+        "; ".join(f"{node.get('CPU', 0):.0f} CPUs, {node.get('GPU', 0):.0f} GPUs" for node in nodes)
+        or "no nodes"
+    )

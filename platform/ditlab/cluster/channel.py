@@ -1,4 +1,5 @@
-"""Key-value channel between launcher and workers, in the store that every Ray cluster has, and what passes on it.
+"""Key-value channel between launcher and workers, in the store that every Ray cluster has, and what
+passes on it.
 
 Workers write heartbeats and hear when to stop; the launcher detects those that hang.
 """
@@ -24,20 +25,24 @@ from ditlab.training.reporting import ProgressMarker
 CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 """Exceptions of Ray's key-value store while it cannot be reached."""
 
-# Values of the topic `stop`: stopped by a person; the worker's node is taken away; ended for good by a sweep's
-# scheduler; paused by a sweep's scheduler.
+# Values of the topic `stop`: stopped by a person; the worker's node is taken away; ended for good
+# by a sweep's scheduler; paused by a sweep's scheduler.
 INTERRUPTED, PREEMPTED, STOPPED, PAUSED = "interrupted", "preempted", "stopped", "paused"
 STOP_POLL_INTERVAL = 0.5  # seconds between looks for requests to stop
 MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost worker was
 
 
 terminated = threading.Event()
-"""Set once a signal asked this worker to end: from who ends its node, or all processes of a Slurm step or a service."""
+"""Set once a signal asked this worker to end: from who ends its node, or all processes of a Slurm
+step or a service.
+"""
 
 
 @dataclass(frozen=True)
 class KeyValueChannel:
-    """JSON values by topic, under one name, such as that of a launch; each group of workers has a channel below it."""
+    """JSON values by topic, under one name, such as that of a launch; each group of workers has a
+    channel below it.
+    """
 
     name: str
 
@@ -46,7 +51,9 @@ class KeyValueChannel:
         key_value("put")(self._key(topic), json.dumps(value).encode(), overwrite=overwrite)
 
     def try_put(self, topic: str, value: Any) -> None:
-        """Set a topic's value, or drop it where the store cannot be reached: news must not cost a training step."""
+        """Set a topic's value, or drop it where the store cannot be reached: news must not cost a
+        training step.
+        """
         with suppress(*CHANNEL_ERRORS):
             self.put(topic, value)
 
@@ -88,7 +95,9 @@ class Heartbeat:
     node: str
     """Ray's id of the worker's node."""
     written: float
-    """Time of this heartbeat, seconds since 1970 by the node's clock: compared with the same worker's only."""
+    """Time of this heartbeat, seconds since 1970 by the node's clock: compared with the same
+    worker's only.
+    """
     step: int
     activity: str
     num_begun: int
@@ -101,9 +110,13 @@ class Heartbeat:
 
 
 class HeartbeatThread(threading.Thread):
-    """Thread of a worker that writes heartbeats and polls the topic `stop`, off the training thread, until `end`."""
+    """Thread of a worker that writes heartbeats and polls the topic `stop`, off the training
+    thread, until `end`.
+    """
 
-    def __init__(self, group: KeyValueChannel, control: KeyValueChannel, rank: int, hang_timeout: float) -> None:
+    def __init__(
+        self, group: KeyValueChannel, control: KeyValueChannel, rank: int, hang_timeout: float
+    ) -> None:
         """Heartbeats go to `group`, requests to stop come by `control`."""
         super().__init__(name="ditlab-heartbeat", daemon=True)
         self._group = group
@@ -125,9 +138,17 @@ class HeartbeatThread(threading.Thread):
             if time.monotonic() >= due:
                 due = time.monotonic() + self._interval
                 heartbeat = Heartbeat(
-                    self._rank, os.getpid(), self._node, time.time(), marker.step, marker.activity, marker.num_begun,
-                    marker.num_done, marker.idle, self._process_start,
-                )  # fmt: skip
+                    self._rank,
+                    os.getpid(),
+                    self._node,
+                    time.time(),
+                    marker.step,
+                    marker.activity,
+                    marker.num_begun,
+                    marker.num_done,
+                    marker.idle,
+                    self._process_start,
+                )
                 self._group.try_put(self._topic, asdict(heartbeat))
             with suppress(Exception):  # whatever the read raises, heartbeats go on
                 # A person's request may follow that of the cluster.
@@ -136,7 +157,9 @@ class HeartbeatThread(threading.Thread):
                 return
 
     def should_stop(self) -> bool:
-        """Return True once the worker shall stop: on request, or because a signal asked its process to end."""
+        """Return True once the worker shall stop: on request, or because a signal asked its process
+        to end.
+        """
         if terminated.is_set():
             self.stop_reason = self.stop_reason or PREEMPTED
         return bool(self.stop_reason)
@@ -162,17 +185,21 @@ def heartbeat_interval(hang_timeout: float) -> float:
 
 @dataclass
 class HangDetector:
-    """Finds workers that are silent, or without progress, for longer than `hang_timeout` seconds."""
+    """Finds workers that are silent, or without progress, for longer than `hang_timeout`
+    seconds.
+    """
 
     hang_timeout: float
     _seen: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Times at which each rank's latest heartbeat was written, and first seen."""
 
     def hung_workers(self, heartbeats: Sequence[Heartbeat], now: float) -> list[Heartbeat]:
-        """Heartbeats of the workers that hang, none as long as all is well. `now` is monotonic, in seconds.
+        """Heartbeats of the workers that hang, none as long as all is well. `now` is monotonic, in
+        seconds.
 
-        A process that is stopped or cut off writes no more heartbeats. One whose step loop hangs writes heartbeats
-        without progress, and so do all that wait for it: the worker that is least far is the one that hangs.
+        A process that is stopped or cut off writes no more heartbeats. One whose step loop hangs
+        writes heartbeats without progress, and so do all that wait for it: the worker that is least
+        far is the one that hangs.
         """
         for each in heartbeats:
             if self._seen.get(each.rank, (0.0, 0.0))[0] != each.written:

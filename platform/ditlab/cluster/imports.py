@@ -13,16 +13,26 @@ from pydantic import TypeAdapter
 
 from ditlab.cluster.node_report import probe_node
 from ditlab.cluster.session import ray_session
-from ditlab.data.import_blocks import BlockExecutor, BlockReceipt, BlockTask, InputBlock, RefusedSource
+from ditlab.data.import_blocks import (
+    BlockExecutor,
+    BlockReceipt,
+    BlockTask,
+    InputBlock,
+    RefusedSource,
+)
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError, first_line
 from ditlab.spec.uris import is_uri
 
 PROBE_TIMEOUT = 60.0
 """Seconds for all nodes to say what they see of the folders: each starts a process for it."""
 REMEDIES = {
-    "ditlab": "node {node} has no DiTLab; install this version there, or submit the import as a Ray job.",
+    "ditlab": (
+        "node {node} has no DiTLab; install this version there, or submit the import as a Ray job."
+    ),
     "out": "--out={out} is not the same folder on node {node}; name one that all nodes share.",
-    "source": "--source={source} is not on node {node}; name a folder that all nodes share, or a URI.",
+    "source": (
+        "--source={source} is not on node {node}; name a folder that all nodes share, or a URI."
+    ),
 }
 _BLOCK = TypeAdapter(InputBlock)
 _ERRORS = {kind.__name__: kind for kind in (UserError, RefusedSource, Unreachable, StorageOutage)}
@@ -30,10 +40,12 @@ _ERRORS = {kind.__name__: kind for kind in (UserError, RefusedSource, Unreachabl
 
 
 class RayExecutor:
-    """Execution of blocks as tasks of Ray Data: a core each, and a GPU where the work takes one and there are any.
+    """Execution of blocks as tasks of Ray Data: a core each, and a GPU where the work takes one and
+    there are any.
 
-    Ray must be connected. A task whose worker or node is lost runs again elsewhere. Ray Data promises neither an order
-    nor that a block is written once: blocks are numbered, and a block that is made twice gives the same files.
+    Ray must be connected. A task whose worker or node is lost runs again elsewhere. Ray Data
+    promises neither an order nor that a block is written once: blocks are numbered, and a block
+    that is made twice gives the same files.
     """
 
     def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
@@ -64,37 +76,55 @@ class RayExecutor:
         except ray.exceptions.RayError as error:
             cause = unwrap(error) or error
             raise RunFailed(
-                f"Ray cannot go on with the import ({type(cause).__name__}: {first_line(cause)}); give the same "
-                "command again, which goes on from its whole blocks."
+                f"Ray cannot go on with the import ({type(cause).__name__}: "
+                f"{first_line(cause)}); give the same command again, which goes on from its "
+                "whole blocks."
             ) from error
 
 
 def _import_block(work: BlockTask, row: dict[str, Any]) -> dict[str, str]:
-    """Do the work of a row of Ray Data, a block. A user's mistake comes back as a value, as Ray wraps errors."""
+    """Do the work of a row of Ray Data, a block. A user's mistake comes back as a value, as Ray
+    wraps errors.
+    """
     try:
-        return {"receipt": work(_BLOCK.validate_json(row["block"])).model_dump_json(), "error": "", "message": ""}
+        return {
+            "receipt": work(_BLOCK.validate_json(row["block"])).model_dump_json(),
+            "error": "",
+            "message": "",
+        }
     except UserError as error:
         return {"receipt": "", "error": type(error).__name__, "message": str(error)}
 
 
 @contextmanager
-def ray_executor(address: str, out: Path, source: str | None, warn: Callable[[str], None]) -> Iterator[BlockExecutor]:
-    """Connect to a cluster for the length of the block, after a check that its nodes see the folders.
+def ray_executor(
+    address: str, out: Path, source: str | None, warn: Callable[[str], None]
+) -> Iterator[BlockExecutor]:
+    """Connect to a cluster for the length of the block, after a check that its nodes see the
+    folders.
 
-    `source`: a path or URI; None where all input lies below `out`. Raises UserError where nothing answers at the
-    address, and for a folder that the nodes do not share.
+    `source`: a path or URI; None where all input lies below `out`. Raises UserError where nothing
+    answers at the address, and for a folder that the nodes do not share.
     """
     with ray_session(address, 0, warn):
         from ditlab.cluster.nodes import alive_nodes, run_on_nodes
         from ditlab.cluster.survey import probe_file
 
-        local = None if source is None or is_uri(source) or not Path(source).exists() else str(Path(source).absolute())
+        local = (
+            None
+            if source is None or is_uri(source) or not Path(source).exists()
+            else str(Path(source).absolute())
+        )
         with probe_file(out.absolute(), f"--out={out}", "choose another folder") as probe:
             arguments = (str(out.absolute() / probe), probe, local)
-            results = run_on_nodes(alive_nodes(), probe_node, *arguments, timeout=PROBE_TIMEOUT, by_value=True)
+            results = run_on_nodes(
+                alive_nodes(), probe_node, *arguments, timeout=PROBE_TIMEOUT, by_value=True
+            )
         for result in results:
             if result.problem:
                 warn(f"warning: node {result.name} sent no report ({result.problem}).")
             elif result.value:
-                raise UserError(REMEDIES[result.value[0]].format(node=result.name, out=out, source=source))
+                raise UserError(
+                    REMEDIES[result.value[0]].format(node=result.name, out=out, source=source)
+                )
         yield RayExecutor()

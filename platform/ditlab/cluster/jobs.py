@@ -50,23 +50,30 @@ def default_address() -> str:
 
 
 def describe_submitter(home: Home) -> str:
-    """Return the value of `SUBMITTER`: where the submitter's home is, and a folder by which a job recognises it."""
+    """Return the value of `SUBMITTER`: where the submitter's home is, and a folder by which a job
+    recognises it.
+    """
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     facts = {
-        "home": str(home.root), "is_named": "DITLAB_HOME" in os.environ, "folder": str(folder),
+        "home": str(home.root),
+        "is_named": "DITLAB_HOME" in os.environ,
+        "folder": str(folder),
         "identity": _identity(folder),
-    }  # fmt: skip
+    }
     return json.dumps(facts)
 
 
 def _identity(folder: Path) -> list[str | int]:
-    """Return what no other folder has, of this machine or another. Raises OSError where it is not there."""
+    """Return what no other folder has, of this machine or another. Raises OSError where it is not
+    there.
+    """
     state = folder.stat()
     return [this_process()["boot"], state.st_dev, state.st_ino]
 
 
 def take_submitters_home() -> None:
-    """Set DITLAB_HOME as the submitter has it, where this job runs on the same machine and sees the same folder.
+    """Set DITLAB_HOME as the submitter has it, where this job runs on the same machine and sees the
+    same folder.
 
     Elsewhere the nodes' own stays; so it does where the submitter has none but the default.
     """
@@ -80,9 +87,11 @@ def take_submitters_home() -> None:
 
 
 def leave_out(home: Path, root: Path) -> None:
-    """Keep a home that lies below a working directory from being sent along: all its runs would travel with each job.
+    """Keep a home that lies below a working directory from being sent along: all its runs would
+    travel with each job.
 
-    A file in it does so. `excludes` of a runtime environment would hold for DiTLab's modules too, and one is `runs`.
+    A file in it does so. `excludes` of a runtime environment would hold for DiTLab's modules too,
+    and one is `runs`.
     """
     if home == root or not home.is_relative_to(root) or not home.is_dir():
         return
@@ -91,12 +100,15 @@ def leave_out(home: Path, root: Path) -> None:
 
 
 def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any]:
-    """Runtime environment of a job that keeps its runs in `home`; None: in a home of this machine or of the nodes.
+    """Runtime environment of a job that keeps its runs in `home`; None: in a home of this machine
+    or of the nodes.
 
     A stopped job has `grace` seconds at least. Raises UserError for a relative home.
     """
     if home is not None and not home.startswith("/"):
-        raise UserError(f"--home {home} is no absolute path; write the one by which all nodes see the folder.")
+        raise UserError(
+            f"--home {home} is no absolute path; write the one by which all nodes see the folder."
+        )
     own = Home.named_by_environment()
     variables = {"DITLAB_HOME": home} if home else {SUBMITTER: describe_submitter(own)}
     variables[_STOP_VARIABLE] = f"{max(grace + _STOP_RESERVE, STOP_TIMEOUT):g}"
@@ -105,17 +117,24 @@ def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any
 
 
 def runtime_env(root: Path, more: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`, wherever DiTLab lies, with
-    `more` variables."""
-    variables = {_STOP_VARIABLE: str(STOP_TIMEOUT), "DITLAB_GRACE": str(STOP_TIMEOUT - _STOP_RESERVE), **(more or {})}
+    """Runtime environment of a job in a copy of `root`: that of `platform/runtime_env.yaml`,
+    wherever DiTLab lies, with `more` variables."""
+    variables = {
+        _STOP_VARIABLE: str(STOP_TIMEOUT),
+        "DITLAB_GRACE": str(STOP_TIMEOUT - _STOP_RESERVE),
+        **(more or {}),
+    }
     source = Path(__file__).resolve().parents[3]
     modules = [source / "platform" / "ditlab", source / "models" / "ditlab_models"]
     addons = source / "platform" / "ditlab_addons"
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
     if source == root:
         variables["PYTHONPATH"] = "platform:models"
-    elif all(module.is_dir() for module in modules):  # else an installed package, which the nodes then need as well
-        environment["py_modules"] = [str(module) for module in [*modules, *[addons] * addons.is_dir()]]
+    # else an installed package, which the nodes then need as well
+    elif all(module.is_dir() for module in modules):
+        environment["py_modules"] = [
+            str(module) for module in [*modules, *[addons] * addons.is_dir()]
+        ]
     return environment
 
 
@@ -133,16 +152,18 @@ class JobResult:
 
 @contextmanager
 def open_job_server(address: str) -> Iterator[JobServer]:
-    """Connect to a cluster's job server for the length of the block, in which requests send the user's token.
+    """Connect to a cluster's job server for the length of the block, in which requests send the
+    user's token.
 
-    Raises UserError for an invalid address, where nothing answers, the token is refused, or Ray's job client is not
-    installed.
+    Raises UserError for an invalid address, where nothing answers, the token is refused, or Ray's
+    job client is not installed.
     """
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UserError(
-            f"{named(address)} is no address of a job server; write http://HOST:PORT (its port is 8265 by "
-            f"default, and `ray dashboard cluster.yaml` brings it to {DEFAULT_ADDRESS})."
+            f"{named(address)} is no address of a job server; write http://HOST:PORT (its port "
+            "is 8265 by default, and `ray dashboard cluster.yaml` brings it to "
+            f"{DEFAULT_ADDRESS})."
         )
     address = address.rstrip("/")
     exempt_from_proxies()
@@ -152,11 +173,17 @@ def open_job_server(address: str) -> Iterator[JobServer]:
             from ray.job_submission import JobSubmissionClient
 
             # Ray logs every file that it leaves out.
-            for name in ("", ".dashboard", ".job_submission", *(f".dashboard.modules.{sdk}" for sdk in _SDKS)):
+            for name in (
+                "",
+                ".dashboard",
+                ".job_submission",
+                *(f".dashboard.modules.{sdk}" for sdk in _SDKS),
+            ):
                 logging.getLogger(f"ray{name}").setLevel(logging.ERROR)
         except ImportError as error:
             raise UserError(
-                f"jobs need a part of Ray that is not installed here ({error}); pip install 'ditlab[cluster]'."
+                f"jobs need a part of Ray that is not installed here ({error}); pip install "
+                "'ditlab[cluster]'."
             ) from None
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -166,8 +193,9 @@ def open_job_server(address: str) -> Iterator[JobServer]:
             raise token_refused(address) from None
         except _client_errors() as error:
             raise UserError(
-                f"{named(address)}: no job server of Ray answers there ({first_line(error)}); start the cluster (`ray "
-                "up cluster.yaml`), open the tunnel to it (`ray dashboard cluster.yaml`), or correct the address."
+                f"{named(address)}: no job server of Ray answers there ({first_line(error)}); "
+                "start the cluster (`ray up cluster.yaml`), open the tunnel to it (`ray "
+                "dashboard cluster.yaml`), or correct the address."
             ) from None
         yield JobServer(address, client)
 
@@ -181,7 +209,8 @@ class JobServer:
     """Ray's client."""
 
     def submit(self, name: str, command: Sequence[str], environment: Mapping[str, Any]) -> str:
-        """Upload the working directory of a runtime environment, and start the command in a copy; returns the job's id.
+        """Upload the working directory of a runtime environment, and start the command in a copy;
+        returns the job's id.
 
         Raises UserError where the job server refuses the job.
         """
@@ -191,9 +220,11 @@ class JobServer:
             while True:
                 try:
                     self.client.submit_job(
-                        entrypoint=shlex.join(command), submission_id=job, runtime_env=dict(environment),
+                        entrypoint=shlex.join(command),
+                        submission_id=job,
+                        runtime_env=dict(environment),
                         metadata={"ditlab.name": name},
-                    )  # fmt: skip
+                    )
                     return job
                 except RuntimeError as error:
                     if _STARTING not in str(error) or time.monotonic() > deadline:
@@ -201,11 +232,15 @@ class JobServer:
                 time.sleep(1.0)
 
     def follow(self, job: str, on_text: Callable[[str], None]) -> JobResult:
-        """Pass the job's output to `on_text` until the job has ended. Raises RunFailed where the job server is lost."""
+        """Pass the job's output to `on_text` until the job has ended. Raises RunFailed where the
+        job server is lost.
+        """
         status, message, code = asyncio.run(self._follow(job, on_text))
         if status == "STOPPED":
             return JobResult(status, 130, message)
-        return JobResult(status, 0 if status == "SUCCEEDED" else code if code in (2, 130) else 1, message)
+        return JobResult(
+            status, 0 if status == "SUCCEEDED" else code if code in (2, 130) else 1, message
+        )
 
     def state(self, job: str) -> tuple[str, str, int | None]:
         """Status of a job, Ray's message about it, and the command's exit code."""
@@ -213,8 +248,12 @@ class JobServer:
             details = self.client.get_job_info(job)
             return str(details.status.value), details.message or "", details.driver_exit_code
 
-    async def _follow(self, job: str, on_text: Callable[[str], None]) -> tuple[str, str, int | None]:
-        """Pass on the log, each text once, and return the state at the job's end; its stream may break off before."""
+    async def _follow(
+        self, job: str, on_text: Callable[[str], None]
+    ) -> tuple[str, str, int | None]:
+        """Pass on the log, each text once, and return the state at the job's end; its stream may
+        break off before.
+        """
         seen = 0
         away = 0.0
         while away < AWAY_TIMEOUT:
@@ -232,15 +271,17 @@ class JobServer:
                 away += 1.0
             await asyncio.sleep(1.0)
         raise RunFailed(
-            f"the job server at {self.address} does not answer any more, and job {job} may go on without it: "
-            f"`ray job logs --follow {job} --address {self.address}` once it is back; if the head is gone, submit the "
-            "same again with --resume auto.",
+            f"the job server at {self.address} does not answer any more, and job {job} may go "
+            f"on without it: `ray job logs --follow {job} --address {self.address}` once it is "
+            "back; if the head is gone, submit the same again with --resume auto.",
             kind="lost_node",
         )
 
     @contextmanager
     def _reporting(self, what: str, error: type[Exception] = UserError) -> Iterator[None]:
-        """Turn an exception of Ray's client in the block into an `error` that names the address and `what` failed."""
+        """Turn an exception of Ray's client in the block into an `error` that names the address and
+        `what` failed.
+        """
         try:
             yield
         except _client_errors() as error_found:
@@ -249,8 +290,17 @@ class JobServer:
 
 
 def _client_errors() -> tuple[type[Exception], ...]:
-    """Exceptions of Ray's client, and of its two HTTP libraries, for a job server that does not answer as it should."""
+    """Exceptions of Ray's client, and of its two HTTP libraries, for a job server that does not
+    answer as it should.
+    """
     import aiohttp
     import requests
 
-    return (OSError, RuntimeError, ValueError, RunFailed, aiohttp.ClientError, requests.RequestException)
+    return (
+        OSError,
+        RuntimeError,
+        ValueError,
+        RunFailed,
+        aiohttp.ClientError,
+        requests.RequestException,
+    )

@@ -1,4 +1,6 @@
-"""Training of a run by Ray Train workers, with retries after failures that another attempt may overcome."""
+"""Training of a run by Ray Train workers, with retries after failures that another attempt may
+overcome.
+"""
 
 import os
 import threading
@@ -39,12 +41,14 @@ if TYPE_CHECKING:
 
 
 def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) -> RunOutcome:
-    """Train a run on the cluster that this process is connected to, else on a Ray instance of its own.
+    """Train a run on the cluster that this process is connected to, else on a Ray instance of its
+    own.
 
-    A signal makes the workers save a final checkpoint; a second one, or `grace` seconds, ends them at once.
+    A signal makes the workers save a final checkpoint; a second one, or `grace` seconds, ends them
+    at once.
 
-    Raises UserError where a worker found the input to be wrong, and RunFailed where the run failed and another attempt
-    would fail as well.
+    Raises UserError where a worker found the input to be wrong, and RunFailed where the run failed
+    and another attempt would fail as well.
     """
     experiment = launch.experiment
     resources = experiment.resources
@@ -62,19 +66,27 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
         number = launch.threads and launch.threads.number
         if launch.resumed and is_on_cluster and not resources.cpus_per_worker:
             number = recorded_threads(launch.folder)
-        if number:  # of a resumed run as before, since its sums depend on it, on whatever cores there are
+        # of a resumed run as before, since its sums depend on it, on whatever cores there are
+        if number:
             if is_on_cluster and number > share.cpus:
-                callbacks.warn(f"{number} threads of each worker, as before, compute on {share.cpus:g} cores: slower.")
+                callbacks.warn(
+                    f"{number} threads of each worker, as before, compute on {share.cpus:g} "
+                    "cores: slower."
+                )
             share = CpuShare(number, min(float(number), share.cpus))
         if message := waiting_message(resources, share, nodes):
             callbacks.warn(message)
         pool = WorkerPool(launch.folder.path / "ray", keep=False)
         if is_on_cluster:
-            launch = launch.changed(versions=versions(packages=plugin_packages(experiment.to_dict())))
+            launch = launch.changed(
+                versions=versions(packages=plugin_packages(experiment.to_dict()))
+            )
         callbacks.on_stage("starting workers")
         try:
             with budget_watched(launch, stop, callbacks.warn):
-                return train_with_retries(launch, pool, GroupSpec(resources, share), stop, callbacks)
+                return train_with_retries(
+                    launch, pool, GroupSpec(resources, share), stop, callbacks
+                )
         except KeyboardInterrupt:
             pool.shut_down(timeout=0.0)
             raise
@@ -83,11 +95,17 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
 
 
 def train_with_retries(
-    launch: Launch, pool: "WorkerPool", spec: "GroupSpec", stop: StopRequests, callbacks: RunCallbacks
+    launch: Launch,
+    pool: "WorkerPool",
+    spec: "GroupSpec",
+    stop: StopRequests,
+    callbacks: RunCallbacks,
 ) -> RunOutcome:
-    """Attempt a run until it has ended, or another attempt would fail as well. Raises as `train_on_ray` does.
+    """Attempt a run until it has ended, or another attempt would fail as well. Raises as
+    `train_on_ray` does.
 
-    `pool` gives the worker group of `spec`; `stop` has the requests to stop the run after a final checkpoint.
+    `pool` gives the worker group of `spec`; `stop` has the requests to stop the run after a final
+    checkpoint.
     """
     evaluate = partial(evaluate_on_ray, threads=spec.share.threads)
     with async_evaluator(launch, evaluate, callbacks.warn):
@@ -95,7 +113,11 @@ def train_with_retries(
 
 
 def _retried(
-    launch: Launch, pool: "WorkerPool", spec: "GroupSpec", stop: StopRequests, callbacks: RunCallbacks
+    launch: Launch,
+    pool: "WorkerPool",
+    spec: "GroupSpec",
+    stop: StopRequests,
+    callbacks: RunCallbacks,
 ) -> RunOutcome:
     from ditlab.cluster.attempt import Attempt
 
@@ -118,13 +140,20 @@ def _retried(
             saved = store.last_step()
         if lost := lost_ray():
             if not stop.count:
-                raise RunFailed(f"{lost}; `ditlab train SPEC --resume {launch.run_id}` goes on.", kind="lost_node")
-            callbacks.warn(f"{lost}, before the workers had saved: the last checkpoint is of step {max(saved, 0)}.")
+                raise RunFailed(
+                    f"{lost}; `ditlab train SPEC --resume {launch.run_id}` goes on.",
+                    kind="lost_node",
+                )
+            callbacks.warn(
+                f"{lost}, before the workers had saved: the last checkpoint is of step "
+                f"{max(saved, 0)}."
+            )
             return _interrupted(store, saved)
         recovery = recovery.after(ended, saved)
         if stop.count:  # before it could save, or between two attempts
             return _interrupted(store, saved)
-        if not (ended.kind is FailureKind.NO_RESOURCES and before is FailureKind.NO_RESOURCES):  # one warning a wait
+        # one warning a wait
+        if not (ended.kind is FailureKind.NO_RESOURCES and before is FailureKind.NO_RESOURCES):
             callbacks.warn(recovery.message_for(ended))
         before = ended.kind
         # The tags go along for a first worker that dies before it can keep a journal.
@@ -132,13 +161,20 @@ def _retried(
 
 
 def _interrupted(store: CheckpointStore, saved: int) -> RunOutcome:
-    """Outcome of a run that ended without a final checkpoint; `saved` is the step of its last one, -1 for none."""
-    return RunOutcome("interrupted", max(saved, 0), {}, store.location_of(saved) if saved >= 0 else None)
+    """Outcome of a run that ended without a final checkpoint; `saved` is the step of its last one,
+    -1 for none.
+    """
+    return RunOutcome(
+        "interrupted", max(saved, 0), {}, store.location_of(saved) if saved >= 0 else None
+    )
 
 
 @contextmanager
-def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str], None]) -> Iterator[None]:
-    """Connect to a cluster for the length of the block, after a check that its nodes can train the experiment.
+def cluster_connection(
+    experiment: Experiment, address: str, warn: Callable[[str], None]
+) -> Iterator[None]:
+    """Connect to a cluster for the length of the block, after a check that its nodes can train the
+    experiment.
 
     Raises UserError before anything of the run exists.
     """
@@ -146,19 +182,27 @@ def cluster_connection(experiment: Experiment, address: str, warn: Callable[[str
         from ditlab.cluster.survey import check_nodes
 
         grows = has_autoscaler()
-        check_capacity(experiment.resources, nodes_for_workers(experiment, cluster_nodes(), grows), grows=grows)
+        check_capacity(
+            experiment.resources, nodes_for_workers(experiment, cluster_nodes(), grows), grows=grows
+        )
         check_nodes(experiment, warn)
         yield
 
 
 def evaluate_on_ray(launch: Launch, ended: threading.Event, threads: int) -> str:
-    """Have a request answered by a Ray task, as `Evaluate` says, on whatever node has its resources."""
+    """Have a request answered by a Ray task, as `Evaluate` says, on whatever node has its
+    resources.
+    """
     resources = launch.experiment.evaluation.resources
     task = ray.remote(
-        num_cpus=resources.cpus or 0, num_gpus=resources.gpus, resources=resources.custom or None, max_retries=0,
+        num_cpus=resources.cpus or 0,
+        num_gpus=resources.gpus,
+        resources=resources.custom or None,
+        max_retries=0,
         max_calls=1,  # a process for each: its memory and its priority are those of no other task
-        scheduling_strategy="SPREAD",  # neither on the launcher's node first, nor in the bundle of a sweep's trial
-    )(answer_on_node)  # fmt: skip
+        # neither on the launcher's node first, nor in the bundle of a sweep's trial
+        scheduling_strategy="SPREAD",
+    )(answer_on_node)
     result = task.remote(launch.to_dict(), threads)
     while not lost_ray():
         if ended.is_set():
@@ -175,7 +219,8 @@ def evaluate_on_ray(launch: Launch, ended: threading.Event, threads: int) -> str
 
 
 def answer_on_node(values: dict[str, Any], threads: int) -> None:
-    """Answer a run's request for an evaluation, on the node of this task, which may have joined since the run began.
+    """Answer a run's request for an evaluation, on the node of this task, which may have joined
+    since the run began.
 
     Raises UserError for a node with other versions than the workers'.
     """

@@ -18,11 +18,13 @@ from typing import Any
 
 PACKAGES = ("ditlab", "ditlab_models")  # imported by name: a node may lack them
 LIBRARIES = ("ray", "torch", "deepspeed", "mlflow", "pyarrow", "pydantic")
-FILE_TIMEOUT = 2.0  # seconds for a new file to be visible: network file systems cache that it did not exist
+# seconds for a new file to be visible: network file systems cache that it did not exist
+FILE_TIMEOUT = 2.0
 
 
 def versions(with_code: bool = True, packages: Iterable[str] = ()) -> dict[str, str]:
-    """Versions of Python, of libraries and of DiTLab, as this process would import them; "" for one not installed.
+    """Versions of Python, of libraries and of DiTLab, as this process would import them; "" for one
+    not installed.
 
     `packages` are those of an experiment's parts (`spec.plugins.plugin_packages`).
     """
@@ -36,11 +38,16 @@ def versions(with_code: bool = True, packages: Iterable[str] = ()) -> dict[str, 
         return found
     from ditlab.spec.plugins import installed_version
 
-    return {**found, "ditlab": code_version(), **{name: installed_version(name) for name in packages}}
+    return {
+        **found,
+        "ditlab": code_version(),
+        **{name: installed_version(name) for name in packages},
+    }
 
 
 def code_version() -> str:
-    """DiTLab's version with a digest over its source, `0.1.0-3f9a01bc22d4`; "" where it is not installed.
+    """DiTLab's version with a digest over its source, `0.1.0-3f9a01bc22d4`; "" where it is not
+    installed.
 
     The same for a wheel and a checkout of the same code.
     """
@@ -57,11 +64,14 @@ def code_version() -> str:
     return f"{importlib.import_module('ditlab').__version__}-{digest.hexdigest()[:12]}"
 
 
-def node_report(home: str, storage: str | None, probe: str, packages: Iterable[str] = ()) -> dict[str, Any]:
+def node_report(
+    home: str, storage: str | None, probe: str, packages: Iterable[str] = ()
+) -> dict[str, Any]:
     """Values of `survey.NodeReport` for this node, and its clock.
 
-    `probe` is the name, and the content, of the files that the launcher has written to `home` (DITLAB_HOME) and
-    `storage` (`checkpoint.storage`, a folder's absolute path or a URI); `packages` are those of the experiment's parts.
+    `probe` is the name, and the content, of the files that the launcher has written to `home`
+    (DITLAB_HOME) and `storage` (`checkpoint.storage`, a folder's absolute path or a URI);
+    `packages` are those of the experiment's parts.
     """
     problem = ""
     try:
@@ -78,7 +88,9 @@ def node_report(home: str, storage: str | None, probe: str, packages: Iterable[s
     if storage is not None and not problem:  # read by the code that reads checkpoints
         from ditlab.checkpoints.store import CheckpointStore
 
-        found["storage"] = _probe_problem(lambda: CheckpointStore.at(storage).files.read("", probe), probe)
+        found["storage"] = _probe_problem(
+            lambda: CheckpointStore.at(storage).files.read("", probe), probe
+        )
     return {**found, "clock": time.time()}  # last, so that it is fresh when it arrives
 
 
@@ -97,7 +109,9 @@ def _probe_problem(read: Callable[[], bytes], probe: str) -> str:
 
 
 def probe_node(probe: str, content: str, source: str | None) -> list[str]:
-    """Return what a node lacks: `ditlab`, `out` (the probe's file is not there), `source` (a path; None: a URI)."""
+    """Return what a node lacks: `ditlab`, `out` (the probe's file is not there), `source` (a path;
+    None: a URI).
+    """
     lacks = [] if find_spec("ditlab") else ["ditlab"]
     try:
         if Path(probe).read_text() != content:

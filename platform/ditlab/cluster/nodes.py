@@ -1,4 +1,6 @@
-"""Nodes of a cluster: those alive, answering or about to go, the processes on them, and tasks that run on each."""
+"""Nodes of a cluster: those alive, answering or about to go, the processes on them, and tasks that
+run on each.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def alive_nodes() -> list[NodeRow]:
 
 
 def node_name() -> str:
-    """Name of this process's node in messages: its address and the beginning of Ray's id, `10.0.0.7/3f9a01bc`."""
+    """Name of this process's node in messages: its address and the beginning of Ray's id,
+    `10.0.0.7/3f9a01bc`.
+    """
     return f"{ray.util.get_node_ip_address()}/{ray.get_runtime_context().get_node_id()[:8]}"
 
 
@@ -40,19 +44,25 @@ def alive_ids() -> set[str]:
 def answering_ids() -> set[str]:
     """Ray's ids of the alive nodes that accept a connection.
 
-    Ray declares a silent node lost after 15 s and more, long after all that was connected to it has noticed.
+    Ray declares a silent node lost after 15 s and more, long after all that was connected to it has
+    noticed.
     """
     nodes = alive_nodes()
     answering = set()
     for node in nodes:
         with suppress(OSError):
-            socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), 2.0).close()
+            socket.create_connection(
+                (node["NodeManagerAddress"], node["NodeManagerPort"]), 2.0
+            ).close()
             answering.add(node["NodeID"])
-    return answering or {node["NodeID"] for node in nodes}  # from outside the cluster's network none can be reached
+    # from outside the cluster's network none can be reached
+    return answering or {node["NodeID"] for node in nodes}
 
 
 def wait_for(is_there: Callable[[], bool], timeout: float, pause: float = 0.2) -> bool:
-    """Wait until something is there, for `timeout` seconds at most, with a `pause` between looks; return whether."""
+    """Wait until something is there, for `timeout` seconds at most, with a `pause` between looks;
+    return whether.
+    """
     deadline = time.monotonic() + timeout
     while not (found := is_there()) and time.monotonic() < deadline:
         time.sleep(pause)
@@ -60,9 +70,11 @@ def wait_for(is_there: Callable[[], bool], timeout: float, pause: float = 0.2) -
 
 
 def refresh_node_count() -> None:
-    """Make Ray Train recount the nodes that an elastic run may use, once Ray has declared silent nodes lost.
+    """Make Ray Train recount the nodes that an elastic run may use, once Ray has declared silent
+    nodes lost.
 
-    By itself it counts every 20 s, and a group that is to start on a lost node waits a minute for its resources.
+    By itself it counts every 20 s, and a group that is to start on a lost node waits a minute for
+    its resources.
     """
     wait_for(lambda: not alive_ids() - answering_ids(), REFRESH_TIMEOUT)
     coordinator = ray_internal("get_or_create_autoscaling_coordinator")()
@@ -75,7 +87,11 @@ def kill_processes(processes: Iterable[tuple[str, int, float]]) -> None:
     A node that does not answer is left to Ray's own health checks.
     """
     alive = {node["NodeID"]: node for node in alive_nodes()}
-    tasks = [start_task(_kill_here, alive[node], pid, start) for node, pid, start in processes if node in alive]
+    tasks = [
+        start_task(_kill_here, alive[node], pid, start)
+        for node, pid, start in processes
+        if node in alive
+    ]
     if tasks:
         ray.wait(tasks, num_returns=len(tasks), timeout=20)
 
@@ -105,12 +121,18 @@ class TaskResult:
 
 
 def node_label(node: NodeRow) -> str:
-    """Name of a node in messages: `gpu-3 (10.0.0.7/3f9a01bc)`, the last part the beginning of Ray's id."""
+    """Name of a node in messages: `gpu-3 (10.0.0.7/3f9a01bc)`, the last part the beginning of Ray's
+    id.
+    """
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}/{node['NodeID'][:8]})"
 
 
 def run_on_nodes(
-    nodes: Sequence[NodeRow], function: Callable[..., Any], *arguments: Any, timeout: float, by_value: bool = False
+    nodes: Sequence[NodeRow],
+    function: Callable[..., Any],
+    *arguments: Any,
+    timeout: float,
+    by_value: bool = False,
 ) -> list[TaskResult]:
     """Run `function(*arguments)` on each node; returns the results in the order of the nodes.
 
@@ -128,19 +150,27 @@ def run_on_nodes(
 
 
 def start_task(function: Callable[..., Any], node: NodeRow, *arguments: Any) -> Any:
-    """Start `function(*arguments)` on a node, where it waits for no CPU; returns Ray's reference to its result."""
+    """Start `function(*arguments)` on a node, where it waits for no CPU; returns Ray's reference to
+    its result.
+    """
     there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-    task = ray.remote(function).options(max_retries=0, num_cpus=0, num_gpus=0, scheduling_strategy=there)
+    task = ray.remote(function).options(
+        max_retries=0, num_cpus=0, num_gpus=0, scheduling_strategy=there
+    )
     return task.remote(*arguments)
 
 
 def collect_results(tasks: dict[Any, NodeRow], timeout: float) -> list[TaskResult]:
-    """Wait for tasks, given with their nodes; cancel those that take longer than `timeout` seconds from now."""
+    """Wait for tasks, given with their nodes; cancel those that take longer than `timeout` seconds
+    from now.
+    """
     deadline = time.monotonic() + timeout
     found = {}
     waiting = list(tasks)
     while waiting:
-        done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+        done, waiting = ray.wait(
+            waiting, num_returns=1, timeout=max(0.0, deadline - time.monotonic())
+        )
         if not done:
             break
         value = None
@@ -148,7 +178,8 @@ def collect_results(tasks: dict[Any, NodeRow], timeout: float) -> list[TaskResul
         try:
             value = ray.get(done[0])
         except ray.exceptions.RayError as error:
-            problem = first_line(getattr(error, "cause", None) or error)  # what the task raised, or what became of it
+            # what the task raised, or what became of it
+            problem = first_line(getattr(error, "cause", None) or error)
         found[done[0]] = TaskResult(tasks[done[0]], value, problem, time.time())
     for each in waiting:
         ray.cancel(each)

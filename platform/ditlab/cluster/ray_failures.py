@@ -1,4 +1,6 @@
-"""Failures by the exceptions of Ray: a lost process, node or object, a node's memory, a bug, or what cannot pass."""
+"""Failures by the exceptions of Ray: a lost process, node or object, a node's memory, a bug, or
+what cannot pass.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +14,39 @@ from ditlab.cluster.channel import Heartbeat
 from ditlab.runs.failures import Failure, FailureKind
 from ditlab.secrets import hide
 
+_TOO_LARGE = "lower resources.workers or what each of them needs, or add nodes"
 FINAL = {
-    exceptions.RuntimeEnvSetupError: "correct the job's runtime environment, or install what it names on every node",
-    exceptions.ActorUnschedulableError: "lower resources.workers or what each of them needs, or add nodes",
-    exceptions.TaskUnschedulableError: "lower resources.workers or what each of them needs, or add nodes",
+    exceptions.RuntimeEnvSetupError: (
+        "correct the job's runtime environment, or install what it names on every node"
+    ),
+    exceptions.ActorUnschedulableError: _TOO_LARGE,
+    exceptions.TaskUnschedulableError: _TOO_LARGE,
     exceptions.AuthenticationError: "give this process and every node the cluster's token",
 }
 """Errors that another attempt would meet again, with their remedies."""
-BUGS = (exceptions.CrossLanguageError, exceptions.UserCodeException, exceptions.UnserializableException)
+BUGS = (
+    exceptions.CrossLanguageError,
+    exceptions.UserCodeException,
+    exceptions.UnserializableException,
+)
 """Errors of the code that a process ran."""
 _LOST_NODES = (exceptions.NodeDiedError, exceptions.LocalRayletDiedError)
 _LONGEST, _LONGEST_COMMAND = 300, 80  # characters in a message
 
 
 def unwrap(error: BaseException | None) -> BaseException | None:
-    """The exception below what Ray's tasks and Ray Train's controller and health checks put around it."""
+    """The exception below what Ray's tasks and Ray Train's controller and health checks put around
+    it.
+    """
     for name in ("controller_failure", "health_check_failure"):
         if isinstance(inner := getattr(error, name, None), BaseException):
             return unwrap(inner)
-    # Ray puts a bare RayError in the place of a cause that cannot be pickled: still a bug of the code.
-    if isinstance(error, exceptions.RayTaskError) and type(error.cause) not in (exceptions.RayError, type(None)):
+    # Ray puts a bare RayError in the place of a cause that cannot be pickled: still a bug of the
+    # code.
+    if isinstance(error, exceptions.RayTaskError) and type(error.cause) not in (
+        exceptions.RayError,
+        type(None),
+    ):
         return unwrap(error.cause)
     return error
 
@@ -42,33 +57,45 @@ def is_bug(error: BaseException) -> bool:
     return isinstance(raised, (exceptions.RayTaskError, *BUGS)) and ray_failure(raised) is None
 
 
-def ray_failure(error: BaseException | None, heartbeats: Sequence[Heartbeat] = ()) -> Failure | None:
+def ray_failure(
+    error: BaseException | None, heartbeats: Sequence[Heartbeat] = ()
+) -> Failure | None:
     """Failure for an exception of Ray's own; None for an exception of the code that a process ran.
 
-    `heartbeats` are those of the run's workers. What is in no list here counts as a lost worker, which is tried again.
+    `heartbeats` are those of the run's workers. What is in no list here counts as a lost worker,
+    which is tried again.
     """
     error = unwrap(error)
-    if not isinstance(error, exceptions.RayError) or isinstance(error, (exceptions.RayTaskError, *BUGS)):
+    if not isinstance(error, exceptions.RayError) or isinstance(
+        error, (exceptions.RayTaskError, *BUGS)
+    ):
         return None
     text = ""
-    with suppress(AttributeError, TypeError):  # some are formatted from attributes that they may lack
+    # some are formatted from attributes that they may lack
+    with suppress(AttributeError, TypeError):
         text = str(error)
     if isinstance(error, exceptions.OutOfMemoryError) or "running low on memory" in text:
         return node_memory_failure(text, heartbeats)
-    what = ": ".join([type(error).__name__, *hide(text).strip().splitlines()[:1]])[:_LONGEST].rstrip(".")
+    what = ": ".join([type(error).__name__, *hide(text).strip().splitlines()[:1]])[
+        :_LONGEST
+    ].rstrip(".")
     for kind, remedy in FINAL.items():
         if isinstance(error, kind):
             return Failure(FailureKind.CANNOT_START, f"{what}; {remedy}")
-    return Failure(FailureKind.LOST_NODE if isinstance(error, _LOST_NODES) else FailureKind.LOST_WORKER, what)
+    return Failure(
+        FailureKind.LOST_NODE if isinstance(error, _LOST_NODES) else FailureKind.LOST_WORKER, what
+    )
 
 
 def node_memory_failure(text: str, heartbeats: Sequence[Heartbeat]) -> Failure:
-    """Failure for what Ray's memory monitor says when it ends processes of a node whose memory is nearly used up.
+    """Failure for what Ray's memory monitor says when it ends processes of a node whose memory is
+    nearly used up.
 
     The run's own workers are the cause where they together use more than any other process.
     """
     node = re.search(r"\bID: ([0-9a-f]+)", text)
-    users = re.findall(r"^(\d+)\t([\d.]+)\t(.*)$", text.partition("memory users:")[2], re.MULTILINE)  # of ten processes
+    # of ten processes
+    users = re.findall(r"^(\d+)\t([\d.]+)\t(.*)$", text.partition("memory users:")[2], re.MULTILINE)
     workers = {str(each.pid) for each in heartbeats if node and each.node.startswith(node[1])}
     own = sum(float(size) for pid, size, _ in users if pid in workers)
     others = [(float(size), pid, command) for pid, size, command in users if pid not in workers]
@@ -80,6 +107,9 @@ def node_memory_failure(text: str, heartbeats: Sequence[Heartbeat]) -> Failure:
         remedy = "lower batch.micro or the model's size, or take more or larger nodes"
     elif others:
         size, pid, command = max(others)
-        message += f"; process {pid} uses the most, {size:g} GiB: {hide(command)[:_LONGEST_COMMAND].strip()}"
+        message += (
+            f"; process {pid} uses the most, {size:g} GiB: "
+            f"{hide(command)[:_LONGEST_COMMAND].strip()}"
+        )
     message += f"; {remedy}, or raise RAY_memory_usage_threshold where Ray is started"
     return Failure(FailureKind.NODE_OUT_OF_MEMORY, message, is_own=is_own)

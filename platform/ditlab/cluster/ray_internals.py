@@ -1,7 +1,9 @@
-"""Names of Ray that are no part of its interface: the one file that uses them, but for what a subclass inherits.
+"""Names of Ray that are no part of its interface: the one file that uses them, but for what a
+subclass inherits.
 
-Each function imports what it needs, so that this module costs nothing. `INTERNALS` lists the names; a test fails when
-one of them moves, and `ray_internal` says so in a sentence where a command meets it first.
+Each function imports what it needs, so that this module costs nothing. `INTERNALS` lists the names;
+a test fails when one of them moves, and `ray_internal` says so in a sentence where a command meets
+it first.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ INTERNALS = {
     "AuthenticationTokenLoader": "ray._raylet",
     "Config": "ray._raylet",
     "PlacementGroupID": "ray._raylet",
-    "get_or_create_autoscaling_coordinator": "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator",
+    "get_or_create_autoscaling_coordinator": (
+        "ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator"
+    ),
     "_internal_kv_del": "ray.experimental.internal_kv",
     "_internal_kv_get": "ray.experimental.internal_kv",
     "_internal_kv_list": "ray.experimental.internal_kv",
@@ -48,7 +52,9 @@ INTERNALS = {
 
 
 def ray_internal(name: str) -> Any:
-    """Import one of INTERNALS. Raises RuntimeError, with the version, where this Ray has moved it."""
+    """Import one of INTERNALS. Raises RuntimeError, with the version, where this Ray has moved
+    it.
+    """
     module = INTERNALS[name]
     try:
         return attrgetter(name)(import_module(module))
@@ -56,8 +62,8 @@ def ray_internal(name: str) -> Any:
         import ray
 
         raise RuntimeError(
-            f"Ray {ray.__version__} has moved {module}.{name}, which DiTLab uses of Ray {TESTED} ({error}); "
-            f"pip install 'ray[train,tune]=={TESTED}.*'."
+            f"Ray {ray.__version__} has moved {module}.{name}, which DiTLab uses of Ray "
+            f"{TESTED} ({error}); pip install 'ray[train,tune]=={TESTED}.*'."
         ) from error
 
 
@@ -73,8 +79,11 @@ def quiet_deaths() -> AbstractContextManager[None]:
 
 
 def without_uv() -> AbstractContextManager[None]:
-    """Start Ray below `uv run` as anywhere else: it would pack the working folder for workers, and run uv in each."""
-    return _replaced("RAY_ENABLE_UV_RUN_RUNTIME_ENV", False)  # Ray reads the variable at its import alone
+    """Start Ray below `uv run` as anywhere else: it would pack the working folder for workers, and
+    run uv in each.
+    """
+    # Ray reads the variable at its import alone
+    return _replaced("RAY_ENABLE_UV_RUN_RUNTIME_ENV", False)
 
 
 @contextmanager
@@ -92,14 +101,20 @@ def _replaced(name: str, value: Any) -> Iterator[None]:
 def killed_with_this_process() -> Iterator[int]:
     """Kill groups of processes once this process is gone, however it ends, or the block is over.
 
-    Their leaders' ids, a line each, are written into the descriptor that is yielded. The kernel kills what this process
-    has started; Ray's agents, which the raylet starts, wait for up to three minutes for a head that is gone as well.
+    Their leaders' ids, a line each, are written into the descriptor that is yielded. The kernel
+    kills what this process has started; Ray's agents, which the raylet starts, wait for up to three
+    minutes for a head that is gone as well.
     """
-    script = "trap '' HUP INT TERM; while read one; do all=\"$all -$one\"; done; kill -s KILL -- $all"
+    script = (
+        "trap '' HUP INT TERM; while read one; do all=\"$all -$one\"; done; kill -s KILL -- $all"
+    )
     shell = subprocess.Popen(
-        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        ["sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert shell.stdin
     try:
         yield shell.stdin.fileno()
@@ -111,11 +126,12 @@ def killed_with_this_process() -> Iterator[int]:
 
 @contextmanager
 def own_sessions(leaders: int | None = None) -> Iterator[None]:
-    """Make each process that Ray starts in the block lead a session of its own, deaf to signals that ask it to end.
+    """Make each process that Ray starts in the block lead a session of its own, deaf to signals
+    that ask it to end.
 
-    A signal to the launcher's group, or to every process of its control group, then leaves Ray to the launcher, which
-    needs it to save; the kernel still kills Ray's processes where the launcher dies. Handlers of SIGTERM stay ours:
-    that of Ray's C++ part is replaced at the end of the block.
+    A signal to the launcher's group, or to every process of its control group, then leaves Ray to
+    the launcher, which needs it to save; the kernel still kills Ray's processes where the launcher
+    dies. Handlers of SIGTERM stay ours: that of Ray's C++ part is replaced at the end of the block.
     `leaders`: the descriptor of `killed_with_this_process`.
     """
     die_with_parent = ray_internal("set_kill_on_parent_death_linux")
@@ -128,7 +144,10 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
         die_with_parent()
 
     try:
-        with _replaced("set_kill_on_parent_death_linux", prepare), _replaced("set_sigterm_handler", lambda _: None):
+        with (
+            _replaced("set_kill_on_parent_death_linux", prepare),
+            _replaced("set_sigterm_handler", lambda _: None),
+        ):
             yield
     finally:
         renew_handlers()
@@ -137,7 +156,11 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
 def instance_processes() -> dict[str, subprocess.Popen[bytes]]:
     """Processes that this one has started for its Ray instance, by Ray's names such as `raylet`."""
     node = ray_internal("_global_node")
-    return {name: each.process for name, all_of in node.all_processes.items() for each in all_of} if node else {}
+    return (
+        {name: each.process for name, all_of in node.all_processes.items() for each in all_of}
+        if node
+        else {}
+    )
 
 
 def schedule_training(controller: Any, trial: Any) -> None:
@@ -147,5 +170,7 @@ def schedule_training(controller: Any, trial: Any) -> None:
 
 
 def key_value(operation: str) -> Callable[..., Any]:
-    """Return an operation on the cluster's key-value store, in a namespace of our own: `put`, `get`, `list`, `del`."""
+    """Return an operation on the cluster's key-value store, in a namespace of our own: `put`,
+    `get`, `list`, `del`.
+    """
     return partial(ray_internal(f"_internal_kv_{operation}"), namespace=b"ditlab")

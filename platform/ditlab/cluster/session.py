@@ -1,6 +1,8 @@
-"""Connection to Ray: an instance for the length of a command, or an existing cluster, with its token.
+"""Connection to Ray: an instance for the length of a command, or an existing cluster, with its
+token.
 
-An instance on this machine is tried again where other work keeps it from starting in Ray's own time.
+An instance on this machine is tried again where other work keeps it from starting in Ray's own
+time.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from typing import Any
 
 import psutil
 
-from ditlab.cluster.access import cluster_token, leave_out, named, own_token, token_refused, users_token
+from ditlab.cluster.access import (
+    cluster_token,
+    leave_out,
+    named,
+    own_token,
+    token_refused,
+    users_token,
+)
 from ditlab.cluster.ray_internals import (
     instance_processes,
     killed_with_this_process,
@@ -35,8 +44,8 @@ from ditlab.tracking.access import exempt_from_proxies
 
 _log = logging.getLogger("ditlab")
 
-# Set before Ray is imported. The first: a report costs one poll of the controller (2 s by default); the others start
-# watchers and metric exporters that a training run has no use for.
+# Set before Ray is imported. The first: a report costs one poll of the controller (2 s by default);
+# the others start watchers and metric exporters that a training run has no use for.
 SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
@@ -44,11 +53,15 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_V2_ENABLED": "1",
-    "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread of Tune's that outlives a session would start a Ray of its own
-    "RAY_worker_niceness": "0",  # 15 by default: a training would stand back for anything else on the machine
+    # a thread of Tune's that outlives a session would start a Ray of its own
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+    # 15 by default: a training would stand back for anything else on the machine
+    "RAY_worker_niceness": "0",
 }
 LONGEST_FOLDER = 107 - len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")
-"""Bytes of the folder of an instance's files, by the 107 that Linux allows for the longest of its sockets."""
+"""Bytes of the folder of an instance's files, by the 107 that Linux allows for the longest of its
+sockets.
+"""
 TRIES = 6
 """Attempts to start an instance on this machine, where it is slow."""
 _PAUSE = 2.0  # seconds between two attempts
@@ -56,12 +69,18 @@ _lost = ""  # see `lost_ray`
 _LOOK_INTERVAL = 0.5  # seconds between looks for Ray's death
 _LOST_TIMEOUT = 3.0  # seconds for a command whose Ray has died
 _KILL_TIMEOUT = 10.0  # seconds for processes of a failed attempt
-# Ray gives each of its processes a fixed time, mostly 30 s, and raises errors of four types, told apart by their words.
-_SLOW = re.compile(r"timed? ?out|overloaded|failed to (?:start|connect to) gcs|did not start|not ready", re.IGNORECASE)
+# Ray gives each of its processes a fixed time, mostly 30 s, and raises errors of four types, told
+# apart by their words.
+_SLOW = re.compile(
+    r"timed? ?out|overloaded|failed to (?:start|connect to) gcs|did not start|not ready",
+    re.IGNORECASE,
+)
 
 
 def cluster_address(address: str | None) -> str | None:
-    """Address of the cluster to use: the given one, else that of the Ray job this process runs in; None for neither."""
+    """Address of the cluster to use: the given one, else that of the Ray job this process runs in;
+    None for neither.
+    """
     return address or os.environ.get("RAY_ADDRESS") or None
 
 
@@ -78,39 +97,47 @@ def is_connected() -> bool:
 
 
 def check_address(address: str) -> None:
-    """Raises UserError where nothing listens at `host:port` or `ray://host:port`; Ray itself would try for 30 minutes.
+    """Raises UserError where nothing listens at `host:port` or `ray://host:port`; Ray itself would
+    try for 30 minutes.
 
     `auto` and `local` are Ray's to resolve.
     """
     if address.startswith(("http://", "https://")):
         raise UserError(
-            f"{named(address)} is that of a job server, which takes jobs: `ditlab submit SPEC --address {address}`; "
-            "to train from here, write HOST:PORT (Ray's default port is 6379)."
+            f"{named(address)} is that of a job server, which takes jobs: `ditlab submit SPEC "
+            f"--address {address}`; to train from here, write HOST:PORT (Ray's default port is "
+            "6379)."
         )
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address in ("auto", "local"):
         return
     if not (host and colon and port.isascii() and port.isdigit()):
-        raise UserError(f"{named(address)} is no Ray address; write HOST:PORT (Ray's default port is 6379) or auto.")
+        raise UserError(
+            f"{named(address)} is no Ray address; write HOST:PORT (Ray's default port is 6379) "
+            "or auto."
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), 5).close()
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"{named(address)}: no Ray cluster answers there ({error}); start one (`ray start --head`), "
-            f"correct the address, or {leave_out(address)} to train on this machine alone."
+            f"{named(address)}: no Ray cluster answers there ({error}); start one (`ray start "
+            f"--head`), correct the address, or {leave_out(address)} to train on this machine "
+            "alone."
         ) from error
 
 
 @contextmanager
-def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] | None = None) -> Iterator[Any]:
+def ray_session(
+    address: str | None, num_cpus: int, warn: Callable[[str], None] | None = None
+) -> Iterator[Any]:
     """Connect to Ray for the length of the block; yields the module `ray`.
 
-    Without an address, start an instance with at least `num_cpus` CPUs that admits this process alone, and stop it at
-    the end. An existing connection of this process is used as it is. `warn` receives a line for each start that took
-    too long; None: the logger `ditlab`.
+    Without an address, start an instance with at least `num_cpus` CPUs that admits this process
+    alone, and stop it at the end. An existing connection of this process is used as it is. `warn`
+    receives a line for each start that took too long; None: the logger `ditlab`.
 
-    Raises UserError where nothing answers at the address, the cluster refuses the token, or TMPDIR is too long for
-    sockets, and RunFailed where Ray does not start on this machine.
+    Raises UserError where nothing answers at the address, the cluster refuses the token, or TMPDIR
+    is too long for sockets, and RunFailed where Ray does not start on this machine.
     """
     set_defaults(SETTINGS)
     exempt_from_proxies()
@@ -121,7 +148,11 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
     if ray.is_initialized():  # a caller's session, such as a test's
         yield ray
         return
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": True}
+    quiet: dict[str, Any] = {
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "configure_logging": True,
+    }
     with ExitStack() as stack:
         if address is None:
             check_socket_folder()
@@ -139,7 +170,8 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
                     clean()
                     raise
         else:
-            # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an answer on tokens.
+            # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an
+            # answer on tokens.
             is_rays = address in ("auto", "local") or address.startswith("ray://")
             stack.enter_context(users_token() if is_rays else cluster_token(address))
             try:
@@ -147,39 +179,51 @@ def ray_session(address: str | None, num_cpus: int, warn: Callable[[str], None] 
                     ray.init(address=address, **quiet)
             except ray.exceptions.AuthenticationError:
                 raise token_refused(address) from None
-            except (ConnectionError, RuntimeError, TimeoutError, ValueError, ray.exceptions.RayError) as error:
+            except (
+                ConnectionError,
+                RuntimeError,
+                TimeoutError,
+                ValueError,
+                ray.exceptions.RayError,
+            ) as error:
                 raise UserError(
-                    f"{named(address)}: no Ray cluster answers there ({first_line(error)}); start one or "
-                    f"{leave_out(address)}."
+                    f"{named(address)}: no Ray cluster answers there ({first_line(error)}); "
+                    f"start one or {leave_out(address)}."
                 ) from error
         stack.enter_context(quiet_deaths())  # `runs.failures` has a sentence for each
-        stack.callback(renew_handlers)  # Ray's C++ part, as it ends, makes SIGTERM end this process without a word
+        # Ray's C++ part, as it ends, makes SIGTERM end this process without a word
+        stack.callback(renew_handlers)
         stack.enter_context(_watched(ray, _dead_process if address is None else _unreachable_head))
         yield ray
 
 
 def check_socket_folder() -> None:
-    """Raise UserError where the sockets of an instance on this machine do not fit into Ray's folder."""
+    """Raise UserError where the sockets of an instance on this machine do not fit into Ray's
+    folder.
+    """
     name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"  # as Ray chooses
     folder = os.environ.get(name, "/tmp")
     if not folder.startswith("/") or len(os.fsencode(folder)) > LONGEST_FOLDER:
         raise UserError(
-            f"{name}={folder} is no folder for Ray's sockets (an absolute path of {LONGEST_FOLDER} bytes at most); set "
-            "RAY_TMPDIR to a shorter one, such as /tmp."
+            f"{name}={folder} is no folder for Ray's sockets (an absolute path of "
+            f"{LONGEST_FOLDER} bytes at most); set RAY_TMPDIR to a shorter one, such as /tmp."
         )
 
 
 def lost_ray() -> str:
-    """Sentence on the Ray that this process was connected to, where that has died; empty while it is there."""
+    """Sentence on the Ray that this process was connected to, where that has died; empty while it
+    is there.
+    """
     return _lost
 
 
 @contextmanager
 def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
-    """Look for the `death` of Ray during the block, and end the connection after it, with all that Ray has started.
+    """Look for the `death` of Ray during the block, and end the connection after it, with all that
+    Ray has started.
 
-    Where Ray has died, a call of it may wait for a minute, and then ends the process with a line of its own: a command
-    that is not over some seconds later ends before that.
+    Where Ray has died, a call of it may wait for a minute, and then ends the process with a line of
+    its own: a command that is not over some seconds later ends before that.
     """
     global _lost
     _lost = ""
@@ -216,15 +260,21 @@ def _dead_process() -> str:
     """Sentence on a process of the own instance that has died."""
     for name, process in instance_processes().items():
         if name in ("gcs_server", "raylet") and process.poll() is not None:
-            return f"Ray on this machine has died (its process {name} ended with code {process.returncode})"
+            return (
+                f"Ray on this machine has died (its process {name} ended with code "
+                f"{process.returncode})"
+            )
     return ""
 
 
 def _unreachable_head() -> str:
-    """Sentence on a cluster whose head takes no connection any more, after a signal: a head may start again."""
+    """Sentence on a cluster whose head takes no connection any more, after a signal: a head may
+    start again.
+    """
     import ray
 
-    address = getattr(ray.get_runtime_context(), "gcs_address", "") if is_ending() else ""  # not by `ray://`
+    # not by `ray://`
+    address = getattr(ray.get_runtime_context(), "gcs_address", "") if is_ending() else ""
     for attempt in range(3 if address else 0):
         try:
             check_address(address)
@@ -236,7 +286,9 @@ def _unreachable_head() -> str:
     return ""
 
 
-def start_with_patience(start: Callable[[], object], clean: Callable[[], None], warn: Callable[[str], None]) -> None:
+def start_with_patience(
+    start: Callable[[], object], clean: Callable[[], None], warn: Callable[[str], None]
+) -> None:
     """Call `start` until it succeeds, a few times where it is slow; `clean` follows each failure.
 
     Raises RunFailed where it fails for another reason, or too often.
@@ -246,14 +298,19 @@ def start_with_patience(start: Callable[[], object], clean: Callable[[], None], 
             start()
             return
         except Exception as error:
-            # Ray raises bare Exceptions, and errors of its C++ part: all of them mean that nothing was started.
+            # Ray raises bare Exceptions, and errors of its C++ part: all of them mean that nothing
+            # was started.
             clean()
             reason = first_line(error)
             if not left or not _SLOW.search(str(error)):
-                doctor = "" if absent_part("command", "doctor") else "`ditlab doctor` shows what is missing, and "
+                doctor = (
+                    ""
+                    if absent_part("command", "doctor")
+                    else "`ditlab doctor` shows what is missing, and "
+                )
                 raise RunFailed(
-                    f"Ray cannot be started on this machine ({reason}); {doctor}`ditlab train --local` trains without "
-                    "Ray."
+                    f"Ray cannot be started on this machine ({reason}); {doctor}`ditlab train "
+                    "--local` trains without Ray."
                 ) from error
             warn(f"Ray has not started ({reason}), as this machine is busy; trying again.")
             time.sleep(_PAUSE)

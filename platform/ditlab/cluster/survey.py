@@ -1,4 +1,5 @@
-"""Survey of every node before anything of a run exists: versions, shared folders, clock; one sentence for each fault.
+"""Survey of every node before anything of a run exists: versions, shared folders, clock; one
+sentence for each fault.
 
 A node that joins after the launch is checked by its own worker.
 """
@@ -23,21 +24,28 @@ from ditlab.spec.uris import is_uri
 from ditlab.storage.local import writable_folder
 
 TOLERATED = ("mlflow", "pyarrow", "pydantic")
-"""Packages that may differ between nodes, with a warning. All others must have the same version on all nodes."""
-MAX_SKEW = 5.0  # seconds between two clocks: journals, locks and time stamps of checkpoints are of several nodes
+"""Packages that may differ between nodes, with a warning. All others must have the same version on
+all nodes.
+"""
+# seconds between two clocks: journals, locks and time stamps of checkpoints are of several nodes
+MAX_SKEW = 5.0
 REPORT_TIMEOUT = 60.0  # seconds for all reports: a node starts a process for its own, in one to ten
 
 
-def check_nodes(experiment: Experiment, warn: Callable[[str], None], everywhere: bool = False) -> None:
+def check_nodes(
+    experiment: Experiment, warn: Callable[[str], None], everywhere: bool = False
+) -> None:
     """Raises UserError where a node cannot take part in the run; leaves nothing behind.
 
-    `warn` receives warnings about nodes that may train all the same; `everywhere`: work may run on nodes without CPU or
-    GPU as well.
+    `warn` receives warnings about nodes that may train all the same; `everywhere`: work may run on
+    nodes without CPU or GPU as well.
     """
     home = Home.from_environment()
     storage = experiment.checkpoint.storage
     packages = tuple(plugin_packages(experiment.to_dict()))
-    required = NodeRequirements(versions(packages=packages), str(home.root), absolute(storage) if storage else None)
+    required = NodeRequirements(
+        versions(packages=packages), str(home.root), absolute(storage) if storage else None
+    )
     reports, silent = collect_reports(home, required.storage, packages=packages)
     if faults := node_faults(reports, required, everywhere):
         raise UserError(faults[0])
@@ -50,12 +58,14 @@ def collect_reports(
 ) -> tuple[list[NodeReport], list[str]]:
     """Reports of all nodes, and a sentence for each node that sent none.
 
-    `storage` is a folder's absolute path or a URI, `packages` are those of the experiment's parts. Raises UserError
-    where this machine cannot write there.
+    `storage` is a folder's absolute path or a URI, `packages` are those of the experiment's parts.
+    Raises UserError where this machine cannot write there.
     """
     with probe_files(home, storage) as probe:
         arguments = (str(home.root), storage, probe, packages)
-        results = run_on_nodes(alive_nodes(), node_report, *arguments, timeout=timeout, by_value=True)
+        results = run_on_nodes(
+            alive_nodes(), node_report, *arguments, timeout=timeout, by_value=True
+        )
     reports = []
     silent = []
     for result in results:
@@ -77,13 +87,16 @@ def absolute(storage: str) -> str:
 
 @contextmanager
 def probe_files(home: Home, storage: str | None) -> Iterator[str]:
-    """Write probe files into DITLAB_HOME and the storage for the length of the block; yields their name and content.
+    """Write probe files into DITLAB_HOME and the storage for the length of the block; yields their
+    name and content.
 
     Folders made for them are removed as well. Raises UserError where nothing can be written.
     """
     with ExitStack() as stack:
         what = f"DITLAB_HOME={home.root}"
-        name = stack.enter_context(probe_file(home.root, what, "point DITLAB_HOME at a writable folder"))
+        name = stack.enter_context(
+            probe_file(home.root, what, "point DITLAB_HOME at a writable folder")
+        )
         if storage is None:
             yield name
             return
@@ -91,18 +104,23 @@ def probe_files(home: Home, storage: str | None) -> Iterator[str]:
             stack.enter_context(removed_if_empty(Path(storage)))
         files = CheckpointStore.at(storage).files
         files.check_writable()
-        with files.translating_errors("cannot be written", "name a place that every node can write into"):
+        with files.translating_errors(
+            "cannot be written", "name a place that every node can write into"
+        ):
             files.write("", name, [name.encode()])
         try:
             yield name
         finally:
-            with files.translating_errors("takes nothing back", "check that files can be deleted there, too"):
+            with files.translating_errors(
+                "takes nothing back", "check that files can be deleted there, too"
+            ):
                 files.delete("", name)
 
 
 @contextmanager
 def probe_file(folder: Path, what: str, remedy: str) -> Iterator[str]:
-    """Write a probe file into a folder for the length of the block; yields its name, which is its content.
+    """Write a probe file into a folder for the length of the block; yields its name, which is its
+    content.
 
     Raises UserError, with `what` and `remedy`, where the folder cannot be written.
     """
@@ -132,8 +150,8 @@ def removed_if_empty(folder: Path) -> Iterator[None]:
 
 
 def check_joining_node(launch: Launch) -> None:
-    """Raises UserError, as the survey does, where this node has other versions than the launcher recorded, or does not
-    see the run's folder; a run on the launcher's machine records none.
+    """Raises UserError, as the survey does, where this node has other versions than the launcher
+    recorded, or does not see the run's folder; a run on the launcher's machine records none.
     """
     if not launch.versions:
         return
@@ -177,11 +195,14 @@ class NodeRequirements:
     storage: str | None = None
 
 
-def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, everywhere: bool = False) -> list[str]:
-    """Return what would make a run fail, a sentence each; a fault stands before those that follow from it.
+def node_faults(
+    reports: Sequence[NodeReport], required: NodeRequirements, everywhere: bool = False
+) -> list[str]:
+    """Return what would make a run fail, a sentence each; a fault stands before those that follow
+    from it.
 
-    A node that only drives needs the same Ray and Python alone, unless work may run `everywhere` (a sweep's trials are
-    led from any node).
+    A node that only drives needs the same Ray and Python alone, unless work may run `everywhere` (a
+    sweep's trials are led from any node).
     """
     faults = []
     for report in reports:
@@ -192,8 +213,12 @@ def node_faults(reports: Sequence[NodeReport], required: NodeRequirements, every
     return faults
 
 
-def node_warnings(reports: Sequence[NodeReport], own: Mapping[str, str], everywhere: bool = False) -> list[str]:
-    """Return a sentence for each tolerated difference of versions, and for each clock that differs."""
+def node_warnings(
+    reports: Sequence[NodeReport], own: Mapping[str, str], everywhere: bool = False
+) -> list[str]:
+    """Return a sentence for each tolerated difference of versions, and for each clock that
+    differs.
+    """
     found = []
     for report in reports:
         if (report.trains or everywhere) and not report.problem:
@@ -201,21 +226,24 @@ def node_warnings(reports: Sequence[NodeReport], own: Mapping[str, str], everywh
             if abs(report.skew) > MAX_SKEW:
                 found.append(
                     f"the clock of node {report.name} is {abs(report.skew):.0f} s "
-                    f"{'ahead of' if report.skew > 0 else 'behind'} that of the launcher; let NTP set both, or the "
-                    "run's time stamps contradict each other."
+                    f"{'ahead of' if report.skew > 0 else 'behind'} that of the launcher; let "
+                    "NTP set both, or the run's time stamps contradict each other."
                 )
     return found
 
 
 def software_faults(report: NodeReport, own: Mapping[str, str], works: bool) -> list[str]:
-    """Faults of a node that cannot import DiTLab, or has other versions of packages that must be the same.
+    """Faults of a node that cannot import DiTLab, or has other versions of packages that must be
+    the same.
 
     A node that does not work needs the same Python and Ray alone.
     """
     if works and report.problem:
         return [
-            f"DiTLab cannot be imported on node {report.name} ({report.problem}); send it along with `ditlab submit`, "
-            "or install it on every node."
+            (
+                f"DiTLab cannot be imported on node {report.name} ({report.problem}); send it "
+                "along with `ditlab submit`, or install it on every node."
+            )
         ]
     names = [name for name in own if name not in TOLERATED] if works else ["python", "ray"]
     return _differences(report, own, names)
@@ -227,13 +255,14 @@ def unshared_faults(report: NodeReport, required: NodeRequirements) -> list[str]
     faults = []
     if report.home:
         faults.append(
-            f"DITLAB_HOME={required.home} is not shared: what is written there cannot be read on node {report.name} "
-            f"({report.home}); {remedy}."
+            f"DITLAB_HOME={required.home} is not shared: what is written there cannot be read "
+            f"on node {report.name} ({report.home}); {remedy}."
         )
     if report.storage:
         faults.append(
-            f"checkpoint.storage={required.storage} is not shared: what is written there cannot be read on node "
-            f"{report.name} ({report.storage}); {remedy}, or give that node the credentials of the store."
+            f"checkpoint.storage={required.storage} is not shared: what is written there "
+            f"cannot be read on node {report.name} ({report.storage}); {remedy}, or give that "
+            "node the credentials of the store."
         )
     return faults
 
@@ -247,12 +276,15 @@ def _differences(report: NodeReport, own: Mapping[str, str], names: Sequence[str
         if _comparable(name, version) != _comparable(name, required):
             what = f"{name} {version} is" if version else f"{name} is not"
             found.append(
-                f"{what} installed on node {report.name}, and {name} {required} where the run is launched; install the "
-                "same on every node, or send DiTLab's code along with `ditlab submit`."
+                f"{what} installed on node {report.name}, and {name} {required} where the run "
+                "is launched; install the same on every node, or send DiTLab's code along with "
+                "`ditlab submit`."
             )
     return found
 
 
 def _comparable(name: str, version: str) -> str:
-    """Return what counts of a version: of Python two numbers, of a library all but the build (`+cu128`)."""
+    """Return what counts of a version: of Python two numbers, of a library all but the build
+    (`+cu128`).
+    """
     return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]

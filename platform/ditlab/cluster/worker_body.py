@@ -1,6 +1,7 @@
 """Body of a worker process: trains the runs that are assigned to its group, one after another.
 
-Of each run: its data, its reporter, the training, its outcome or the record of the exception that ended it.
+Of each run: its data, its reporter, the training, its outcome or the record of the exception that
+ended it.
 """
 
 from __future__ import annotations
@@ -46,34 +47,46 @@ from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.reporting import Reporter
 from ditlab.training.trainer import train
 
-POLL_INTERVAL = 0.05  # seconds between looks for the next assignment, and for the answer of a scheduler
-ASSIGNMENT_TIMEOUT = 60.0  # seconds after which the other workers get an empty broadcast: gloo gives up on silent ones
-SWEEP_TIMEOUT = 60.0  # seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
+# seconds between looks for the next assignment, and for the answer of a scheduler
+POLL_INTERVAL = 0.05
+# seconds after which the other workers get an empty broadcast: gloo gives up on silent ones
+ASSIGNMENT_TIMEOUT = 60.0
+# seconds of one wait for a sweep's scheduler: the other workers wait in a collective meanwhile
+SWEEP_TIMEOUT = 60.0
 
 
 def run_worker(config: dict[str, Any]) -> None:
     """Train every run that the group is assigned, until the last one.
 
-    `config` has `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of collectives.
+    `config` has `channel` (name of the group's channel), `threads`, `gpus` per worker, `timeout` of
+    collectives.
     """
     channel = KeyValueChannel(config["channel"])
     context = get_context()
     torch.set_num_threads(config["threads"])
     use_gpu = config["gpus"] > 0
     rank = current_rank(
-        use_gpu, context.get_world_rank(), context.get_world_size(), context.get_local_rank(), config["timeout"]
+        use_gpu,
+        context.get_world_rank(),
+        context.get_world_size(),
+        context.get_local_rank(),
+        config["timeout"],
     )
     if use_gpu and config["gpus"] < 1:
-        torch.cuda.set_per_process_memory_fraction(config["gpus"])  # the rest is for workers that share the GPU
+        # the rest is for workers that share the GPU
+        torch.cuda.set_per_process_memory_fraction(config["gpus"])
     if rank.is_first:
         channel.put("placement_group", get_current_placement_group().id.hex())
     gc.freeze()  # what is imported: a collection would look through it, for 0.2 s
     while not (assignment := _next_assignment(channel, rank)).get("is_end"):
         try:
-            _train_assigned(Launch.from_dict(assignment["launch"]), KeyValueChannel(assignment["control"]), rank)
+            _train_assigned(
+                Launch.from_dict(assignment["launch"]), KeyValueChannel(assignment["control"]), rank
+            )
         except Exception as error:
-            # Of several workers the others are left in the middle of a step, and lack of memory leaves it in pieces. A
-            # CUDA context does not outlive an error in a kernel, and most of those come to light later.
+            # Of several workers the others are left in the middle of a step, and lack of memory
+            # leaves it in pieces. A CUDA context does not outlive an error in a kernel, and most of
+            # those come to light later.
             is_reusable = rank.world_size == 1 and not is_out_of_memory(error)
             is_reusable = is_reusable and (not use_gpu or isinstance(error, UserError | RunFailed))
             if assignment["last"] or not is_reusable:
@@ -104,9 +117,12 @@ def _next_assignment(channel: KeyValueChannel, rank: Rank) -> dict[str, Any]:
 
 
 def _train_assigned(launch: Launch, control: KeyValueChannel, rank: Rank) -> None:
-    """Train one run, with heartbeats; an exception is recorded for the launcher, and raised again."""
+    """Train one run, with heartbeats; an exception is recorded for the launcher, and raised
+    again.
+    """
     set_defaults(launch.home.cache_variables())
-    group_name = [secrets.token_hex(4)]  # of this group of workers: Ray starts a new group when an elastic run grows
+    # of this group of workers: Ray starts a new group when an elastic run grows
+    group_name = [secrets.token_hex(4)]
     distributed.broadcast_object_list(group_name, 0)
     if rank.is_first:
         control.put("group", group_name[0])
@@ -134,18 +150,25 @@ def _train_run(launch: Launch, group: KeyValueChannel, rank: Rank, link: Heartbe
 
     def warn(message: str) -> None:
         warnings.append(hide(message))
-        group.try_put(f"warnings/{rank.rank}", warnings)  # a topic each, so that no worker overwrites another's
+        # a topic each, so that no worker overwrites another's
+        group.try_put(f"warnings/{rank.rank}", warnings)
 
     launch = launch.changed(notify=warn if rank.local_rank == 0 else ignore)  # once a node
     training_run = launch.training_run()
     with ExitStack() as stack:
-        common: dict[str, Any] = {"should_stop": link.should_stop, "warn": warn, "marker": link.marker}
+        common: dict[str, Any] = {
+            "should_stop": link.should_stop,
+            "warn": warn,
+            "marker": link.marker,
+        }
         reporter: Any = Reporter(**common)
         if rank.is_first:
             stack.enter_context(lock_journal(launch.folder, warn=warn))
             report = None
             if launch.trial_channel:
-                report = partial(report_to_sweep, launch, link, min(SWEEP_TIMEOUT, rank.timeout / 2))
+                report = partial(
+                    report_to_sweep, launch, link, min(SWEEP_TIMEOUT, rank.timeout / 2)
+                )
             reporter = TrackedReporter(
                 launch,
                 lambda progress: group.try_put("progress", asdict(progress)),
@@ -158,14 +181,17 @@ def _train_run(launch: Launch, group: KeyValueChannel, rank: Rank, link: Heartbe
             node = nodes.index(worker_nodes[rank.rank])
             stack.enter_context(lock_journal(launch.folder, node))
             tracking = experiment.tracking  # its system metrics go into the same tracked run
-            tracker = RunTracker(launch.folder, tracking.uri, launch.home, node=node, budget=tracking.budget)
+            tracker = RunTracker(
+                launch.folder, tracking.uri, launch.home, node=node, budget=tracking.budget
+            )
             tracker.watch_system(num_nodes=max_nodes(experiment, nodes))
             stack.enter_context(tracker)
         outcome = train(training_run, rank, reporter, added_hooks(launch, rank))
         if outcome.status == "interrupted" and link.stop_reason == STOPPED:
             outcome = replace(outcome, status="stopped")
         if rank.is_first:
-            if outcome.status != "interrupted" or link.stop_reason not in (PREEMPTED, PAUSED):  # else it goes on soon
+            # else it goes on soon
+            if outcome.status != "interrupted" or link.stop_reason not in (PREEMPTED, PAUSED):
                 reporter.finish(outcome)
             group.put("outcome", asdict(outcome))
 

@@ -1,4 +1,5 @@
-"""Parts of a worker group that Ray's own processes import: the training function, and the start of the process group.
+"""Parts of a worker group that Ray's own processes import: the training function, and the start of
+the process group.
 
 Imports little of DiTLab: Ray Train's controller starts the workers once it has imported this.
 """
@@ -27,13 +28,16 @@ def prepare_worker(home: str) -> None:
     from ditlab.cluster.channel import terminated
     from ditlab.runs.signals import WORKER_SIGNALS
 
-    for number in WORKER_SIGNALS:  # before they are let in: by default each of them ends the process
+    # before they are let in: by default each of them ends the process
+    for number in WORKER_SIGNALS:
         signal.signal(number, lambda *_: terminated.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WORKER_SIGNALS)
 
 
 class _WorkerBackend(TorchConfig().backend_cls):  # type: ignore[misc]  # Ray names the class by this property alone
-    """Ray Train's process group of torch, in workers that save where their process is told to end."""
+    """Ray Train's process group of torch, in workers that save where their process is told to
+    end.
+    """
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         super().on_start(worker_group, backend_config)

@@ -1,4 +1,6 @@
-"""Worker groups: Ray Train jobs whose workers train one run after another, so that the next run starts warm."""
+"""Worker groups: Ray Train jobs whose workers train one run after another, so that the next run
+starts warm.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ from ditlab.home import Home
 from ditlab.runs.launch import Launch
 from ditlab.spec.resources import Resources
 
-# Seconds that Ray Train waits for resources on a cluster that grows, not 60: a new instance is installed for ten
-# minutes, and a request that is taken back would send it away again. An elastic run waits as long as it lasts anyway.
+# Seconds that Ray Train waits for resources on a cluster that grows, not 60: a new instance is
+# installed for ten minutes, and a request that is taken back would send it away again. An elastic
+# run waits as long as it lasts anyway.
 GROWING_START_TIMEOUT = "3600"
 SHUTDOWN_TIMEOUT = 60.0  # seconds for idle workers to end
 
@@ -55,18 +58,27 @@ class WorkerGroup:
         elif has_autoscaler():
             os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING_START_TIMEOUT)
         per_worker = {"CPU": share.cpus, **({"GPU": gpus} if gpus else {})}
-        config = {"channel": self._channel.name, "threads": share.threads, "gpus": gpus, "timeout": timeout}
+        config = {
+            "channel": self._channel.name,
+            "threads": share.threads,
+            "gpus": gpus,
+            "timeout": timeout,
+        }
         home = str(Home.named_by_environment().root)
         self._trainer = TorchTrainer(
             run_worker,
             train_loop_config=config,
-            torch_config=WorkerConfig(backend="nccl" if gpus else "gloo", timeout_s=timeout, home=home),
+            torch_config=WorkerConfig(
+                backend="nccl" if gpus else "gloo", timeout_s=timeout, home=home
+            ),
             scaling_config=ScalingConfig(use_gpu=gpus > 0, resources_per_worker=per_worker, **num),
             run_config=RunConfig(
                 name=name,
                 storage_path=str(storage),
                 # Ray itself retries nothing: `runs.failures` decides, counts and reports.
-                failure_config=FailureConfig(max_failures=0, max_preemption_failures=0, controller_failure_limit=0),
+                failure_config=FailureConfig(
+                    max_failures=0, max_preemption_failures=0, controller_failure_limit=0
+                ),
                 checkpoint_config=CheckpointConfig(num_to_keep=1),
             ),
         )
@@ -86,9 +98,16 @@ class WorkerGroup:
             self.error = error
 
     def assign(self, launch: Launch, control: str, last: bool) -> None:
-        """Make the workers train a run and report on the channel named `control`; after the last run they end."""
+        """Make the workers train a run and report on the channel named `control`; after the last
+        run they end.
+        """
         self._num_assigned += 1
-        assignment = {"number": self._num_assigned, "control": control, "launch": launch.to_dict(), "last": last}
+        assignment = {
+            "number": self._num_assigned,
+            "control": control,
+            "launch": launch.to_dict(),
+            "last": last,
+        }
         self._channel.put("assignment", assignment)
         if self._num_assigned == 1:
             self._thread.start()
@@ -107,30 +126,41 @@ class WorkerGroup:
     def is_idle(self) -> bool:
         """Return True if the workers run, and have finished all that was assigned to them."""
         with suppress(*CHANNEL_ERRORS):
-            return self._thread.is_alive() and (self._channel.get("done") or 0) >= self._num_assigned
+            return (
+                self._thread.is_alive() and (self._channel.get("done") or 0) >= self._num_assigned
+            )
         return False
 
     def shut_down(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:
-        """End the workers once they are idle; after `timeout` seconds, release the placement group, killing them."""
+        """End the workers once they are idle; after `timeout` seconds, release the placement group,
+        killing them.
+        """
         with suppress(*CHANNEL_ERRORS):
             if self._thread.is_alive():
                 self._channel.put("assignment", {"number": self._num_assigned + 1, "is_end": True})
                 if not self.has_started():
-                    return  # no worker to wait for; workers that still start find that they shall end
+                    # no worker to wait for; workers that still start find that they shall end
+                    return
                 self._thread.join(timeout)
             if self._thread.is_alive():
                 self.release_resources()
             self._channel.clear()
 
     def release_resources(self) -> None:
-        """Release the placement group of workers whose leading process has died: Ray would keep it reserved."""
+        """Release the placement group of workers whose leading process has died: Ray would keep it
+        reserved.
+        """
         if group := self._channel.get("placement_group"):
-            remove_placement_group(PlacementGroup(ray_internal("PlacementGroupID")(bytes.fromhex(group))))
+            remove_placement_group(
+                PlacementGroup(ray_internal("PlacementGroupID")(bytes.fromhex(group)))
+            )
 
 
 @dataclass
 class WorkerPool:
-    """At most one worker group at a time, kept from run to run where `keep` and its resources allow it."""
+    """At most one worker group at a time, kept from run to run where `keep` and its resources allow
+    it.
+    """
 
     storage: Path
     keep: bool

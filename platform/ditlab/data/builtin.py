@@ -1,8 +1,8 @@
 """Built-in data: stores that need no download, written at their first use.
 
-The 1,797 handwritten 8x8 digits that scikit-learn carries (UCI: Alpaydin and Kaynak 1998), plain or in several colours
-with captions; generated regions with planted motif modules, points of a mixture and tokens of a chain, all with a known
-optimum; the documentation of the Python installation.
+The 1,797 handwritten 8x8 digits that scikit-learn carries (UCI: Alpaydin and Kaynak 1998), plain or
+in several colours with captions; generated regions with planted motif modules, points of a mixture
+and tokens of a chain, all with a known optimum; the documentation of the Python installation.
 """
 
 from __future__ import annotations
@@ -40,12 +40,25 @@ from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.data.text.documents import TextPiece, pieces
-from ditlab.data.text.text_import import encode, request_tokenizer, rows_label, token_columns, too_short
+from ditlab.data.text.text_import import (
+    encode,
+    request_tokenizer,
+    rows_label,
+    token_columns,
+    too_short,
+)
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.progress import ignore_progress
-from ditlab.spec.data import CaptionedDigitsData, DigitsData, GaussianMixtureData, MarkovChainData, MotifsData, TextData
+from ditlab.spec.data import (
+    CaptionedDigitsData,
+    DigitsData,
+    GaussianMixtureData,
+    MarkovChainData,
+    MotifsData,
+    TextData,
+)
 from ditlab.spec.importing import DigitsOptions
 
 DIGITS_COLUMNS = {
@@ -65,14 +78,29 @@ COLOURS = {
 """Shares of red, green and blue in the ink; the ground is black."""
 UCI_DIGITS = Source(
     kind="digits",
-    citation="E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), test part",
+    citation=(
+        "E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI (1998), "
+        "test part"
+    ),
     license="CC BY 4.0 (UCI Machine Learning Repository)",
     note="embedded in scikit-learn (sklearn.datasets.load_digits)",
 )
-OMITTED = {"ensurepip", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "tkinter", "turtle", "turtledemo"}
+OMITTED = {
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "test",
+    "tests",
+    "tkinter",
+    "turtle",
+    "turtledemo",
+}
 """Packages left out: those that not every installation has, and tests."""
 REPEATED = 80
-"""Characters from which a paragraph is kept only once: the reference and docstrings repeat whole sections."""
+"""Characters from which a paragraph is kept only once: the reference and docstrings repeat whole
+sections.
+"""
 Entry = tuple[str, str]
 """Heading and the text below it."""
 
@@ -83,7 +111,9 @@ BuiltIn = DigitsData | CaptionedDigitsData | TextData | GeneratedData
 
 
 def store_name(spec: BuiltIn) -> str:
-    """Return the name of a spec's store below `home.stores`; of generated data with a hash of what it depends on."""
+    """Return the name of a spec's store below `home.stores`; of generated data with a hash of what
+    it depends on.
+    """
     match spec:
         case DigitsData():
             return "digits"
@@ -104,11 +134,11 @@ def _drawn_from(spec: GeneratedData) -> str:
 
 
 def open_built_in(spec: BuiltIn, home: Home, verify: bool = True) -> Store:
-    """Open a spec's store under `home.stores`, written at its first use, and over one of another version; two
-    processes may write it.
+    """Open a spec's store under `home.stores`, written at its first use, and over one of another
+    version; two processes may write it.
 
-    Raises UserError, where text is written, for a tokeniser that cannot be read or fetched, and for a length beyond the
-    corpus.
+    Raises UserError, where text is written, for a tokeniser that cannot be read or fetched, and for
+    a length beyond the corpus.
     """
     path = home.stores / store_name(spec)
     manifest = path / MANIFEST_NAME
@@ -146,11 +176,14 @@ def _write_digits(path: Path) -> WrittenStore:
         "label": digits.target.astype(np.int64),
     }
     description = "1,797 handwritten digits, 8x8 grey values"
-    return write_store(path, DIGITS_COLUMNS, [batch], name="digits", description=description, source=UCI_DIGITS)
+    return write_store(
+        path, DIGITS_COLUMNS, [batch], name="digits", description=description, source=UCI_DIGITS
+    )
 
 
 def _write_captioned_digits(spec: CaptionedDigitsData, path: Path) -> None:
-    """Write image uint8 (3, size, size) in [0, 255], caption uint8 (bytes,) ("a red seven"), digit and colour int64.
+    """Write image uint8 (3, size, size) in [0, 255], caption uint8 (bytes,) ("a red seven"), digit
+    and colour int64.
 
     Rows: digit after digit as scikit-learn has them, each in `spec.colours` colours.
     """
@@ -165,7 +198,8 @@ def _write_captioned_digits(spec: CaptionedDigitsData, path: Path) -> None:
         data = load_digits()
         inks = np.array([COLOURS[colour] for colour in colours], np.uint8)  # (colours, 3)
         for image, label in zip(data.images, data.target, strict=True):
-            grey = Image.fromarray((image / 16).astype(np.float32))  # scikit-learn's digits are 0 to 16
+            # scikit-learn's digits are 0 to 16
+            grey = Image.fromarray((image / 16).astype(np.float32))
             smooth = grey.resize((spec.size, spec.size), Image.Resampling.BICUBIC)
             shades = (np.asarray(smooth) * 255).round().clip(0, 255).astype(np.uint8)
             yield {
@@ -187,7 +221,10 @@ def _write_captioned_digits(spec: CaptionedDigitsData, path: Path) -> None:
         columns,
         batches(),
         name=path.name,
-        description=f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, captioned",
+        description=(
+            f"1,797 digits of {spec.size}x{spec.size} pixels, each in {spec.colours} colours, "
+            "captioned"
+        ),
         source=UCI_DIGITS.model_copy(update={"kind": "captioned_digits", "note": note}),
     )
 
@@ -212,9 +249,13 @@ def _write_motifs(spec: MotifsData, path: Path) -> None:
     write_store(
         path,
         region_columns(spec.regions, names, (1.0,) * len(names), chromosome_names(spec)),
-        window_batches(peaks, plan_windows(peaks, spec.regions), spec.regions, len(names), features),
+        window_batches(
+            peaks, plan_windows(peaks, spec.regions), spec.regions, len(names), features
+        ),
         name=path.name,
-        description=f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules",
+        description=(
+            f"generated regions of {spec.chromosomes} chromosomes, with planted motif modules"
+        ),
         source=_generated(spec),
     )
 
@@ -222,18 +263,24 @@ def _write_motifs(spec: MotifsData, path: Path) -> None:
 def _write_known_law(spec: GaussianMixtureData | MarkovChainData, path: Path) -> None:
     """Write data of a known law.
 
-    Columns of a mixture: image float32 (dimensions, 1, 1), or regions float32 (regions, dimensions) and present bool
-    (regions,). Of a chain: tokens uint8 (length,).
+    Columns of a mixture: image float32 (dimensions, 1, 1), or regions float32 (regions, dimensions)
+    and present bool (regions,). Of a chain: tokens uint8 (length,).
     """
     columns: dict[str, Column]
     if isinstance(spec, MarkovChainData):
         about = f"{spec.num:,} sequences of a Markov chain"
-        columns = {"tokens": Column(dtype="uint8", shape=(spec.length,), num_classes=spec.states, unit="token")}
+        columns = {
+            "tokens": Column(
+                dtype="uint8", shape=(spec.length,), num_classes=spec.states, unit="token"
+            )
+        }
         batch = {"tokens": draw_tokens(spec)}
     elif spec.regions is None:
         about = f"{spec.num:,} points of a mixture of Gaussians"
         shape = (spec.dimensions, 1, 1)
-        columns = {"image": Column(dtype="float32", shape=shape, value_range=(-1, 1), unit="coordinate")}
+        columns = {
+            "image": Column(dtype="float32", shape=shape, value_range=(-1, 1), unit="coordinate")
+        }
         batch = {"image": draw_points(spec).reshape(-1, *shape)}
     else:
         about = f"{spec.num:,} times {spec.regions} points of a mixture"
@@ -276,7 +323,10 @@ def _write_python_docs(spec: TextData, path: Path) -> None:
             kind="text",
             citation=f"the documentation that Python {version} carries",
             license="PSF-2.0",
-            note=f"pydoc_data.topics and the standard library's docstrings of Python {version}; other versions differ",
+            note=(
+                f"pydoc_data.topics and the standard library's docstrings of Python {version}; "
+                "other versions differ"
+            ),
         ),
         text=TextFacts(
             tokenizer=spec.tokenizer,
@@ -290,8 +340,9 @@ def _write_python_docs(spec: TextData, path: Path) -> None:
 
 
 def python_docs() -> list[str]:
-    """Return a document for each topic of `help()` (pydoc_data.topics), by name, and for each module of the standard
-    library, by path: its docstrings in source order. They are the same for every installation of one Python version.
+    """Return a document for each topic of `help()` (pydoc_data.topics), by name, and for each
+    module of the standard library, by path: its docstrings in source order. They are the same for
+    every installation of one Python version.
     """
     documents: list[list[Entry]] = []
     with suppress(ImportError):  # a Python without its own help

@@ -1,9 +1,11 @@
-"""Imports by blocks: input in numbered blocks, each made into shards by one pure function, the manifest written last.
+"""Imports by blocks: input in numbered blocks, each made into shards by one pure function, the
+manifest written last.
 
-An importer cuts its source into blocks and has rules (`BlockRules`, which can be pickled), which write a block's shards
-and return its receipt; it makes a store of the receipts of `imported_blocks`. A receipt is written last, so that no
-block is done twice, and whole blocks of a killed import are taken over; blocks run in processes of this machine or on
-Ray (`cluster/imports`), and the result depends on neither.
+An importer cuts its source into blocks and has rules (`BlockRules`, which can be pickled), which
+write a block's shards and return its receipt; it makes a store of the receipts of
+`imported_blocks`. A receipt is written last, so that no block is done twice, and whole blocks of a
+killed import are taken over; blocks run in processes of this machine or on Ray (`cluster/imports`),
+and the result depends on neither.
 """
 
 from __future__ import annotations
@@ -40,9 +42,13 @@ if TYPE_CHECKING:
 VERSION = 6
 """Version of blocks and receipts: another one begins imports again."""
 LEAST_BYTES, MOST_BYTES = 16 * 2**20, 2**30
-"""Bounds of a block's input in bytes: about a second of decoding, and as much as is done again after a kill."""
+"""Bounds of a block's input in bytes: about a second of decoding, and as much as is done again
+after a kill.
+"""
 BLOCKS = 256
-"""Blocks of an import between these bounds: enough for the cores of a few nodes to end at about the same time."""
+"""Blocks of an import between these bounds: enough for the cores of a few nodes to end at about the
+same time.
+"""
 MOST_FILES = 16_384
 """Most files of a block."""
 RECEIPTS = "receipts"
@@ -90,8 +96,12 @@ def block_bytes(total: int) -> int:
     return min(MOST_BYTES, max(LEAST_BYTES, total // BLOCKS))
 
 
-def group_files(files: Sequence[SourceFile], most_bytes: int | None = None) -> Iterator[tuple[SourceFile, ...]]:
-    """Group whole files in their order to about `most_bytes` (None: `block_bytes`); larger ones stay by themselves."""
+def group_files(
+    files: Sequence[SourceFile], most_bytes: int | None = None
+) -> Iterator[tuple[SourceFile, ...]]:
+    """Group whole files in their order to about `most_bytes` (None: `block_bytes`); larger ones
+    stay by themselves.
+    """
     most_bytes = most_bytes or block_bytes(sum(file.size for file in files))
     group: list[SourceFile] = []
     size = 0
@@ -114,7 +124,9 @@ class BlockReceipt(ManifestRecord):
     rows: int
     """Rows of its shards."""
     parts: dict[str, tuple[WrittenShard, ...]]
-    """Shards by the folder below the import's that they lie in: an image size; `.`: that folder itself."""
+    """Shards by the folder below the import's that they lie in: an image size; `.`: that folder
+    itself.
+    """
     left_out: dict[str, int] = Field(default_factory=dict)
     """Number of records that were left out, by reason."""
     listed: tuple[DroppedRecord, ...] = ()
@@ -159,22 +171,36 @@ def dropped_of(receipts: Sequence[BlockReceipt]) -> DroppedRecords:
 
 
 def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
-    """Return a block's receipt; None where it is not whole, or its shards are not there, by their sizes."""
+    """Return a block's receipt; None where it is not whole, or its shards are not there, by their
+    sizes.
+    """
     try:
-        receipt = BlockReceipt.model_validate(parse_json_line((folder / block.receipt).read_bytes()))
-        files = ((part, *file) for part, written in receipt.parts.items() for each in written
-                 for file in each.shard.stored_files)  # fmt: skip
-        sizes_fit = all((folder / part / name).stat().st_size == size for part, name, size, _ in files)
+        receipt = BlockReceipt.model_validate(
+            parse_json_line((folder / block.receipt).read_bytes())
+        )
+        files = (
+            (part, *file)
+            for part, written in receipt.parts.items()
+            for each in written
+            for file in each.shard.stored_files
+        )
+        sizes_fit = all(
+            (folder / part / name).stat().st_size == size for part, name, size, _ in files
+        )
     except (OSError, ValidationError):
         return None
     return receipt if sizes_fit and receipt.block == block.number else None
 
 
 class BlockRules(Protocol):
-    """Rules by which an importer makes shards of a block: a frozen dataclass that can be pickled."""
+    """Rules by which an importer makes shards of a block: a frozen dataclass that can be
+    pickled.
+    """
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Write a block's shards below a folder, with `block.prefix`. Raises UserError for what the options refuse."""
+        """Write a block's shards below a folder, with `block.prefix`. Raises UserError for what the
+        options refuse.
+        """
         ...
 
 
@@ -182,13 +208,17 @@ class BlockExecutor(Protocol):
     """Runner of blocks, on one machine or several."""
 
     def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
-        """Yield the receipt of each block once, in any order, as it is there. Raises whatever `work` raises."""
+        """Yield the receipt of each block once, in any order, as it is there. Raises whatever
+        `work` raises.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class BlockWork:
-    """Work of a block, which can be pickled: its shards, and then its receipt. A pure function of block and rules."""
+    """Work of a block, which can be pickled: its shards, and then its receipt. A pure function of
+    block and rules.
+    """
 
     rules: BlockRules
     folder: Path
@@ -200,7 +230,8 @@ class BlockWork:
         return bool(getattr(self.rules, "uses_gpu", False))
 
     def __call__(self, block: InputBlock) -> BlockReceipt:
-        """Make a block's shards, then its receipt, unless they are whole; done twice, it gives the same files.
+        """Make a block's shards, then its receipt, unless they are whole; done twice, it gives the
+        same files.
 
         Raises UserError as the rules do, and for a folder not to be written.
         """
@@ -209,18 +240,23 @@ class BlockWork:
                 return receipt
             (self.folder / RECEIPTS).mkdir(parents=True, exist_ok=True)
             receipt = self.rules.convert(block, self.folder)
-            write_durably(self.folder / block.receipt, encode_json_line(receipt.model_dump(mode="json")))
+            write_durably(
+                self.folder / block.receipt, encode_json_line(receipt.model_dump(mode="json"))
+            )
         except OSError as error:
             raise UserError(
-                f"{self.folder.parent} cannot be written ({error.strerror}); free space there or choose another folder "
-                "with --out, and give the same command again: it goes on from its whole blocks."
+                f"{self.folder.parent} cannot be written ({error.strerror}); free space there "
+                "or choose another folder with --out, and give the same command again: it goes "
+                "on from its whole blocks."
             ) from error
         return receipt
 
 
 @dataclass(frozen=True)
 class ProcessExecutor:
-    """Execution in processes of this machine; one block at a time in this process, where one is enough."""
+    """Execution in processes of this machine; one block at a time in this process, where one is
+    enough.
+    """
 
     processes: int | None = None
     """None: as many as the cores and the input allow."""
@@ -229,13 +265,21 @@ class ProcessExecutor:
 
     def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
         """Yield the receipts of blocks in their order. Raises as `processes.in_processes` does."""
-        processes = min(self.processes or fitting_processes(sum(block.bytes for block in blocks)), len(blocks))
-        yield from map(work, blocks) if processes <= 1 else in_processes(work, blocks, processes, self.verb)
+        processes = min(
+            self.processes or fitting_processes(sum(block.bytes for block in blocks)), len(blocks)
+        )
+        yield from (
+            map(work, blocks)
+            if processes <= 1
+            else in_processes(work, blocks, processes, self.verb)
+        )
 
 
 @dataclass(frozen=True)
 class BeginningExecutor:
-    """Execution in this process, of the first blocks alone: until they have given `limit` records, used or left out."""
+    """Execution in this process, of the first blocks alone: until they have given `limit` records,
+    used or left out.
+    """
 
     limit: int
 
@@ -265,11 +309,13 @@ def imported_blocks(
     progress: Progress,
     what: str = "importing",
 ) -> Iterator[tuple[Path, list[BlockReceipt]]]:
-    """Make the shards of all blocks in a folder below a store's; gives that folder and the receipts in order.
+    """Make the shards of all blocks in a folder below a store's; gives that folder and the receipts
+    in order.
 
-    `options`: all that changes the result beside the blocks, as values of JSON. Blocks whose receipt is whole are taken
-    over from an import of the same fingerprint that was killed. The folder goes once the body ends, or the source is
-    refused; else what is done stays. Raises as the executor does.
+    `options`: all that changes the result beside the blocks, as values of JSON. Blocks whose
+    receipt is whole are taken over from an import of the same fingerprint that was killed. The
+    folder goes once the body ends, or the source is refused; else what is done stays. Raises as the
+    executor does.
     """
     folder = path / f"{PARTIAL}{_plan_digest(kind, blocks, options)[:32]}"
     made = [path, *(above for above in path.parents if not above.exists())]
@@ -297,9 +343,18 @@ def imported_blocks(
 
 def _plan_digest(kind: str, blocks: Sequence[InputBlock], options: Mapping[str, Any]) -> str:
     """Return a hash of all that decides the result of an import."""
-    digest = hashlib.sha256(json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode())
+    digest = hashlib.sha256(
+        json.dumps([kind, VERSION, dict(options)], sort_keys=True, default=str).encode()
+    )
     for block in blocks:
-        described = [block.number, block.kind, block.start, block.stop, block.first_row, block.detail]
+        described = [
+            block.number,
+            block.kind,
+            block.start,
+            block.stop,
+            block.first_row,
+            block.detail,
+        ]
         for files in (block.files, block.beside):
             described.append([(file.root, file.name, file.size, file.stamp) for file in files])
         digest.update(json.dumps(described, default=str).encode())
@@ -321,12 +376,15 @@ def finish_import(
     more: Sequence[WrittenShard] = (),
     **facts: Any,
 ) -> WrittenStore:
-    """Make a store of an unfinished import's shards, block after block and then `more`; `facts` as of `finish_store`.
+    """Make a store of an unfinished import's shards, block after block and then `more`; `facts` as
+    of `finish_store`.
 
-    What killed imports of other sources have left below `path` goes as well. Raises UserError where there are no rows,
-    and for a folder that cannot be written.
+    What killed imports of other sources have left below `path` goes as well. Raises UserError where
+    there are no rows, and for a folder that cannot be written.
     """
-    store = _place_store([*shards_of(receipts), *more], folder, path, columns, name=path.name, **facts)
+    store = _place_store(
+        [*shards_of(receipts), *more], folder, path, columns, name=path.name, **facts
+    )
     for left in path.glob(f"{PARTIAL}*"):
         shutil.rmtree(left, ignore_errors=True)
     return WrittenStore(store)
@@ -338,18 +396,26 @@ def finish_parts(
     columns: Mapping[str, Columns],
     source: Source,
 ) -> dict[str, Store]:
-    """Make stores of the shards and columns by part (a folder below the import's), to be moved to their places."""
+    """Make stores of the shards and columns by part (a folder below the import's), to be moved to
+    their places.
+    """
     stores: dict[str, Store] = {}
     for part, those in columns.items():
         place = folder / "finished" / part
         shutil.rmtree(place, ignore_errors=True)
         shards = shards_of(receipts, part)
-        stores[part] = _place_store(shards, folder / part, place, those, name=part, description="", source=source)
+        stores[part] = _place_store(
+            shards, folder / part, place, those, name=part, description="", source=source
+        )
     return stores
 
 
-def _place_store(shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Columns, **facts: Any) -> Store:
-    """Make a store at a place of an import's shards, so that both have them; a file system without links moves them."""
+def _place_store(
+    shards: Sequence[WrittenShard], folder: Path, place: Path, columns: Columns, **facts: Any
+) -> Store:
+    """Make a store at a place of an import's shards, so that both have them; a file system without
+    links moves them.
+    """
     from ditlab.data.stores.store import Store
 
     with writing_into(place):

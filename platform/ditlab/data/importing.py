@@ -1,8 +1,9 @@
 """Importers by name: their options, and running one.
 
-An importer is a function of a request, which gives the store or stores that it wrote. Its options' fields become the
-flags of `ditlab data import NAME`. One that works by blocks (`data.import_blocks`) has the flag --address as well, and
-its request an executor. Modules of importers are imported when one is run: `--help` needs no pyarrow.
+An importer is a function of a request, which gives the store or stores that it wrote. Its options'
+fields become the flags of `ditlab data import NAME`. One that works by blocks
+(`data.import_blocks`) has the flag --address as well, and its request an executor. Modules of
+importers are imported when one is run: `--help` needs no pyarrow.
 """
 
 from __future__ import annotations
@@ -39,11 +40,15 @@ class ImportRequest(Generic[Options]):
     executor: BlockExecutor | None = None
     """Executor of an import by blocks (`data.import_blocks`); None: processes of this machine."""
     limit: int | None = None
-    """Records, or rows of text, of each block with which a dry run ends (`import_beginning`); None: all."""
+    """Records, or rows of text, of each block with which a dry run ends (`import_beginning`); None:
+    all.
+    """
 
 
 def find_importer(name: str) -> Importer:
-    """Return an importer. Raises UserError for an unknown one, and for one of an add-on that is not here."""
+    """Return an importer. Raises UserError for an unknown one, and for one of an add-on that is not
+    here.
+    """
     known = importers()
     if name not in known:
         reason = absent_part("importer", name)
@@ -52,7 +57,9 @@ def find_importer(name: str) -> Importer:
 
 
 def run_import(name: str, request: ImportRequest[Spec]) -> list[WrittenStore]:
-    """Run an importer. Raises UserError for an unknown one, for one whose library is missing, and as it does."""
+    """Run an importer. Raises UserError for an unknown one, for one whose library is missing, and
+    as it does.
+    """
     importer = find_importer(name)
     if importer.library and find_spec(importer.library) is None:
         raise UserError(

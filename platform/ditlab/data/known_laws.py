@@ -17,15 +17,21 @@ if TYPE_CHECKING:
     from ditlab_models.processes.known_laws import GaussianMixture, MarkovChain
 
 VERSION = 1
-"""Version of the laws below, part of a store's name: stores of another law are not used for this one."""
+"""Version of the laws below, part of a store's name: stores of another law are not used for this
+one.
+"""
 HALF_WIDTH = 0.5
-"""Largest coordinate of a mean. The rest of [-1, 1] is 8 standard deviations at the largest `std`."""
+"""Largest coordinate of a mean. The rest of [-1, 1] is 8 standard deviations at the largest
+`std`.
+"""
 UNIFORM_SHARE = 0.01
 """Share of every transition that is uniform, so that each token follows each."""
 
 
 class KeyedDraws:
-    """Random numbers that are a function of a text: Philox's raw words, which NumPy promises for good."""
+    """Random numbers that are a function of a text: Philox's raw words, which NumPy promises for
+    good.
+    """
 
     def __init__(self, key: str) -> None:
         self._words = keyed_words(key)
@@ -52,7 +58,9 @@ def mixture_of(spec: GaussianMixtureData) -> GaussianMixture:
     from ditlab_models.processes.known_laws import GaussianMixture
 
     draws = KeyedDraws(f"ditlab.gaussian_mixture/{VERSION}/{spec.seed}/means")
-    return GaussianMixture(HALF_WIDTH * (2 * draws.uniform((spec.components, spec.dimensions)) - 1), spec.std)
+    return GaussianMixture(
+        HALF_WIDTH * (2 * draws.uniform((spec.components, spec.dimensions)) - 1), spec.std
+    )
 
 
 def draw_points(spec: GaussianMixtureData) -> np.ndarray:
@@ -72,9 +80,12 @@ def chain_of(spec: MarkovChainData) -> MarkovChain:
 
     draws = KeyedDraws(f"ditlab.markov_chain/{VERSION}/{spec.seed}/transition")
     uniform = draws.uniform((spec.states, spec.states)) + 2.0**-54
-    # A row of gamma variates over its sum is a draw of the Dirichlet distribution; the smallest ones underflow to 0.
+    # A row of gamma variates over its sum is a draw of the Dirichlet distribution; the smallest
+    # ones underflow to 0.
     rows = np.maximum(gammaincinv(spec.concentration, uniform), 1e-300)
-    transition = (1 - UNIFORM_SHARE) * rows / rows.sum(1, keepdims=True) + UNIFORM_SHARE / spec.states
+    transition = (1 - UNIFORM_SHARE) * rows / rows.sum(
+        1, keepdims=True
+    ) + UNIFORM_SHARE / spec.states
     # The stationary distribution p is the solution of p (transition - I) = 0 with the sum 1.
     equations = np.vstack([transition.T - np.eye(spec.states), np.ones(spec.states)])
     initial = np.linalg.lstsq(equations, np.eye(spec.states + 1)[-1], rcond=None)[0]
@@ -89,7 +100,8 @@ def draw_tokens(spec: MarkovChainData) -> np.ndarray:
     tokens = np.empty((spec.num, spec.length), np.uint8)
     probabilities = np.broadcast_to(law.initial, (spec.num, spec.states))
     for place in range(spec.length):
-        below = probabilities.cumsum(1)[:, :-1] <= uniform[place][:, None]  # the last edge is 1 but for rounding
+        # the last edge is 1 but for rounding
+        below = probabilities.cumsum(1)[:, :-1] <= uniform[place][:, None]
         tokens[:, place] = below.sum(1)
         probabilities = law.transition[tokens[:, place]]
     return tokens

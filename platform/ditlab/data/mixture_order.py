@@ -1,4 +1,6 @@
-"""Order of a mixture's samples: keyed draws of parts, each of which has an order and a position of its own."""
+"""Order of a mixture's samples: keyed draws of parts, each of which has an order and a position of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ KEPT_COUNTS = 64
 
 
 class PartDraws:
-    """Draws of parts by their shares. Draw n has the n-th raw word of Philox, which NumPy promises for good."""
+    """Draws of parts by their shares. Draw n has the n-th raw word of Philox, which NumPy promises
+    for good.
+    """
 
     def __init__(self, seed: int, shares: Sequence[float]):
         """Prepare the draws of parts with these shares, which sum to 1."""
@@ -67,8 +71,8 @@ class PartOrder:
 class MixtureOrder(Order):
     """Samples of each global batch of a mixture; draw n is a function of seed and n alone.
 
-    A part's next sample (or batch) is that of its own order at its own position, the number of times that it was drawn
-    before.
+    A part's next sample (or batch) is that of its own order at its own position, the number of
+    times that it was drawn before.
     """
 
     def __init__(
@@ -81,12 +85,15 @@ class MixtureOrder(Order):
         is_uniform: bool = True,
         known: Mapping[int, Sequence[int]] | None = None,
     ):
-        """Mix parts. `is_uniform`: all samples have one shape; `known`: draws before some batches, as of `counts`."""
+        """Mix parts. `is_uniform`: all samples have one shape; `known`: draws before some batches,
+        as of `counts`.
+        """
         self._parts = tuple(parts)
         self._draws = draws
         self.batch_size = batch_size
         self.draw = draw
-        self.batches_per_epoch, self.left_out = sys.maxsize, 0  # no epoch: parts end theirs at different times
+        # no epoch: parts end theirs at different times
+        self.batches_per_epoch, self.left_out = sys.maxsize, 0
         self._slots = batch_size if draw == "sample" else 1
         """Draws of a batch."""
         self._counts = OrderedDict({0: np.zeros(len(parts), np.int64)})
@@ -127,7 +134,9 @@ class MixtureOrder(Order):
             if self.draw == "sample":
                 found[here] = part.first + part.order.batches(begin, num)[own - begin, 0]
             else:
-                found[here[:, 0]] = part.first + part.order.batches(begin, num, columns)[own - begin]
+                found[here[:, 0]] = (
+                    part.first + part.order.batches(begin, num, columns)[own - begin]
+                )
         return found
 
     def shape_run(self, batch: int, most: int) -> tuple[int, int]:
@@ -144,4 +153,6 @@ class MixtureOrder(Order):
 
     def _drawn(self, first: int, count: int) -> np.ndarray:
         """Return the part that each slot of batches draws, int64 (count, slots)."""
-        return self._draws.parts(first * self._slots, count * self._slots).reshape(count, self._slots)
+        return self._draws.parts(first * self._slots, count * self._slots).reshape(
+            count, self._slots
+        )

@@ -1,4 +1,6 @@
-"""Importer of MNIST (LeCun, Cortes and Burges 1998) and data sets in its format, from a folder or by download."""
+"""Importer of MNIST (LeCun, Cortes and Burges 1998) and data sets in its format, from a folder or
+by download.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ from ditlab.progress import Progress
 from ditlab.spec.importing import MnistOptions
 from ditlab.storage.files import write_durably
 
-MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
 """Public mirrors of the four .gz files, tried in turn."""
 
 COLUMNS = {
@@ -61,8 +66,16 @@ SPLITS = {
         PublishedFile("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
     ),
     "test": (
-        PublishedFile("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-        PublishedFile("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+        PublishedFile(
+            "t10k-images-idx3-ubyte",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "2646ac647ad5339dbf082846283269ea",
+        ),
+        PublishedFile(
+            "t10k-labels-idx1-ubyte",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+            "27ae3e4e09519cfbb04c329615203637",
+        ),
     ),
 }
 PUBLISHED = [file for pair in SPLITS.values() for file in pair]
@@ -71,8 +84,9 @@ PUBLISHED = [file for pair in SPLITS.values() for file in pair]
 def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
     """Write `mnist-train` and `mnist-test`, or the one whose files `request.options.source` holds.
 
-    Columns: image uint8 (1, 28, 28) in [0, 255], label int64. Raises UserError for missing, damaged or mismatched
-    files, for a wrong MD5 (unless `request.options.checksum` is off), and where no mirror answers.
+    Columns: image uint8 (1, 28, 28) in [0, 255], label int64. Raises UserError for missing, damaged
+    or mismatched files, for a wrong MD5 (unless `request.options.checksum` is off), and where no
+    mirror answers.
     """
     folder = request.options.source
     urls = dict[str, str]()
@@ -86,15 +100,23 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
             imported.append(_import_split(split, images, labels, urls, request))
         elif images or labels:
             missing = pair[0 if labels else 1].stem
-            raise UserError(f"--source={folder} holds {(images or labels)!s} and no {missing}(.gz); add it there.")
+            raise UserError(
+                f"--source={folder} holds {(images or labels)!s} and no {missing}(.gz); add it "
+                "there."
+            )
     if not imported:
         expected = ", ".join(file.stem for file in PUBLISHED)
-        raise UserError(f"--source={folder} holds none of {expected} (.gz or not); name the folder that holds them.")
+        raise UserError(
+            f"--source={folder} holds none of {expected} (.gz or not); name the folder that "
+            "holds them."
+        )
     return imported
 
 
 def _download_published(folder: Path, progress: Progress) -> dict[str, str]:
-    """Download the files that are not there; returns their URLs by file name. Raises UserError as `download` does."""
+    """Download the files that are not there; returns their URLs by file name. Raises UserError as
+    `download` does.
+    """
     urls = {}
     for file in PUBLISHED:
         name = f"{file.stem}.gz"
@@ -102,8 +124,10 @@ def _download_published(folder: Path, progress: Progress) -> dict[str, str]:
             url = download(name, file.gz_md5, MIRRORS, folder, progress)
         except UserError as error:
             raise UserError(
-                f"{error} Fetch the four files ({', '.join(f'{file.stem}.gz' for file in PUBLISHED)}) on a machine "
-                "that reaches a mirror and run `ditlab data import mnist --source DIR` with the folder that holds them."
+                f"{error} Fetch the four files "
+                f"({', '.join(f'{file.stem}.gz' for file in PUBLISHED)}) on a machine that "
+                "reaches a mirror and run `ditlab data import mnist --source DIR` with the "
+                "folder that holds them."
             ) from error
         if url:
             urls[name] = url
@@ -111,7 +135,9 @@ def _download_published(folder: Path, progress: Progress) -> dict[str, str]:
 
 
 def _unpacked_or_not(folder: Path, stem: str) -> Path | None:
-    """Return the file of a stem, gzipped or not, under its own name or with the dot of some unpackers; else None."""
+    """Return the file of a stem, gzipped or not, under its own name or with the dot of some
+    unpackers; else None.
+    """
     for name in (stem, stem.replace("-idx", ".idx")):
         for file in (folder / f"{name}.gz", folder / name):
             if os.path.lexists(file):
@@ -120,16 +146,24 @@ def _unpacked_or_not(folder: Path, stem: str) -> Path | None:
 
 
 def _import_split(
-    split: str, images: Path, labels: Path, urls: dict[str, str], request: ImportRequest[MnistOptions]
+    split: str,
+    images: Path,
+    labels: Path,
+    urls: dict[str, str],
+    request: ImportRequest[MnistOptions],
 ) -> WrittenStore:
     found = {images: read_idx(images, IMAGES_MAGIC), labels: read_idx(labels, LABELS_MAGIC)}
     pixels = found[images].values
     classes = found[labels].values
     if pixels.shape[1:] != (28, 28):
-        raise UserError(f"{images} holds images of {pixels.shape[1:]} pixels, expected (28, 28); choose other files.")
+        raise UserError(
+            f"{images} holds images of {pixels.shape[1:]} pixels, expected (28, 28); choose "
+            "other files."
+        )
     if len(pixels) != len(classes):
         raise UserError(
-            f"{images} holds {len(pixels)} images and {labels} {len(classes)} labels; take both from the same source."
+            f"{images} holds {len(pixels)} images and {labels} {len(classes)} labels; take "
+            "both from the same source."
         )
     provenance = []
     for (path, file), published in zip(found.items(), SPLITS[split], strict=True):
@@ -140,17 +174,22 @@ def _import_split(
             if published.idx_md5 or file.gzipped:
                 raise UserError(
                     f"{path} has MD5 {file.md5}, and MNIST's has "
-                    f"{published.gz_md5 if file.gzipped else published.idx_md5}; fetch it again, or pass --no-checksum "
-                    "where it is meant to be another data set in MNIST's format."
+                    f"{published.gz_md5 if file.gzipped else published.idx_md5}; fetch it "
+                    "again, or pass --no-checksum where it is meant to be another data set in "
+                    "MNIST's format."
                 )
             check = "unknown"
-        provenance.append(ImportedFile(name=path.name, md5=file.md5, check=check, url=urls.get(path.name)))
+        provenance.append(
+            ImportedFile(name=path.name, md5=file.md5, check=check, url=urls.get(path.name))
+        )
     checks = {file.check for file in provenance}
     note = ""
     if "skipped" in checks:
         note = "imported with --no-checksum: this may be another data set in MNIST's format"
     elif "unknown" in checks:
-        note = "no MD5 is published for the unpacked training files: their contents were not checked"
+        note = (
+            "no MD5 is published for the unpacked training files: their contents were not checked"
+        )
     name = f"mnist-{split}"
     return write_store(
         request.out / name,
@@ -161,7 +200,10 @@ def _import_split(
         source=Source(
             kind="mnist",
             files=tuple(provenance),
-            citation="Y. LeCun, C. Cortes and C. J. C. Burges, The MNIST database of handwritten digits (1998)",
+            citation=(
+                "Y. LeCun, C. Cortes and C. J. C. Burges, The MNIST database of handwritten "
+                "digits (1998)"
+            ),
             license="not stated by its authors; often given as CC BY-SA 3.0",
             note=note,
         ),
@@ -182,7 +224,9 @@ class IdxFile:
 
 
 def read_idx(path: Path, magic: int) -> IdxFile:
-    """Read an idx file of images (2051) or labels (2049), gzipped or not. Raises UserError for any other or damaged."""
+    """Read an idx file of images (2051) or labels (2049), gzipped or not. Raises UserError for any
+    other or damaged.
+    """
     try:
         content = packed = path.read_bytes()
         gzipped = packed[:2] == b"\x1f\x8b"
@@ -195,22 +239,28 @@ def read_idx(path: Path, magic: int) -> IdxFile:
     found, *sizes = struct.unpack(f">{1 + num_sizes}I", content[:header].ljust(header, b"\0"))
     if found != magic:
         raise UserError(
-            f"{path} starts with magic number {found}, and idx {_CONTENT[magic]} with {magic}; the files may be "
-            "swapped, or this is no idx file."
+            f"{path} starts with magic number {found}, and idx {_CONTENT[magic]} with {magic}; "
+            "the files may be swapped, or this is no idx file."
         )
     if len(content) != header + math.prod(sizes):
         raise UserError(
-            f"{path} is not whole: {len(content)} bytes, and its sizes {sizes} need {header + math.prod(sizes)}; fetch "
-            "it again."
+            f"{path} is not whole: {len(content)} bytes, and its sizes {sizes} need "
+            f"{header + math.prod(sizes)}; fetch it again."
         )
     values = np.frombuffer(content, np.uint8, offset=header).reshape(sizes)
-    return IdxFile(values, hashlib.md5(packed).hexdigest(), hashlib.md5(content).hexdigest(), gzipped)
+    return IdxFile(
+        values, hashlib.md5(packed).hexdigest(), hashlib.md5(content).hexdigest(), gzipped
+    )
 
 
-def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: Progress) -> str | None:
-    """Download `folder/name` from the first of the mirrors (URL prefixes ending in /) that gives a file of this MD5.
+def download(
+    name: str, md5: str, mirrors: Sequence[str], folder: Path, progress: Progress
+) -> str | None:
+    """Download `folder/name` from the first of the mirrors (URL prefixes ending in /) that gives a
+    file of this MD5.
 
-    Returns the URL, or None where it was there already. Raises UserError with each mirror's reason where none gives it.
+    Returns the URL, or None where it was there already. Raises UserError with each mirror's reason
+    where none gives it.
     """
     target = folder / name
     with suppress(OSError):
@@ -235,5 +285,7 @@ def download(name: str, md5: str, mirrors: Sequence[str], folder: Path, progress
             reasons.append(f"{url}: {getattr(error, 'reason', None) or error}")
         else:
             short = f"the connection ended after {len(content)} of {total} bytes"
-            reasons.append(f"{url}: {short if len(content) < total else f'its MD5 is {found}, expected {md5}'}")
+            reasons.append(
+                f"{url}: {short if len(content) < total else f'its MD5 is {found}, expected {md5}'}"
+            )
     raise UserError(f"{name} could not be downloaded ({'; '.join(reasons)}).")

@@ -1,4 +1,5 @@
-"""Stores by name: a folder's name has its fingerprint, `pets@1a2b3c4d5e6f`; a name is a small file that points to one.
+"""Stores by name: a folder's name has its fingerprint, `pets@1a2b3c4d5e6f`; a name is a small file
+that points to one.
 
 A user names a store by a URI (copied to the node), a folder's path, NAME or NAME@fingerprint.
 """
@@ -40,8 +41,8 @@ class StoreName(ManifestRecord):
     store: PlainName
     """Folder beside the file: `pets@1a2b3c4d5e6f`."""
     source: str = ""
-    """Folder or URI that it was imported from, by which another one that gives the same name is told; empty where the
-    store grew."""
+    """Folder or URI that it was imported from, by which another one that gives the same name is
+    told; empty where the store grew."""
 
 
 def open_named_store(
@@ -53,8 +54,9 @@ def open_named_store(
 ) -> AnyStore:
     """Open the store that a user names by a URI, a folder's path, a plain name or NAME@fingerprint.
 
-    `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`. Raises UserError
-    for a store that is missing (with the command that makes it) or altered, and as `copies.open_remote_store` does.
+    `option` is the setting that holds the name; `verify` and `notify` are as in `splits.open_data`.
+    Raises UserError for a store that is missing (with the command that makes it) or altered, and as
+    `copies.open_remote_store` does.
     """
     if not is_uri(name):
         folder = store_folder(name, home)
@@ -63,28 +65,38 @@ def open_named_store(
             if is_plain_name(name):
                 holds += f", nor does {home.stores / name}"
             raise UserError(
-                f"{option}={name}: {holds}; name the folder of one, or one that `ditlab data list` lists, or write one "
-                "with `ditlab data import`."
+                f"{option}={name}: {holds}; name the folder of one, or one that `ditlab data "
+                "list` lists, or write one with `ditlab data import`."
             )
         return open_store(folder, verify)
     return open_remote_store(option, name, home, verify, notify)
 
 
 def store_folder(name: str, home: Home) -> Path:
-    """Return the absolute folder of a store: one in the working directory or, for a plain name, below `home.stores`.
+    """Return the absolute folder of a store: one in the working directory or, for a plain name,
+    below `home.stores`.
 
-    A store in the working directory comes first; a folder there without a store hides no store of the home's. Links in
-    the path are followed here, once, and so is a name. Raises UserError for a path that leads nowhere, as a link in a
-    circle does, and for a fingerprint's beginning that several stores have.
+    A store in the working directory comes first; a folder there without a store hides no store of
+    the home's. Links in the path are followed here, once, and so is a name. Raises UserError for a
+    path that leads nowhere, as a link in a circle does, and for a fingerprint's beginning that
+    several stores have.
     """
     try:
         here = Path(name).expanduser().resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a circle, or a user without a home
-        raise UserError(f"{name[:200]} leads to no folder ({first_line(error)}); name the folder of a store.") from None
+    # RuntimeError: a circle, or a user without a home
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"{name[:200]} leads to no folder ({first_line(error)}); name the folder of a store."
+        ) from None
     if os.path.islink(here):  # noqa: PTH114 - a circle, on which Python 3.13 does not raise; a long name is no error
-        raise UserError(f"{name[:200]} leads to no folder (a link in a circle); name the folder of a store.")
+        raise UserError(
+            f"{name[:200]} leads to no folder (a link in a circle); name the folder of a store."
+        )
     places = [here, *([home.stores / name] if is_plain_name(name) else [])]
-    return next((folder for place in places if holds_store(folder := pointed_folder(place))), pointed_folder(here))
+    return next(
+        (folder for place in places if holds_store(folder := pointed_folder(place))),
+        pointed_folder(here),
+    )
 
 
 def is_plain_name(name: str) -> bool:
@@ -93,7 +105,8 @@ def is_plain_name(name: str) -> bool:
 
 
 def pointed_folder(path: Path) -> Path:
-    """Return the folder that a path names: the path itself, that of a name's file, or of NAME@FINGERPRINT's beginning.
+    """Return the folder that a path names: the path itself, that of a name's file, or of
+    NAME@FINGERPRINT's beginning.
 
     Raises UserError for a file that is no name, and for a beginning that several stores have.
     """
@@ -102,10 +115,15 @@ def pointed_folder(path: Path) -> Path:
             return path.with_name(_read_name(path).store)
         name, at, digits = path.name.rpartition(AT)
         if at and digits and not path.exists() and path.parent.is_dir():
-            found = sorted(path.parent.glob(f"{glob.escape(name)}{AT}{glob.escape(digits[:SHOWN])}*"))
+            found = sorted(
+                path.parent.glob(f"{glob.escape(name)}{AT}{glob.escape(digits[:SHOWN])}*")
+            )
             if len(found) > 1:
                 listed = ", ".join(each.name for each in found)
-                raise UserError(f"{path.name} is the beginning of several stores' names ({listed}); write one whole.")
+                raise UserError(
+                    f"{path.name} is the beginning of several stores' names ({listed}); write "
+                    "one whole."
+                )
             return found[0] if found else path
     return path
 
@@ -115,30 +133,41 @@ def _read_name(path: Path) -> StoreName:
         return StoreName.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise UserError(
-            f"{path} is no name of a store ({first_line(error)}); name the folder of a store, or import the data again."
+            f"{path} is no name of a store ({first_line(error)}); name the folder of a store, "
+            "or import the data again."
         ) from None
 
 
 def portable_name(folder: Path, home: Home) -> str:
-    """Return what names a store in a spec of any folder: of the home by its folder's name, else by its path."""
+    """Return what names a store in a spec of any folder: of the home by its folder's name, else by
+    its path.
+    """
     return folder.name if folder.parent == home.stores and AT in folder.name else str(folder)
 
 
 def publish(
-    staged: AnyStore, out: Path, users: Callable[[Path], Sequence[str]], replace: bool, say: Callable[[str], None],
+    staged: AnyStore,
+    out: Path,
+    users: Callable[[Path], Sequence[str]],
+    replace: bool,
+    say: Callable[[str], None],
     source: str = "",
-) -> WrittenStore:  # fmt: skip
-    """Move a store that was written aside to its folder NAME@FINGERPRINT below `out`, and let its name point there.
+) -> WrittenStore:
+    """Move a store that was written aside to its folder NAME@FINGERPRINT below `out`, and let its
+    name point there.
 
-    `users`: the runs that were trained on a store's folder; `source`: what was imported, empty where the name says it.
-    A store that the name meant before stays where runs need it, and goes otherwise. Raises UserError, with the new
-    store in its folder, where runs need the old one or it came from another source, and not `replace`; and where `out`
-    holds a folder of the name.
+    `users`: the runs that were trained on a store's folder; `source`: what was imported, empty
+    where the name says it. A store that the name meant before stays where runs need it, and goes
+    otherwise. Raises UserError, with the new store in its folder, where runs need the old one or it
+    came from another source, and not `replace`; and where `out` holds a folder of the name.
     """
     name = staged.path.name
     place = out / name
     if place.is_dir():
-        raise UserError(f"{place} is a folder of its own; choose another name with --name, or remove that folder.")
+        raise UserError(
+            f"{place} is a folder of its own; choose another name with --name, or remove that "
+            "folder."
+        )
     meant = _read_name(place) if place.exists() else None
     new = StoreName(store=f"{name}{AT}{staged.fingerprint[:SHOWN]}", source=source)
     target = out / new.store
@@ -177,19 +206,22 @@ def _holds_whole(folder: Path, fingerprint: str) -> bool:
 
 
 def _refuse_other_data(name: str, meant: StoreName, new: StoreName, size: str, needed: str) -> None:
-    """Raise UserError where runs (`needed`) were trained on what a name means, or where that came from another source.
+    """Raise UserError where runs (`needed`) were trained on what a name means, or where that came
+    from another source.
 
     `size`: that of the store which the name means.
     """
     if needed:
         raise UserError(
-            f"{name} means {meant.store}, on which {needed} trained, and the new data are other: they are {new.store}. "
-            f"Name them so in a spec, give another --name, or give --replace to let {name} mean them ({size} of the "
-            "old store stay for those runs)."
+            f"{name} means {meant.store}, on which {needed} trained, and the new data are "
+            f"other: they are {new.store}. Name them so in a spec, give another --name, or "
+            f"give --replace to let {name} mean them ({size} of the old store stay for those "
+            "runs)."
         )
     if new.source and meant.source not in ("", new.source):
         raise UserError(
-            f"{name} means {meant.store}, imported from {meant.source}, and {new.source} is another source: its store "
-            f"is {new.store}. Give it another --name, or give --replace to let {name} mean it ({meant.store}, {size}, "
-            "on which no run trained, then goes)."
+            f"{name} means {meant.store}, imported from {meant.source}, and {new.source} is "
+            f"another source: its store is {new.store}. Give it another --name, or give "
+            f"--replace to let {name} mean it ({meant.store}, {size}, on which no run trained, "
+            "then goes)."
         )

@@ -15,11 +15,17 @@ from ditlab.spec.mixture import DataSpec, MixtureData, in_part
 
 
 def training_order(
-    spec: DataSpec, data: DataSplits, batch_size: int, seed: int, draw_counts: Mapping[int, Sequence[int]] | None = None
+    spec: DataSpec,
+    data: DataSplits,
+    batch_size: int,
+    seed: int,
+    draw_counts: Mapping[int, Sequence[int]] | None = None,
 ) -> Order:
-    """Return the order in which a run takes its training samples: of a mixture, draws over the orders of its parts.
+    """Return the order in which a run takes its training samples: of a mixture, draws over the
+    orders of its parts.
 
-    `draw_counts`: `MixtureOrder.counts` of some positions, to replay later ones. Raises UserError as `open_order` does.
+    `draw_counts`: `MixtureOrder.counts` of some positions, to replay later ones. Raises UserError
+    as `open_order` does.
     """
     if not isinstance(spec, MixtureData):
         return open_order(order_of(spec), data.train, batch_size, seed)
@@ -31,7 +37,9 @@ def training_order(
         try:
             order = FullOrder.from_view(part.train, size, part_seed(seed, name))
         except UserError as error:
-            raise UserError(f"data.parts.{name}: {in_part(str(error), name, type(spec.parts[name]))}") from error
+            raise UserError(
+                f"data.parts.{name}: {in_part(str(error), name, type(spec.parts[name]))}"
+            ) from error
         parts.append(PartOrder(order, first, data.train.store.first_numbers[name]))
         first += len(part.train)
     return MixtureOrder(
@@ -45,8 +53,8 @@ def training_order(
 
 
 def open_order(spec: OrderSpec, view: View, batch_size: int, seed: int) -> Order:
-    """Return the order in which a run takes the samples of its training view. Raises UserError where they fill no
-    batch."""
+    """Return the order in which a run takes the samples of its training view. Raises UserError
+    where they fill no batch."""
     if isinstance(spec, FullOrderSpec):
         return FullOrder.from_view(view, batch_size, seed)
     order: Order = spec.sample_order(view, batch_size, seed)

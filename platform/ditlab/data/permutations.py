@@ -1,4 +1,6 @@
-"""Permutations and sequences that are computed place by place, in no memory: functions of a key and a length alone."""
+"""Permutations and sequences that are computed place by place, in no memory: functions of a key and
+a length alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ import numpy as np
 ROUNDS = 8
 """Rounds of the network."""
 SMALL = 32
-"""Lengths below which a second network follows the first: eight rounds leave pairs in fewer places correlated."""
+"""Lengths below which a second network follows the first: eight rounds leave pairs in fewer places
+correlated.
+"""
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
 GROUP = 256
@@ -21,8 +25,8 @@ MOST_UNITS = 2**18
 
 
 def keyed_words(text: str, first: int = 0) -> np.random.Philox:
-    """Return the source of raw 64-bit words that belongs to a text, from 4 * `first` on: Philox (Salmon et al. 2011),
-    keyed by BLAKE2b of the text, whose raw words NumPy promises for good."""
+    """Return the source of raw 64-bit words that belongs to a text, from 4 * `first` on: Philox
+    (Salmon et al. 2011), keyed by BLAKE2b of the text, whose raw words NumPy promises for good."""
     digest = hashlib.blake2b(text.encode(), digest_size=16).digest()
     return np.random.Philox(key=np.frombuffer(digest, "<u8"), counter=first)
 
@@ -33,8 +37,9 @@ def keyed_permutation(key: str, length: int) -> np.ndarray:
     Sorts raw words of `keyed_words`.
     """
     words = keyed_words(key).random_raw(length)
-    # The low bits give way to the item's number: sorting such words is a tenth of the time of argsort, and as no two
-    # are equal, every sorting algorithm gives the same order. 64 - log2(length) random bits are left to each.
+    # The low bits give way to the item's number: sorting such words is a tenth of the time of
+    # argsort, and as no two are equal, every sorting algorithm gives the same order. 64 -
+    # log2(length) random bits are left to each.
     low = np.uint64((1 << length.bit_length()) - 1)
     words &= ~low
     words |= np.arange(length, dtype=np.uint64)
@@ -49,7 +54,9 @@ def key_of(text: str) -> int:
 
 
 def mix(words: np.ndarray) -> np.ndarray:
-    """Return hashes of 64-bit words, uint64: SplitMix64's finaliser (Steele et al. 2014), Stafford's variant 13."""
+    """Return hashes of 64-bit words, uint64: SplitMix64's finaliser (Steele et al. 2014),
+    Stafford's variant 13.
+    """
     shifted = words >> np.uint64(30)
     x = words ^ shifted
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -75,10 +82,10 @@ def scaled(words: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def permuted(places: np.ndarray, length: Any, key: Any) -> np.ndarray:
     """Return where permutations take the given places, int64 of their shape.
 
-    `length` (at most 2**62) and `key` (64 bits) of each place's permutation: numbers, or arrays that broadcast. A
-    Feistel network over Z_a x Z_b, the least near-square rectangle with a * b >= length, whose rounds add a hash of one
-    half to the other; a place beyond the length is taken on until it falls inside (Black and Rogaway 2002, cycle
-    walking).
+    `length` (at most 2**62) and `key` (64 bits) of each place's permutation: numbers, or arrays
+    that broadcast. A Feistel network over Z_a x Z_b, the least near-square rectangle with a * b >=
+    length, whose rounds add a hash of one half to the other; a place beyond the length is taken on
+    until it falls inside (Black and Rogaway 2002, cycle walking).
     """
     places = np.asarray(places, np.int64)
     lengths, keys, found = (
@@ -99,11 +106,14 @@ def _walk(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarr
     outside = np.arange(len(places))
     while len(outside):
         sizes = a[outside].astype(np.uint64), b[outside].astype(np.uint64)
-        left, right = (half.astype(np.uint64) for half in np.divmod(found[outside], np.maximum(b[outside], 1)))
+        left, right = (
+            half.astype(np.uint64) for half in np.divmod(found[outside], np.maximum(b[outside], 1))
+        )
         for number in range(1, ROUNDS + 1):
             size = sizes[(number + 1) % 2]
             left += scaled(mix(right + (keys[outside] + np.uint64(number * _GOLDEN & _MASK))), size)
-            np.minimum(left, left - size, out=left)  # modulo: the difference of a smaller number wraps to a huge one
+            # modulo: the difference of a smaller number wraps to a huge one
+            np.minimum(left, left - size, out=left)
             left, right = right, left
         # after an even number of rounds the halves are where they began
         found[outside] = (left * sizes[1] + right).astype(np.int64)
@@ -112,11 +122,13 @@ def _walk(places: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> np.ndarr
 
 
 def interleaved(lengths: Sequence[int], text: str, chunk: int = 1) -> np.ndarray:
-    """Return the queue of each entry of several queues that are interleaved in proportion, int64 (total,).
+    """Return the queue of each entry of several queues that are interleaved in proportion, int64
+    (total,).
 
-    Entries come `chunk` of one queue at a time. The chunks are cut into groups of about GROUP. Of a queue of n, group g
-    of G takes those from n * g // G to n * (g + 1) // G, so that queues run out together, and a group is in a random
-    order. A queue's last entries that fill no chunk come at the end, queue by queue.
+    Entries come `chunk` of one queue at a time. The chunks are cut into groups of about GROUP. Of a
+    queue of n, group g of G takes those from n * g // G to n * (g + 1) // G, so that queues run out
+    together, and a group is in a random order. A queue's last entries that fill no chunk come at
+    the end, queue by queue.
     """
     counts = np.asarray(lengths, np.int64)
     chunks = counts // chunk
@@ -128,9 +140,13 @@ def interleaved(lengths: Sequence[int], text: str, chunk: int = 1) -> np.ndarray
     starts = np.repeat(np.cumsum(group_sizes) - group_sizes, group_sizes)
     name = text if chunk == 1 else f"{text}/chunks"
     keys = np.array([key_of(f"{name}/{group}") for group in range(groups)], np.uint64)
-    places = permuted(np.arange(total) - starts, np.repeat(group_sizes, group_sizes), np.repeat(keys, group_sizes))
+    places = permuted(
+        np.arange(total) - starts, np.repeat(group_sizes, group_sizes), np.repeat(keys, group_sizes)
+    )
     last = permuted(np.arange(len(counts)), len(counts), key_of(f"{text}/last"))
-    return np.concatenate([np.repeat(queues[starts + places], chunk), np.repeat(last, (counts % chunk)[last])])
+    return np.concatenate(
+        [np.repeat(queues[starts + places], chunk), np.repeat(last, (counts % chunk)[last])]
+    )
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
@@ -143,16 +159,16 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def in_turns(lengths: Sequence[int]) -> np.ndarray:
-    """Return the queue of each entry of several queues, one of each in turn, int64 (total,); one that has run out is
-    skipped."""
+    """Return the queue of each entry of several queues, one of each in turn, int64 (total,); one
+    that has run out is skipped."""
     queues = np.repeat(np.arange(len(lengths)), lengths)
     found: np.ndarray = queues[np.lexsort((queues, ranks(queues)))]
     return found
 
 
 def blocks_of_unit(num: int) -> int:
-    """Return how many of `num` blocks make a unit of a shuffle: the least power of two that gives MOST_UNITS or
-    fewer."""
+    """Return how many of `num` blocks make a unit of a shuffle: the least power of two that gives
+    MOST_UNITS or fewer."""
     blocks = 1
     while -(-num // blocks) > MOST_UNITS:
         blocks *= 2
@@ -162,13 +178,15 @@ def blocks_of_unit(num: int) -> int:
 class WindowedShuffle:
     """A permutation of a line of rows, cut into lanes, each of which is read in windows.
 
-    The line's units (such as blocks of a store) are laid end to end in a permuted order. The line of them is cut into
-    `lanes` of equally many rows (fewer than `lanes` rows are left over), a lane into equal windows of at most
-    `window_rows`; within each window, rows are permuted.
+    The line's units (such as blocks of a store) are laid end to end in a permuted order. The line
+    of them is cut into `lanes` of equally many rows (fewer than `lanes` rows are left over), a lane
+    into equal windows of at most `window_rows`; within each window, rows are permuted.
     """
 
     def __init__(self, unit_starts: np.ndarray, text: str, lanes: int, window_rows: int):
-        """Shuffle units that begin at ascending places, int64 (units + 1,), the last of which ends the last unit."""
+        """Shuffle units that begin at ascending places, int64 (units + 1,), the last of which ends
+        the last unit.
+        """
         units = len(unit_starts) - 1
         order = permuted(np.arange(units), units, key_of(f"{text}/units"))
         sizes = np.diff(unit_starts)[order]
@@ -183,7 +201,9 @@ class WindowedShuffle:
         """Windows of each lane."""
 
     def at(self, lanes: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Return what the lanes hold at places (int64, in [0, lane_rows)); both of one shape, or broadcast."""
+        """Return what the lanes hold at places (int64, in [0, lane_rows)); both of one shape, or
+        broadcast.
+        """
         lanes, places = np.broadcast_arrays(lanes, places)
         windows = self.window_of(places)
         starts = self.window_start(windows)

@@ -1,10 +1,12 @@
-"""Generated regions of a genome with planted motif modules, and the best prediction that there is of them.
+"""Generated regions of a genome with planted motif modules, and the best prediction that there is
+of them.
 
-Two hidden Markov chains run along each chromosome's peaks: domains (runs of DOMAIN_PEAKS on average) and programs
-(runs of PROGRAM_PEAKS). A pair of a domain and a program has a module: the set of features that are active where the
-two meet. Given the pair, the features of a region are independent: each is 0, or with the pair's probability a
-magnitude whose law is the same everywhere. Other regions therefore inform about a hidden one only through its pair, and
-forward-backward over the pairs (Rabiner 1989, section III) gives the exact conditional expectation.
+Two hidden Markov chains run along each chromosome's peaks: domains (runs of DOMAIN_PEAKS on
+average) and programs (runs of PROGRAM_PEAKS). A pair of a domain and a program has a module: the
+set of features that are active where the two meet. Given the pair, the features of a region are
+independent: each is 0, or with the pair's probability a magnitude whose law is the same everywhere.
+Other regions therefore inform about a hidden one only through its pair, and forward-backward over
+the pairs (Rabiner 1989, section III) gives the exact conditional expectation.
 """
 
 from dataclasses import dataclass
@@ -17,7 +19,9 @@ from ditlab.data.region_windows import make_peaks
 from ditlab.spec.data import MotifsData
 
 VERSION = 1
-"""Version of the law below, part of a store's name: stores of another law are not used for this one."""
+"""Version of the law below, part of a store's name: stores of another law are not used for this
+one.
+"""
 
 DOMAIN_PEAKS = 12
 """Average peaks of a run of one domain."""
@@ -42,9 +46,11 @@ _BLOCK = 4096
 
 @dataclass(frozen=True)
 class PlantedModules:
-    """Law of generated regions: draws of it, and its optimal predictor. Everything is a function of the spec alone.
+    """Law of generated regions: draws of it, and its optimal predictor. Everything is a function of
+    the spec alone.
 
-    S = domains * programs pairs, pair s = domain * programs + program; C = motifs + 1 features, accessibility last.
+    S = domains * programs pairs, pair s = domain * programs + program; C = motifs + 1 features,
+    accessibility last.
     """
 
     spec: MotifsData
@@ -53,8 +59,8 @@ class PlantedModules:
     def on_probability(self) -> np.ndarray:
         """(S, C) float64: the probability that a feature is on in a pair.
 
-        For every program each feature is active with equally many domains, so that a program alone carries no
-        information about any feature: only the pair does.
+        For every program each feature is active with equally many domains, so that a program alone
+        carries no information about any feature: only the pair does.
         """
         domains = self.spec.domains
         programs = self.spec.programs
@@ -67,8 +73,13 @@ class PlantedModules:
 
     @cached_property
     def transition(self) -> np.ndarray:
-        """(S, S) float64: row s holds the probabilities of the next peak's pair. The uniform law is stationary."""
-        return np.kron(_transitions(self.spec.domains, DOMAIN_PEAKS), _transitions(self.spec.programs, PROGRAM_PEAKS))
+        """(S, S) float64: row s holds the probabilities of the next peak's pair. The uniform law is
+        stationary.
+        """
+        return np.kron(
+            _transitions(self.spec.domains, DOMAIN_PEAKS),
+            _transitions(self.spec.programs, PROGRAM_PEAKS),
+        )
 
     @cached_property
     def mean(self) -> np.ndarray:
@@ -76,7 +87,9 @@ class PlantedModules:
         return self.on_probability * (MAGNITUDE[0] + MAGNITUDE[1]) / 2
 
     def peaks(self, index: int) -> np.ndarray:
-        """Draw a chromosome's peaks, (peaks,) of type `region_windows.PEAK`: gaps are exponential, widths uniform."""
+        """Draw a chromosome's peaks, (peaks,) of type `region_windows.PEAK`: gaps are exponential,
+        widths uniform.
+        """
         peaks = self.spec.peaks
         draws = _Draws(f"{self.spec.seed}/chromosome/{index}/peaks")
         gaps = np.ceil(-GAP * np.log1p(-draws.uniform((peaks,)))).astype(np.int64)
@@ -94,14 +107,20 @@ class PlantedModules:
         for first in range(0, peaks, _BLOCK):
             block = values[first : first + _BLOCK]
             on = draws.uniform(block.shape) < self.on_probability[states[first : first + _BLOCK]]
-            block[:] = on * (MAGNITUDE[1] - (MAGNITUDE[1] - MAGNITUDE[0]) * draws.uniform(block.shape))
+            block[:] = on * (
+                MAGNITUDE[1] - (MAGNITUDE[1] - MAGNITUDE[0]) * draws.uniform(block.shape)
+            )
         return values
 
-    def predict(self, x: np.ndarray, mask: np.ndarray, present: np.ndarray | None = None) -> np.ndarray:
-        """Return E[x | regions that are not masked] of every region, (B, R, C) float64: no predictor has a lower MSE.
+    def predict(
+        self, x: np.ndarray, mask: np.ndarray, present: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return E[x | regions that are not masked] of every region, (B, R, C) float64: no
+        predictor has a lower MSE.
 
-        x (B, R, C): its values at masked regions are not used; mask (B, R) bool: True is hidden; present (B, R) bool:
-        False is padding, None means no padding. Regions that are not masked are their own expectation; padding is 0.
+        x (B, R, C): its values at masked regions are not used; mask (B, R) bool: True is hidden;
+        present (B, R) bool: False is padding, None means no padding. Regions that are not masked
+        are their own expectation; padding is 0.
         """
         present = np.ones(mask.shape, bool) if present is None else present
         posterior = self.posterior(x, present & ~mask)
@@ -111,7 +130,9 @@ class PlantedModules:
         return predicted
 
     def posterior(self, x: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Return the posterior of every region's pair given the seen regions, (B, R, S) float64; seen (B, R) bool."""
+        """Return the posterior of every region's pair given the seen regions, (B, R, S) float64;
+        seen (B, R) bool.
+        """
         on = self.on_probability
         # Magnitudes have one law in all pairs, so only whether a feature is on is informative.
         evidence = (x > 0).astype(np.float64) @ np.log(on / (1 - on)).T + np.log1p(-on).sum(axis=1)
@@ -129,7 +150,8 @@ class PlantedModules:
         for region in reversed(range(regions)):
             backward[:, region] = after
             here = after * likelihood[:, region]
-            # Scaled to a sum of 1, every entry keeps at least the chance of both chains' leaving: no underflow.
+            # Scaled to a sum of 1, every entry keeps at least the chance of both chains' leaving:
+            # no underflow.
             after = (here / here.sum(axis=-1, keepdims=True)) @ self.transition.T
         joint = forward * backward
         return joint / joint.sum(axis=-1, keepdims=True)
@@ -142,7 +164,9 @@ def feature_names(motifs: int) -> tuple[str, ...]:
 
 
 def _transitions(states: int, length: int) -> np.ndarray:
-    """Return the transitions of a chain that stays for `length` on average, then goes to any other state alike."""
+    """Return the transitions of a chain that stays for `length` on average, then goes to any other
+    state alike.
+    """
     return np.where(np.eye(states, dtype=bool), 1 - 1 / length, 1 / (length * (states - 1)))
 
 
@@ -153,7 +177,9 @@ class _Draws(KeyedDraws):
         super().__init__(f"ditlab.motifs/{VERSION}/{key}")
 
     def walk(self, states: int, length: int, peaks: int) -> np.ndarray:
-        """Draw the states of a chain of `_transitions` along the peaks, int64 (peaks,), from its stationary law."""
+        """Draw the states of a chain of `_transitions` along the peaks, int64 (peaks,), from its
+        stationary law.
+        """
         steps = (self.uniform((peaks,)) < 1 / length) * (1 + self.integers(states - 1, (peaks,)))
         steps[0] = self.integers(states, (1,))[0]
         return np.cumsum(steps) % states

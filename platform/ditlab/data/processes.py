@@ -1,4 +1,6 @@
-"""Pool of processes whose results come in the order of the tasks, the same for any number of processes."""
+"""Pool of processes whose results come in the order of the tasks, the same for any number of
+processes.
+"""
 
 import multiprocessing
 import os
@@ -17,7 +19,8 @@ BYTES_A_PROCESS = 2**21
 """Bytes of input that make one more process worth its start (about half a second)."""
 WAITING_TASKS = 3
 """Tasks of each process that wait or are done and not yet taken: the bound on memory."""
-_SIGNAL_DELAY = 0.5  # seconds in which a signal for every process, which has ended the pool's, reaches this one
+# seconds in which a signal for every process, which has ended the pool's, reaches this one
+_SIGNAL_DELAY = 0.5
 _work: Callable[[Any], Any]
 """Work of this process, where it is one of a pool."""
 
@@ -26,37 +29,48 @@ Result = TypeVar("Result")
 
 
 def fitting_processes(num_bytes: int) -> int:
-    """Return the number of processes for an input: as many as there are cores, fewer for a small input."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of processes for an input: as many as there are cores, fewer for a small
+    input.
+    """
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, min(cores, num_bytes // BYTES_A_PROCESS))
 
 
-def in_processes(work: Callable[[Task], Result], tasks: Iterable[Task], processes: int, verb: str) -> Iterator[Result]:
-    """Yield `work(task)` of each task, in the order of the tasks, which are taken only as results are consumed.
+def in_processes(
+    work: Callable[[Task], Result], tasks: Iterable[Task], processes: int, verb: str
+) -> Iterator[Result]:
+    """Yield `work(task)` of each task, in the order of the tasks, which are taken only as results
+    are consumed.
 
-    `work` travels once to each process, with all that it holds. Raises whatever `work` raises, and UserError where a
-    process that `verb` (`tokenises`) is killed.
+    `work` travels once to each process, with all that it holds. Raises whatever `work` raises, and
+    UserError where a process that `verb` (`tokenises`) is killed.
     """
-    context = multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
+    # a fork of a process with threads, as torch has, may hang
+    context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(work,)) as pool:
         try:
             yield from results_in_order(pool, _do, tasks, processes * WAITING_TASKS)
         except KeyboardInterrupt:
-            for process in multiprocessing.active_children():  # the pool's end would wait for their tasks
+            # the pool's end would wait for their tasks
+            for process in multiprocessing.active_children():
                 process.terminate()
             raise
         except BrokenProcessPool as error:
             time.sleep(_SIGNAL_DELAY)
             raise UserError(
-                f"a process that {verb} was killed (--processes={processes}), as happens where memory runs out; "
-                "lower --processes."
+                f"a process that {verb} was killed (--processes={processes}), as happens where "
+                "memory runs out; lower --processes."
             ) from error
 
 
 def results_in_order(
     pool: Executor, work: Callable[[Task], Result], tasks: Iterable[Task], ahead: int
 ) -> Iterator[Result]:
-    """Yield `work(task)` of each task in their order, with `ahead` tasks begun before they are consumed at most."""
+    """Yield `work(task)` of each task in their order, with `ahead` tasks begun before they are
+    consumed at most.
+    """
     waiting: deque[Future[Result]] = deque()
     try:
         for task in tasks:

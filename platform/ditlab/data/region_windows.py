@@ -19,8 +19,12 @@ COMPARED_WINDOWS = 256
 """Windows whose coordinates are compared at a time: at 900 regions, 7 MB."""
 WHOLE_CHROMOSOMES = "hold out whole chromosomes: data.hold_out: {column: chromosome, values: [...]}"
 """Remedy where windows overlap."""
-PEAK = np.dtype([("chromosome", "<i4"), ("start", "<i8"), ("end", "<i8"), ("row", "<i8"), ("atpm", "<f8")])
-"""Peak: number of its chromosome, first base pair and the one behind its last, number in its source, accessibility."""
+PEAK = np.dtype(
+    [("chromosome", "<i4"), ("start", "<i8"), ("end", "<i8"), ("row", "<i8"), ("atpm", "<f8")]
+)
+"""Peak: number of its chromosome, first base pair and the one behind its last, number in its
+source, accessibility.
+"""
 
 
 def make_peaks(chromosome: np.ndarray | int, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -32,26 +36,43 @@ def make_peaks(chromosome: np.ndarray | int, start: np.ndarray, end: np.ndarray)
 
 
 def region_columns(
-    regions: int, feature_names: Sequence[str], divisors: Sequence[float], chromosomes: Sequence[str]
+    regions: int,
+    feature_names: Sequence[str],
+    divisors: Sequence[float],
+    chromosomes: Sequence[str],
 ) -> dict[str, Column]:
-    """Return the columns of windows of `regions` peaks, whose features were divided by `divisors` to lie in [0, 1]."""
+    """Return the columns of windows of `regions` peaks, whose features were divided by `divisors`
+    to lie in [0, 1].
+    """
     return {
         "regions": Column(
             dtype="float32",
             shape=(regions, len(feature_names)),
             value_range=(0, 1),
             unit="score",
-            description="region, feature (accessibility last), over the feature's divisor; 0 in padding",
+            description=(
+                "region, feature (accessibility last), over the feature's divisor; 0 in padding"
+            ),
             names=tuple(feature_names),
             divisors=tuple(divisors),
         ),
         "present": Column(
-            dtype="bool", shape=(regions,), description="false for padding, which ends a chromosome's last window"
+            dtype="bool",
+            shape=(regions,),
+            description="false for padding, which ends a chromosome's last window",
         ),
         "chromosome": class_column("the window's chromosome", len(chromosomes), chromosomes),
-        "start": Column(dtype="int64", shape=(regions,), unit="base pairs", description="of each region; 0 in padding"),
+        "start": Column(
+            dtype="int64",
+            shape=(regions,),
+            unit="base pairs",
+            description="of each region; 0 in padding",
+        ),
         "end": Column(
-            dtype="int64", shape=(regions,), unit="base pairs", description="behind each region; 0 in padding"
+            dtype="int64",
+            shape=(regions,),
+            unit="base pairs",
+            description="behind each region; 0 in padding",
         ),
     }
 
@@ -67,8 +88,11 @@ class Windows(NamedTuple):
     """Windows left out, as they span too many base pairs."""
 
 
-def plan_windows(peaks: np.ndarray, regions: int, stride: int | None = None, max_span: int = MAX_SPAN) -> Windows:
-    """Cut peaks, by chromosome and ascending, into windows of `regions`, `stride` apart (None: side by side).
+def plan_windows(
+    peaks: np.ndarray, regions: int, stride: int | None = None, max_span: int = MAX_SPAN
+) -> Windows:
+    """Cut peaks, by chromosome and ascending, into windows of `regions`, `stride` apart (None: side
+    by side).
 
     A chromosome's last window may have fewer; one that lies within the window before is left out.
     """
@@ -87,29 +111,43 @@ def plan_windows(peaks: np.ndarray, regions: int, stride: int | None = None, max
 
 
 def windows_overlap(store: "AnyStore") -> bool:
-    """Return True if any window of a store shares a region with the one before it; False where rows are no windows."""
-    shapes = [store.columns[name].shape if name in store.columns else None for name in ("chromosome", "start", "end")]
+    """Return True if any window of a store shares a region with the one before it; False where rows
+    are no windows.
+    """
+    shapes = [
+        store.columns[name].shape if name in store.columns else None
+        for name in ("chromosome", "start", "end")
+    ]
     regions = store.columns["regions"].shape[:1] if "regions" in store.columns else None
     if regions is None or shapes != [(), regions, regions]:
         return False
     for begin in range(1, len(store), COMPARED_WINDOWS):
         later = np.arange(begin, min(begin + COMPARED_WINDOWS, len(store)))
         chromosome, start, end = (
-            [store.gather(name, rows).numpy() for rows in (later - 1, later)] for name in ("chromosome", "start", "end")
+            [store.gather(name, rows).numpy() for rows in (later - 1, later)]
+            for name in ("chromosome", "start", "end")
         )
-        same = (start[0] == start[1][:, :1]) & (end[0] == end[1][:, :1]) & (chromosome[0] == chromosome[1])[:, None]
+        same = (
+            (start[0] == start[1][:, :1])
+            & (end[0] == end[1][:, :1])
+            & (chromosome[0] == chromosome[1])[:, None]
+        )
         if same.any():
             return True
     return False
 
 
 def window_batches(
-    peaks: np.ndarray, windows: Windows, regions: int, num_features: int, features: Callable[[int, int], np.ndarray]
+    peaks: np.ndarray,
+    windows: Windows,
+    regions: int,
+    num_features: int,
+    features: Callable[[int, int], np.ndarray],
 ) -> Iterator[dict[str, np.ndarray]]:
     """Yield windows as batches for a store of `region_columns`, some `BATCH_BYTES` at a time.
 
-    `features(first, stop)`, called once a window in their order, returns the features of peaks `first` to `stop`,
-    float32 (stop - first, num_features).
+    `features(first, stop)`, called once a window in their order, returns the features of peaks
+    `first` to `stop`, float32 (stop - first, num_features).
     """
     rows = max(1, BATCH_BYTES // (4 * regions * num_features))
     for begin in range(0, len(windows.first), rows):

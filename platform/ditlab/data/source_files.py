@@ -1,4 +1,6 @@
-"""Files of an import's source: a file, a zip, a folder, a glob pattern, or a URI of one; listed, checked and opened."""
+"""Files of an import's source: a file, a zip, a folder, a glob pattern, or a URI of one; listed,
+checked and opened.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,46 @@ SHOWN_ENDINGS = 6
 """Endings of files that a sentence lists."""
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 """Endings of compressed files, and Arrow's names of their compression."""
-SYSTEM_NAMES = ("__MACOSX", "$RECYCLE.BIN", "System Volume Information", "@eaDir", "Thumbs.db", "desktop.ini")
-"""Names of folders and files that systems leave in folders of others; so are all that begin with a dot."""
+SYSTEM_NAMES = (
+    "__MACOSX",
+    "$RECYCLE.BIN",
+    "System Volume Information",
+    "@eaDir",
+    "Thumbs.db",
+    "desktop.ini",
+)
+"""Names of folders and files that systems leave in folders of others; so are all that begin with a
+dot.
+"""
 SYSTEM = "hidden or of the system"
 """Reason for which these are left out."""
 CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
 UNREADABLE = (
-    OSError, EOFError, ValueError, KeyError, MemoryError, OverflowError, RuntimeError, csv.Error, tarfile.TarError,
-    zipfile.BadZipFile, zlib.error, pa.ArrowException,
-)  # fmt: skip
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    RuntimeError,
+    csv.Error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    pa.ArrowException,
+)
 """Errors of the libraries that read files of a source."""
 _PATTERN = re.compile(r"[*?\[]")
 _MISSING = ": there is no such file or folder; correct it."
-_NOT_ON_HUB = ": the Hugging Face hub shows no such data set or path; correct it, or set HF_TOKEN if it is private."
-_ACCESS = "check address, network and the credentials in the environment (AWS_ACCESS_KEY_ID, HF_TOKEN and the like)"
+_NOT_ON_HUB = (
+    ": the Hugging Face hub shows no such data set or path; correct it, or set HF_TOKEN if it "
+    "is private."
+)
+_ACCESS = (
+    "check address, network and the credentials in the environment (AWS_ACCESS_KEY_ID, "
+    "HF_TOKEN and the like)"
+)
 _PAUSES = (0.5, 2.0, 8.0)
 """Seconds between attempts to read from a URI: the library has tried again by itself before."""
 READ_BYTES = 4 * MIB
@@ -54,7 +81,9 @@ READ_BYTES = 4 * MIB
 
 
 class BadRecord(Exception):
-    """A record of a source that cannot be read: a line, a row, a file, or the rest of one. The others still can."""
+    """A record of a source that cannot be read: a line, a row, a file, or the rest of one. The
+    others still can.
+    """
 
     def __init__(self, finding: str, remedy: str = "copy it again") -> None:
         super().__init__(finding)
@@ -62,7 +91,9 @@ class BadRecord(Exception):
 
 
 def not_utf8(start: int, error: UnicodeDecodeError) -> BadRecord:
-    """Return the finding on bytes that are not UTF-8, in text that begins at offset `start` of its file or place."""
+    """Return the finding on bytes that are not UTF-8, in text that begins at offset `start` of its
+    file or place.
+    """
     place = f"{error.object[error.start]:#04x} at offset {start + error.start} (from 0)"
     return BadRecord(f"is not UTF-8: byte {place}", CONVERT)
 
@@ -95,7 +126,9 @@ class SourceFile:
     @property
     def set_aside(self) -> str:
         """Reason why it is left out whatever it holds: hidden, or left there by a system."""
-        is_system = any(part.startswith(".") or part in SYSTEM_NAMES for part in self.name.split("/"))
+        is_system = any(
+            part.startswith(".") or part in SYSTEM_NAMES for part in self.name.split("/")
+        )
         return SYSTEM if is_system else ""
 
     @property
@@ -143,18 +176,21 @@ def with_suffix(files: Sequence[SourceFile], *suffixes: str) -> list[SourceFile]
 
 
 def endings(listing: Sequence[SourceFile]) -> str:
-    """Return the endings of a listing's files for people: `5 .md, 1 .pdf`; the most frequent first."""
+    """Return the endings of a listing's files for people: `5 .md, 1 .pdf`; the most frequent
+    first.
+    """
     counts = Counter(file.ending for file in listing)
     shown = [f"{number:,} {ending}" for ending, number in counts.most_common(SHOWN_ENDINGS)]
     return ", ".join([*shown, *["..."] * (len(counts) > SHOWN_ENDINGS)]) or "no file"
 
 
 def list_source(source: str) -> list[SourceFile]:
-    """List a file, a folder searched to its depth, or a pattern such as `shards/*/train-*.tar`, in the order of names.
+    """List a file, a folder searched to its depth, or a pattern such as `shards/*/train-*.tar`, in
+    the order of names.
 
-    A zip is listed as the folder that it would unpack to. Links are followed, a folder that was seen before never.
-    Raises UserError where there is nothing of that name or nothing that may be listed, and Unreachable where a URI does
-    not answer.
+    A zip is listed as the folder that it would unpack to. Links are followed, a folder that was
+    seen before never. Raises UserError where there is nothing of that name or nothing that may be
+    listed, and Unreachable where a URI does not answer.
     """
     if is_uri(source):
         head, inside, query = split_uri(source)
@@ -168,22 +204,32 @@ def list_source(source: str) -> list[SourceFile]:
         elif path.exists():
             files = list(filter(None, [_listed(os.path.abspath(path.parent), path.name)]))  # noqa: PTH100
         else:
-            raise UserError(f"--source={source}: there is no such file or folder{nearest_file(path)}; correct it.")
+            raise UserError(
+                f"--source={source}: there is no such file or folder{nearest_file(path)}; "
+                "correct it."
+            )
     if len(files) == 1 and not pattern and files[0].suffix == ZIP:
         files = _zip_members(files[0])
     files.sort(key=lambda file: file.name.split("/"))
     if pattern:
         files = [file for file in files if _matches(file.name.split("/"), pattern.split("/"))]
         if not files:
-            raise UserError(f"--source={source} matches no file; correct the pattern, and quote it for the shell.")
+            raise UserError(
+                f"--source={source} matches no file; correct the pattern, and quote it for the "
+                "shell."
+            )
     for file in files:
         if not file.name.isascii() and file.name.encode(errors="replace").decode() != file.name:
-            raise UserError(f"--source={source} holds a name that is not UTF-8 ({file.name!r}); rename it.")
+            raise UserError(
+                f"--source={source} holds a name that is not UTF-8 ({file.name!r}); rename it."
+            )
     return files
 
 
 def source_name(source: str) -> str:
-    """Return a source's name for people: that of its file or folder, of a pattern the folder that it begins below."""
+    """Return a source's name for people: that of its file or folder, of a pattern the folder that
+    it begins below.
+    """
     if source.startswith("hf://datasets/") and source.count("/") > 3:
         return source.split("/")[4].partition("@")[0]  # that of the data set
     path = split_uri(source)[1] if is_uri(source) else source
@@ -193,12 +239,14 @@ def source_name(source: str) -> str:
 
 
 def _walk(root: str) -> Iterator[SourceFile]:
-    """Iterate over all files below a folder. Raises UserError for a folder that cannot be listed."""
+    """Iterate over all files below a folder. Raises UserError for a folder that cannot be
+    listed.
+    """
 
     def refuse(error: OSError) -> None:
         raise UserError(
-            f"--source={root}: {error.filename} cannot be listed ({error.strerror}); make it readable, or name another "
-            "folder."
+            f"--source={root}: {error.filename} cannot be listed ({error.strerror}); make it "
+            "readable, or name another folder."
         )
 
     seen: set[str] = set()
@@ -220,22 +268,35 @@ def _listed(root: str, name: str) -> SourceFile | None:
         status = os.stat(os.path.join(root, name))  # noqa: PTH116, PTH118  of many files
     except OSError:  # a link that leads nowhere is told where it is read
         return SourceFile(root, name, 0, "")
-    return SourceFile(root, name, status.st_size, str(status.st_mtime_ns)) if stat.S_ISREG(status.st_mode) else None
+    return (
+        SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
+        if stat.S_ISREG(status.st_mode)
+        else None
+    )
 
 
 def _zip_members(file: SourceFile) -> list[SourceFile]:
-    """List the files of a zip. Raises UserError for one behind a URI, and for one that cannot be read."""
+    """List the files of a zip. Raises UserError for one behind a URI, and for one that cannot be
+    read.
+    """
     if file.is_remote:
-        raise UserError(f"--source={file.place} is a zip behind a URI, which is not read; copy it here, or unpack it.")
+        raise UserError(
+            f"--source={file.place} is a zip behind a URI, which is not read; copy it here, or "
+            "unpack it."
+        )
     try:
         members = _opened_zip(file.place, file.stamp).infolist()
     except UNREADABLE as error:
         raise UserError(
-            f"--source={file.place} is no zip that can be read ({first_line(error)}); copy it again."
+            f"--source={file.place} is no zip that can be read ({first_line(error)}); copy it "
+            "again."
         ) from error
     # as unpacking does it, the last member of a name replaces the others
     last = {member.filename: member for member in members if not member.is_dir()}
-    return [SourceFile(file.place, name, member.file_size, file.stamp, in_zip=True) for name, member in last.items()]
+    return [
+        SourceFile(file.place, name, member.file_size, file.stamp, in_zip=True)
+        for name, member in last.items()
+    ]
 
 
 @lru_cache(maxsize=4)
@@ -278,7 +339,9 @@ def _parts(source: str) -> tuple[str, str]:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Return True where the parts of a path match those of a pattern, of which `**` is folders of any depth."""
+    """Return True where the parts of a path match those of a pattern, of which `**` is folders of
+    any depth.
+    """
     if not pattern:
         return not parts
     if pattern[0] == "**":
@@ -287,7 +350,8 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def open_source(file: SourceFile, buffer: int = READ_BYTES) -> IO[bytes]:
-    """Open a file, which can be read from any place of it. `buffer`: bytes of a request behind a URI.
+    """Open a file, which can be read from any place of it. `buffer`: bytes of a request behind a
+    URI.
 
     Raises Unreachable for a file behind a URI that cannot be read, and errors of `UNREADABLE`.
     """
@@ -299,10 +363,14 @@ def open_source(file: SourceFile, buffer: int = READ_BYTES) -> IO[bytes]:
 
 
 def open_unpacked(file: SourceFile) -> IO[bytes]:
-    """Open a file to be read in its order, unpacked where its ending says that it is compressed. Raises as above."""
+    """Open a file to be read in its order, unpacked where its ending says that it is compressed.
+    Raises as above.
+    """
     if file.compression is None:
         return open_source(file)
-    return io.BufferedReader(pa.CompressedInputStream(open_source(file), file.compression), READ_BYTES)
+    return io.BufferedReader(
+        pa.CompressedInputStream(open_source(file), file.compression), READ_BYTES
+    )
 
 
 def read_source(file: SourceFile) -> bytes:
@@ -311,7 +379,9 @@ def read_source(file: SourceFile) -> bytes:
 
 
 def read_part(file: SourceFile, start: int, length: int) -> bytes:
-    """Read up to `length` bytes from offset `start`, in one request behind a URI. Raises as `open_source` does."""
+    """Read up to `length` bytes from offset `start`, in one request behind a URI. Raises as
+    `open_source` does.
+    """
     with open_source(file, max(1, min(length, READ_BYTES))) as stream:
         if start:
             stream.seek(start)
@@ -325,8 +395,8 @@ def _files(root: str) -> Any:
 
 def _unread(file: SourceFile, error: Exception) -> Unreachable:
     return Unreachable(
-        f"--source={file.root}: {file.name} cannot be read ({first_line(error)}); check the store and the credentials "
-        "in the environment, and give the same command again."
+        f"--source={file.root}: {file.name} cannot be read ({first_line(error)}); check the "
+        "store and the credentials in the environment, and give the same command again."
     )
 
 
@@ -362,7 +432,8 @@ class RemoteStream(io.RawIOBase):
         wanted = max(0, min(len(buffer), self._file.size - self._place))
         for pause in (*_PAUSES, None):
             try:
-                buffer[:wanted] = self._opened.read_at(wanted, self._place)  # ValueError where it has another length
+                # ValueError where it has another length
+                buffer[:wanted] = self._opened.read_at(wanted, self._place)
                 break
             except Exception as error:  # as above
                 if pause is None:

@@ -58,9 +58,13 @@ from ditlab_models.contract import TextCodec
 
 _FULL = FullOrderSpec()
 NAMED = 6
-"""Most parts or classes that are named, as of a mixture, as MLflow shows it: `0.7 a (digits) + 0.3 b (mnist-train)`."""
+"""Most parts or classes that are named, as of a mixture, as MLflow shows it: `0.7 a (digits) + 0.3
+b (mnist-train)`.
+"""
 MOST_OVERLAPPING = 2**16
-"""Rows up to which whole blocks are held out that are so small that most of their windows overlap with training."""
+"""Rows up to which whole blocks are held out that are so small that most of their windows overlap
+with training.
+"""
 
 
 @dataclass(frozen=True)
@@ -77,23 +81,31 @@ class DataSplits:
     note: str = ""
     """Remark on this split for people, or nothing."""
     references: Mapping[str, Any] = field(default_factory=dict)
-    """References to measure a model against, by name: `optimal` of generated data is their law (`GaussianMixture`,
-    `MarkovChain`, or `PlantedModules.predict`)."""
+    """References to measure a model against, by name: `optimal` of generated data is their law
+    (`GaussianMixture`, `MarkovChain`, or `PlantedModules.predict`)."""
     text: TextCodec | None = None
     """Codec of its tokens; None where it holds no text."""
     mixture: Mixture | None = None
     """Parts of a mixture; None for a single source."""
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Classes that are held out as a whole, by column; empty where a share of the rows is held out."""
+    """Classes that are held out as a whole, by column; empty where a share of the rows is held
+    out.
+    """
 
     @property
     def classes(self) -> dict[str, list[str]]:
         """Names of the classes of each column that has some; a class's number is its place."""
         columns = self.train.columns.items()
-        return {name: list(column.names) for name, column in columns if column.num_classes and column.names}
+        return {
+            name: list(column.names)
+            for name, column in columns
+            if column.num_classes and column.names
+        }
 
     def difference(self, recorded: Mapping[str, Any]) -> str:
-        """Return in a sentence how the data differ from those of a run's `dataset` record; empty where they do not."""
+        """Return in a sentence how the data differ from those of a run's `dataset` record; empty
+        where they do not.
+        """
         theirs = recorded.get("fingerprint", self.fingerprint)
         if theirs == self.fingerprint:
             return ""
@@ -103,12 +115,16 @@ class DataSplits:
             parts.append(f"{len(self.train):,} training samples, {before:,} then")
         for column, before in recorded.get("classes", {}).items():
             pairs = enumerate(zip_longest(before, self.classes.get(column, []), fillvalue="none"))
-            if moved := next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None):
-                parts.append("class {0} of {column} is {2}, and was {1}".format(*moved, column=column))
+            if moved := next(
+                ((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None
+            ):
+                parts.append(
+                    "class {0} of {column} is {2}, and was {1}".format(*moved, column=column)
+                )
         listed = "; ".join(parts) or "the same number of samples with other contents"
         return (
-            f"the data {self.name} have the fingerprint {self.fingerprint[:12]}, and the run was trained on "
-            f"{theirs[:12]} ({listed})"
+            f"the data {self.name} have the fingerprint {self.fingerprint[:12]}, and the run "
+            f"was trained on {theirs[:12]} ({listed})"
         )
 
 
@@ -124,8 +140,8 @@ class Mixture:
     """Unit that draws a part: each sample, or each batch."""
 
     def measured(self, limit: int) -> dict[str, int]:
-        """Return how many held-out rows of each part are measured, of `limit` in all: equally many, as far as it has
-        them. Parts without any are left out."""
+        """Return how many held-out rows of each part are measured, of `limit` in all: equally many,
+        as far as it has them. Parts without any are left out."""
         lengths = [len(part.held_out) for part in self.parts.values()]
         counts = np.bincount(in_turns(lengths)[:limit], minlength=len(lengths)).tolist()
         return {name: num for name, num in zip(self.parts, counts, strict=True) if num}
@@ -136,8 +152,9 @@ def open_data(
 ) -> DataSplits:
     """Open the data that a spec names.
 
-    With `verify`, every shard is read and hashed once. `notify` gets messages on copies of stores behind a URI. Raises
-    UserError for a store that is missing (with the command that makes it), altered, or empty once rows are held out.
+    With `verify`, every shard is read and hashed once. `notify` gets messages on copies of stores
+    behind a URI. Raises UserError for a store that is missing (with the command that makes it),
+    altered, or empty once rows are held out.
     """
     match spec:
         case MnistData():
@@ -151,10 +168,16 @@ def open_data(
         case MixtureData():
             return _mixture(
                 spec,
-                lambda name, part: open_data(part, home, verify, lambda text: notify(in_part(text, name, type(part)))),
+                lambda name, part: open_data(
+                    part, home, verify, lambda text: notify(in_part(text, name, type(part)))
+                ),
             )
         case DataSource():
-            return _split(open_store(_plugin_store(spec, home), verify), spec.hold_out, f"data.kind={spec.kind}")
+            return _split(
+                open_store(_plugin_store(spec, home), verify),
+                spec.hold_out,
+                f"data.kind={spec.kind}",
+            )
         case _:
             return _built_in(spec, home, verify)
 
@@ -190,13 +213,15 @@ def _plugin_store(spec: DataSource, home: Home) -> Path:
     if not holds_store(path):
         plugin = DATA_SOURCES.find(spec.kind)
         origin = plugin.origin if plugin else "its package"
-        raise UserError(f"data.kind={spec.kind}: {origin} has written no store to {path}; update that package.")
+        raise UserError(
+            f"data.kind={spec.kind}: {origin} has written no store to {path}; update that package."
+        )
     return path
 
 
 def absent_data(spec: DataSpec | DataSource, home: Home) -> str:
-    """Return in a clause why opening the data of a spec would write, fetch or miss a store; empty where all of it is
-    here. Nothing is opened."""
+    """Return in a clause why opening the data of a spec would write, fetch or miss a store; empty
+    where all of it is here. Nothing is opened."""
     match spec:
         case MixtureData():
             clauses = (absent_data(spec.parts[name], home) for name in spec.names)
@@ -215,15 +240,20 @@ def absent_data(spec: DataSpec | DataSource, home: Home) -> str:
 
 
 def classes_with_samples(columns: Mapping[str, StoredColumn]) -> list[int]:
-    """Return the numbers of the classes (column `label`) that have samples; none where all have some."""
+    """Return the numbers of the classes (column `label`) that have samples; none where all have
+    some.
+    """
     counts = columns[LABEL].statistics.class_counts or () if LABEL in columns else ()
     return [] if all(counts) else np.flatnonzero(counts).tolist()
 
 
 def _split(
-    store: AnyStore, hold_out: float | HoldOutClasses | tuple[HoldOutClasses, ...], origin: str, group: int = 1,
+    store: AnyStore,
+    hold_out: float | HoldOutClasses | tuple[HoldOutClasses, ...],
+    origin: str,
+    group: int = 1,
     order: OrderSpec = _FULL,
-) -> DataSplits:  # fmt: skip
+) -> DataSplits:
     """Split a store; `group`: number of neighbouring rows that are held out together."""
     left_out = dict[str, tuple[str, ...]]()
     if isinstance(hold_out, float | int):
@@ -236,17 +266,23 @@ def _split(
     notes = []
     by_large_blocks = order.holds_out_blocks and len(store) > MOST_OVERLAPPING
     if not len(held_out):
-        notes.append(f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation.")
+        notes.append(
+            f"{origin} with data.hold_out={hold_out} holds nothing out: no held-out evaluation."
+        )
     elif not by_large_blocks and not left_out and windows_overlap(store):
         notes.append(
-            f"{origin}: neighbouring windows share regions, so most of what data.hold_out={hold_out} holds out is in "
-            f"training too, and held-out figures are too good; {WHOLE_CHROMOSOMES}."
+            f"{origin}: neighbouring windows share regions, so most of what "
+            f"data.hold_out={hold_out} holds out is in training too, and held-out figures are "
+            f"too good; {WHOLE_CHROMOSOMES}."
         )
     if sampled := classes_with_samples(store.columns):
         label = store.columns[LABEL]
         names = label.names or [*map(str, range(label.num_classes or 0))]
         empty = [name for number, name in enumerate(names) if number not in sampled]
-        notes.append(f"{origin} holds no sample of {shortened(empty, NAMED)}, which is drawn only when asked for.")
+        notes.append(
+            f"{origin} holds no sample of {shortened(empty, NAMED)}, which is drawn only when "
+            "asked for."
+        )
     return DataSplits(
         View(store, train, origin),
         View(store, held_out, origin),
@@ -258,8 +294,12 @@ def _split(
     )
 
 
-def _hold_out_share(store: AnyStore, share: float, group: int, order: OrderSpec) -> tuple[RowNumbers, RowNumbers]:
-    """Return the rows of training and those of a share that is held out, as the store and the order need it."""
+def _hold_out_share(
+    store: AnyStore, share: float, group: int, order: OrderSpec
+) -> tuple[RowNumbers, RowNumbers]:
+    """Return the rows of training and those of a share that is held out, as the store and the order
+    need it.
+    """
     if order.holds_out_blocks:
         return hold_out_blocks(store, share)
     if store.manifest.text:
@@ -296,47 +336,68 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
         text=text,
         mixture=Mixture(parts, spec.shares, store.draw),
         left_out={
-            f"{name}/{column}": values for name, part in parts.items() for column, values in part.left_out.items()
+            f"{name}/{column}": values
+            for name, part in parts.items()
+            for column, values in part.left_out.items()
         },
     )
 
 
-def _part(name: str, spec: SourceSpec, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:
-    """Open a part of a mixture, whose messages name its own settings. Raises UserError that names the part."""
+def _part(
+    name: str, spec: SourceSpec, open_part: Callable[[str, SourceSpec], DataSplits]
+) -> DataSplits:
+    """Open a part of a mixture, whose messages name its own settings. Raises UserError that names
+    the part.
+    """
     kind = type(spec)
     try:
         part = open_part(name, spec)
     except UserError as error:
         message = in_part(str(error), name, kind)
-        raise UserError(message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}") from error
+        raise UserError(
+            message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}"
+        ) from error
     return dataclasses.replace(
         part,
         train=dataclasses.replace(part.train, origin=in_part(part.train.origin, name, kind)),
-        held_out=dataclasses.replace(part.held_out, origin=in_part(part.held_out.origin, name, kind)),
+        held_out=dataclasses.replace(
+            part.held_out, origin=in_part(part.held_out.origin, name, kind)
+        ),
         note=in_part(part.note, name, kind),
     )
 
 
 def _changed(splits: DataSplits, spec: ArrowData) -> DataSplits:
-    """Return splits whose samples are changed as the spec says. Raises UserError for columns that cannot be."""
+    """Return splits whose samples are changed as the spec says. Raises UserError for columns that
+    cannot be.
+    """
     columns = splits.train.columns
     origin = splits.train.origin
-    held = (("flip", IMAGE, "image_features"), ("flip", IMAGE, LATENTS), ("captions", CAPTION, "text"))
+    held = (
+        ("flip", IMAGE, "image_features"),
+        ("flip", IMAGE, LATENTS),
+        ("captions", CAPTION, "text"),
+    )
     for name, column, features in held:
         if getattr(spec, name) == type(spec).model_fields[name].default:
             continue
         setting = f"{origin} with data.{name}={getattr(spec, name)}"
         if column not in columns:
-            raise UserError(f"{setting} holds no column {column} (it holds {', '.join(columns)}); leave it out.")
+            raise UserError(
+                f"{setting} holds no column {column} (it holds {', '.join(columns)}); leave it out."
+            )
         if features in columns:
             raise UserError(
-                f"{setting} holds {features} of an encoder, which saw each {column} as it is stored; leave it out, or "
-                "name a store without them, and the encoder under encoders."
+                f"{setting} holds {features} of an encoder, which saw each {column} as it is "
+                "stored; leave it out, or name a store without them, and the encoder under "
+                "encoders."
             )
     changes = RowChanges(len(splits.train.store), spec.flip, spec.captions == "one")
     if not (changes.flip or changes.one_caption):
         return splits
-    train, held_out = (dataclasses.replace(view, changes=(changes,)) for view in (splits.train, splits.held_out))
+    train, held_out = (
+        dataclasses.replace(view, changes=(changes,)) for view in (splits.train, splits.held_out)
+    )
     return dataclasses.replace(splits, train=train, held_out=held_out)
 
 
@@ -354,15 +415,19 @@ def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
         )
     store = Store.open(path, verify)
     if spec.hold_out is not None or spec.split == "test":
-        return _split(store, 0.1 if spec.hold_out is None else spec.hold_out, origin, order=spec.order)
+        return _split(
+            store, 0.1 if spec.hold_out is None else spec.hold_out, origin, order=spec.order
+        )
     whole = _split(store, 0.0, origin, order=spec.order)
     test = pointed_folder(home.stores / "mnist-test")
     if (test / MANIFEST_NAME).exists():
         others = Store.open(test, verify)
         rows = keyed_permutation("ditlab.hold-out", len(others))
-        return dataclasses.replace(whole, held_out=View(others, rows, "data.kind=mnist, test files"), note="")
+        return dataclasses.replace(
+            whole, held_out=View(others, rows, "data.kind=mnist, test files"), note=""
+        )
     note = (
-        f"{origin} is evaluated on the test files, and {test} holds no store: nothing is held out. Import the test "
-        "files with `ditlab data import mnist`, or set data.hold_out."
+        f"{origin} is evaluated on the test files, and {test} holds no store: nothing is held "
+        "out. Import the test files with `ditlab data import mnist`, or set data.hold_out."
     )
     return dataclasses.replace(whole, note=note)

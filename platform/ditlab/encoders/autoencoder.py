@@ -1,4 +1,5 @@
-"""Latents of images: the posterior of a frozen AutoencoderKL (Rombach et al. 2022, arXiv:2112.10752), and its decoder.
+"""Latents of images: the posterior of a frozen AutoencoderKL (Rombach et al. 2022,
+arXiv:2112.10752), and its decoder.
 
 The one file that imports diffusers.
 """
@@ -28,11 +29,14 @@ class FrozenAutoencoder:
     """AutoencoderKL as diffusers saves it, in float32. Nothing is read before it is used."""
 
     def __init__(
-        self, place: str, device: torch.device | str = "cpu", option: str = "encoders.autoencoder",
+        self,
+        place: str,
+        device: torch.device | str = "cpu",
+        option: str = "encoders.autoencoder",
         home: Home | None = None,
-    ) -> None:  # fmt: skip
-        """Name the one at a folder, or of the hub as hf://OWNER/NAME@REVISION, which is fetched below `home` (None:
-        DITLAB_HOME). `option` is the setting that holds `place`."""
+    ) -> None:
+        """Name the one at a folder, or of the hub as hf://OWNER/NAME@REVISION, which is fetched
+        below `home` (None: DITLAB_HOME). `option` is the setting that holds `place`."""
         self.place = place
         self.device = torch.device(device)
         self.name = f"{option}={place}"
@@ -45,14 +49,19 @@ class FrozenAutoencoder:
         files = WeightFiles.find(self.place, self._option, self._home or Home.from_environment())
         kind = files.config.get("_class_name", "no model")
         if kind != ARCHITECTURE or any(path.suffix != SAFE for path in files.paths):
-            found = f"its config.json names {kind}" if kind != ARCHITECTURE else f"its weights are no *{SAFE}"
+            found = (
+                f"its config.json names {kind}"
+                if kind != ARCHITECTURE
+                else f"its weights are no *{SAFE}"
+            )
             raise UserError(
-                f"{self.name} holds no {ARCHITECTURE} ({found}); name a folder that its save_pretrained wrote."
+                f"{self.name} holds no {ARCHITECTURE} ({found}); name a folder that its "
+                "save_pretrained wrote."
             )
         if files.config.get("latents_mean") is not None:
             raise UserError(
-                f"{self.name} normalises latents by latents_mean and latents_std, and one scaling factor is supported; "
-                "name an autoencoder without them."
+                f"{self.name} normalises latents by latents_mean and latents_std, and one "
+                "scaling factor is supported; name an autoencoder without them."
             )
         return files
 
@@ -68,12 +77,16 @@ class FrozenAutoencoder:
 
     @property
     def pixels(self) -> int:
-        """Pixels of an image's side by those of its latents: each resolution but the last halves it."""
+        """Pixels of an image's side by those of its latents: each resolution but the last halves
+        it.
+        """
         return int(2 ** (len(self.files.config.get("block_out_channels", (64,))) - 1))
 
     @property
     def scaling_factor(self) -> float:
-        """Factor of latents that a model is trained on, which brings them to a standard deviation of about 1."""
+        """Factor of latents that a model is trained on, which brings them to a standard deviation
+        of about 1.
+        """
         return float(self.files.config.get("scaling_factor") or 1.0)
 
     @property
@@ -83,30 +96,38 @@ class FrozenAutoencoder:
 
     @cached_property
     def network(self) -> Any:
-        """The frozen network, in evaluation mode, on the device. Raises UserError for damaged weights."""
+        """The frozen network, in evaluation mode, on the device. Raises UserError for damaged
+        weights.
+        """
         folder = self.files.folder
         kind = library()
         try:
             network, loaded = kind.from_pretrained(
-                folder, torch_dtype=torch.float32, use_safetensors=True, local_files_only=True,
-                low_cpu_mem_usage=False, output_loading_info=True,
-            )  # fmt: skip
-        except Exception as error:  # a wrong type in a configuration raises whatever the constructor raises
+                folder,
+                torch_dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                low_cpu_mem_usage=False,
+                output_loading_info=True,
+            )
+        # a wrong type in a configuration raises whatever the constructor raises
+        except Exception as error:
             raise UserError(
-                f"{self.name} cannot be read by diffusers ({first_line(error)}); name a folder that its "
-                "save_pretrained wrote."
+                f"{self.name} cannot be read by diffusers ({first_line(error)}); name a folder "
+                "that its save_pretrained wrote."
             ) from error
         if missing := sorted(loaded["missing_keys"]):
             raise UserError(
-                f"{self.name} lacks weights of its network ({missing[0]}, {len(missing)} in all); name the folder of "
-                "a whole autoencoder."
+                f"{self.name} lacks weights of its network ({missing[0]}, {len(missing)} in "
+                "all); name the folder of a whole autoencoder."
             )
         return network.requires_grad_(False).eval().to(self.device)
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Encode images (num, 3, H, W) in [-1, 1] to the mean of their posterior, then its log-variance, clamped to
-        [-30, 20]: (num, 2 channels, H / pixels, W / pixels), neither shifted nor scaled."""
+        """Encode images (num, 3, H, W) in [-1, 1] to the mean of their posterior, then its
+        log-variance, clamped to [-30, 20]: (num, 2 channels, H / pixels, W / pixels), neither
+        shifted nor scaled."""
         found = []
         for part in batch_slices(len(images), self.device, IMAGES_AT_A_TIME):
             with float32_convolutions():
@@ -116,25 +137,32 @@ class FrozenAutoencoder:
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode latents as a model is trained on them, (num, channels, h, w), to images (num, 3, H, W) about [-1, 1],
-        float32."""
+        """Decode latents as a model is trained on them, (num, channels, h, w), to images (num, 3,
+        H, W) about [-1, 1], float32."""
         latents = latents.float() / self.scaling_factor + self.shift_factor
         parts = batch_slices(len(latents), self.device, IMAGES_AT_A_TIME)
         with float32_convolutions():
-            return torch.cat([self.network.decode(latents[part].to(self.device)).sample for part in parts])
+            return torch.cat(
+                [self.network.decode(latents[part].to(self.device)).sample for part in parts]
+            )
 
 
 def float32_convolutions() -> AbstractContextManager[None]:
-    """Convolutions in float32, not TensorFloat-32, whose results are a thousandth off those of a CPU; else as set."""
+    """Convolutions in float32, not TensorFloat-32, whose results are a thousandth off those of a
+    CPU; else as set.
+    """
     cudnn = torch.backends.cudnn
-    return cudnn.flags(cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False)
+    return cudnn.flags(
+        cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic, allow_tf32=False
+    )
 
 
 def check_installed() -> None:
     """Raise UserError where diffusers is not installed; it is not imported."""
     if find_spec("diffusers") is None:
         raise UserError(
-            "autoencoders need the library diffusers, which is not installed; `pip install 'ditlab[hub]'` brings it."
+            "autoencoders need the library diffusers, which is not installed; `pip install "
+            "'ditlab[hub]'` brings it."
         )
 
 

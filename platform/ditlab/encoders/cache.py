@@ -10,15 +10,19 @@ from torch import Tensor
 class FeatureCache:
     """Features by content in the host's memory; the least recently used are dropped first.
 
-    An epoch over more items than it holds finds none of them again: such data are better encoded beforehand.
+    An epoch over more items than it holds finds none of them again: such data are better encoded
+    beforehand.
     """
 
     def __init__(self, entries: int) -> None:
         self.entries = entries
         self._cached: dict[Hashable, Tensor] = {}
 
-    def rows(self, keys: Sequence[Hashable], compute: Callable[[list[int]], Sequence[Tensor]]) -> list[Tensor]:
-        """Return the features of each key; `compute` gives those of the places of keys that are not cached.
+    def rows(
+        self, keys: Sequence[Hashable], compute: Callable[[list[int]], Sequence[Tensor]]
+    ) -> list[Tensor]:
+        """Return the features of each key; `compute` gives those of the places of keys that are not
+        cached.
 
         Of equal keys one is computed. Without entries they stay on the device of `compute`.
         """
@@ -41,14 +45,18 @@ def content_keys(values: Tensor) -> list[bytes]:
     values = values.detach().cpu().contiguous()
     kind = f"{values.dtype}{tuple(values.shape[1:])}".encode()
     rows = values.flatten(1).view(torch.uint8).numpy()
-    return [hashlib.blake2b(row, digest_size=16, key=hashlib.sha256(kind).digest()).digest() for row in rows]
+    return [
+        hashlib.blake2b(row, digest_size=16, key=hashlib.sha256(kind).digest()).digest()
+        for row in rows
+    ]
 
 
 def batch_slices(num: int, device: torch.device, at_once: int) -> list[slice]:
-    """Cut `num` places into the parts that are encoded together: `at_once` on a GPU, one by one on the CPU.
+    """Cut `num` places into the parts that are encoded together: `at_once` on a GPU, one by one on
+    the CPU.
 
-    One by one, features are a function of their caption or image alone, bit by bit, whatever a resumed run's cache
-    holds.
+    One by one, features are a function of their caption or image alone, bit by bit, whatever a
+    resumed run's cache holds.
     """
     size = 1 if device.type == "cpu" else at_once
     return [slice(start, start + size) for start in range(0, num, size)]

@@ -1,4 +1,6 @@
-"""Checkpoints of encoders as transformers saves them: found, fetched, checked, digested, opened as frozen networks."""
+"""Checkpoints of encoders as transformers saves them: found, fetched, checked, digested, opened as
+frozen networks.
+"""
 
 from __future__ import annotations
 
@@ -44,22 +46,30 @@ class EncoderCheckpoint:
 
     @classmethod
     def find(
-        cls, place: str, option: str, needs: tuple[CheckpointPart, ...], downloads: Path | None = None
+        cls,
+        place: str,
+        option: str,
+        needs: tuple[CheckpointPart, ...],
+        downloads: Path | None = None,
     ) -> EncoderCheckpoint:
-        """Find the checkpoint at a folder, or of a name on the Hugging Face hub, from the hub's own cache or fetched.
+        """Find the checkpoint at a folder, or of a name on the Hugging Face hub, from the hub's own
+        cache or fetched.
 
-        `option` is the setting that holds `place`: `encoders.text`. Files are fetched to `downloads` (None: below
-        DITLAB_HOME's caches). Raises UserError for one that is not there, cannot be fetched, or lacks a file.
+        `option` is the setting that holds `place`: `encoders.text`. Files are fetched to
+        `downloads` (None: below DITLAB_HOME's caches). Raises UserError for one that is not there,
+        cannot be fetched, or lacks a file.
         """
         folder = _local_folder(place, None)
         if folder is None:
             try:
-                folder = fetch_repository(place, FETCHED, downloads or Home.from_environment().caches / "encoders")
+                folder = fetch_repository(
+                    place, FETCHED, downloads or Home.from_environment().caches / "encoders"
+                )
             except NotFetched as error:
                 raise UserError(
-                    f"{option}={place} is no folder here, and the Hugging Face hub does not give it "
-                    f"({error}); check the name, or fetch it on a machine that reaches the hub and name "
-                    "its folder."
+                    f"{option}={place} is no folder here, and the Hugging Face hub does not "
+                    f"give it ({error}); check the name, or fetch it on a machine that reaches "
+                    "the hub and name its folder."
                 ) from error
         found = cls(folder, f"{option}={place}")
         found._check_files(needs)
@@ -67,8 +77,12 @@ class EncoderCheckpoint:
 
     @classmethod
     def here(cls, place: str, option: str, downloads: Path | None) -> EncoderCheckpoint | None:
-        """Find a configuration here or fetched; None where there is none. Raises UserError for one not to be read."""
-        folder = _local_folder(place, None, downloads or Home.from_environment().caches / "encoders")
+        """Find a configuration here or fetched; None where there is none. Raises UserError for one
+        not to be read.
+        """
+        folder = _local_folder(
+            place, None, downloads or Home.from_environment().caches / "encoders"
+        )
         if folder is None or not (folder / CONFIG).exists():
             return None
         found = cls(folder, f"{option}={place}")
@@ -76,10 +90,14 @@ class EncoderCheckpoint:
         return found
 
     def _check_files(self, needs: tuple[CheckpointPart, ...]) -> None:
-        """Raise UserError for a missing file, or one that is no regular file, which transformers would wait for."""
+        """Raise UserError for a missing file, or one that is no regular file, which transformers
+        would wait for.
+        """
         for path in sorted({path for pattern in FETCHED for path in self.folder.glob(pattern)}):
             try:
-                open_regular_file(path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True).close()
+                open_regular_file(
+                    path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True
+                ).close()
             except OSError as error:
                 raise self._unreadable(path, first_line(error)) from None
         missing = [] if (self.folder / CONFIG).exists() else [CONFIG]
@@ -89,12 +107,15 @@ class EncoderCheckpoint:
             missing.append(f"tokeniser ({TOKENIZERS[0]})")
         if missing:
             raise UserError(
-                f"{self.name} holds no {' and no '.join(missing)}, so it is no whole checkpoint; name a folder that "
-                "transformers' save_pretrained wrote (model and tokeniser), or fetch the missing files."
+                f"{self.name} holds no {' and no '.join(missing)}, so it is no whole "
+                "checkpoint; name a folder that transformers' save_pretrained wrote (model and "
+                "tokeniser), or fetch the missing files."
             )
 
     def _missing_shards(self) -> list[str]:
-        """Return the weights' shards that are not there, by their index. Raises UserError for a damaged index."""
+        """Return the weights' shards that are not there, by their index. Raises UserError for a
+        damaged index.
+        """
         index = self.folder / WEIGHTS_INDEX
         if not index.exists():
             return [f"weights ({WEIGHTS})"]
@@ -105,10 +126,15 @@ class EncoderCheckpoint:
         return [name for name in names if not (self.folder / name).exists()]
 
     def _unreadable(self, path: Path, reason: str) -> UserError:
-        return UserError(f"{self.name}: {path.name} cannot be read ({reason}); name the folder of a whole checkpoint.")
+        return UserError(
+            f"{self.name}: {path.name} cannot be read ({reason}); name the folder of a whole "
+            "checkpoint."
+        )
 
     def config(self) -> Any:
-        """Read the network's configuration. Raises UserError for one that transformers does not support."""
+        """Read the network's configuration. Raises UserError for one that transformers does not
+        support.
+        """
         with self.reading() as transformers:
             return transformers.AutoConfig.from_pretrained(self.folder, local_files_only=True)
 
@@ -117,36 +143,46 @@ class EncoderCheckpoint:
         with self.reading() as transformers:
             return transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
 
-    def network(self, dtype: torch.dtype, device: torch.device | str, auto_class: str = "AutoModel") -> nn.Module:
-        """Return the frozen network, in evaluation mode: without a head, unless transformers' `auto_class` gives it
-        one. Raises UserError for damaged weights."""
+    def network(
+        self, dtype: torch.dtype, device: torch.device | str, auto_class: str = "AutoModel"
+    ) -> nn.Module:
+        """Return the frozen network, in evaluation mode: without a head, unless transformers'
+        `auto_class` gives it one. Raises UserError for damaged weights."""
         with self.reading() as transformers:
             network, loaded = getattr(transformers, auto_class).from_pretrained(
-                self.folder, dtype=dtype, attn_implementation="sdpa", use_safetensors=True, local_files_only=True,
+                self.folder,
+                dtype=dtype,
+                attn_implementation="sdpa",
+                use_safetensors=True,
+                local_files_only=True,
                 output_loading_info=True,
-            )  # fmt: skip
+            )
         if loaded["missing_keys"]:
             names = sorted(loaded["missing_keys"])
             raise UserError(
-                f"{self.name} lacks weights of its network ({names[0]}, {len(names)} in all); name the folder of a "
-                "whole checkpoint."
+                f"{self.name} lacks weights of its network ({names[0]}, {len(names)} in all); "
+                "name the folder of a whole checkpoint."
             )
         frozen: nn.Module = network.requires_grad_(False).eval().to(device)
         return frozen
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """Give transformers, without the progress bars that would appear within a run's own; translate its errors."""
+        """Give transformers, without the progress bars that would appear within a run's own;
+        translate its errors.
+        """
         transformers = library()
         logging = transformers.utils.logging
         was_on = logging.is_progress_bar_enabled()
         logging.disable_progress_bar()
         try:
             yield transformers
-        except Exception as error:  # a wrong type in a configuration raises whatever its network's constructor raises
+        # a wrong type in a configuration raises whatever its network's constructor raises
+        except Exception as error:
             raise UserError(
                 f"{self.name} cannot be read by transformers {transformers.__version__} "
-                f"({first_line(error)}); name the folder of a whole checkpoint that this version reads."
+                f"({first_line(error)}); name the folder of a whole checkpoint that this "
+                "version reads."
             ) from error
         finally:
             if was_on:
@@ -159,14 +195,16 @@ def library() -> Any:
         import transformers
     except ImportError as error:
         raise UserError(
-            "encoders of captions and images need the library transformers, which is not installed; "
-            "`pip install 'ditlab[encoders]'` brings it."
+            "encoders of captions and images need the library transformers, which is not "
+            "installed; `pip install 'ditlab[encoders]'` brings it."
         ) from error
     return transformers
 
 
 def _local_folder(place: str, *caches: Path | None) -> Path | None:
-    """Return a folder, or that of a repository's files in one of the hub's `caches` (None: its own)."""
+    """Return a folder, or that of a repository's files in one of the hub's `caches` (None: its
+    own).
+    """
     folder = resolve_user_path(place)
     if folder.is_dir():
         return folder
@@ -178,10 +216,12 @@ def _local_folder(place: str, *caches: Path | None) -> Path | None:
 
 
 def encoder_digest(place: str | None, precision: str, downloads: Path | None = None) -> str:
-    """Return a digest of the encoder at a folder or of a hub's name, wherever it lies; empty for no encoder.
+    """Return a digest of the encoder at a folder or of a hub's name, wherever it lies; empty for no
+    encoder.
 
-    It goes over the configuration, and the size and evenly spread pieces of each file of weights; a hub's name stands
-    for itself where nothing is fetched yet. Raises UserError for files that cannot be read.
+    It goes over the configuration, and the size and evenly spread pieces of each file of weights; a
+    hub's name stands for itself where nothing is fetched yet. Raises UserError for files that
+    cannot be read.
     """
     if place is None:
         return ""
@@ -204,7 +244,9 @@ def encoder_digest(place: str | None, precision: str, downloads: Path | None = N
 
 
 def folder_digests(encoders: Encoders) -> dict[str, str]:
-    """Return the digest of each encoder that lies in a folder, by its kind. Raises UserError as `encoder_digest`."""
+    """Return the digest of each encoder that lies in a folder, by its kind. Raises UserError as
+    `encoder_digest`.
+    """
     types = {"text": encoders.precision, "image": encoders.precision, "autoencoder": ""}
     return {
         kind: encoder_digest(place, precision)
@@ -218,7 +260,7 @@ def encoder_difference(encoders: Encoders, recorded: Mapping[str, str]) -> str:
     for kind, digest in folder_digests(encoders).items():
         if (theirs := recorded.get(kind, digest)) != digest:
             return (
-                f"encoders.{kind}={getattr(encoders, kind)} holds an encoder of digest {digest[:12]}, and the run was "
-                f"trained with {theirs[:12]}"
+                f"encoders.{kind}={getattr(encoders, kind)} holds an encoder of digest "
+                f"{digest[:12]}, and the run was trained with {theirs[:12]}"
             )
     return ""

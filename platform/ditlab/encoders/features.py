@@ -29,14 +29,19 @@ class FeatureExtractor:
         downloads: Path | None = None,
         warn: Callable[[str], None] = lambda message: None,
     ) -> None:
-        """Prepare the encoders of a spec, as far as model and loss take their features: `fields` are all of both."""
+        """Prepare the encoders of a spec, as far as model and loss take their features: `fields`
+        are all of both.
+        """
         self.spec = spec
         self._warn = warn
         self._downloads = downloads
         self._options: dict[str, Any] = {
-            "device": device, "dtype": DTYPES[spec.precision], "cache": spec.cache, "compile": spec.compile,
+            "device": device,
+            "dtype": DTYPES[spec.precision],
+            "cache": spec.cache,
+            "compile": spec.compile,
             "downloads": downloads,
-        }  # fmt: skip
+        }
         self._fields = {field.name: field for field in fields}
         self.has_text = bool(spec.text) and TEXT[0] in self._fields
         """True if an encoder of captions is named, and the model takes its features."""
@@ -47,11 +52,19 @@ class FeatureExtractor:
         return str(self.spec.text), self._fields[TEXT[0]].shape[-1]
 
     def _image(self) -> tuple[str, int, int]:
-        """Return the place of the encoder of images, its width, and the pixels of a patch's side."""
-        return str(self.spec.image), self._fields[IMAGE].shape[-1], self._fields["image"].multiple_of
+        """Return the place of the encoder of images, its width, and the pixels of a patch's
+        side.
+        """
+        return (
+            str(self.spec.image),
+            self._fields[IMAGE].shape[-1],
+            self._fields["image"].multiple_of,
+        )
 
     def check(self, text: bool, image: bool) -> None:
-        """Raise UserError for an encoder that could not be opened, as far as its files without weights show."""
+        """Raise UserError for an encoder that could not be opened, as far as its files without
+        weights show.
+        """
         if text:
             FrozenTextEncoder.check(*self._text(), downloads=self._downloads)
         if image:
@@ -70,18 +83,23 @@ class FeatureExtractor:
         return FrozenImageEncoder(place, width, patch, **self._options)
 
     def encode_texts(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """Encode captions as `FrozenTextEncoder.encode`, with a warning once 1, 10, 100, ... of them have been cut."""
+        """Encode captions as `FrozenTextEncoder.encode`, with a warning once 1, 10, 100, ... of
+        them have been cut.
+        """
         encoder = self.text
         features = encoder.encode(texts)
         if encoder.num_truncated >= max(1, 10 * self._warned_at):
             self._warned_at = encoder.num_truncated
             self._warn(
-                f"encoders.text={self.spec.text}: captions longer than model.text_length={encoder.length} tokens are "
-                f"cut to that ({encoder.num_truncated:,} so far); shorten them, or train with a higher "
+                f"encoders.text={self.spec.text}: captions longer than "
+                f"model.text_length={encoder.length} tokens are cut to that "
+                f"({encoder.num_truncated:,} so far); shorten them, or train with a higher "
                 "model.text_length."
             )
         return features
 
     def free_image(self) -> None:
-        """Free the encoder of images and its cached features. It is opened again at its next use."""
+        """Free the encoder of images and its cached features. It is opened again at its next
+        use.
+        """
         self.__dict__.pop("image", None)

@@ -1,4 +1,6 @@
-"""Features of captions: the last hidden states of a frozen causal language model (Qwen3, arXiv:2505.09388)."""
+"""Features of captions: the last hidden states of a frozen causal language model (Qwen3,
+arXiv:2505.09388).
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,10 +34,11 @@ class FrozenTextEncoder:
         option: str = "encoders.text",
         downloads: Path | None = None,
     ) -> None:
-        """Open the encoder at a folder, or of a name on the Hugging Face hub, of `width` features a token (None: any).
+        """Open the encoder at a folder, or of a name on the Hugging Face hub, of `width` features a
+        token (None: any).
 
-        Captions are cut to `length` tokens. The features of `cache` captions are kept. `option` is the setting that
-        holds `place`. Raises UserError as `check` does.
+        Captions are cut to `length` tokens. The features of `cache` captions are kept. `option` is
+        the setting that holds `place`. Raises UserError as `check` does.
         """
         checkpoint, self._tokenizer = self.check(place, width, option, downloads)
         self.network = checkpoint.network(dtype, device)
@@ -54,32 +57,40 @@ class FrozenTextEncoder:
     def check(
         place: str, width: int | None, option: str = "encoders.text", downloads: Path | None = None
     ) -> tuple[EncoderCheckpoint, Any]:
-        """Return the checkpoint, without its weights, and its tokeniser. Raises UserError for one that does not fit."""
+        """Return the checkpoint, without its weights, and its tokeniser. Raises UserError for one
+        that does not fit.
+        """
         checkpoint = EncoderCheckpoint.find(place, option, ("weights", "tokenizer"), downloads)
         size = getattr(checkpoint.config(), "hidden_size", None)
         if size is None:
-            raise UserError(f"{checkpoint.name} is no language model: its config.json has no hidden_size; name one.")
+            raise UserError(
+                f"{checkpoint.name} is no language model: its config.json has no hidden_size; "
+                "name one."
+            )
         if width is not None and size != width:
             raise UserError(
-                f"{checkpoint.name} gives {size} features a token, but model.width={width}; set model.width to {size}, "
-                "or name an encoder of that hidden size."
+                f"{checkpoint.name} gives {size} features a token, but model.width={width}; "
+                f"set model.width to {size}, or name an encoder of that hidden size."
             )
         tokenizer = checkpoint.tokenizer()
         if tokenizer.padding_side != "right" or tokenizer.pad_token_id is None:
             raise UserError(
-                f"{checkpoint.name} has a tokeniser that pads on the {tokenizer.padding_side} with the token "
-                f"{tokenizer.pad_token}, and a caption is padded behind its end; set padding_side to right and a "
-                "pad_token in its tokenizer_config.json."
+                f"{checkpoint.name} has a tokeniser that pads on the {tokenizer.padding_side} "
+                f"with the token {tokenizer.pad_token}, and a caption is padded behind its "
+                "end; set padding_side to right and a pad_token in its tokenizer_config.json."
             )
         return checkpoint, tokenizer
 
     def encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
         """Encode captions, in the network's type, on its device.
 
-        `text` (num, T, width), the last hidden state of each token, T the longest caption's tokens, zero behind a
-        shorter one's; `text_mask` (num, T) bool, true for tokens; `text_pooled` (num, width), the last token's.
+        `text` (num, T, width), the last hidden state of each token, T the longest caption's tokens,
+        zero behind a shorter one's; `text_mask` (num, T) bool, true for tokens; `text_pooled` (num,
+        width), the last token's.
         """
-        rows = self._cache.rows(texts, lambda places: self._features([texts[place] for place in places]))
+        rows = self._cache.rows(
+            texts, lambda places: self._features([texts[place] for place in places])
+        )
         text = pad_sequence(rows, batch_first=True).to(self._device)  # (num, T, width)
         lengths = torch.tensor([len(row) for row in rows], device=self._device)
         mask = torch.arange(text.shape[1], device=self._device) < lengths[:, None]
@@ -94,9 +105,13 @@ class FrozenTextEncoder:
         return next(self.network.parameters()).device
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the tokens of each text; for one without any, the padding token, so that there is one to attend to."""
+        """Return the tokens of each text; for one without any, the padding token, so that there is
+        one to attend to.
+        """
         # verbose=False: `num_truncated` counts the texts that are too long
-        ids: list[list[int]] = self._tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
+        ids: list[list[int]] = self._tokenizer(list(texts), truncation=False, verbose=False)[
+            "input_ids"
+        ]
         return [each or [self._tokenizer.pad_token_id] for each in ids]
 
     @torch.no_grad()  # not inference_mode, whose tensors no backward pass may keep
@@ -109,12 +124,18 @@ class FrozenTextEncoder:
         by_length = sorted(range(len(ids)), key=lambda place: len(ids[place]))  # the least padding
         for part in batch_slices(len(ids), self._device, CAPTIONS_AT_A_TIME):
             places = by_length[part]
-            padded = self._tokenizer.pad({"input_ids": [ids[place] for place in places]}, return_tensors="pt")
+            padded = self._tokenizer.pad(
+                {"input_ids": [ids[place] for place in places]}, return_tensors="pt"
+            )
             states = self.network(**padded.to(self._device), use_cache=False).last_hidden_state
-            rows.update((place, states[number, : len(ids[place])]) for number, place in enumerate(places))
+            rows.update(
+                (place, states[number, : len(ids[place])]) for number, place in enumerate(places)
+            )
         return [rows[place] for place in range(len(ids))]
 
 
 def last_token(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the state of each row's last token, at mask sum - 1: (num, T, width), (num, T) -> (num, width)."""
+    """Return the state of each row's last token, at mask sum - 1: (num, T, width), (num, T) ->
+    (num, width).
+    """
     return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]

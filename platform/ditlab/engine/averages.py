@@ -1,4 +1,5 @@
-"""Averages of the float32 master weights, partitioned as they are: exponential, and of power-function profile.
+"""Averages of the float32 master weights, partitioned as they are: exponential, and of
+power-function profile.
 
 Power-function profiles are those of Karras et al. 2024 (arXiv:2312.02696).
 """
@@ -18,18 +19,26 @@ SLICE = 2**24  # values exchanged at once with the average: 64 MiB
 
 
 class WeightAverages:
-    """Average `ema` that is evaluated, and averages of some relative lengths, each by its field of a state.
+    """Average `ema` that is evaluated, and averages of some relative lengths, each by its field of
+    a state.
 
-    They are in memory always, beside the masters: on the device, or on the CPU where these are offloaded. The
-    optimiser's step updates them. A step that is left out leaves them as they were. Averages of a length count applied
-    updates, as Adam does; with the first one each is that update's result, so nothing of the weights before has a part
-    in them.
+    They are in memory always, beside the masters: on the device, or on the CPU where these are
+    offloaded. The optimiser's step updates them. A step that is left out leaves them as they were.
+    Averages of a length count applied updates, as Adam does; with the first one each is that
+    update's result, so nothing of the weights before has a part in them.
     """
 
     def __init__(
-        self, partitions: Partitions, update: Update, ema: Ema | None, lengths: Sequence[float], is_given: bool
+        self,
+        partitions: Partitions,
+        update: Update,
+        ema: Ema | None,
+        lengths: Sequence[float],
+        is_given: bool,
     ) -> None:
-        """Begin the averages with the masters. `ema` is exponential, or where it `is_given` the optimiser's own."""
+        """Begin the averages with the masters. `ema` is exponential, or where it `is_given` the
+        optimiser's own.
+        """
         self._partitions = partitions
         self._update = update
         self._ema = ema
@@ -39,7 +48,9 @@ class WeightAverages:
         self.start = 0
         """Updates that were applied before the averages of the lengths began."""
         fields = (*(["ema"] if ema or is_given else []), *self.exponents)
-        self._flats = {field: [flat.detach().clone() for flat in partitions.flats] for field in fields}
+        self._flats = {
+            field: [flat.detach().clone() for flat in partitions.flats] for field in fields
+        }
         self._index = {id(flat): index for index, flat in enumerate(partitions.flats)}
         if self._flats:
             partitions.adam.register_step_post_hook(self._follow)
@@ -51,7 +62,9 @@ class WeightAverages:
             self._ema_weight = 1 - min(self._ema.decay, (1 + step) / (10 + step))
 
     def _follow(self, adam: torch.optim.Optimizer, *_: Any) -> None:
-        """Update the averages of the partitions that Adam has just stepped; DeepSpeed steps one group at a time."""
+        """Update the averages of the partitions that Adam has just stepped; DeepSpeed steps one
+        group at a time.
+        """
         stepped = [flat for group in adam.param_groups for flat in group["params"]]
         if not stepped:
             return
@@ -70,16 +83,22 @@ class WeightAverages:
         masters = [flat.detach() for flat in stepped]
         places = [self._index[id(flat)] for flat in stepped]
         for field, weight in weights.items():
-            torch._foreach_lerp_([self._flats[field][place] for place in places], masters, [weight] * len(masters))
+            torch._foreach_lerp_(
+                [self._flats[field][place] for place in places], masters, [weight] * len(masters)
+            )
 
     def exchange(self) -> None:
-        """Swap weights and the average `ema`, a slice at a time: a copy of the whole partition might not fit."""
+        """Swap weights and the average `ema`, a slice at a time: a copy of the whole partition
+        might not fit.
+        """
         if "ema" not in self._flats:
             return
         with self._partitions.rewriting():
             for weights, averages in zip(self._partitions.flats, self._flats["ema"], strict=True):
                 flats = (weights.detach(), averages)
-                for master, average in zip(*(flat.view(-1).split(SLICE) for flat in flats), strict=True):
+                for master, average in zip(
+                    *(flat.view(-1).split(SLICE) for flat in flats), strict=True
+                ):
                     held = master.clone()
                     master.copy_(average)
                     average.copy_(held)
@@ -109,5 +128,7 @@ class WeightAverages:
         return {START: float(self.start)} if self.exponents else {}
 
     def load(self, scalars: Mapping[str, float]) -> None:
-        """Go on from a saved state, or begin again where it has no averages; Adam's step was loaded before."""
+        """Go on from a saved state, or begin again where it has no averages; Adam's step was loaded
+        before.
+        """
         self.start = int(scalars.get(START, self._partitions.adam_step))

@@ -1,7 +1,7 @@
 """Regional compilation: torch.compile of a network's blocks, one graph for each kind of block.
 
-Matrix products of compiled graphs on a CPU are oneDNN's, in the place of MKL's; those of weights' gradients where MKL
-leaves half of the processor's width unused.
+Matrix products of compiled graphs on a CPU are oneDNN's, in the place of MKL's; those of weights'
+gradients where MKL leaves half of the processor's width unused.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,47 +26,60 @@ _library = torch.library.Library("ditlab", "DEF")
 
 
 def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> None:
-    """Compile the forward pass of a network's `compiled_modules`, each kind at its first call on `device`.
+    """Compile the forward pass of a network's `compiled_modules`, each kind at its first call on
+    `device`.
 
-    A module is changed once only. With `whole_gathers`, for ZeRO-3, a block's parameters are gathered and released
-    together: the hooks that would do so for each of its layers break the graph in between.
+    A module is changed once only. With `whole_gathers`, for ZeRO-3, a block's parameters are
+    gathered and released together: the hooks that would do so for each of its layers break the
+    graph in between.
 
-    Raises UserError where a C++ compiler or Python's headers are missing, and for a network that names no blocks.
+    Raises UserError where a C++ compiler or Python's headers are missing, and for a network that
+    names no blocks.
     """
     if not hasattr(network, "compiled_modules"):
         raise UserError(
-            f"engine.compile compiles blocks, and the network {type(network).__name__} names none; give it a method "
-            "`compiled_modules`, or set engine.compile to false."
+            f"engine.compile compiles blocks, and the network {type(network).__name__} names "
+            "none; give it a method `compiled_modules`, or set engine.compile to false."
         )
     missing = missing_to_compile()
     if missing:
         raise UserError(
-            f"engine.compile needs {missing.what}; {missing.remedy}, or set engine.compile to false; `ditlab sample` "
-            "takes --no-compile."
+            f"engine.compile needs {missing.what}; {missing.remedy}, or set engine.compile to "
+            "false; `ditlab sample` takes --no-compile."
         )
     kinds: Mapping[str, Sequence[nn.Module]] = network.compiled_modules()
-    # Or two sizes that are equal at the first call (batch and tokens) would be taken to be equal for good.
+    # Or two sizes that are equal at the first call (batch and tokens) would be taken to be equal
+    # for good.
     torch.fx.experimental._config.use_duck_shape = False
-    # Numbers of a block, such as a norm's epsilon, are constants. Torch takes them for inputs at first, finds at the
-    # end of a trace that they are none, and traces again: a fifth of a cold compile of pixelhdm/small.
+    # Numbers of a block, such as a norm's epsilon, are constants. Torch takes them for inputs at
+    # first, finds at the end of a trace that they are none, and traces again: a fifth of a cold
+    # compile of pixelhdm/small.
     torch._dynamo.config.specialize_float = True
     options: dict[str, Any] = {}
     if device.type == "cpu":
-        # The processor says which vector instructions it has, and every compiler that takes torch's headers (C++20)
-        # knows them; trying each by a compilation of its own takes 6 s where nothing is compiled yet.
+        # The processor says which vector instructions it has, and every compiler that takes torch's
+        # headers (C++20) knows them; trying each by a compilation of its own takes 6 s where
+        # nothing is compiled yet.
         if torch._inductor.config.cpp.vec_isa_ok is None:
             torch._inductor.config.cpp.vec_isa_ok = True
         options["post_grad_custom_post_pass"] = FasterProducts()
     for kind, modules in _alike(kinds):
-        assert len({type(module) for module in modules}) == 1, f"modules of kind {kind} are of several classes"
-        # A copy of the forward pass has a code object of its own, by which torch.compile keeps graphs, and their limit.
+        assert len({type(module) for module in modules}) == 1, (
+            f"modules of kind {kind} are of several classes"
+        )
+        # A copy of the forward pass has a code object of its own, by which torch.compile keeps
+        # graphs, and their limit.
         forward = type(modules[0]).forward
         code = forward.__code__.replace(co_name=kind)
-        copy = FunctionType(code, forward.__globals__, kind, forward.__defaults__, forward.__closure__)
+        copy = FunctionType(
+            code, forward.__globals__, kind, forward.__defaults__, forward.__closure__
+        )
         copy.__kwdefaults__ = forward.__kwdefaults__
-        # On a GPU sizes are constants until others come: to divide an index by a number that is known at run time alone
-        # took more of some kernels than their memory.
-        compiled = torch.compile(copy, dynamic=True if device.type == "cpu" else None, options=options)
+        # On a GPU sizes are constants until others come: to divide an index by a number that is
+        # known at run time alone took more of some kernels than their memory.
+        compiled = torch.compile(
+            copy, dynamic=True if device.type == "cpu" else None, options=options
+        )
         for module in modules:
             if "forward" in vars(module):
                 continue
@@ -78,9 +91,11 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
 
 
 def _require_input_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Have a block that trains parameters take a gradient of its first input, where all before it is frozen.
+    """Have a block that trains parameters take a gradient of its first input, where all before it
+    is frozen.
 
-    ZeRO-3 releases a block's parameters once the gradients of its inputs are there; without any, ahead of its pass.
+    ZeRO-3 releases a block's parameters once the gradients of its inputs are there; without any,
+    ahead of its pass.
     """
     tensors = [each for each in inputs if isinstance(each, Tensor) and each.is_floating_point()]
     if not torch.is_grad_enabled() or not tensors or any(each.requires_grad for each in tensors):
@@ -91,7 +106,9 @@ def _require_input_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> tuple
 
 
 def _alike(kinds: Mapping[str, Sequence[nn.Module]]) -> Iterator[tuple[str, list[nn.Module]]]:
-    """Yield name and modules of each kind; a kind of which some are frozen or adapted, and others not, is several."""
+    """Yield name and modules of each kind; a kind of which some are frozen or adapted, and others
+    not, is several.
+    """
     for kind, modules in kinds.items():
         found: dict[tuple[tuple[str, bool], ...], list[nn.Module]] = {}
         for module in modules:
@@ -112,12 +129,15 @@ def compiled_blocks(network: Any, device: torch.device) -> Iterator[None]:
             vars(module).pop("forward", None)
 
 
-# Defined so, and not by `custom_op`, whose wrapper costs several times the 10 microseconds of this at every product.
+# Defined so, and not by `custom_op`, whose wrapper costs several times the 10 microseconds of this
+# at every product.
 _library.define("product(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
 
 
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Compute x weight^T + bias: (rows, inputs), (outputs, inputs), (outputs,) -> (rows, outputs), all float32."""
+    """Compute x weight^T + bias: (rows, inputs), (outputs, inputs), (outputs,) -> (rows, outputs),
+    all float32.
+    """
     found: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, "none", [], "")
     return found
 
@@ -130,10 +150,11 @@ _library.define("weight_gradient(Tensor left, Tensor x) -> Tensor")
 
 
 def _weight_gradient(left: Tensor, x: Tensor) -> Tensor:
-    """Compute left x: (outputs, rows) stored by columns, (rows, inputs) -> (outputs, inputs), all float32.
+    """Compute left x: (outputs, rows) stored by columns, (rows, inputs) -> (outputs, inputs), all
+    float32.
 
-    oneDNN takes its left operand by rows, so it copies it: of the two, the one that is narrower, unless the transposed
-    result, which is copied then, is larger than what that saves.
+    oneDNN takes its left operand by rows, so it copies it: of the two, the one that is narrower,
+    unless the transposed result, which is copied then, is larger than what that saves.
     """
     outputs, rows = left.shape
     inputs = x.shape[1]
@@ -148,17 +169,20 @@ _library.impl("weight_gradient", lambda left, x: x.new_empty(left.shape[0], x.sh
 
 @cache
 def mkl_lacks_avx512() -> bool:
-    """Return True on an AMD processor with AVX-512: MKL, whose log names none there, has 0.45 of oneDNN's rate."""
+    """Return True on an AMD processor with AVX-512: MKL, whose log names none there, has 0.45 of
+    oneDNN's rate.
+    """
     cpuinfo = Path("/proc/cpuinfo")
     is_amd = cpuinfo.exists() and "AuthenticAMD" in cpuinfo.read_text()
     return is_amd and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 class FasterProducts(CustomGraphPass):
-    """Pass over a graph that gives oneDNN the float32 products whose left operand is stored by rows.
+    """Pass over a graph that gives oneDNN the float32 products whose left operand is stored by
+    rows.
 
-    Those of a left operand stored by columns, which are gradients of weights, only where `mkl_lacks_avx512`: elsewhere
-    MKL was as fast or faster.
+    Those of a left operand stored by columns, which are gradients of weights, only where
+    `mkl_lacks_avx512`: elsewhere MKL was as fast or faster.
     """
 
     def __call__(self, graph: fx.Graph) -> None:
@@ -173,15 +197,21 @@ class FasterProducts(CustomGraphPass):
             if value.dtype != torch.float32 or (bias is not None and bias.meta["val"].ndim != 1):
                 continue
             by_rows = value.stride()[-1] == 1
-            if not by_rows and (bias is not None or value.stride()[0] != 1 or not mkl_lacks_avx512()):
+            if not by_rows and (
+                bias is not None or value.stride()[0] != 1 or not mkl_lacks_avx512()
+            ):
                 continue
             with graph.inserting_before(node):
                 if by_rows:
                     weight = graph.call_function(aten.permute.default, (right, [1, 0]))
                     weight.meta["val"] = right.meta["val"].t()
-                    faster = graph.call_function(torch.ops.ditlab.product.default, (left, weight, bias))
+                    faster = graph.call_function(
+                        torch.ops.ditlab.product.default, (left, weight, bias)
+                    )
                 else:
-                    faster = graph.call_function(torch.ops.ditlab.weight_gradient.default, (left, right))
+                    faster = graph.call_function(
+                        torch.ops.ditlab.weight_gradient.default, (left, right)
+                    )
                 faster.meta.update(node.meta)
             node.replace_all_uses_with(faster)
             graph.erase_node(node)

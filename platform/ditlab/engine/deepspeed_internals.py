@@ -1,8 +1,9 @@
 """Names of DeepSpeed that are no part of its interface: the one file that uses them.
 
-The import leaves out MLflow and a compiled Muon, which DeepSpeed loads and this engine never uses (4 s of 9). ZeRO
-flattens parameters into partitions whose layout depends on stage and number of workers. As slices `name[start:stop]` of
-flattened parameters, the state is the same for every layout, and a checkpoint of such slices loads into any other.
+The import leaves out MLflow and a compiled Muon, which DeepSpeed loads and this engine never uses
+(4 s of 9). ZeRO flattens parameters into partitions whose layout depends on stage and number of
+workers. As slices `name[start:stop]` of flattened parameters, the state is the same for every
+layout, and a checkpoint of such slices loads into any other.
 """
 
 from __future__ import annotations
@@ -38,15 +39,17 @@ _SCALER_STATE = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis"
 
 
 def import_deepspeed() -> Any:
-    """Import DeepSpeed without MLflow, which its autotuner takes if it is there, and without torch's compiler.
+    """Import DeepSpeed without MLflow, which its autotuner takes if it is there, and without
+    torch's compiler.
 
     Raises UserError for another version: its internals may lie elsewhere, and mean something else.
     """
     deepspeed: Any = sys.modules.get("deepspeed")
     if "deepspeed.runtime.zero.muon.muon_optimizer" not in sys.modules:
         deepspeed = _import_light()
-    # Told that this machine has none of its extensions, it probes (by compiler runs) and builds nothing: they are a
-    # shared-memory all-reduce and its own optimisers, in whose place gloo and torch's fused AdamW serve.
+    # Told that this machine has none of its extensions, it probes (by compiler runs) and builds
+    # nothing: they are a shared-memory all-reduce and its own optimisers, in whose place gloo and
+    # torch's fused AdamW serve.
     vars(deepspeed.ops)["__compatible_ops__"] = {}
     logger = logging.getLogger("DeepSpeed")
     logger.setLevel(logging.WARNING)
@@ -66,7 +69,8 @@ def _import_light() -> Any:
         finally:
             sys.meta_path.remove(finder)
         check_version(deepspeed.__version__)
-        # Import DeepSpeed's Muon, whose class its ZeRO asks for, with kernels left uncompiled: nobody calls them.
+        # Import DeepSpeed's Muon, whose class its ZeRO asks for, with kernels left uncompiled:
+        # nobody calls them.
         compiler: Any = importlib.import_module("deepspeed.runtime.compiler")
         compile_of = compiler.compile
         compiler.compile = lambda: compiler.dummy_decorator
@@ -81,13 +85,15 @@ def check_version(version: str) -> None:
     """Raise UserError for a version of DeepSpeed whose internals are not these."""
     if version.split("+")[0].rpartition(".")[0] != TESTED:
         raise UserError(
-            f"deepspeed {version} is installed, and the engine uses internals of deepspeed {TESTED}; "
-            f"pip install 'deepspeed>={TESTED}.8,<0.20'."
+            f"deepspeed {version} is installed, and the engine uses internals of deepspeed "
+            f"{TESTED}; pip install 'deepspeed>={TESTED}.8,<0.20'."
         )
 
 
 class _WithoutMlflow(MetaPathFinder):
-    """Finder under which MLflow is not installed, for this thread's imports; another thread may import it meanwhile."""
+    """Finder under which MLflow is not installed, for this thread's imports; another thread may
+    import it meanwhile.
+    """
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
@@ -99,7 +105,9 @@ class _WithoutMlflow(MetaPathFinder):
 
 
 def time_collectives(engine: Any, stage: int, clock: PhaseClock) -> None:
-    """Count the reduction of gradients, and with ZeRO-3 the gathering of parameters, as the phase `reduce`."""
+    """Count the reduction of gradients, and with ZeRO-3 the gathering of parameters, as the phase
+    `reduce`.
+    """
 
     def timed(owner: Any, method: str) -> None:
         setattr(owner, method, clock.reducing(getattr(owner, method)))
@@ -115,7 +123,9 @@ def time_collectives(engine: Any, stage: int, clock: PhaseClock) -> None:
 
 @contextmanager
 def partitioned_linear() -> Iterator[None]:
-    """Compute `torch.nn.functional.linear` with partitioned weights, inside and until the last of several is left."""
+    """Compute `torch.nn.functional.linear` with partitioned weights, inside and until the last of
+    several is left.
+    """
     global _num_partitioned
     import_deepspeed()
     from deepspeed.runtime.zero.linear import zero3_linear_wrap
@@ -137,14 +147,17 @@ def release(module: nn.Module) -> None:
     import_deepspeed()
     from deepspeed.runtime.zero import parameter_offload
 
-    # The stack of forward passes under way is a global list, where a root stays for good: without this the network of
-    # every closed ZeRO-3 engine would stay in memory.
+    # The stack of forward passes under way is a global list, where a root stays for good: without
+    # this the network of every closed ZeRO-3 engine would stay in memory.
     own = set(module.modules())
-    parameter_offload.FWD_MODULE_STACK[:] = [each for each in parameter_offload.FWD_MODULE_STACK if each not in own]
+    parameter_offload.FWD_MODULE_STACK[:] = [
+        each for each in parameter_offload.FWD_MODULE_STACK if each not in own
+    ]
     for each in own:
         parameters: Any = each._parameters
         if isinstance(parameters, parameter_offload.ZeROOrderedDict):
-            parameters._in_forward = False  # or reading a parameter would gather it and look for the pass in the stack
+            # or reading a parameter would gather it and look for the pass in the stack
+            parameters._in_forward = False
     inflight: Any = getattr(module, "ds_inflight_param_registry", None)
     if inflight is not None:
         for handle in list(inflight.values()):
@@ -163,7 +176,8 @@ def release(module: nn.Module) -> None:
 
 def release_process_group() -> None:
     """Destroy the process group, and DeepSpeed's handle of it where DeepSpeed was used."""
-    comm: Any = sys.modules.get("deepspeed.comm.comm")  # only what imported DeepSpeed has a handle of its
+    # only what imported DeepSpeed has a handle of its
+    comm: Any = sys.modules.get("deepspeed.comm.comm")
     if comm is not None and comm.cdb is not None:
         comm.destroy_process_group()
         comm.cdb = None  # or the next group of this process would be taken for the old one
@@ -212,14 +226,19 @@ class GradientNorm:
             self._optimizer.scaled_global_norm = lambda: torch.zeros(())
 
     def measure(self) -> Tensor:
-        """Return the L2 norm, 0-dim, float32, equal on all workers; NaN or infinite where any part of it is."""
+        """Return the L2 norm, 0-dim, float32, equal on all workers; NaN or infinite where any part
+        of it is.
+        """
         scale = self._optimizer.loss_scale if self._engine.fp16_enabled() else 1.0
         if self._offloaded:
-            # Measured by DeepSpeed on its way to the CPU. It returns -1 for a gradient that is not finite.
+            # Measured by DeepSpeed on its way to the CPU. It returns -1 for a gradient that is not
+            # finite.
             norms = torch.stack([norm.float().cpu() for norm in self._norms()])
             return torch.where(norms < 0, math.nan, norms).norm() / scale
         if self._stage == 0:
-            parts = [each.grad for each in self._engine.module.parameters() if each.grad is not None]
+            parts = [
+                each.grad for each in self._engine.module.parameters() if each.grad is not None
+            ]
         else:
             parts = [part for flat in self._optimizer.averaged_gradients.values() for part in flat]
         norm = torch.stack(torch._foreach_norm(parts, 2, dtype=torch.float32)).norm()
@@ -244,9 +263,11 @@ class ParameterSlice:
 
 
 class FrozenParameters:
-    """Parameters that take no gradient, of which each worker holds a slice for the state; at stage 0 all of them.
+    """Parameters that take no gradient, of which each worker holds a slice for the state; at stage
+    0 all of them.
 
-    They stay in the precision that the network computes in, and have neither master weights nor averages.
+    They stay in the precision that the network computes in, and have neither master weights nor
+    averages.
     """
 
     def __init__(self, module: nn.Module, stage: int) -> None:
@@ -258,14 +279,20 @@ class FrozenParameters:
                 numel = whole_shape(parameter).numel()
                 shard = math.ceil(numel / self._num_shards)  # as ZeRO-3 cuts it
                 start = min(rank * shard, numel)
-                self._parts.append((parameter, ParameterSlice(name, start, min(start + shard, numel), start)))
+                self._parts.append(
+                    (parameter, ParameterSlice(name, start, min(start + shard, numel), start))
+                )
 
     def slices(self) -> Iterator[tuple[ParameterSlice, Tensor]]:
         """Yield this worker's slices and their values, views; none that are empty."""
         for parameter, part in self._parts:
             if part.start < part.stop:
                 shard = held_shard(parameter)
-                values = part.of(parameter.detach()) if shard is None else shard.view(-1)[: part.stop - part.start]
+                values = (
+                    part.of(parameter.detach())
+                    if shard is None
+                    else shard.view(-1)[: part.stop - part.start]
+                )
                 yield part, values
 
     def load(self, read: Callable[[str, str, int, int], Tensor]) -> None:
@@ -282,18 +309,22 @@ class FrozenParameters:
                     shard = math.ceil(whole.numel() / self._num_shards)
                     mine = functional.pad(own.to(whole), (0, shard - own.numel()))
                     parts = mine.new_empty(shard * self._num_shards)
-                    distributed.all_gather_into_tensor(parts.view(torch.uint8), mine.view(torch.uint8))
+                    distributed.all_gather_into_tensor(
+                        parts.view(torch.uint8), mine.view(torch.uint8)
+                    )
                     whole.copy_(parts[: whole.numel()])
 
 
 class Partitions:
-    """This worker's partitions of float32 master weights and moments, as slices of named parameters.
+    """This worker's partitions of float32 master weights and moments, as slices of named
+    parameters.
 
     `flats` stay the same tensor objects for the engine's life.
     """
 
     def __init__(self, engine: Any, stage: int, moments: Callable[[str], Sequence[str]]) -> None:
-        """Lay out an engine's partitions, and make the optimiser's state, `moments` of each parameter by its name.
+        """Lay out an engine's partitions, and make the optimiser's state, `moments` of each
+        parameter by its name.
 
         Parameters of one group of the optimiser have the same moments.
         """
@@ -302,8 +333,11 @@ class Partitions:
         self.adam = optimizer if stage == 0 else optimizer.optimizer
         self.flats: list[Tensor]
         groups: Sequence[Sequence[Any]]
-        if stage == 0:  # the parameters themselves, on every worker; each worker counts as the owner of all
-            self.flats = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        # the parameters themselves, on every worker; each worker counts as the owner of all
+        if stage == 0:
+            self.flats = [
+                parameter for group in optimizer.param_groups for parameter in group["params"]
+            ]
             groups = [[flat] for flat in self.flats]
         elif stage == 3:
             self.flats = list(optimizer.fp32_partitioned_groups_flat)
@@ -316,12 +350,18 @@ class Partitions:
         """Names of the parameters that each flat is a part of, alike on all workers."""
         self.slices_of: list[list[ParameterSlice]] = []
         for index, group in enumerate(groups):
-            self.slices_of.append([each for each in self._slices(index, group) if each.start < each.stop])
+            self.slices_of.append(
+                [each for each in self._slices(index, group) if each.start < each.stop]
+            )
         for index, flat in enumerate(self.flats):
-            # Adam makes its state at the first step; made here, a checkpoint from before it is like any other.
+            # Adam makes its state at the first step; made here, a checkpoint from before it is like
+            # any other.
             self.adam.state[flat] = {
                 "step": torch.zeros((), dtype=torch.float32, device=flat.device),
-                **{moment: torch.zeros_like(flat.detach()) for moment in moments(self.members[index][0])},
+                **{
+                    moment: torch.zeros_like(flat.detach())
+                    for moment in moments(self.members[index][0])
+                },
             }
 
     def _slices(self, index: int, group: Sequence[Any]) -> Iterator[ParameterSlice]:
@@ -332,24 +372,35 @@ class Partitions:
             if self.stage == 0:
                 yield ParameterSlice(name, 0, parameter.numel(), 0)
             elif self.stage == 3:
-                # Each parameter is cut into equal shards, one a worker, the last padded, stored end to end.
+                # Each parameter is cut into equal shards, one a worker, the last padded, stored end
+                # to end.
                 shard = parameter.partition_numel()
-                yield ParameterSlice(name, rank * shard, min((rank + 1) * shard, parameter.ds_numel), offset)
+                yield ParameterSlice(
+                    name, rank * shard, min((rank + 1) * shard, parameter.ds_numel), offset
+                )
                 offset += shard
             else:
-                # The group is a flat buffer, cut into equal ranges, one a worker, across parameters. A place in it
-                # is read from an address, which holds whatever order and padding DeepSpeed chose.
+                # The group is a flat buffer, cut into equal ranges, one a worker, across
+                # parameters. A place in it is read from an address, which holds whatever order and
+                # padding DeepSpeed chose.
                 buffer = self._optimizer.bit16_groups_flat[index]
                 size = self.flats[index].numel()
-                low = distributed.get_rank(group=self._optimizer.real_dp_process_group[index]) * size
+                low = (
+                    distributed.get_rank(group=self._optimizer.real_dp_process_group[index]) * size
+                )
                 begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
                 start = max(0, low - begin)
-                yield ParameterSlice(name, start, min(parameter.numel(), low + size - begin), begin + start - low)
+                yield ParameterSlice(
+                    name, start, min(parameter.numel(), low + size - begin), begin + start - low
+                )
 
     def tensors(self, index: int) -> dict[str, Tensor]:
         """Return one flat's `master` and moments."""
         state = self.adam.state[self.flats[index]]
-        return {"master": self.flats[index].detach(), **{name: state[name] for name in state if name != "step"}}
+        return {
+            "master": self.flats[index].detach(),
+            **{name: state[name] for name in state if name != "step"},
+        }
 
     @property
     def clip_factor(self) -> float:
@@ -368,12 +419,16 @@ class Partitions:
             self.adam.state[flat]["step"].fill_(value)
 
     def count_updates(self, flats: Sequence[Tensor]) -> Tensor:
-        """Return the number of updates applied to some flats, 0-dim; at stage 0 frozen ones are never updated."""
+        """Return the number of updates applied to some flats, 0-dim; at stage 0 frozen ones are
+        never updated.
+        """
         return torch.stack([self.adam.state[flat]["step"] for flat in flats]).max()
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
-        """Allow the master weights to be written; at the end, those that the network computes with follow them."""
+        """Allow the master weights to be written; at the end, those that the network computes with
+        follow them.
+        """
         optimizer = self._optimizer
         if self.stage == 3:
             optimizer.checkpoint_event_prologue()

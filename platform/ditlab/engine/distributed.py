@@ -13,8 +13,13 @@ from torch import distributed
 
 from ditlab.engine.deepspeed_internals import release_process_group
 
-_MPI_VARIABLES = (*(f"OMPI_COMM_WORLD_{each}" for each in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")), "LOCAL_SIZE")
-"""Variables of an MPI launcher around the run, which DeepSpeed would take for the run's own, or refuse."""
+_MPI_VARIABLES = (
+    *(f"OMPI_COMM_WORLD_{each}" for each in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    "LOCAL_SIZE",
+)
+"""Variables of an MPI launcher around the run, which DeepSpeed would take for the run's own, or
+refuse.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,20 +44,26 @@ def single_process(use_gpu: bool, timeout: float = 1800.0) -> Iterator[Rank]:
     rank = current_rank(use_gpu, rank=0, world_size=1, local_rank=0, timeout=timeout)
     excepthook = sys.excepthook
     distributed.init_process_group(
-        "nccl" if use_gpu else "gloo", store=distributed.HashStore(),  # type: ignore[attr-defined]
-        rank=0, world_size=1, timeout=timedelta(seconds=timeout),
-    )  # fmt: skip
+        "nccl" if use_gpu else "gloo",
+        store=distributed.HashStore(),  # type: ignore[attr-defined]
+        rank=0,
+        world_size=1,
+        timeout=timedelta(seconds=timeout),
+    )
     try:
         yield rank
     finally:
         release_process_group()
-        sys.excepthook = excepthook  # or this process's later errors would still be marked as of rank 0
+        # or this process's later errors would still be marked as of rank 0
+        sys.excepthook = excepthook
 
 
-def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0) -> Rank:
+def current_rank(
+    use_gpu: bool, rank: int, world_size: int, local_rank: int, timeout: float = 1800.0
+) -> Rank:
     """Select this process's device, for DeepSpeed's accelerator layer too, and return its rank."""
-    # DeepSpeed looks for hardware by itself, once a process; a CPU run must not be moved onto a GPU that is there, or
-    # that a run before it used.
+    # DeepSpeed looks for hardware by itself, once a process; a CPU run must not be moved onto a GPU
+    # that is there, or that a run before it used.
     os.environ["DS_ACCELERATOR"] = kind = "cuda" if use_gpu else "cpu"
     chosen: Any = sys.modules.get("deepspeed.accelerator.real_accelerator")
     if chosen and chosen.get_accelerator().device_name() != kind:
@@ -62,10 +73,12 @@ def current_rank(use_gpu: bool, rank: int, world_size: int, local_rank: int, tim
         os.environ.pop(name, None)
     if not use_gpu:
         return Rank(rank, world_size, local_rank, torch.device("cpu"), timeout)
-    # A launcher that shows each worker its own GPU alone numbers it 0, whatever the worker's local rank.
+    # A launcher that shows each worker its own GPU alone numbers it 0, whatever the worker's local
+    # rank.
     index = local_rank if torch.cuda.device_count() > local_rank else 0
     torch.cuda.set_device(index)
-    torch.backends.cudnn.deterministic = True  # a float32 convolution's gradient would be summed in any order
+    # a float32 convolution's gradient would be summed in any order
+    torch.backends.cudnn.deterministic = True
     os.environ["LOCAL_RANK"] = str(index)  # DeepSpeed takes it for the device's number
     return Rank(rank, world_size, local_rank, torch.device("cuda", index), timeout)
 
@@ -83,10 +96,11 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 class ControlChannel:
-    """Small collectives between workers (stop requests, metrics), on the CPU whatever the device: no GPU waits.
+    """Small collectives between workers (stop requests, metrics), on the CPU whatever the device:
+    no GPU waits.
 
-    A thread beside the step loop takes a `private` channel: two threads on one would mix up their messages. All workers
-    create their channels in the same order.
+    A thread beside the step loop takes a `private` channel: two threads on one would mix up their
+    messages. All workers create their channels in the same order.
     """
 
     def __init__(self, rank: Rank, private: bool = False) -> None:
@@ -117,7 +131,9 @@ class ControlChannel:
         return things
 
     def close(self) -> None:
-        """Destroy the channel's process group, after an orderly end only: with lost workers this would block."""
+        """Destroy the channel's process group, after an orderly end only: with lost workers this
+        would block.
+        """
         if self._group is not None:
             distributed.destroy_process_group(self._group)
             self._group = None

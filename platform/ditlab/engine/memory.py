@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint
 # Of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE = 32 * 2**20
-"""Bytes from which tensors still come from the system and go back to it: the most that glibc takes here."""
+"""Bytes from which tensors still come from the system and go back to it: the most that glibc takes
+here.
+"""
 
 _num_keeping = 0  # contexts of `kept_memory` that are open
 
@@ -25,7 +27,8 @@ _num_keeping = 0  # contexts of `kept_memory` that are open
 def kept_memory() -> Iterator[None]:
     """Keep what is freed for the process' next tensors inside, and give it back at the end.
 
-    Does nothing under C libraries other than glibc. Of contexts one inside the other, the last end is that of all.
+    Does nothing under C libraries other than glibc. Of contexts one inside the other, the last end
+    is that of all.
     """
     global _num_keeping
     libc = ctypes.CDLL(None)
@@ -45,16 +48,24 @@ def kept_memory() -> Iterator[None]:
 
 
 def checkpoint_activations(modules: Iterable[nn.Module], recomputed: bool, offloaded: bool) -> None:
-    """Recompute activations of modules in the backward pass (`recomputed`), and keep tensors on the host (`offloaded`).
+    """Recompute activations of modules in the backward pass (`recomputed`), and keep tensors on the
+    host (`offloaded`).
 
-    With both, the inputs of the recomputed modules are kept on the host. A module is changed once only.
+    With both, the inputs of the recomputed modules are kept on the host. A module is changed once
+    only.
     """
     for module in modules:
         if getattr(module.forward, "func", None) is not _pass_with_less_memory:
             module.forward = partial(_pass_with_less_memory, module.forward, recomputed, offloaded)
 
 
-def _pass_with_less_memory(forward: Any, recomputed: bool, offloaded: bool, *inputs: Any, **named: Any) -> Any:
+def _pass_with_less_memory(
+    forward: Any, recomputed: bool, offloaded: bool, *inputs: Any, **named: Any
+) -> Any:
     pinned = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
     with save_on_cpu(pinned) if offloaded else nullcontext():
-        return checkpoint(forward, *inputs, use_reentrant=False, **named) if recomputed else forward(*inputs, **named)
+        return (
+            checkpoint(forward, *inputs, use_reentrant=False, **named)
+            if recomputed
+            else forward(*inputs, **named)
+        )

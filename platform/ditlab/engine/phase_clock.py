@@ -1,8 +1,9 @@
-"""Clock of a step loop's phases: where the time of each step goes, on the host's clock or in a GPU's own time.
+"""Clock of a step loop's phases: where the time of each step goes, on the host's clock or in a
+GPU's own time.
 
-A phase ends where the next one begins, so the phases of a step add up to its time. On CUDA the marks between them are
-events on the stream that computes, read once they have passed: nothing waits for a GPU, and a phase is the time in
-which the GPU did its work or waited for the host in it.
+A phase ends where the next one begins, so the phases of a step add up to its time. On CUDA the
+marks between them are events on the stream that computes, read once they have passed: nothing waits
+for a GPU, and a phase is the time in which the GPU did its work or waited for the host in it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 import torch
 
 PHASES = ("data", "forward", "backward", "reduce", "update", "checkpoint", "evaluation", "log")
-"""Phases of a step. `log` is the rest: metrics, progress, and whatever else the loop does between the others."""
+"""Phases of a step. `log` is the rest: metrics, progress, and whatever else the loop does between
+the others.
+"""
 LOG = PHASES.index("log")
 OWN_WORK = (PHASES.index("forward"), PHASES.index("backward"))
 
@@ -33,12 +36,17 @@ class PhaseSeconds:
 
 
 class PhaseClock:
-    """Clock of one worker's phases. Phases may lie within each other: the inner one's time is not the outer one's."""
+    """Clock of one worker's phases. Phases may lie within each other: the inner one's time is not
+    the outer one's.
+    """
 
     def __init__(
-        self, now: Callable[[], float] = time.perf_counter, new_event: Callable[[], Any] | None = None
+        self,
+        now: Callable[[], float] = time.perf_counter,
+        new_event: Callable[[], Any] | None = None,
     ) -> None:
-        """Begin in the phase `log`, on the host's clock `now`, or on that of a device whose events `new_event` makes.
+        """Begin in the phase `log`, on the host's clock `now`, or on that of a device whose events
+        `new_event` makes.
 
         An event is recorded on the current stream, and used again once it is read.
         """
@@ -48,7 +56,9 @@ class PhaseClock:
         """Events to be used again."""
         self._current = LOG
         self._open: list[tuple[int, Any]] = []
-        """(Phase, mark of its end) since the last step's end; phase -1 where the clock was restarted."""
+        """(Phase, mark of its end) since the last step's end; phase -1 where the clock was
+        restarted.
+        """
         self._steps: deque[list[tuple[int, Any]]] = deque()
         """Phases and marks of each step that has ended and was not read."""
         self._begin = self._mark()
@@ -63,7 +73,9 @@ class PhaseClock:
             self._switch(before)
 
     def restart(self) -> None:
-        """Begin here: drop the time since the last step's end, such as that of building an engine."""
+        """Begin here: drop the time since the last step's end, such as that of building an
+        engine.
+        """
         self._free += [mark for _, mark in self._open if self._new_event]
         self._open = [(-1, self._mark())]
 
@@ -82,14 +94,18 @@ class PhaseClock:
                 begin = self._begin
                 self._begin = end
                 if phase >= 0:
-                    sums[phase] += end - begin if self._new_event is None else begin.elapsed_time(end) / 1000
+                    sums[phase] += (
+                        end - begin if self._new_event is None else begin.elapsed_time(end) / 1000
+                    )
                 if self._new_event is not None:
                     self._free.append(begin)
             num += 1
         return PhaseSeconds(num, tuple(sums))
 
     def read_rest(self) -> PhaseSeconds:
-        """Return the same of all steps and what lies behind the last, at the end of a loop; waits for the device."""
+        """Return the same of all steps and what lies behind the last, at the end of a loop; waits
+        for the device.
+        """
         self.end_step()
         num = len(self._steps) - 1
         if self._new_event is not None:
@@ -97,7 +113,9 @@ class PhaseClock:
         return PhaseSeconds(num, self.read().seconds)
 
     def reducing(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a collective: its time within forward and backward passes is `reduce`, elsewhere the phase's own."""
+        """Wrap a collective: its time within forward and backward passes is `reduce`, elsewhere the
+        phase's own.
+        """
 
         @wraps(function)
         def timed(*inputs: Any, **named: Any) -> Any:
@@ -124,4 +142,6 @@ class PhaseClock:
 
 def phase_clock(device: torch.device) -> PhaseClock:
     """Return a clock for work on a device."""
-    return PhaseClock(new_event=partial(torch.cuda.Event, enable_timing=True) if device.type == "cuda" else None)
+    return PhaseClock(
+        new_event=partial(torch.cuda.Event, enable_timing=True) if device.type == "cuda" else None
+    )

@@ -1,6 +1,7 @@
 """Update of a step: its clipping, and its omission where it is not finite, decided on the device.
 
-ZClip is adaptive clipping by statistics of earlier gradient norms (Kumar et al. 2025, arXiv:2504.02507).
+ZClip is adaptive clipping by statistics of earlier gradient norms (Kumar et al. 2025,
+arXiv:2504.02507).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ STATISTICS = ("count", "mean", "variance")
 
 
 class Update:
-    """Scale of the gradient in the next optimiser step, and whether the update is applied at all."""
+    """Scale of the gradient in the next optimiser step, and whether the update is applied at
+    all.
+    """
 
     def __init__(self, adam: torch.optim.Optimizer, clip: ClipSpec) -> None:
         self._adam: Any = adam
@@ -69,8 +72,8 @@ class NormStatistics:
         """Count, mean and variance."""
 
     def limit(self, norm: Tensor, applied: Tensor) -> Tensor:
-        """Return the norm to clip a gradient of this norm to, 0-dim float64, infinite for none; count the norm where
-        `applied`."""
+        """Return the norm to clip a gradient of this norm to, 0-dim float64, infinite for none;
+        count the norm where `applied`."""
         self._values = self._values.to(norm.device)
         limit, values = self._next(norm.double())
         self._values = torch.where(applied, torch.stack(values), self._values)
@@ -82,15 +85,24 @@ class NormStatistics:
 
     def state(self) -> dict[str, float]:
         """Return the numbers that the next limit depends on."""
-        return {PREFIX + name: value for name, value in zip(STATISTICS, self._values.tolist(), strict=True)}
+        return {
+            PREFIX + name: value
+            for name, value in zip(STATISTICS, self._values.tolist(), strict=True)
+        }
 
     def load(self, scalars: Mapping[str, float]) -> None:
-        """Load a saved state; statistics start over where there is none, as after a change of clipping."""
-        self._values = self._values.new_tensor([scalars.get(PREFIX + name, 0.0) for name in STATISTICS])
+        """Load a saved state; statistics start over where there is none, as after a change of
+        clipping.
+        """
+        self._values = self._values.new_tensor(
+            [scalars.get(PREFIX + name, 0.0) for name in STATISTICS]
+        )
 
 
 class ZScore(NormStatistics):
-    """Published form of ZClip, with reciprocal clipping: the further out a norm, the closer to the mean its limit."""
+    """Published form of ZClip, with reciprocal clipping: the further out a norm, the closer to the
+    mean its limit.
+    """
 
     _spec: ZClip
 
@@ -118,7 +130,9 @@ class ZScore(NormStatistics):
 
 
 class Ratio(NormStatistics):
-    """Limit at a multiple of the moving average of clipped norms; the first norm starts the average, unclipped."""
+    """Limit at a multiple of the moving average of clipped norms; the first norm starts the
+    average, unclipped.
+    """
 
     _spec: RatioZClip
 

@@ -1,1 +1,3 @@
-"""Inputs: rows of a store as the tensors that a model, its loss and its sampler take, and keyed random numbers."""
+"""Inputs: rows of a store as the tensors that a model, its loss and its sampler take, and keyed
+random numbers.
+"""

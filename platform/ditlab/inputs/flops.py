@@ -1,4 +1,5 @@
-"""Floating-point operations of a step, and the rate at which this device does those of a large matrix product.
+"""Floating-point operations of a step, and the rate at which this device does those of a large
+matrix product.
 
 Operations are counted on the meta device over the plain network and its loss.
 """
@@ -40,8 +41,9 @@ class StepFlops:
 
 
 def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlops:
-    """Count the operations of one optimiser step: those of a micro-batch, times their number. `data`: sizes that the
-    spec does not give; None assumes the largest. Raises ValueError for a loss that does not fit its model."""
+    """Count the operations of one optimiser step: those of a micro-batch, times their number.
+    `data`: sizes that the spec does not give; None assumes the largest. Raises ValueError for a
+    loss that does not fit its model."""
     data = data or DataShape()
     num = experiment.num_micro
     forward, backward = _count(experiment, data, recomputes=False)
@@ -53,12 +55,16 @@ def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlo
 ALSO_COUNTED: dict[Any, Any] = {
     torch.ops.aten.addmm_: lambda _, rows, columns, *__, **___: 2 * rows[0] * rows[1] * columns[1]
 }
-"""Products that torch's counter leaves out: the in-place one gave 15% of the language model's published size."""
+"""Products that torch's counter leaves out: the in-place one gave 15% of the language model's
+published size.
+"""
 _counts: dict[str, tuple[int, int]] = {}
 
 
 def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> tuple[int, int]:
-    """Count forward and backward pass of one micro-batch, once a process; what is recomputed counts as backward."""
+    """Count forward and backward pass of one micro-batch, once a process; what is recomputed counts
+    as backward.
+    """
     size = experiment.micro_size
     key = data.step_key(experiment, size, recomputes)
     if key not in _counts:
@@ -74,15 +80,18 @@ def _count(experiment: Experiment, data: DataShape, recomputes: bool) -> tuple[i
 
 @cache
 def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations a second of a square matrix product, with the threads that this process computes with.
-    2048 x 2048 on a CPU and 8192 x 8192 on CUDA, or the first size of which one takes 0.2 s; the fastest of three."""
+    """Floating-point operations a second of a square matrix product, with the threads that this
+    process computes with. 2048 x 2048 on a CPU and 8192 x 8192 on CUDA, or the first size of which
+    one takes 0.2 s; the fastest of three."""
     noise = torch.Generator(device).manual_seed(0)  # its own: the process's is the training's
     size = 128
     seconds = 0.0
     while size < (8192 if device.type == "cuda" else 2048) and seconds * 8 <= 0.2:
         size *= 2
         # Random values: on GPUs the power that zeros would save becomes speed that no training has.
-        a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=noise) for _ in range(2))
+        a, b = (
+            torch.randn(size, size, device=device, dtype=dtype, generator=noise) for _ in range(2)
+        )
         product = partial(_multiply, a, b, torch.empty_like(a))
         with torch.no_grad():
             seconds = min(timeit.repeat(product, number=1, repeat=4)[1:])

@@ -1,7 +1,8 @@
-"""Inputs of a model and its loss: fields read from a store, and features computed by frozen encoders.
+"""Inputs of a model and its loss: fields read from a store, and features computed by frozen
+encoders.
 
-Captions are padded to the longest of a batch. Tensors that an objective computes on the host are made there, where
-reading a value waits for nothing.
+Captions are padded to the longest of a batch. Tensors that an objective computes on the host are
+made there, where reading a value waits for nothing.
 """
 
 from __future__ import annotations
@@ -25,15 +26,21 @@ from ditlab.encoders.features import FeatureExtractor
 from ditlab.home import Home
 from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.noise import KeyedNoise
-from ditlab.inputs.stored_fields import CAPTION, check_stored, computed_fields, posterior_field, with_captions
+from ditlab.inputs.stored_fields import (
+    CAPTION,
+    check_stored,
+    computed_fields,
+    posterior_field,
+    with_captions,
+)
 from ditlab.progress import ignore
 from ditlab.spec.encoders import IMAGE, LATENTS, TEXT
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import ANY, BatchField, NoiseSource, PreparingObjective, Samples
 
 MULTIPLE = 16
-"""Padded lengths are multiples of this, or the store's: half-precision attention is fast at multiples of 8, and
-every new length costs a compilation or a search for kernels."""
+"""Padded lengths are multiples of this, or the store's: half-precision attention is fast at
+multiples of 8, and every new length costs a compilation or a search for kernels."""
 PADDED = {"caption": ("caption",), "text_mask": ("text", "text_mask")}
 """Fields that are padded together, by the field that is 0 or false behind the end."""
 CPU = torch.device("cpu")
@@ -44,9 +51,9 @@ EncodeTexts = Callable[[Sequence[str]], Mapping[str, Tensor]]
 class ModelInputs:
     """Fields that a model and its loss take of a store's rows, on a device.
 
-    Stored columns are read; with an autoencoder the field `image` is drawn of the stored posterior. Text and image
-    features that are not stored are computed by the encoders that are named for them, from the caption and the image;
-    an encoder is opened at the first use, or by `open`.
+    Stored columns are read; with an autoencoder the field `image` is drawn of the stored posterior.
+    Text and image features that are not stored are computed by the encoders that are named for
+    them, from the caption and the image; an encoder is opened at the first use, or by `open`.
     """
 
     def __init__(
@@ -57,14 +64,20 @@ class ModelInputs:
         extractor: FeatureExtractor | None = None,
         autoencoder: FrozenAutoencoder | None = None,
     ) -> None:
-        """Decide which fields are read. `fields`: all of model and loss; `columns`: those of the store, by name."""
+        """Decide which fields are read. `fields`: all of model and loss; `columns`: those of the
+        store, by name.
+        """
         self.device = device
         self._extractor = extractor
         self._autoencoder = autoencoder
         if autoencoder is not None:
-            fields = [posterior_field(field) if field.name == "image" else field for field in fields]
+            fields = [
+                posterior_field(field) if field.name == "image" else field for field in fields
+            ]
         self._fields = tuple(fields)
-        self._computed = set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
+        self._computed = (
+            set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
+        )
         self._left_out = frozenset[str]()
 
     @classmethod
@@ -76,8 +89,8 @@ class ModelInputs:
         warn: Callable[[str], None] = ignore,
         home: Home | None = None,
     ) -> ModelInputs:
-        """Return the inputs of an experiment's model and loss. `warn` gets a message when captions are cut. Encoders
-        are downloaded below `home` (None: DITLAB_HOME)."""
+        """Return the inputs of an experiment's model and loss. `warn` gets a message when captions
+        are cut. Encoders are downloaded below `home` (None: DITLAB_HOME)."""
         fields = experiment.batch_fields()
         extractor = None
         autoencoder = None
@@ -90,15 +103,21 @@ class ModelInputs:
 
     @property
     def _encoded(self) -> dict[str, BatchField]:
-        return {each.name: each for each in self._fields if each.name in self._computed - self._left_out}
+        return {
+            each.name: each for each in self._fields if each.name in self._computed - self._left_out
+        }
 
     @property
     def _read(self) -> tuple[BatchField, ...]:
-        return tuple(each for each in self._fields if each.name not in self._computed | self._left_out)
+        return tuple(
+            each for each in self._fields if each.name not in self._computed | self._left_out
+        )
 
     @property
     def fields(self) -> tuple[BatchField, ...]:
-        """Fields that are read from the store: those of model and loss that it has, and those that encoders read."""
+        """Fields that are read from the store: those of model and loss that it has, and those that
+        encoders read.
+        """
         return with_captions(self._read, self._encoded)
 
     @property
@@ -123,22 +142,30 @@ class ModelInputs:
 
     @property
     def encode(self) -> EncodeTexts | None:
-        """Function that computes the text fields of captions; None without an encoder for a model that reads them."""
+        """Function that computes the text fields of captions; None without an encoder for a model
+        that reads them.
+        """
         return self._encode if self._extractor is not None and self._extractor.has_text else None
 
     def decoding(self, sampler: Any) -> Any:
-        """Return a sampler whose samples are pictures: with an autoencoder, one that decodes what it draws."""
+        """Return a sampler whose samples are pictures: with an autoencoder, one that decodes what
+        it draws.
+        """
         return sampler if self._autoencoder is None else DecodingSampler(sampler, self._autoencoder)
 
     def only(self, names: Collection[str]) -> ModelInputs:
-        """Return these inputs for a few fields, with the same encoders. `image` is read where its features are."""
+        """Return these inputs for a few fields, with the same encoders. `image` is read where its
+        features are.
+        """
         few = copy(self)
         needed = {*names}
         if IMAGE in needed & self._encoded.keys():
             needed.add("image")
         if "image" in needed and self._draws_latents:
             needed.add(LATENTS)
-        few._left_out = self._left_out | {field.name for field in self._fields if field.name not in needed}
+        few._left_out = self._left_out | {
+            field.name for field in self._fields if field.name not in needed
+        }
         return few
 
     def open(self) -> None:
@@ -149,13 +176,15 @@ class ModelInputs:
             _ = self._encoders.image
 
     def check_encoders(self) -> None:
-        """Raise UserError for an encoder that `open` could not open, as far as its files without weights show."""
+        """Raise UserError for an encoder that `open` could not open, as far as its files without
+        weights show.
+        """
         if self._extractor is not None:
             self._extractor.check(text=self._extractor.has_text, image=IMAGE in self._encoded)
 
     def autoencoder_sha256(self) -> Callable[[], str] | None:
-        """Return what gives the SHA-256 of the autoencoder's weights; None without one. Raises UserError where nothing
-        here could decode its latents."""
+        """Return what gives the SHA-256 of the autoencoder's weights; None without one. Raises
+        UserError where nothing here could decode its latents."""
         autoencoder = self._autoencoder
         if autoencoder is None:
             return None
@@ -163,8 +192,8 @@ class ModelInputs:
         return lambda: autoencoder.sha256
 
     def retire(self, names: Collection[str]) -> bool:
-        """Leave exactly these fields out from now on. Return True if that is a change. An encoder of images without a
-        remaining use is freed. `image` does not retire."""
+        """Leave exactly these fields out from now on. Return True if that is a change. An encoder
+        of images without a remaining use is freed. `image` does not retire."""
         if self._left_out == frozenset(names):
             return False
         self._left_out = frozenset(names)
@@ -183,17 +212,22 @@ class ModelInputs:
         moved: Mapping[str, Tensor] | None = None,
         noise: NoiseSource | None = None,
     ) -> dict[str, Tensor]:
-        """Return rows of `fields`, (num, ...) each in the store's dtype, as model and loss take them.
+        """Return rows of `fields`, (num, ...) each in the store's dtype, as model and loss take
+        them.
 
-        `columns` are the store's; `device` None: that of the encoders; `rows` None: all. Captions are padded to the
-        longest of all rows, whichever are taken. `moved`: columns of the same rows that are on the device already.
-        `noise`: the random numbers of the rows that are taken, on the device, of which latents are drawn.
+        `columns` are the store's; `device` None: that of the encoders; `rows` None: all. Captions
+        are padded to the longest of all rows, whichever are taken. `moved`: columns of the same
+        rows that are on the device already. `noise`: the random numbers of the rows that are taken,
+        on the device, of which latents are drawn.
         """
         raw = cut_padding(raw, self.fields)
         stored = dict(raw)
         for name, values in (moved or {}).items():
-            # Cut there: a cut column of the host is not contiguous, and the host would wait for its copy.
-            stored[name] = values[:, : raw[name].shape[1]] if values.shape != raw[name].shape else values
+            # Cut there: a cut column of the host is not contiguous, and the host would wait for its
+            # copy.
+            stored[name] = (
+                values[:, : raw[name].shape[1]] if values.shape != raw[name].shape else values
+            )
         if rows is not None:
             raw = {name: values[rows] for name, values in raw.items()}
             stored = {name: values[rows] for name, values in stored.items()}
@@ -201,13 +235,17 @@ class ModelInputs:
         batch = to_device(stored, self._read, columns, device)
         if self._draws_latents:
             made_by = columns[LATENTS].autoencoder
-            assert noise is not None and made_by is not None, "latents are drawn, of a checked column"
+            assert noise is not None and made_by is not None, (
+                "latents are drawn, of a checked column"
+            )
             batch["image"] = draw_latents(batch[LATENTS], made_by, noise)
         for name, values in self._features(raw, batch).items():
             batch[name] = values.to(device, getattr(torch, self._encoded[name].dtype))
         return batch
 
-    def _features(self, raw: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _features(
+        self, raw: Mapping[str, Tensor], batch: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Return the fields that the encoders compute of a batch."""
         features: dict[str, Tensor] = {}
         if self._encoded.keys() & {*TEXT}:
@@ -218,11 +256,16 @@ class ModelInputs:
 
     def _encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
         features = self._encoders.encode_texts(texts)
-        return {name: values if name == "text_mask" else values.float() for name, values in features.items()}
+        return {
+            name: values if name == "text_mask" else values.float()
+            for name, values in features.items()
+        }
 
 
 def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict[str, Tensor]:
-    """Return rows as they are stored, (num, length, ...), captions and their features without padding common to all."""
+    """Return rows as they are stored, (num, length, ...), captions and their features without
+    padding common to all.
+    """
     free = {field.name for field in fields if field.shape[:1] == (ANY,)} & raw.keys()
     cut = dict(raw)
     for mark, group in PADDED.items():
@@ -242,8 +285,9 @@ def prepare_on_host(
     noise: KeyedNoise,
     rows: slice | None = None,
 ) -> dict[str, Tensor]:
-    """Return what an objective prepares of rows in the store's dtype, on the noise's device; {} if it prepares nothing.
-    `rows` None: all of `raw`. The numbers that it draws are those of a CPU, whatever the device."""
+    """Return what an objective prepares of rows in the store's dtype, on the noise's device; {} if
+    it prepares nothing. `rows` None: all of `raw`. The numbers that it draws are those of a CPU,
+    whatever the device."""
     if not isinstance(objective, PreparingObjective):
         return {}
     batch = inputs.only(objective.prepared_from).prepare_batch(raw, columns, CPU, rows)
@@ -252,16 +296,17 @@ def prepare_on_host(
 
 
 def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = None) -> None:
-    """Raise UserError where the data lack fields that no encoder computes, or an encoder does not fit. Encoders are
-    downloaded where they are missing, but not opened."""
+    """Raise UserError where the data lack fields that no encoder computes, or an encoder does not
+    fit. Encoders are downloaded where they are missing, but not opened."""
     inputs = ModelInputs.from_experiment(experiment, data.train.columns, CPU, home=home)
     check_stored(experiment, data, inputs.autoencoder_sha256())
     inputs.check_encoders()
 
 
 def data_shape(experiment: Experiment, data: DataSplits) -> DataShape:
-    """Return the shapes of the fields whose sizes the data decide, from the store's columns; no row is read. Of several
-    image sizes it is the one of most training samples; captions count as long as the store pads them."""
+    """Return the shapes of the fields whose sizes the data decide, from the store's columns; no row
+    is read. Of several image sizes it is the one of most training samples; captions count as long
+    as the store pads them."""
     part = data.train.store.parts[int(data.train.bucket_counts.argmax())]
     free = [field.name for field in experiment.batch_fields() if ANY in field.shape]
     shapes = {name: tuple(part.columns[name].shape) for name in free if name in part.columns}
@@ -273,7 +318,9 @@ DRAW = "latents"
 
 
 def draw_latents(posterior: Tensor, autoencoder: Autoencoder, noise: NoiseSource) -> Tensor:
-    """Draw z = (mean + std eps - shift) scale of posteriors (num, 2 channels, h, w): (num, channels, h, w)."""
+    """Draw z = (mean + std eps - shift) scale of posteriors (num, 2 channels, h, w): (num,
+    channels, h, w).
+    """
     mean, log_variance = posterior.chunk(2, dim=1)
     z = mean + (0.5 * log_variance).exp() * noise.normal(DRAW, mean.shape)
     return (z - autoencoder.shift_factor) * autoencoder.scaling_factor
@@ -281,7 +328,9 @@ def draw_latents(posterior: Tensor, autoencoder: Autoencoder, noise: NoiseSource
 
 @dataclass
 class DecodingSampler:
-    """Sampler of latents (`ditlab_models.contract.Sampler`) whose samples, and frames, are decoded to pictures."""
+    """Sampler of latents (`ditlab_models.contract.Sampler`) whose samples, and frames, are decoded
+    to pictures.
+    """
 
     _sampler: Any
     _autoencoder: FrozenAutoencoder
@@ -298,8 +347,12 @@ class DecodingSampler:
         trajectory: bool = False,
         noise: Tensor | None = None,
     ) -> Samples:
-        """Draw as the sampler does, `noise` in the shape of latents, and decode: values (num, 3, height, width)."""
-        drawn: Samples = self._sampler.sample(network, conditions, num, generator, trajectory, noise)
+        """Draw as the sampler does, `noise` in the shape of latents, and decode: values (num, 3,
+        height, width).
+        """
+        drawn: Samples = self._sampler.sample(
+            network, conditions, num, generator, trajectory, noise
+        )
         frames = drawn.trajectory
         if frames is not None:
             frames = self._decoded(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])

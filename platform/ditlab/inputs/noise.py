@@ -1,4 +1,6 @@
-"""Keyed random numbers: every draw is a function of (seed, stream, step, global micro-batch index, name) alone."""
+"""Keyed random numbers: every draw is a function of (seed, stream, step, global micro-batch index,
+name) alone.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -36,10 +38,11 @@ class _Drawn:
 class KeyedNoise(_Drawn):
     """Random numbers of one micro-batch.
 
-    One worker that accumulates four micro-batches and four workers with one each draw the same numbers. A slice of a
-    micro-batch (`start` to `start + len`) gets its slice of the whole one's numbers. Numbers come from the device's
-    own generator: the same on every CPU, the same on every CUDA device of a torch version, different between the two.
-    Those that `prepare_on_host` hands out are a CPU's on every device.
+    One worker that accumulates four micro-batches and four workers with one each draw the same
+    numbers. A slice of a micro-batch (`start` to `start + len`) gets its slice of the whole one's
+    numbers. Numbers come from the device's own generator: the same on every CPU, the same on every
+    CUDA device of a torch version, different between the two. Those that `prepare_on_host` hands
+    out are a CPU's on every device.
     """
 
     seed: int
@@ -56,14 +59,17 @@ class KeyedNoise(_Drawn):
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         generator = torch.Generator(self.device)
-        generator.manual_seed(derived_seed(self.seed, self.stream, self.step, self.micro_index, name))
+        generator.manual_seed(
+            derived_seed(self.seed, self.stream, self.step, self.micro_index, name)
+        )
         whole = distribution((self.micro_size, *shape[1:]), generator=generator, device=self.device)
         return whole[self.start : self.start + shape[0]]
 
 
 def fixed_noise(first: int, device: torch.device, bucket: int = 0) -> "RowNoise":
-    """Return the random numbers of held-out metrics, for rows from place `first` on among a view's rows of a bucket:
-    the same in every experiment, so that a row has the same masks wherever it is evaluated."""
+    """Return the random numbers of held-out metrics, for rows from place `first` on among a view's
+    rows of a bucket: the same in every experiment, so that a row has the same masks wherever it is
+    evaluated."""
     return RowNoise(0, f"evaluate/{bucket}" if bucket else "evaluate", first, device)
 
 
@@ -77,7 +83,9 @@ class RowNoise(_Drawn):
     device: torch.device
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
-        """Draw slices of whole blocks of rows: a generator a row would cost more than the numbers."""
+        """Draw slices of whole blocks of rows: a generator a row would cost more than the
+        numbers.
+        """
         parts = []
         row = self.first
         stop = self.first + shape[0]

@@ -1,4 +1,6 @@
-"""Fields that a model and its loss take of stored columns, and checks that a store has them. Imports no torch."""
+"""Fields that a model and its loss take of stored columns, and checks that a store has them.
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,25 @@ from ditlab.spec.encoders import IMAGE, LATENTS, TEXT, Encoders
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import ANY, BatchField
 
-CAPTION = BatchField("caption", (ANY,), "int64", unit="byte of UTF-8, 0 behind the end", num_classes=256)
+CAPTION = BatchField(
+    "caption", (ANY,), "int64", unit="byte of UTF-8, 0 behind the end", num_classes=256
+)
 """Field that an encoder of captions reads."""
 
 
 def posterior_field(image: BatchField) -> BatchField:
-    """Return the field of the posterior that a model's field `image` is drawn of: twice its channels."""
+    """Return the field of the posterior that a model's field `image` is drawn of: twice its
+    channels.
+    """
     channels, height, width = image.shape
-    return BatchField(LATENTS, (2 * channels, height, width), "float32", unit="means, then log-variances")
+    return BatchField(
+        LATENTS, (2 * channels, height, width), "float32", unit="means, then log-variances"
+    )
 
 
-def computed_fields(encoders: Encoders, fields: Sequence[BatchField], columns: Collection[str]) -> set[str]:
+def computed_fields(
+    encoders: Encoders, fields: Sequence[BatchField], columns: Collection[str]
+) -> set[str]:
     """Return the names of the fields that the encoders compute of a store with these columns."""
     names = {field.name for field in fields}
     missing = names - {*columns}
@@ -37,16 +47,21 @@ def computed_fields(encoders: Encoders, fields: Sequence[BatchField], columns: C
 
 
 def with_captions(read: Sequence[BatchField], computed: Collection[str]) -> tuple[BatchField, ...]:
-    """Return the fields that are read of a store, with that of captions where features of them are computed."""
-    needs_captions = any(name in computed for name in TEXT) and all(field.name != CAPTION.name for field in read)
+    """Return the fields that are read of a store, with that of captions where features of them are
+    computed.
+    """
+    needs_captions = any(name in computed for name in TEXT) and all(
+        field.name != CAPTION.name for field in read
+    )
     return (*read, CAPTION) if needs_captions else tuple(read)
 
 
 def check_store(experiment: Experiment, home: Home) -> str:
-    """Check that the data of an experiment, where they are on this machine, have what model and loss take; return in a
-    clause why they were not looked at, empty where they were.
+    """Check that the data of an experiment, where they are on this machine, have what model and
+    loss take; return in a clause why they were not looked at, empty where they were.
 
-    Reads no rows, writes and fetches nothing, and opens no encoder. Raises UserError as a training does.
+    Reads no rows, writes and fetches nothing, and opens no encoder. Raises UserError as a training
+    does.
     """
     absent = absent_data(experiment.data, home)
     if not absent:
@@ -54,16 +69,24 @@ def check_store(experiment: Experiment, home: Home) -> str:
     return absent
 
 
-def check_stored(experiment: Experiment, data: DataSplits, weights_sha256: Callable[[], str] | None = None) -> None:
-    """Raise UserError where the data lack fields that no encoder computes, or hold others than model and loss take.
+def check_stored(
+    experiment: Experiment, data: DataSplits, weights_sha256: Callable[[], str] | None = None
+) -> None:
+    """Raise UserError where the data lack fields that no encoder computes, or hold others than
+    model and loss take.
 
-    `weights_sha256` gives the SHA-256 of the autoencoder's weights; None: those of the latents are not compared.
+    `weights_sha256` gives the SHA-256 of the autoencoder's weights; None: those of the latents are
+    not compared.
     """
     columns = data.train.columns
     origin = data.train.origin
     encoders = experiment.encoders
     fields = experiment.batch_fields()
-    latents = next((field for field in fields if field.name == "image"), None) if encoders.autoencoder else None
+    latents = (
+        next((field for field in fields if field.name == "image"), None)
+        if encoders.autoencoder
+        else None
+    )
     if latents is not None:
         fields = tuple(posterior_field(field) if field is latents else field for field in fields)
     computed = computed_fields(encoders, fields, columns)
@@ -90,9 +113,10 @@ def _check_encoded(origin: str, text: str, missing: set[str], computed: set[str]
     """
     if features := [name for name in TEXT if name in missing]:
         raise UserError(
-            f"{origin} holds no features of captions ({', '.join(features)}), and the model reads them; set "
-            "encoders.text to a language model's folder or name, import the data with `ditlab data import images "
-            "--encode-text`, or set model.text_encoder=learned."
+            f"{origin} holds no features of captions ({', '.join(features)}), and the model "
+            "reads them; set encoders.text to a language model's folder or name, import the "
+            "data with `ditlab data import images --encode-text`, or set "
+            "model.text_encoder=learned."
         )
     if CAPTION.name in missing and computed & {*TEXT}:
         raise UserError(
@@ -101,14 +125,18 @@ def _check_encoded(origin: str, text: str, missing: set[str], computed: set[str]
         )
     if IMAGE in missing:
         raise UserError(
-            f"{origin} holds no features of images ({IMAGE}), and the loss reads them; set encoders.image to a DINOv3 "
-            "network's folder or name, import the data with `ditlab data import images --encode-images`, or set "
-            "objective.weights.alignment=0."
+            f"{origin} holds no features of images ({IMAGE}), and the loss reads them; set "
+            "encoders.image to a DINOv3 network's folder or name, import the data with `ditlab "
+            "data import images --encode-images`, or set objective.weights.alignment=0."
         )
 
 
-def _check_latents(data: DataSplits, image: BatchField, place: str, weights_sha256: Callable[[], str] | None) -> None:
-    """Raise UserError for data without latents, of another autoencoder, or of other sizes than the model's."""
+def _check_latents(
+    data: DataSplits, image: BatchField, place: str, weights_sha256: Callable[[], str] | None
+) -> None:
+    """Raise UserError for data without latents, of another autoencoder, or of other sizes than the
+    model's.
+    """
     name = f"encoders.autoencoder={place}"
     origin = data.train.origin
     column = data.train.columns.get(LATENTS)
@@ -133,6 +161,6 @@ def _check_latents(data: DataSplits, image: BatchField, place: str, weights_sha2
         if height != width or height == ANY:
             remedy = "import the images with --sizes square"
         raise UserError(
-            f"{origin} holds latents of {channels} channels and {size}, but the model takes {image.shape[0]} and "
-            f"{image.shape[1]} x {image.shape[2]}; {remedy}."
+            f"{origin} holds latents of {channels} channels and {size}, but the model takes "
+            f"{image.shape[0]} and {image.shape[1]} x {image.shape[2]}; {remedy}."
         )

@@ -1,4 +1,6 @@
-"""Small convolutional classifier whose features images are compared by: its training, and its cache."""
+"""Small convolutional classifier whose features images are compared by: its training, and its
+cache.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,15 @@ LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another pr
 
 
 class SmallClassifier(nn.Module):
-    """Convolutions that halve the image to 4 pixels a side, 64 features, class scores; `generator` draws weights."""
+    """Convolutions that halve the image to 4 pixels a side, 64 features, class scores; `generator`
+    draws weights.
+    """
 
     scale: Tensor
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, image_shape: tuple[int, int, int], num_classes: int, generator: torch.Generator
+    ) -> None:
         super().__init__()
         channels, height, width = image_shape
 
@@ -58,7 +64,9 @@ class SmallClassifier(nn.Module):
             layers += convolution(WIDTHS[number], WIDTHS[number + 1], stride=2)
             height, width, number = -(-height // 2), -(-width // 2), number + 1
         self.body = nn.Sequential(
-            *layers, nn.Flatten(), nn.utils.skip_init(nn.Linear, WIDTHS[number] * height * width, FEATURES)
+            *layers,
+            nn.Flatten(),
+            nn.utils.skip_init(nn.Linear, WIDTHS[number] * height * width, FEATURES),
         )
         self.head = nn.utils.skip_init(nn.Linear, FEATURES, num_classes)
         self.register_buffer("scale", torch.ones(()))
@@ -89,8 +97,12 @@ class TrainedClassifier:
     """Number of training images."""
 
 
-def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], None]) -> TrainedClassifier:
-    """Train a thousand steps of AdamW, reproducible to the bit on one CPU thread. Calls `tick` after each step."""
+def train_classifier(
+    real: RealImages, fields: ImageFields, tick: Callable[[], None]
+) -> TrainedClassifier:
+    """Train a thousand steps of AdamW, reproducible to the bit on one CPU thread. Calls `tick`
+    after each step.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -109,7 +121,9 @@ def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], N
                 schedule.step()
                 tick()
             network.requires_grad_(False).eval()
-            features = torch.cat([network.features(images) for images, _ in batches(real.reference, fields, CPU)])
+            features = torch.cat(
+                [network.features(images) for images, _ in batches(real.reference, fields, CPU)]
+            )
             network.scale = (features.square().mean() + 1e-12).rsqrt()
             right, counts = 0, torch.zeros(fields.num_classes, dtype=torch.int64)
             for images, labels in batches(real.held_out, fields, CPU):
@@ -124,11 +138,14 @@ def train_classifier(real: RealImages, fields: ImageFields, tick: Callable[[], N
 def cached_classifier(
     data: DataSplits, real: RealImages, fields: ImageFields, home: Home, tick: Callable[[], None]
 ) -> TrainedClassifier:
-    """Return the data set's classifier, trained by one process if there is none; calls `tick` while it trains or waits.
+    """Return the data set's classifier, trained by one process if there is none; calls `tick` while
+    it trains or waits.
 
     Raises UserError where the folder cannot be written.
     """
-    digest = hashlib.sha256(f"{data.fingerprint}/{data.held_out.store.fingerprint}/{fields}".encode())
+    digest = hashlib.sha256(
+        f"{data.fingerprint}/{data.held_out.store.fingerprint}/{fields}".encode()
+    )
     digest.update(data.train.rows_key)
     digest.update(data.held_out.rows_key)
     path = home.classifiers / f"{digest.hexdigest()[:16]}-{VERSION}.safetensors"
@@ -144,15 +161,20 @@ def cached_classifier(
             if found := _load(path, fields):
                 return found
             trained = train_classifier(real, fields, tick)
-            with suppress(OSError, SafetensorError):  # a disk that is full now costs a second training, no run
+            # a disk that is full now costs a second training, no run
+            with suppress(OSError, SafetensorError):
                 _save(path, trained)
             return trained
     except OSError as error:
-        raise UserError(f"DITLAB_HOME={home.root} cannot be written ({first_line(error)}); {remedy}.") from error
+        raise UserError(
+            f"DITLAB_HOME={home.root} cannot be written ({first_line(error)}); {remedy}."
+        ) from error
 
 
 def _load(path: Path, fields: ImageFields) -> TrainedClassifier | None:
-    """Load a kept classifier; None where it is missing or damaged: a damaged one is trained again."""
+    """Load a kept classifier; None where it is missing or damaged: a damaged one is trained
+    again.
+    """
     try:
         with safe_open(check_plain(path, LARGEST_FILE), framework="pt") as file:
             metadata = file.metadata() or {}
@@ -161,7 +183,9 @@ def _load(path: Path, fields: ImageFields) -> TrainedClassifier | None:
             return None
         network = SmallClassifier(fields.shape, fields.num_classes, torch.Generator())
         network.load_state_dict(tensors)
-        return TrainedClassifier(network.requires_grad_(False).eval(), **json.loads(metadata["record"]))
+        return TrainedClassifier(
+            network.requires_grad_(False).eval(), **json.loads(metadata["record"])
+        )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError):
         return None
 
@@ -169,7 +193,9 @@ def _load(path: Path, fields: ImageFields) -> TrainedClassifier | None:
 def _save(path: Path, trained: TrainedClassifier) -> None:
     """Write weights and record as one file, which exists once it is whole."""
     tensors = trained.network.state_dict()
-    record = json.dumps({"accuracy": trained.accuracy, "chance": trained.chance, "samples": trained.samples})
+    record = json.dumps(
+        {"accuracy": trained.accuracy, "chance": trained.chance, "samples": trained.samples}
+    )
     write_durably(path, save(tensors, {"record": record, "sha256": _digest(tensors, record)}))
 
 

@@ -1,4 +1,6 @@
-"""Eligibility of an experiment for quality metrics: the columns and the encoder that samples can be measured by."""
+"""Eligibility of an experiment for quality metrics: the columns and the encoder that samples can be
+measured by.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from ditlab.home import Home
 from ditlab.inputs.conditions import name_classes
 from ditlab.quality.features import ImageEncoder
 from ditlab.quality.figures import QualityFigures, find_figures
-from ditlab.quality.images import RANGE, ImageFields, find_fields, find_image, image_sizes, restrict_to_size
+from ditlab.quality.images import (
+    RANGE,
+    ImageFields,
+    find_fields,
+    find_image,
+    image_sizes,
+    restrict_to_size,
+)
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import ANY, BatchField
 
@@ -21,26 +30,34 @@ SIZES = range(8, 65)
 FEWEST_TRAIN, FEWEST_HELD_OUT = 200, 50
 
 CLASSIFIER_DISTANCES = ("quality/frechet", "quality/kernel", "quality/kernel_error")
-"""Frechet and kernel distance on the classifier's features (lower is better), and the latter's standard error."""
+"""Frechet and kernel distance on the classifier's features (lower is better), and the latter's
+standard error.
+"""
 ENCODER_DISTANCES = ("quality/frechet_dino", "quality/kernel_dino", "quality/kernel_dino_error")
-"""Frechet and kernel distance on features of the experiment's image encoder (DINOv3), and the latter's error."""
+"""Frechet and kernel distance on features of the experiment's image encoder (DINOv3), and the
+latter's error.
+"""
 NEAREST = ("quality/nearest", "quality/nearest_held_out")
-"""Distance of samples, and of held-out images, to the nearest training image: `nearest` far below `nearest_held_out`
-is copying."""
+"""Distance of samples, and of held-out images, to the nearest training image: `nearest` far below
+`nearest_held_out` is copying."""
 
 QUALITY_METRICS: tuple[str, ...] = (*CLASSIFIER_DISTANCES, *NEAREST)
 """Metrics of every data set of images with classes."""
 
 AGREEMENT = "quality/agreement"
-"""Share of samples that show what their captions say, by the classifiers: all columns of classes right at once."""
+"""Share of samples that show what their captions say, by the classifiers: all columns of classes
+right at once.
+"""
 AGREEMENT_REAL = "quality/agreement_real"
 """Value of held-out images: that of perfect samples."""
 AGREEMENT_CHANCE = "quality/agreement_chance"
-"""Product of the largest classes' shares: the value of samples that show nothing of their captions."""
+"""Product of the largest classes' shares: the value of samples that show nothing of their
+captions.
+"""
 QUALITY_NOTE = (
-    "on features of DiTLab's own classifier of this data set (dino: of the image encoder that the experiment "
-    "names): numbers compare runs on the same data, never with published FID; figures of evaluation.features are on "
-    "published networks"
+    "on features of DiTLab's own classifier of this data set (dino: of the image encoder that "
+    "the experiment names): numbers compare runs on the same data, never with published FID; "
+    "figures of evaluation.features are on published networks"
 )
 CAPTIONS = "caption"
 """Column of captions."""
@@ -54,15 +71,17 @@ class QualityBasis:
     """The data set's rows with images of this size."""
     image: BatchField
     classes: tuple[ImageFields, ...]
-    """The images with each column of classes, for a classifier each: images are compared by the first one's features.
-    Empty where there are no classes, or images are too large."""
+    """The images with each column of classes, for a classifier each: images are compared by the
+    first one's features. Empty where there are no classes, or images are too large."""
     encoder: ImageEncoder | None
     """Encoder whose features images are compared by as well."""
     figures: tuple[QualityFigures, ...]
     """Further figures of the images."""
 
     def check(self) -> None:
-        """Raise UserError where the encoder or a network of further figures cannot be opened, or does not fit."""
+        """Raise UserError where the encoder or a network of further figures cannot be opened, or
+        does not fit.
+        """
         if self.encoder is not None:
             self.encoder.check(*self.image.shape[1:])
         for figures in self.figures:
@@ -74,8 +93,8 @@ class QualityBasis:
         return CAPTIONS in self.data.held_out.columns
 
     def metrics(self, from_captions: bool, has_captions: bool = False) -> tuple[str, ...]:
-        """Return the names of the metrics; of agreement too, for samples drawn from held-out images' captions, and
-        those of captions themselves where these are at hand."""
+        """Return the names of the metrics; of agreement too, for samples drawn from held-out
+        images' captions, and those of captions themselves where these are at hand."""
         names = [*(CLASSIFIER_DISTANCES if self.classes else ()), *NEAREST]
         names += ENCODER_DISTANCES if self.encoder else ()
         if self.classes and from_captions:
@@ -87,53 +106,82 @@ class QualityBasis:
 
 
 def find_basis(
-    data: DataSplits, shape: tuple[int, ...], encoder: ImageEncoder | None = None,
+    data: DataSplits,
+    shape: tuple[int, ...],
+    encoder: ImageEncoder | None = None,
     figures: Sequence[QualityFigures] = (),
-) -> QualityBasis | str:  # fmt: skip
-    """Return the basis for samples of this shape (channels, height, width); or a clause on why there is none."""
+) -> QualityBasis | str:
+    """Return the basis for samples of this shape (channels, height, width); or a clause on why
+    there is none.
+    """
     size, channels = " x ".join(map(str, shape[1:])), shape[0] if shape else 0
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
-    or_an_encoder = ", and encoders.image names no encoder to take its place" if channels == 3 else ""
+    or_an_encoder = (
+        ", and encoders.image names no encoder to take its place" if channels == 3 else ""
+    )
     for each in figures:
         if problem := each.shape_problem(shape):
             return problem
     if not fits_classifier and not (encoder or figures):
         return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{or_an_encoder}"
-    origin, of_size = data.train.origin, f" of {size} pixels" if len(data.train.store.parts) > 1 else ""
+    origin, of_size = (
+        data.train.origin,
+        f" of {size} pixels" if len(data.train.store.parts) > 1 else "",
+    )
     train, held_out = (restrict_to_size(view, shape) for view in (data.train, data.held_out))
     image = find_image(train.columns, shape)
     if image is None and (sizes := image_sizes(data.train, channels)):
-        return f"{origin} holds images of {', '.join(sizes)} pixels and none of {size}, which samples have"
+        return (
+            f"{origin} holds images of {', '.join(sizes)} pixels and none of {size}, which "
+            "samples have"
+        )
     classes = find_fields(train.columns, shape) if fits_classifier else ()
     if image is None or not (classes or encoder or figures):
-        return f"{origin} holds no images {shape} with class indices, which a classifier needs to learn{or_an_encoder}"
+        return (
+            f"{origin} holds no images {shape} with class indices, which a classifier needs to "
+            f"learn{or_an_encoder}"
+        )
     if find_image(held_out.columns, shape) is None or len(held_out) < FEWEST_HELD_OUT:
-        return f"{origin} holds out {len(held_out)} images{of_size}, and at least {FEWEST_HELD_OUT} are needed"
+        return (
+            f"{origin} holds out {len(held_out)} images{of_size}, and at least "
+            f"{FEWEST_HELD_OUT} are needed"
+        )
     if len(train) < FEWEST_TRAIN:
-        return f"{origin} trains on {len(train)} images{of_size}, and at least {FEWEST_TRAIN} are needed"
+        return (
+            f"{origin} trains on {len(train)} images{of_size}, and at least {FEWEST_TRAIN} are "
+            "needed"
+        )
     of_size_data = replace(data, train=train, held_out=held_out)
     return QualityBasis(of_size_data, image, classes, encoder, tuple(figures))
 
 
 def quality_ineligibility(experiment: Experiment, data: DataSplits) -> str:
-    """Return the reason why quality cannot be measured, a clause without a full stop; empty where it can."""
+    """Return the reason why quality cannot be measured, a clause without a full stop; empty where
+    it can.
+    """
     basis = quality_basis(experiment, data)
     return basis if isinstance(basis, str) else ""
 
 
 def check_quality(experiment: Experiment, data: DataSplits) -> None:
-    """Raise UserError where `evaluation.quality` requests metrics that the data, or the encoder, cannot give."""
+    """Raise UserError where `evaluation.quality` requests metrics that the data, or the encoder,
+    cannot give.
+    """
     basis = quality_basis(experiment, data)
     if isinstance(basis, str):
         raise UserError(
-            f"evaluation.quality={experiment.evaluation.quality} cannot be measured, as {basis}; "
-            f"{', '.join(filter(None, ['set evaluation.quality=0', size_remedy(experiment)]))}, or change data."
+            f"evaluation.quality={experiment.evaluation.quality} cannot be measured, as "
+            f"{basis}; "
+            f"{', '.join(filter(None, ['set evaluation.quality=0', size_remedy(experiment)]))}, "
+            "or change data."
         )
     basis.check()
 
 
 def quality_names(experiment: Experiment, data: DataSplits) -> tuple[str, ...]:
-    """Return the names of the experiment's quality metrics; empty where quality cannot be measured."""
+    """Return the names of the experiment's quality metrics; empty where quality cannot be
+    measured.
+    """
     basis = quality_basis(experiment, data)
     if isinstance(basis, str):
         return ()
@@ -142,32 +190,47 @@ def quality_names(experiment: Experiment, data: DataSplits) -> tuple[str, ...]:
 
 
 def quality_sampler(experiment: Experiment, data: DataSplits) -> Any:
-    """Build the sampler, which draws from captions of rows, not the spec's. Raises UserError for unfit settings."""
+    """Build the sampler, which draws from captions of rows, not the spec's. Raises UserError for
+    unfit settings.
+    """
     sampling = experiment.sampling
     if "prompts" in type(sampling).model_fields:
         sampling = sampling.model_copy(update={"prompts": ()})
     try:
-        sampler = experiment.family.build_sampler(sampling, experiment.model, experiment.objective, data.text)
+        sampler = experiment.family.build_sampler(
+            sampling, experiment.model, experiment.objective, data.text
+        )
     except ValueError as error:
         raise UserError(str(error)) from error
     return name_classes(sampler, data.classes)
 
 
-def quality_basis(experiment: Experiment, data: DataSplits, home: Home | None = None) -> QualityBasis | str:
-    """Return the basis of the experiment's quality metrics; or the reason why there is none, without a full stop."""
+def quality_basis(
+    experiment: Experiment, data: DataSplits, home: Home | None = None
+) -> QualityBasis | str:
+    """Return the basis of the experiment's quality metrics; or the reason why there is none,
+    without a full stop.
+    """
     for field in experiment.batch_fields():
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
             shape: tuple[int, ...] = field.shape
             sampling = experiment.sampling
             if ANY in shape:  # of a family that draws any size
                 shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
-            if experiment.encoders.autoencoder:  # of latents, which are decoded to images of the store's size
-                shape = data.train.columns[field.name].shape if field.name in data.train.columns else ()
+            # of latents, which are decoded to images of the store's size
+            if experiment.encoders.autoencoder:
+                shape = (
+                    data.train.columns[field.name].shape if field.name in data.train.columns else ()
+                )
             figures = find_figures(experiment, data, home)
             return find_basis(data, shape, ImageEncoder.of(experiment), figures)
     return f"model.family={experiment.model.family} draws no images"
 
 
 def size_remedy(experiment: Experiment) -> str:
-    """Return a remedy for samples of the wrong size, as part of a sentence; empty where the model decides the size."""
-    return "set sampling.height and sampling.width" if hasattr(experiment.sampling, "height") else ""
+    """Return a remedy for samples of the wrong size, as part of a sentence; empty where the model
+    decides the size.
+    """
+    return (
+        "set sampling.height and sampling.width" if hasattr(experiment.sampling, "height") else ""
+    )

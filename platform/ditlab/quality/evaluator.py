@@ -1,6 +1,7 @@
 """Evaluator of sample quality against real data: feature distances, copying, caption agreement.
 
-The reference of a data set measures samples; the evaluator of an experiment draws them, with the same noise each time.
+The reference of a data set measures samples; the evaluator of an experiment draws them, with the
+same noise each time.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ from ditlab_models.processes.draws import draw_samples
 Classes = Mapping[str, Tensor]
 """Class indices of some images by column, int64 (num,) each."""
 NUM_NEAREST = 500
-"""Samples, and held-out images, whose nearest training image is searched: a median needs no more."""
+"""Samples, and held-out images, whose nearest training image is searched: a median needs no
+more.
+"""
 FIRST_BATCH, BATCHES = "drawing the first batch of samples", "drawing samples"
 
 
@@ -75,21 +78,27 @@ def quality(
     warn: Callable[[str], None] = ignore,
     expected: Classes | None = None,
 ) -> dict[str, float]:
-    """Measure the quality of generated images (num, channels, height, width) in [-1, 1]; return metrics by name.
+    """Measure the quality of generated images (num, channels, height, width) in [-1, 1]; return
+    metrics by name.
 
-    The metrics (docs/quality.md) are those of `QUALITY_METRICS`, and of caption agreement if `expected` gives the
-    classes that each sample should show, by column. Values beyond the range are clipped. All are NaN where a sample
-    holds one. Trains the data set's classifier at its first use, and warns of one that learned too little. Raises
-    UserError for data that give no such metrics, and where DITLAB_HOME cannot be written.
+    The metrics (docs/quality.md) are those of `QUALITY_METRICS`, and of caption agreement if
+    `expected` gives the classes that each sample should show, by column. Values beyond the range
+    are clipped. All are NaN where a sample holds one. Trains the data set's classifier at its first
+    use, and warns of one that learned too little. Raises UserError for data that give no such
+    metrics, and where DITLAB_HOME cannot be written.
     """
     basis = find_basis(data, tuple(samples.shape[1:]))
     if isinstance(basis, str):
         raise UserError(f"sample quality cannot be measured, as {basis}; choose other data.")
-    return QualityReference(basis, home, device, warn, from_captions=bool(expected)).measure(samples, expected)
+    return QualityReference(basis, home, device, warn, from_captions=bool(expected)).measure(
+        samples, expected
+    )
 
 
 class QualityReference:
-    """Reference that samples of a data set are measured against, reusable for several sets of samples."""
+    """Reference that samples of a data set are measured against, reusable for several sets of
+    samples.
+    """
 
     def __init__(
         self,
@@ -100,24 +109,30 @@ class QualityReference:
         tick: Callable[[], None] = ignore,
         from_captions: bool = False,
     ) -> None:
-        """Compute the reference, with agreement if `from_captions`. Calls `tick` often; raises as `quality` does."""
+        """Compute the reference, with agreement if `from_captions`. Calls `tick` often; raises as
+        `quality` does.
+        """
         self.basis, self.device, self.tick = basis, torch.device(device), tick
         self.real = real = real_images(basis.data)
         self.classifiers: dict[str, TrainedClassifier] = {}
-        """Classifiers by column of classes: all where agreement with captions is measured, else that of the first."""
+        """Classifiers by column of classes: all where agreement with captions is measured, else
+        that of the first.
+        """
         for fields in basis.classes if from_captions else basis.classes[:1]:
             trained = cached_classifier(basis.data, real, fields, home, tick)
             if trained.accuracy < trained.chance + 0.25 * (1 - trained.chance):
                 warn(
-                    f"quality metrics say little on {basis.data.train.origin}: the classifier of {fields.label.name} "
-                    f"that they rest on recognises {trained.accuracy:.0%} of the held-out images (always the same "
-                    f"class: {trained.chance:.0%})."
+                    f"quality metrics say little on {basis.data.train.origin}: the classifier "
+                    f"of {fields.label.name} that they rest on recognises "
+                    f"{trained.accuracy:.0%} of the held-out images (always the same class: "
+                    f"{trained.chance:.0%})."
                 )
             trained.network.to(self.device)
             self.classifiers[fields.label.name] = trained
         self.spaces: list[FeatureSpace] = []
         for trained in list(self.classifiers.values())[:1]:
-            extract = partial(apply_batched, trained.network.features, tick=tick)  # scaled when it was trained
+            # scaled when it was trained
+            extract = partial(apply_batched, trained.network.features, tick=tick)
             compared = extract(images=self._images(real.reference))
             self.spaces.append(FeatureSpace(CLASSIFIER_DISTANCES, extract, compared))
         if basis.encoder is not None:
@@ -127,7 +142,9 @@ class QualityReference:
             self.spaces.append(FeatureSpace(ENCODER_DISTANCES, features, scale * compared, scale))
         self.warn = warn
         self.agreement_real: float | None = None
-        """Share of held-out images of which the classifiers recognise all classes; None where none is measured."""
+        """Share of held-out images of which the classifiers recognise all classes; None where none
+        is measured.
+        """
         if from_captions and self.classifiers:
             images = list(self._images(real.held_out, LARGEST_REFERENCE))
             expected = classes_of(real.held_out, basis.classes, np.arange(sum(map(len, images))))
@@ -140,8 +157,8 @@ class QualityReference:
     def measure(
         self, samples: Tensor, expected: Classes | None = None, captions: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Return the metrics of `QualityBasis.metrics` for at least 20 samples, as `quality` does; `captions`: texts
-        that samples were drawn from, for figures of captions."""
+        """Return the metrics of `QualityBasis.metrics` for at least 20 samples, as `quality` does;
+        `captions`: texts that samples were drawn from, for figures of captions."""
         agrees = self.agreement_real is not None and bool(expected)
         if samples.isnan().any():
             return dict.fromkeys(self.basis.metrics(agrees, bool(captions)), float("nan"))
@@ -156,7 +173,9 @@ class QualityReference:
             recognised = recognised_classes(self.classifiers, images, self.tick)
             found |= agreement_metrics(self.classifiers, self.agreement_real, expected, recognised)
         for figures in self.basis.figures:
-            compared = ComparedSamples(images, real, self._real_key, self.device, captions, self.tick, self.warn)
+            compared = ComparedSamples(
+                images, real, self._real_key, self.device, captions, self.tick, self.warn
+            )
             found |= figures.measure(compared)
         return {name: found[name] for name in self.basis.metrics(agrees, bool(captions))}
 
@@ -173,7 +192,9 @@ class QualityReference:
         """Return a digest of the networks whose features and classes are compared."""
         digest = hashlib.sha256()
         for trained in self.classifiers.values():
-            digest.update(save({name: value.cpu() for name, value in trained.network.state_dict().items()}))
+            digest.update(
+                save({name: value.cpu() for name, value in trained.network.state_dict().items()})
+            )
         if (encoder := self.basis.encoder) is not None:
             digest.update(encoder_digest(encoder.place, str(encoder.dtype)).encode())
         for figures in self.basis.figures:
@@ -182,7 +203,9 @@ class QualityReference:
 
 
 def _nearest(samples: Tensor, reference: Iterable[Tensor], tick: Callable[[], None]) -> float:
-    """Return the median root mean square difference of samples to their nearest image, averaged to 64 pixels a side."""
+    """Return the median root mean square difference of samples to their nearest image, averaged to
+    64 pixels a side.
+    """
     height, width = (min(side, SIZES[-1]) for side in samples.shape[2:])
     samples = nn.functional.adaptive_avg_pool2d(samples, (height, width))
     distances = []
@@ -196,14 +219,24 @@ def _nearest(samples: Tensor, reference: Iterable[Tensor], tick: Callable[[], No
 def recognised_classes(
     classifiers: Mapping[str, TrainedClassifier], images: Sequence[Tensor], tick: Callable[[], None]
 ) -> dict[str, Tensor]:
-    """Return the classes of images given in batches, by column, on the CPU; calls `tick` after each batch."""
-    return {name: apply_batched(each.network, images, tick).argmax(1).cpu() for name, each in classifiers.items()}
+    """Return the classes of images given in batches, by column, on the CPU; calls `tick` after each
+    batch.
+    """
+    return {
+        name: apply_batched(each.network, images, tick).argmax(1).cpu()
+        for name, each in classifiers.items()
+    }
 
 
 def agreement_metrics(
-    classifiers: Mapping[str, TrainedClassifier], real: float, expected: Classes, recognised: Classes
+    classifiers: Mapping[str, TrainedClassifier],
+    real: float,
+    expected: Classes,
+    recognised: Classes,
 ) -> dict[str, float]:
-    """Return the agreement metrics; `real` is the share of held-out images whose classes are all recognised."""
+    """Return the agreement metrics; `real` is the share of held-out images whose classes are all
+    recognised.
+    """
     right = {name: expected[name] == recognised[name] for name in classifiers}
     return {
         AGREEMENT: float(_all_right(expected, recognised).double().mean()),
@@ -224,12 +257,19 @@ def _all_right(expected: Classes, recognised: Classes) -> Tensor:
 
 
 def draw_reported(
-    progress: Progress, sampler: Any, network: nn.Module, conditions: Mapping[str, Tensor], num: int, *rest: Any
+    progress: Progress,
+    sampler: Any,
+    network: nn.Module,
+    conditions: Mapping[str, Tensor],
+    num: int,
+    *rest: Any,
 ) -> Samples:
-    """Draw samples as `draw_samples` does, and report evaluations of the network in the first batch, then samples.
+    """Draw samples as `draw_samples` does, and report evaluations of the network in the first
+    batch, then samples.
 
-    On a CPU the memory of an evaluation of the network is kept for the next one: bringing it in again was half of the
-    time of mnist/unet with 200 pictures of 32 x 32 (1.94 s of processor, and 1.47 s so).
+    On a CPU the memory of an evaluation of the network is kept for the next one: bringing it in
+    again was half of the time of mnist/unet with 200 pictures of 32 x 32 (1.94 s of processor, and
+    1.47 s so).
     """
     done = evaluations = 0
 
@@ -254,7 +294,9 @@ def draw_reported(
 
 @dataclass
 class DrawingEvaluator(ABC):
-    """Draws samples of an experiment and measures them; nothing is read or trained before the first measurement."""
+    """Draws samples of an experiment and measures them; nothing is read or trained before the first
+    measurement.
+    """
 
     experiment: Experiment
     data: DataSplits
@@ -262,7 +304,9 @@ class DrawingEvaluator(ABC):
     device: torch.device
     warn: Callable[[str], None] = ignore
     tick: Callable[[], None] = ignore
-    """Called all along a measurement: the first one of images trains a classifier, which takes a while."""
+    """Called all along a measurement: the first one of images trains a classifier, which takes a
+    while.
+    """
     progress: Progress = ignore_progress
     """Receives the number of samples drawn."""
     inputs: ModelInputs | None = None
@@ -286,31 +330,60 @@ class DrawingEvaluator(ABC):
         """Return `inputs`, opened."""
         if self.inputs is None:
             columns = self.data.train.columns
-            self.inputs = ModelInputs.from_experiment(self.experiment, columns, self.device, self.warn, self.home)
+            self.inputs = ModelInputs.from_experiment(
+                self.experiment, columns, self.device, self.warn, self.home
+            )
         return self.inputs
 
     def conditions(self, num: int) -> SampleConditions:
-        """Return the conditions of `num` samples; captions are those of the first held-out rows, over and over."""
-        return sample_conditions(self.sampler, num, self.measured_data.held_out, self.opened_inputs())
+        """Return the conditions of `num` samples; captions are those of the first held-out rows,
+        over and over.
+        """
+        return sample_conditions(
+            self.sampler, num, self.measured_data.held_out, self.opened_inputs()
+        )
 
     def draw(self, network: nn.Module, num: int, batch_size: int) -> Any:
-        """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where none can be."""
-        generator = torch.Generator(self.device).manual_seed(derived_seed(self.experiment.seed, "quality"))
+        """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where
+        none can be.
+        """
+        generator = torch.Generator(self.device).manual_seed(
+            derived_seed(self.experiment.seed, "quality")
+        )
         conditions = self.conditions(num)
-        sampler = self.opened_inputs().decoding(self.sampler)  # latents, if such it draws, are decoded
-        return draw_reported(self.progress, sampler, network, conditions.tensors, conditions.num, generator, batch_size)
+        # latents, if such it draws, are decoded
+        sampler = self.opened_inputs().decoding(self.sampler)
+        return draw_reported(
+            self.progress,
+            sampler,
+            network,
+            conditions.tensors,
+            conditions.num,
+            generator,
+            batch_size,
+        )
 
     def measurement(
-        self, num: int, batch_size: int, precision: str, trained: tuple[Experiment, str, int] | None = None
+        self,
+        num: int,
+        batch_size: int,
+        precision: str,
+        trained: tuple[Experiment, str, int] | None = None,
     ) -> Measurement:
         """Return what `measure` used, for `precision` of the network.
 
         `trained`: experiment, kind of device and threads of a training, in place of those here.
         """
-        spec, kind, threads = trained or (self.experiment, self.device.type, torch.get_num_threads())
+        spec, kind, threads = trained or (
+            self.experiment,
+            self.device.type,
+            torch.get_num_threads(),
+        )
         seed = derived_seed(self.experiment.seed, "quality")
         features = self.features_digest()
-        return quality_measurement(spec, self.measured_data, num, batch_size, seed, precision, kind, features, threads)
+        return quality_measurement(
+            spec, self.measured_data, num, batch_size, seed, precision, kind, features, threads
+        )
 
 
 @dataclass(frozen=True)
@@ -341,33 +414,49 @@ class QualityEvaluator(DrawingEvaluator):
 
     @cached_property
     def reference(self) -> QualityReference:
-        """Reference of the data, with agreement for samples of captions. Raises UserError as `quality` does."""
+        """Reference of the data, with agreement for samples of captions. Raises UserError as
+        `quality` does.
+        """
         takes_captions = self.sampler.takes_rows == "conditions"
-        return QualityReference(self.basis, self.home, self.device, self.warn, self.tick, takes_captions)
+        return QualityReference(
+            self.basis, self.home, self.device, self.warn, self.tick, takes_captions
+        )
 
     def draw(self, network: nn.Module, num: int, batch_size: int) -> DrawnSamples:
-        """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where there is no basis."""
+        """Draw `num` samples, of which the first k do not depend on `num`. Raises UserError where
+        there is no basis.
+        """
         self.basis.check()
         drawn = super().draw(network, num, batch_size)
         return DrawnSamples(drawn.values.float(), self.expected(num))
 
     def expected(self, num: int) -> Classes:
-        """Return the classes that the captions of `num` samples name; empty for samples without captions."""
+        """Return the classes that the captions of `num` samples name; empty for samples without
+        captions.
+        """
         if self.sampler.takes_rows != "conditions":
             return {}
         held_out = self.basis.data.held_out
         return classes_of(held_out, self.basis.classes, np.arange(num) % len(held_out))
 
     def captions(self, num: int) -> list[str]:
-        """Return the captions of `num` samples; none for samples without captions, or without further figures."""
-        if not self.basis.figures or self.sampler.takes_rows != "conditions" or not self.basis.has_captions:
+        """Return the captions of `num` samples; none for samples without captions, or without
+        further figures.
+        """
+        if (
+            not self.basis.figures
+            or self.sampler.takes_rows != "conditions"
+            or not self.basis.has_captions
+        ):
             return []
         held_out = self.basis.data.held_out
         return decode_captions(held_out.padded(CAPTIONS, np.arange(num) % len(held_out)).numpy())
 
     def measure(self, drawn: DrawnSamples) -> dict[str, float]:
         """Return the metrics of `QualityBasis.metrics`. Raises UserError as `quality` does."""
-        return self.reference.measure(drawn.images, drawn.expected, self.captions(len(drawn.images)))
+        return self.reference.measure(
+            drawn.images, drawn.expected, self.captions(len(drawn.images))
+        )
 
     def features_digest(self) -> str:
         """Return the digest of the reference's networks."""

@@ -1,4 +1,6 @@
-"""Further figures of drawn samples, which add-ons and other packages bring: their contract, and those that apply."""
+"""Further figures of drawn samples, which add-ons and other packages bring: their contract, and
+those that apply.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ class ComparedSamples:
     """Drawn samples, and real ones to compare them with."""
 
     values: Sequence[Tensor]
-    """Samples in batches: images (num, channels, height, width), float32 in [-1, 1]; tokens of text, (num, length)."""
+    """Samples in batches: images (num, channels, height, width), float32 in [-1, 1]; tokens of
+    text, (num, length).
+    """
     real: Callable[[], Iterable[Tensor]]
-    """Gives real samples of the same form: the training images of this size (at most 60,000); of text as many held-out
-    rows as were drawn, cut to the same length."""
+    """Gives real samples of the same form: the training images of this size (at most 60,000); of
+    text as many held-out rows as were drawn, cut to the same length."""
     real_key: str
     """Digest that is equal where real samples are equal."""
     device: torch.device
@@ -39,18 +43,25 @@ class ComparedSamples:
 
 
 class QualityFigures(ABC):
-    """Figures of an experiment's samples, by one network or formula. Nothing is read before it is used."""
+    """Figures of an experiment's samples, by one network or formula. Nothing is read before it is
+    used.
+    """
 
     @classmethod
     @abstractmethod
-    def of(cls, experiment: Experiment, data: DataSplits, home: Home | None) -> Sequence[QualityFigures]:
-        """Return the figures of an experiment that draws images or text; none where they do not apply.
+    def of(
+        cls, experiment: Experiment, data: DataSplits, home: Home | None
+    ) -> Sequence[QualityFigures]:
+        """Return the figures of an experiment that draws images or text; none where they do not
+        apply.
 
         `home` None: that of DITLAB_HOME.
         """
 
     def shape_problem(self, shape: tuple[int, ...]) -> str:
-        """Return a clause on why images (channels, height, width) cannot be measured; "" where they can."""
+        """Return a clause on why images (channels, height, width) cannot be measured; "" where they
+        can.
+        """
         return ""
 
     def check(self) -> None:  # noqa: B027, one that needs no files has nothing to check
@@ -58,7 +69,9 @@ class QualityFigures(ABC):
 
     @abstractmethod
     def names(self, has_captions: bool = False) -> tuple[str, ...]:
-        """Return the names of the metrics, `quality/...`; `has_captions`: samples are drawn from captions."""
+        """Return the names of the metrics, `quality/...`; `has_captions`: samples are drawn from
+        captions.
+        """
 
     @abstractmethod
     def measure(self, samples: ComparedSamples) -> dict[str, float]:
@@ -66,16 +79,24 @@ class QualityFigures(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """Return a digest of all that decides the figures beside the samples: a part of the measurement's protocol."""
+        """Return a digest of all that decides the figures beside the samples: a part of the
+        measurement's protocol.
+        """
 
 
-def find_figures(experiment: Experiment, data: DataSplits, home: Home | None) -> tuple[QualityFigures, ...]:
+def find_figures(
+    experiment: Experiment, data: DataSplits, home: Home | None
+) -> tuple[QualityFigures, ...]:
     """Return the further figures of an experiment's samples; `home` None: that of DITLAB_HOME.
 
-    Raises UserError where a field asks for figures of an add-on that is not here, and for code that cannot be used.
+    Raises UserError where a field asks for figures of an add-on that is not here, and for code that
+    cannot be used.
     """
     for field in OF_ADDONS["field"]:
         if attrgetter(field)(experiment) and (reason := absent_part("field", field)):
             raise UserError(reason)
-    kinds = [load_part("quality figures", name, target) for name, target in named("quality_figures").items()]
+    kinds = [
+        load_part("quality figures", name, target)
+        for name, target in named("quality_figures").items()
+    ]
     return tuple(figures for kind in kinds for figures in kind.of(experiment, data, home))

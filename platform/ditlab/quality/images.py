@@ -43,13 +43,27 @@ class ImageFields:
 
 
 def find_image(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> BatchField | None:
-    """Return the first column of images of this shape (channels, height, width); None where there is none."""
-    names = [name for name, column in columns.items() if column.shape == shape and column.value_range is not None]
-    return BatchField(names[0], shape, "float32", value_range=RANGE) if len(shape) == 3 and names else None
+    """Return the first column of images of this shape (channels, height, width); None where there
+    is none.
+    """
+    names = [
+        name
+        for name, column in columns.items()
+        if column.shape == shape and column.value_range is not None
+    ]
+    return (
+        BatchField(names[0], shape, "float32", value_range=RANGE)
+        if len(shape) == 3 and names
+        else None
+    )
 
 
-def find_fields(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> tuple[ImageFields, ...]:
-    """Return the images of this shape with each column of class indices, in the store's order; empty if any lacks."""
+def find_fields(
+    columns: Mapping[str, StoredColumn], shape: tuple[int, ...]
+) -> tuple[ImageFields, ...]:
+    """Return the images of this shape with each column of class indices, in the store's order;
+    empty if any lacks.
+    """
     image = find_image(columns, shape)
     if image is None:
         return ()
@@ -72,7 +86,9 @@ def image_sizes(view: View, channels: int) -> list[str]:
 
 
 def restrict_to_size(view: View, shape: tuple[int, ...]) -> View:
-    """Return the view's rows with images of this shape, where its store holds several sizes; else the view itself."""
+    """Return the view's rows with images of this shape, where its store holds several sizes; else
+    the view itself.
+    """
     for number, part in enumerate(view.store.parts):
         if find_image(part.columns, shape) is not None:
             return view.in_part(number)
@@ -86,8 +102,8 @@ class RealImages:
     fit: View
     """Images that the classifier learns from: half of the training images, at most 20,000."""
     reference: View
-    """Images that samples are compared with: the other training images, at most 5,000. The classifier never saw them,
-    so to its features they are like held-out images."""
+    """Images that samples are compared with: the other training images, at most 5,000. The
+    classifier never saw them, so to its features they are like held-out images."""
     train: View
     """Images that samples may be copies of: the training images, at most 60,000."""
     held_out: View
@@ -107,7 +123,9 @@ def real_images(data: DataSplits) -> RealImages:
     return RealImages(fit, reference, train, data.held_out)
 
 
-def batches(view: View, fields: ImageFields, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(
+    view: View, fields: ImageFields, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield (images in [-1, 1], labels) of a view's rows, some hundred at a time."""
     columns = (fields.image, fields.label)
     for raw in held_out_batches(view, columns, images_per_batch(fields.shape)):
@@ -115,19 +133,25 @@ def batches(view: View, fields: ImageFields, device: torch.device) -> Iterator[t
         yield batch[fields.image.name], batch[fields.label.name]
 
 
-def image_batches(view: View, image: BatchField, device: torch.device, num: int | None = None) -> Iterator[Tensor]:
+def image_batches(
+    view: View, image: BatchField, device: torch.device, num: int | None = None
+) -> Iterator[Tensor]:
     """Yield the images alone of a view's first `num` rows (None: all), some hundred at a time."""
     for raw in held_out_batches(view, (image,), images_per_batch(image.shape), num):
         yield to_device(raw, (image,), view.columns, device)[image.name]
 
 
 def images_per_batch(shape: Sequence[int]) -> int:
-    """Return the images of this shape in a batch: BATCH, fewer where they are large (85 of 256 x 256 pixels)."""
+    """Return the images of this shape in a batch: BATCH, fewer where they are large (85 of 256 x
+    256 pixels).
+    """
     return max(1, min(BATCH, LARGEST_BATCH // prod(shape)))
 
 
 def npz_of_images(images: Tensor) -> bytes:
-    """Content of an .npz file of samples (num, channels, H, W) in [-1, 1] as ADM writes them: `arr_0`, uint8 NHWC."""
+    """Content of an .npz file of samples (num, channels, H, W) in [-1, 1] as ADM writes them:
+    `arr_0`, uint8 NHWC.
+    """
     content = BytesIO()
     np.savez(content, to_bytes(images).permute(0, 2, 3, 1).expand(-1, -1, -1, 3).cpu().numpy())
     return content.getvalue()

@@ -1,7 +1,8 @@
-"""Quality of drawn text: entropy and distinct n-grams by the family's own evaluator, and further figures beside them.
+"""Quality of drawn text: entropy and distinct n-grams by the family's own evaluator, and further
+figures beside them.
 
-Perplexity alone rewards text that repeats itself (Zheng et al. 2024, arXiv:2409.02908, section 5), so a fall of the
-entropy is said.
+Perplexity alone rewards text that repeats itself (Zheng et al. 2024, arXiv:2409.02908, section 5),
+so a fall of the entropy is said.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ Measure = Callable[[Samples], dict[str, float]]
 
 
 def entropy_fell(found: Mapping[str, float]) -> bool:
-    """Return True where the entropy of samples lies below held-out text's: more than ENTROPY_FALL of it, with 95 %
-    intervals that do not meet."""
+    """Return True where the entropy of samples lies below held-out text's: more than ENTROPY_FALL
+    of it, with 95 % intervals that do not meet."""
     names = (ENTROPY, f"{ENTROPY}_high", f"{ENTROPY}_held_out", f"{ENTROPY}_held_out_low")
     entropy, high, real, real_low = (found.get(name, math.nan) for name in names)
     return bool(high < real_low and entropy < (1 - ENTROPY_FALL) * real)
@@ -54,33 +55,43 @@ def draws_text(experiment: Experiment) -> bool:
 
 
 def check_quality(experiment: Experiment, data: DataSplits) -> None:
-    """Raise UserError where `evaluation.quality` requests metrics that data, encoder or scorer cannot give."""
+    """Raise UserError where `evaluation.quality` requests metrics that data, encoder or scorer
+    cannot give.
+    """
     if draws_text(experiment):
         if reason := text_ineligibility(data):
             raise UserError(
-                f"evaluation.quality={experiment.evaluation.quality} cannot be measured, as {reason}; set "
-                "evaluation.quality=0, or data.hold_out higher."
+                f"evaluation.quality={experiment.evaluation.quality} cannot be measured, as "
+                f"{reason}; set evaluation.quality=0, or data.hold_out higher."
             )
         for figures in text_figures(experiment, data):
             figures.check()
     elif experiment.evaluation.scorer is not None:
         raise UserError(
-            f"evaluation.scorer.model={experiment.evaluation.scorer.model} is used by nothing, as model.family="
-            f"{experiment.model.family} draws no text; set evaluation.scorer to null."
+            f"evaluation.scorer.model={experiment.evaluation.scorer.model} is used by nothing, "
+            f"as model.family={experiment.model.family} draws no text; set evaluation.scorer "
+            "to null."
         )
     else:
         eligibility.check_quality(experiment, data)
 
 
 def text_ineligibility(data: DataSplits) -> str:
-    """Return the reason why drawn text cannot be measured, a clause without a full stop; empty where it can."""
+    """Return the reason why drawn text cannot be measured, a clause without a full stop; empty
+    where it can.
+    """
     num = len(data.held_out)
-    few = f"{data.train.origin} holds out {num} samples of text, and at least {FEWEST_HELD_OUT} are needed"
+    few = (
+        f"{data.train.origin} holds out {num} samples of text, and at least {FEWEST_HELD_OUT} "
+        "are needed"
+    )
     return few if num < FEWEST_HELD_OUT else ""
 
 
 def quality_names(experiment: Experiment, data: DataSplits) -> tuple[str, ...]:
-    """Return the names of the experiment's quality metrics; empty where quality cannot be measured."""
+    """Return the names of the experiment's quality metrics; empty where quality cannot be
+    measured.
+    """
     if not draws_text(experiment):
         return eligibility.quality_names(experiment, data)
     if text_ineligibility(data):
@@ -89,16 +100,24 @@ def quality_names(experiment: Experiment, data: DataSplits) -> tuple[str, ...]:
 
 
 def samples_evaluator(experiment: Experiment, data: DataSplits) -> Any:
-    """Return the family's evaluator, a SamplesEvaluator where the family measures samples of its own."""
+    """Return the family's evaluator, a SamplesEvaluator where the family measures samples of its
+    own.
+    """
     return experiment.family.build_evaluator(experiment.objective, experiment.model, data.text)
 
 
-def text_figures(experiment: Experiment, data: DataSplits, home: Home | None = None) -> tuple[QualityFigures, ...]:
-    """Return the further figures of drawn text; none of other samples. Raises UserError as `find_figures` does."""
+def text_figures(
+    experiment: Experiment, data: DataSplits, home: Home | None = None
+) -> tuple[QualityFigures, ...]:
+    """Return the further figures of drawn text; none of other samples. Raises UserError as
+    `find_figures` does.
+    """
     return find_figures(experiment, data, home) if draws_text(experiment) else ()
 
 
-def samples_names(figures: Sequence[QualityFigures], evaluator: SamplesEvaluator) -> tuple[str, ...]:
+def samples_names(
+    figures: Sequence[QualityFigures], evaluator: SamplesEvaluator
+) -> tuple[str, ...]:
     """Return the names of what `samples_measure` gives."""
     further = [name for each in figures for name in each.names()]
     return (*further, *(f"{GROUP}{name}" for name in evaluator.sample_metrics))
@@ -113,7 +132,9 @@ def samples_measure(
     tick: Callable[[], None] = ignore,
     warn: Callable[[str], None] = ignore,
 ) -> Measure:
-    """Return the measure of samples of a family that measures its own: its metrics, and further figures of text."""
+    """Return the measure of samples of a family that measures its own: its metrics, and further
+    figures of text.
+    """
     rows = row_set(data.train, inputs), row_set(data.held_out, inputs)
     of_family = samples_evaluator(experiment, data).measure_samples(*rows, batch_size)
 
@@ -124,7 +145,9 @@ def samples_measure(
         def real() -> list[Tensor]:
             return [held_out.gather("tokens", np.arange(len(held_out)))[:, :length].long()]
 
-        key = hashlib.sha256(f"{held_out.store.fingerprint}/{length}".encode() + held_out.rows_key).hexdigest()
+        key = hashlib.sha256(
+            f"{held_out.store.fingerprint}/{length}".encode() + held_out.rows_key
+        ).hexdigest()
         return ComparedSamples([tokens], real, key, inputs.device, tick=tick, warn=warn)
 
     def measure(samples: Samples) -> dict[str, float]:
@@ -152,7 +175,9 @@ class TextQuality(DrawingEvaluator):
     @cached_property
     def _measure(self) -> Measure:
         inputs = self.opened_inputs()
-        return samples_measure(self.figures, self.experiment, self.data, inputs, self.batch_size, self.tick, self.warn)
+        return samples_measure(
+            self.figures, self.experiment, self.data, inputs, self.batch_size, self.tick, self.warn
+        )
 
     def measure(self, drawn: Samples) -> dict[str, float]:
         """Return the metrics of `samples_names`; the first fall of the entropy is a warning."""
@@ -160,9 +185,10 @@ class TextQuality(DrawingEvaluator):
         if entropy_fell(found) and not self._warned:
             self._warned = True
             self.warn(
-                f"the drawn text has an entropy of {found[ENTROPY]:.2f} nats, held-out text one of "
-                f"{found[f'{ENTROPY}_held_out']:.2f}: it repeats itself, by which its perplexity is too good; compare "
-                "perplexities at equal entropy, or raise sampling.temperature."
+                f"the drawn text has an entropy of {found[ENTROPY]:.2f} nats, held-out text "
+                f"one of {found[f'{ENTROPY}_held_out']:.2f}: it repeats itself, by which its "
+                "perplexity is too good; compare perplexities at equal entropy, or raise "
+                "sampling.temperature."
             )
         return found
 
@@ -172,6 +198,8 @@ class TextQuality(DrawingEvaluator):
 
 
 def open_quality(experiment: Experiment, data: DataSplits, *rest: Any, **options: Any) -> Any:
-    """Return the evaluator of an experiment's samples: `TextQuality` of text, `QualityEvaluator` of images."""
+    """Return the evaluator of an experiment's samples: `TextQuality` of text, `QualityEvaluator` of
+    images.
+    """
     kind: Any = TextQuality if draws_text(experiment) else QualityEvaluator
     return kind(experiment, data, *rest, **options)

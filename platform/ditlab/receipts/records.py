@@ -1,4 +1,5 @@
-"""Records of receipts: a row of 40 bytes for each step, a line for each attempt, the chain of digests over both.
+"""Records of receipts: a row of 40 bytes for each step, a line for each attempt, the chain of
+digests over both.
 
 A measurement names the data and weights behind a figure.
 """
@@ -15,21 +16,34 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-ROW = np.dtype([
-    ("step", "<u8"), ("attempt", "<u2"), ("flags", "u1"), ("asked", "u1"), ("spare", "<u4"), ("samples", "<u8"),
-    ("loss", "<f4"), ("norm", "<f4"), ("lr", "<f4"), ("crc", "<u4"),
-])  # fmt: skip
-"""`step` from 1; `attempt` from 1; `samples` as `samples_digest` gives it; `norm` of the gradient before clipping;
-`asked`: the place in `VERBS`, from 1, of the request that all workers agreed on after the step, 0 for none; `crc`, the
-CRC-32 of the row before it (its own `crc`) and of this row's other bytes."""
+ROW = np.dtype(
+    [
+        ("step", "<u8"),
+        ("attempt", "<u2"),
+        ("flags", "u1"),
+        ("asked", "u1"),
+        ("spare", "<u4"),
+        ("samples", "<u8"),
+        ("loss", "<f4"),
+        ("norm", "<f4"),
+        ("lr", "<f4"),
+        ("crc", "<u4"),
+    ]
+)
+"""`step` from 1; `attempt` from 1; `samples` as `samples_digest` gives it; `norm` of the gradient
+before clipping; `asked`: the place in `VERBS`, from 1, of the request that all workers agreed on
+after the step, 0 for none; `crc`, the CRC-32 of the row before it (its own `crc`) and of this row's
+other bytes."""
 CHECKED = ROW.itemsize - 4
 """Bytes of a row that its checksum covers."""
 LEFT_OUT, NOT_APPLIED = 1, 2
-"""Flags: the batch was taken from the order and not trained on; the update was left out, as loss or gradient was not
-finite."""
+"""Flags: the batch was taken from the order and not trained on; the update was left out, as loss or
+gradient was not finite."""
 STOP_VERB = "stop-after-evaluation"
 VERBS = ("sample", "evaluate", "checkpoint", STOP_VERB)
-"""Acts that a run in training is asked for (`ditlab ask`); none of them changes what its steps compute."""
+"""Acts that a run in training is asked for (`ditlab ask`); none of them changes what its steps
+compute.
+"""
 SAMPLES_MASK = (1 << 63) - 1
 """Digests of samples have 63 bits: workers exchange them as signed numbers."""
 
@@ -56,7 +70,9 @@ EVALUATED_STEP_TAG = "ditlab.evaluation.step"
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
-    """Mix the bits of 64-bit numbers, one to one (SplitMix64, Steele et al. 2014, doi:10.1145/2660193.2660195)."""
+    """Mix the bits of 64-bit numbers, one to one (SplitMix64, Steele et al. 2014,
+    doi:10.1145/2660193.2660195).
+    """
     mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -64,20 +80,30 @@ def mix64(values: np.ndarray) -> np.ndarray:
     return found
 
 
-def samples_digest(rows: np.ndarray, places: np.ndarray, draws: np.ndarray, step: int, seed: int) -> int:
-    """Return a digest of samples and of the random numbers that they were trained with; sums of it modulo 2^63 join.
+def samples_digest(
+    rows: np.ndarray, places: np.ndarray, draws: np.ndarray, step: int, seed: int
+) -> int:
+    """Return a digest of samples and of the random numbers that they were trained with; sums of it
+    modulo 2^63 join.
 
-    The sum over a global batch is the same for every number of workers and every cut of micro-batches. A sample that is
-    missing, comes twice, or lies at another place changes it. `rows` are the store's, `places` those in the global
-    batch, `draws` those of random numbers (`draw_places`), (samples,) each; `step`, from 0, and `seed` key the numbers.
+    The sum over a global batch is the same for every number of workers and every cut of
+    micro-batches. A sample that is missing, comes twice, or lies at another place changes it.
+    `rows` are the store's, `places` those in the global batch, `draws` those of random numbers
+    (`draw_places`), (samples,) each; `step`, from 0, and `seed` key the numbers.
     """
-    key = mix64(np.array([seed & ((1 << 64) - 1)], np.uint64) ^ mix64(np.array([step])))  # of the step's digests
-    mixed = mix64(rows.astype(np.uint64) ^ mix64(places.astype(np.uint64) ^ mix64(draws.astype(np.uint64) ^ key)))
+    # of the step's digests
+    key = mix64(np.array([seed & ((1 << 64) - 1)], np.uint64) ^ mix64(np.array([step])))
+    mixed = mix64(
+        rows.astype(np.uint64)
+        ^ mix64(places.astype(np.uint64) ^ mix64(draws.astype(np.uint64) ^ key))
+    )
     return int(mixed.sum(dtype=np.uint64)) & SAMPLES_MASK
 
 
 def draw_places(micro_index: int, start: int, count: int) -> np.ndarray:
-    """Return the places of the random numbers of `count` samples from place `start` of a micro-batch on, (count,)."""
+    """Return the places of the random numbers of `count` samples from place `start` of a
+    micro-batch on, (count,).
+    """
     return np.arange(start, start + count, dtype=np.uint64) + np.uint64(micro_index << 32)
 
 
@@ -87,7 +113,9 @@ def joined_digest(digests: list[int]) -> int:
 
 
 def intact_rows(content: bytes) -> np.ndarray:
-    """Return the rows of a file's content up to the first that is torn or altered, as an array of ROW."""
+    """Return the rows of a file's content up to the first that is torn or altered, as an array of
+    ROW.
+    """
     before, num, view = 0, 0, memoryview(content)
     for start in range(0, len(content) - ROW.itemsize + 1, ROW.itemsize):
         before = zlib.crc32(view[start : start + CHECKED], before)
@@ -98,7 +126,9 @@ def intact_rows(content: bytes) -> np.ndarray:
 
 
 def next_head(head: str, row: bytes, begun: RecordedAttempt | None) -> str:
-    """Return the head after one more row; `begun` is its attempt where the row is that attempt's first one."""
+    """Return the head after one more row; `begun` is its attempt where the row is that attempt's
+    first one.
+    """
     link = hashlib.sha256(bytes.fromhex(head))
     if begun is not None:
         link.update(bytes.fromhex(begun.digest))
@@ -128,7 +158,9 @@ class RecordedAttempt:
     versions: dict[str, str]
     """Versions of Python, torch, deepspeed, numpy and ditlab."""
     code: str
-    """SHA-256 over the Python sources of ditlab, ditlab_models and the plugin packages of the run."""
+    """SHA-256 over the Python sources of ditlab, ditlab_models and the plugin packages of the
+    run.
+    """
     data: str
     """Fingerprint of the training data."""
     spec_hash: str
@@ -177,13 +209,18 @@ class Measurement:
     parts: Mapping[str, str]
     """Digest of each part by its name (`held-out samples`, `sampler`), or its first digits."""
     words: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Value of each part in words: `fp32`, `128`, else as JSON; of one from a tag the short ones alone."""
+    """Value of each part in words: `fp32`, `128`, else as JSON; of one from a tag the short ones
+    alone.
+    """
 
     @classmethod
     def of(cls, parts: Mapping[str, Any]) -> Measurement:
         """Return a measurement with these parts, values of JSON's types."""
         found = {name: _value_digest(value) for name, value in sorted(parts.items())}
-        words = {name: each if isinstance(each := parts[name], str) else json.dumps(each) for name in found}
+        words = {
+            name: each if isinstance(each := parts[name], str) else json.dumps(each)
+            for name in found
+        }
         return cls(_value_digest(found), found, words)
 
     @classmethod
@@ -198,7 +235,9 @@ class Measurement:
         return cls(digest, *tables) if isinstance(digest, str) and are_texts else None
 
     def to_tag(self) -> str:
-        """Return the digest, the first digits of its parts' and the values that are short, as a tag's value."""
+        """Return the digest, the first digits of its parts' and the values that are short, as a
+        tag's value.
+        """
         parts = {name: text[:SHOWN] for name, text in self.parts.items()}
         words = {name: text for name, text in self.words.items() if len(text) <= LONGEST_WORDS}
         return json.dumps({"digest": self.digest, "parts": parts, "words": words})
@@ -208,13 +247,17 @@ class Measurement:
         return {"digest": self.digest, "parts": dict(self.parts), "words": dict(self.words)}
 
     def protocol(self, metric: str) -> str:
-        """Return a short digest of the parts that a metric depends on, but for those that change rounding alone: values
-        of one metric rank where it is equal."""
+        """Return a short digest of the parts that a metric depends on, but for those that change
+        rounding alone: values of one metric rank where it is equal."""
         parts = {name: text[:SHOWN] for name, text in self.parts.items() if concerns(name, metric)}
-        return _value_digest({name: text for name, text in parts.items() if name not in ROUNDING})[:SHOWN]
+        return _value_digest({name: text for name, text in parts.items() if name not in ROUNDING})[
+            :SHOWN
+        ]
 
     def differences(self, other: Measurement) -> list[str]:
-        """Return in words what is other here than there: `threads 1 in place of 2`, or a part's name."""
+        """Return in words what is other here than there: `threads 1 in place of 2`, or a part's
+        name.
+        """
         return [
             f"{part} {self.words[part]} in place of {other.words[part]}"
             if max(len(each.words.get(part, " " * 99)) for each in (self, other)) <= LONGEST_WORDS
@@ -229,14 +272,20 @@ class Measurement:
 
 
 def concerns(part: str, metric: str) -> bool:
-    """Return True for a part of a measurement that a metric depends on, whose name has no group: `velocity`."""
+    """Return True for a part of a measurement that a metric depends on, whose name has no group:
+    `velocity`.
+    """
     return not part.startswith(SETTINGS) or part == f"{SETTINGS}{metric.rpartition('/')[2]}"
 
 
 def differing_parts(measurements: Iterable[Measurement], metric: str | None = None) -> list[str]:
-    """Return the names of the parts in which measurements differ, sorted; with `metric` those that it depends on."""
+    """Return the names of the parts in which measurements differ, sorted; with `metric` those that
+    it depends on.
+    """
     known = list(measurements)
-    names = sorted({name for each in known for name in each.parts if metric is None or concerns(name, metric)})
+    names = sorted(
+        {name for each in known for name in each.parts if metric is None or concerns(name, metric)}
+    )
     return [name for name in names if len({each.parts.get(name, "")[:SHOWN] for each in known}) > 1]
 
 
@@ -247,14 +296,22 @@ def recorded_measurements(tags: Mapping[str, str], *groups: str) -> dict[str, Me
 
 
 def protocols_text(tags: Mapping[str, str], *groups: str) -> str:
-    """Write the digests of what groups of figures are measured with: `Protocol: eval 4be1c20f9a31.`; empty for none."""
-    found = [f"{group} {each.shown}" for group, each in recorded_measurements(tags, *groups).items()]
+    """Write the digests of what groups of figures are measured with: `Protocol: eval
+    4be1c20f9a31.`; empty for none.
+    """
+    found = [
+        f"{group} {each.shown}" for group, each in recorded_measurements(tags, *groups).items()
+    ]
     return f"Protocol{'s' * (len(found) > 1)}: {', '.join(found)}." if found else ""
 
 
 def evaluation_digest(measurements: Mapping[str, Measurement], spec_hash: str, weights: str) -> str:
-    """Return the digest of an evaluation: of its measurements by group, of the spec, and of `weights`, a digest."""
-    return _value_digest([{name: each.digest for name, each in measurements.items()}, spec_hash, weights])
+    """Return the digest of an evaluation: of its measurements by group, of the spec, and of
+    `weights`, a digest.
+    """
+    return _value_digest(
+        [{name: each.digest for name, each in measurements.items()}, spec_hash, weights]
+    )
 
 
 def measurement_tags(measurements: Mapping[str, Measurement]) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""Writing of a run's receipts, by its first worker: a damaged file or a full disk costs receipts, never a step."""
+"""Writing of a run's receipts, by its first worker: a damaged file or a full disk costs receipts,
+never a step.
+"""
 
 import os
 import struct
@@ -11,14 +13,23 @@ import numpy as np
 
 from ditlab.errors import first_line
 from ditlab.home import RunFolder
-from ditlab.receipts.records import ORIGIN, ROW, RecordedAttempt, intact_rows, next_head, parse_attempt
+from ditlab.receipts.records import (
+    ORIGIN,
+    ROW,
+    RecordedAttempt,
+    intact_rows,
+    next_head,
+    parse_attempt,
+)
 from ditlab.storage.files import append_json_line, read_json_lines, sync_folder
 from ditlab.storage.plain_files import MIB, UnusableFile, open_for_append
 
 HELD = 1 * MIB
 """Bytes of rows that are held while the disk refuses them; beyond that, receipts begin again."""
 _FACTS = struct.Struct("<QHBBIQ")
-"""The bytes of a row before its three numbers, as `ROW` lays them out: faster than an array's fields."""
+"""The bytes of a row before its three numbers, as `ROW` lays them out: faster than an array's
+fields.
+"""
 
 
 class ReceiptWriter:
@@ -39,8 +50,8 @@ class ReceiptWriter:
     def begin(self, attempt: RecordedAttempt, saved: Mapping[str, str]) -> None:
         """Begin an attempt, whose number and chain are filled in here.
 
-        `saved` is the `receipt` of the checkpoint from which it goes on; empty for none. Where the rows up to there are
-        not whole, the chain begins again at the attempt's step.
+        `saved` is the `receipt` of the checkpoint from which it goes on; empty for none. Where the
+        rows up to there are not whole, the chain begins again at the attempt's step.
         """
         with self._lock:
             self._flush(durable=False)
@@ -55,14 +66,16 @@ class ReceiptWriter:
                 self._head, self._since = saved["chain"], int(saved["since"])
             elif attempt.step and saved.get("chain"):
                 self._warn(
-                    f"{self._folder.receipt_rows} lacks rows up to step {attempt.step}: the receipts of this run begin "
-                    "again there."
+                    f"{self._folder.receipt_rows} lacks rows up to step {attempt.step}: the "
+                    "receipts of this run begin again there."
                 )
             record = replace(attempt, attempt=number, chain=self._head).to_record()
             self._attempt = self._begun = parse_attempt(record)
             assert self._attempt is not None
             self._known = {name: str(record[name]) for name in ("code", "data", "spec_hash")}
-            self._known["versions"] = ", ".join(f"{name} {version}" for name, version in attempt.versions.items())
+            self._known["versions"] = ", ".join(
+                f"{name} {version}" for name, version in attempt.versions.items()
+            )
             try:
                 append_json_line(self._folder.receipt_attempts, record)
             except OSError as error:
@@ -78,8 +91,8 @@ class ReceiptWriter:
         flags: int = 0,
         asked: int = 0,
     ) -> None:
-        """Add the next step (from 1), whose row survives a kill. `samples`: its `samples_digest`; `norm`: unclipped.
-        `asked`: as in `ROW`."""
+        """Add the next step (from 1), whose row survives a kill. `samples`: its `samples_digest`;
+        `norm`: unclipped. `asked`: as in `ROW`."""
         with self._lock:
             if self._attempt is None:
                 return
@@ -98,7 +111,9 @@ class ReceiptWriter:
             self._flush(durable=True)
 
     def receipt(self) -> dict[str, str]:
-        """Return what a checkpoint's manifest holds of the receipts so far; {} where none are written."""
+        """Return what a checkpoint's manifest holds of the receipts so far; {} where none are
+        written.
+        """
         with self._lock:
             if self._attempt is None:
                 return {}
@@ -113,8 +128,9 @@ class ReceiptWriter:
             self._file = self._attempt = None
 
     def _open(self, step: int) -> tuple[int, bool]:
-        """Open the files; return the next attempt's number, and whether the last rows up to `step` are whole. Damaged
-        rows are moved aside with the whole file, and the whole ones before them stay."""
+        """Open the files; return the next attempt's number, and whether the last rows up to `step`
+        are whole. Damaged rows are moved aside with the whole file, and the whole ones before them
+        stay."""
         self._folder.receipts.mkdir(parents=True, exist_ok=True)
         if self._file is None:
             self._file = open_for_append(self._folder.receipt_rows)
@@ -125,7 +141,10 @@ class ReceiptWriter:
             if len(content) - len(rows) * ROW.itemsize >= ROW.itemsize:
                 aside = self._folder.receipt_rows.with_suffix(".bin.damaged")
                 aside.write_bytes(content)
-                self._warn(f"{self._folder.receipt_rows} is damaged from row {len(rows) + 1} on; copied to {aside}.")
+                self._warn(
+                    f"{self._folder.receipt_rows} is damaged from row {len(rows) + 1} on; "
+                    f"copied to {aside}."
+                )
             os.ftruncate(self._file, len(rows) * ROW.itemsize)
         self._checksum = int(rows["crc"][-1]) if len(rows) else 0
         try:
@@ -155,5 +174,8 @@ class ReceiptWriter:
 
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:
-            self._warn(f"{self._folder.receipts} cannot be written ({first_line(error)}); training goes on.")
+            self._warn(
+                f"{self._folder.receipts} cannot be written ({first_line(error)}); training "
+                "goes on."
+            )
         self._has_warned = True

@@ -1,4 +1,6 @@
-"""Curves thinned without losing a peak, running medians, and charts of pages: curves as SVG, with values to read."""
+"""Curves thinned without losing a peak, running medians, and charts of pages: curves as SVG, with
+values to read.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +58,12 @@ class ThinCurve:
         return self.num_points > len(self.values)
 
 
-def thin(steps: np.ndarray, values: np.ndarray, most: int = MOST_STRETCHES, most_plain: int = MOST_PLAIN) -> ThinCurve:
-    """Thin a curve of more than `most_plain` points to at most `most` stretches of equally many points."""
+def thin(
+    steps: np.ndarray, values: np.ndarray, most: int = MOST_STRETCHES, most_plain: int = MOST_PLAIN
+) -> ThinCurve:
+    """Thin a curve of more than `most_plain` points to at most `most` stretches of equally many
+    points.
+    """
     if (np.diff(steps) < 0).any():
         order = np.argsort(steps, kind="stable")
         steps, values = steps[order], values[order]
@@ -84,7 +90,9 @@ def even_places(num: int, most: int) -> np.ndarray:
 
 
 def running_median(values: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray]:
-    """Places of at most 500 points, and centred running medians there of `window` values, ignoring NaN."""
+    """Places of at most 500 points, and centred running medians there of `window` values, ignoring
+    NaN.
+    """
     middles = even_places(len(values), _SMOOTHED_POINTS)
     medians = []
     for middle in middles:
@@ -130,7 +138,9 @@ class Chart:
     """A chart, ready to be put on a page."""
 
     key: str
-    """Name of its elements in the page: letters, digits and `-`; no other chart of the page has it."""
+    """Name of its elements in the page: letters, digits and `-`; no other chart of the page has
+    it.
+    """
     title: str
     note: str
     alternative: str
@@ -160,21 +170,31 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     bad = np.unique(np.concatenate([points.bad_steps for _, points in thinned]))
     steps = np.concatenate([bad, *(points.steps for _, points in drawn)]).astype(float)
     low, high = float(steps.min()), float(steps.max())
-    x = AxisScale(low, high, _LEFT, _RIGHT) if high > low else linear_scale(low, high, _LEFT, _RIGHT)
+    x = (
+        AxisScale(low, high, _LEFT, _RIGHT)
+        if high > low
+        else linear_scale(low, high, _LEFT, _RIGHT)
+    )
     y = _y_scale([points for _, points in drawn])
     notes = ["log scale"] if y.is_log else []
     if num_bad := max(points.num_bad for _, points in thinned):
         notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
+    last = ", ".join(map(_last, drawn))
     return Chart(
         key="chart",
         title=shorten(title, 2 * _MOST_LABEL),
         note="; ".join(notes),
-        alternative=f"{shorten(title, _MOST_LABEL)} over steps; last {', '.join(map(_last, drawn))}.",
+        alternative=f"{shorten(title, _MOST_LABEL)} over steps; last {last}.",
         x_ticks=x.ticks(),
         y_ticks=y.ticks(),
         curves=[_draw(curve, points, x, y) for curve, points in drawn],
         bad_marks=[round(float(place), 1) for place in x.places(bad)],
-        data={"curves": [*map(_data, drawn)], "x": astuple(x)[:4], "y": astuple(y)[:4], "log": y.is_log},
+        data={
+            "curves": [*map(_data, drawn)],
+            "x": astuple(x)[:4],
+            "y": astuple(y)[:4],
+            "log": y.is_log,
+        },
     )
 
 
@@ -188,9 +208,13 @@ def _data(drawn: _Thinned) -> dict[str, Any]:
     curve, points = drawn
     band = {"low": _short(points.low), "high": _short(points.high)} if points.is_thinned else {}
     return {
-        "name": curve.label, "role": curve.role, "steps": points.steps.tolist(), "values": _short(points.values),
-        "last": float(f"{points.last:.5g}"), **band,
-    }  # fmt: skip
+        "name": curve.label,
+        "role": curve.role,
+        "steps": points.steps.tolist(),
+        "values": _short(points.values),
+        "last": float(f"{points.last:.5g}"),
+        **band,
+    }
 
 
 def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
@@ -210,9 +234,12 @@ def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> 
     across = rounded(x.places(points.steps))
     # beyond the axes, where the plot's edge cuts them off
     up, low, high = (
-        rounded(np.clip(y.places(each), _TOP - 4, _BOTTOM + 4)) for each in (points.values, points.low, points.high)
+        rounded(np.clip(y.places(each), _TOP - 4, _BOTTOM + 4))
+        for each in (points.values, points.low, points.high)
     )
-    band = f"{_line(across, high)}L{_line(across[::-1], low[::-1])[1:]}Z" if points.is_thinned else ""
+    band = (
+        f"{_line(across, high)}L{_line(across[::-1], low[::-1])[1:]}Z" if points.is_thinned else ""
+    )
     markers = list(zip(across, up, strict=True)) if len(across) <= _MOST_MARKERS else []
     return DrawnCurve(curve.role, _line(across, up), band, markers)
 
@@ -245,7 +272,9 @@ class AxisScale:
         return self.begin + (self.end - self.begin) * ((at - low) / (high - low))
 
     def ticks(self) -> list[Tick]:
-        """Ticks at multiples of 1, 2, 2.5 or 5 times a power of ten; on a wide logarithmic scale at powers."""
+        """Ticks at multiples of 1, 2, 2.5 or 5 times a power of ten; on a wide logarithmic scale at
+        powers.
+        """
         if self.is_log and self.high > 5 * self.low:
             lowest, highest = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
             every = max(1, -(-(highest - lowest) // _NUM_TICKS))
@@ -256,15 +285,24 @@ class AxisScale:
         else:
             raw = (self.high - self.low) / _NUM_TICKS
             power = 10.0 ** math.floor(math.log10(raw))
-            step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
+            step = next(
+                factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999
+            )
             first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
-            values = [float(f"{number * step:.12g}") for number in range(first, min(last, first + 20) + 1)]
+            values = [
+                float(f"{number * step:.12g}") for number in range(first, min(last, first + 20) + 1)
+            ]
         return [Tick(float(self.places(np.array(value))), number_label(value)) for value in values]
 
 
-def linear_scale(low: float, high: float, begin: float, end: float, margin: float = 0.0) -> AxisScale:
-    """Make a linear scale; a range of one value is widened, and `margin` (a fraction) is left on both sides."""
-    if high - low <= max(1e-9 * max(abs(low), abs(high)), sys.float_info.min):  # equal, but for rounding
+def linear_scale(
+    low: float, high: float, begin: float, end: float, margin: float = 0.0
+) -> AxisScale:
+    """Make a linear scale; a range of one value is widened, and `margin` (a fraction) is left on
+    both sides.
+    """
+    # equal, but for rounding
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), sys.float_info.min):
         wide = max(abs(low), abs(high)) * 0.05
         wide = wide if wide > sys.float_info.min else 1.0
         low, high = low - wide, high + wide

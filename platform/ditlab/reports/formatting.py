@@ -1,4 +1,6 @@
-"""Formatting of numbers, durations and values for people, tables for terminals, and escaping for Markdown."""
+"""Formatting of numbers, durations and values for people, tables for terminals, and escaping for
+Markdown.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def format_cell(value: Cell) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format with 4 significant digits, and all before the point: `0.01234`, `12,345`, `1.2e-5`, `600`, `nan`."""
+    """Format with 4 significant digits, and all before the point: `0.01234`, `12,345`, `1.2e-5`,
+    `600`, `nan`.
+    """
     if value == 0:
         return "0"
     if not math.isfinite(value):
@@ -55,14 +59,19 @@ def format_number(value: float) -> str:
 def is_numeric(values: Iterable[Cell]) -> bool:
     """Return True if there are values other than None, and all of these are numbers."""
     present = [value for value in values if value is not None]
-    return bool(present) and all(isinstance(value, Real) and not isinstance(value, bool) for value in present)
+    return bool(present) and all(
+        isinstance(value, Real) and not isinstance(value, bool) for value in present
+    )
 
 
 def escape_markdown(text: str) -> str:
-    """Escape `text` to one line that Markdown shows unchanged in a paragraph, a heading or a table cell."""
+    """Escape `text` to one line that Markdown shows unchanged in a paragraph, a heading or a table
+    cell.
+    """
     line = _MARKDOWN.sub(lambda match: "\\" + match[0], " ".join(text.split()))
     return _BLOCK.sub(
-        lambda match: f"\\{match[1]}" if match[1] else f"{match[2]}\\{match[3]}", html.escape(line, quote=False)
+        lambda match: f"\\{match[1]}" if match[1] else f"{match[2]}\\{match[3]}",
+        html.escape(line, quote=False),
     )
 
 
@@ -72,9 +81,13 @@ def markdown_fence(text: str) -> str:
 
 
 def describe_value(value: Any) -> str:
-    """Describe a spec value in one line: a number, a word, or a mapping as `kind (key value, ...)`."""
+    """Describe a spec value in one line: a number, a word, or a mapping as `kind (key value,
+    ...)`.
+    """
     if isinstance(value, Mapping):
-        rest = ", ".join(f"{key} {describe_value(inner)}" for key, inner in value.items() if key != "kind")
+        rest = ", ".join(
+            f"{key} {describe_value(inner)}" for key, inner in value.items() if key != "kind"
+        )
         return f"{value['kind']} ({rest})".replace(" ()", "") if "kind" in value else f"{{{rest}}}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(describe_value(inner) for inner in value) + "]"
@@ -84,7 +97,9 @@ def describe_value(value: Any) -> str:
 
 
 def short_names(paths: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Shorten each dotted path to the shortest end that differs from all other paths and from `taken`."""
+    """Shorten each dotted path to the shortest end that differs from all other paths and from
+    `taken`.
+    """
     paths = list(paths)
     used = set(taken)
     names = {}
@@ -92,9 +107,11 @@ def short_names(paths: Iterable[str], taken: Iterable[str] = ()) -> dict[str, st
         parts = path.split(".")
         ends = [".".join(parts[-length:]) for length in range(1, len(parts) + 1)]
         alone = (
-            end for end in ends
-            if end not in used and not any(other != path and f".{other}".endswith(f".{end}") for other in paths)
-        )  # fmt: skip
+            end
+            for end in ends
+            if end not in used
+            and not any(other != path and f".{other}".endswith(f".{end}") for other in paths)
+        )
         names[path] = next(alone, path)
     return names
 
@@ -104,7 +121,11 @@ def format_duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "unknown"
     whole = round(seconds)
-    for size, unit, smaller, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+    for size, unit, smaller, name in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
         if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {unit} {rest} {name}" if rest else f"{whole // size} {unit}"
@@ -127,7 +148,9 @@ def shorten(text: str, characters: int) -> str:
 
 
 def listed(items: Sequence[object], most: int) -> str:
-    """Join with commas, the first `most` items and `...` in the place of the others: `1, 2, 3, ...`."""
+    """Join with commas, the first `most` items and `...` in the place of the others: `1, 2, 3,
+    ...`.
+    """
     return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")
 
 
@@ -138,11 +161,12 @@ def terminal_table(
     caption: str | None = None,
     optional: Sequence[str] = (),
 ) -> Table:
-    """Make a table without lines for a terminal; `columns` are kinds by heading: `text`, `id`, `number`.
+    """Make a table without lines for a terminal; `columns` are kinds by heading: `text`, `id`,
+    `number`.
 
-    Ids and numbers are kept in one line, numbers to the right; a text is wrapped between its words. A narrow terminal
-    gets the table without the columns of `optional`, the first of them first. Title and caption may be wider than the
-    rows.
+    Ids and numbers are kept in one line, numbers to the right; a text is wrapped between its words.
+    A narrow terminal gets the table without the columns of `optional`, the first of them first.
+    Title and caption may be wider than the rows.
     """
     from rich.text import Text
 
@@ -153,9 +177,14 @@ def terminal_table(
         for text, kind in ((title, "title"), (caption, "caption"))
     )
     table = WholeTable(
-        title=over, caption=under, title_justify="left", caption_justify="left", box=None, header_style="bold",
+        title=over,
+        caption=under,
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        header_style="bold",
         pad_edge=False,
-    )  # fmt: skip
+    )
     table.optional = optional
     for heading, kind in columns.items():
         justify: Literal["left", "right"] = "right" if kind == "number" else "left"
@@ -166,8 +195,12 @@ def terminal_table(
 
 
 def facts_table(facts: Mapping[str, str], title: str | None = None) -> Table:
-    """Make a table of two columns without a head for a terminal: names and texts; empty texts are skipped."""
-    table = terminal_table({"": "id", " ": "text"}, [fact for fact in facts.items() if fact[1]], title)
+    """Make a table of two columns without a head for a terminal: names and texts; empty texts are
+    skipped.
+    """
+    table = terminal_table(
+        {"": "id", " ": "text"}, [fact for fact in facts.items() if fact[1]], title
+    )
     table.show_header = False
     table.columns[0].style = "dim"
     return table

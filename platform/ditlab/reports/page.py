@@ -1,4 +1,6 @@
-"""Pages of text, tables, charts and pictures, written as one HTML file and as Markdown, or served live."""
+"""Pages of text, tables, charts and pictures, written as one HTML file and as Markdown, or served
+live.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,15 @@ class Table:
     columns: Sequence[str]
     """Headings; all empty for a table without them."""
     rows: Sequence[Sequence[Cell]]
-    """One cell a column in each row. None is an empty cell; columns of numbers are aligned to the right."""
+    """One cell a column in each row. None is an empty cell; columns of numbers are aligned to the
+    right.
+    """
     caption: str = ""
 
     def __post_init__(self) -> None:
-        assert all(len(row) == len(self.columns) for row in self.rows), "a row is not as long as the columns"
+        assert all(len(row) == len(self.columns) for row in self.rows), (
+            "a row is not as long as the columns"
+        )
 
     @property
     def numeric(self) -> list[bool]:
@@ -69,7 +75,9 @@ class ImageFile:
 
 
 def read_description(path: Path) -> str:
-    """Read a picture's alternative text, an SVG's `<desc>` or a PNG's `Description`; "" where none can be read."""
+    """Read a picture's alternative text, an SVG's `<desc>` or a PNG's `Description`; "" where none
+    can be read.
+    """
     text = ""
     suffix = path.suffix.lower()
     try:
@@ -179,7 +187,9 @@ class NamedPicture:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Small pictures under their names, each with a sentence; a click shows one as large as it is."""
+    """Small pictures under their names, each with a sentence; a click shows one as large as it
+    is.
+    """
 
     pictures: Sequence[NamedPicture]
 
@@ -233,7 +243,19 @@ class Row:
     parts: Sequence[Part]
 
 
-Part = Table | ImageFile | Paragraphs | Code | ChartGrid | Facts | Slides | Pictures | Timeline | Notice | Row
+Part = (
+    Table
+    | ImageFile
+    | Paragraphs
+    | Code
+    | ChartGrid
+    | Facts
+    | Slides
+    | Pictures
+    | Timeline
+    | Notice
+    | Row
+)
 
 
 @dataclass(frozen=True)
@@ -261,36 +283,51 @@ class Page:
     """Fraction of the work that is done, shown as a bar; None: no bar."""
 
 
-def render_html(page: Page, policy: str = "", live: int = 0, digests: Mapping[str, str] | None = None) -> str:
-    """Render a page as one self-contained document: pictures as data URIs, style and script included, nothing fetched.
+def render_html(
+    page: Page, policy: str = "", live: int = 0, digests: Mapping[str, str] | None = None
+) -> str:
+    """Render a page as one self-contained document: pictures as data URIs, style and script
+    included, nothing fetched.
 
-    A page that a server keeps up to date has a `policy` of its own, asks for changes every `live` milliseconds, and
-    says by `digests` which versions of its sections it shows. Escapes every text; the page's policy lets no other
-    script run than its own. Raises OSError where a picture cannot be read.
+    A page that a server keeps up to date has a `policy` of its own, asks for changes every `live`
+    milliseconds, and says by `digests` which versions of its sections it shows. Escapes every text;
+    the page's policy lets no other script run than its own. Raises OSError where a picture cannot
+    be read.
     """
     template = environment(html=True).get_template("page.html.j2")
     script = Markup(_script()[0])
-    text = template.render(page=page, policy=policy or content_policy(), live=live, digests=digests, script=script)
+    text = template.render(
+        page=page, policy=policy or content_policy(), live=live, digests=digests, script=script
+    )
     return text.lstrip()
 
 
 def content_policy(images: str = "data:") -> str:
     """Content security policy of a page: its own script alone, and pictures from these sources."""
-    return f"default-src 'none'; img-src {images}; style-src 'unsafe-inline'; script-src {_script()[1]}"
+    return (
+        f"default-src 'none'; img-src {images}; style-src 'unsafe-inline'; script-src "
+        f"{_script()[1]}"
+    )
 
 
 def write_html(page: Page, path: Path) -> Path:
-    """Write `render_html(page)` atomically, with new folders; return `path`. Raises OSError, also for a picture."""
+    """Write `render_html(page)` atomically, with new folders; return `path`. Raises OSError, also
+    for a picture.
+    """
     return write_text(render_html(page), path)
 
 
 def write_markdown(page: Page, path: Path) -> Path:
-    """Write `page` as GitHub Markdown with relative pictures, atomically; returns `path`. Raises OSError."""
+    """Write `page` as GitHub Markdown with relative pictures, atomically; returns `path`. Raises
+    OSError.
+    """
 
     def address(picture: Path) -> str:
         return quote(Path(os.path.relpath(picture, path.parent)).as_posix())
 
-    return write_text(environment(html=False).get_template("page.md.j2").render(page=page, address=address), path)
+    return write_text(
+        environment(html=False).get_template("page.md.j2").render(page=page, address=address), path
+    )
 
 
 def printable(text: str) -> str:
@@ -299,7 +336,9 @@ def printable(text: str) -> str:
 
 
 def write_text(text: str, path: Path) -> Path:
-    """Write a rendered page without control characters; makes folders as needed, and replaces the file atomically."""
+    """Write a rendered page without control characters; makes folders as needed, and replaces the
+    file atomically.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     return write_whole(path, (printable(text).strip() + "\n").encode())
 
@@ -315,9 +354,12 @@ def _script() -> tuple[str, str]:
 def environment(html: bool) -> Environment:
     """Templates of pages, as HTML or as Markdown."""
     made = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=html, undefined=StrictUndefined, trim_blocks=True,
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=html,
+        undefined=StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     made.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     made.filters |= {"cell": format_cell, "md": escape_markdown, "fence": markdown_fence}
     made.tests["instance"] = lambda part, kind: type(part).__name__ == kind

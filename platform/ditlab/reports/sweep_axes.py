@@ -15,16 +15,19 @@ from ditlab.reports.formatting import describe_value, format_number, is_numeric
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, why_incomparable
 
 _FENCE = 3.0
-"""A value this many interquartile ranges beyond the upper quartile is far out (Tukey 1977, section 2D)."""
+"""A value this many interquartile ranges beyond the upper quartile is far out (Tukey 1977, section
+2D).
+"""
 MIN_TRIALS = 8
 _SHUFFLES = 400
 _ERROR = 0.05
 """Share of sweeps of equal trials in which any axis counts as clear."""
 _GROUPS, _LEAST_IN_GROUP = 4, 3
 METHOD = (
-    "Ranks are from 0, the best, to 100. A spread is the difference between the mean ranks of the best and the worst "
-    "group of trials: of one value, or of a quarter of an axis' range. By chance: its mean over shuffled ranks. Ranks "
-    "go by the last value; a trial that the scheduler stopped comes behind those that went further."
+    "Ranks are from 0, the best, to 100. A spread is the difference between the mean ranks of "
+    "the best and the worst group of trials: of one value, or of a quarter of an axis' range. "
+    "By chance: its mean over shuffled ranks. Ranks go by the last value; a trial that the "
+    "scheduler stopped comes behind those that went further."
 )
 
 
@@ -40,11 +43,17 @@ class PlotAxis:
 
     def text(self, raw: float) -> str:
         """Write a value of `raw` as the sweep has it."""
-        return self.names[int(raw)] if self.names else describe_value(float(format_number(raw).replace(",", "")))
+        return (
+            self.names[int(raw)]
+            if self.names
+            else describe_value(float(format_number(raw).replace(",", "")))
+        )
 
     @property
     def positions(self) -> dict[int, float]:
-        """Places of numbers by trial, from 0 at the lowest to 1 at the highest; 0.5 where all are equal."""
+        """Places of numbers by trial, from 0 at the lowest to 1 at the highest; 0.5 where all are
+        equal.
+        """
         scaled = {key: math.log(value) if self.is_log else value for key, value in self.raw.items()}
         low = min(scaled.values(), default=0.0)
         width = max(scaled.values(), default=0.0) - low
@@ -53,12 +62,16 @@ class PlotAxis:
 
 def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
     """Put the values of trials on an axis: categories where one is no number."""
-    values = {trial.number: trial.values[axis.path] for trial in trials if axis.path in trial.values}
+    values = {
+        trial.number: trial.values[axis.path] for trial in trials if axis.path in trial.values
+    }
     if axis.scale != "category" and all(map(_is_number, values.values())):
         raw = {key: float(value) for key, value in values.items()}
         return PlotAxis(raw, is_log=axis.scale == "log" and min(raw.values(), default=0.0) > 0)
     texts = {key: describe_value(value) for key, value in values.items()}
-    numbers = {texts[key]: float(value) if _is_number(value) else math.inf for key, value in values.items()}
+    numbers = {
+        texts[key]: float(value) if _is_number(value) else math.inf for key, value in values.items()
+    }
     names = sorted(numbers, key=lambda name: (numbers[name], name))
     return PlotAxis({key: float(names.index(text)) for key, text in texts.items()}, names)
 
@@ -70,9 +83,14 @@ def _is_number(value: Any) -> bool:
 def shown_values(summary: SweepSummary, index: int = 0) -> dict[int, float]:
     """Values of the sweep's metric `index` by trial number, of those that have one.
 
-    A value that is far out stands at the fence: trials that diverged would compress all others into one line.
+    A value that is far out stands at the fence: trials that diverged would compress all others into
+    one line.
     """
-    values = {trial.number: found[index] for trial in summary.trials if (found := objectives(summary, trial))}
+    values = {
+        trial.number: found[index]
+        for trial in summary.trials
+        if (found := objectives(summary, trial))
+    }
     if not values:
         return {}
     sign = 1.0 if summary.modes[index] == "min" else -1.0
@@ -85,7 +103,9 @@ def shown_values(summary: SweepSummary, index: int = 0) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Importance:
-    """Importance of an axis: how far the mean ranks of trials spread along it. Ranks are from 0, the best, to 100."""
+    """Importance of an axis: how far the mean ranks of trials spread along it. Ranks are from 0,
+    the best, to 100.
+    """
 
     spread: float
     """Mean rank of the worst group of trials minus that of the best one."""
@@ -94,7 +114,9 @@ class Importance:
     best: str
     """Values of the best group."""
     is_clear: bool
-    """True where no more than `_ERROR` of shuffles have an axis that spreads as far for its groups."""
+    """True where no more than `_ERROR` of shuffles have an axis that spreads as far for its
+    groups.
+    """
 
 
 def ended_with_value(summary: SweepSummary) -> list[Trial]:
@@ -104,14 +126,19 @@ def ended_with_value(summary: SweepSummary) -> list[Trial]:
 
 
 def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
-    """Ranks (trials,) of ended trials by the first metric, 0 for the best; ties share their mean rank.
+    """Ranks (trials,) of ended trials by the first metric, 0 for the best; ties share their mean
+    rank.
 
-    Ranks instead of values, as one diverged trial would otherwise dominate the variance, and as values at different
-    steps are not comparable: a trial that the scheduler stopped late did better than one that it stopped early.
+    Ranks instead of values, as one diverged trial would otherwise dominate the variance, and as
+    values at different steps are not comparable: a trial that the scheduler stopped late did better
+    than one that it stopped early.
     """
     sign = -1.0 if summary.modes[0] == "max" else 1.0
     keys = [
-        (-trial.step if trial.status == "stopped" else -math.inf, sign * trial.metrics[summary.metrics[0]])
+        (
+            -trial.step if trial.status == "stopped" else -math.inf,
+            sign * trial.metrics[summary.metrics[0]],
+        )
         for trial in trials
     ]
     order = sorted(keys)
@@ -121,8 +148,8 @@ def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
 def importance(summary: SweepSummary) -> dict[str, Importance]:
     """Return the importance of each axis for the first metric by path, the largest spread first.
 
-    It is over finished and stopped trials with a value; {} for too few, where all have one value, and where trials are
-    not comparable.
+    It is over finished and stopped trials with a value; {} for too few, where all have one value,
+    and where trials are not comparable.
     """
     trials = ended_with_value(summary)
     ranks = outcome_ranks(summary, trials)
@@ -143,7 +170,9 @@ def importance(summary: SweepSummary) -> dict[str, Importance]:
         means = weights @ ranks
         spreads[axis.path] = float(np.ptp(means))
         by_shuffle[axis.path] = np.ptp(shuffled @ weights.T, axis=1)
-        values = [placed.raw[trials[index].number] for index in np.flatnonzero(is_in[means.argmin()])]
+        values = [
+            placed.raw[trials[index].number] for index in np.flatnonzero(is_in[means.argmin()])
+        ]
         ends = dict.fromkeys(placed.text(value) for value in (min(values), max(values)))
         best[axis.path] = " to ".join(ends)
     if not spreads:
@@ -159,8 +188,8 @@ def importance(summary: SweepSummary) -> dict[str, Importance]:
 
 
 def _groups(axis: PlotAxis, trials: Sequence[Trial]) -> np.ndarray:
-    """Group trials by an axis, (trials,): by category or value, many values by quarters; -1 where the axis is not used,
-    or where too few trials share the group."""
+    """Group trials by an axis, (trials,): by category or value, many values by quarters; -1 where
+    the axis is not used, or where too few trials share the group."""
     raw = np.array([axis.raw.get(trial.number, math.nan) for trial in trials])
     used = ~np.isnan(raw)
     values = np.unique(raw[used])

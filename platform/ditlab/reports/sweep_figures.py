@@ -1,4 +1,6 @@
-"""Figures of a sweep's metric by trial, by step, against another and each axis. Darker lines are better trials."""
+"""Figures of a sweep's metric by trial, by step, against another and each axis. Darker lines are
+better trials.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,30 @@ import numpy as np
 
 from ditlab.reports.formatting import shorten
 from ditlab.reports.sweep_axes import Importance, plot_axis, shown_values
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, best, objectives, pareto, rank
+from ditlab.reports.sweep_records import (
+    AxisInfo,
+    SweepSummary,
+    Trial,
+    best,
+    objectives,
+    pareto,
+    rank,
+)
 from ditlab_models.figures import Curve, Figure, Lines, PointGroup, Points, Tick, Weight
 
 TRAIN_LOSS = "train/loss"
 CURVES_CAPTION = (
-    "A line is a trial, the darker the better its rank, the best one thick, failed ones dashed; it ends where its "
-    "trial did. Look for curves that still fall at their end (more steps would help), for crossings after the steps at "
-    "which trials were stopped (stopping may have come too early), and for a training loss that goes on falling where "
-    "the metric does not."
+    "A line is a trial, the darker the better its rank, the best one thick, failed ones "
+    "dashed; it ends where its trial did. Look for curves that still fall at their end (more "
+    "steps would help), for crossings after the steps at which trials were stopped (stopping "
+    "may have come too early), and for a training loss that goes on falling where the metric "
+    "does not."
 )
 EFFECTS_CAPTION = (
-    "Each axis against the metric, the most important first; grey marks are trials that were stopped early or have not "
-    "finished, the ring is the best trial; values that are far out stand at an edge. A clear slope or valley shows "
-    "where to search next; a flat cloud shows that the axis matters little."
+    "Each axis against the metric, the most important first; grey marks are trials that were "
+    "stopped early or have not finished, the ring is the best trial; values that are far out "
+    "stand at an edge. A clear slope or valley shows where to search next; a flat cloud shows "
+    "that the axis matters little."
 )
 _WIDE = 6.0
 """Ratio of the largest to the smallest value from which an axis of the metric is logarithmic."""
@@ -35,7 +47,9 @@ _STATUSES = {
 
 
 def objective_figure(summary: SweepSummary) -> Figure | None:
-    """Draw the metric by trial, or the first two metrics against each other; None where no trial has a value."""
+    """Draw the metric by trial, or the first two metrics against each other; None where no trial
+    has a value.
+    """
     if not any(objectives(summary, trial) for trial in summary.trials):
         return None
     panel = _by_trial(summary) if len(summary.metrics) == 1 else _trade_off(summary)
@@ -47,19 +61,26 @@ def objective_caption(summary: SweepSummary) -> str:
     num = len(summary.metrics)
     if num == 1:
         return (
-            "The metric of each trial in the order of their numbers, and the best finished one so far. A line that has "
-            "long been flat shows that more trials of this search would hardly help. Values that are far out stand at "
-            "the edge."
+            "The metric of each trial in the order of their numbers, and the best finished one "
+            "so far. A line that has long been flat shows that more trials of this search "
+            "would hardly help. Values that are far out stand at the edge."
         )
     names = " and ".join(summary.metrics[:2])
-    return f"Of {num} metrics {names}. Trials in a ring are Pareto-optimal: no trial beats one in all of them."
+    return (
+        f"Of {num} metrics {names}. Trials in a ring are Pareto-optimal: no trial beats one in "
+        "all of them."
+    )
 
 
 def _by_trial(summary: SweepSummary) -> Points:
     values = shown_values(summary)
     first = best(summary)
     groups = _groups(summary.trials, {number: (number, value) for number, value in values.items()})
-    done = sorted(trial.number for trial in summary.trials if trial.status == "finished" and trial.number in values)
+    done = sorted(
+        trial.number
+        for trial in summary.trials
+        if trial.status == "finished" and trial.number in values
+    )
     curves = []
     if done and first is not None:  # of trials that do not compare, none leads
         accumulate = np.minimum.accumulate if summary.modes[0] == "min" else np.maximum.accumulate
@@ -70,7 +91,9 @@ def _by_trial(summary: SweepSummary) -> Points:
     if first is not None:
         groups.append(_ring([(first.number, values[first.number])], f"trial {first.number}"))
     is_log = _is_wide(values.values())
-    return Points(groups, "", "trial", summary.metrics[0], curves=curves, size=(8.2, 4.3), log_y=is_log)
+    return Points(
+        groups, "", "trial", summary.metrics[0], curves=curves, size=(8.2, 4.3), log_y=is_log
+    )
 
 
 def _trade_off(summary: SweepSummary) -> Points:
@@ -95,11 +118,17 @@ def _groups(
     """Points of trials that have a place, by status: finished ones strong."""
     groups = []
     for status, name in _STATUSES.items():
-        found = [places[trial.number] for trial in trials if trial.status == status and trial.number in places]
+        found = [
+            places[trial.number]
+            for trial in trials
+            if trial.status == status and trial.number in places
+        ]
         if found:
             x, y = np.array(found).T
             label = name if has_names else ""
-            groups.append(PointGroup(x, y, label, weight="plain" if status == "finished" else "faint"))
+            groups.append(
+                PointGroup(x, y, label, weight="plain" if status == "finished" else "faint")
+            )
     return groups
 
 
@@ -109,7 +138,9 @@ def _ring(places: Sequence[tuple[float, float]], label: str = "") -> PointGroup:
 
 
 def curves_figure(summary: SweepSummary) -> Figure | None:
-    """Draw the metric and the training loss over steps, the better the darker; None without any curve."""
+    """Draw the metric and the training loss over steps, the better the darker; None without any
+    curve.
+    """
     first = best(summary)
     ranked = [trial for trial in rank(summary) if objectives(summary, trial)]
     shades = {trial.number: place / len(ranked) for place, trial in enumerate(ranked)}
@@ -136,12 +167,16 @@ def _weight(trial: Trial, first: Trial | None) -> Weight:
 
 
 def effects_figure(summary: SweepSummary, known: Mapping[str, Importance]) -> Figure | None:
-    """Draw a panel an axis, the most important first; None where no trial has a value or there is no axis."""
+    """Draw a panel an axis, the most important first; None where no trial has a value or there is
+    no axis.
+    """
     trials = [trial for trial in summary.trials if objectives(summary, trial)]
     if not trials or not summary.axes:
         return None
     order = list(known)
-    axes = sorted(summary.axes, key=lambda axis: order.index(axis.path) if axis.path in known else len(order))
+    axes = sorted(
+        summary.axes, key=lambda axis: order.index(axis.path) if axis.path in known else len(order)
+    )
     panels = []
     for axis in axes:
         title = shorten(axis.path, 44)
@@ -157,7 +192,8 @@ def _effect(summary: SweepSummary, trials: Sequence[Trial], info: AxisInfo, titl
     jitter = 0.5 if axis.names else 0.0
     # multiples of the golden ratio spread consecutive numbers evenly
     places = {
-        number: (raw + jitter * (number * 0.6180339887 % 1 - 0.5), values[number]) for number, raw in axis.raw.items()
+        number: (raw + jitter * (number * 0.6180339887 % 1 - 0.5), values[number])
+        for number, raw in axis.raw.items()
     }
     groups = _groups(trials, places, has_names=False)
     first = best(summary)
@@ -165,4 +201,13 @@ def _effect(summary: SweepSummary, trials: Sequence[Trial], info: AxisInfo, titl
         groups.append(_ring([places[first.number]]))
     ticks = [Tick(place, shorten(name, _NAME_CHARACTERS)) for place, name in enumerate(axis.names)]
     is_log = _is_wide(values.values())
-    return Points(groups, title, "", summary.metrics[0], ticks, size=(4.2, 3.1), log_x=axis.is_log, log_y=is_log)
+    return Points(
+        groups,
+        title,
+        "",
+        summary.metrics[0],
+        ticks,
+        size=(4.2, 3.1),
+        log_x=axis.is_log,
+        log_y=is_log,
+    )

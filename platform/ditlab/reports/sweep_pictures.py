@@ -1,4 +1,6 @@
-"""Newest samples of all trials of a sweep: a row a trial, the same noise and condition in a column."""
+"""Newest samples of all trials of a sweep: a row a trial, the same noise and condition in a
+column.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,16 @@ COLUMNS = 8
 """Samples of a row."""
 MOST_ROWS = 16
 """Best trials that a page shows."""
-CAPTION = "A row a trial, the best first; trials of one seed began from the same noise in each column."
+CAPTION = (
+    "A row a trial, the best first; trials of one seed began from the same noise in each column."
+)
 _LONGEST_TITLE, _LONGEST_PASSAGE = 100, 600
 _LARGEST = 32 * MIB
 
 
 def save_strip(figure: Figure, path: Path) -> Path | None:
-    """Write the first samples of a grid side by side, without margins, as a PNG; None for a figure without a grid.
+    """Write the first samples of a grid side by side, without margins, as a PNG; None for a figure
+    without a grid.
 
     Raises OSError where the disk refuses.
     """
@@ -48,10 +53,11 @@ def strip_path(media: Path, step: int) -> Path:
 
 
 def write_samples(rows: Sequence[tuple[str, Path]], path: Path) -> ImageFile | Code | None:
-    """Write a picture of all trials' newest samples, and return it as part of a page; texts as such, without a file.
+    """Write a picture of all trials' newest samples, and return it as part of a page; texts as
+    such, without a file.
 
-    `rows` are titles and folders of trials' pictures, the best trial first. None where there are none. Raises OSError
-    where the disk refuses.
+    `rows` are titles and folders of trials' pictures, the best trial first. None where there are
+    none. Raises OSError where the disk refuses.
     """
     panels: list[ImageGrid] = []
     passages: list[str] = []
@@ -66,7 +72,8 @@ def write_samples(rows: Sequence[tuple[str, Path]], path: Path) -> ImageFile | C
             text = hide(read_plain(newest.with_suffix(".txt"), _LARGEST).decode(errors="replace"))
             passages.append(f"{name}\n\n{text[:_LONGEST_PASSAGE].rstrip()}")
             continue
-        with suppress(OSError, ValueError, SyntaxError):  # a picture that is gone or damaged leaves its row out
+        # a picture that is gone or damaged leaves its row out
+        with suppress(OSError, ValueError, SyntaxError):
             panels.append(_row(strip_path(media, step), newest, name))
     if passages:
         return Code("\n\n".join(passages))

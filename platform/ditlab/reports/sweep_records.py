@@ -1,4 +1,6 @@
-"""Records that a sweep's report is made of, and the ranking of its trials by fronts. Imports nothing heavy."""
+"""Records that a sweep's report is made of, and the ranking of its trials by fronts. Imports
+nothing heavy.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class Trial:
     device_hours: Mapping[str, float] = field(default_factory=dict)
     """Hours of devices, those of several added, by kind: `GPU`, `core`."""
     measured: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Digests of what the sweep's metrics are measured with, by group and part (`eval`, `held-out samples`)."""
+    """Digests of what the sweep's metrics are measured with, by group and part (`eval`, `held-out
+    samples`).
+    """
     arm: int = -1
     """Number of its values among those of the sweep; the trial's own where there is one seed."""
     seed: int | None = None
@@ -62,14 +66,18 @@ class Trial:
     members: Sequence[Trial] = ()
     """Runs of an arm, by seed; empty for a run."""
     by_seed: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Last value of each metric by seed: of the runs that an arm's means are taken over; empty for a run."""
+    """Last value of each metric by seed: of the runs that an arm's means are taken over; empty for
+    a run.
+    """
 
     def __post_init__(self) -> None:
         if self.arm < 0:
             object.__setattr__(self, "arm", self.number)
 
     def to_dict(self) -> dict[str, Any]:
-        """The trial as the ledger and Ray Tune have it: number, run id, values, and of several seeds arm and seed."""
+        """The trial as the ledger and Ray Tune have it: number, run id, values, and of several
+        seeds arm and seed.
+        """
         plain = {"number": self.number, "run_id": self.run_id, "values": dict(self.values)}
         return plain if self.seed is None else {**plain, "arm": self.arm, "seed": self.seed}
 
@@ -87,9 +95,9 @@ class Trial:
 def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
     """Make an arm of its runs under all seeds: each metric's mean, and the mean curves.
 
-    The means are over the runs with a finite value of every one of `metrics`, and of these over the finished ones, or
-    else those that are furthest in the order finished, stopped, interrupted, running. The arm's status and step are
-    theirs; its run id is that of the first of them.
+    The means are over the runs with a finite value of every one of `metrics`, and of these over the
+    finished ones, or else those that are furthest in the order finished, stopped, interrupted,
+    running. The arm's status and step are theirs; its run id is that of the first of them.
     """
     members = sorted(members, key=lambda trial: (trial.seed or 0, trial.number))
     chosen = _furthest(members, metrics)
@@ -118,7 +126,9 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
 
 
 def _furthest(members: Sequence[Trial], metrics: Sequence[str]) -> Sequence[Trial]:
-    """Runs of one status that an arm's values are of: of those with values the furthest, else what goes on first."""
+    """Runs of one status that an arm's values are of: of those with values the furthest, else what
+    goes on first.
+    """
     usable = [trial for trial in members if _has_values(trial, metrics)]
     order = list(_ORDER) if usable else _WITHOUT_VALUES
     found = usable or members
@@ -140,11 +150,15 @@ def device_hours(trials: Iterable[Trial]) -> Counter[str]:
 def arms_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:
     """Make the arms of the runs of a sweep with several seeds, by number."""
     number = attrgetter("arm")
-    return [arm_of([*members], metrics) for _, members in groupby(sorted(trials, key=number), number)]
+    return [
+        arm_of([*members], metrics) for _, members in groupby(sorted(trials, key=number), number)
+    ]
 
 
 def _has_values(trial: Trial, metrics: Sequence[str]) -> bool:
-    return trial.status in _ORDER and all(math.isfinite(trial.metrics.get(name, math.nan)) for name in metrics)
+    return trial.status in _ORDER and all(
+        math.isfinite(trial.metrics.get(name, math.nan)) for name in metrics
+    )
 
 
 def _mean_curve(curves: Sequence[MetricCurve]) -> MetricCurve:
@@ -184,10 +198,14 @@ class SweepSummary:
     unshared: Sequence[str] = ()
     """Axes along which trials of one seed train on other samples, times or noise."""
     verdict: Sequence[str] = ()
-    """Sentences of a scheduler that chose the trials: what is behind, what is left, how it ended."""
+    """Sentences of a scheduler that chose the trials: what is behind, what is left, how it
+    ended.
+    """
 
     def __post_init__(self) -> None:
-        assert self.metrics and len(self.metrics) == len(self.modes), "a mode for each metric, and at least one"
+        assert self.metrics and len(self.metrics) == len(self.modes), (
+            "a mode for each metric, and at least one"
+        )
 
     @property
     def runs(self) -> list[Trial]:
@@ -197,8 +215,12 @@ class SweepSummary:
 
     @property
     def goals(self) -> list[str]:
-        """Each metric with the direction in which it is better: `eval/velocity (lower is better)`."""
-        return [f"{name} ({better(mode)})" for name, mode in zip(self.metrics, self.modes, strict=True)]
+        """Each metric with the direction in which it is better: `eval/velocity (lower is
+        better)`.
+        """
+        return [
+            f"{name} ({better(mode)})" for name, mode in zip(self.metrics, self.modes, strict=True)
+        ]
 
     @property
     def unit(self) -> str:
@@ -212,7 +234,9 @@ def better(mode: str) -> str:
 
 
 def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
-    """Return the last value of each of the sweep's metrics; None unless all are finite and the trial did not fail."""
+    """Return the last value of each of the sweep's metrics; None unless all are finite and the
+    trial did not fail.
+    """
     if not _has_values(trial, summary.metrics):
         return None
     return tuple(trial.metrics[name] for name in summary.metrics)
@@ -221,24 +245,30 @@ def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
 def rank(summary: SweepSummary) -> list[Trial]:
     """Sort all trials, best first.
 
-    Trials whose metrics are measured with other data or objectives are apart, each group in that of its first trial.
-    Finished trials come first, then stopped, interrupted and running ones; then trials of any of these statuses without
-    a finite value of some metric, then failed ones, then waiting ones. Of arms of equal status those with values of
-    more seeds come first. Trials of equal status are sorted by the first metric's last value in its mode. With several
-    metrics they are sorted by front first (non-dominated sorting: Deb et al. 2002, "A fast and elitist multiobjective
-    genetic algorithm: NSGA-II", section III.A), and by the first metric within a front. Ties go to the lower number.
+    Trials whose metrics are measured with other data or objectives are apart, each group in that of
+    its first trial. Finished trials come first, then stopped, interrupted and running ones; then
+    trials of any of these statuses without a finite value of some metric, then failed ones, then
+    waiting ones. Of arms of equal status those with values of more seeds come first. Trials of
+    equal status are sorted by the first metric's last value in its mode. With several metrics they
+    are sorted by front first (non-dominated sorting: Deb et al. 2002, "A fast and elitist
+    multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric within a
+    front. Ties go to the lower number.
     """
     groups: dict[tuple[int, int, int], list[tuple[tuple[float, ...], Trial]]] = {}
     ways = _ways(summary)
     for trial in sorted(summary.trials, key=lambda trial: trial.number):
         losses = _losses(summary, trial)
-        group = _GROUPS.get(trial.status, _ORDER.get(trial.status, 0) if losses else _WITHOUT_A_VALUE)
+        group = _GROUPS.get(
+            trial.status, _ORDER.get(trial.status, 0) if losses else _WITHOUT_A_VALUE
+        )
         way = ways.index(trial.measured) if losses else len(ways)
         groups.setdefault((way, group, -trial.num_seeds), []).append((losses or (), trial))
     ranked: list[Trial] = []
     for _, members in sorted(groups.items()):
         fronts = _fronts([losses for losses, _ in members])
-        order = sorted(zip(fronts, members, strict=True), key=lambda each: (each[0], each[1][0][:1]))
+        order = sorted(
+            zip(fronts, members, strict=True), key=lambda each: (each[0], each[1][0][:1])
+        )
         ranked += [trial for _, (_, trial) in order]
     return ranked
 
@@ -246,8 +276,9 @@ def rank(summary: SweepSummary) -> list[Trial]:
 def pareto(summary: SweepSummary) -> list[Trial]:
     """Return the finished trials that no finished trial dominates, in the order of `rank`.
 
-    With one metric: the best finished trial alone. Empty where none finished with a finite value of every metric, and
-    where trials are not comparable. Without arms that have values of fewer seeds than others.
+    With one metric: the best finished trial alone. Empty where none finished with a finite value of
+    every metric, and where trials are not comparable. Without arms that have values of fewer seeds
+    than others.
     """
     groups = comparable(summary)
     if len(groups) != 1:
@@ -260,7 +291,8 @@ def pareto(summary: SweepSummary) -> list[Trial]:
 
 
 def best(summary: SweepSummary) -> Trial | None:
-    """Return the first of `rank`, even unfinished, if it has a finite value of every metric, else None.
+    """Return the first of `rank`, even unfinished, if it has a finite value of every metric, else
+    None.
 
     None too where trials are not comparable, of which `comparable` has the best by group.
     """
@@ -269,28 +301,43 @@ def best(summary: SweepSummary) -> Trial | None:
 
 
 def comparable(summary: SweepSummary) -> list[list[Trial]]:
-    """Return the trials with a value in groups whose metrics are measured alike, each in the order of `rank`."""
+    """Return the trials with a value in groups whose metrics are measured alike, each in the order
+    of `rank`.
+    """
     ranked = [trial for trial in rank(summary) if objectives(summary, trial)]
     return [[trial for trial in ranked if trial.measured == way] for way in _ways(summary)]
 
 
 def why_incomparable(summary: SweepSummary) -> str:
-    """Return a sentence on the parts in which trials' metrics are measured otherwise; empty where they compare."""
+    """Return a sentence on the parts in which trials' metrics are measured otherwise; empty where
+    they compare.
+    """
     if len(ways := _ways(summary)) < 2:
         return ""
     names = sorted({key for way in ways for key in way})
-    parts = dict.fromkeys(part for group, part in names if len({way.get((group, part)) for way in ways}) > 1)
+    parts = dict.fromkeys(
+        part for group, part in names if len({way.get((group, part)) for way in ways}) > 1
+    )
     return (
-        f"No {summary.unit} is the best of all: {' and '.join(summary.metrics)} is measured in {len(ways)} ways, which "
-        f"differ in: {', '.join(parts)}. Trials are ranked among those that are measured alike."
+        f"No {summary.unit} is the best of all: {' and '.join(summary.metrics)} is measured in "
+        f"{len(ways)} ways, which differ in: {', '.join(parts)}. Trials are ranked among those "
+        "that are measured alike."
     )
 
 
 def shared_values(summary: SweepSummary, group: Sequence[Trial]) -> dict[str, Any]:
-    """Return the values that all trials of a group of `comparable` have, and not all trials of the others."""
+    """Return the values that all trials of a group of `comparable` have, and not all trials of the
+    others.
+    """
     first = group[0]
-    values = {axis.path: first.values[axis.path] for axis in summary.axes if axis.path in first.values}
-    others = [trial for trial in summary.trials if trial.measured != first.measured and objectives(summary, trial)]
+    values = {
+        axis.path: first.values[axis.path] for axis in summary.axes if axis.path in first.values
+    }
+    others = [
+        trial
+        for trial in summary.trials
+        if trial.measured != first.measured and objectives(summary, trial)
+    ]
     return {
         path: value
         for path, value in values.items()
@@ -313,11 +360,16 @@ def _losses(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
     values = objectives(summary, trial)
     if values is None:
         return None
-    return tuple(-value if mode == "max" else value for value, mode in zip(values, summary.modes, strict=True))
+    return tuple(
+        -value if mode == "max" else value
+        for value, mode in zip(values, summary.modes, strict=True)
+    )
 
 
 def _fronts(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Front number of each point, 0 for non-dominated ones; all 0 with fewer than two coordinates."""
+    """Front number of each point, 0 for non-dominated ones; all 0 with fewer than two
+    coordinates.
+    """
     fronts = [0] * len(points)
     if not points or len(points[0]) < 2:
         return fronts
@@ -328,7 +380,8 @@ def _fronts(points: Sequence[tuple[float, ...]]) -> list[int]:
         above = [
             fronts[other]
             for other in order[:place]
-            if points[other] != point and all(x <= y for x, y in zip(points[other], point, strict=True))
+            if points[other] != point
+            and all(x <= y for x, y in zip(points[other], point, strict=True))
         ]
         fronts[index] = 1 + max(above, default=-1)
     return fronts

@@ -1,4 +1,6 @@
-"""Report of a sweep: one page as HTML and Markdown, with its figures, their alternative texts, and a summary."""
+"""Report of a sweep: one page as HTML and Markdown, with its figures, their alternative texts, and
+a summary.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,14 @@ from ditlab.reports.page import (
     write_markdown,
 )
 from ditlab.reports.rendering.render import save_figure
-from ditlab.reports.sweep_axes import METHOD, MIN_TRIALS, Importance, ended_with_value, importance, plot_axis
+from ditlab.reports.sweep_axes import (
+    METHOD,
+    MIN_TRIALS,
+    Importance,
+    ended_with_value,
+    importance,
+    plot_axis,
+)
 from ditlab.reports.sweep_differences import (
     CONFIDENCE,
     difference_sentence,
@@ -69,32 +78,54 @@ _SETTINGS = 6
 
 
 def write_sweep_report(
-    summary: SweepSummary, folder: Path, best_spec: str, resume_command: str,
-    samples: ImageFile | Code | None = None, own: Sequence[Section] = (),
-) -> list[Path]:  # fmt: skip
-    """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this order.
+    summary: SweepSummary,
+    folder: Path,
+    best_spec: str,
+    resume_command: str,
+    samples: ImageFile | Code | None = None,
+    own: Sequence[Section] = (),
+) -> list[Path]:
+    """Write `report.html`, `report.md` and their pictures into `folder`; return the files in this
+    order.
 
-    `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes the sweep; `samples`
-    are those of all trials; `own` are sections of an add-on's sweep, with its pictures. Files are replaced
-    atomically, the pages last. Raises OSError where the disk refuses.
+    `best_spec` is the YAML of `best(summary)`, empty where there is none; `resume_command` resumes
+    the sweep; `samples` are those of all trials; `own` are sections of an add-on's sweep, with its
+    pictures. Files are replaced atomically, the pages last. Raises OSError where the disk refuses.
     """
     known = importance(summary)
     first = best(summary)
     pictures: list[Path] = []
     unit = summary.unit
-    means = " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
+    means = (
+        " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
+    )
 
     def picture(name: str, figure: Figure | None, caption: str) -> list[Part]:
         if figure is None:
-            (folder / name).unlink(missing_ok=True)  # an earlier report's would not belong to this page
+            # an earlier report's would not belong to this page
+            (folder / name).unlink(missing_ok=True)
             return []
         pictures.append(save_figure(figure, folder / name))
         return [ImageFile(pictures[-1], caption)]
 
     effects = picture("effects.png", effects_figure(summary, known), EFFECTS_CAPTION)
-    taken = (unit, "run", "status", "step", "seeds", "to the best", "time", "Pareto", *summary.metrics)
+    taken = (
+        unit,
+        "run",
+        "status",
+        "step",
+        "seeds",
+        "to the best",
+        "time",
+        "Pareto",
+        *summary.metrics,
+    )
     heads = short_names((axis.path for axis in summary.axes), taken)
-    sections = [Section("Conclusions", [*map(Paragraphs, conclusions(summary))]), _ranking(summary, heads), *own]
+    sections = [
+        Section("Conclusions", [*map(Paragraphs, conclusions(summary))]),
+        _ranking(summary, heads),
+        *own,
+    ]
     given = [samples, *(part for section in own for part in section.parts)]
     pictures += [part.path for part in given if isinstance(part, ImageFile)]
     if samples:
@@ -102,27 +133,51 @@ def write_sweep_report(
     sections += [
         Section("The best spec", _best_spec(first, unit, best_spec)),
         Section("What mattered", [*_importance(known), *effects]),
-        Section("Progress", picture("objective.png", objective_figure(summary), objective_caption(summary))),
-        Section("Learning curves", picture("curves.png", curves_figure(summary), f"{CURVES_CAPTION}{means}")),
-        _notes(summary), _how(summary, heads, resume_command),
-    ]  # fmt: skip
+        Section(
+            "Progress",
+            picture("objective.png", objective_figure(summary), objective_caption(summary)),
+        ),
+        Section(
+            "Learning curves",
+            picture("curves.png", curves_figure(summary), f"{CURVES_CAPTION}{means}"),
+        ),
+        _notes(summary),
+        _how(summary, heads, resume_command),
+    ]
     shown = [section for section in sections if section.parts]
     page = Page(
-        f"Sweep: {summary.name}", summary_text(summary, {path: each.spread for path, each in known.items()}), shown
+        f"Sweep: {summary.name}",
+        summary_text(summary, {path: each.spread for path, each in known.items()}),
+        shown,
     )
-    return [write_html(page, folder / "report.html"), write_markdown(page, folder / "report.md"), *pictures]
+    return [
+        write_html(page, folder / "report.html"),
+        write_markdown(page, folder / "report.md"),
+        *pictures,
+    ]
 
 
 def _importance(found: Mapping[str, Importance]) -> list[Part]:
-    rows: list[Cells] = [[path, round(each.spread), round(each.by_chance), each.best] for path, each in found.items()]
-    return [Table(["axis", "spread of ranks", "by chance", "best values"], rows, METHOD)] if rows else []
+    rows: list[Cells] = [
+        [path, round(each.spread), round(each.by_chance), each.best] for path, each in found.items()
+    ]
+    return (
+        [Table(["axis", "spread of ranks", "by chance", "best values"], rows, METHOD)]
+        if rows
+        else []
+    )
 
 
 def _best_spec(first: Trial | None, unit: str, spec: str) -> list[Part]:
     if first is None or not spec.strip():
         return []
-    state = "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
-    text = f"The whole spec of {unit} {first.number}{state}. Saved as best.yaml, it is trained again with:"
+    state = (
+        "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
+    )
+    text = (
+        f"The whole spec of {unit} {first.number}{state}. Saved as best.yaml, it is trained "
+        "again with:"
+    )
     return [Paragraphs(text), Code("ditlab train best.yaml", "shell"), Code(spec, "yaml")]
 
 
@@ -133,7 +188,9 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
     if summary.num_seeds > 1:
         extra["seeds"] = {trial.number: len(trial.by_seed) for trial in summary.trials}
     if differences:
-        extra["to the best"] = {number: each.text(is_signed=True) for number, each in differences.items()}
+        extra["to the best"] = {
+            number: each.text(is_signed=True) for number, each in differences.items()
+        }
     if len(summary.metrics) > 1:
         extra["Pareto"] = dict.fromkeys((trial.number for trial in pareto(summary)), "yes")
     rows: list[Cells] = []
@@ -154,17 +211,21 @@ def _axis_cell(value: Any) -> Cell:
 
 def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
     caption = (
-        f"Best first: finished {summary.unit}s, then those stopped early, interrupted and running, each by "
-        f"{summary.goals[0]}; of several metrics inside a front of the non-dominated sorting. An empty cell: not used, "
-        f"or not known. {why_incomparable(summary)}"
+        f"Best first: finished {summary.unit}s, then those stopped early, interrupted and "
+        f"running, each by {summary.goals[0]}; of several metrics inside a front of the "
+        "non-dominated sorting. An empty cell: not used, or not known. "
+        f"{why_incomparable(summary)}"
     )
     if summary.num_seeds > 1:
-        caption += " An arm's values are means over its seeds, with half the 95 % interval of the mean; its run is the "
+        caption += (
+            " An arm's values are means over its seeds, with half the 95 % interval of the "
+            "mean; its run is the "
+        )
         caption += "first of them."
     if has_differences:
         caption += (
-            " To the best: the arm's value minus the best arm's, with half the interval; all these intervals hold "
-            f"together with {CONFIDENCE:.0%}. {_pairing(summary)}"
+            " To the best: the arm's value minus the best arm's, with half the interval; all "
+            f"these intervals hold together with {CONFIDENCE:.0%}. {_pairing(summary)}"
         )
     return caption
 
@@ -183,7 +244,10 @@ def _pairing(summary: SweepSummary) -> str:
     pairs = "Arms of one seed share their draws, so differences are taken from pairs by seed"
     if not summary.unshared:
         return f"{pairs}. "
-    return f"{pairs}; those that differ in {' or '.join(summary.unshared)} do not, and are compared by their means. "
+    return (
+        f"{pairs}; those that differ in {' or '.join(summary.unshared)} do not, and are "
+        "compared by their means. "
+    )
 
 
 def _notes(summary: SweepSummary) -> Section:
@@ -193,7 +257,9 @@ def _notes(summary: SweepSummary) -> Section:
         if trial.note or trial.status == "failed":
             note = _note(trial, _NOTE_CHARACTERS) or "no reason recorded"
             rows.append([trial.number, trial.run_id, trial.status, trial.step, note])
-    return Section("Notes", [Table(["trial", "run", "status", "step", "note"], rows)] if rows else [])
+    return Section(
+        "Notes", [Table(["trial", "run", "status", "step", "note"], rows)] if rows else []
+    )
 
 
 def _note(trial: Trial, characters: int) -> str:
@@ -210,7 +276,11 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
         ["search", summary.search],
         ["scheduler", summary.scheduler],
         ["trials", f"{len(summary.runs)} of {summary.total_trials}: {counts(summary)}"],
-        *([["arms", f"{len(summary.trials)}, each under {summary.num_seeds} seeds"]] if summary.num_seeds > 1 else []),
+        *(
+            [["arms", f"{len(summary.trials)}, each under {summary.num_seeds} seeds"]]
+            if summary.num_seeds > 1
+            else []
+        ),
         ["time", f"{elapsed}; {summed} summed over trials"],
     ]
     parts: list[Part] = [Table(["", ""], rows)]
@@ -236,10 +306,15 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
     elif failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
         why = _note(failed[0], 300) or "no reason was recorded."
-        sentences.append(f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {why}")
+        sentences.append(
+            f"{count} failed, so nothing can be ranked. Trial {failed[0].number}: {why}"
+        )
     else:
         names = " and ".join(summary.metrics)
-        sentences.append(f"No trial has a finite value of {names} yet ({counts(summary)}), so nothing can be ranked.")
+        sentences.append(
+            f"No trial has a finite value of {names} yet ({counts(summary)}), so nothing can "
+            "be ranked."
+        )
     if summary.num_seeds > 1:
         sentences += fewer_seeds_sentences(summary)
     if not is_done(summary):
@@ -251,14 +326,19 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
 
 def is_done(summary: SweepSummary) -> bool:
     """Return True if no trial is left to start or to resume."""
-    return len(summary.runs) >= summary.total_trials and all(trial.has_ended for trial in summary.runs)
+    return len(summary.runs) >= summary.total_trials and all(
+        trial.has_ended for trial in summary.runs
+    )
 
 
 def counts(summary: SweepSummary) -> str:
     """Count trials by status: `9 finished, 4 stopped, 1 failed`."""
     order = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
     number_of = Counter(trial.status for trial in summary.runs)
-    return ", ".join(f"{number_of[status]} {status}" for status in order if number_of[status]) or "none yet"
+    return (
+        ", ".join(f"{number_of[status]} {status}" for status in order if number_of[status])
+        or "none yet"
+    )
 
 
 def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -> str:
@@ -266,9 +346,12 @@ def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -
     used = [axis.path for axis in summary.axes if axis.path in trial.values]
     used.sort(key=lambda path: -shares.get(path, 0.0))
     texts = [
-        f"{path} = {shorten(describe_value(trial.values[path]), _SETTING_CHARACTERS)}" for path in used[:_SETTINGS]
+        f"{path} = {shorten(describe_value(trial.values[path]), _SETTING_CHARACTERS)}"
+        for path in used[:_SETTINGS]
     ]
-    return ", ".join(texts) + (f" and {len(used) - _SETTINGS} more axes" if len(used) > _SETTINGS else "")
+    return ", ".join(texts) + (
+        f" and {len(used) - _SETTINGS} more axes" if len(used) > _SETTINGS else ""
+    )
 
 
 def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -> list[str]:
@@ -281,15 +364,23 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
     differences = differences_to_best(summary)
     open_ones = not_told_apart(differences)
     place = "lowest" if mode == "min" else "highest"
-    claim = f"has the {place} mean {of}, not told apart from {_others(open_ones)}" if open_ones else f"is the best {of}"
+    claim = (
+        f"has the {place} mean {of}, not told apart from {_others(open_ones)}"
+        if open_ones
+        else f"is the best {of}"
+    )
     if trade_off:
         claim = f"is, in {name} alone, the best {of}"
-    head = f"{unit.capitalize()} {first.number} {claim}: {name} = {_value_text(summary, first, name)} ({better(mode)})"
+    head = (
+        f"{unit.capitalize()} {first.number} {claim}: {name} = "
+        f"{_value_text(summary, first, name)} ({better(mode)})"
+    )
     chosen = settings(summary, first, shares)
     sentences = [f"{head}, with {chosen}." if chosen else f"{head}."]
     if first.status != "finished":
         sentences.append(
-            f"It is {first.status} at step {first.step:,} of {first.total_steps:,}: none has finished yet."
+            f"It is {first.status} at step {first.step:,} of {first.total_steps:,}: none has "
+            "finished yet."
         )
     if differences:
         return [*sentences, difference_sentence(summary, differences[0], first)]
@@ -301,16 +392,21 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
     if not front:
         return [f"No {unit} has finished with a value of each of {goals}.", *sentences]
     if len(front) == 1:
-        none = f"{unit.capitalize()} {numbers} is better than or equal to every other finished one in each of {goals}: "
+        none = (
+            f"{unit.capitalize()} {numbers} is better than or equal to every other finished "
+            f"one in each of {goals}: "
+        )
         none += "no trade-off."
         return [none, *sentences]
-    count = f"{len(front)} {unit}s are Pareto-optimal in {goals}, best in the first to last: {numbers}"
+    count = (
+        f"{len(front)} {unit}s are Pareto-optimal in {goals}, best in the first to last: {numbers}"
+    )
     return [f"{count}. Choose among these.", *sentences]
 
 
 def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
-    """Write lines on the best arm of several seeds, `where` says which: whether it is told apart from the others, its
-    difference to the next one, and arms with fewer seeds."""
+    """Write lines on the best arm of several seeds, `where` says which: whether it is told apart
+    from the others, its difference to the next one, and arms with fewer seeds."""
     first = best(summary)
     differences = differences_to_best(summary)
     if first is None:
@@ -329,7 +425,9 @@ def _others(numbers: Sequence[int]) -> str:
 
 
 def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
-    """A metric's value, of an arm with the interval of its mean over seeds: `0.31 +- 0.02 over 3 seeds`."""
+    """A metric's value, of an arm with the interval of its mean over seeds: `0.31 +- 0.02 over 3
+    seeds`.
+    """
     value = _value(summary, trial, name)
     return (
         f"{value} over {trial.num_seeds} seed{'s' if trial.num_seeds > 1 else ''}"
@@ -341,13 +439,20 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
 def _distance(summary: SweepSummary, first: Trial) -> Iterator[str]:
     """Say how far the next trial of the best one's status is behind it."""
     name = summary.metrics[0]
-    peers = [trial for trial in rank(summary) if trial.status == first.status and objectives(summary, trial)]
+    peers = [
+        trial
+        for trial in rank(summary)
+        if trial.status == first.status and objectives(summary, trial)
+    ]
     if len(peers) < 2:
         return
     top, following = peers[0].metrics[name], peers[1].metrics[name]
     yield f"The next, trial {peers[1].number}, is at {format_number(following)}."
     if abs(following - top) <= _CLOSE * abs(top):
-        yield "That is within 1 %: repeat both with other seeds (`seeds: 3`) before you rely on the order."
+        yield (
+            "That is within 1 %: repeat both with other seeds (`seeds: 3`) before you rely on "
+            "the order."
+        )
 
 
 _OUTER = 0.1
@@ -355,7 +460,9 @@ _OUTER = 0.1
 
 
 def conclusions(summary: SweepSummary) -> list[str]:
-    """Write what a person can act on, a paragraph each; each states what was measured, and is left out otherwise."""
+    """Write what a person can act on, a paragraph each; each states what was measured, and is left
+    out otherwise.
+    """
     if why_incomparable(summary):
         return list(_cost(summary))
     return [*_axes(summary), *_next(summary), *_cost(summary)]
@@ -366,12 +473,20 @@ def _axes(summary: SweepSummary) -> Iterator[str]:
     num = len(ended_with_value(summary))
     if num < MIN_TRIALS and summary.axes:
         yield (
-            f"Which axes matter is not known: {num} {summary.unit}s ended with a value, and {MIN_TRIALS} are needed."
+            f"Which axes matter is not known: {num} {summary.unit}s ended with a value, and "
+            f"{MIN_TRIALS} are needed."
         )
     if not found:
         return
-    spreads = [f"{path} {each.spread:.0f} (by chance {each.by_chance:.0f})" for path, each in found.items()]
-    sentences = [f"Spread of mean ranks along each axis, of 100, in {num} {summary.unit}s: {', '.join(spreads)}."]
+    spreads = [
+        f"{path} {each.spread:.0f} (by chance {each.by_chance:.0f})" for path, each in found.items()
+    ]
+    sentences = [
+        (
+            f"Spread of mean ranks along each axis, of 100, in {num} {summary.unit}s: "
+            f"{', '.join(spreads)}."
+        )
+    ]
     clear = {path: each for path, each in found.items() if each.is_clear}
     if clear:
         best = ", ".join(f"{path} at {each.best}" for path, each in clear.items())
@@ -379,10 +494,13 @@ def _axes(summary: SweepSummary) -> Iterator[str]:
     unclear = [path for path in found if path not in clear]
     if unclear:
         sentences.append(
-            f"Along {', '.join(unclear)} ranks differ no more than they may by chance: fix what is not needed."
+            f"Along {', '.join(unclear)} ranks differ no more than they may by chance: fix "
+            "what is not needed."
         )
     if summary.search == "optuna":
-        sentences.append("Values that the search proposes follow earlier results, so spreads are a hint only.")
+        sentences.append(
+            "Values that the search proposes follow earlier results, so spreads are a hint only."
+        )
     yield " ".join(sentences)
 
 
@@ -407,7 +525,10 @@ def _next(summary: SweepSummary) -> Iterator[str]:
             end = "low" if is_low else "high"
             found.append(f"the best {len(top)} trials lie at the {end} end of {axis.path} ({ends})")
     if found:
-        yield f"To try next: {'; '.join(found)}, so widen {'it' if len(found) == 1 else 'them'} there."
+        yield (
+            f"To try next: {'; '.join(found)}, so widen {'it' if len(found) == 1 else 'them'} "
+            "there."
+        )
 
 
 def _cost(summary: SweepSummary) -> Iterator[str]:
@@ -417,5 +538,9 @@ def _cost(summary: SweepSummary) -> Iterator[str]:
     failed = [trial for trial in summary.trials if trial.status == "failed"]
     lost = device_hours(failed)
     texts = [f"{hours[kind]:.3g} {kind} hours" for kind in hours]
-    texts += [f"{lost[kind]:.2g} {kind} hours of these in {len(failed)} failed trials" for kind in lost if lost[kind]]
+    texts += [
+        f"{lost[kind]:.2g} {kind} hours of these in {len(failed)} failed trials"
+        for kind in lost
+        if lost[kind]
+    ]
     yield f"Cost: {', '.join(texts)}."

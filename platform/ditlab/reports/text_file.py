@@ -1,4 +1,6 @@
-"""Text samples, captions and tables as files, in full length, where a picture shows only their beginnings."""
+"""Text samples, captions and tables as files, in full length, where a picture shows only their
+beginnings.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _LONGEST_LABEL = 3
 
 
 def save_text(figure: Figure, path: Path) -> Path | None:
-    """Write a figure's numbered texts in UTF-8; returns None if it has none. Raises OSError where the disk refuses."""
+    """Write a figure's numbered texts in UTF-8; returns None if it has none. Raises OSError where
+    the disk refuses.
+    """
     panels = [panel for panel in figure.panels if isinstance(panel, Text)]
     if not panels:
         return None
@@ -28,7 +32,9 @@ def save_text(figure: Figure, path: Path) -> Path | None:
     for panel in panels:
         if panel.title:
             parts.append(panel.title)
-        parts += [f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)]
+        parts += [
+            f"--- {number} ---\n{passage}" for number, passage in enumerate(panel.passages, start=1)
+        ]
     return write_whole(path, ("\n\n".join(parts) + "\n").encode())
 
 
@@ -44,16 +50,27 @@ def read_texts(path: Path) -> list[str]:
 
 
 def save_captions(figure: Figure, path: Path) -> Path | None:
-    """Write captions that are words to `path`, one a line; None without any. Raises OSError where the disk refuses."""
-    captions = [caption for panel in figure.panels if isinstance(panel, ImageGrid) for caption in panel.captions]
+    """Write captions that are words to `path`, one a line; None without any. Raises OSError where
+    the disk refuses.
+    """
+    captions = [
+        caption
+        for panel in figure.panels
+        if isinstance(panel, ImageGrid)
+        for caption in panel.captions
+    ]
     if not any(len(caption) > _LONGEST_LABEL for caption in captions):
         return None
     lines = "".join(f"{' '.join(caption.split())}\n" for caption in captions)
     return write_whole(path, lines.encode(errors="replace"))
 
 
-def save_table(columns: Mapping[str, np.ndarray], path: Path, facts: Mapping[str, Any] | None = None) -> Path:
-    """Write columns of one length, `facts` as metadata `ditlab` (JSON). Raises OSError where the disk refuses."""
+def save_table(
+    columns: Mapping[str, np.ndarray], path: Path, facts: Mapping[str, Any] | None = None
+) -> Path:
+    """Write columns of one length, `facts` as metadata `ditlab` (JSON). Raises OSError where the
+    disk refuses.
+    """
     table = pa.table({name: pa.array(values) for name, values in columns.items()})
     if facts:
         table = table.replace_schema_metadata({"ditlab": json.dumps(facts)})

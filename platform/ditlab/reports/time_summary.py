@@ -24,18 +24,24 @@ _PACES = {"perf/samples_per_second": "samples", "perf/tokens_per_second": "token
 
 @dataclass(frozen=True)
 class TimeSummary:
-    """Time of a run's logged steps and of the figures at its end, over all its attempts; several workers count with
-    their mean."""
+    """Time of a run's logged steps and of the figures at its end, over all its attempts; several
+    workers count with their mean."""
 
     num_steps: int
     seconds: dict[str, float]
-    """Seconds by phase, in the order of a step, without phases that took no time; `figures` last."""
+    """Seconds by phase, in the order of a step, without phases that took no time; `figures`
+    last.
+    """
     rates: dict[str, float]
-    """Means over the time of the steps of `perf/mfu`, `perf/hfu` and samples and tokens a second a worker."""
+    """Means over the time of the steps of `perf/mfu`, `perf/hfu` and samples and tokens a second a
+    worker.
+    """
     memory: float | None
     """Largest peak memory of a worker, bytes."""
     slowest: float | None
-    """Times the others' median that the slowest worker's forward and backward passes took; None for one worker."""
+    """Times the others' median that the slowest worker's forward and backward passes took; None for
+    one worker.
+    """
     straggler: str
     """The worker that was named last for being slow; empty for none."""
 
@@ -50,7 +56,9 @@ class TimeSummary:
         return self.total - self.seconds.get("figures", 0.0)
 
     def rows(self) -> list[tuple[str, float, str, float]]:
-        """Each phase in the order of a step: its name, seconds, share of all phases' time, milliseconds a step."""
+        """Each phase in the order of a step: its name, seconds, share of all phases' time,
+        milliseconds a step.
+        """
         return [
             (name, seconds, f"{seconds / self.total:.1%}", 1000 * seconds / self.num_steps)
             for name, seconds in self.seconds.items()
@@ -68,7 +76,10 @@ class TimeSummary:
         for name, what in _PACES.items():
             if (speed := self.rates.get(name)) is not None:
                 pace = f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
-                lines.append(f"mean over these steps {pace} {what}/s{' a worker' if self.slowest is not None else ''}")
+                lines.append(
+                    f"mean over these steps {pace} "
+                    f"{what}/s{' a worker' if self.slowest is not None else ''}"
+                )
         if self.memory:
             lines.append(f"peak memory {format_bytes(int(self.memory))}")
         return list(filter(None, [" · ".join(lines), self.straggler]))
@@ -81,10 +92,13 @@ class TimeSummary:
     def to_dict(self) -> dict[str, Any]:
         """The fields in JSON's types, for `--json`."""
         return {
-            "steps": self.num_steps, "seconds": self.seconds, "memory": self.memory, "slowest": self.slowest,
+            "steps": self.num_steps,
+            "seconds": self.seconds,
+            "memory": self.memory,
+            "slowest": self.slowest,
             "straggler": self.straggler,
             **{name.removeprefix("perf/"): value for name, value in self.rates.items()},
-        }  # fmt: skip
+        }
 
 
 def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
@@ -102,7 +116,9 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
     drawing = float(_finite(history[FIGURES_TIME]).sum()) if FIGURES_TIME in history else 0.0
     if drawing > 0:
         seconds["figures"] = drawing
-    of_steps = np.sum([values for phase, values in spent.items() if phase not in _BETWEEN_STEPS], axis=0)
+    of_steps = np.sum(
+        [values for phase, values in spent.items() if phase not in _BETWEEN_STEPS], axis=0
+    )
     means = {name: _mean(history, name, of_steps) for name in ("perf/mfu", "perf/hfu", *_PACES)}
     rates = {name: value for name, value in means.items() if value is not None}
     memory = history.get("perf/memory")
@@ -111,13 +127,17 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
 
 
 def _finite(series: Any) -> np.ndarray:
-    """Values with 0 in the place of those that a file cannot have been written with: negative, NaN, infinite."""
+    """Values with 0 in the place of those that a file cannot have been written with: negative, NaN,
+    infinite.
+    """
     values = series.values
     return np.where(np.isfinite(values) & (values >= 0), values, 0.0)
 
 
 def _aligned(history: History, name: str) -> np.ndarray:
-    """Values of a metric at the points of the times; 0 where it has none, as a damaged line may have held it."""
+    """Values of a metric at the points of the times; 0 where it has none, as a damaged line may
+    have held it.
+    """
     steps = history[_STEPS].steps
     values = np.zeros(len(steps))
     _, here, there = np.intersect1d(steps, history[name].steps, return_indices=True)

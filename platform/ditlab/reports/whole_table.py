@@ -17,8 +17,8 @@ LONGEST = 32
 class WholeTable(Table):
     """Table that breaks no word up to `LONGEST`, no number and no heading.
 
-    Where its columns are too wide together, it leaves out those of `optional`, the first one first, and says so below.
-    Where that is not enough, each row becomes a list of its headings and values.
+    Where its columns are too wide together, it leaves out those of `optional`, the first one first,
+    and says so below. Where that is not enough, each row becomes a list of its headings and values.
     """
 
     optional: Sequence[str] = ()
@@ -39,12 +39,16 @@ class WholeTable(Table):
         for column, width in zip(shown.columns, _widened(widths, widest, spare), strict=True):
             column.width = width
         yield from Table.__rich_console__(shown, console, options)
-        names = [_heading(column) for number, column in enumerate(self.columns) if number not in kept]
+        names = [
+            _heading(column) for number, column in enumerate(self.columns) if number not in kept
+        ]
         if names:
             yield Text(f"not shown at {options.max_width} columns: {', '.join(names)}", "dim")
 
     def _kept(self, least: Sequence[int], most: int) -> list[int]:
-        """Return the columns to show, by number: no more of the optional ones are left out than are too many."""
+        """Return the columns to show, by number: no more of the optional ones are left out than are
+        too many.
+        """
         headings = [_heading(column) for column in self.columns]
         kept = [*range(len(least))]
         for heading in self.optional:
@@ -54,7 +58,9 @@ class WholeTable(Table):
         return kept
 
     def _width(self, columns: Sequence[int]) -> int:
-        """Return the width of columns with the space around each, which Rich counts at the edges, too."""
+        """Return the width of columns with the space around each, which Rich counts at the edges,
+        too.
+        """
         _, right, _, left = self.padding
         return sum(columns) + (left + right) * len(columns)
 
@@ -64,7 +70,9 @@ class WholeTable(Table):
         headings = [_heading(column) for column in self.columns]
         cells = [list(column.cells) for column in self.columns]
         for row in zip(*cells, strict=True):
-            facts = Table.grid(Column(no_wrap=True, style="dim"), Column(overflow="fold"), padding=(0, 1))
+            facts = Table.grid(
+                Column(no_wrap=True, style="dim"), Column(overflow="fold"), padding=(0, 1)
+            )
             for heading, cell in zip(headings, row, strict=True):
                 facts.add_row(heading, cell)
             yield facts

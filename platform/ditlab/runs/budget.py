@@ -1,8 +1,9 @@
-"""Budget of device hours of a home, `DITLAB_BUDGET=4h`: what its runs have used, and the end of a run beyond it.
+"""Budget of device hours of a home, `DITLAB_BUDGET=4h`: what its runs have used, and the end of a
+run beyond it.
 
-Hours of GPUs and hours of cores are counted apart: a run on GPUs is held to the home's GPU hours, a run on cores to its
-core hours. A run that trains counts up to the latest record of its journal, so runs beside each other share what is
-left, and end together.
+Hours of GPUs and hours of cores are counted apart: a run on GPUs is held to the home's GPU hours, a
+run on cores to its core hours. A run that trains counts up to the latest record of its journal, so
+runs beside each other share what is left, and end together.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ VARIABLE = "DITLAB_BUDGET"
 CHECK_INTERVAL = 2.0
 """Least seconds between two looks at the journals."""
 _SHARE = 0.01
-"""Largest share of the time that these looks may take: in a home of very many runs they are rarer."""
+"""Largest share of the time that these looks may take: in a home of very many runs they are
+rarer.
+"""
 
 
 def device_kind(experiment: Experiment) -> str:
@@ -53,14 +56,16 @@ class HomeBudget:
 
     @classmethod
     def from_environment(cls) -> HomeBudget | None:
-        """The budget that `DITLAB_BUDGET` sets; None where it is unset or empty. Raises UserError for another text."""
+        """The budget that `DITLAB_BUDGET` sets; None where it is unset or empty. Raises UserError
+        for another text.
+        """
         text = os.environ.get(VARIABLE, "").strip()
         if not text:
             return None
         if not (seconds := parse_duration(text)):
             raise UserError(
-                f"{VARIABLE}={format_value(text)} is no budget; write device hours above 0 with their unit, such as "
-                "30min, 4h, 2d, or unset it."
+                f"{VARIABLE}={format_value(text)} is no budget; write device hours above 0 "
+                "with their unit, such as 30min, 4h, 2d, or unset it."
             )
         return cls(text, seconds / 3600)
 
@@ -75,7 +80,9 @@ class HomeBudget:
 
 
 def check_home_budget(home: Home, experiment: Experiment) -> None:
-    """Raise BudgetUsedUp where the home's budget is used up, UserError where `DITLAB_BUDGET` is no budget."""
+    """Raise BudgetUsedUp where the home's budget is used up, UserError where `DITLAB_BUDGET` is no
+    budget.
+    """
     if budget := HomeBudget.from_environment():
         hours = DeviceHours(home)
         device = device_kind(experiment)
@@ -97,7 +104,9 @@ class BudgetWatch:
         self._next_check = 0.0
 
     def sentence(self) -> str:
-        """Return the clause on a budget that is used up; empty where it is not, and between two looks."""
+        """Return the clause on a budget that is used up; empty where it is not, and between two
+        looks.
+        """
         begin = time.monotonic()
         if self._budget is None or begin < self._next_check:
             return ""
@@ -107,8 +116,12 @@ class BudgetWatch:
 
 
 @contextmanager
-def budget_watched(launch: Launch, stop: StopRequests, warn: Callable[[str], None]) -> Iterator[None]:
-    """Ask for the end of a run, after a final checkpoint, once the budget of its home is used up."""
+def budget_watched(
+    launch: Launch, stop: StopRequests, warn: Callable[[str], None]
+) -> Iterator[None]:
+    """Ask for the end of a run, after a final checkpoint, once the budget of its home is used
+    up.
+    """
     if HomeBudget.from_environment() is None:
         yield
         return
@@ -120,7 +133,10 @@ def budget_watched(launch: Launch, stop: StopRequests, warn: Callable[[str], Non
             if sentence := watch.sentence():
                 with suppress(OSError, UserError):
                     update_record(launch.folder, message=sentence)
-                warn(f"{sentence}: stopping after a final checkpoint; `--resume` goes on with a larger one.")
+                warn(
+                    f"{sentence}: stopping after a final checkpoint; `--resume` goes on with a "
+                    "larger one."
+                )
                 stop.request()
                 return
 

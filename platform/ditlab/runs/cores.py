@@ -1,4 +1,6 @@
-"""Cores that are a run's own, and the threads of its workers, whose number later attempts keep: sums depend on it."""
+"""Cores that are a run's own, and the threads of its workers, whose number later attempts keep:
+sums depend on it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from ditlab.home import RunFolder
 from ditlab.spec.resources import Resources
 
 BUSY = 0.5
-"""Cores that others keep busy from which a time that was measured beside them is no idle machine's."""
+"""Cores that others keep busy from which a time that was measured beside them is no idle
+machine's.
+"""
 LOOK = 0.5
 """Seconds over which the work of others is counted at least."""
 _LONGEST = 60.0  # seconds: what others did earlier, in a notebook of hours, says little of now
@@ -54,7 +58,9 @@ class _Use(NamedTuple):
     @classmethod
     def now(cls) -> _Use:
         mask = os.sched_getaffinity(0)
-        cores = [each for number, each in enumerate(psutil.cpu_times(percpu=True)) if number in mask]
+        cores = [
+            each for number, each in enumerate(psutil.cpu_times(percpu=True)) if number in mask
+        ]
         every = sum(each.user + each.nice + each.system for each in cores)
         own = sum(os.times()[:4])
         for child in psutil.Process().children(recursive=True):
@@ -67,31 +73,41 @@ _begin = _Use.now()
 
 
 def busy_cores() -> float:
-    """Return how many cores of this process's affinity mask others kept busy since the import of this module, but at
-    most for the last minute."""
+    """Return how many cores of this process's affinity mask others kept busy since the import of
+    this module, but at most for the last minute."""
     global _begin
     if time.monotonic() - _begin.moment > _LONGEST:
         _begin = _Use.now()
     time.sleep(max(0.0, LOOK - (time.monotonic() - _begin.moment)))
     now = _Use.now()
-    return max(0.0, (now.every - _begin.every) - (now.own - _begin.own)) / (now.moment - _begin.moment)
+    return max(0.0, (now.every - _begin.every) - (now.own - _begin.own)) / (
+        now.moment - _begin.moment
+    )
 
 
 def busy_text() -> str:
-    """Say how busy others kept the cores, where that changes what is timed: `others kept 1.2 of 2 cores busy`."""
+    """Say how busy others kept the cores, where that changes what is timed: `others kept 1.2 of 2
+    cores busy`.
+    """
     busy = busy_cores()
-    return f"others kept {busy:.1f} of {len(os.sched_getaffinity(0))} cores busy" if busy >= BUSY else ""
+    return (
+        f"others kept {busy:.1f} of {len(os.sched_getaffinity(0))} cores busy"
+        if busy >= BUSY
+        else ""
+    )
 
 
 def sleep_at_barriers(threads: int, workers: int = 1) -> None:
-    """Let the threads of so many workers sleep while they wait for each other, where others leave them fewer cores.
+    """Let the threads of so many workers sleep while they wait for each other, where others leave
+    them fewer cores.
 
-    Sets OMP_WAIT_POLICY for the OpenMP runtime that this process, or one that it starts, loads with PyTorch from now
-    on; a policy of the user's own stays. The bits are the same.
+    Sets OMP_WAIT_POLICY for the OpenMP runtime that this process, or one that it starts, loads with
+    PyTorch from now on; a policy of the user's own stays. The bits are the same.
     """
-    # Else threads spin at each barrier and take the core that the one they wait for needs: two threads beside a busy
-    # process on two cores took 94 ms a step of digits/dit at batch 32, and 56 ms asleep. On an idle machine sleep costs
-    # 7 to 29 % of the speed. Spinning for less long (GOMP_SPINCOUNT) was worst beside a busy process: 302 to 515 ms.
+    # Else threads spin at each barrier and take the core that the one they wait for needs: two
+    # threads beside a busy process on two cores took 94 ms a step of digits/dit at batch 32, and 56
+    # ms asleep. On an idle machine sleep costs 7 to 29 % of the speed. Spinning for less long
+    # (GOMP_SPINCOUNT) was worst beside a busy process: 302 to 515 ms.
     if threads < 2 or {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         return
     if threads * workers > round(len(os.sched_getaffinity(0)) - busy_cores()):
@@ -99,8 +115,8 @@ def sleep_at_barriers(threads: int, workers: int = 1) -> None:
 
 
 def allowed_cores() -> tuple[int, str]:
-    """Return the cores that this process may use, and what limits them: its affinity mask, or the quota of its control
-    group (`man 7 cgroups`, version 2); empty for neither."""
+    """Return the cores that this process may use, and what limits them: its affinity mask, or the
+    quota of its control group (`man 7 cgroups`, version 2); empty for neither."""
     found = [(os.cpu_count() or 1, ""), (len(os.sched_getaffinity(0)), "the affinity mask")]
     with suppress(OSError, ValueError):  # no such file, or `max`: no limit
         microseconds, period = map(int, QUOTA.read_text().split())
@@ -116,18 +132,31 @@ def recorded_threads(folder: RunFolder) -> int | None:
     return (attempts[min(attempts)].threads or None) if attempts else None
 
 
-def worker_threads(resources: Resources, recorded: int | None = None, concurrent: int = 1) -> Threads:
+def worker_threads(
+    resources: Resources, recorded: int | None = None, concurrent: int = 1
+) -> Threads:
     """Choose the threads of each worker on this machine, of `concurrent` runs that start at once.
 
-    These are `resources.cpus_per_worker`, those of the run's earlier attempts, or an even share of the cores that this
-    process may use and that others do not keep busy now, at most OMP_NUM_THREADS.
+    These are `resources.cpus_per_worker`, those of the run's earlier attempts, or an even share of
+    the cores that this process may use and that others do not keep busy now, at most
+    OMP_NUM_THREADS.
     """
-    (cores, limit), workers, machine = allowed_cores(), resources.max_workers * concurrent, os.cpu_count() or 1
-    allowed = f"{limit} allows {cores} of {machine} cores" if limit else f"this machine has {cores} cores"
+    (cores, limit), workers, machine = (
+        allowed_cores(),
+        resources.max_workers * concurrent,
+        os.cpu_count() or 1,
+    )
+    allowed = (
+        f"{limit} allows {cores} of {machine} cores" if limit else f"this machine has {cores} cores"
+    )
     if number := resources.cpus_per_worker or recorded:
         if number * resources.min_workers <= cores:
             return Threads(number, "")
-        why = "resources.cpus_per_worker says so" if resources.cpus_per_worker else "its sums depend on their number"
+        why = (
+            "resources.cpus_per_worker says so"
+            if resources.cpus_per_worker
+            else "its sums depend on their number"
+        )
         return Threads(number, f"{why}, though {allowed}: it is slower")
     share = max(1, cores // workers)
     reason = allowed if cores < machine else ""
@@ -138,11 +167,15 @@ def worker_threads(resources: Resources, recorded: int | None = None, concurrent
     beside = beside_others(share, workers)
     if beside is None:
         return Threads(share, reason)
-    return Threads(beside.number, f"{beside.reason}; resources.cpus_per_worker={share} takes {share}")
+    return Threads(
+        beside.number, f"{beside.reason}; resources.cpus_per_worker={share} takes {share}"
+    )
 
 
 def beside_others(share: int, workers: int = 1) -> Threads | None:
-    """Return the threads of each of so many workers that have a free core; None where `share` of them have one."""
+    """Return the threads of each of so many workers that have a free core; None where `share` of
+    them have one.
+    """
     if share < 2:
         return None
     mask = len(os.sched_getaffinity(0))
@@ -157,7 +190,8 @@ def beside_others(share: int, workers: int = 1) -> Threads | None:
 def _most_threads() -> int | None:
     """Return the number of OMP_NUM_THREADS; None where it is not set, or is none."""
     with suppress(KeyError, ValueError):
-        return int(os.environ["OMP_NUM_THREADS"].split(",")[0])  # of several levels, the first: `4,2`
+        # of several levels, the first: `4,2`
+        return int(os.environ["OMP_NUM_THREADS"].split(",")[0])
     return None
 
 
@@ -165,11 +199,14 @@ _chosen: ContextVar[Threads | None] = ContextVar("threads of this process", defa
 
 
 @contextmanager
-def computing_beside_others(say: Callable[[str], None], needed: int | None = None) -> Iterator[None]:
-    """Compute inside with one thread for each core that other processes leave, at most with PyTorch's number.
+def computing_beside_others(
+    say: Callable[[str], None], needed: int | None = None
+) -> Iterator[None]:
+    """Compute inside with one thread for each core that other processes leave, at most with
+    PyTorch's number.
 
-    `say` is told why where these are fewer. `needed`: the number that figures depend on, which stays. What is begun
-    inside has the same number. With a GPU nothing changes.
+    `say` is told why where these are fewer. `needed`: the number that figures depend on, which
+    stays. What is begun inside has the same number. With a GPU nothing changes.
     """
     import torch  # by then it is loaded; the choice of threads for a training needs none
 
@@ -180,7 +217,10 @@ def computing_beside_others(say: Callable[[str], None], needed: int | None = Non
     found = beside_others(before)
     if needed:
         if found is not None:
-            say(f"computing with {thread_text(needed)}, as in training, though {found.reason}: it is slower")
+            say(
+                f"computing with {thread_text(needed)}, as in training, though {found.reason}: "
+                "it is slower"
+            )
         yield
         return
     if found is not None:

@@ -1,4 +1,6 @@
-"""Description of one run for people: status, spec, last metrics, paths, sizes, checkpoints, and what MLflow lacks."""
+"""Description of one run for people: status, spec, last metrics, paths, sizes, checkpoints, and
+what MLflow lacks.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,36 @@ from ditlab.tracking.records import FoundRun, RunRecord, list_runs
 from ditlab.tracking.upload import num_unsent
 
 _ESSENTIALS = (
-    "seed", "model.family", "model.init.from", "data.kind", "data.path", "data.weights.*", "batch.size", "batch.micro",
-    "optimizer.kind", "optimizer.lr", "schedule.kind", "training.steps", "training.epochs", "training.precision",
-    "engine.zero.stage", "resources.workers", "resources.gpus_per_worker", "start.run", "start.step", "start.state",
-    "tracking.experiment", "base.name", "base.run", "search.kind", "scheduler.kind", "metric", "mode", "trials",
+    "seed",
+    "model.family",
+    "model.init.from",
+    "data.kind",
+    "data.path",
+    "data.weights.*",
+    "batch.size",
+    "batch.micro",
+    "optimizer.kind",
+    "optimizer.lr",
+    "schedule.kind",
+    "training.steps",
+    "training.epochs",
+    "training.precision",
+    "engine.zero.stage",
+    "resources.workers",
+    "resources.gpus_per_worker",
+    "start.run",
+    "start.step",
+    "start.state",
+    "tracking.experiment",
+    "base.name",
+    "base.run",
+    "search.kind",
+    "scheduler.kind",
+    "metric",
+    "mode",
+    "trials",
     "samples",
-)  # fmt: skip
+)
 """Fields of an experiment or a sweep that are shown, in this order; `*` is any name."""
 _PARTS = ("checkpoints", "media", "samples", "report")
 
@@ -69,37 +95,67 @@ class RunDescription:
     notes: list[str]
     """Sentences on files that cannot be read."""
     time: TimeSummary | None
-    """Where the time of its steps went; None for a sweep, and for a run that has logged no times."""
+    """Where the time of its steps went; None for a sweep, and for a run that has logged no
+    times.
+    """
     proof: str
     """Verdict of `ditlab train --prove` before it began; empty for a run that was not proved."""
     held_out_text: str
     """Sentence on why `eval/...` and `held_out/...` differ, where it has both."""
     lineage: LineageRun | None
-    """Tree of the runs that it goes on from and of those that go on from it; None where there are neither."""
+    """Tree of the runs that it goes on from and of those that go on from it; None where there are
+    neither.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """The description in JSON's types, for `--json`."""
         record = self.record
-        names = ("run_id", "name", "family", "status", "message", "step", "total_steps", "created", "updated",
-                 "spec_hash", "parent", "trial", "plugins")  # fmt: skip
+        names = (
+            "run_id",
+            "name",
+            "family",
+            "status",
+            "message",
+            "step",
+            "total_steps",
+            "created",
+            "updated",
+            "spec_hash",
+            "parent",
+            "trial",
+            "plugins",
+        )
         return {
             **{name: getattr(record, name) for name in names},
-            "is_locked": self.is_locked, "running": self.running._asdict() if self.running else None,
-            "folder": str(self.folder.path), "tracking_uri": self.tracking_uri, "unsent": self.unsent,
+            "is_locked": self.is_locked,
+            "running": self.running._asdict() if self.running else None,
+            "folder": str(self.folder.path),
+            "tracking_uri": self.tracking_uri,
+            "unsent": self.unsent,
             "spec": self.spec,
-            "metrics": {name: {"step": step, "value": value} for name, (step, value) in self.metrics.items()},
+            "metrics": {
+                name: {"step": step, "value": value} for name, (step, value) in self.metrics.items()
+            },
             "checkpoints": {"place": self.checkpoint_place, "steps": self.checkpoint_steps},
-            "bytes": self.sizes, "trials": self.trials, "notes": self.notes,
+            "bytes": self.sizes,
+            "trials": self.trials,
+            "notes": self.notes,
             "time": self.time.to_dict() if self.time else None,
-            "start": record.start or None, "proof": self.proof or None,
+            "start": record.start or None,
+            "proof": self.proof or None,
             "lineage": self.lineage.to_dict() if self.lineage else None,
-        }  # fmt: skip
+        }
 
 
 def describe_run(home: Home, found: FoundRun) -> RunDescription:
-    """Describe a run. Reads its files and changes none; a file that cannot be read becomes a note."""
+    """Describe a run. Reads its files and changes none; a file that cannot be read becomes a
+    note.
+    """
     folder, record, notes = found.folder, found.record, [*filter(None, [found.note])]
-    spec = flat_spec(folder.path / ("sweep.yaml" if record.trials and not record.is_group else "spec.yaml"), notes)
+    spec = flat_spec(
+        folder.path / ("sweep.yaml" if record.trials and not record.is_group else "spec.yaml"),
+        notes,
+    )
     address, content = resolve_tracking_uri(record.tracking_uri or None, home), JournalContent()
     unsent: int | None = 0
     try:
@@ -120,16 +176,35 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     facts = JournalFacts.of(content)
     metrics = {name: (p.steps[-1], p.values[-1]) for name, p in content.metrics.items()}
     records = list_runs(home)
-    trials = Counter(each.status for each in records if record.trials and each.parent == record.run_id)
+    trials = Counter(
+        each.status for each in records if record.trials and each.parent == record.run_id
+    )
     saved = ("", list[int]()) if record.trials else _checkpoints(folder, spec, notes)
-    shown = (name for each in _ESSENTIALS for name in spec if fnmatchcase(name, each) and spec[name] != "null")
+    shown = (
+        name
+        for each in _ESSENTIALS
+        for name in spec
+        if fnmatchcase(name, each) and spec[name] != "null"
+    )
     running = running_state(folder, record) if record.status == "running" else None
     return RunDescription(
-        folder, record, is_locked(folder), running, redact(address), unsent,
-        {name: spec[name] for name in shown}, metrics, *saved, _sizes(folder.path), trials, notes,
-        run_time(content), hide(facts.tags.get(PROOF_TAG, "")),
-        facts.held_out_text(metrics), lineage(records, record.run_id),
-    )  # fmt: skip
+        folder,
+        record,
+        is_locked(folder),
+        running,
+        redact(address),
+        unsent,
+        {name: spec[name] for name in shown},
+        metrics,
+        *saved,
+        _sizes(folder.path),
+        trials,
+        notes,
+        run_time(content),
+        hide(facts.tags.get(PROOF_TAG, "")),
+        facts.held_out_text(metrics),
+        lineage(records, record.run_id),
+    )
 
 
 def run_time(content: JournalContent) -> TimeSummary | None:
@@ -139,13 +214,17 @@ def run_time(content: JournalContent) -> TimeSummary | None:
 
 
 def storage_of(spec: Mapping[str, str]) -> str | None:
-    """Place outside the run's folder that a flat spec names for checkpoints; None for the folder itself."""
+    """Place outside the run's folder that a flat spec names for checkpoints; None for the folder
+    itself.
+    """
     storage = spec.get("checkpoint.storage", "null")
     return None if storage == "null" else storage
 
 
 def flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
-    """Fields of a spec as texts, by dotted path; nothing is validated: a package of the run's may not be installed."""
+    """Fields of a spec as texts, by dotted path; nothing is validated: a package of the run's may
+    not be installed.
+    """
     try:
         return flatten(read_recorded(path))
     except OSError as error:
@@ -155,8 +234,12 @@ def flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
     return {}
 
 
-def _checkpoints(folder: RunFolder, spec: Mapping[str, str], notes: list[str]) -> tuple[str, list[int]]:
-    """Place and steps of the checkpoints, in the run's folder or its storage; torch is imported for a URI alone."""
+def _checkpoints(
+    folder: RunFolder, spec: Mapping[str, str], notes: list[str]
+) -> tuple[str, list[int]]:
+    """Place and steps of the checkpoints, in the run's folder or its storage; torch is imported for
+    a URI alone.
+    """
     storage = storage_of(spec)
     place = Path(storage) / folder.run_id if storage else folder.checkpoints
     try:

@@ -1,8 +1,9 @@
-"""Evaluator of a run whose evaluation is asynchronous: the launcher's thread that has requests answered, and an answer.
+"""Evaluator of a run whose evaluation is asynchronous: the launcher's thread that has requests
+answered, and an answer.
 
-The newest request names the checkpoint that is to be evaluated (`training.async_evaluation`). One at a time is
-evaluated, by a Ray task (`cluster.launch`) or, without Ray, by a process of its own: `python -m
-ditlab.runs.evaluator`. One that is lost is started again.
+The newest request names the checkpoint that is to be evaluated (`training.async_evaluation`). One
+at a time is evaluated, by a Ray task (`cluster.launch`) or, without Ray, by a process of its own:
+`python -m ditlab.runs.evaluator`. One that is lost is started again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,13 @@ from ditlab.receipts.records import measurement_tags
 from ditlab.runs.launch import Launch
 from ditlab.runs.sample_files import save_samples
 from ditlab.secrets import hide
-from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules, save_by_sample
+from ditlab.training.evaluation import (
+    Evaluated,
+    Protocol,
+    StateEvaluator,
+    evaluated_modules,
+    save_by_sample,
+)
 from ditlab.training.inbox import EvaluationAnswer, Inbox
 from ditlab.training.plan import TrainingRun
 from ditlab_models.contract import RetiringObjective
@@ -52,13 +59,19 @@ Returns why that process ended without an answer; empty where it has answered.""
 
 
 @contextmanager
-def async_evaluator(launch: Launch, evaluate: Evaluate, warn: Callable[[str], None]) -> Iterator[None]:
-    """Have a run's requests for evaluations answered during the block, where its spec wants that."""
+def async_evaluator(
+    launch: Launch, evaluate: Evaluate, warn: Callable[[str], None]
+) -> Iterator[None]:
+    """Have a run's requests for evaluations answered during the block, where its spec wants
+    that.
+    """
     if launch.experiment.evaluation.mode == "inline":
         yield
         return
     ended = threading.Event()
-    thread = threading.Thread(target=_serve, args=(launch, evaluate, warn, ended), name="ditlab-evaluator", daemon=True)
+    thread = threading.Thread(
+        target=_serve, args=(launch, evaluate, warn, ended), name="ditlab-evaluator", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -67,7 +80,9 @@ def async_evaluator(launch: Launch, evaluate: Evaluate, warn: Callable[[str], No
         thread.join()
 
 
-def _serve(launch: Launch, evaluate: Evaluate, warn: Callable[[str], None], ended: threading.Event) -> None:
+def _serve(
+    launch: Launch, evaluate: Evaluate, warn: Callable[[str], None], ended: threading.Event
+) -> None:
     inbox = Inbox(launch.folder.evaluator)
     num_lost = 0
     while not ended.wait(POLL_INTERVAL):
@@ -95,18 +110,28 @@ def _serve(launch: Launch, evaluate: Evaluate, warn: Callable[[str], None], ende
 
 
 def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:
-    """Have a request answered by a process of its own on this machine, as `Evaluate` says: for a run without Ray."""
+    """Have a request answered by a process of its own on this machine, as `Evaluate` says: for a
+    run without Ray.
+    """
     variables = dict(os.environ)
-    threads = launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
+    threads = (
+        launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
+    )
     # the last GPU of those that this process may use: training takes the first
     num = torch.cuda.device_count() if launch.experiment.evaluation.resources.gpus else 0
     visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-    variables["CUDA_VISIBLE_DEVICES"] = (visible or [str(each) for each in range(num)])[num - 1] if num else ""
+    variables["CUDA_VISIBLE_DEVICES"] = (
+        (visible or [str(each) for each in range(num)])[num - 1] if num else ""
+    )
     with (launch.folder.evaluator / "evaluator.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ditlab.runs.evaluator"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=log, start_new_session=True, env=variables,
-        )  # fmt: skip
+            [sys.executable, "-m", "ditlab.runs.evaluator"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+            env=variables,
+        )
     assert process.stdin
     with suppress(BrokenPipeError), process.stdin as stdin:
         stdin.write(json.dumps({"launch": launch.to_dict(), "threads": threads}).encode())
@@ -116,14 +141,19 @@ def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:
             process.wait()
             return ""
     code = process.returncode
-    return f"its process ended with code {code}; evaluator/evaluator.log has its last words" if code else ""
+    return (
+        f"its process ended with code {code}; evaluator/evaluator.log has its last words"
+        if code
+        else ""
+    )
 
 
 def answer_request(launch: Launch, threads: int | None) -> None:
-    """Evaluate the newest checkpoint that a run asks for, and answer; nothing where it asks for none any more.
+    """Evaluate the newest checkpoint that a run asks for, and answer; nothing where it asks for
+    none any more.
 
-    `threads`: those of a worker; None: torch's choice. Mistakes are the answer. Raises Unreachable and StorageOutage
-    where a store does not answer, and OSError where the answer cannot be written.
+    `threads`: those of a worker; None: torch's choice. Mistakes are the answer. Raises Unreachable
+    and StorageOutage where a store does not answer, and OSError where the answer cannot be written.
     """
     with suppress(OSError):
         os.nice(NICENESS)
@@ -136,7 +166,11 @@ def answer_request(launch: Launch, threads: int | None) -> None:
         except Exception as error:
             if isinstance(error, DamagedCheckpoint) and inbox.newest() != request:
                 continue  # it was pruned just now
-            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+            text = (
+                str(error)
+                if isinstance(error, UserError)
+                else f"{type(error).__name__}: {first_line(error)}"
+            )
             answer = EvaluationAnswer(request.number, error=hide(text).rstrip("."))
         inbox.answer(request, answer)
         return
@@ -151,7 +185,9 @@ def _evaluation(launch: Launch, step: int, threads: int | None) -> EvaluationAns
     with run.checkpoints.held(step, "evaluation") as reader, protocol.computing(device):
         found = evaluate_checkpoint(run, reader, device, protocol, warnings.append)
     components = run.experiment.objective.weights.model_dump()
-    by_sample = {name: values for name, values in found.by_sample["eval"].items() if name in components}
+    by_sample = {
+        name: values for name, values in found.by_sample["eval"].items() if name in components
+    }
     has_pictures = False
     try:
         save_by_sample(launch.folder, step, by_sample)
@@ -159,13 +195,20 @@ def _evaluation(launch: Launch, step: int, threads: int | None) -> EvaluationAns
             save_samples(launch.folder, step, found.grid)
             has_pictures = True
     except OSError as error:
-        warnings.append(f"samples and losses of step {step} cannot be stored ({error.strerror}); training goes on.")
+        warnings.append(
+            f"samples and losses of step {step} cannot be stored ({error.strerror}); training "
+            "goes on."
+        )
     tags = measurement_tags(found.measurements)
     return EvaluationAnswer(step, found.values, tags, has_pictures, list(map(hide, warnings)))
 
 
 def evaluate_checkpoint(
-    run: TrainingRun, reader: CheckpointReader, device: torch.device, protocol: Protocol, warn: Callable[[str], None]
+    run: TrainingRun,
+    reader: CheckpointReader,
+    device: torch.device,
+    protocol: Protocol,
+    warn: Callable[[str], None],
 ) -> Evaluated:
     """Evaluate the averaged weights of a checkpoint as the training does, in one process."""
     experiment, data, rank = run.experiment, run.data, Rank(0, 1, 0, device)
@@ -174,11 +217,15 @@ def evaluate_checkpoint(
         precision = FLOAT
     inputs = ModelInputs.from_experiment(experiment, data.train.columns, device, warn, run.home)
     weights = partial(reader.weights, True, merged=False)
-    network, objective = evaluated_modules(experiment, weights, data.text, device, precision, protocol.workers)
+    network, objective = evaluated_modules(
+        experiment, weights, data.text, device, precision, protocol.workers
+    )
     if isinstance(objective, RetiringObjective):
         inputs.retire(objective.retired_fields(max(0, reader.manifest.step - 1)))
     evaluator = StateEvaluator(experiment, data, run.home, inputs, rank, ControlChannel(rank), warn)
-    return evaluator.evaluate(network, objective, protocol.batch_size, precision=precision, inside=torch.no_grad())
+    return evaluator.evaluate(
+        network, objective, protocol.batch_size, precision=precision, inside=torch.no_grad()
+    )
 
 
 def main() -> None:

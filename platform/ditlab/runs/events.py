@@ -29,13 +29,24 @@ from ditlab.tracking.names import change_texts
 
 _MOST_VALUES = 3
 """Metrics of an evaluation that are named."""
-_FAULT_TAGS = ("ditlab.failure", "ditlab.error", "ditlab.failure_message", "ditlab.checkpoint_error")
+_FAULT_TAGS = (
+    "ditlab.failure",
+    "ditlab.error",
+    "ditlab.failure_message",
+    "ditlab.checkpoint_error",
+)
 _RECOVERED_TAGS = ("ditlab.skipped_steps", "ditlab.left_out_steps", "ditlab.out_of_memory")
 """Tags of failures after which the same process went on."""
 _SHOWN_TAGS = (
-    "ditlab.exploits", "ditlab.nodes", "ditlab.straggler", "ditlab.best_run", "ditlab.asked", "ditlab.early_stop",
-    "ditlab.evaluations_passed_over", "ditlab.evaluation_error",
-)  # fmt: skip
+    "ditlab.exploits",
+    "ditlab.nodes",
+    "ditlab.straggler",
+    "ditlab.best_run",
+    "ditlab.asked",
+    "ditlab.early_stop",
+    "ditlab.evaluations_passed_over",
+    "ditlab.evaluation_error",
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,9 @@ class RunEvent:
     time: int
     """Milliseconds since 1970."""
     kind: str
-    """start, data, evaluation, checkpoint, failure, recovery, state, files, end, or one of an observer's own."""
+    """start, data, evaluation, checkpoint, failure, recovery, state, files, end, or one of an
+    observer's own.
+    """
     text: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,15 +86,19 @@ class EventReader:
         self._num_starts = 0
 
     def read_all(self) -> list[RunEvent]:
-        """Every event so far, and the checkpoints that are kept, by time. Raises OSError where the journal cannot be
-        read."""
+        """Every event so far, and the checkpoints that are kept, by time. Raises OSError where the
+        journal cannot be read."""
         events = [*self.read_new(), *_checkpoints(self.folder.checkpoints)]
         return sorted(events, key=lambda event: event.time)
 
     def events_in(self, content: JournalContent) -> list[RunEvent]:
-        """Every event of a journal that was read already, and the checkpoints that are kept, by time."""
+        """Every event of a journal that was read already, and the checkpoints that are kept, by
+        time.
+        """
         events = [*_joined(filter(None, map(self._event, content.events))), *self._added()]
-        return sorted([*events, *_checkpoints(self.folder.checkpoints)], key=lambda event: event.time)
+        return sorted(
+            [*events, *_checkpoints(self.folder.checkpoints)], key=lambda event: event.time
+        )
 
     def read_new(self) -> list[RunEvent]:
         """Events of the journal's lines since the last call, in their order."""
@@ -112,7 +129,9 @@ class EventReader:
                 self._end_of_added += len(line)
                 with suppress(ValueError, TypeError, KeyError):
                     fields = json.loads(line)
-                    found.append(RunEvent(int(fields["time"]), str(fields["kind"]), str(fields["text"])))
+                    found.append(
+                        RunEvent(int(fields["time"]), str(fields["kind"]), str(fields["text"]))
+                    )
         return found
 
     def _event(self, record: JournalRecord) -> RunEvent | None:
@@ -121,20 +140,43 @@ class EventReader:
         match kind := record["kind"]:
             case "start":
                 self._num_starts += 1
-                begun = "started" if self._num_starts == 1 else f"started again ({self._num_starts - 1})"
+                begun = (
+                    "started"
+                    if self._num_starts == 1
+                    else f"started again ({self._num_starts - 1})"
+                )
                 text = f"{begun}: {record['name']}, MLflow experiment {record['experiment']}"
             case "dataset":
-                counts = ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in record["counts"].items())
+                counts = ", ".join(
+                    f"{number:,} {name.replace('_', ' ')}"
+                    for name, number in record["counts"].items()
+                )
                 kind, text = "data", f"data: {record['name']} ({counts})"
             case "metrics":
-                values = [(name, value) for name, value in all_metrics(record) if name.startswith(RESULT_PREFIXES)]
+                values = [
+                    (name, value)
+                    for name, value in all_metrics(record)
+                    if name.startswith(RESULT_PREFIXES)
+                ]
                 if values:
-                    shown = ", ".join(f"{name} {value:.5g}" for name, value in values[:_MOST_VALUES])
-                    more = f" and {len(values) - _MOST_VALUES} more" if len(values) > _MOST_VALUES else ""
-                    kind, text = "evaluation", f"evaluated at step {record['step']:,}: {shown}{more}"
+                    shown = ", ".join(
+                        f"{name} {value:.5g}" for name, value in values[:_MOST_VALUES]
+                    )
+                    more = (
+                        f" and {len(values) - _MOST_VALUES} more"
+                        if len(values) > _MOST_VALUES
+                        else ""
+                    )
+                    kind, text = (
+                        "evaluation",
+                        f"evaluated at step {record['step']:,}: {shown}{more}",
+                    )
             case "resume":
                 texts = [*change_texts(record["changes"]), *filter(None, [record["rates"]])]
-                kind, text = "start", f"resumed after step {record['step']:,} with {'; '.join(texts)}"
+                kind, text = (
+                    "start",
+                    f"resumed after step {record['step']:,} with {'; '.join(texts)}",
+                )
             case "tags":
                 kind, text = _tags(record["values"])
             case "artifact" | "table" if record["artifact_path"]:
@@ -150,7 +192,9 @@ def _tags(values: Mapping[str, str]) -> tuple[str, str]:
     """Kind and text of the tags that tell of something; ("", "") where there is none."""
 
     def named(tags: Iterable[str]) -> str:
-        return "; ".join(f"{tag.removeprefix('ditlab.').replace('_', ' ')}: {values[tag]}" for tag in tags)
+        return "; ".join(
+            f"{tag.removeprefix('ditlab.').replace('_', ' ')}: {values[tag]}" for tag in tags
+        )
 
     if recovered := [name for name in _RECOVERED_TAGS if name in values]:
         return "recovery", named(recovered).partition("\n")[0]
@@ -176,6 +220,9 @@ def _checkpoints(folder: Path) -> list[RunEvent]:
         with suppress(OSError):  # not committed, or pruned meanwhile
             if is_step(place.name) and not place.is_symlink():
                 written = (place / MANIFEST).lstat().st_mtime
-                text = f"checkpoint of step {step_of(place.name):,} ({format_bytes(folder_size(place))})"
+                text = (
+                    f"checkpoint of step {step_of(place.name):,} "
+                    f"({format_bytes(folder_size(place))})"
+                )
                 events.append(RunEvent(int(written * 1000), "checkpoint", text))
     return events

@@ -1,4 +1,6 @@
-"""Classes of failure, and the recovery that follows from each: pure decisions, which the launcher carries out."""
+"""Classes of failure, and the recovery that follows from each: pure decisions, which the launcher
+carries out.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,8 +25,9 @@ class FailureKind(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     """Tried again with a smaller micro-batch."""
     NODE_OUT_OF_MEMORY = "node_out_of_memory"
-    """Ray ended a worker as its node had hardly any memory left. Where the run's own workers use the most, tried again
-    with half the micro-batch, once; else, and after that, as a lost worker."""
+    """Ray ended a worker as its node had hardly any memory left. Where the run's own workers use
+    the most, tried again with half the micro-batch, once; else, and after that, as a lost worker.
+    """
     CANNOT_START = "cannot_start"
     """Ray cannot start the workers, and another attempt would fail as well."""
     LOST_WORKER = "lost_worker"
@@ -35,15 +38,20 @@ class FailureKind(StrEnum):
     PREEMPTED = "preempted"
     """The cluster takes a node away: the run goes on elsewhere, and the failure is not counted."""
     NO_RESOURCES = "no_room"
-    """The cluster has no resources for the workers yet: the run waits, and the failure is not counted."""
+    """The cluster has no resources for the workers yet: the run waits, and the failure is not
+    counted.
+    """
     STORAGE_UNREACHABLE = "storage_unreachable"
     """The store of the checkpoints or of streamed data, which answered before, does not answer."""
 
 
 RETRYABLE = {
-    FailureKind.LOST_WORKER, FailureKind.LOST_NODE, FailureKind.HUNG_WORKER, FailureKind.STORAGE_UNREACHABLE,
+    FailureKind.LOST_WORKER,
+    FailureKind.LOST_NODE,
+    FailureKind.HUNG_WORKER,
+    FailureKind.STORAGE_UNREACHABLE,
     FailureKind.NODE_OUT_OF_MEMORY,
-}  # fmt: skip
+}
 UNCOUNTED = {FailureKind.PREEMPTED, FailureKind.NO_RESOURCES}
 
 
@@ -55,9 +63,13 @@ class Failure:
     message: str
     """A sentence, without its full stop."""
     step: int = -1
-    """Step (from 0) that did not fit into memory and can be tried with smaller micro-batches, -1 for none."""
+    """Step (from 0) that did not fit into memory and can be tried with smaller micro-batches, -1
+    for none.
+    """
     is_own: bool = False
-    """True for a node's memory that is used up by the run's own workers more than by any other process."""
+    """True for a node's memory that is used up by the run's own workers more than by any other
+    process.
+    """
 
     def tags(self, number: int) -> dict[str, str]:
         """Tags of the tracked run for its `number`-th failure since the launch."""
@@ -87,12 +99,20 @@ class Recovery:
     """Step of the newest checkpoint at the last failure."""
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     halved_for: Failure | None = None
-    """The shortage of a node's memory for which the micro-batch was halved: at most one since the launch."""
+    """The shortage of a node's memory for which the micro-batch was halved: at most one since the
+    launch.
+    """
 
     def after(self, failure: Failure, saved_step: int) -> "Recovery":
-        """The state after a failure, with the newest checkpoint's step (-1: none). Raises a final failure's error."""
+        """The state after a failure, with the newest checkpoint's step (-1: none). Raises a final
+        failure's error.
+        """
         limit = self.experiment.resources.max_failures
-        now = replace(self, saved_step=saved_step, failures=0 if saved_step > self.saved_step else self.failures)
+        now = replace(
+            self,
+            saved_step=saved_step,
+            failures=0 if saved_step > self.saved_step else self.failures,
+        )
         if failure.kind in UNCOUNTED:
             return now
         if failure.kind is FailureKind.OUT_OF_MEMORY and failure.step >= 0:
@@ -104,7 +124,10 @@ class Recovery:
             raise failure.error()
         now = replace(now, failures=now.failures + 1)
         if now.failures > limit:
-            again = f" ({now.failures} in a row without a new checkpoint; resources.max_failures={limit})"
+            again = (
+                f" ({now.failures} in a row without a new checkpoint; "
+                f"resources.max_failures={limit})"
+            )
             raise RunFailed(f"{failure.error()}{again if limit else ''}", kind=failure.kind.value)
         return now
 
@@ -113,11 +136,18 @@ class Recovery:
         if failure.kind is FailureKind.OUT_OF_MEMORY:
             return self.memory.describe(failure.step, self.experiment)
         where = f"step {self.saved_step}" if self.saved_step >= 0 else "the beginning"
-        count = "" if failure.kind in UNCOUNTED else f" ({self.failures} of {self.experiment.resources.max_failures})"
+        count = (
+            ""
+            if failure.kind in UNCOUNTED
+            else f" ({self.failures} of {self.experiment.resources.max_failures})"
+        )
         if failure is self.halved_for:
             size = self.experiment.micro_size >> self.memory.halvings
             count = f" with micro-batches of {size}, the batch stays the same"
-        return f"{failure.kind.value.replace('_', ' ')}: {failure.message}; going on from {where}{count}."
+        return (
+            f"{failure.kind.value.replace('_', ' ')}: {failure.message}; going on from "
+            f"{where}{count}."
+        )
 
 
 def failure_from_record(record: Mapping[str, Any] | None) -> Failure | None:

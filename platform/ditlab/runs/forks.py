@@ -1,4 +1,6 @@
-"""Forks: runs that go on from another run's checkpoint. Their start, and the checks of it before the fork exists."""
+"""Forks: runs that go on from another run's checkpoint. Their start, and the checks of it before
+the fork exists.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,27 +26,34 @@ MOST_LISTED = 12
 """Tensors of other shapes that a message lists."""
 
 
-def requested_start(text: str | None, weights_only: bool, resume: str | None, home: Home) -> Start | None:
-    """Return the start that `--from RUN[@STEP]` and `--weights-only` ask for beside `--resume`; None without `--from`.
+def requested_start(
+    text: str | None, weights_only: bool, resume: str | None, home: Home
+) -> Start | None:
+    """Return the start that `--from RUN[@STEP]` and `--weights-only` ask for beside `--resume`;
+    None without `--from`.
 
-    It names the run by its id, and its newest checkpoint where `text` has no step; with `weights_only` the averaged
-    weights are taken where the run keeps an average. Raises UserError for options that exclude each other, and for a
-    text that names no run or checkpoint.
+    It names the run by its id, and its newest checkpoint where `text` has no step; with
+    `weights_only` the averaged weights are taken where the run keeps an average. Raises UserError
+    for options that exclude each other, and for a text that names no run or checkpoint.
     """
     if text is None:
         if weights_only:
-            raise UserError("--weights-only says what --from takes over, and --from is not given; add --from RUN@STEP.")
+            raise UserError(
+                "--weights-only says what --from takes over, and --from is not given; add "
+                "--from RUN@STEP."
+            )
         return None
     if resume not in (None, "auto"):
         raise UserError(
-            f"--from {text} and --resume {resume} exclude each other: a fork goes on from its own checkpoints; leave "
-            f"--from out, and give the spec.yaml in the folder of run {resume}."
+            f"--from {text} and --resume {resume} exclude each other: a fork goes on from its "
+            "own checkpoints; leave --from out, and give the spec.yaml in the folder of run "
+            f"{resume}."
         )
     named = parse_start(text)
     if resume and named.step is None:
         raise UserError(
-            f"--from {text} with --resume auto would be another fork whenever that run saves; name the step, as in "
-            f"--from {text}@400."
+            f"--from {text} with --resume auto would be another fork whenever that run saves; "
+            f"name the step, as in --from {text}@400."
         )
     try:
         found, step = find_training_run(home, named.run), named.step
@@ -52,39 +61,51 @@ def requested_start(text: str | None, weights_only: bool, resume: str | None, ho
             store = recorded_checkpoints(found.folder)
             if not (steps := store.steps()):
                 raise UserError(
-                    f"run {found.folder.run_id} ({found.record.status}) has no checkpoint at {store.location} yet; "
-                    "wait for its first one, or name another run."
+                    f"run {found.folder.run_id} ({found.record.status}) has no checkpoint at "
+                    f"{store.location} yet; wait for its first one, or name another run."
                 )
             step = steps[-1]
         state: StartState = "all"
         if weights_only:
-            state = "averaged" if load_recorded_experiment(found.folder.spec).keeps_average else "trained"
+            state = (
+                "averaged"
+                if load_recorded_experiment(found.folder.spec).keeps_average
+                else "trained"
+            )
         return Start(run=found.folder.run_id, step=step, state=state)
     except UserError as error:
         raise UserError(f"--from {text}: {error}") from None
 
 
 def hold_start(start: Start, home: Home, run_id: str) -> None:
-    """Keep the parent's checkpoint for a fork. Raises UserError where the checkpoint is gone, or cannot be marked."""
+    """Keep the parent's checkpoint for a fork. Raises UserError where the checkpoint is gone, or
+    cannot be marked.
+    """
     recorded_checkpoints(home.run(start.run)).hold(start.step, run_id)
 
 
 def check_start(
-    experiment: Experiment, model: MetaModel, home: Home, total_steps: int, resumed: RunFolder | None = None,
+    experiment: Experiment,
+    model: MetaModel,
+    home: Home,
+    total_steps: int,
+    resumed: RunFolder | None = None,
     classes: Mapping[str, list[str]] | None = None,
-) -> str:  # fmt: skip
-    """Check that a fork can begin where `start` says, its shards by their hashes; return a line for people.
+) -> str:
+    """Check that a fork can begin where `start` says, its shards by their hashes; return a line for
+    people.
 
-    `classes`: names of the data's classes by column. A resumed fork with a checkpoint of its own needs its parent no
-    more. Raises UserError for a start that does not fit, and for classes that mean others than the parent's.
+    `classes`: names of the data's classes by column. A resumed fork with a checkpoint of its own
+    needs its parent no more. Raises UserError for a start that does not fit, and for classes that
+    mean others than the parent's.
     """
     start = experiment.start
     assert start is not None
     name = _check_parent(start, home, resumed)
     if total_steps <= start.first_step:
         raise UserError(
-            f"start.step={start.step} leaves nothing of the run's {total_steps} steps; raise training.epochs, or set "
-            "start.state to averaged or trained, which begin at step 0."
+            f"start.step={start.step} leaves nothing of the run's {total_steps} steps; raise "
+            "training.epochs, or set start.state to averaged or trained, which begin at step 0."
         )
     line = f"fork of run {start.run} ({name}) at step {start.step:,}"
     if resumed and checkpoint_store(resumed, experiment.checkpoint.storage).steps():
@@ -93,80 +114,116 @@ def check_start(
     assert point
     store = point.find_checkpoints()
     with point.open(verify=isinstance(store.files, LocalFiles)) as reader:
-        before, now = reader.manifest.spec["model"].get("num_classes"), getattr(experiment.model, "num_classes", None)
+        before, now = (
+            reader.manifest.spec["model"].get("num_classes"),
+            getattr(experiment.model, "num_classes", None),
+        )
         _check_classes(
-            start.run, before, now, recorded_dataset(home.run(start.run).journal).get("classes", {}), classes or {}
+            start.run,
+            before,
+            now,
+            recorded_dataset(home.run(start.run).journal).get("classes", {}),
+            classes or {},
         )
         check_state(experiment, model, start, reader)
         if before != now:
-            line += f", its table of classes grown from {before} to {now} (a new class begins as the null class)"
+            line += (
+                f", its table of classes grown from {before} to {now} (a new class begins as "
+                "the null class)"
+            )
         changed = order_changes(reader.manifest.spec, experiment)
     if start.state != "all":
-        return f"{line}: its {start.state} weights; optimiser, schedules and order of samples begin again"
-    order = f"the order of samples begins again, by {', '.join(changed)}" if changed else "the order of samples goes on"
+        return (
+            f"{line}: its {start.state} weights; optimiser, schedules and order of samples "
+            "begin again"
+        )
+    order = (
+        f"the order of samples begins again, by {', '.join(changed)}"
+        if changed
+        else "the order of samples goes on"
+    )
     return f"{line}: all of its state; schedules and noise go on at that step, {order}"
 
 
 def _check_classes(
-    run: str, before: int | None, now: int | None, theirs: Mapping[str, list[str]], own: Mapping[str, list[str]]
+    run: str,
+    before: int | None,
+    now: int | None,
+    theirs: Mapping[str, list[str]],
+    own: Mapping[str, list[str]],
 ) -> None:
-    """Raise UserError for fewer classes than the parent's, and for numbers that mean other classes than there."""
+    """Raise UserError for fewer classes than the parent's, and for numbers that mean other classes
+    than there.
+    """
     if before and now and now < before:
         raise UserError(
-            f"model.num_classes={now} is less than the {before} of run {run}: a table of classes grows and never "
-            f"shrinks; set it to {before} or more."
+            f"model.num_classes={now} is less than the {before} of run {run}: a table of "
+            f"classes grows and never shrinks; set it to {before} or more."
         )
     for column, names in theirs.items():
         pairs = enumerate(zip(names, own.get(column, []), strict=False))
         if moved := next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None):
             raise UserError(
-                f"class {moved[0]} of {column} is {moved[2]} in the data, and {moved[1]} to run {run}, whose numbers a "
-                "fork keeps; add new classes to its data with `ditlab data import images --into`."
+                f"class {moved[0]} of {column} is {moved[2]} in the data, and {moved[1]} to "
+                f"run {run}, whose numbers a fork keeps; add new classes to its data with "
+                "`ditlab data import images --into`."
             )
 
 
-def check_state(experiment: Experiment, model: MetaModel, start: Start, reader: CheckpointReader) -> None:
+def check_state(
+    experiment: Experiment, model: MetaModel, start: Start, reader: CheckpointReader
+) -> None:
     """Raise UserError where the parent's checkpoint does not hold what the fork takes over."""
     parent, wanted = reader.manifest.spec, f"run {start.run}"
     if (family := parent["model"]["family"]) != experiment.model.family:
         raise UserError(
-            f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; name a run of the same "
-            "family."
+            f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; "
+            "name a run of the same family."
         )
-    fresh = () if start.state == "all" else (f".{A}", f".{B}")  # adapters beside another run's weights
+    # adapters beside another run's weights
+    fresh = () if start.state == "all" else (f".{A}", f".{B}")
     if differences := shape_differences(model, reader.shapes, fresh):
-        more = f" and {len(differences) - MOST_LISTED} more" if len(differences) > MOST_LISTED else ""
+        more = (
+            f" and {len(differences) - MOST_LISTED} more" if len(differences) > MOST_LISTED else ""
+        )
         raise UserError(
-            f"{wanted} has other parameters than this network and loss in {len(differences)} tensors: "
-            f"{', '.join(differences[:MOST_LISTED])}{more}; give model and objective as that run has them."
+            f"{wanted} has other parameters than this network and loss in {len(differences)} "
+            f"tensors: {', '.join(differences[:MOST_LISTED])}{more}; give model and objective "
+            "as that run has them."
         )
     if start.state == "averaged" and not reader.has("ema"):
-        raise UserError(f"start.state=averaged: {wanted} keeps no average of its weights; set start.state to trained.")
+        raise UserError(
+            f"start.state=averaged: {wanted} keeps no average of its weights; set start.state "
+            "to trained."
+        )
     if start.state != "all":
         return
     own_frozen = {name for name, each in _named_tensors(model)[0].items() if not each.requires_grad}
     if moved := sorted(own_frozen ^ reader.frozen()):
         raise UserError(
-            f"training.freeze and training.lora leave other parameters frozen than those of {wanted} ({len(moved)}, "
-            f"such as {moved[0]}), whose moments the state has not; freeze the same, or take its weights alone "
-            "(--weights-only, start.state)."
+            "training.freeze and training.lora leave other parameters frozen than those of "
+            f"{wanted} ({len(moved)}, such as {moved[0]}), whose moments the state has not; "
+            "freeze the same, or take its weights alone (--weights-only, start.state)."
         )
     before, now = parent["optimizer"].get("kind", "adamw"), experiment.optimizer.kind
     if before != now:
         raise UserError(
-            f"optimizer.kind={now} cannot go on with the moments of {wanted}, which optimizer.kind={before} wrote; set "
-            f"optimizer.kind to {before}, or take its weights alone (--weights-only, start.state)."
+            f"optimizer.kind={now} cannot go on with the moments of {wanted}, which "
+            f"optimizer.kind={before} wrote; set optimizer.kind to {before}, or take its "
+            "weights alone (--weights-only, start.state)."
         )
     if experiment.training.ema and not reader.has("ema"):
         raise UserError(
-            f"training.ema is set, and {wanted} keeps no average to go on with; set training.ema to null, or take its "
-            "weights alone (--weights-only, start.state)."
+            f"training.ema is set, and {wanted} keeps no average to go on with; set "
+            "training.ema to null, or take its weights alone (--weights-only, start.state)."
         )
 
 
-def shape_differences(model: MetaModel, parent: Mapping[str, list[int]], fresh: tuple[str, ...]) -> list[str]:
-    """Return what differs between the tensors of a model and those of a parent; `fresh`: ends of the names of tensors
-    that the parent may lack."""
+def shape_differences(
+    model: MetaModel, parent: Mapping[str, list[int]], fresh: tuple[str, ...]
+) -> list[str]:
+    """Return what differs between the tensors of a model and those of a parent; `fresh`: ends of
+    the names of tensors that the parent may lack."""
     parameters, buffers = _named_tensors(model)
     own = {name: list(value.shape) for name, value in (parameters | buffers).items()}
     found = []
@@ -174,7 +231,8 @@ def shape_differences(model: MetaModel, parent: Mapping[str, list[int]], fresh: 
         if name.endswith(fresh) and name not in parent:
             continue
         here, there = (
-            "x".join(map(str, shapes[name])) or "1" if name in shapes else "none" for shapes in (own, parent)
+            "x".join(map(str, shapes[name])) or "1" if name in shapes else "none"
+            for shapes in (own, parent)
         )
         if here != there:
             found.append(f"{name} {here} here, {there} there")
@@ -188,7 +246,9 @@ def _named_tensors(model: MetaModel) -> Any:
 
 
 def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:
-    """Return the parent's name; `gone` for one that a resumed fork has outlived. Raises UserError."""
+    """Return the parent's name; `gone` for one that a resumed fork has outlived. Raises
+    UserError.
+    """
     if resumed and start.run not in {record.run_id for record in list_runs(home)}:
         return "gone"
     try:
@@ -197,6 +257,7 @@ def _check_parent(start: Start, home: Home, resumed: RunFolder | None) -> str:
         raise UserError(f"start.run={start.run}: {error}") from None
     if found.folder.run_id != start.run:
         raise UserError(
-            f"start.run={start.run} names run {found.folder.run_id}; write that id, which no other run has."
+            f"start.run={start.run} names run {found.folder.run_id}; write that id, which no "
+            "other run has."
         )
     return found.record.name

@@ -1,4 +1,6 @@
-"""Launch of a run: the one record that goes from the checked spec to the workers, and where checkpoints lie."""
+"""Launch of a run: the one record that goes from the checked spec to the workers, and where
+checkpoints lie.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,14 @@ from ditlab_models.parameters import MetaModel
 
 @dataclass(frozen=True)
 class Launch:
-    """Record from the checked spec to every worker; data, plan and model are opened at first use, once a process."""
+    """Record from the checked spec to every worker; data, plan and model are opened at first use,
+    once a process.
+    """
 
     experiment: Experiment
-    """The spec with absolute paths and the tracking address of this launch; validated once in each process."""
+    """The spec with absolute paths and the tracking address of this launch; validated once in each
+    process.
+    """
     home: Home
     """DITLAB_HOME, absolute."""
     run_id: str = ""
@@ -51,17 +57,29 @@ class Launch:
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     """Memory settings that earlier attempts arrived at."""
     weights: Mapping[str, str] = field(default_factory=dict)
-    """Source, revision, format and hashes of the published weights that the run begins from; {} for fresh ones."""
+    """Source, revision, format and hashes of the published weights that the run begins from; {} for
+    fresh ones.
+    """
     trial_channel: str = ""
-    """Name of the key-value channel that takes a sweep trial's evaluations; empty for a run of its own."""
+    """Name of the key-value channel that takes a sweep trial's evaluations; empty for a run of its
+    own.
+    """
     gated: bool = False
-    """True if training blocks after each evaluation until the sweep's scheduler lets the trial continue."""
+    """True if training blocks after each evaluation until the sweep's scheduler lets the trial
+    continue.
+    """
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Library versions of the launcher, which a node that joins later must have as well; empty: not compared."""
+    """Library versions of the launcher, which a node that joins later must have as well; empty: not
+    compared.
+    """
     observers: tuple[str, ...] = ()
-    """Places of the observers that add-ons bring where the run is launched; each worker must have them."""
+    """Places of the observers that add-ons bring where the run is launched; each worker must have
+    them.
+    """
     threads: Threads | None = None
-    """Threads of each worker on this machine's CPUs; None with GPUs, and on a cluster. Stays in its process."""
+    """Threads of each worker on this machine's CPUs; None with GPUs, and on a cluster. Stays in its
+    process.
+    """
     start_note: str = ""
     """Line about the checkpoint of another run that this one begins from; stays in its process."""
     resume_note: str = ""
@@ -97,7 +115,10 @@ class Launch:
             "before": self.before and self.before.to_dict(),
             "home": str(self.home.root),
             "memory": asdict(self.memory),
-            **{name: getattr(self, name) for name in ("run_id", "resumed", "trial_channel", "gated")},
+            **{
+                name: getattr(self, name)
+                for name in ("run_id", "resumed", "trial_channel", "gated")
+            },
             **{name: dict(getattr(self, name)) for name in ("tags", "versions", "weights")},
             "observers": list(self.observers),
         }
@@ -119,7 +140,9 @@ class Launch:
         )
 
     def rate_change(self, step: int) -> str:
-        """Sentence on the learning rates around a resume after `step` steps; empty where they are as before."""
+        """Sentence on the learning rates around a resume after `step` steps; empty where they are
+        as before.
+        """
         return rate_change(self.before, self.experiment, self.data, step) if self.before else ""
 
     @property
@@ -137,13 +160,23 @@ class Launch:
         return checkpoint_store(self.folder, self.experiment.checkpoint.storage)
 
     def training_run(self) -> TrainingRun:
-        """Everything that a worker trains from. Raises UserError where data or checkpoints cannot be reached."""
+        """Everything that a worker trains from. Raises UserError where data or checkpoints cannot
+        be reached.
+        """
         return TrainingRun(
-            self.experiment, self.data, self.plan, self.checkpoints(), self.home,
-            self.memory, start_point(self.experiment, self.home, self.run_id),
-            InitialWeights(model, self.home, self.weights) if (model := self.experiment.model).init else None,
-            Inbox(self.folder.evaluator) if self.experiment.evaluation.mode == "async" else None, self.gated,
-        )  # fmt: skip
+            self.experiment,
+            self.data,
+            self.plan,
+            self.checkpoints(),
+            self.home,
+            self.memory,
+            start_point(self.experiment, self.home, self.run_id),
+            InitialWeights(model, self.home, self.weights)
+            if (model := self.experiment.model).init
+            else None,
+            Inbox(self.folder.evaluator) if self.experiment.evaluation.mode == "async" else None,
+            self.gated,
+        )
 
 
 @dataclass(frozen=True)
@@ -161,8 +194,12 @@ class StartSituation:
 class StartRefused(RunFailed):
     """A check before a run's begin has found something off, so nothing was started."""
 
-    def __init__(self, message: str, kind: str, lines: Sequence[str], output: Mapping[str, Any]) -> None:
-        """`lines` are the findings for people; `output` is the object that `ditlab train --json` prints."""
+    def __init__(
+        self, message: str, kind: str, lines: Sequence[str], output: Mapping[str, Any]
+    ) -> None:
+        """`lines` are the findings for people; `output` is the object that `ditlab train --json`
+        prints.
+        """
         super().__init__(message, kind=kind)
         self.lines, self.output = lines, output
 
@@ -177,7 +214,9 @@ class RecordedProof(NamedTuple):
 
 
 def build_model(experiment: Experiment) -> MetaModel:
-    """Build network and objective on the meta device, and the sampler. Raises UserError where they do not fit."""
+    """Build network and objective on the meta device, and the sampler. Raises UserError where they
+    do not fit.
+    """
     try:
         model = MetaModel.build(experiment.model, experiment.objective, experiment.training)
         assert model.counts.total
@@ -189,18 +228,34 @@ def build_model(experiment: Experiment) -> MetaModel:
 
 
 def checkpoint_store(folder: RunFolder, storage: str | None) -> CheckpointStore:
-    """Store of a run's checkpoints: in the run's folder, or by the run's id below `checkpoint.storage`."""
-    return CheckpointStore.at(storage).child(folder.run_id) if storage else CheckpointStore.at(folder.checkpoints)
+    """Store of a run's checkpoints: in the run's folder, or by the run's id below
+    `checkpoint.storage`.
+    """
+    return (
+        CheckpointStore.at(storage).child(folder.run_id)
+        if storage
+        else CheckpointStore.at(folder.checkpoints)
+    )
 
 
 def start_point(experiment: Experiment, home: Home, run_id: str) -> StartPoint | None:
-    """Return the checkpoint that a run begins from while it has none of its own; None for a run that is no fork."""
+    """Return the checkpoint that a run begins from while it has none of its own; None for a run
+    that is no fork.
+    """
     start, classes = experiment.start, getattr(experiment.model, "num_classes", None)
-    return StartPoint(start, partial(recorded_checkpoints, home.run(start.run)), run_id, classes) if start else None
+    return (
+        StartPoint(start, partial(recorded_checkpoints, home.run(start.run)), run_id, classes)
+        if start
+        else None
+    )
 
 
-def weights_of(experiment: Experiment, home: Home, folder: RunFolder | None = None) -> InitialWeights | None:
-    """Return the published weights that a run begins from, as it recorded them in `folder`; None for fresh ones."""
+def weights_of(
+    experiment: Experiment, home: Home, folder: RunFolder | None = None
+) -> InitialWeights | None:
+    """Return the published weights that a run begins from, as it recorded them in `folder`; None
+    for fresh ones.
+    """
     if not experiment.model.init:
         return None
     recorded = recorded_dataset(folder.journal).get("weights", {}) if folder else {}
@@ -208,13 +263,19 @@ def weights_of(experiment: Experiment, home: Home, folder: RunFolder | None = No
 
 
 def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
-    """Store of a run's checkpoints, by its spec as recorded. Raises UserError where the spec cannot be read."""
+    """Store of a run's checkpoints, by its spec as recorded. Raises UserError where the spec cannot
+    be read.
+    """
     try:
         storage = flatten(read_recorded(folder.spec)).get("checkpoint.storage", "null")
     except FileNotFoundError:
-        raise UserError(f"run {folder.run_id} is not there: {folder.spec} is missing; bring it back.") from None
+        raise UserError(
+            f"run {folder.run_id} is not there: {folder.spec} is missing; bring it back."
+        ) from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder.spec} cannot be read ({first_line(error)}); put the run's own file there.") from None
+        raise UserError(
+            f"{folder.spec} cannot be read ({first_line(error)}); put the run's own file there."
+        ) from None
     return checkpoint_store(folder, None if storage == "null" else storage)
 
 
@@ -233,11 +294,15 @@ class RunCallbacks:
 
 
 def added_hooks(launch: Launch, rank: Rank) -> list[StepHook]:
-    """Return a worker's observers from add-ons and other packages (`ditlab.parts.Parts.observers`)."""
+    """Return a worker's observers from add-ons and other packages
+    (`ditlab.parts.Parts.observers`).
+    """
     made = (make(launch, rank) for make in observer_makers(launch))
     return [hook for hook in made if hook is not None]
 
 
 def observer_makers(launch: Launch) -> list[Callable[[Launch, Rank], StepHook | None]]:
-    """Return the functions that make observers. Raises UserError for one that is not here or cannot be used."""
+    """Return the functions that make observers. Raises UserError for one that is not here or cannot
+    be used.
+    """
     return [load_part("observer", target.partition(":")[2], target) for target in launch.observers]

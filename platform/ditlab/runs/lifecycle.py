@@ -41,13 +41,21 @@ class RunLifecycle:
                 # It may be longer now, or sampled otherwise: later commands go by what it is now.
                 write_durably(launch.folder.spec, encode_recorded(launch.experiment.to_dict()))
                 withdraw_stops(launch.folder)
-            update_record(launch.folder, status="running", message="", total_steps=total_steps, spec_hash=spec_hash)
+            update_record(
+                launch.folder,
+                status="running",
+                message="",
+                total_steps=total_steps,
+                spec_hash=spec_hash,
+            )
         except OSError as error:
             raise home_write_error(self.launch.home, error) from error
 
     @contextmanager
     def recording_failure(self) -> Iterator[None]:
-        """Record any exception of the block as the run's end, and raise it again with the run's name in its message."""
+        """Record any exception of the block as the run's end, and raise it again with the run's
+        name in its message.
+        """
         folder = self.launch.folder
         try:
             yield
@@ -66,21 +74,29 @@ class RunLifecycle:
     def end(self, outcome: RunOutcome) -> None:
         """Record how the run ended."""
         _update(self.launch.folder, status=outcome.status, step=outcome.step)
-        if outcome.status == "interrupted" and not outcome.metrics:  # its workers died before they could report it
+        # its workers died before they could report it
+        if outcome.status == "interrupted" and not outcome.metrics:
             self._close_tracked_run("interrupted", "interrupted")
 
     def record_attempt_failure(self, tags: Mapping[str, str]) -> None:
-        """Journal the tags of a failure after which the run goes on; the next worker uploads them."""
+        """Journal the tags of a failure after which the run goes on; the next worker uploads
+        them.
+        """
         if self.launch.folder.journal.exists():
             journal = JournalWriter(self.launch.folder)
             journal.append("tags", values={key: hide(value) for key, value in tags.items()})
             journal.close()
 
-    def _close_tracked_run(self, status: _EarlyEnd, message: str, tags: Mapping[str, str] | None = None) -> None:
-        """End the tracked run for workers that were killed: MLflow would show it as running for ever."""
+    def _close_tracked_run(
+        self, status: _EarlyEnd, message: str, tags: Mapping[str, str] | None = None
+    ) -> None:
+        """End the tracked run for workers that were killed: MLflow would show it as running for
+        ever.
+        """
         launch = self.launch
         if launch.folder.journal.exists():
-            from ditlab.runs.page import log_run_report  # imports Jinja and PIL, which a start needs not
+            # imports Jinja and PIL, which a start needs not
+            from ditlab.runs.page import log_run_report
 
             with RunTracker(launch.folder, launch.experiment.tracking.uri, launch.home) as tracker:
                 tracker.set_tags({"ditlab.error": message[:5000], **(tags or {})})
@@ -91,13 +107,15 @@ class RunLifecycle:
 def home_write_error(home: Home, error: OSError) -> UserError:
     """UserError for a DITLAB_HOME whose disk refuses a write."""
     return UserError(
-        f"DITLAB_HOME={home.root} cannot be written ({error.strerror}); make room there, or point DITLAB_HOME at "
-        "another folder."
+        f"DITLAB_HOME={home.root} cannot be written ({error.strerror}); make room there, or "
+        "point DITLAB_HOME at another folder."
     )
 
 
 def _update(folder: RunFolder, **changes: Any) -> None:
-    """Change the run's record; print a warning where the disk refuses, so that the run's own end is still reported."""
+    """Change the run's record; print a warning where the disk refuses, so that the run's own end is
+    still reported.
+    """
     try:
         update_record(folder, **changes)
     except (OSError, UserError) as error:

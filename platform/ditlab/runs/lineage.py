@@ -1,4 +1,6 @@
-"""Lineage of a run: the runs that it goes on from, those that go on from it, and what differs from the one before."""
+"""Lineage of a run: the runs that it goes on from, those that go on from it, and what differs from
+the one before.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class LineageRun:
 
 
 def lineage(records: Iterable[RunRecord], run_id: str) -> LineageRun | None:
-    """Return the tree from a run's oldest ancestor down to the run and all its forks; None for a run without either."""
+    """Return the tree from a run's oldest ancestor down to the run and all its forks; None for a
+    run without either.
+    """
     by_id = {record.run_id: record for record in records}
     forks = forks_by_parent(by_id.values())
     # each once: an edit by hand can make a circle
@@ -71,7 +75,9 @@ def lineage(records: Iterable[RunRecord], run_id: str) -> LineageRun | None:
 
 
 def ancestors(records: Mapping[str, RunRecord], run_id: str) -> list[NamedStart]:
-    """Return the points that a run goes on from, its parent's first; in a circle, the last one's run comes twice."""
+    """Return the points that a run goes on from, its parent's first; in a circle, the last one's
+    run comes twice.
+    """
     found: list[NamedStart] = []
     seen = {run_id}
     while (record := records.get(run_id)) and record.start:
@@ -118,7 +124,9 @@ def values_text(values: Mapping[str, Any]) -> str:
 
 
 def _called(paths: Iterable[str]) -> dict[str, str]:
-    """Name each path by its shortest end that differs from the others'; a kind by what it is the kind of."""
+    """Name each path by its shortest end that differs from the others'; a kind by what it is the
+    kind of.
+    """
     things = {path: path.removesuffix(".kind") for path in paths}
     names = short_names(things.values())
     return {path: names[thing] for path, thing in things.items()}
@@ -127,10 +135,13 @@ def _called(paths: Iterable[str]) -> dict[str, str]:
 def change_tags(home: Home, run_id: str, name: str, spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the tag of a new run with what differs from the run before it; {} where there is none.
 
-    That is the newest of its name, or else the newest of its family in its tracking experiment, which the tag names.
+    That is the newest of its name, or else the newest of its family in its tracking experiment,
+    which the tag names.
     """
     earlier = [
-        record for record in list_runs(home) if record.run_id != run_id and not record.trials and not record.parent
+        record
+        for record in list_runs(home)
+        if record.run_id != run_id and not record.trials and not record.parent
     ]
     for record in earlier:
         if record.name == name:
@@ -151,7 +162,9 @@ def _recorded_spec(home: Home, record: RunRecord) -> Mapping[str, Any] | None:
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], since: str) -> str:
-    """Return the fields that differ, name and tracking aside: `lr=0.0003 (was 0.001); since 6134572f`."""
+    """Return the fields that differ, name and tracking aside: `lr=0.0003 (was 0.001); since
+    6134572f`.
+    """
     changes = differing(flatten(now), flatten(before))
     changed = [path for path in changes if not path.startswith(("name", "tracking."))]
     names = _called(changed)

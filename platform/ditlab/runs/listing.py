@@ -47,13 +47,16 @@ def with_index(home: Home, read: Callable[[JournalIndex], T]) -> T:
 
 def _rows(index: JournalIndex, records: Sequence[RunRecord]) -> RunRows:
     states = index.update([Journal(record.run_id) for record in records])
-    rows = [run_row(index.database, record, states.get(Journal(record.run_id), {})) for record in records]
+    rows = [
+        run_row(index.database, record, states.get(Journal(record.run_id), {}))
+        for record in records
+    ]
     return RunRows(rows, index.fault_notes())
 
 
 def run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> dict[str, Any]:
-    """Return what the list of runs shows of a record, by the keys of `--json`, from an index and its state of the run's
-    journal."""
+    """Return what the list of runs shows of a record, by the keys of `--json`, from an index and
+    its state of the run's journal."""
     main = state.get("tags", {}).get(MAIN_TAG)
     losses = _values(database, record.run_id, TRAIN_LOSS)
     measured = _values(database, record.run_id, main)
@@ -66,7 +69,9 @@ def run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> di
         "step": max([record.step, *(step for step, _ in losses[-1:])]),
         "total_steps": record.total_steps,
         "message": record.message,
-        "train_loss": recent_median({step: math.nan if value is None else value for step, value in losses}),
+        "train_loss": recent_median(
+            {step: math.nan if value is None else value for step, value in losses}
+        ),
         "main_metric": main,
         "main_value": measured[-1][1] if measured else None,
         "samples_per_second": statistics.median(speeds) if speeds else None,
@@ -74,6 +79,8 @@ def run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> di
     }
 
 
-def _values(database: sqlite3.Connection, run_id: str, metric: str | None) -> list[tuple[int, float | None]]:
+def _values(
+    database: sqlite3.Connection, run_id: str, metric: str | None
+) -> list[tuple[int, float | None]]:
     """Return steps and values of a metric in the order they were logged; None for NaN."""
     return database.execute(_VALUES, (run_id, metric)).fetchall()

@@ -15,7 +15,9 @@ from ditlab.training.trainer import train
 
 
 def train_in_process(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) -> RunOutcome:
-    """Train to the end, or until a signal (`runs.signals`). Raises UserError for wrong input, RunFailed."""
+    """Train to the end, or until a signal (`runs.signals`). Raises UserError for wrong input,
+    RunFailed.
+    """
     resources = launch.experiment.resources
     for name, value in launch.home.cache_variables().items():
         os.environ.setdefault(name, value)
@@ -23,15 +25,22 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks, grace: float = GRA
     before = torch.get_num_threads()
     rank_of = single_process(resources.gpus_per_worker > 0, resources.collective_timeout)
     try:
-        torch.set_num_threads(launch.threads.number if launch.threads else resources.cpus_per_worker or before)
+        torch.set_num_threads(
+            launch.threads.number if launch.threads else resources.cpus_per_worker or before
+        )
         with (
-            stop_signals(grace) as stop, budget_watched(launch, stop, callbacks.warn),
-            async_evaluator(launch, evaluate_in_process, callbacks.warn), rank_of as rank,
-        ):  # fmt: skip
+            stop_signals(grace) as stop,
+            budget_watched(launch, stop, callbacks.warn),
+            async_evaluator(launch, evaluate_in_process, callbacks.warn),
+            rank_of as rank,
+        ):
             reporter = TrackedReporter(
-                launch, callbacks.on_progress, should_stop=lambda: stop.count > 0, warn=callbacks.warn,
+                launch,
+                callbacks.on_progress,
+                should_stop=lambda: stop.count > 0,
+                warn=callbacks.warn,
                 marker=ProgressMarker(),
-            )  # fmt: skip
+            )
             with reporter:
                 outcome = train(launch.training_run(), rank, reporter, added_hooks(launch, rank))
                 reporter.finish(outcome)

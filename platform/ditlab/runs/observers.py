@@ -1,7 +1,8 @@
-"""Observers of a run or a sweep in the process that leads it, and the moments of which they are told.
+"""Observers of a run or a sweep in the process that leads it, and the moments of which they are
+told.
 
-Those of add-ons are described in `ditlab.parts.Parts.run_observers` and `sweep_observers`. What workers do at each step
-is observed by hooks (`ditlab.training.hooks`).
+Those of add-ons are described in `ditlab.parts.Parts.run_observers` and `sweep_observers`. What
+workers do at each step is observed by hooks (`ditlab.training.hooks`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ditlab.errors import first_line
 from ditlab.parts import load_part, places
 
 if TYPE_CHECKING:
-    from ditlab.training.reporting import TrainingProgress  # imports torch, which a sweep's observers need not
+    # imports torch, which a sweep's observers need not
+    from ditlab.training.reporting import TrainingProgress
 
 
 EndStatus = Literal["finished", "failed", "interrupted", "stopped"]
@@ -35,7 +37,8 @@ class RunEnd:
 class RunObserver:
     """Observer of a run or a sweep. Every moment does nothing here; none may wait.
 
-    Moments come from the thread that leads the run, but `progressed` and `warned`, which may come from another.
+    Moments come from the thread that leads the run, but `progressed` and `warned`, which may come
+    from another.
     """
 
     def began(self) -> None:
@@ -65,7 +68,8 @@ def run_observer_makers(
 ) -> list[ObserverMaker]:
     """Return what makes the observers of a run or a sweep once it has a folder.
 
-    `spec` is the experiment, or with the `field` `sweep_observers` the sweep. Raises UserError where it may not begin.
+    `spec` is the experiment, or with the `field` `sweep_observers` the sweep. Raises UserError
+    where it may not begin.
     """
     found = []
     for target in places(field):
@@ -78,8 +82,8 @@ def run_observer_makers(
 class RunObservers:
     """All observers of one run or sweep; a context manager around its life.
 
-    An exception that leaves the block is its failure, KeyboardInterrupt its interruption. An observer that raises is
-    told of nothing more, with a warning.
+    An exception that leaves the block is its failure, KeyboardInterrupt its interruption. An
+    observer that raises is told of nothing more, with a warning.
     """
 
     def __init__(self, observers: Sequence[RunObserver], warn: Callable[[str], None]) -> None:
@@ -97,14 +101,20 @@ class RunObservers:
                 self._observers.remove(observer)
                 name = f"{type(observer).__module__}.{type(observer).__qualname__}"
                 reason = f"{type(error).__name__}: {first_line(error)}"
-                self._warn(f"the observer {name} failed and is told of nothing more ({reason}); repair or remove it.")
+                self._warn(
+                    f"the observer {name} failed and is told of nothing more ({reason}); "
+                    "repair or remove it."
+                )
 
     def __enter__(self) -> Self:
         self.tell(lambda observer: observer.began())
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         end = self.end or RunEnd("interrupted")
         if isinstance(error, Exception):

@@ -1,4 +1,5 @@
-"""Page of a run from its files, written as one HTML file or served live. Needs no torch, and changes no file.
+"""Page of a run from its files, written as one HTML file or served live. Needs no torch, and
+changes no file.
 
 Each part that is missing or damaged costs itself alone.
 """
@@ -30,7 +31,13 @@ from ditlab.reports.page import render_html, write_text
 from ditlab.reports.time_summary import FIGURES_TIME, time_summary
 from ditlab.runs.events import EventReader, RunEvent
 from ditlab.runs.locks import is_locked
-from ditlab.runs.page_pictures import EmbeddedPictures, PictureSource, figures_of, read_shown, samples_of
+from ditlab.runs.page_pictures import (
+    EmbeddedPictures,
+    PictureSource,
+    figures_of,
+    read_shown,
+    samples_of,
+)
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
@@ -38,7 +45,13 @@ from ditlab.spec.overrides import spec_fields
 from ditlab.spec.yaml_text import read_recorded
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.history import SPEED, STRAGGLER_TAG, JournalFacts, RunResults, series_of
-from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS, JournalContent, damaged_lines, read_content
+from ditlab.tracking.journal import (
+    RECENT_TEXT,
+    TRAIN_LOSS,
+    JournalContent,
+    damaged_lines,
+    read_content,
+)
 from ditlab.tracking.names import differing, flatten, interval_ends
 from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
@@ -58,7 +71,8 @@ _DATA_WAIT = "train/data_wait"
 MOST_CHARTS = 40
 """Charts of one section; the others are counted in a sentence."""
 _THINNED = (
-    "Lines of many points: the median of each stretch of steps; the area around it: its lowest to its highest value."
+    "Lines of many points: the median of each stretch of steps; the area around it: its lowest "
+    "to its highest value."
 )
 _MOST_EVENTS, _MOST_CHARACTERS = 240, 1000
 _LISTED = frozenset({"start", "data", "failure", "recovery", "state", "end"})
@@ -69,7 +83,8 @@ _LONGEST_VALUE = 4000  # characters of a field of the spec
 
 
 def write_run_report(home: Home, folder: RunFolder, path: Path | None = None, **known: Any) -> Path:
-    """Write the page of a run (`known`: see `RunContent`) to `path`, or `report.html` in its folder; return the file.
+    """Write the page of a run (`known`: see `RunContent`) to `path`, or `report.html` in its
+    folder; return the file.
 
     Raises OSError where the disk refuses, UserError where the run's record cannot be read.
     """
@@ -80,15 +95,23 @@ def write_run_report(home: Home, folder: RunFolder, path: Path | None = None, **
     return write_text(text, path or folder.path / REPORT)
 
 
-def log_run_report(tracker: RunTracker, launch: Launch, status: str, warn: Callable[[str], None]) -> None:
-    """Write the page of a run that ends with `status`, and log it as the run's artifact. Warns where it cannot."""
+def log_run_report(
+    tracker: RunTracker, launch: Launch, status: str, warn: Callable[[str], None]
+) -> None:
+    """Write the page of a run that ends with `status`, and log it as the run's artifact. Warns
+    where it cannot.
+    """
     experiment = launch.experiment
     if not experiment.tracking.report:
         return
     try:
         path = write_run_report(launch.home, tracker.folder, experiment=experiment, ended=status)
-    except Exception as error:  # a page must never cost a run its end; `ditlab report` raises the same error
-        warn(f"the run's page could not be written ({type(error).__name__}: {error}); `ditlab report` tries again.")
+    # a page must never cost a run its end; `ditlab report` raises the same error
+    except Exception as error:
+        warn(
+            f"the run's page could not be written ({type(error).__name__}: {error}); `ditlab "
+            "report` tries again."
+        )
         return
     tracker.log_artifact(path)
 
@@ -99,20 +122,29 @@ class RunAttempt(NamedTuple):
     begin: int
     end: int
     status: str
-    """`finished`, `failed`, `interrupted`, `stopped`, `running`, or `killed` where it ended without a record."""
+    """`finished`, `failed`, `interrupted`, `stopped`, `running`, or `killed` where it ended without
+    a record.
+    """
 
 
 class RunContent:
-    """All that a run's page shows, read from the run's files. What is missing is empty, and `notes` says why."""
+    """All that a run's page shows, read from the run's files. What is missing is empty, and `notes`
+    says why.
+    """
 
     def __init__(
-        self, home: Home, folder: RunFolder, pictures: PictureSource, experiment: Experiment | None = None,
-        content: JournalContent | None = None, ended: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        home: Home,
+        folder: RunFolder,
+        pictures: PictureSource,
+        experiment: Experiment | None = None,
+        content: JournalContent | None = None,
+        ended: str = "",
+    ) -> None:
         """Read the files; `experiment` and `content` (of the journal) where they are not known.
 
-        `ended` is the status of a run that ends in this moment, before its record says so. Raises UserError where the
-        run's record cannot be read.
+        `ended` is the status of a run that ends in this moment, before its record says so. Raises
+        UserError where the run's record cannot be read.
         """
         self.folder = folder
         self.record = read_record(folder)
@@ -121,15 +153,17 @@ class RunContent:
         experiment = experiment or _experiment(folder, notes)
         self.checkpoints: list[int] = []
         with suppress(OSError, UserError):
-            self.checkpoints = committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())
+            self.checkpoints = committed(
+                LocalFiles(folder.checkpoints, "checkpoint.storage").listing()
+            )
         if journal.num_damaged:
             notes.append(f"Journal: {damaged_lines(journal.num_damaged)}")
         self.is_live = not ended and self.record.status == "running" and is_locked(folder)
         self.status = ended or self.record.status
         if self.status == "running" and not self.is_live:
             notes.append(
-                "No process on this machine trains the run, and its record has no end: it was killed, or runs "
-                "elsewhere."
+                "No process on this machine trains the run, and its record has no end: it was "
+                "killed, or runs elsewhere."
             )
         self._read_metrics(journal)
         now = int(time.time() * 1000)
@@ -140,7 +174,10 @@ class RunContent:
         self.figures = figures_of(folder, pictures, notes)
         self.attempts = attempts_of(journal, ended, self.is_live, now)
         self.seconds = sum(max(0, attempt.end - attempt.begin) for attempt in self.attempts) / 1000
-        self.events = [replace(event, text=hide(event.text)) for event in EventReader(folder).events_in(journal)]
+        self.events = [
+            replace(event, text=hide(event.text))
+            for event in EventReader(folder).events_in(journal)
+        ]
         if ended:
             self.events.append(RunEvent(now, "end", f"ended: {ended}"))
         self.spec = read_shown(folder.spec, notes)
@@ -152,14 +189,20 @@ class RunContent:
         self.facts = JournalFacts.of(journal)
         self.results = RunResults()
         self.results.load(journal)
-        trained = (int(series.steps[-1]) for name, series in self.metrics.items() if name.startswith(TRAIN))
+        trained = (
+            int(series.steps[-1]) for name, series in self.metrics.items() if name.startswith(TRAIN)
+        )
         self.step = max([self.record.step, *trained])
         self.parameters = {
             name.removeprefix("parameters."): int(value)
             for name, value in self.facts.params.items()
             if name.startswith("parameters.") and value.isdecimal()
         }
-        self.tags = {name: hide(value) for name, value in self.facts.tags.items() if not name.startswith("mlflow.")}
+        self.tags = {
+            name: hide(value)
+            for name, value in self.facts.tags.items()
+            if not name.startswith("mlflow.")
+        }
         speeds = self._values(SPEED)
         self.speeds = speeds[np.isfinite(speeds) & (speeds > 0)]
         self.num_bad_steps = int((~np.isfinite(self._values(TRAIN_LOSS))).sum())
@@ -189,10 +232,15 @@ class RunContent:
         return format_number(self.metrics[metric].values[-1])
 
     def compared(self, metric: str) -> str:
-        """Name what a result compares with, where that was measured: `; untrained 1.721; bigram 2.1`."""
+        """Name what a result compares with, where that was measured: `; untrained 1.721; bigram
+        2.1`.
+        """
         first = untrained(self.results[metric])
         found = [f"untrained {first}"] if first else []
-        found += [f"{word} {format_number(value)}" for word, value in baselines(metric, self.results).items()]
+        found += [
+            f"{word} {format_number(value)}"
+            for word, value in baselines(metric, self.results).items()
+        ]
         return "".join(f"; {each}" for each in found)
 
 
@@ -202,7 +250,10 @@ def _journal(folder: RunFolder, notes: list[str]) -> JournalContent:
     except FileNotFoundError:
         notes.append("The run has no journal yet, so there are no curves and no events.")
     except OSError as error:
-        notes.append(f"journal.jsonl cannot be read ({first_line(error)}), so there are no curves and no events.")
+        notes.append(
+            f"journal.jsonl cannot be read ({first_line(error)}), so there are no curves and "
+            "no events."
+        )
     return JournalContent()
 
 
@@ -210,12 +261,16 @@ def _experiment(folder: RunFolder, notes: list[str]) -> Experiment | None:
     try:
         return load_recorded_experiment(folder.spec)
     except UserError as error:
-        notes.append(f"The spec cannot be loaded, so it is compared with no other: {first_line(error)}.")
+        notes.append(
+            f"The spec cannot be loaded, so it is compared with no other: {first_line(error)}."
+        )
     return None
 
 
 def attempts_of(journal: JournalContent, ended: str, is_live: bool, now: int) -> list[RunAttempt]:
-    """Attempts by time; `ended` is the status of a run that ends in this moment, `now` in milliseconds since 1970."""
+    """Attempts by time; `ended` is the status of a run that ends in this moment, `now` in
+    milliseconds since 1970.
+    """
     records = sorted(journal.events, key=lambda record: record["time"])
     starts = [record["time"] for record in records if record["kind"] == "start"]
     logged = np.array(journal.times)
@@ -241,7 +296,9 @@ def _past_attempt(begin: int, own: Sequence[Mapping[str, Any]], logged: np.ndarr
     return RunAttempt(begin, int(last), "failed" if has_failed else "killed")
 
 
-def spec_changes(home: Home, record: RunRecord, experiment: Experiment | None, notes: list[str]) -> list[html.Part]:
+def spec_changes(
+    home: Home, record: RunRecord, experiment: Experiment | None, notes: list[str]
+) -> list[html.Part]:
     """Differences of a run's spec, the nearest parent first."""
     if experiment is None:
         return []
@@ -256,17 +313,23 @@ def spec_changes(home: Home, record: RunRecord, experiment: Experiment | None, n
         return {}
 
     if start := experiment.start:
-        parent = flatten(recorded(start.run, "spec.yaml", f"The spec of run {start.run}, its parent,"))
+        parent = flatten(
+            recorded(start.run, "spec.yaml", f"The spec of run {start.run}, its parent,")
+        )
         if parent:
             changed = differing(now, parent).items()
             rows = [(path, *values) for path, values in changed if not path.startswith("start")]
             point = f"its parent, run {start.run}, from whose step {start.step:,} it goes on"
             found.append(_changes(point, ("field", "this run", "its parent"), rows))
     if record.parent:
-        base = recorded(record.parent, "sweep.yaml", f"The base of sweep {record.parent}").get("base")
+        base = recorded(record.parent, "sweep.yaml", f"The base of sweep {record.parent}").get(
+            "base"
+        )
         if isinstance(base, dict) and base:
             plain = flatten(base)
-            rows = [(path, *values) for path, values in differing(now, plain).items() if path in plain]
+            rows = [
+                (path, *values) for path, values in differing(now, plain).items() if path in plain
+            ]
             found.append(_changes("the base of its sweep", ("field", "this trial", "base"), rows))
     found.append(_changes("the defaults", ("field", "this run", "default"), _defaults(experiment)))
     return found
@@ -298,7 +361,9 @@ def _changes(against: str, columns: Sequence[str], changes: Sequence[_Change]) -
 
 
 def run_page(run: RunContent) -> html.Page:
-    """The page of a run, what is asked first before what is asked seldom; parts without content are skipped."""
+    """The page of a run, what is asked first before what is asked seldom; parts without content are
+    skipped.
+    """
     whole_spec = [("The whole spec", [html.Code(run.spec, "yaml")])] if run.spec else []
     software: list[tuple[str, list[html.Part]]] = []
     if run.tags:
@@ -306,14 +371,24 @@ def run_page(run: RunContent) -> html.Page:
     if environment := read_shown(run.folder.media / "environment.txt"):
         software.append(("Packages and their versions", [html.Code(environment)]))
     sections = [
-        _result(run), html.Section("Samples", run.samples[1:], "samples"), _curves(run), _quality(run),
+        _result(run),
+        html.Section("Samples", run.samples[1:], "samples"),
+        _curves(run),
+        _quality(run),
         _evaluated(run),
-        html.Section("Spec", run.changes, "spec", whole_spec), _speed(run), _timeline(run),
+        html.Section("Spec", run.changes, "spec", whole_spec),
+        _speed(run),
+        _timeline(run),
         html.Section("Figures", [html.Pictures(run.figures)] if run.figures else [], "figures"),
-        _parameters(run), _data(run),
+        _parameters(run),
+        _data(run),
         html.Section("Software and machine", [], "software", software),
-    ]  # fmt: skip
-    progress = min(run.step / run.record.total_steps, 1.0) if run.is_live and run.record.total_steps else None
+    ]
+    progress = (
+        min(run.step / run.record.total_steps, 1.0)
+        if run.is_live and run.record.total_steps
+        else None
+    )
     kept = [section for section in sections if section.parts or section.folded]
     title = f"{hide(run.record.name)} ({run.record.run_id})"
     return html.Page(title, _summary(run), kept, "running" if run.is_live else run.status, progress)
@@ -322,11 +397,18 @@ def run_page(run: RunContent) -> html.Page:
 def _summary(run: RunContent) -> str:
     size = f", {run.parameters['total']:,} parameters" if "total" in run.parameters else ""
     data = f" on {hide(run.facts.dataset['name'])}" if run.facts.dataset else ""
-    ends = {"interrupted": "was interrupted", "stopped": "was stopped", "running": "has no end in its record"}
+    ends = {
+        "interrupted": "was interrupted",
+        "stopped": "was stopped",
+        "running": "has no end in its record",
+    }
     state = "is training" if run.is_live else ends.get(run.status, run.status)
     time = f" in {format_duration(run.seconds)}" if run.seconds else ""
     sentences = [
-        f"A {run.record.family} model{size}{data}: {state} at step {run.step:,} of {run.record.total_steps:,}{time}."
+        (
+            f"A {run.record.family} model{size}{data}: {state} at step {run.step:,} of "
+            f"{run.record.total_steps:,}{time}."
+        )
     ]
     if run.record.message and not run.is_live:
         sentences.append(f"Reason: {hide(run.record.message)}")
@@ -336,7 +418,9 @@ def _summary(run: RunContent) -> str:
 
 
 def _result(run: RunContent) -> html.Section:
-    """Result beside its baselines, cost, newest samples and the main curve: what one screen can answer."""
+    """Result beside its baselines, cost, newest samples and the main curve: what one screen can
+    answer.
+    """
     main = run.main_metric
     no_samples = html.Paragraphs("The run has drawn no samples yet, or draws none.")
     shown = main.removeprefix(HELD_OUT) if main else TRAIN_LOSS.removeprefix(TRAIN)
@@ -344,8 +428,14 @@ def _result(run: RunContent) -> html.Section:
         html.Notice("The journal holds no metrics of this run yet.")
     ]
     row = html.Row([*(run.samples[:1] or [no_samples]), *curves])
-    protocol = [html.Paragraphs(text)] if main and (text := protocols_text(run.facts.tags, "eval")) else []
-    return html.Section("Result", [html.Facts([*_facts(run)]), *protocol, row, *map(html.Notice, run.notes)], "result")
+    protocol = (
+        [html.Paragraphs(text)] if main and (text := protocols_text(run.facts.tags, "eval")) else []
+    )
+    return html.Section(
+        "Result",
+        [html.Facts([*_facts(run)]), *protocol, row, *map(html.Notice, run.notes)],
+        "result",
+    )
 
 
 def _facts(run: RunContent) -> Iterator[html.Fact]:
@@ -354,15 +444,20 @@ def _facts(run: RunContent) -> Iterator[html.Fact]:
     if main:
         yield from _main_facts(run, main)
     others = (name for name in run.results if name != main and baselines(name, run.results))
-    if other := next(others, None):  # what the family's evaluator or the quality of samples measured
+    # what the family's evaluator or the quality of samples measured
+    if other := next(others, None):
         yield html.Fact(other, run.last(other), run.compared(other).removeprefix("; "))
     if TRAIN_LOSS in run.metrics:
-        yield html.Fact("training loss", format_number(run.metrics[TRAIN_LOSS].recent_median()), RECENT_TEXT)
+        yield html.Fact(
+            "training loss", format_number(run.metrics[TRAIN_LOSS].recent_median()), RECENT_TEXT
+        )
     if len(run.speeds):
         yield html.Fact("samples/s", format_number(np.median(run.speeds)), "median of the run")
     yield from _cost_facts(run)
     if run.checkpoints:
-        yield html.Fact("checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here")
+        yield html.Fact(
+            "checkpoint", f"step {run.checkpoints[-1]:,}", f"{len(run.checkpoints)} kept here"
+        )
     if run.num_bad_steps:
         yield html.Fact("steps with NaN or infinity", f"{run.num_bad_steps:,}")
 
@@ -371,7 +466,9 @@ def _cost_facts(run: RunContent) -> Iterator[html.Fact]:
     """Time of all attempts, and hours of devices with their price."""
     if run.seconds:
         num = len(run.attempts)
-        yield html.Fact("time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else "")
+        yield html.Fact(
+            "time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else ""
+        )
     for device, hours in run.facts.device_hours.items():
         price = f"price {format_number(run.facts.price)}" if run.facts.price else ""
         yield html.Fact(f"{device} hours", format_number(hours), price)
@@ -381,11 +478,15 @@ def _main_facts(run: RunContent, main: str) -> Iterator[html.Fact]:
     """Last value of the main metric, and the lowest where that is another."""
     series = run.metrics[main]
     name = main.removeprefix(HELD_OUT)
-    yield html.Fact(f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}{run.compared(main)}")
+    yield html.Fact(
+        f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}{run.compared(main)}"
+    )
     finite = np.where(np.isfinite(series.values), series.values, np.nan)
     lowest = len(finite) - 1 if np.isnan(finite).all() else int(np.nanargmin(finite))
     if lowest != len(finite) - 1:
-        yield html.Fact(f"lowest {name}", format_number(finite[lowest]), f"step {int(series.steps[lowest]):,}")
+        yield html.Fact(
+            f"lowest {name}", format_number(finite[lowest]), f"step {int(series.steps[lowest]):,}"
+        )
 
 
 def _pair(name: str) -> list[tuple[str, str, str]]:
@@ -393,11 +494,12 @@ def _pair(name: str) -> list[tuple[str, str, str]]:
 
 
 def _curves(run: RunContent) -> html.Section:
-    """Charts of the other loss components, training and held-out values in one, and of quarters of time; parts of a
-    mixture, optimiser, machine folded."""
+    """Charts of the other loss components, training and held-out values in one, and of quarters of
+    time; parts of a mixture, optimiser, machine folded."""
     trained = run.names_under(TRAIN)
     held_out = run.names_under(HELD_OUT)
-    of_parts = [name for name in held_out if "/" in name]  # `NAME/velocity`, of one part of a mixture
+    # `NAME/velocity`, of one part of a mixture
+    of_parts = [name for name in held_out if "/" in name]
     quarters = sorted(name for name in held_out if _QUARTER.search(name))
     elsewhere = (*_OPTIMISER, SPEED, _DATA_WAIT, run.main_metric or TRAIN_LOSS)
     drawn = {name.removeprefix(HELD_OUT).removeprefix(TRAIN) for name in elsewhere}
@@ -406,32 +508,45 @@ def _curves(run: RunContent) -> html.Section:
     curves = {name: _pair(name) for name in names if name in shown}
     for name in quarters:
         component, _, place = name.rpartition("_")
-        curves.setdefault(f"{component} by quarter of time", []).append((f"{HELD_OUT}{name}", place, place))
+        curves.setdefault(f"{component} by quarter of time", []).append(
+            (f"{HELD_OUT}{name}", place, place)
+        )
     parts = _charts(run, "loss", curves)
     if quarters and run.quarters:
         parts.append(html.Paragraphs(run.quarters))
     if trained and not held_out:
-        text = "The run was not evaluated on held-out samples, so the curves are the training's alone."
+        text = (
+            "The run was not evaluated on held-out samples, so the curves are the training's alone."
+        )
         parts.append(html.Paragraphs(text))
     by_part = _plain_charts(run, "parts", [f"{HELD_OUT}{name}" for name in of_parts])
-    folded = [("Held-out samples of each part", by_part), ("Optimiser", _plain_charts(run, "optimiser", _OPTIMISER)),
-              ("Load of the machine", _plain_charts(run, "machine", run.named("system/")))]  # fmt: skip
+    folded = [
+        ("Held-out samples of each part", by_part),
+        ("Optimiser", _plain_charts(run, "optimiser", _OPTIMISER)),
+        ("Load of the machine", _plain_charts(run, "machine", run.named("system/"))),
+    ]
     return html.Section("Curves", parts, "curves", [each for each in folded if each[1]])
 
 
 def _quality(run: RunContent) -> html.Section:
     """Quality of the samples."""
     about = (
-        "Distances to this data set's real images: they compare runs on the same data, never with published FID; but "
-        "for figures of evaluation.features, which are of published networks."
+        "Distances to this data set's real images: they compare runs on the same data, never "
+        "with published FID; but for figures of evaluation.features, which are of published "
+        "networks."
     )
-    return html.Section("Quality of the samples", _measured(run, run.named("quality/"), "quality", about), "quality")
+    return html.Section(
+        "Quality of the samples", _measured(run, run.named("quality/"), "quality", about), "quality"
+    )
 
 
 def _evaluated(run: RunContent) -> html.Section:
     """Held-out metrics and the family's own evaluation, as `ditlab evaluate` measured them."""
     names = run.named("held_out/", "assessed/")
-    about = f"Measured on all held-out samples by `ditlab evaluate`. {run.facts.held_out_text(run.metrics)}".rstrip()
+    about = (
+        "Measured on all held-out samples by `ditlab evaluate`. "
+        f"{run.facts.held_out_text(run.metrics)}"
+    ).rstrip()
     parts = _measured(run, names, "evaluation", about)
     return html.Section("Evaluation after training", parts, "evaluation")
 
@@ -440,13 +555,31 @@ def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> 
     """A table of metrics' last and lowest values, and charts of those with several."""
     rows: list[list[Cell]] = []
     intervals = interval_ends({name: float(run.metrics[name].values[-1]) for name in names})
-    names = [name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}]
+    names = [
+        name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}
+    ]
     for name in names:
         steps, values = run.metrics[name].steps, run.metrics[name].values
         best = float(np.nanmin(values)) if np.isfinite(values).any() else np.nan
         between = " to ".join(map(format_number, intervals.get(name, ())))
-        rows.append([name, float(values[-1]), *([between] if intervals else []), int(steps[-1]), best, len(values)])
-    heads = ["metric", "last value", *["95 % interval"] * bool(intervals), "at step", "lowest", "measurements"]
+        rows.append(
+            [
+                name,
+                float(values[-1]),
+                *([between] if intervals else []),
+                int(steps[-1]),
+                best,
+                len(values),
+            ]
+        )
+    heads = [
+        "metric",
+        "last value",
+        *["95 % interval"] * bool(intervals),
+        "at step",
+        "lowest",
+        "measurements",
+    ]
     groups = dict.fromkeys(name.partition("/")[0] for name in names)
     about = f"{about} {protocols_text(run.facts.tags, *groups)}".rstrip()
     table = [html.Table(heads, rows, about)] if rows else []
@@ -471,8 +604,10 @@ def _speed(run: RunContent) -> html.Section:
         parts.append(html.Table(["phase", "seconds", "share", "ms a step"], times.rows(), caption))
     parts += _plain_charts(run, "speed", [SPEED, _DATA_WAIT])
     phases = [name for name in run.named("time/") if name != FIGURES_TIME]
-    folded = [("Utilisation and memory", _plain_charts(run, "utilisation", run.named("perf/"))),
-              ("Seconds a step by phase", _plain_charts(run, "phases", phases))]  # fmt: skip
+    folded = [
+        ("Utilisation and memory", _plain_charts(run, "utilisation", run.named("perf/"))),
+        ("Seconds a step by phase", _plain_charts(run, "phases", phases)),
+    ]
     return html.Section("Speed", parts, "speed", [each for each in folded if each[1]])
 
 
@@ -481,8 +616,12 @@ def _plain_charts(run: RunContent, place: str, names: Iterable[str]) -> list[htm
     return _charts(run, place, {name: [(name, name.rpartition("/")[2], "other")] for name in names})
 
 
-def _charts(run: RunContent, place: str, curves: Mapping[str, list[tuple[str, str, str]]]) -> list[html.Part]:
-    """Charts by title, of curves (metric, label, role), with keys of their own: names may hold what no key does."""
+def _charts(
+    run: RunContent, place: str, curves: Mapping[str, list[tuple[str, str, str]]]
+) -> list[html.Part]:
+    """Charts by title, of curves (metric, label, role), with keys of their own: names may hold what
+    no key does.
+    """
     drawn: list[Chart] = []
     for title, wanted in curves.items():
         points = [
@@ -495,14 +634,18 @@ def _charts(run: RunContent, place: str, curves: Mapping[str, list[tuple[str, st
     captions = [_THINNED] if any(chart.is_thinned for chart in drawn) else []
     if len(curves) > MOST_CHARTS:
         more = len(curves) - MOST_CHARTS
-        captions.append(f"{more:,} more metrics are not drawn; MLflow and `Run.metrics()` have them.")
+        captions.append(
+            f"{more:,} more metrics are not drawn; MLflow and `Run.metrics()` have them."
+        )
     return [html.ChartGrid(drawn, " ".join(captions))] if drawn else []
 
 
 def _timeline(run: RunContent) -> html.Section:
     """When the run was trained, what failed, and how it went on."""
     if not run.attempts:
-        return html.Section("Timeline", [html.Notice("The journal holds no start of this run.")], "timeline")
+        return html.Section(
+            "Timeline", [html.Notice("The journal holds no start of this run.")], "timeline"
+        )
     times = [event.time for event in run.events]
     begin = min([run.attempts[0].begin, *times])
     end = max([*(attempt.end for attempt in run.attempts), *times, begin + 1])
@@ -515,19 +658,30 @@ def _timeline(run: RunContent) -> html.Section:
     for number, attempt in enumerate(run.attempts, start=1):
         left = place(attempt.begin)
         duration = format_duration((attempt.end - attempt.begin) / 1000)
-        texts.append(f"attempt {number} from {_moment(attempt.begin)}, {duration}, {attempt.status}")
-        bars.append(html.TimeMark(left, attempt.status, texts[-1], max(place(attempt.end) - left, 0.0)))
-    newest = sorted(run.events, key=lambda event: (event.kind in _LISTED, event.time))[-_MOST_EVENTS:]
+        texts.append(
+            f"attempt {number} from {_moment(attempt.begin)}, {duration}, {attempt.status}"
+        )
+        bars.append(
+            html.TimeMark(left, attempt.status, texts[-1], max(place(attempt.end) - left, 0.0))
+        )
+    newest = sorted(run.events, key=lambda event: (event.kind in _LISTED, event.time))[
+        -_MOST_EVENTS:
+    ]
     listed = []
     for event in sorted(newest, key=lambda event: event.time):
         iso = datetime.fromtimestamp(event.time / 1000, UTC).isoformat(timespec="seconds")
-        listed.append(html.TimeEvent(_moment(event.time), iso, event.kind, shorten(event.text, _MOST_CHARACTERS)))
+        listed.append(
+            html.TimeEvent(
+                _moment(event.time), iso, event.kind, shorten(event.text, _MOST_CHARACTERS)
+            )
+        )
     caption = "Bars: attempts."
     if left_out := len(run.events) - len(listed):
         caption += f" {left_out:,} events are not listed; `ditlab runs log` prints all."
     num = Counter(event.kind for event in run.events)
     texts.append(
-        f"{num['failure']} failures, {num['recovery']} recoveries, {run.num_bad_steps} steps with NaN or infinity"
+        f"{num['failure']} failures, {num['recovery']} recoveries, {run.num_bad_steps} steps "
+        "with NaN or infinity"
     )
     about = f"{len(run.attempts)} attempts: {'; '.join(texts)}."
     timeline = html.Timeline(bars, (_moment(begin), _moment(end)), listed, about, caption)
@@ -540,8 +694,14 @@ def _moment(time: int) -> str:
 
 def _parameters(run: RunContent) -> html.Section:
     total = run.parameters.get("total", 0)
-    parts = {name: number for name, number in run.parameters.items() if name not in ("total", "trainable", "frozen")}
-    rows: list[list[Cell]] = [[name, number, f"{number / max(total, 1):.1%}"] for name, number in parts.items()]
+    parts = {
+        name: number
+        for name, number in run.parameters.items()
+        if name not in ("total", "trainable", "frozen")
+    }
+    rows: list[list[Cell]] = [
+        [name, number, f"{number / max(total, 1):.1%}"] for name, number in parts.items()
+    ]
     if rows:
         rows.append(["total", total, ""])
     if (trainable := run.parameters.get("trainable", total)) != total:
@@ -553,7 +713,9 @@ def _parameters(run: RunContent) -> html.Section:
 
 def _data(run: RunContent) -> html.Section:
     data = run.facts.dataset
-    rows: list[list[Cell]] = [[name, hide(data[name])] for name in ("name", "source", "fingerprint") if data]
+    rows: list[list[Cell]] = [
+        [name, hide(data[name])] for name in ("name", "source", "fingerprint") if data
+    ]
     counts = data.get("counts", {})
     rows += [[name.replace("_", " "), f"{number:,}"] for name, number in counts.items()]
     if run.batch_size and (train := counts.get("train")):

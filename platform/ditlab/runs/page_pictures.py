@@ -12,7 +12,15 @@ from ditlab.errors import first_line
 from ditlab.home import RunFolder
 from ditlab.reports.charts import even_places
 from ditlab.reports.formatting import shorten
-from ditlab.reports.page import NamedPicture, Paragraphs, Part, Slide, Slides, data_uri, read_description
+from ditlab.reports.page import (
+    NamedPicture,
+    Paragraphs,
+    Part,
+    Slide,
+    Slides,
+    data_uri,
+    read_description,
+)
 from ditlab.secrets import hide
 from ditlab.storage.plain_files import MIB, UnusableFile
 from ditlab.tracking.journal import JournalContent
@@ -35,7 +43,9 @@ class PictureSource(Protocol):
     """Steps whose samples the page shows."""
 
     def address(self, path: Path, share: int) -> str:
-        """Address of a picture that may take `share` bytes. Raises OSError where it cannot be shown."""
+        """Address of a picture that may take `share` bytes. Raises OSError where it cannot be
+        shown.
+        """
 
 
 @dataclass
@@ -47,7 +57,9 @@ class EmbeddedPictures:
     """Bytes of all pictures so far."""
 
     def address(self, path: Path, share: int) -> str:
-        """Address of a picture that may take `share` bytes. Raises OSError where it cannot be shown."""
+        """Address of a picture that may take `share` bytes. Raises OSError where it cannot be
+        shown.
+        """
         content, kind = load_picture(path)
         if len(content) > min(_LARGEST_SHOWN, share):
             content, kind = load_picture(path, _MOST_PIXELS)
@@ -58,7 +70,9 @@ class EmbeddedPictures:
 
 
 def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str]:
-    """Content and kind of a whole picture; with `most_pixels` a JPEG of so many a side. Raises OSError for others."""
+    """Content and kind of a whole picture; with `most_pixels` a JPEG of so many a side. Raises
+    OSError for others.
+    """
     from PIL import Image
 
     content = path.read_bytes()
@@ -72,13 +86,18 @@ def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str
             made = picture.convert("RGB")
             made.thumbnail((most_pixels, most_pixels))
             made.save(smaller, "JPEG", quality=85)
-    except Exception as error:  # PIL raises its own errors, SyntaxError, struct.error and more for damaged files
+    # PIL raises its own errors, SyntaxError, struct.error and more for damaged files
+    except Exception as error:
         raise UnusableFile(f"no whole picture: {type(error).__name__}", path) from None
     return smaller.getvalue(), "jpeg"
 
 
-def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]) -> list[Part]:
-    """Samples by kind, with a slider each; of steps beyond the page's room, all but the ends are left out evenly."""
+def samples_of(
+    folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]
+) -> list[Part]:
+    """Samples by kind, with a slider each; of steps beyond the page's room, all but the ends are
+    left out evenly.
+    """
     by_key: dict[str, dict[int, str]] = {}
     for record in journal.events:
         if record["kind"] == "image":
@@ -96,12 +115,19 @@ def samples_of(folder: RunFolder, journal: JournalContent, pictures: PictureSour
                 faults.append((step, first_line(error)))
         if faults:
             step, reason = faults[0]
-            notes.append(f"{len(faults)} of {len(chosen)} pictures of {key} cannot be shown; step {step:,}: {reason}.")
+            notes.append(
+                f"{len(faults)} of {len(chosen)} pictures of {key} cannot be shown; step "
+                f"{step:,}: {reason}."
+            )
         if slides:
             title = f"{shorten(hide(key), 120).capitalize()} by step"
             found.append(Slides(f"samples-{len(found)}", slides, title))
         if len(chosen) < len(places) and (slides or not chosen):
-            found.append(Paragraphs(f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."))
+            found.append(
+                Paragraphs(
+                    f"{len(chosen):,} of {len(places):,} steps are shown; the run's folder has all."
+                )
+            )
     return found
 
 
@@ -118,7 +144,9 @@ def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, sh
 
 
 def read_shown(path: Path, notes: list[str] | None = None) -> str:
-    """A text file's content without secrets; empty, with a note where one is wanted, where it cannot be read."""
+    """A text file's content without secrets; empty, with a note where one is wanted, where it
+    cannot be read.
+    """
     try:
         return hide(path.read_bytes().decode(errors="replace"))
     except OSError as error:
@@ -134,14 +162,17 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
         paths = [path for path in place.iterdir() if path.suffix in (".png", ".gif")]
     except OSError:
         return []
-    paths.sort(key=lambda path: (order.index(path.stem) if path.stem in order else len(order), path))
+    paths.sort(
+        key=lambda path: (order.index(path.stem) if path.stem in order else len(order), path)
+    )
     found, share = [], BUDGET // (4 * max(1, len(paths)))
     for path in paths:
         if path.suffix == ".png" and path.with_suffix(".gif") in paths:
             continue  # shown with its animation
         try:
             source = pictures.address(path, share)
-            about = hide(read_description(path.with_suffix(".png")))  # an animation has its still beside it
+            # an animation has its still beside it
+            about = hide(read_description(path.with_suffix(".png")))
             sentence = SENTENCES.get(path.stem) or shorten(about, _LONGEST_SENTENCE)
             found.append(NamedPicture(re.sub(r"[-_]+", " ", path.stem), source, about, sentence))
         except OSError as error:

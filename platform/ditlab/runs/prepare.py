@@ -1,4 +1,6 @@
-"""Preparation of a launch: checks that need no worker and leave nothing behind, then the run's folder."""
+"""Preparation of a launch: checks that need no worker and leave nothing behind, then the run's
+folder.
+"""
 
 from __future__ import annotations
 
@@ -37,27 +39,41 @@ from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PROOF_TAG
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import change_texts, differing, flatten
-from ditlab.tracking.records import create_run, find_training_run, find_unfinished, list_runs, read_record
+from ditlab.tracking.records import (
+    create_run,
+    find_training_run,
+    find_unfinished,
+    list_runs,
+    read_record,
+)
 from ditlab.training.metrics import metric_names
 
 if TYPE_CHECKING:
     from ditlab.runs.seed_group import GroupPlace
 
 RESUMABLE_CHANGES = (
-    "training.steps", "training.epochs", "schedule.decay_start", "encoders.cache", "encoders.compile",
-)  # fmt: skip
-"""Content fields that a resumed run may change: a longer run is the same experiment, as is one that ends its stable
-rate, and the rest costs only time."""
+    "training.steps",
+    "training.epochs",
+    "schedule.decay_start",
+    "encoders.cache",
+    "encoders.compile",
+)
+"""Content fields that a resumed run may change: a longer run is the same experiment, as is one that
+ends its stable rate, and the rest costs only time."""
 
 
 WEIGHTS_TAG = "ditlab.weights"
 """Tag with source, revision, format and hashes of the published weights that a run began from."""
 
 
-def check_launch(experiment: Experiment, resume: str | None, *, local: bool, remote: bool) -> Launch:
-    """Check all that needs no process: of a new run, or of `resume` (id, name, `auto`: the newest unfinished one).
+def check_launch(
+    experiment: Experiment, resume: str | None, *, local: bool, remote: bool
+) -> Launch:
+    """Check all that needs no process: of a new run, or of `resume` (id, name, `auto`: the newest
+    unfinished one).
 
-    `local`: one process without Ray; `remote`: workers on a cluster, whose nodes are checked apart. Raises UserError.
+    `local`: one process without Ray; `remote`: workers on a cluster, whose nodes are checked apart.
+    Raises UserError.
     """
     home = Home.from_environment()
     home.check_place()
@@ -87,8 +103,9 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
         changed = encoder_difference(launch.experiment.encoders, recorded.get("encoders", {}))
         if difference := launch.data.difference(recorded) or changed:
             raise UserError(
-                f"run {resumed.run_id} cannot go on: {difference}; bring that back, or begin a new run from its "
-                f"checkpoint, with --from {resumed.run_id} in place of --resume."
+                f"run {resumed.run_id} cannot go on: {difference}; bring that back, or begin a "
+                f"new run from its checkpoint, with --from {resumed.run_id} in place of "
+                "--resume."
             )
     if weights := weights_of(launch.experiment, home, resumed):
         if not resumed:
@@ -98,18 +115,22 @@ def check_launch(experiment: Experiment, resume: str | None, *, local: bool, rem
     if launch.experiment.start:
         note = check_start(
             launch.experiment, launch.model, home, total_steps, resumed, launch.data.classes
-        )  # fmt: skip
+        )
         launch = launch.changed(start_note=note)
     home.ensure()
     return launch
 
 
-def begin_launch(launch: Launch, proof: RecordedProof | None = None, place: GroupPlace | None = None) -> Launch:
-    """Make the run's folder and record, or take those of the run that goes on; keep its proof there.
+def begin_launch(
+    launch: Launch, proof: RecordedProof | None = None, place: GroupPlace | None = None
+) -> Launch:
+    """Make the run's folder and record, or take those of the run that goes on; keep its proof
+    there.
 
     `place` is that of a run in a group of seeds.
 
-    Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's parent is gone.
+    Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's
+    parent is gone.
     """
     experiment, home, made = launch.experiment, launch.home, None
     start = experiment.start
@@ -119,13 +140,16 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None, place: Grou
             if place:
                 of_group = {"parent": place.group, "trial": place.number, "group": place.group}
             made = create_run(
-                home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
+                home,
+                experiment.name,
+                family=experiment.model.family,
+                spec_hash=experiment.content_hash(),
                 total_steps=launch.plan.total_steps,
                 tracking_uri=launch.tracking_uri if experiment.tracking.uri else "",
                 plugins=plugin_packages(experiment.to_dict()),
                 start=start.point if start else "",
                 **of_group,
-            )  # fmt: skip
+            )
             launch = launch.changed(run_id=made.run_id)
             write_durably(made.spec, encode_recorded(experiment.to_dict()))
         if proof:
@@ -155,10 +179,15 @@ def begin_launch(launch: Launch, proof: RecordedProof | None = None, place: Grou
 
 
 def launch_notes(launch: Launch) -> list[str]:
-    """Lines on the run (family, parameters, batch, workers, ZeRO stage, precision, compiled blocks) and its data."""
+    """Lines on the run (family, parameters, batch, workers, ZeRO stage, precision, compiled blocks)
+    and its data.
+    """
     experiment, resources = launch.experiment, launch.experiment.resources
     fewest, most = resources.min_workers, resources.max_workers
-    workers = f"{most if fewest == most else f'{fewest} to {most}'} {'GPU' if resources.gpus_per_worker else 'CPU'}"
+    workers = (
+        f"{most if fewest == most else f'{fewest} to {most}'} "
+        f"{'GPU' if resources.gpus_per_worker else 'CPU'}"
+    )
     threads, plural = launch.threads, "s" if most > 1 else ""
     each = f" with {threads.text}" if threads else ""
     counts = launch.model.counts
@@ -171,30 +200,49 @@ def launch_notes(launch: Launch) -> list[str]:
         f"batch {experiment.batch.size}, {workers} worker{plural}{each}, "
         f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}{compiled}"
     )
-    notes = [launch.resume_note, launch.start_note, launch.plan.mixture, launch.data.note, launch.plan.note]
+    notes = [
+        launch.resume_note,
+        launch.start_note,
+        launch.plan.mixture,
+        launch.data.note,
+        launch.plan.note,
+    ]
     if threads and threads.reason:
         notes.append(f"threads of each worker: {threads.number}, as {threads.reason}")
     return [line, *filter(None, notes), *resume_lines(launch)]
 
 
 def resume_lines(launch: Launch) -> list[str]:
-    """Lines on what a resume changes: a field each, then both learning rates where they are not as before."""
+    """Lines on what a resume changes: a field each, then both learning rates where they are not as
+    before.
+    """
     if not launch.before:
         return []
     changes = differing(flatten(launch.before.to_dict()), flatten(launch.experiment.to_dict()))
-    rates = launch.rate_change(max(launch.checkpoints().last_step(), first_step(launch.experiment.start)))
-    return [*(f"resumed with {hide(text)}" for text in change_texts(changes)), *filter(None, [rates])]
+    rates = launch.rate_change(
+        max(launch.checkpoints().last_step(), first_step(launch.experiment.start))
+    )
+    return [
+        *(f"resumed with {hide(text)}" for text in change_texts(changes)),
+        *filter(None, [rates]),
+    ]
 
 
 def startup_lines(launch: Launch) -> list[str]:
-    """Lines for the start of a run: its description, tracking problems that its first upload would meet, its length."""
+    """Lines for the start of a run: its description, tracking problems that its first upload would
+    meet, its length.
+    """
     plan, run_id = launch.plan, launch.run_id
     whole = plan.train_samples - plan.left_out_samples  # the rest fills no batch
     drawn = f" (each epoch draws {whole:,} of them)" if plan.left_out_samples else ""
     first = first_step(launch.experiment.start)
     steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
     length = f"{steps} on {plan.train_samples:,} samples{drawn}"
-    last = f"run {run_id}: going on, to {plan.total_steps} steps" if launch.resumed else f"run {run_id}: {length}"
+    last = (
+        f"run {run_id}: going on, to {plan.total_steps} steps"
+        if launch.resumed
+        else f"run {run_id}: {length}"
+    )
     lines = launch_notes(launch)
     uri = launch.tracking_uri
     if not uri.startswith("sqlite"):
@@ -208,47 +256,73 @@ def _compile_decision(experiment: Experiment) -> CompileDecision:
 
 
 def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Experiment:
-    """Return an experiment for other working directories: absolute paths, and a tracking address (None: the home's)."""
+    """Return an experiment for other working directories: absolute paths, and a tracking address
+    (None: the home's).
+    """
     plain = experiment.to_dict()
     spec = absolute_paths(plain, home)
-    return tracked_at(experiment if spec == plain else class_for(spec).model_validate(spec), tracking_uri)
+    return tracked_at(
+        experiment if spec == plain else class_for(spec).model_validate(spec), tracking_uri
+    )
 
 
 def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
-    """Return an experiment with another tracking address. Raises UserError for an address that holds a secret."""
+    """Return an experiment with another tracking address. Raises UserError for an address that
+    holds a secret.
+    """
     try:
         check_texts({"tracking": {"uri": uri}})
     except ValueError as error:
         raise UserError(str(error)) from None
-    return experiment.model_copy(update={"tracking": experiment.tracking.model_copy(update={"uri": uri})})
+    return experiment.model_copy(
+        update={"tracking": experiment.tracking.model_copy(update={"uri": uri})}
+    )
 
 
 def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
-    """Mapping of a spec, whole or in part, with its paths and store names made absolute; URIs stay."""
+    """Mapping of a spec, whole or in part, with its paths and store names made absolute; URIs
+    stay.
+    """
     found = dict(spec)
     for section, key in (("data", "path"), ("checkpoint", "storage")):
         part = found.get(section)
-        if isinstance(part, Mapping) and isinstance(value := part.get(key), str) and "://" not in value:
+        if (
+            isinstance(part, Mapping)
+            and isinstance(value := part.get(key), str)
+            and "://" not in value
+        ):
             if section == "data":  # the store's own folder: a name may mean another later
                 place = portable_name(store_folder(value, home), home)
             else:
                 place = str(resolve_user_path(value))
             found[section] = {**part, key: place}
-    if isinstance(data := found.get("data"), Mapping) and isinstance(parts := data.get("parts"), Mapping):
+    if isinstance(data := found.get("data"), Mapping) and isinstance(
+        parts := data.get("parts"), Mapping
+    ):
         moved = {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()}
         found["data"] = {**data, "parts": moved}
     init = model.get("init") if isinstance(model := found.get("model"), Mapping) else None
-    if isinstance(init, Mapping) and isinstance(value := init.get("from"), str) and "://" not in value:
+    if (
+        isinstance(init, Mapping)
+        and isinstance(value := init.get("from"), str)
+        and "://" not in value
+    ):
         found["model"] = {**found["model"], "init": {**init, "from": str(resolve_user_file(value))}}
     if isinstance(encoders := found.get("encoders"), Mapping):
-        folders = {key: resolve_user_path(encoders[key]) for key in ("text", "image") if encoders.get(key)}
+        folders = {
+            key: resolve_user_path(encoders[key]) for key in ("text", "image") if encoders.get(key)
+        }
         # the rest are names on the Hugging Face hub
-        found["encoders"] = {**encoders, **{key: str(path) for key, path in folders.items() if path.is_dir()}}
+        found["encoders"] = {
+            **encoders,
+            **{key: str(path) for key, path in folders.items() if path.is_dir()},
+        }
     return found
 
 
 def check_parts(launch: Launch, local: bool, remote: bool) -> None:
-    """Check devices, compilation, model, storage, data and quality metrics; a cluster's nodes are checked apart.
+    """Check devices, compilation, model, storage, data and quality metrics; a cluster's nodes are
+    checked apart.
 
     Raises UserError.
     """
@@ -256,16 +330,17 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
     workers, gpus = resources.min_workers, resources.gpus_per_worker
     if local and workers > 1:
         raise UserError(
-            f"resources.workers={workers} needs Ray, and --local is one process; set resources.workers to 1, or leave "
-            "--local out."
+            f"resources.workers={workers} needs Ray, and --local is one process; set "
+            "resources.workers to 1, or leave --local out."
         )
     have = torch.cuda.device_count()
     check_evaluation(launch, have, remote)
     if not remote and gpus * workers > have:
         needed = f"{gpus * workers:g} GPU{'s' if gpus * workers > 1 else ''}"
         raise UserError(
-            f"resources.workers={workers} with resources.gpus_per_worker={gpus:g} needs {needed}, "
-            f"this machine has {have}; set resources.gpus_per_worker=0, or name a cluster with --address."
+            f"resources.workers={workers} with resources.gpus_per_worker={gpus:g} needs "
+            f"{needed}, this machine has {have}; set resources.gpus_per_worker=0, or name a "
+            "cluster with --address."
         )
     _compile_decision(experiment)
     assert launch.model  # a mistake that only building finds shows before any file is touched
@@ -277,43 +352,67 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
 
 
 def check_evaluation(launch: Launch, num_gpus: int, remote: bool) -> None:
-    """Check where evaluations are made, and that those which end a run early are. Raises UserError."""
+    """Check where evaluations are made, and that those which end a run early are. Raises
+    UserError.
+    """
     experiment, evaluation = launch.experiment, launch.experiment.evaluation
     if evaluation.mode == "async":
         asked, workers = evaluation.resources, experiment.resources
         of_workers = workers.gpus_per_worker * workers.min_workers
         if evaluation.every is None:
             raise UserError(
-                "evaluation.mode=async evaluates nothing, as evaluation.every is null; set evaluation.every to a "
-                "number of steps, or evaluation.mode to inline."
+                "evaluation.mode=async evaluates nothing, as evaluation.every is null; set "
+                "evaluation.every to a number of steps, or evaluation.mode to inline."
             )
         if not remote and (asked.custom or (asked.gpus and asked.gpus + of_workers > num_gpus)):
             raise UserError(
-                f"evaluation.resources={asked} are not on this machine, which has {num_gpus} GPUs, {of_workers:g} of "
-                "them for the workers, and no resources of other names; set evaluation.resources.gpus to 0 and leave "
+                f"evaluation.resources={asked} are not on this machine, which has {num_gpus} "
+                f"GPUs, {of_workers:g} of them for the workers, and no resources of other "
+                "names; set evaluation.resources.gpus to 0 and leave "
                 "evaluation.resources.custom out, or name a cluster with --address."
             )
     if stop := experiment.training.stop:
         known = metric_names(experiment, launch.data, launch.model.objective)
-        if stop.metric not in (measured := [name for name in known if not name.startswith("train/")]):
-            hint = nearest(stop.metric, measured) if measured else "set evaluation.every, with samples held out"
-            raise UserError(f"training.stop.metric={format_value(stop.metric)} is not measured in this run; {hint}")
+        if stop.metric not in (
+            measured := [name for name in known if not name.startswith("train/")]
+        ):
+            hint = (
+                nearest(stop.metric, measured)
+                if measured
+                else "set evaluation.every, with samples held out"
+            )
+            raise UserError(
+                f"training.stop.metric={format_value(stop.metric)} is not measured in this "
+                f"run; {hint}"
+            )
 
 
 def find_auto(experiment: Experiment, home: Home) -> tuple[RunFolder | None, str]:
-    """Return the newest unfinished run of a spec, for `--resume auto`, and a line that names it or says that none is
-    there."""
+    """Return the newest unfinished run of a spec, for `--resume auto`, and a line that names it or
+    says that none is there."""
     name = experiment.name
     spec_hash = experiment.content_hash()
     if folder := find_unfinished(home, name, spec_hash):
         record = read_record(folder)
         where = f"{record.status} at step {record.step:,} of {record.total_steps:,}"
-        return folder, f"--resume auto: run {folder.run_id} ({name}, spec hash {spec_hash}), {where}"
+        return (
+            folder,
+            f"--resume auto: run {folder.run_id} ({name}, spec hash {spec_hash}), {where}",
+        )
     newest = next((each for each in list_runs(home) if each.name == name and not each.trials), None)
     about = ""
     if newest:
-        about = f"; the newest of that name, {newest.run_id} ({newest.status}), has spec hash {newest.spec_hash}"
-    return None, f"--resume auto: no unfinished run {name} has spec hash {spec_hash}, so a new one begins{about}"
+        about = (
+            f"; the newest of that name, {newest.run_id} ({newest.status}), has spec hash "
+            f"{newest.spec_hash}"
+        )
+    return (
+        None,
+        (
+            f"--resume auto: no unfinished run {name} has spec hash {spec_hash}, so a new one "
+            f"begins{about}"
+        ),
+    )
 
 
 def content_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -328,8 +427,8 @@ def content_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tupl
 
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
-    """Return the experiment that a resumed run was. Raises UserError where it would change its content: a longer run
-    is the same experiment."""
+    """Return the experiment that a resumed run was. Raises UserError where it would change its
+    content: a longer run is the same experiment."""
     recorded = load_recorded_experiment(folder.spec)
     old, new = recorded.to_dict(), experiment.to_dict()
     changed = [
@@ -344,20 +443,23 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
         )
     if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
         raise UserError(
-            f"checkpoint.storage={after} is not where run {folder.run_id} keeps its checkpoints ({before}); "
-            f"set checkpoint.storage={'null' if before is None else before}."
+            f"checkpoint.storage={after} is not where run {folder.run_id} keeps its "
+            f"checkpoints ({before}); set "
+            f"checkpoint.storage={'null' if before is None else before}."
         )
     store = checkpoint_store(folder, after)
     longest, reached = store.last_step(), read_record(folder).step
     if reached > 0 and not store.steps():
         raise UserError(
-            f"run {folder.run_id} had reached step {reached}, and there is no checkpoint at {store.location}: going on "
-            "would begin again. Bring the checkpoints back (is the disk mounted?), or start a new run without --resume."
+            f"run {folder.run_id} had reached step {reached}, and there is no checkpoint at "
+            f"{store.location}: going on would begin again. Bring the checkpoints back (is the "
+            "disk mounted?), or start a new run without --resume."
         )
     steps = new["training"]["steps"]
     if steps is not None and steps < longest:
         raise UserError(
-            f"training.steps={steps} is behind run {folder.run_id}, which is at step {longest}; give more steps."
+            f"training.steps={steps} is behind run {folder.run_id}, which is at step "
+            f"{longest}; give more steps."
         )
     return recorded
 

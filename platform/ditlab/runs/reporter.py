@@ -1,4 +1,6 @@
-"""Reporter of a run's first worker: metrics, pictures and results go to tracking, progress to the launcher."""
+"""Reporter of a run's first worker: metrics, pictures and results go to tracking, progress to the
+launcher.
+"""
 
 import math
 import time
@@ -25,7 +27,14 @@ from ditlab.runs.sample_files import samples_path, save_grid, save_samples
 from ditlab.secrets import hide
 from ditlab.spec.experiment import Experiment
 from ditlab.tracking.environment import environment
-from ditlab.tracking.history import DEVICES_TAG, MAIN_TAG, NAME_TAG, PROOF_TAG, Series, metric_history
+from ditlab.tracking.history import (
+    DEVICES_TAG,
+    MAIN_TAG,
+    NAME_TAG,
+    PROOF_TAG,
+    Series,
+    metric_history,
+)
 from ditlab.tracking.journal import RESULT_PREFIXES
 from ditlab.tracking.mlflow_runs import PARENT_TAG
 from ditlab.tracking.names import SPEC_HASH, flatten
@@ -49,12 +58,17 @@ from ditlab_models.figures import Figure
 
 
 def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
-    """Largest number of nodes that may train a run, even after it lost some: system metrics are named by it."""
+    """Largest number of nodes that may train a run, even after it lost some: system metrics are
+    named by it.
+    """
     workers = experiment.resources.workers
     return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
 
 
-_OF_A_TRIAL = "the run is a trial, and its sweep decides on its checkpoints and its end; ask for sample or evaluate."
+_OF_A_TRIAL = (
+    "the run is a trial, and its sweep decides on its checkpoints and its end; ask for sample "
+    "or evaluate."
+)
 LOOK_INTERVAL = 0.5
 """Least seconds between two looks for requests."""
 ASKED_TAG = "ditlab.asked"
@@ -64,8 +78,13 @@ _LONGEST_VALUES = 120
 
 
 def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
-    """Devices of an attempt of so many workers, as `DEVICES_TAG` names them: GPUs, or a core for each thread."""
-    held, price = f"{num_devices(experiment, workers, threads):g} {device_kind(experiment)}", experiment.tracking.price
+    """Devices of an attempt of so many workers, as `DEVICES_TAG` names them: GPUs, or a core for
+    each thread.
+    """
+    held, price = (
+        f"{num_devices(experiment, workers, threads):g} {device_kind(experiment)}",
+        experiment.tracking.price,
+    )
     return held if price is None else f"{held} at {price:g}"
 
 
@@ -84,7 +103,9 @@ class JournalRecord(RecordedRun):
 
 
 class TrackedRequests(Requests):
-    """Requests to the first worker's run: what they make is logged, and each is answered in the run's folder."""
+    """Requests to the first worker's run: what they make is logged, and each is answered in the
+    run's folder.
+    """
 
     def __init__(
         self,
@@ -123,7 +144,10 @@ class TrackedRequests(Requests):
         try:
             picture, text = save_grid(figure, self._tracker.folder.media / f"asked-{step:08d}.png")
         except OSError as error:
-            sentence = f"the samples asked for at step {step} cannot be stored ({error.strerror}); make room there."
+            sentence = (
+                f"the samples asked for at step {step} cannot be stored ({error.strerror}); "
+                "make room there."
+            )
             raise UserError(sentence) from None  # the answer says so
         self._tracker.log_image("asked-samples", step, picture)
         if text:
@@ -134,7 +158,9 @@ class TrackedRequests(Requests):
         if metrics:
             self._log_metrics(step, metrics)
         answer = self._begun[step]
-        answer.metrics = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        answer.metrics = {
+            name: value if math.isfinite(value) else None for name, value in metrics.items()
+        }
         if answer.verb not in ("checkpoint", STOP_VERB):
             self._finish(step, problem)
 
@@ -183,17 +209,23 @@ class TrackedRequests(Requests):
 
 
 class TrackedReporter(Reporter):
-    """Reporter of the first worker. Use as a context manager: its exit waits a bounded time for tracking."""
+    """Reporter of the first worker. Use as a context manager: its exit waits a bounded time for
+    tracking.
+    """
 
     def __init__(
-        self, launch: Launch, on_progress: Callable[[TrainingProgress], None],
-        on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None, worker_nodes: Sequence[str] = (),
+        self,
+        launch: Launch,
+        on_progress: Callable[[TrainingProgress], None],
+        on_evaluated: Callable[[int, Mapping[str, float]], bool] | None = None,
+        worker_nodes: Sequence[str] = (),
         **rest: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Open the tracked run; `rest` are arguments of `Reporter`.
 
-        `on_evaluated` receives (step, metrics) of an evaluation, and returns True while training has to wait.
-        `worker_nodes` are the names of the workers' nodes in order of rank; none for one process without Ray.
+        `on_evaluated` receives (step, metrics) of an evaluation, and returns True while training
+        has to wait. `worker_nodes` are the names of the workers' nodes in order of rank; none for
+        one process without Ray.
         """
         super().__init__(**rest)
         self._launch, self._on_evaluated = launch, on_evaluated
@@ -201,12 +233,20 @@ class TrackedReporter(Reporter):
         self._folder, self._finished, self._on_progress = launch.folder, False, on_progress
         experiment, tracking = launch.experiment, launch.experiment.tracking
         self._tracker = RunTracker(
-            self._folder, tracking.uri, launch.home, warn=self.warn, budget=tracking.budget, is_held=True
+            self._folder,
+            tracking.uri,
+            launch.home,
+            warn=self.warn,
+            budget=tracking.budget,
+            is_held=True,
         )
         self.recorded = JournalRecord(self._tracker)
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
-        refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
-        # a sweep ranks by its own evaluations alone, and an evaluator's points of an earlier step may still come
+        refused = (
+            {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
+        )
+        # a sweep ranks by its own evaluations alone, and an evaluator's points of an earlier step
+        # may still come
         counts = not launch.trial_channel and experiment.evaluation.mode == "inline"
         self.requests: TrackedRequests = TrackedRequests(
             self._tracker, self.warn, refused, self.metrics if counts else ignore
@@ -240,24 +280,33 @@ class TrackedReporter(Reporter):
         title = experiment.name
         if PARENT_TAG in tags and (values := tags.get(CHANGED_TAG)):
             title = f"{shorten(values, _LONGEST_VALUES)} ({title})"
-            if launch.before:  # it took over a checkpoint, and trains with other values from here on
+            # it took over a checkpoint, and trains with other values from here on
+            if launch.before:
                 tags[NAME_TAG] = title
         before = flatten(launch.before.to_dict()) if launch.before else {}
         self._changes = tracker.resume_changes(parameters, before)
-        tracker.start(title, experiment.tracking.experiment, experiment.model.family, parameters, tags)
+        tracker.start(
+            title, experiment.tracking.experiment, experiment.model.family, parameters, tags
+        )
         if not launch.resumed:
             copy_tokenizer(launch.data.train.store, self._folder.path)
             tracker.log_artifact(self._folder.spec)
             tracker.log_text(environment(), "environment.txt")
-            tracker.log_table({"component": [*table], "parameters": [*table.values()]}, "parameters.json")
+            tracker.log_table(
+                {"component": [*table], "parameters": [*table.values()]}, "parameters.json"
+            )
             plan, data = launch.plan, launch.data
             sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
             if data.mixture:
-                sizes |= {f"train_of_{name}": len(part.train) for name, part in data.mixture.parts.items()}
+                sizes |= {
+                    f"train_of_{name}": len(part.train) for name, part in data.mixture.parts.items()
+                }
             else:
                 sizes["left_out_of_each_epoch"] = plan.left_out_samples
             known: dict[str, Any] = {"name": data.name, "fingerprint": data.fingerprint}
-            known |= {"source": experiment.data.kind} | ({"classes": data.classes} if data.classes else {})
+            known |= {"source": experiment.data.kind} | (
+                {"classes": data.classes} if data.classes else {}
+            )
             if digests := folder_digests(experiment.encoders):
                 known["encoders"] = digests
             if launch.weights:
@@ -287,16 +336,23 @@ class TrackedReporter(Reporter):
         self._tracker.journal.sync()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, UserError | RunFailed) and not isinstance(error, Unreachable):  # others are tried again
+        # others are tried again
+        if isinstance(error, UserError | RunFailed) and not isinstance(error, Unreachable):
             self.requests.fail(f"the run has failed meanwhile: {error}")
         self._receipts.close()
-        # A failed run may be tried again at once; where it is not, the launcher records how it ended.
+        # A failed run may be tried again at once; where it is not, the launcher records how it
+        # ended.
         left = self._tracker.close(CATCH_UP_TIMEOUT if self._finished else 0.0)
         if left and self._finished:
-            self.warn(f"{left} records have not reached MLflow; `ditlab runs sync {self._folder.run_id}` sends them.")
+            self.warn(
+                f"{left} records have not reached MLflow; `ditlab runs sync "
+                f"{self._folder.run_id}` sends them."
+            )
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the metrics of a step; after an evaluation, renew what MLflow shows of the run first."""
+        """Log the metrics of a step; after an evaluation, renew what MLflow shows of the run
+        first.
+        """
         self._tracker.journal.log_metrics(step, values)
         if step:
             self._tracker.begin_upload()
@@ -317,7 +373,9 @@ class TrackedReporter(Reporter):
         try:
             save_samples(self._folder, step, figure)
         except OSError as error:
-            self.warn(f"the samples of step {step} cannot be stored ({error.strerror}); training goes on.")
+            self.warn(
+                f"the samples of step {step} cannot be stored ({error.strerror}); training goes on."
+            )
             return
         self.log_samples(step)
 
@@ -334,7 +392,10 @@ class TrackedReporter(Reporter):
             save_by_sample(self._folder, step, values)
         except OSError as error:
             reason = f"cannot be stored ({error.strerror})"
-            self.warn(f"values of step {step} by held-out sample {reason}, so `compare` knows no noise there.")
+            self.warn(
+                f"values of step {step} by held-out sample {reason}, so `compare` knows no "
+                "noise there."
+            )
 
     def saved(self, step: int, location: str, metrics: Mapping[str, float]) -> None:
         self.requests.saved(step, location)
@@ -342,23 +403,30 @@ class TrackedReporter(Reporter):
         try:
             update_record(self._folder, step=step)
         except (OSError, UserError) as error:
-            self.warn(f"{self._folder.record} cannot be written ({first_line(error)}); training goes on.")
+            self.warn(
+                f"{self._folder.record} cannot be written ({first_line(error)}); training goes on."
+            )
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
         return self._on_evaluated is not None and self._on_evaluated(step, metrics)
 
     def finish(self, outcome: RunOutcome) -> None:
         """Log the run's end; a finished run leaves its weights as an artifact."""
-        from ditlab.runs.page import log_run_report  # imports Jinja and PIL: not before the first step
+        # imports Jinja and PIL: not before the first step
+        from ditlab.runs.page import log_run_report
 
         self._finished = True
-        self.requests.close(f"the run has ended meanwhile ({outcome.status}) at step {outcome.step:,}.")
+        self.requests.close(
+            f"the run has ended meanwhile ({outcome.status}) at step {outcome.step:,}."
+        )
         if outcome.status == "finished" and outcome.checkpoint:
             try:
                 exported = self._folder.media / "export"
                 export_weights(outcome.checkpoint, exported, tokenizer=self._folder.tokenizer)
                 log_model(self._tracker, outcome.step, exported)
             except UserError as error:
-                self.warn(f"{error} The checkpoint holds the weights: `ditlab export` writes them later.")
+                self.warn(
+                    f"{error} The checkpoint holds the weights: `ditlab export` writes them later."
+                )
         log_run_report(self._tracker, self._launch, outcome.status, self.warn)
         end_run(self._tracker, outcome.status)

@@ -1,4 +1,5 @@
-"""Requests to a run in training (`ditlab ask`): who asks posts them, and the run's first worker answers them.
+"""Requests to a run in training (`ditlab ask`): who asks posts them, and the run's first worker
+answers them.
 
 The worker's part is `ditlab.runs.reporter.TrackedRequests`.
 """
@@ -36,7 +37,9 @@ class RequestAnswer:
 
 
 def post_request(folder: RunFolder, verb: str) -> Request:
-    """Post a request, or return the open one that asks for the same. Raises OSError where the disk refuses."""
+    """Post a request, or return the open one that asks for the same. Raises OSError where the disk
+    refuses.
+    """
     inbox = Inbox(folder.requests)
     for request in open_requests(folder):
         if request.verb == verb:
@@ -51,7 +54,11 @@ def post_request(folder: RunFolder, verb: str) -> Request:
 
 def open_requests(folder: RunFolder) -> list[Request]:
     """Return the requests without an answer, the oldest first."""
-    return [request for request, is_answered in Inbox(folder.requests).listed().items() if not is_answered]
+    return [
+        request
+        for request, is_answered in Inbox(folder.requests).listed().items()
+        if not is_answered
+    ]
 
 
 def withdraw_stops(folder: RunFolder) -> None:

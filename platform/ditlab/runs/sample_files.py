@@ -8,7 +8,9 @@ from ditlab_models.figures import Figure
 
 
 def save_samples(folder: RunFolder, step: int, figure: Figure) -> None:
-    """Write an evaluation's samples into a run's folder, as pictures and texts. Raises OSError as the disk does."""
+    """Write an evaluation's samples into a run's folder, as pictures and texts. Raises OSError as
+    the disk does.
+    """
     from ditlab.reports.sweep_pictures import save_strip, strip_path
 
     save_grid(figure, samples_path(folder, step))
@@ -17,7 +19,8 @@ def save_samples(folder: RunFolder, step: int, figure: Figure) -> None:
 
 def save_grid(figure: Figure, path: Path) -> tuple[Path, Path | None]:
     """Write a picture of samples and their text, if any. Raises OSError where the disk refuses."""
-    from ditlab.reports.rendering.render import save_figure  # imports matplotlib: not before the first step
+    # imports matplotlib: not before the first step
+    from ditlab.reports.rendering.render import save_figure
 
     picture = save_figure(figure, path)
     text = save_text(figure, picture.with_suffix(".txt"))

@@ -1,7 +1,8 @@
-"""Group of runs that differ in the seed alone (`ditlab train --seeds`): its folder, its runs, and its tracked run.
+"""Group of runs that differ in the seed alone (`ditlab train --seeds`): its folder, its runs, and
+its tracked run.
 
-A run of its own, without training, stands for the group: its record names the group, its tracked run holds mean and
-interval of each metric over seeds, and MLflow nests the group's runs below it.
+A run of its own, without training, stands for the group: its record names the group, its tracked
+run holds mean and interval of each metric over seeds, and MLflow nests the group's runs below it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,26 @@ from ditlab.tracking.history import MAIN_TAG, final_values, metric_history
 from ditlab.tracking.journal import main_metric
 from ditlab.tracking.mlflow_runs import GROUP_TAG, PARENT_TAG, SEED_TAG
 from ditlab.tracking.names import flatten
-from ditlab.tracking.records import RunRecord, create_run, find_run, find_unfinished, list_runs, update_record
+from ditlab.tracking.records import (
+    RunRecord,
+    create_run,
+    find_run,
+    find_unfinished,
+    list_runs,
+    update_record,
+)
 from ditlab.tracking.review import STATUS_TAG
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, EndStatus, RunTracker
 
-OVER_SEEDS = ("train/loss", "eval/", "held_out/", "quality/", "assessed/", "perf/", "train/samples_per_second")
+OVER_SEEDS = (
+    "train/loss",
+    "eval/",
+    "held_out/",
+    "quality/",
+    "assessed/",
+    "perf/",
+    "train/samples_per_second",
+)
 """Metrics that a group has over its seeds."""
 
 
@@ -43,8 +59,11 @@ class GroupPlace(NamedTuple):
     def tags(self) -> dict[str, str]:
         """The tags of the tracked run."""
         return {
-            PARENT_TAG: self.group, "ditlab.trial": str(self.number), GROUP_TAG: self.group, SEED_TAG: str(self.seed)
-        }  # fmt: skip
+            PARENT_TAG: self.group,
+            "ditlab.trial": str(self.number),
+            GROUP_TAG: self.group,
+            SEED_TAG: str(self.seed),
+        }
 
 
 @dataclass(frozen=True)
@@ -71,7 +90,9 @@ class SeedGroup:
     def member(self, number: int) -> Experiment:
         """Return the experiment of a run by its number: another seed, and a name with it."""
         seed = self.seeds[number]
-        return self.experiment.replace_all({"seed": seed, "name": f"{self.experiment.name[:80]}-seed{seed}"})
+        return self.experiment.replace_all(
+            {"seed": seed, "name": f"{self.experiment.name[:80]}-seed{seed}"}
+        )
 
     def begun(self) -> dict[int, RunRecord]:
         """Return the records of runs that have begun, by number."""
@@ -80,37 +101,51 @@ class SeedGroup:
 
 
 def open_group(experiment: Experiment, num_seeds: int, resume: str | None) -> SeedGroup:
-    """Make the folder of a new group, or find the one to go on with (id, name or `auto`), which may have more seeds.
+    """Make the folder of a new group, or find the one to go on with (id, name or `auto`), which may
+    have more seeds.
 
-    Raises UserError for a group of another experiment or of more seeds, and where DITLAB_HOME cannot be written.
+    Raises UserError for a group of another experiment or of more seeds, and where DITLAB_HOME
+    cannot be written.
     """
     home, spec_hash, note = Home.from_environment(), experiment.content_hash(), ""
     home.check_place()
     last = experiment.seed + num_seeds - 1
     if last >= 2**63:
-        raise UserError(f"--seeds {num_seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; lower seed.")
+        raise UserError(
+            f"--seeds {num_seeds} counts up to seed {last}, and seeds end at {2**63 - 1}; "
+            "lower seed."
+        )
     if resume == "auto":
         unfinished = find_unfinished(home, experiment.name, spec_hash, is_group=True)
         resume = unfinished.run_id if unfinished else None
-        note = f"--resume auto: group {resume}" if resume else "--resume auto: no unfinished group of this spec"
+        note = (
+            f"--resume auto: group {resume}"
+            if resume
+            else "--resume auto: no unfinished group of this spec"
+        )
     if resume is None:
         return SeedGroup(home, _create(experiment, num_seeds, home), experiment, num_seeds, note)
     found = find_run(home, resume)
     record = found.record
     if not record.is_group:
         raise UserError(
-            f"--seeds {num_seeds} goes on with a group, and run {record.run_id} is none; leave out --seeds or --resume."
+            f"--seeds {num_seeds} goes on with a group, and run {record.run_id} is none; leave "
+            "out --seeds or --resume."
         )
     if record.spec_hash != spec_hash:
         raise UserError(
-            f"group {record.run_id} was started as another experiment (spec hash {record.spec_hash}, now {spec_hash}); "
-            "resume it with its own spec, or start a new group without --resume."
+            f"group {record.run_id} was started as another experiment (spec hash "
+            f"{record.spec_hash}, now {spec_hash}); resume it with its own spec, or start a "
+            "new group without --resume."
         )
     if num_seeds < record.trials:
         raise UserError(
-            f"--seeds {num_seeds} is fewer than the {record.trials} of group {record.run_id}; give that many or more."
+            f"--seeds {num_seeds} is fewer than the {record.trials} of group {record.run_id}; "
+            "give that many or more."
         )
-    update_record(found.folder, status="running", message="", trials=num_seeds, total_steps=num_seeds)
+    update_record(
+        found.folder, status="running", message="", trials=num_seeds, total_steps=num_seeds
+    )
     return SeedGroup(home, found.folder, experiment, num_seeds, note)
 
 
@@ -120,9 +155,16 @@ def _create(experiment: Experiment, num_seeds: int, home: Home) -> RunFolder:
         pass
     address = launch_address(experiment.tracking.uri, home)
     folder = create_run(
-        home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(), run_id=run_id,
-        total_steps=num_seeds, trials=num_seeds, group=run_id, tracking_uri=address or "",
-    )  # fmt: skip
+        home,
+        experiment.name,
+        family=experiment.model.family,
+        spec_hash=experiment.content_hash(),
+        run_id=run_id,
+        total_steps=num_seeds,
+        trials=num_seeds,
+        group=run_id,
+        tracking_uri=address or "",
+    )
     write_durably(folder.spec, encode_recorded(experiment.to_dict()))
     return folder
 
@@ -136,7 +178,10 @@ class GroupRun:
     def __init__(self, group: SeedGroup) -> None:
         self._group = group
         self._tracker = RunTracker(
-            group.folder, launch_address(group.experiment.tracking.uri, group.home), group.home, budget=None
+            group.folder,
+            launch_address(group.experiment.tracking.uri, group.home),
+            group.home,
+            budget=None,
         )
         self._status: EndStatus = "failed"
         self._finished: dict[int, dict[str, float]] = {}
@@ -144,9 +189,23 @@ class GroupRun:
 
     def __enter__(self) -> GroupRun:
         experiment = self._group.experiment
-        parameters = {**flatten(experiment.to_dict()), "seeds": ", ".join(map(str, self._group.seeds))}
-        tags = {**source_tags(), "ditlab.kind": "group", STATUS_TAG: "running", GROUP_TAG: self._group.folder.run_id}
-        self._tracker.start(experiment.name, experiment.tracking.experiment, experiment.model.family, parameters, tags)
+        parameters = {
+            **flatten(experiment.to_dict()),
+            "seeds": ", ".join(map(str, self._group.seeds)),
+        }
+        tags = {
+            **source_tags(),
+            "ditlab.kind": "group",
+            STATUS_TAG: "running",
+            GROUP_TAG: self._group.folder.run_id,
+        }
+        self._tracker.start(
+            experiment.name,
+            experiment.tracking.experiment,
+            experiment.model.family,
+            parameters,
+            tags,
+        )
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -158,9 +217,13 @@ class GroupRun:
         self._tracker.close(0.0 if self._status == "interrupted" else CATCH_UP_TIMEOUT)
 
     def finished(self, seed: int, folder: RunFolder) -> None:
-        """Take a finished run in, and log mean and interval over the seeds so far, at the number of seeds."""
+        """Take a finished run in, and log mean and interval over the seeds so far, at the number of
+        seeds.
+        """
         values = final_values(metric_history(folder))
-        self._finished[seed] = {name: value for name, value in values.items() if name.startswith(OVER_SEEDS)}
+        self._finished[seed] = {
+            name: value for name, value in values.items() if name.startswith(OVER_SEEDS)
+        }
         found, num = self.intervals(), len(self._finished)
         metrics = {name: interval.mean for name, interval in found.items()}
         if num > 1:
@@ -171,9 +234,15 @@ class GroupRun:
             self._tracker.set_tags({MAIN_TAG: main})
 
     def intervals(self) -> dict[str, Interval]:
-        """Interval of each metric's mean over the seeds that have finished, of metrics that are finite in all runs."""
+        """Interval of each metric's mean over the seeds that have finished, of metrics that are
+        finite in all runs.
+        """
         runs = list(self._finished.values())
-        names = [name for name in (runs[0] if runs else ()) if all(math.isfinite(v.get(name, math.nan)) for v in runs)]
+        names = [
+            name
+            for name in (runs[0] if runs else ())
+            if all(math.isfinite(v.get(name, math.nan)) for v in runs)
+        ]
         return {name: paired_interval([run[name] for run in runs]) for name in names}
 
     def ended(self, status: EndStatus) -> None:

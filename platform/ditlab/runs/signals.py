@@ -1,7 +1,8 @@
 """Signals that ask a command to end: for a final checkpoint first, then for its end at once.
 
-SIGINT, SIGTERM and SIGHUP are one request, and so are SIGUSR1, SIGUSR2 and SIGXCPU, by which batch systems announce
-that they will kill a job. One that is ignored as the process starts, as under nohup, stays ignored.
+SIGINT, SIGTERM and SIGHUP are one request, and so are SIGUSR1, SIGUSR2 and SIGXCPU, by which batch
+systems announce that they will kill a job. One that is ignored as the process starts, as under
+nohup, stays ignored.
 """
 
 import os
@@ -17,20 +18,25 @@ from typing import Any
 GRACE = 25.0
 """Seconds from the first signal to the end of a training run, with its final checkpoint."""
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
-"""Signals that batch systems send before they kill: Slurm's `--signal`, SGE's `-notify`, a soft limit of CPU time."""
+"""Signals that batch systems send before they kill: Slurm's `--signal`, SGE's `-notify`, a soft
+limit of CPU time.
+"""
 WORKER_SIGNALS = (signal.SIGTERM, signal.SIGHUP, *WARNINGS)
 """Signals that ask a worker of Ray to save. SIGINT is Ray's own way to cancel its work."""
 SIGNALS = (signal.SIGINT, *WORKER_SIGNALS)
 END_TIMEOUT = 5.0
 """Seconds to tidy up in, after a signal that ends a run at once."""
-_SAME = 0.5  # seconds in which several signals are one request: `timeout` sends each twice, a terminal HUP and TERM
+# seconds in which several signals are one request: `timeout` sends each twice, a terminal HUP and
+# TERM
+_SAME = 0.5
 
 
 class Interruption(KeyboardInterrupt):
     """Error that a signal raises, a class of its own.
 
-    KeyboardInterrupt itself, where it passes through `exec` of a text, as a dataclass is made, marks the interpreter,
-    which under `python -m` then ends by SIGINT instead of with exit code 130.
+    KeyboardInterrupt itself, where it passes through `exec` of a text, as a dataclass is made,
+    marks the interpreter, which under `python -m` then ends by SIGINT instead of with exit code
+    130.
     """
 
 
@@ -68,7 +74,9 @@ _command.timers = []
 
 @contextmanager
 def command_signals() -> Iterator[None]:
-    """Make a signal raise KeyboardInterrupt in the block; the next, or no end in `GRACE`, ends the process."""
+    """Make a signal raise KeyboardInterrupt in the block; the next, or no end in `GRACE`, ends the
+    process.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -96,7 +104,8 @@ def command_signals() -> Iterator[None]:
 def stop_signals(grace: float = GRACE) -> Iterator[StopRequests]:
     """Count a first signal in the main thread, and raise KeyboardInterrupt from the second on.
 
-    It is raised, too, shortly before `grace` seconds have passed since the first: what can be saved by then is saved.
+    It is raised, too, shortly before `grace` seconds have passed since the first: what can be saved
+    by then is saved.
     """
     requests = StopRequests()
     if threading.current_thread() is not threading.main_thread():
@@ -112,7 +121,11 @@ def stop_signals(grace: float = GRACE) -> Iterator[StopRequests]:
             _interrupt_within(END_TIMEOUT)
         main = threading.get_ident()
         again = signal.SIGTERM if number == signal.SIGXCPU else number  # SIGXCPU is ignored by now
-        deadline.append(_call_later(grace - min(END_TIMEOUT, grace / 2), lambda: signal.pthread_kill(main, again)))
+        deadline.append(
+            _call_later(
+                grace - min(END_TIMEOUT, grace / 2), lambda: signal.pthread_kill(main, again)
+            )
+        )
         _call_later(grace, end_process)
 
     before = _handle(count)
@@ -131,7 +144,9 @@ def is_ending() -> bool:
 
 
 def is_interrupted() -> bool:
-    """Return True once a signal has raised an error in this command, which a library may have made another one of."""
+    """Return True once a signal has raised an error in this command, which a library may have made
+    another one of.
+    """
     return _command.is_interrupted
 
 
@@ -141,7 +156,9 @@ def abandon_exit() -> None:
 
 
 def end_process(sentence: str = "interrupted.") -> None:
-    """End this command and the processes it started, without a wait; does nothing where no command runs."""
+    """End this command and the processes it started, without a wait; does nothing where no command
+    runs.
+    """
     if not _command.is_running:
         return
     import psutil
@@ -156,7 +173,9 @@ def end_process(sentence: str = "interrupted.") -> None:
 
 
 def _show_unraisable(unraisable: Any) -> None:
-    """Show an exception of a destructor, but for an interruption that came in one: the process ends in time anyhow."""
+    """Show an exception of a destructor, but for an interruption that came in one: the process ends
+    in time anyhow.
+    """
     if not issubclass(unraisable.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
 
@@ -180,12 +199,16 @@ def _interrupt_within(seconds: float) -> None:
 
 
 def ignore_signals() -> None:
-    """Ignore them from now on: one more, while Ray and torch are unloaded, would take the process its exit code."""
+    """Ignore them from now on: one more, while Ray and torch are unloaded, would take the process
+    its exit code.
+    """
     _handle(signal.SIG_IGN)
 
 
 def renew_handlers() -> None:
-    """Set the handler of each signal again: a library's C code may have put its own in its place, unseen by Python."""
+    """Set the handler of each signal again: a library's C code may have put its own in its place,
+    unseen by Python.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     for number in SIGNALS:
@@ -201,8 +224,8 @@ def _handle(handler: Any) -> dict[int, Any]:
 
 
 def _is_left_alone(number: int) -> bool:
-    """Return True for a signal that is ignored, and for a warning that the program around us handles itself, as a
-    script under submitit, which puts its job back into the queue."""
+    """Return True for a signal that is ignored, and for a warning that the program around us
+    handles itself, as a script under submitit, which puts its job back into the queue."""
     handler = signal.getsignal(number)
     if handler is signal.SIG_IGN:
         return True
@@ -216,8 +239,11 @@ def _restore(handlers: dict[int, Any]) -> None:
 
 
 def _is_same_request(number: int) -> bool:
-    """Return True for a signal that comes with the one before. After SIGHUP nothing is written to the terminal."""
-    if number == signal.SIGXCPU:  # the kernel repeats it for each second of CPU time, which is no second request
+    """Return True for a signal that comes with the one before. After SIGHUP nothing is written to
+    the terminal.
+    """
+    # the kernel repeats it for each second of CPU time, which is no second request
+    if number == signal.SIGXCPU:
         signal.signal(number, signal.SIG_IGN)
     if number == signal.SIGHUP:
         for descriptor in (0, 1, 2):

@@ -1,4 +1,6 @@
-"""Decision whether a run's blocks are compiled, by spec, device type and torch's version alone. Imports no torch."""
+"""Decision whether a run's blocks are compiled, by spec, device type and torch's version alone.
+Imports no torch.
+"""
 
 import os
 import shutil
@@ -13,7 +15,9 @@ from ditlab.errors import UserError
 from ditlab.spec.experiment import Experiment
 
 MEASURED_FROM = (2, 13)
-"""Oldest torch, by major and minor number, whose compiled steps were measured against eager ones."""
+"""Oldest torch, by major and minor number, whose compiled steps were measured against eager
+ones.
+"""
 
 
 @dataclass(frozen=True)
@@ -24,27 +28,32 @@ class CompileDecision:
     reason: str
     """Part of a sentence."""
     numbers: str
-    """Origin of the blocks' numbers, up to the machine: `eager`, or `compiled by torch 2.13.0 for cpu`."""
+    """Origin of the blocks' numbers, up to the machine: `eager`, or `compiled by torch 2.13.0 for
+    cpu`.
+    """
 
     def __str__(self) -> str:
         return f"{self.numbers} ({self.reason})"
 
 
 def compile_decision(experiment: Experiment, device_type: str) -> CompileDecision:
-    """Decide whether the blocks are compiled under the installed torch, on a device of type `cpu` or `cuda`.
+    """Decide whether the blocks are compiled under the installed torch, on a device of type `cpu`
+    or `cuda`.
 
-    The same spec gives the same bits on every machine of a kind, or an error: UserError for ZeRO-3 under a torch whose
-    compiled blocks lose gradients there.
+    The same spec gives the same bits on every machine of a kind, or an error: UserError for ZeRO-3
+    under a torch whose compiled blocks lose gradients there.
     """
     torch_version = installed_torch().split("+")[0]
     asked = experiment.engine.compile
     is_compiled, reason = bool(asked), f"engine.compile={str(asked).lower()}"
     is_old = tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM
     if asked is True and is_old and experiment.engine.zero.stage == 3:
-        # Seen with 2.11, on an H200 and on a CPU, whatever the backend: gradients were 0, of dit nearly all.
+        # Seen with 2.11, on an H200 and on a CPU, whatever the backend: gradients were 0, of dit
+        # nearly all.
         raise UserError(
-            f"engine.compile=true with engine.zero.stage=3 loses gradients under torch {torch_version}; install torch "
-            f"{MEASURED_FROM[0]}.{MEASURED_FROM[1]} or later, or set engine.compile to false."
+            "engine.compile=true with engine.zero.stage=3 loses gradients under torch "
+            f"{torch_version}; install torch {MEASURED_FROM[0]}.{MEASURED_FROM[1]} or later, "
+            "or set engine.compile to false."
         )
     if asked == "auto" and is_old:
         is_compiled = False
@@ -60,7 +69,9 @@ def installed_torch() -> str:
 
 
 def cpp_compiler() -> str | None:
-    """Return the path of the compiler that builds torch's generated kernels, on a GPU too; None: there is none."""
+    """Return the path of the compiler that builds torch's generated kernels, on a GPU too; None:
+    there is none.
+    """
     candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
     return next(filter(None, map(shutil.which, candidates)), None)
 
@@ -78,7 +89,8 @@ def missing_to_compile() -> MissingPart | None:
     if cpp_compiler() is None:
         compiler = os.environ.get("CXX") or "g++"
         return MissingPart(
-            f"a C++ compiler, and this machine has no `{compiler}`", "install g++ (or point CXX at a compiler)"
+            f"a C++ compiler, and this machine has no `{compiler}`",
+            "install g++ (or point CXX at a compiler)",
         )
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.is_file():  # Debian's g++ comes without it
@@ -87,10 +99,13 @@ def missing_to_compile() -> MissingPart | None:
 
 
 def compiled_warning(written: str, present: str) -> str:
-    """Warning for a run that goes on from a checkpoint whose `numbers` were others; empty where they are the same."""
+    """Warning for a run that goes on from a checkpoint whose `numbers` were others; empty where
+    they are the same.
+    """
     if written == present:
         return ""
     return (
-        f"the checkpoint was written by a run whose blocks were {written}, and here they are {present}: from here on "
-        "numbers differ by rounding from those that it would have computed; set engine.compile as it was for the same."
+        f"the checkpoint was written by a run whose blocks were {written}, and here they are "
+        f"{present}: from here on numbers differ by rounding from those that it would have "
+        "computed; set engine.compile as it was for the same."
     )

@@ -1,6 +1,8 @@
-"""The experiment: everything that decides what is trained, how, on what, and where it is written down.
+"""The experiment: everything that decides what is trained, how, on what, and where it is written
+down.
 
-The classes of its model, objective, sampling and data are those of its family, and of other packages.
+The classes of its model, objective, sampling and data are those of its family, and of other
+packages.
 """
 
 from __future__ import annotations
@@ -46,14 +48,22 @@ from ditlab_models.plugins import PluginError
 
 RunSeed = Annotated[int, Field(ge=0, lt=2**63)]
 LATER_SECTIONS: dict[str, Any] = {"encoders": {}, "start": None}
-"""Sections that came after the first runs, with the content under which a run is what it was without them."""
+"""Sections that came after the first runs, with the content under which a run is what it was
+without them.
+"""
 LATER_DATA_FIELDS: dict[str, Any] = {
-    "packing": "joined", "order": {"kind": "full"}, "flip": 0.0, "captions": "whole",
-}  # fmt: skip
-"""Fields of `data` that came after the first runs, with the value under which a run is what it was without them."""
+    "packing": "joined",
+    "order": {"kind": "full"},
+    "flip": 0.0,
+    "captions": "whole",
+}
+"""Fields of `data` that came after the first runs, with the value under which a run is what it was
+without them.
+"""
 PLACES = ("access", "cache")
 """Fields of `kind: arrow` that say how rows are read, which changes no number."""
-# What does not change which weights come out (up to float summation order): a run can be resumed with other values.
+# What does not change which weights come out (up to float summation order): a run can be resumed
+# with other values.
 NOT_CONTENT = ("name", "engine", "resources", "checkpoint", "evaluation", "sampling", "tracking")
 
 
@@ -63,12 +73,16 @@ def is_content(section: str) -> bool:
 
 
 def without_defaults(section: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values of a section without later fields that have the value of a run without them."""
+    """Return the plain values of a section without later fields that have the value of a run
+    without them.
+    """
     return {key: value for key, value in section.items() if key not in later or later[key] != value}
 
 
 def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values of `data`, parts of a mixture included, without later fields that change nothing."""
+    """Return the plain values of `data`, parts of a mixture included, without later fields that
+    change nothing.
+    """
     kept = without_defaults(data, LATER_DATA_FIELDS)
     if kept.get("kind") == "arrow":
         kept = {key: value for key, value in kept.items() if key not in PLACES}
@@ -78,12 +92,12 @@ def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_name(name: str) -> str:
-    """Return the name of an experiment or a sweep: it stands in paths, tables and MLflow's columns. Raises ValueError
-    for one that cannot."""
+    """Return the name of an experiment or a sweep: it stands in paths, tables and MLflow's columns.
+    Raises ValueError for one that cannot."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise ValueError(
-            f"name={format_value(name)} must begin with a letter or digit and hold only letters, digits, '.', "
-            "'_' and '-' (at most 100); rename it."
+            f"name={format_value(name)} must begin with a letter or digit and hold only "
+            "letters, digits, '.', '_' and '-' (at most 100); rename it."
         )
     return name
 
@@ -114,7 +128,9 @@ class Experiment(NamedSpec):
     data: DataSpec = DigitsData()
     """Data that samples come from."""
     encoders: Encoders = Encoders()
-    """Frozen encoders of captions and images, for families that read them and data that hold none."""
+    """Frozen encoders of captions and images, for families that read them and data that hold
+    none.
+    """
     batch: Batch = Batch()
     """Samples of one step."""
     optimizer: OptimizerSpec = AdamW()
@@ -142,15 +158,17 @@ class Experiment(NamedSpec):
 
     @model_validator(mode="after")
     def fits_together(self) -> Experiment:
-        """Workers get equally many whole micro-batches (of an elastic run at least one), half-precision weights have
-        float32 ones, warm-up ends before the run; loss, sampler, encoders and data fit the model."""
+        """Workers get equally many whole micro-batches (of an elastic run at least one),
+        half-precision weights have float32 ones, warm-up ends before the run; loss, sampler,
+        encoders and data fit the model."""
         size, workers, micro = self.batch.size, self.resources.max_workers, self.batch.micro
         if self.resources.min_workers != workers and micro:
             if size % micro or size // micro < workers:
                 raise ValueError(
-                    f"batch.size={size} in micro-batches of batch.micro={micro} does not give each of up to {workers} "
-                    "workers one; set batch.micro to a divisor of batch.size that is at most "
-                    f"{max(1, size // workers)}, or lower resources.workers.max."
+                    f"batch.size={size} in micro-batches of batch.micro={micro} does not give "
+                    f"each of up to {workers} workers one; set batch.micro to a divisor of "
+                    f"batch.size that is at most {max(1, size // workers)}, or lower "
+                    "resources.workers.max."
                 )
         elif over := size % workers or size % (workers * (micro or 1)):
             unit, divisors, other = workers, f"resources.workers={workers}", ""
@@ -158,23 +176,29 @@ class Experiment(NamedSpec):
                 unit, divisors = workers * (micro or 1), f"batch.micro={micro} times {divisors}"
                 other = f", or batch.micro to a divisor of {size // workers}"
             sizes = " or ".join(str(each) for each in (size - over, size - over + unit) if each)
-            raise ValueError(f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{other}.")
+            raise ValueError(
+                f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{other}."
+            )
         order_of(self.data).check_batch(size, workers)
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
-                f"training.precision={self.training.precision} with engine.zero.stage=0 has no float32 optimiser "
-                "partitions to resume from; set engine.zero.stage to 1 (the same numbers)."
+                f"training.precision={self.training.precision} with engine.zero.stage=0 has no "
+                "float32 optimiser partitions to resume from; set engine.zero.stage to 1 (the "
+                "same numbers)."
             )
-        steps, warmup = self.training.steps, getattr(self.schedule, "warmup", 0)  # a run of epochs: its plan checks it
+        # a run of epochs: its plan checks it
+        steps, warmup = self.training.steps, getattr(self.schedule, "warmup", 0)
         if self.start and steps is not None and steps <= self.start.first_step:
             raise ValueError(
-                f"training.steps={steps} leaves nothing to train from start.step={self.start.step} on; set "
-                "training.steps above that, or start.state to averaged or trained, which begin at step 0."
+                f"training.steps={steps} leaves nothing to train from "
+                f"start.step={self.start.step} on; set training.steps above that, or "
+                "start.state to averaged or trained, which begin at step 0."
             )
         if self.start and self.model.init:
             raise ValueError(
-                f"model.init.from={format_value(self.model.init.source)} and start.run={self.start.run} exclude each "
-                "other, as a fork begins with its parent's weights; set model.init to null, or leave start out."
+                f"model.init.from={format_value(self.model.init.source)} and "
+                f"start.run={self.start.run} exclude each other, as a fork begins with its "
+                "parent's weights; set model.init to null, or leave start out."
             )
         if isinstance(self.data, MixtureData):
             self.data.check_length(self.training, self.schedule)
@@ -191,9 +215,9 @@ class Experiment(NamedSpec):
         self.encoders.check(self.batch_fields(), self.model.family)
         if packing_of(self.data) == "masked" and not self.model.masks_documents:
             raise ValueError(
-                "data.packing=masked keeps attention within documents of tokens, and model.family="
-                f"{self.model.family} reads no documents; set data.packing to joined, or train a model of tokens such "
-                "as dlm."
+                "data.packing=masked keeps attention within documents of tokens, and "
+                f"model.family={self.model.family} reads no documents; set data.packing to "
+                "joined, or train a model of tokens such as dlm."
             )
         return self
 
@@ -204,7 +228,9 @@ class Experiment(NamedSpec):
 
     @property
     def keeps_average(self) -> bool:
-        """True where checkpoints hold an average of the weights, which is what is evaluated: the field `ema`."""
+        """True where checkpoints hold an average of the weights, which is what is evaluated: the
+        field `ema`.
+        """
         return self.training.ema is not None or self.optimizer.averages_weights
 
     @property
@@ -219,7 +245,9 @@ class Experiment(NamedSpec):
 
     @property
     def accumulation(self) -> int:
-        """Micro-batches of one step on each of `resources.max_workers`, the last of which may have fewer."""
+        """Micro-batches of one step on each of `resources.max_workers`, the last of which may have
+        fewer.
+        """
         return -(-self.num_micro // self.resources.max_workers)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
@@ -227,24 +255,31 @@ class Experiment(NamedSpec):
         return (*self.model.batch_fields(), *self.objective.batch_fields(self.model))
 
     def replace(self, path: str, value: Any) -> Experiment:
-        """Return the experiment with the field at a dotted path changed: `spec.replace("optimizer.lr", 3e-4)`. A
-        mapping is merged into the fields that it names. Raises UserError, naming field and value, for what is wrong."""
+        """Return the experiment with the field at a dotted path changed:
+        `spec.replace("optimizer.lr", 3e-4)`. A mapping is merged into the fields that it names.
+        Raises UserError, naming field and value, for what is wrong."""
         return self.replace_all({path: value})
 
     def replace_all(self, values: Mapping[str, Any]) -> Experiment:
         """As `replace`, for several fields at once: only the result must be valid."""
         plain = to_jsonable_python(dict(values), serialize_as_any=True, fallback=str)
-        changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in plain.items()]
+        changes = [
+            Assignment(path, value, f"{path}={format_value(value)}")
+            for path, value in plain.items()
+        ]
         return validate_experiment(assign(self.to_dict(), changes, class_for))
 
     def draws(self) -> dict[str, Any]:
-        """Return the settings that decide the samples, times and noise of every step, by field or section.
+        """Return the settings that decide the samples, times and noise of every step, by field or
+        section.
 
-        Runs in which these are equal train on the same ones, whatever else they differ in. They do not begin with the
-        same weights where their networks differ.
+        Runs in which these are equal train on the same ones, whatever else they differ in. They do
+        not begin with the same weights where their networks differ.
         """
         plain = self.to_dict()
-        decide_times = [name for name in plain["objective"] if name.startswith("time") or name == "process"]
+        decide_times = [
+            name for name in plain["objective"] if name.startswith("time") or name == "process"
+        ]
         times = {f"objective.{name}": plain["objective"][name] for name in decide_times}
         return {
             "seed": self.seed,
@@ -252,13 +287,18 @@ class Experiment(NamedSpec):
             "batch.size": self.batch.size,  # a batch is a slice of the order
             "batch.micro": self.batch.micro,  # noise is keyed by micro-batch
             **times,
-            "model": [[each.name, each.shape] for each in self.batch_fields()],  # noise has the shapes of samples
-            "resources.gpus_per_worker": self.resources.gpus_per_worker > 0,  # a GPU's generator gives other numbers
-            "start": plain["start"] and plain["start"]["state"] == "all" and plain["start"]["step"],  # the first step
+            # noise has the shapes of samples
+            "model": [[each.name, each.shape] for each in self.batch_fields()],
+            # a GPU's generator gives other numbers
+            "resources.gpus_per_worker": self.resources.gpus_per_worker > 0,
+            # the first step
+            "start": plain["start"] and plain["start"]["state"] == "all" and plain["start"]["step"],
         }
 
     def content_hash(self) -> str:
-        """16 hex digits over what decides the trained weights; where it runs and what is logged leave it alone."""
+        """16 hex digits over what decides the trained weights; where it runs and what is logged
+        leave it alone.
+        """
         content = {key: value for key, value in self.to_dict().items() if is_content(key)}
         content["data"] = content_of_data(content["data"])
         for beside in ("averages", "stop"):  # they change none of the training's numbers
@@ -275,12 +315,19 @@ class Experiment(NamedSpec):
 
 
 @cache
-def experiment_class(family: AnyFamily, objective: type[ObjectiveSpec], added: AddedParts) -> type[Experiment]:
-    """Return the experiment of a family, one class for each set of parts: `objective` is the family's, with fields for
-    loss components and time densities of other packages, `added` all other parts of theirs."""
+def experiment_class(
+    family: AnyFamily, objective: type[ObjectiveSpec], added: AddedParts
+) -> type[Experiment]:
+    """Return the experiment of a family, one class for each set of parts: `objective` is the
+    family's, with fields for loss components and time densities of other packages, `added` all
+    other parts of theirs."""
     default: Any = objective
     sampling: Any = with_solvers(family.sampling_of(objective), dict(added.solvers))
-    process = "" if issubclass(objective, family.objective) else f"-{objective.model_fields['process'].default}"
+    process = (
+        ""
+        if issubclass(objective, family.objective)
+        else f"-{objective.model_fields['process'].default}"
+    )
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
         "objective": (objective, Field(default=default(), description="The loss.")),
@@ -295,12 +342,15 @@ def experiment_class(family: AnyFamily, objective: type[ObjectiveSpec], added: A
         fields["optimizer"] = (optimizers_with(added.optimizers), optimizer)
     fields |= section_fields(added.sections)
     doc = f"A training run of the family {family.name}."
-    return create_model(f"{family.name}{process}-experiment", __base__=Experiment, __doc__=doc, **fields)
+    return create_model(
+        f"{family.name}{process}-experiment", __base__=Experiment, __doc__=doc, **fields
+    )
 
 
 def class_for(mapping: Any) -> type[Experiment]:
-    """Return the experiment class that a mapping names by `model.family` and parts of other packages. Raises UserError
-    for an unknown family, and for a part of another package whose code cannot be used."""
+    """Return the experiment class that a mapping names by `model.family` and parts of other
+    packages. Raises UserError for an unknown family, and for a part of another package whose code
+    cannot be used."""
     top = mapping if isinstance(mapping, dict) else {}
     model = top.get("model")
     if not isinstance(model, dict) or model.get("family") is None:
@@ -311,14 +361,20 @@ def class_for(mapping: Any) -> type[Experiment]:
         if family is None:
             hint = nearest(str(name), family_names())
             raise UserError(
-                f"model.family={format_value(name)} is no known family; {hint}{'' if hint.endswith('?') else '.'} A "
-                "family of another package needs that package installed here (an entry point in the group "
-                "ditlab.families), or its folder ditlab_models/NAME on the Python path."
+                f"model.family={format_value(name)} is no known family; "
+                f"{hint}{'' if hint.endswith('?') else '.'} A family of another package needs "
+                "that package installed here (an entry point in the group ditlab.families), or "
+                "its folder ditlab_models/NAME on the Python path."
             )
         process, known = value_at(top, ["objective", "process"]), [*family.objectives()]
         if family.processes and process is not None and process not in known:
-            raise UserError(f"objective.process={format_value(process)} is unknown; {nearest(str(process), known)}")
-        objective = extended_objective(family.objective_of(top.get("objective")), top.get("objective"))
+            raise UserError(
+                f"objective.process={format_value(process)} is unknown; "
+                f"{nearest(str(process), known)}"
+            )
+        objective = extended_objective(
+            family.objective_of(top.get("objective")), top.get("objective")
+        )
         return experiment_class(family, objective, parts_in(top))
     except PluginError as error:
         raise UserError(str(error)) from error

@@ -30,21 +30,26 @@ _log = logging.getLogger("ditlab.spec")
 FILES = ("model.init.from", "evaluation.features.weights", "evaluation.features.reference")
 """Fields with files whose own name tells their kind, whatever they link to."""
 STANDARD_INPUT = Path("-")
-"""SPEC on a command line, for the spec that is piped in; paths in it are taken from the working directory."""
+"""SPEC on a command line, for the spec that is piped in; paths in it are taken from the working
+directory.
+"""
 
 
 def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
-    """Return True if a file, or its mapping, is a sweep: it has a `base`. Raises UserError for an unreadable file."""
+    """Return True if a file, or its mapping, is a sweep: it has a `base`. Raises UserError for an
+    unreadable file.
+    """
     return "base" in (read_with_parents(spec) if isinstance(spec, Path) else spec)
 
 
-_parsed = lru_cache(maxsize=64)(parse_yaml)  # a command reads a spec and its parents several times over
+# a command reads a spec and its parents several times over
+_parsed = lru_cache(maxsize=64)(parse_yaml)
 
 
 def read_with_parents(path: Path) -> dict[str, Any]:
-    """The file's mapping, merged over that of the file that its `extends` names, and so on up; relative paths in each
-    are taken from its folder. A sweep's `base`, where it names a file, becomes that file's path from the working
-    directory."""
+    """The file's mapping, merged over that of the file that its `extends` names, and so on up;
+    relative paths in each are taken from its folder. A sweep's `base`, where it names a file,
+    becomes that file's path from the working directory."""
     merged: dict[str, Any] = {}
     for _, mapping in reversed(_lineage(path)):
         merged = merge(merged, mapping)
@@ -52,15 +57,15 @@ def read_with_parents(path: Path) -> dict[str, Any]:
 
 
 def spec_files(path: Path) -> list[Path]:
-    """Every file that a spec is read from, absolute: its own, its parents', of a sweep its base's. Raises UserError
-    where one cannot be read."""
+    """Every file that a spec is read from, absolute: its own, its parents', of a sweep its base's.
+    Raises UserError where one cannot be read."""
     files, base = [file for file, _ in _lineage(path)], read_with_parents(path).get("base")
     return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
 
 
 def read_mapping(path: Path, named_by: str) -> dict[str, Any]:
-    """Read the mapping of one YAML file, without its parents. Raises UserError for any other file. `named_by` is the
-    field that names the file: `child.yaml: extends=base.yaml`."""
+    """Read the mapping of one YAML file, without its parents. Raises UserError for any other file.
+    `named_by` is the field that names the file: `child.yaml: extends=base.yaml`."""
     shown = spec_name(path)
     try:
         is_stream = path == STANDARD_INPUT
@@ -72,10 +77,17 @@ def read_mapping(path: Path, named_by: str) -> dict[str, Any]:
             problem = f"{'names no file' if named_by else 'no such file'}{nearest_file(path)}"
         elif isinstance(error, UnicodeDecodeError):
             problem = f"cannot be read as text (no UTF-8: {error.reason})"
-        remedy = "give a path relative to this file" if named_by else "give the path of an experiment's YAML, in UTF-8"
+        remedy = (
+            "give a path relative to this file"
+            if named_by
+            else "give the path of an experiment's YAML, in UTF-8"
+        )
         raise UserError(f"{named_by or f'{shown}:'} {problem}; {remedy}.") from None
     if is_edited(content):
-        _warn_once(f"{path} was changed since DiTLab wrote it, by hand or by damage; it counts as it is now")
+        _warn_once(
+            f"{path} was changed since DiTLab wrote it, by hand or by damage; it counts as it "
+            "is now"
+        )
     mapping = copy.deepcopy(_parsed(text, shown))
     if not isinstance(mapping, dict) or not all(isinstance(key, str) for key in mapping):
         raise UserError(f"{shown}: must be a mapping with names as keys, such as `name: my-run`.")
@@ -100,10 +112,11 @@ def _warn_once(message: str) -> None:
 
 
 def resolve_paths(mapping: Mapping[str, Any], folder: Path, source: str = "") -> dict[str, Any]:
-    """The mapping of an experiment or a sweep with its relative paths made absolute, from `folder` on.
+    """The mapping of an experiment or a sweep with its relative paths made absolute, from `folder`
+    on.
 
-    A plain name of data is that of a store in the home, and an encoder that is no folder has a name on the hub.
-    `source` is the file that the mapping was read from, "" for a command line.
+    A plain name of data is that of a store in the home, and an encoder that is no folder has a name
+    on the hub. `source` is the file that the mapping was read from, "" for a command line.
     """
     return dict(map_texts(mapping, lambda path, text: _resolve_path(path, text, folder, source)))
 
@@ -133,7 +146,9 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         mapping = resolve_paths(read_mapping(current, named_by), current.parent, spec_name(current))
         file, known = Path(os.path.realpath(current)), [file for file, _ in chain]
         if file in known:
-            loop = " -> ".join(printable_sentence(each.name) for each in [*known[known.index(file) :], file])
+            loop = " -> ".join(
+                printable_sentence(each.name) for each in [*known[known.index(file) :], file]
+            )
             raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
         chain.append((file, mapping))
         parent = mapping.pop("extends", None)
@@ -142,14 +157,16 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         if parent is None:
             return chain
         if not isinstance(parent, str):
-            raise UserError(f"{spec_name(current)}: extends={format_value(parent)} must be one file name.")
+            raise UserError(
+                f"{spec_name(current)}: extends={format_value(parent)} must be one file name."
+            )
         named_by = f"{spec_name(current)}: extends={printable_sentence(parent)}"
         current = current.parent / parent
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment that a YAML file and its parents describe, with `--set` overrides (`a.b=value`) on top. Raises
-    UserError, naming file and field, for anything wrong in them."""
+    """The experiment that a YAML file and its parents describe, with `--set` overrides
+    (`a.b=value`) on top. Raises UserError, naming file and field, for anything wrong in them."""
     mapping = read_with_parents(path)
     if not is_sweep(mapping):
         mapping = resolve_paths(assign(mapping, parse_overrides(overrides), class_for), Path())
@@ -157,7 +174,9 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def validated(experiment: Experiment | str | Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Return an experiment itself, or load that of a YAML file. Raises UserError, also for overrides without a file."""
+    """Return an experiment itself, or load that of a YAML file. Raises UserError, also for
+    overrides without a file.
+    """
     if not isinstance(experiment, Experiment):
         return load_experiment(Path(experiment), overrides)
     refuse_overrides(overrides)
@@ -167,17 +186,25 @@ def validated(experiment: Experiment | str | Path, overrides: Sequence[str] = ()
 def refuse_overrides(overrides: Sequence[str]) -> None:
     """Raise UserError for overrides of something that is no file."""
     if overrides:
-        raise UserError(f"overrides={list(overrides)} change a YAML file, and none is given; pass its path.")
+        raise UserError(
+            f"overrides={list(overrides)} change a YAML file, and none is given; pass its path."
+        )
 
 
 def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
-    """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
+    """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with
+    `source`.
+    """
     if is_sweep(mapping):
-        raise UserError(f"{source}: a file with `base` is a sweep; name an experiment, or use `ditlab tune`.")
+        raise UserError(
+            f"{source}: a file with `base` is a sweep; name an experiment, or use `ditlab tune`."
+        )
     try:
         return validate_experiment(mapping)
     except UserError as error:
-        raise UserError("\n".join(f"{source}: {line}" for line in str(error).splitlines())) from None
+        raise UserError(
+            "\n".join(f"{source}: {line}" for line in str(error).splitlines())
+        ) from None
 
 
 def encode_recorded(mapping: Mapping[str, Any]) -> bytes:
@@ -186,17 +213,21 @@ def encode_recorded(mapping: Mapping[str, Any]) -> bytes:
 
 
 def load_recorded_experiment(path: Path) -> Experiment:
-    """The experiment in a run's `spec.yaml`. Raises UserError as `load_recorded`; logs a warning after an edit."""
+    """The experiment in a run's `spec.yaml`. Raises UserError as `load_recorded`; logs a warning
+    after an edit.
+    """
     return load_recorded(path, load_experiment)
 
 
 def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
-    """Load a spec of a run with `load`. Logs a warning after an edit. Raises UserError as `load` does, for a link in
-    the file's place, and for a file that a newer version wrote."""
+    """Load a spec of a run with `load`. Logs a warning after an edit. Raises UserError as `load`
+    does, for a link in the file's place, and for a file that a newer version wrote."""
     try:
         content = read_plain(path, MIB)
     except UnusableFile as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); put the run's own file there.") from None
+        raise UserError(
+            f"{path}: cannot be read ({error.strerror}); put the run's own file there."
+        ) from None
     except OSError:
         content = b""  # `load` says what is wrong
     try:
@@ -206,6 +237,6 @@ def load_recorded(path: Path, load: Callable[[Path], SpecT]) -> SpecT:
             raise
         mistake = str(error).splitlines()[0].removeprefix(f"{path}: ").split(";")[0].rstrip(".")
         raise UserError(
-            f"{path}: was written by a DiTLab, or with packages, newer than those here ({mistake}); open the run with "
-            "them."
+            f"{path}: was written by a DiTLab, or with packages, newer than those here "
+            f"({mistake}); open the run with them."
         ) from None

@@ -1,4 +1,6 @@
-"""Options of each importer of `ditlab data import`: the flags of its command, in the order that they have."""
+"""Options of each importer of `ditlab data import`: the flags of its command, in the order that
+they have.
+"""
 
 import re
 from functools import partial
@@ -17,7 +19,10 @@ SMALLEST_RESOLUTION = 8
 
 def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        raise ValueError("is no plain folder name; use letters, digits, '.', '_' and '-', and --out for the place.")
+        raise ValueError(
+            "is no plain folder name; use letters, digits, '.', '_' and '-', and --out for the "
+            "place."
+        )
     return name
 
 
@@ -39,8 +44,8 @@ class DigitsOptions(Spec):
 class MnistOptions(Spec):
     """MNIST, from its four idx files or by download.
 
-    With --source: the files gzipped or not, either split alone too. Data sets that share MNIST's format, such as
-    Fashion-MNIST, need --no-checksum.
+    With --source: the files gzipped or not, either split alone too. Data sets that share MNIST's
+    format, such as Fashion-MNIST, need --no-checksum.
     """
 
     source: Path | None = None
@@ -52,40 +57,48 @@ class MnistOptions(Spec):
 class ImagesOptions(Spec):
     """Images with captions or classes, in sizes by aspect ratio.
 
-    From .png, .jpg, .webp, .tif and .bmp files, also in a zip, WebDataset tars, or Parquet with image bytes. Captions
-    come from .txt files of the same stem (in tars, of the same key), metadata.jsonl or .csv beside the images, or a
-    column, unless --caption-from says otherwise; a folder of class folders is imported with --label-from folder. Each
-    image is scaled down to the size that suits it best, as --fit says; none is enlarged. Transparency turns white,
-    EXIF's orientation is applied, and colours are converted to sRGB. A receipt says of every file, member and row
-    whether it was used, and why not. An import that was killed goes on from its whole blocks when the same command is
-    given.
+    From .png, .jpg, .webp, .tif and .bmp files, also in a zip, WebDataset tars, or Parquet with
+    image bytes. Captions come from .txt files of the same stem (in tars, of the same key),
+    metadata.jsonl or .csv beside the images, or a column, unless --caption-from says otherwise; a
+    folder of class folders is imported with --label-from folder. Each image is scaled down to the
+    size that suits it best, as --fit says; none is enlarged. Transparency turns white, EXIF's
+    orientation is applied, and colours are converted to sRGB. A receipt says of every file, member
+    and row whether it was used, and why not. An import that was killed goes on from its whole
+    blocks when the same command is given.
     """
 
     source: SourcePlace
-    """A file, a folder of files of one kind, a quoted pattern such as 'shards/*.tar', or a URI of one of these
-    (s3://bucket/photos, hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face hub). Folders are
-    searched to their depth and read in the order of the paths; a zip of this machine is read as a folder."""
+    """A file, a folder of files of one kind, a quoted pattern such as 'shards/*.tar', or a URI of
+    one of these (s3://bucket/photos, hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the
+    Hugging Face hub). Folders are searched to their depth and read in the order of the paths; a zip
+    of this machine is read as a folder."""
     caption_from: Literal["txt", "metadata", "column", "none"] | None = None
-    """Origin of captions. `txt`: the file of the same stem. `metadata`: metadata.jsonl, .csv or .parquet beside the
-    images, whose lines are {"file_name": "a/b.png", "caption": "..."}. `column`: Parquet's. `none` [default: metadata
-    where there is one, else txt; column of Parquet; none with --label-from]. Several captions of a list are kept a line
-    each."""
+    """Origin of captions. `txt`: the file of the same stem. `metadata`: metadata.jsonl, .csv or
+    .parquet beside the images, whose lines are {"file_name": "a/b.png", "caption": "..."}.
+    `column`: Parquet's. `none` [default: metadata where there is one, else txt; column of Parquet;
+    none with --label-from]. Several captions of a list are kept a line each."""
     label_from: Literal["folder", "cls"] | None = None
-    """Origin of classes (column label). `folder`: each folder directly below --source is a class; `cls`: the .cls file
-    of the same stem. Classes are numbered in the order of their names, and by value where all are whole numbers."""
+    """Origin of classes (column label). `folder`: each folder directly below --source is a class;
+    `cls`: the .cls file of the same stem. Classes are numbered in the order of their names, and by
+    value where all are whole numbers."""
     label_column: Nonempty | None = None
-    """Column of Parquet or metadata that holds classes: whole numbers or text. Names that Hugging Face's `datasets` has
-    written (ClassLabel) are kept."""
+    """Column of Parquet or metadata that holds classes: whole numbers or text. Names that Hugging
+    Face's `datasets` has written (ClassLabel) are kept."""
     sizes: Literal["aspect", "square"] = "aspect"
-    """`aspect`: several sizes, as the images' shapes need. `square`: all images in one, --resolution by itself."""
+    """`aspect`: several sizes, as the images' shapes need. `square`: all images in one,
+    --resolution by itself.
+    """
     resolution: Annotated[int, Field(ge=SMALLEST_RESOLUTION)] = 256
     """No size has a larger area than a square of this side, in pixels."""
     fit: Literal["crop", "pad"] = "crop"
-    """`crop`: an image covers its size and is cropped around its centre. `pad`: all of it lies in the middle, and white
-    fills what is left on two sides. None enlarges: crop leaves out an image with a side shorter than the size's; pad
-    keeps one that is as long on one side, and leaves out the smaller."""
+    """`crop`: an image covers its size and is cropped around its centre. `pad`: all of it lies in
+    the middle, and white fills what is left on two sides. None enlarges: crop leaves out an image
+    with a side shorter than the size's; pad keeps one that is as long on one side, and leaves out
+    the smaller."""
     grey: bool = False
-    """Store one channel (model.channels=1), the luma of ITU-R 601-2, in place of red, green and blue."""
+    """Store one channel (model.channels=1), the luma of ITU-R 601-2, in place of red, green and
+    blue.
+    """
     patch: PositiveInt = 16
     """Side of the model's patches (model.patch_size)."""
     step: PositiveInt | None = None
@@ -93,7 +106,9 @@ class ImagesOptions(Spec):
     min_side: PositiveInt | None = None
     """Shortest side of a size [default: --step]."""
     max_side: PositiveInt | None = None
-    """Longest side of a size (model.max_resolution) [default: twice --resolution, not above 1024]."""
+    """Longest side of a size (model.max_resolution) [default: twice --resolution, not above
+    1024].
+    """
     image_column: Nonempty = "image"
     """Column of Parquet files that holds images: bytes, or Hugging Face's {bytes, path}."""
     caption_column: Nonempty = "caption"
@@ -105,9 +120,13 @@ class ImagesOptions(Spec):
     unreadable: Literal["skip", "refuse"] = "skip"
     """Treatment of a file that is damaged or no image."""
     max_pixels: PositiveInt = 64_000_000
-    """Most pixels of an image; larger ones are skipped and listed. Decoding takes up to 16 bytes a pixel."""
+    """Most pixels of an image; larger ones are skipped and listed. Decoding takes up to 16 bytes a
+    pixel.
+    """
     processes: PositiveInt | None = None
-    """Processes that decode; the store is the same for any number [default: the cores, fewer for few images]."""
+    """Processes that decode; the store is the same for any number [default: the cores, fewer for
+    few images].
+    """
     name: FolderName | None = None
     """Name of the store and its folder [default: images-SOURCE-RESOLUTION]."""
 
@@ -115,7 +134,8 @@ class ImagesOptions(Spec):
     def _labels_have_one_origin(self) -> "ImagesOptions":
         if self.label_from and self.label_column:
             raise ValueError(
-                f"--label-from={self.label_from} and --label-column={self.label_column}: give one of them."
+                f"--label-from={self.label_from} and --label-column={self.label_column}: give "
+                "one of them."
             )
         return self
 
@@ -123,7 +143,9 @@ class ImagesOptions(Spec):
     def _sizes_fit(self) -> "ImagesOptions":
         for flag in ("step", "min_side", "max_side") if self.sizes == "square" else ():
             if (value := getattr(self, flag)) is not None:
-                raise ValueError(f"--{flag.replace('_', '-')}={value} is of --sizes aspect; leave it out.")
+                raise ValueError(
+                    f"--{flag.replace('_', '-')}={value} is of --sizes aspect; leave it out."
+                )
         flag = "--resolution" if self.sizes == "square" else "--step"
         side = self.resolution if self.sizes == "square" else self.step
         if side is not None:
@@ -134,29 +156,37 @@ class ImagesOptions(Spec):
 class TextOptions(Spec):
     """Text as rows of tokens: .txt files, JSON lines, CSV, Parquet.
 
-    Text, lines and CSV may be compressed (.gz, .zst). A .txt file is a document, and so is a line of a .jsonl file and
-    a row of a table. An end token follows each document; all are joined and cut into rows of one length, and the last
-    incomplete row is dropped. The store carries its tokeniser. A receipt says of every file and document whether it was
-    used. A killed import goes on from its whole blocks.
+    Text, lines and CSV may be compressed (.gz, .zst). A .txt file is a document, and so is a line
+    of a .jsonl file and a row of a table. An end token follows each document; all are joined and
+    cut into rows of one length, and the last incomplete row is dropped. The store carries its
+    tokeniser. A receipt says of every file and document whether it was used. A killed import goes
+    on from its whole blocks.
     """
 
     source: SourcePlace
-    """A file, a folder, a quoted pattern such as 'web/*.parquet', or a URI of one of these (s3://bucket/web,
-    hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face hub). Folders are searched to their depth
-    and read in the order of the paths; a zip of this machine is read as a folder."""
+    """A file, a folder, a quoted pattern such as 'web/*.parquet', or a URI of one of these
+    (s3://bucket/web, hf://datasets/OWNER/NAME@REVISION/data/train-*.parquet of the Hugging Face
+    hub). Folders are searched to their depth and read in the order of the paths; a zip of this
+    machine is read as a folder."""
     tokenizer: Nonempty = "bytes"
-    """`bytes` (a vocabulary of 256, needs nothing), `bpe` (learned from this text), a Hugging Face tokenizer.json or
-    a folder that holds one, or a tokeniser's name on the Hugging Face hub."""
+    """`bytes` (a vocabulary of 256, needs nothing), `bpe` (learned from this text), a Hugging Face
+    tokenizer.json or a folder that holds one, or a tokeniser's name on the Hugging Face hub."""
     vocabulary: Annotated[int, Field(ge=257)] | None = None
-    """Tokens of --tokenizer=bpe: the 256 bytes, the end token and what is learned [default: 4096]."""
+    """Tokens of --tokenizer=bpe: the 256 bytes, the end token and what is learned [default:
+    4096].
+    """
     length: Annotated[int, Field(ge=2)] = 1024
     """Tokens of a row (model.length)."""
     column: Nonempty = "text"
     """Key of JSON lines, or column of tables and shards, that holds the text."""
     unreadable: Literal["skip", "refuse"] = "skip"
-    """Treatment of a document that cannot be read: a file that is not UTF-8, a line that is no JSON, a damaged row."""
+    """Treatment of a document that cannot be read: a file that is not UTF-8, a line that is no
+    JSON, a damaged row.
+    """
     processes: PositiveInt | None = None
-    """Processes that tokenise; the store is the same for any number [default: the cores, fewer for a small text]."""
+    """Processes that tokenise; the store is the same for any number [default: the cores, fewer for
+    a small text].
+    """
     name: FolderName | None = None
     """Name of the store and its folder [default: text-SOURCE-TOKENIZER-LENGTH]."""
 
@@ -164,7 +194,8 @@ class TextOptions(Spec):
     def _vocabulary_is_learned(self) -> "TextOptions":
         if self.vocabulary is not None and self.tokenizer != "bpe":
             raise ValueError(
-                f"--vocabulary={self.vocabulary} is of a BPE that is learned, and --tokenizer={self.tokenizer} has a "
-                "vocabulary of its own; leave --vocabulary out, or give --tokenizer bpe."
+                f"--vocabulary={self.vocabulary} is of a BPE that is learned, and "
+                f"--tokenizer={self.tokenizer} has a vocabulary of its own; leave --vocabulary "
+                "out, or give --tokenizer bpe."
             )
         return self

@@ -1,4 +1,6 @@
-"""Mixtures: samples drawn by weight from several sources, and what the data of an experiment may be in all."""
+"""Mixtures: samples drawn by weight from several sources, and what the data of an experiment may be
+in all.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, create_model, field_validator, model_validator
 
-from ditlab.spec.data import ArrowData, FullOrderSpec, OrderSpec, Packing, SourceSpec, TextData, order_of
+from ditlab.spec.data import (
+    ArrowData,
+    FullOrderSpec,
+    OrderSpec,
+    Packing,
+    SourceSpec,
+    TextData,
+    order_of,
+)
 from ditlab.spec.optimization import Schedule, SteppedCosineRestartSchedule, Training
 from ditlab.spec.values import format_value, value_at
 from ditlab_models.contract import Spec
@@ -27,38 +37,50 @@ class MixtureData(Spec):
     kind: Literal["mixture"] = "mixture"
     """Samples of several sources, drawn by weight."""
     parts: dict[str, SourceSpec]
-    """Sources by a name of your choice (letters, digits, `-`, `_`), each with its own fields: a kind of `data`, but no
-    mixture. All hold the fields that the model reads, in the same types, ranges and classes. Each part has its own
-    order, its own held-out samples, and held-out metrics of its own, `eval/NAME/...`."""
+    """Sources by a name of your choice (letters, digits, `-`, `_`), each with its own fields: a
+    kind of `data`, but no mixture. All hold the fields that the model reads, in the same types,
+    ranges and classes. Each part has its own order, its own held-out samples, and held-out metrics
+    of its own, `eval/NAME/...`."""
     weights: dict[str, PartWeight]
-    """Weight of each part by its name, above 0: its share of what is drawn is its weight by the sum of all weights."""
+    """Weight of each part by its name, above 0: its share of what is drawn is its weight by the sum
+    of all weights.
+    """
     draw: Literal["auto", "sample", "batch"] = "auto"
-    """`sample`: each sample of a batch draws its part. `batch`: each batch draws one part for all of its samples, as it
-    must where parts differ in shapes. `auto`: by sample where all columns have one shape, else by batch."""
+    """`sample`: each sample of a batch draws its part. `batch`: each batch draws one part for all
+    of its samples, as it must where parts differ in shapes. `auto`: by sample where all columns
+    have one shape, else by batch."""
 
     @field_validator("parts", mode="before")
     @classmethod
     def _no_mixtures_inside(cls, parts: Any) -> Any:
         for name, part in parts.items() if isinstance(parts, Mapping) else ():
             if isinstance(part, Mapping) and part.get("kind") == "mixture":
-                raise ValueError(f"data.parts.{name}.kind=mixture is a mixture in a mixture; write its parts here.")
+                raise ValueError(
+                    f"data.parts.{name}.kind=mixture is a mixture in a mixture; write its "
+                    "parts here."
+                )
         return parts
 
     @field_validator("parts")
     @classmethod
     def _plain_names(cls, parts: dict[str, Any]) -> dict[str, Any]:
         if not parts:
-            raise ValueError("data.parts={} names no source; give at least one, such as {a: {kind: digits}}.")
+            raise ValueError(
+                "data.parts={} names no source; give at least one, such as {a: {kind: digits}}."
+            )
         for name in parts:
-            if not PART_NAME.fullmatch(name) or name in ("kind", "family"):  # fields that tell mappings apart
+            # fields that tell mappings apart
+            if not PART_NAME.fullmatch(name) or name in ("kind", "family"):
                 raise ValueError(
-                    f"data.parts holds the name {format_value(name)}, which cannot be part of the name of a metric, or "
-                    "is a field's; begin with a letter, then letters, digits, '-' and '_' (at most 40)."
+                    f"data.parts holds the name {format_value(name)}, which cannot be part of "
+                    "the name of a metric, or is a field's; begin with a letter, then letters, "
+                    "digits, '-' and '_' (at most 40)."
                 )
             kind = order_of(parts[name]).kind
             if kind != "full":
                 raise ValueError(
-                    f"data.parts.{name}.order.kind={kind} is of a single source; leave it out, or train on that source."
+                    f"data.parts.{name}.order.kind={kind} is of a single source; leave it out, "
+                    "or train on that source."
                 )
         return parts
 
@@ -66,12 +88,13 @@ class MixtureData(Spec):
     def _a_weight_for_each(self) -> MixtureData:
         if without := [name for name in self.parts if name not in self.weights]:
             raise ValueError(
-                f"data.weights gives part '{without[0]}' no weight; set data.weights.{without[0]} above 0."
+                f"data.weights gives part '{without[0]}' no weight; set "
+                f"data.weights.{without[0]} above 0."
             )
         if extra := [name for name in self.weights if name not in self.parts]:
             raise ValueError(
-                f"data.weights.{extra[0]}={self.weights[extra[0]]:g} is the weight of no part (data.parts has "
-                f"{', '.join(self.parts)}); remove it, or add the part."
+                f"data.weights.{extra[0]}={self.weights[extra[0]]:g} is the weight of no part "
+                f"(data.parts has {', '.join(self.parts)}); remove it, or add the part."
             )
         return self
 
@@ -79,7 +102,10 @@ class MixtureData(Spec):
         """Raise ValueError for a length in epochs, which a mixture has none of."""
         given = remedy = ""
         if training.epochs is not None:
-            given, remedy = f"training.epochs={training.epochs}", "set training.steps, and training.epochs to null"
+            given, remedy = (
+                f"training.epochs={training.epochs}",
+                "set training.steps, and training.epochs to null",
+            )
         elif isinstance(schedule, SteppedCosineRestartSchedule):
             if schedule.cycle is None:
                 given, remedy = "schedule.cycle=null, one epoch,", "give it in steps"
@@ -87,12 +113,15 @@ class MixtureData(Spec):
             given, remedy = f"schedule.warmup_epochs={epochs:g}", "set schedule.warmup, in steps"
         if given:
             raise ValueError(
-                f"{given} is no length for data.kind=mixture, each of whose parts has epochs of its own; {remedy}."
+                f"{given} is no length for data.kind=mixture, each of whose parts has epochs "
+                f"of its own; {remedy}."
             )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the parts, sorted: in this order they are drawn and numbered, however the file lists them."""
+        """Names of the parts, sorted: in this order they are drawn and numbered, however the file
+        lists them.
+        """
         return tuple(sorted(self.parts))
 
     @property
@@ -107,12 +136,14 @@ DataSpec = Annotated[SourceSpec | MixtureData, Field(discriminator="kind")]
 
 @cache
 def with_sources(sources: tuple[type[Spec], ...], orders: tuple[type[OrderSpec], ...]) -> Any:
-    """Return the annotation of `data` with further sources, as the data themselves and as parts, and further orders of
-    all that have one."""
+    """Return the annotation of `data` with further sources, as the data themselves and as parts,
+    and further orders of all that have one."""
     kinds = [_with_orders(source, orders) for source in (*kinds_of(SourceSpec).values(), *sources)]
     field = Field(description=MixtureData.model_fields["parts"].description)
     parts: Any = (dict[str, with_kinds(SourceSpec, kinds)], field)  # type: ignore[misc]
-    mixture = create_model("MixtureData", __base__=MixtureData, __doc__=MixtureData.__doc__, parts=parts)
+    mixture = create_model(
+        "MixtureData", __base__=MixtureData, __doc__=MixtureData.__doc__, parts=parts
+    )
     return with_kinds(SourceSpec, [*kinds, mixture])
 
 
@@ -120,13 +151,16 @@ def _with_orders(source: type[Spec], orders: tuple[type[OrderSpec], ...]) -> typ
     field = source.model_fields.get("order")
     if field is None or not orders:
         return source
-    order: Any = (with_kinds(FullOrderSpec, orders), Field(default=field.default, description=field.description))
+    order: Any = (
+        with_kinds(FullOrderSpec, orders),
+        Field(default=field.default, description=field.description),
+    )
     return create_model(source.__name__, __base__=source, __doc__=source.__doc__, order=order)
 
 
 def source_kinds(data: Any, *keys: str) -> list[str]:
-    """Return the kinds that a mapping of `data` names, its own or its parts', sorted; those that are no text are left
-    out. With keys those of a field, such as `order`."""
+    """Return the kinds that a mapping of `data` names, its own or its parts', sorted; those that
+    are no text are left out. With keys those of a field, such as `order`."""
     own = data if isinstance(data, Mapping) else {}
     parts = own.get("parts") if own.get("kind") == "mixture" else {"": own}
     listed = parts.values() if isinstance(parts, Mapping) else ()
@@ -135,19 +169,24 @@ def source_kinds(data: Any, *keys: str) -> list[str]:
 
 
 def in_part(message: str, name: str, part: type[Spec]) -> str:
-    """Return a message on a source with the fields that it has as a part of a mixture: `data.parts.NAME.path`."""
+    """Return a message on a source with the fields that it has as a part of a mixture:
+    `data.parts.NAME.path`.
+    """
     fields = "|".join(part.model_fields)
     return re.sub(rf"\bdata\.(?=(?:{fields})\b)", f"data.parts.{name}.", message)
 
 
 def packing_of(data: Spec) -> Packing:
-    """Return the packing of an experiment's data; of parts, that of all. Raises ValueError for parts that differ."""
+    """Return the packing of an experiment's data; of parts, that of all. Raises ValueError for
+    parts that differ.
+    """
     if not isinstance(data, MixtureData):
         return data.packing if isinstance(data, ArrowData | TextData) else "joined"
     found = {packing_of(data.parts[name]): name for name in reversed(data.names)}
     if len(found) > 1:
         raise ValueError(
-            f"data.parts.{found['masked']}.packing=masked and data.parts.{found['joined']}.packing=joined cannot be "
-            "mixed, as one network reads both; set the packing of all parts to one of them."
+            f"data.parts.{found['masked']}.packing=masked and "
+            f"data.parts.{found['joined']}.packing=joined cannot be mixed, as one network "
+            "reads both; set the packing of all parts to one of them."
         )
     return next(iter(found))

@@ -39,7 +39,12 @@ WANTED = {
     "finite_number": "finite",
     "string_too_short": "at least a character long",
 }
-BOUNDS = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below", "less_than_equal": "at most"}
+BOUNDS = {
+    "greater_than": "above",
+    "greater_than_equal": "at least",
+    "less_than": "below",
+    "less_than_equal": "at most",
+}
 NULL_WORDS = ("off", "none")
 NAMES_ELSEWHERE = {
     "learning_rate": "optimizer.lr",
@@ -58,8 +63,8 @@ NAMES_ELSEWHERE = {
     "seq_len": "model.length",
     "where": "evaluation.mode",
 }
-"""Fields by the names that they have in other tools, or had before, whose letters lead elsewhere: `learning_rate` to
-`lr_patterns`."""
+"""Fields by the names that they have in other tools, or had before, whose letters lead elsewhere:
+`learning_rate` to `lr_patterns`."""
 MAPPING_WANTED = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
 
 
@@ -81,17 +86,27 @@ class Assignment:
         return self.path.split(".")
 
     def typed(self, annotation: Any) -> Any:
-        """The value for a field of a type. From a command line, a field of text takes the text as it is written, and
-        one of whole numbers `1e3`. Raises UserError for `none` where null is meant."""
+        """The value for a field of a type. From a command line, a field of text takes the text as
+        it is written, and one of whole numbers `1e3`. Raises UserError for `none` where null is
+        meant."""
         kinds = members(annotation)
         others = [kind for kind in kinds if kind is not type(None)]
         if self.text is not None and others == [str]:
             is_null = type(None) in kinds
             if is_null and self.text.strip().lower() in NULL_WORDS:
-                raise UserError(f"{self.source}: write null for none, and quotes around a text that is meant.")
+                raise UserError(
+                    f"{self.source}: write null for none, and quotes around a text that is meant."
+                )
             is_quoted = isinstance(self.value, str) and self.text.lstrip()[:1] in ("'", '"')
-            return self.value if is_quoted or (is_null and self.value is None) else self.text.strip()
-        is_whole = isinstance(self.value, float) and self.value.is_integer() and int in kinds and float not in kinds
+            return (
+                self.value if is_quoted or (is_null and self.value is None) else self.text.strip()
+            )
+        is_whole = (
+            isinstance(self.value, float)
+            and self.value.is_integer()
+            and int in kinds
+            and float not in kinds
+        )
         return int(self.value) if self.text is not None and is_whole else self.value
 
 
@@ -101,19 +116,24 @@ def is_below(path: str, above: str) -> bool:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` over `below`: mappings merge, lists replace; another `family` or `kind` replaces the whole mapping."""
+    """`above` over `below`: mappings merge, lists replace; another `family` or `kind` replaces the
+    whole mapping.
+    """
     if any(key in above and key in below and above[key] != below[key] for key in SELECTORS):
         return dict(above)
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
 def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
-    """The text of `--set`, one by one: `model.depth=9`. The value is YAML (`null`, `[0.9, 0.99]`, `{kind: norm}`), but
-    for fields of text (`Assignment.typed`). Raises UserError for what is no path and YAML."""
+    """The text of `--set`, one by one: `model.depth=9`. The value is YAML (`null`, `[0.9, 0.99]`,
+    `{kind: norm}`), but for fields of text (`Assignment.typed`). Raises UserError for what is no
+    path and YAML."""
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
@@ -121,22 +141,31 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
         shown = f"{path}=..." if is_address else override
         source = f"--set {printable(shown if len(shown) <= 80 else shown[:60] + '...')}"
         if not equals or not all(path.split(".")) or not path.isprintable():
-            raise UserError(f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4.")
+            raise UserError(
+                f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4."
+            )
         yield Assignment(path, parse_yaml(text, source), source, text)
 
 
 def in_order_of_kinds(assignments: Iterable[Assignment]) -> list[Assignment]:
-    """Sort assignments so that none undoes another: a mapping before its kind, its kind before its other fields."""
+    """Sort assignments so that none undoes another: a mapping before its kind, its kind before its
+    other fields.
+    """
     pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
-    return [each for _, each in sorted(pairs, key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))]
+    return [
+        each for _, each in sorted(pairs, key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))
+    ]
 
 
-def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of: ClassOf) -> dict[str, Any]:
-    """The mapping with each field set, a kind before the fields beside it; `class_of` gives the spec class that a
-    mapping is written for. Raises UserError for a path that leads nowhere."""
+def assign(
+    mapping: dict[str, Any], assignments: Iterable[Assignment], class_of: ClassOf
+) -> dict[str, Any]:
+    """The mapping with each field set, a kind before the fields beside it; `class_of` gives the
+    spec class that a mapping is written for. Raises UserError for a path that leads nowhere."""
     for assignment in in_order_of_kinds(assignments):
         keys, value, annotation = assignment.keys, assignment.value, None
-        # The class of some mappings depends on the names of the fields that they have (loss components of packages).
+        # The class of some mappings depends on the names of the fields that they have (loss
+        # components of packages).
         is_there = value_at(mapping, keys) is not None
         cls: type[Spec] | None = None
         with suppress(UserError):  # reported later, for the whole experiment
@@ -149,7 +178,10 @@ def assign(mapping: dict[str, Any], assignments: Iterable[Assignment], class_of:
                 problem = f"{above} is a plain value and holds no '{key}'; set {above} itself."
                 raise UserError(f"{assignment.source}: {problem}")
             if key not in fields:
-                raise UserError(f"{assignment.source}: {_unknown_field(cls, mapping, keys[: depth + 1], fields)}")
+                raise UserError(
+                    f"{assignment.source}: "
+                    f"{_unknown_field(cls, mapping, keys[: depth + 1], fields)}"
+                )
             if depth and "kind" in fields and value_at(mapping, keys[:depth]) is None:
                 # left out in a file: the field would belong to no kind
                 mapping = merge(mapping, nested(keys[:depth], {"kind": fields["kind"].default}))
@@ -166,8 +198,8 @@ def nested(keys: Sequence[str], value: Any) -> Any:
 
 
 def changed_values(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield path, old and new value of what differs, field by field, down to where one of the two is no mapping or both
-    are of another kind."""
+    """Yield path, old and new value of what differs, field by field, down to where one of the two
+    is no mapping or both are of another kind."""
     alike = isinstance(old, Mapping) and isinstance(new, Mapping)
     if alike and all(old.get(key) == new.get(key) for key in SELECTORS):
         for key in dict.fromkeys([*old, *new]):
@@ -188,30 +220,44 @@ def members(annotation: Any) -> list[Any]:
 
 def options(annotation: Any) -> list[type[Spec]]:
     """The spec classes that an annotation allows."""
-    return [member for member in members(annotation) if isinstance(member, type) and issubclass(member, Spec)]
+    return [
+        member
+        for member in members(annotation)
+        if isinstance(member, type) and issubclass(member, Spec)
+    ]
 
 
 def chosen(annotation: Any, mapping: Any, default: Any = None) -> type[Spec] | None:
-    """The spec class that a mapping is written for: by its `kind` or `family`, else the default's, else the first."""
+    """The spec class that a mapping is written for: by its `kind` or `family`, else the default's,
+    else the first.
+    """
     found = options(annotation)
     for option, selector in product(found, SELECTORS):
         field = option.model_fields.get(selector)
-        if field and isinstance(mapping, Mapping) and mapping.get(selector) in get_args(field.annotation):
+        if (
+            field
+            and isinstance(mapping, Mapping)
+            and mapping.get(selector) in get_args(field.annotation)
+        ):
             return option
     return type(default) if isinstance(default, Spec) else next(iter(found), None)
 
 
 def values_of(annotation: Any) -> Any:
-    """The declared type of the values of a mapping whose names a person chooses (`parts` of a mixture, a sweep's
-    `space`), or of a list (`notify`); None for any other field."""
+    """The declared type of the values of a mapping whose names a person chooses (`parts` of a
+    mixture, a sweep's `space`), or of a list (`notify`); None for any other field."""
     places = {dict: 1, tuple: 0}
-    found = (get_args(each)[places[get_origin(each)]] for each in members(annotation) if get_origin(each) in places)
+    found = (
+        get_args(each)[places[get_origin(each)]]
+        for each in members(annotation)
+        if get_origin(each) in places
+    )
     return next(found, None)
 
 
 def fields_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> Mapping[str, FieldInfo] | None:
-    """The fields of the spec at a path; None where the path leads to none. A mapping whose names a person chooses has
-    the fields that it names."""
+    """The fields of the spec at a path; None where the path leads to none. A mapping whose names a
+    person chooses has the fields that it names."""
     fields: Mapping[str, FieldInfo] = cls.model_fields
     for key in keys:
         if key not in fields:
@@ -242,10 +288,14 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
         if len(found) > 1 and isinstance(below, Mapping) and part in map(below.get, SELECTORS):
             annotation = first  # its tag, which may be the name of a field, too: data.kind=motifs
             continue
-        owners = [option for option in (first, *found) if option and str(part) in option.model_fields]
+        owners = [
+            option for option in (first, *found) if option and str(part) in option.model_fields
+        ]
         if isinstance(part, int) or owners or (isinstance(below, Mapping) and part in below):
             keys.append(str(part))
-            annotation = owners[0].model_fields[str(part)].annotation if owners else values_of(annotation)
+            annotation = (
+                owners[0].model_fields[str(part)].annotation if owners else values_of(annotation)
+            )
             below = _entry(below, part)
     return keys
 
@@ -258,9 +308,15 @@ def _entry(below: Any, part: int | str) -> Any:
 
 
 def _unknown_field(
-    cls: type[Spec], mapping: Mapping[str, Any], keys: Sequence[str], fields: Mapping[str, FieldInfo], value: str = ""
+    cls: type[Spec],
+    mapping: Mapping[str, Any],
+    keys: Sequence[str],
+    fields: Mapping[str, FieldInfo],
+    value: str = "",
 ) -> str:
-    """Return the message for a path whose last key is none of `fields`. `value` (`=3`) is the value given to it."""
+    """Return the message for a path whose last key is none of `fields`. `value` (`=3`) is the value
+    given to it.
+    """
     above, key = ".".join(keys[:-1]), keys[-1]
     remedy = nearest(key, list(fields))
     meant = NAMES_ELSEWHERE.get(key, "")
@@ -278,7 +334,9 @@ def _unknown_field(
 
 
 def validate(cls: type[SpecT], mapping: Mapping[str, Any], before: str = "") -> SpecT:
-    """Validate a resolved mapping. Raises UserError with one line a mistake, each behind the text `before`."""
+    """Validate a resolved mapping. Raises UserError with one line a mistake, each behind the text
+    `before`.
+    """
     try:
         return cls.model_validate(dict(mapping))
     except ValidationError as error:
@@ -298,7 +356,9 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
             continue
         sentence = _sentence(detail, keys, cls, mapping)
         if keys[:2] == ["data", "parts"] and len(keys) > 2:  # a source's sentence names `data.path`
-            part = chosen(values_of(field_at(cls, mapping, keys[:2]).annotation), value_at(mapping, keys[:3]))
+            part = chosen(
+                values_of(field_at(cls, mapping, keys[:2]).annotation), value_at(mapping, keys[:3])
+            )
             sentence = in_part(sentence, keys[2], part) if part else sentence
         lines[printable_sentence(sentence)] = None
     return list(lines)
@@ -309,10 +369,16 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
     value, field = format_value(detail.get("input")), field_at(cls, mapping, keys)
     if kind == "value_error":
         message = str(context["error"])
-        return message if "=" in message or not path or message.startswith(path) else f"{path}={value}: {message}"
+        return (
+            message
+            if "=" in message or not path or message.startswith(path)
+            else f"{path}={value}: {message}"
+        )
     if kind in ("extra_forbidden", "invalid_key"):
         fields = fields_at(cls, mapping, keys[:-1]) or {}
-        return _unknown_field(cls, mapping, keys, fields, f"={value}" if kind == "extra_forbidden" else "")
+        return _unknown_field(
+            cls, mapping, keys, fields, f"={value}" if kind == "extra_forbidden" else ""
+        )
     if kind == "missing":
         return f"{path} is missing; give it a value."
     if kind in ("union_tag_invalid", "union_tag_not_found"):
@@ -320,7 +386,10 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         known = [str(option.model_fields[selector].default) for option in options(field.annotation)]
         if kind == "union_tag_not_found":
             return f"{path}.{selector} is missing; set it to one of {', '.join(known)}."
-        return f"{path}.{selector}={context['tag']!r} is unknown; {nearest(str(context['tag']), known)}"
+        return (
+            f"{path}.{selector}={context['tag']!r} is unknown; "
+            f"{nearest(str(context['tag']), known)}"
+        )
     off = ", or null for none" if type(None) in members(field.annotation) else ""
     if kind in BOUNDS:
         bound = next(iter(context.values()))
@@ -328,26 +397,40 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
         return f"{path}={value} must be {BOUNDS[kind]} {limit}{off}."
     if kind in MAPPING_WANTED:
         names = [name for option in options(field.annotation)[:1] for name in option.model_fields]
-        return f"{path}={value} must be a mapping of fields{' (' + ', '.join(names) + ')' if names else ''}{off}."
+        return (
+            f"{path}={value} must be a mapping of "
+            f"fields{' (' + ', '.join(names) + ')' if names else ''}{off}."
+        )
     wording = WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
-    return f"{path}={value} must be {wording}{off}." if wording != detail["msg"] else f"{path}={value}: {wording}."
+    return (
+        f"{path}={value} must be {wording}{off}."
+        if wording != detail["msg"]
+        else f"{path}={value}: {wording}."
+    )
 
 
-def spec_fields(spec: BaseModel, default: Any = PydanticUndefined, prefix: str = "") -> list[tuple[str, Any, Any]]:
+def spec_fields(
+    spec: BaseModel, default: Any = PydanticUndefined, prefix: str = ""
+) -> list[tuple[str, Any, Any]]:
     """List path, value and default of a spec's fields, in its order, parts within parts included.
 
-    A default is what a field has where nothing sets it, `PydanticUndefined` where something must. `default` is the part
-    that stands where nothing sets it, `prefix` the path above the fields.
+    A default is what a field has where nothing sets it, `PydanticUndefined` where something must.
+    `default` is the part that stands where nothing sets it, `prefix` the path above the fields.
     """
     found: list[tuple[str, Any, Any]] = []
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
         if default is None:
             standard = None  # the whole part is left out
-        elif type(default) is type(spec) or name in ("kind", "family"):  # whose own default says nothing
+        # whose own default says nothing
+        elif type(default) is type(spec) or name in ("kind", "family"):
             standard = getattr(default, name, PydanticUndefined)
         else:
             standard = info.get_default(call_default_factory=True, validated_data={})
         is_part = isinstance(value, BaseModel)
-        found += spec_fields(value, standard, f"{prefix}{name}.") if is_part else [(f"{prefix}{name}", value, standard)]
+        found += (
+            spec_fields(value, standard, f"{prefix}{name}.")
+            if is_part
+            else [(f"{prefix}{name}", value, standard)]
+        )
     return found

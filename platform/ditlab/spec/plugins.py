@@ -1,4 +1,5 @@
-"""Packages beside DiTLab that an experiment's parts come from, and data sources of such packages by kind.
+"""Packages beside DiTLab that an experiment's parts come from, and data sources of such packages by
+kind.
 
 Data sources are entry points of the group `ditlab.data_sources`.
 """
@@ -36,16 +37,16 @@ class DataSource(Spec):
 
     kind: str
     hold_out: HoldOut | HoldOutClasses = 0.1
-    """Samples held out of training, for evaluation: a share of the samples, or all samples of some classes,
-    `{column: label, values: [3, 7]}`."""
+    """Samples held out of training, for evaluation: a share of the samples, or all samples of some
+    classes, `{column: label, values: [3, 7]}`."""
 
     def store_name(self) -> str:
         """Return the name of the store's folder below DITLAB_HOME/stores: one for each content."""
         raise NotImplementedError
 
     def write(self, folder: Path) -> None:
-        """Write the store into a folder, with `ditlab.data.write_store`. Called where there is none yet, and perhaps by
-        two processes at once, which must write the same rows."""
+        """Write the store into a folder, with `ditlab.data.write_store`. Called where there is none
+        yet, and perhaps by two processes at once, which must write the same rows."""
         raise NotImplementedError
 
 
@@ -58,19 +59,27 @@ DATA_SOURCES: PluginGroup[type[DataSource]] = PluginGroup(
 
 
 def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the version of each other package that the parts of a resolved experiment come from, by name, sorted."""
+    """Return the version of each other package that the parts of a resolved experiment come from,
+    by name, sorted.
+    """
     name = spec["model"]["family"]
     plugins, family = [FAMILIES.find(name)], find_family(name)
     if family is not None:
         plugins += added_parts(family.objective_of(spec["objective"]), spec["objective"])
-    plugins += [DATA_SOURCES.find(kind) for kind in source_kinds(spec["data"]) if kind not in kinds_of(DataSpec)]
+    plugins += [
+        DATA_SOURCES.find(kind)
+        for kind in source_kinds(spec["data"])
+        if kind not in kinds_of(DataSpec)
+    ]
     for section, own in (("schedule", ScheduleSpec), ("optimizer", OptimizerSpec)):
         kind = spec[section]["kind"]
         if kind not in kinds_of(own):
             plugins.append(find_kind(section, kind))
     plugins += [find_kind("order", kind) for kind in source_kinds(spec["data"], "order")]
     plugins.append(find_kind("solver", spec["sampling"].get("solver", "")))
-    return dict(sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN))
+    return dict(
+        sorted(_package(plugin) for plugin in plugins if plugin and plugin.package != BUILT_IN)
+    )
 
 
 class AddedParts(NamedTuple):
@@ -86,9 +95,12 @@ class AddedParts(NamedTuple):
 
 
 def parts_in(mapping: Mapping[str, Any]) -> AddedParts:
-    """Return the parts that the mapping of an experiment names. Raises UserError for those that cannot be used."""
+    """Return the parts that the mapping of an experiment names. Raises UserError for those that
+    cannot be used.
+    """
     kinds = [kind for kind in source_kinds(mapping.get("data")) if kind not in kinds_of(DataSpec)]
-    own_orders = [kind for kind in OF_ADDONS["order"] if not absent_part("order", kind)]  # they stand in every spec
+    # they stand in every spec
+    own_orders = [kind for kind in OF_ADDONS["order"] if not absent_part("order", kind)]
     solver = value_at(mapping, ["sampling", "solver"])
     return AddedParts(
         sources=tuple(filter(None, map(DATA_SOURCES.load, kinds))),
@@ -96,7 +108,9 @@ def parts_in(mapping: Mapping[str, Any]) -> AddedParts:
         schedules=_added_to(mapping, "schedule", ScheduleSpec, Schedule),
         optimizers=_added_to(mapping, "optimizer", OptimizerSpec, Optimizer),
         sections=section_classes(mapping),
-        solvers=tuple((name, target) for name, target in named("solvers").items() if name == solver) if solver else (),
+        solvers=tuple((name, target) for name, target in named("solvers").items() if name == solver)
+        if solver
+        else (),
     )
 
 
@@ -113,7 +127,9 @@ def all_added_parts() -> AddedParts:
 
 
 def _added_orders(kinds: Iterable[str]) -> tuple[type[OrderSpec], ...]:
-    """Return the classes of orders of add-ons: all for a kind that nobody has, so that a message can list them."""
+    """Return the classes of orders of add-ons: all for a kind that nobody has, so that a message
+    can list them.
+    """
     found: dict[type[OrderSpec], None] = {}
     for kind in kinds:
         if kind not in kinds_of(FullOrderSpec):
@@ -121,9 +137,11 @@ def _added_orders(kinds: Iterable[str]) -> tuple[type[OrderSpec], ...]:
     return tuple(found)
 
 
-def _added_to(mapping: Mapping[str, Any], section: str, own: Any, base: type[SpecT]) -> tuple[type[SpecT], ...]:
-    """Return the class of a section's kind where it is no own one: all for one that nobody has, and where the kind has
-    not all fields that are given, so that a message can list them."""
+def _added_to(
+    mapping: Mapping[str, Any], section: str, own: Any, base: type[SpecT]
+) -> tuple[type[SpecT], ...]:
+    """Return the class of a section's kind where it is no own one: all for one that nobody has, and
+    where the kind has not all fields that are given, so that a message can list them."""
     content = value_at(mapping, [section])
     if not isinstance(content, Mapping):
         return ()
@@ -138,9 +156,11 @@ def _added_to(mapping: Mapping[str, Any], section: str, own: Any, base: type[Spe
 
 
 def added_kinds(noun: str, base: type[SpecT], kind: str = "") -> tuple[type[SpecT], ...]:
-    """Return the class of a kind that an add-on brings; for one that nobody has all that can be used.
+    """Return the class of a kind that an add-on brings; for one that nobody has all that can be
+    used.
 
-    Raises UserError where the code of the kind cannot be used or its add-on is not here, and warns of others.
+    Raises UserError where the code of the kind cannot be used or its add-on is not here, and warns
+    of others.
     """
     if reason := absent_part(noun, kind):
         raise UserError(reason)
@@ -160,17 +180,20 @@ def _kind_class(noun: str, kind: str, target: str, base: type[SpecT]) -> type[Sp
     try:
         return check_kind(kind, load_part(noun, kind, target), base)
     except ValueError as error:
-        raise UserError(f"the {noun} '{kind}' ({target}) cannot be used ({error}); repair or remove it.") from None
+        raise UserError(
+            f"the {noun} '{kind}' ({target}) cannot be used ({error}); repair or remove it."
+        ) from None
 
 
 def section_classes(mapping: Any = None, field: str = "sections") -> tuple[type[Spec], ...]:
     """Return the classes of the sections that add-ons bring to the spec of a mapping; None: all.
 
-    `field` is that of `ditlab.parts.Parts`: `sections` of an experiment, `sweep_sections` of a sweep.
+    `field` is that of `ditlab.parts.Parts`: `sections` of an experiment, `sweep_sections` of a
+    sweep.
 
-    Those of DiTLab's add-ons stand in every spec, those of other packages in the specs that name them. A section in the
-    mapping whose add-on is not here keeps its content as it is. Raises UserError where the code of a section in the
-    mapping cannot be used, and warns of others.
+    Those of DiTLab's add-ons stand in every spec, those of other packages in the specs that name
+    them. A section in the mapping whose add-on is not here keeps its content as it is. Raises
+    UserError where the code of a section in the mapping cannot be used, and warns of others.
     """
     given = mapping if isinstance(mapping, Mapping) else {}
     known = named(field)
@@ -190,24 +213,34 @@ def section_classes(mapping: Any = None, field: str = "sections") -> tuple[type[
 
 def section_fields(classes: Iterable[type[Spec]]) -> dict[str, Any]:
     """Return the fields of sections, as `pydantic.create_model` takes them."""
-    return {name: (field.annotation, field) for cls in classes for name, field in cls.model_fields.items()}
+    return {
+        name: (field.annotation, field)
+        for cls in classes
+        for name, field in cls.model_fields.items()
+    }
 
 
 def check_sections(spec: Spec, field: str = "sections") -> None:
-    """Raise UserError for a section with content whose add-on is not here: it would act in what begins."""
+    """Raise UserError for a section with content whose add-on is not here: it would act in what
+    begins.
+    """
     absent = [name for name in OF_ADDONS["section"] if name not in named(field)]
     for name in absent:
         if getattr(spec, name, None):
-            raise UserError(f"{absent_part('section', name)} To begin without it, remove {name} from the spec.")
+            raise UserError(
+                f"{absent_part('section', name)} To begin without it, remove {name} from the spec."
+            )
 
 
 @cache
 def _section_class(name: str, target: str) -> type[Spec]:
     found = load_part("section", name, target)
-    if not (isinstance(found, type) and issubclass(found, Spec) and [*found.model_fields] == [name]):
+    if not (
+        isinstance(found, type) and issubclass(found, Spec) and [*found.model_fields] == [name]
+    ):
         raise UserError(
-            f"the section '{name}' ({target}) cannot be used (it is no subclass of ditlab_models.contract.Spec with "
-            f"the one field '{name}'); repair or remove it."
+            f"the section '{name}' ({target}) cannot be used (it is no subclass of "
+            f"ditlab_models.contract.Spec with the one field '{name}'); repair or remove it."
         )
     return found
 
@@ -219,26 +252,36 @@ def _kept_section(name: str) -> type[Spec]:
 
 
 def plugin_tags(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tag `ditlab.plugins` of a tracked run, `wavelets 1.2, textures 0.3`; none without other packages."""
+    """Return the tag `ditlab.plugins` of a tracked run, `wavelets 1.2, textures 0.3`; none without
+    other packages.
+    """
     packages = ", ".join(f"{name} {version}" for name, version in plugin_packages(spec).items())
     return {"ditlab.plugins": packages} if packages else {}
 
 
 def check_installed(packages: Mapping[str, str], what: str) -> None:
-    """Raise UserError if a package that `what` (`run 3f9a01bc`) was made with is not installed here, in any version."""
+    """Raise UserError if a package that `what` (`run 3f9a01bc`) was made with is not installed
+    here, in any version.
+    """
     missing = {name: version for name, version in packages.items() if not installed_version(name)}
     folders = [name for name, version in missing.items() if version == FOLDER]
     wheels = [f"{name}=={version}" for name, version in missing.items() if version != FOLDER]
     if wheels:
         raise UserError(
-            f"{what} needs {' and '.join(wheels)}, not installed here; run `pip install {' '.join(wheels)}`."
+            f"{what} needs {' and '.join(wheels)}, not installed here; run `pip install "
+            f"{' '.join(wheels)}`."
         )
     if folders:
-        raise UserError(f"{what} needs the folder {' and '.join(folders)}; put what holds it on the Python path.")
+        raise UserError(
+            f"{what} needs the folder {' and '.join(folders)}; put what holds it on the Python "
+            "path."
+        )
 
 
 def installed_version(name: str) -> str:
-    """Return the version of a package as `plugin_packages` names it; "" where it is not installed here."""
+    """Return the version of a package as `plugin_packages` names it; "" where it is not installed
+    here.
+    """
     root, _, folder = name.partition("/")
     if folder:
         plugin = (ADDONS if root == "ditlab_addons" else FAMILIES).find(folder)

@@ -1,4 +1,6 @@
-"""A run of about a minute out of any experiment, and a sweep of a few short trials out of any sweep."""
+"""A run of about a minute out of any experiment, and a sweep of a few short trials out of any
+sweep.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,20 @@ class Quick(Generic[SpecT]):
     def lines(self) -> list[str]:
         """Lines for people: each change."""
         pairs = self.changes.items()
-        changed: list[str] = [f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in pairs]
-        return [f"--quick makes {len(changed)} changes:", *changed] if changed else ["--quick changes nothing."]
+        changed: list[str] = [
+            f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in pairs
+        ]
+        return (
+            [f"--quick makes {len(changed)} changes:", *changed]
+            if changed
+            else ["--quick changes nothing."]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The changes, as `--json` has them."""
-        return {"quick": {path: {"was": was, "is": new} for path, (was, new) in self.changes.items()}}
+        return {
+            "quick": {path: {"was": was, "is": new} for path, (was, new) in self.changes.items()}
+        }
 
 
 def _compared(before: SpecT, short: SpecT) -> Quick[SpecT]:
@@ -110,7 +120,10 @@ def _short_batch(experiment: Experiment) -> dict[str, Any]:
     each = max(1, BATCH // workers)
     if batch.size <= each * workers:
         return {}
-    return {"batch.size": each * workers, "batch.micro": batch.micro and math.gcd(batch.micro, each)}
+    return {
+        "batch.size": each * workers,
+        "batch.micro": batch.micro and math.gcd(batch.micro, each),
+    }
 
 
 def _short_name(name: str) -> str:
@@ -131,14 +144,17 @@ def load_quick_sweep(path: Path, overrides: Sequence[str] = ()) -> Quick[Sweep]:
 def shorten_sweep(sweep: Sweep, given: Sequence[str] = (), source: str = "") -> Quick[Sweep]:
     """Make a sweep short: few trials, drawn at random where it was a grid, each of them short.
 
-    `given` are paths that stay; `source` begins messages. Raises UserError for a sweep that is wrong.
+    `given` are paths that stay; `source` begins messages. Raises UserError for a sweep that is
+    wrong.
     """
     source = source or sweep.name
     try:
         trial = experiment_for(sweep, {})
     except UserError:  # what was given alone may not fit, such as a length
         trial = build_experiment(sweep.base, source)
-    fixed = {path: new for path, (_, new) in shorten_experiment(trial).changes.items() if path != "name"}
+    fixed = {
+        path: new for path, (_, new) in shorten_experiment(trial).changes.items() if path != "name"
+    }
     if any(metric.startswith("quality/") for metric in sweep.metrics):
         fixed["evaluation.quality"] = 100
     kind = sweep.scheduler.kind
@@ -154,7 +170,9 @@ def shorten_sweep(sweep: Sweep, given: Sequence[str] = (), source: str = "") -> 
         if f"scheduler.{field}" not in given:
             mapping["scheduler"][field] = RHYTHM
     if "trials" not in given:
-        mapping["trials"] = min(sweep.trials or TRIALS, SMALLEST_POPULATION if kind == "pbt" else TRIALS)
+        mapping["trials"] = min(
+            sweep.trials or TRIALS, SMALLEST_POPULATION if kind == "pbt" else TRIALS
+        )
         if sweep.search.kind == "grid":
             mapping["search"] = {"kind": "random"}
         for axis in mapping["space"].values():

@@ -29,7 +29,9 @@ def experiment_schema() -> dict[str, Any]:
 
 
 def sweep_schema() -> dict[str, Any]:
-    """JSON schema (2020-12). A file may leave out what its `extends` parent gives, and name its `base` by a path."""
+    """JSON schema (2020-12). A file may leave out what its `extends` parent gives, and name its
+    `base` by a path.
+    """
     schema = file_schema(sweep_class(), "DiTLab sweep")
     base = schema["properties"]["base"]
     written_out = {key: base.pop(key) for key in ("type", "additionalProperties")}
@@ -38,26 +40,36 @@ def sweep_schema() -> dict[str, Any]:
 
 
 def file_schema(spec: type[Spec], title: str) -> dict[str, Any]:
-    """JSON schema (2020-12) of files that describe a spec. A file may leave out what its `extends` parent gives."""
+    """JSON schema (2020-12) of files that describe a spec. A file may leave out what its `extends`
+    parent gives.
+    """
     schema = _finished(spec.model_json_schema(), title)
     _allow_parent(schema)
     return schema
 
 
 def _finished(schema: dict[str, Any], title: str) -> dict[str, Any]:
-    return {**_loosen(schema), "$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return {
+        **_loosen(schema),
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+    }
 
 
 def _allow_parent(definition: dict[str, Any]) -> None:
     definition["properties"]["extends"] = {
         "type": "string",
-        "description": "A parent file, relative to this one: mappings merge, lists replace, later wins.",
+        "description": (
+            "A parent file, relative to this one: mappings merge, lists replace, later wins."
+        ),
     }
     definition["anyOf"] = [{"required": ["extends"]}, {"required": definition.pop("required")}]
 
 
 def _loosen(schema: Any) -> Any:
-    """Unions by `kind` as `anyOf`: a file may leave the kind to its parent, and then several alternatives match."""
+    """Unions by `kind` as `anyOf`: a file may leave the kind to its parent, and then several
+    alternatives match.
+    """
     if isinstance(schema, list):
         return [_loosen(item) for item in schema]
     if not isinstance(schema, dict):

@@ -23,14 +23,17 @@ class Start(Spec):
     step: Annotated[int, Field(ge=0, lt=2**53)]
     """Step of the parent's checkpoint."""
     state: StartState = "all"
-    """`all`: weights, moments, average and step count; schedules and noise go on at that step. `averaged`: the moving
-    average's weights alone, `trained`: the trained weights alone, each with a fresh optimiser, from step 0."""
+    """`all`: weights, moments, average and step count; schedules and noise go on at that step.
+    `averaged`: the moving average's weights alone, `trained`: the trained weights alone, each with
+    a fresh optimiser, from step 0."""
 
     @field_validator("run")
     @classmethod
     def _names_a_folder(cls, run: str) -> str:
         if not re.fullmatch(_RUN, run):
-            raise ValueError(f"start.run={format_value(run)} is no id of a run; `ditlab runs` lists them.")
+            raise ValueError(
+                f"start.run={format_value(run)} is no id of a run; `ditlab runs` lists them."
+            )
         return run
 
     @property
@@ -49,12 +52,16 @@ class Start(Spec):
 
 
 def first_step(start: Start | None) -> int:
-    """Return the optimiser steps that count as done when a run begins; 0 for a run that is no fork."""
+    """Return the optimiser steps that count as done when a run begins; 0 for a run that is no
+    fork.
+    """
     return start.first_step if start else 0
 
 
 class NamedStart(NamedTuple):
-    """Id, name or prefix of an id of a run, and step as `--from` names them; None for the newest checkpoint."""
+    """Id, name or prefix of an id of a run, and step as `--from` names them; None for the newest
+    checkpoint.
+    """
 
     run: str
     step: int | None
@@ -65,7 +72,7 @@ def parse_start(text: str) -> NamedStart:
     run, at, step = text.partition("@")
     if not re.fullmatch(_RUN, run) or (at and not re.fullmatch(r"[0-9]{1,15}", step)):
         raise UserError(
-            f"--from {format_value(text)} names no checkpoint; write RUN@STEP with a whole number, such as "
-            "digits-dit@400, or RUN alone for its newest one."
+            f"--from {format_value(text)} names no checkpoint; write RUN@STEP with a whole "
+            "number, such as digits-dit@400, or RUN alone for its newest one."
         )
     return NamedStart(run, int(step) if at else None)

@@ -1,4 +1,6 @@
-"""The sweep: an experiment, the axes along which its trials differ, and how they are chosen, ranked and stopped."""
+"""The sweep: an experiment, the axes along which its trials differ, and how they are chosen, ranked
+and stopped.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def seconds(written: Any) -> Any:
         return written
     if (found := parse_duration(written)) is None:
         raise ValueError(
-            f"time_budget={format_value(written)} is no time; write seconds, or a text such as 90min, 2h, 1d."
+            f"time_budget={format_value(written)} is no time; write seconds, or a text such as "
+            "90min, 2h, 1d."
         )
     return found
 
@@ -65,12 +68,16 @@ class GridSearch(Spec):
 
 
 class OptunaSearch(Spec):
-    """Values proposed by Optuna (Akiba et al. 2019, arXiv:1907.10902) from those of the trials before."""
+    """Values proposed by Optuna (Akiba et al. 2019, arXiv:1907.10902) from those of the trials
+    before.
+    """
 
     kind: Literal["optuna"] = "optuna"
     """Proposed from earlier trials."""
     startup: Count = 10
-    """Trials drawn at random before tree-structured Parzen estimators (Bergstra et al. 2011) propose."""
+    """Trials drawn at random before tree-structured Parzen estimators (Bergstra et al. 2011)
+    propose.
+    """
 
 
 SearchSpec = Annotated[RandomSearch | GridSearch | OptunaSearch, Field(discriminator="kind")]
@@ -87,12 +94,13 @@ class TrialCurve(NamedTuple):
 class Scheduler(Spec):
     """Choice by an add-on of the trials that train on. Subclasses add `kind: Literal[NAME] = NAME`.
 
-    It is named by `ditlab.parts.Parts.schedulers`. It ends trials by their curves (`stops`), or names a `chooser`.
+    It is named by `ditlab.parts.Parts.schedulers`. It ends trials by their curves (`stops`), or
+    names a `chooser`.
     """
 
     chooser: ClassVar[str] = ""
-    """Place (`module:attribute`) of the `ditlab.sweeps.chooser.TrialChooser` that names the trials that train next, and
-    how far. Without one all trials train, until `stops` ends them."""
+    """Place (`module:attribute`) of the `ditlab.sweeps.chooser.TrialChooser` that names the trials
+    that train next, and how far. Without one all trials train, until `stops` ends them."""
     takes_seed_range: ClassVar[bool] = False
     """True where the chooser adds seeds to arms: `seeds: {min: 3, max: 12}`."""
     may_change: ClassVar[tuple[str, ...]] = ()
@@ -106,13 +114,14 @@ class Scheduler(Spec):
     def problems(self, sweep: Sweep, reference: Experiment) -> Iterable[str]:
         """Find sweeps in which it could not act, a sentence each.
 
-        `reference` is the base with `fixed`. Its training.steps and evaluation.every go with `grace` already.
+        `reference` is the base with `fixed`. Its training.steps and evaluation.every go with
+        `grace` already.
         """
         return ()
 
     def stops(self, trial: TrialCurve, others: Sequence[TrialCurve]) -> bool:
-        """Return True where a trial ends now, after an evaluation from step `grace` on; `others` are the curves of all
-        other trials that have values, ended ones too."""
+        """Return True where a trial ends now, after an evaluation from step `grace` on; `others`
+        are the curves of all other trials that have values, ended ones too."""
         raise NotImplementedError
 
 
@@ -138,7 +147,9 @@ class Pbt(Spec):
     """Population-based training (Jaderberg et al. 2017, arXiv:1711.09846)."""
 
     kind: Literal["pbt"] = "pbt"
-    """All trials train at once; the worst take over weights and settings of the best, and vary the settings."""
+    """All trials train at once; the worst take over weights and settings of the best, and vary the
+    settings.
+    """
     interval: Count
     """Steps between takeovers; a multiple of evaluation.every."""
     quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25
@@ -151,7 +162,9 @@ class Median(Spec):
     """The median stopping rule (Golovin et al. 2017, section 3.2.2 of Google Vizier)."""
 
     kind: Literal["median"] = "median"
-    """Stops a trial whose best is worse than the median of the others' averages at the same step."""
+    """Stops a trial whose best is worse than the median of the others' averages at the same
+    step.
+    """
     grace: Count = GRACE
     """Steps that every trial trains; at least evaluation.every."""
     min_trials: Count = 3
@@ -189,7 +202,9 @@ class Sweep(NamedSpec):
     name: str
     """Name of the sweep, for people: letters, digits, `-`, `_`, `.`."""
     base: dict[str, Any]
-    """The experiment that trials vary: a file relative to this one, or the experiment written out."""
+    """The experiment that trials vary: a file relative to this one, or the experiment written
+    out.
+    """
     fixed: dict[str, Any] = Field(default_factory=dict)
     """Fields of the base, by dotted path, that every trial has otherwise: `training.steps: 300`."""
     space: dict[str, Axis]
@@ -199,24 +214,32 @@ class Sweep(NamedSpec):
     scheduler: SchedulerSpec = NoScheduler()
     """Early stopping, or takeover, of trials."""
     metric: str | list[str]
-    """Metric that ranks trials, such as `eval/velocity`; several with `search: {kind: optuna}` and no scheduler."""
+    """Metric that ranks trials, such as `eval/velocity`; several with `search: {kind: optuna}` and
+    no scheduler.
+    """
     mode: Mode | list[Mode] = "min"
-    """Direction of the metric: `min` if less is better, `max` if more; a list has an entry for each metric."""
+    """Direction of the metric: `min` if less is better, `max` if more; a list has an entry for each
+    metric.
+    """
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = None
-    """Number of trials. Null, with grid search only: the whole grid. With `seeds` it counts arms, each of which takes a
-    run under every seed."""
+    """Number of trials. Null, with grid search only: the whole grid. With `seeds` it counts arms,
+    each of which takes a run under every seed."""
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] | SeedRange = 1
-    """Seeds that every arm (values of the axes) is trained under: `seed` of the base, the next number, and so on. An
-    arm is ranked by its mean over them: `trials: 12` with `seeds: 3` makes 36 runs. With a scheduler that adds seeds
-    also {min: 3, max: 12}: arms that are close get more."""
+    """Seeds that every arm (values of the axes) is trained under: `seed` of the base, the next
+    number, and so on. An arm is ranked by its mean over them: `trials: 12` with `seeds: 3` makes 36
+    runs. With a scheduler that adds seeds also {min: 3, max: 12}: arms that are close get more."""
     concurrent: Count | None = None
-    """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt, all."""
+    """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt,
+    all.
+    """
     seed: RunSeed = 0
     """Decides the values of every trial; the experiment's own seed is `seed` of the base."""
     time_budget: Annotated[
         PositiveFloat | None, BeforeValidator(seconds, json_schema_input_type=float | str | None)
     ] = None
-    """Seconds of wall time over all sessions of the sweep, or a text such as `90min`, `2h`, `1d`. Null: no limit."""
+    """Seconds of wall time over all sessions of the sweep, or a text such as `90min`, `2h`, `1d`.
+    Null: no limit.
+    """
     budget: SweepBudget | None = None
     """Limit of the device hours of all trials together: `{device_hours: 4}`. Null: no limit."""
     reuse_workers: bool = True
@@ -240,14 +263,17 @@ class Sweep(NamedSpec):
         if isinstance(base, dict):  # a file's name has become its content by now
             return base
         raise ValueError(
-            f"base={format_value(base)} must be the path of an experiment's YAML, or the experiment itself."
+            f"base={format_value(base)} must be the path of an experiment's YAML, or the "
+            "experiment itself."
         )
 
     @field_validator("space")
     @classmethod
     def _some_axis(cls, space: dict[str, Any]) -> dict[str, Any]:
         if not space:
-            raise ValueError("space={} holds no axis; add one, such as optimizer.lr: {kind: loguniform, ...}.")
+            raise ValueError(
+                "space={} holds no axis; add one, such as optimizer.lr: {kind: loguniform, ...}."
+            )
         return space
 
     @field_validator("metric", "mode", mode="before")
@@ -270,8 +296,9 @@ class Sweep(NamedSpec):
     def _mode_for_each_metric(self) -> Sweep:
         if isinstance(self.mode, list) and len(self.mode) != len(self.metrics):
             raise ValueError(
-                f"mode={format_value(self.mode)} has {len(self.mode)} entries for {len(self.metrics)} of metric="
-                f"{format_value(self.metric)}; give one for each, or a single word for all."
+                f"mode={format_value(self.mode)} has {len(self.mode)} entries for "
+                f"{len(self.metrics)} of metric={format_value(self.metric)}; give one for "
+                "each, or a single word for all."
             )
         return self
 
@@ -282,9 +309,13 @@ class Sweep(NamedSpec):
 
     @property
     def seed_list(self) -> list[int | None]:
-        """The seeds of an arm's runs; one None, for the seed that the experiment has, where there is one alone."""
+        """The seeds of an arm's runs; one None, for the seed that the experiment has, where there
+        is one alone.
+        """
         first = self.fixed.get("seed", self.base.get("seed", 0))
-        return [first + number for number in range(self.num_seeds)] if self.num_seeds > 1 else [None]
+        return (
+            [first + number for number in range(self.num_seeds)] if self.num_seeds > 1 else [None]
+        )
 
     @property
     def first_seeds(self) -> list[int | None]:
@@ -316,13 +347,21 @@ def sweep_class(mapping: Any = None) -> type[Sweep]:
 
 
 def kinds_with_seed_range() -> list[str]:
-    """Return the kinds of `scheduler` that take a range of seeds: those that are here, or else those of DiTLab."""
-    found = [cls.model_fields["kind"].default for cls in added_kinds("scheduler", Scheduler) if cls.takes_seed_range]
+    """Return the kinds of `scheduler` that take a range of seeds: those that are here, or else
+    those of DiTLab.
+    """
+    found = [
+        cls.model_fields["kind"].default
+        for cls in added_kinds("scheduler", Scheduler)
+        if cls.takes_seed_range
+    ]
     return found or list(OF_ADDONS["scheduler"])
 
 
 @cache
-def _with_parts(sections: tuple[type[Spec], ...], kinds: tuple[type[Scheduler], ...]) -> type[Sweep]:
+def _with_parts(
+    sections: tuple[type[Spec], ...], kinds: tuple[type[Scheduler], ...]
+) -> type[Sweep]:
     fields = section_fields(sections)
     if kinds:
         field = Sweep.model_fields["scheduler"]
@@ -348,17 +387,19 @@ def find_sweep_kind(mapping: Mapping[str, Any], source: str) -> SweepKind | None
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
-    """The sweep that a YAML file and its parents describe, with `--set` overrides on top. Raises UserError, naming file
-    and field, for what is wrong in its own fields; `check_sweep` checks the rest."""
+    """The sweep that a YAML file and its parents describe, with `--set` overrides on top. Raises
+    UserError, naming file and field, for what is wrong in its own fields; `check_sweep` checks the
+    rest."""
     mapping = read_with_parents(path)
     if "base" not in mapping and "space" not in mapping:
         raise UserError(
-            f"{spec_name(path)}: has no `base`, so it is an experiment; name a sweep, or use `ditlab train`."
+            f"{spec_name(path)}: has no `base`, so it is an experiment; name a sweep, or use "
+            "`ditlab train`."
         )
     if kind := find_sweep_kind(mapping, spec_name(path)):
         raise UserError(
-            f"{spec_name(path)}: base.{kind.name} makes it a {kind.noun}, which trains nothing; `ditlab tune` and "
-            "`validate` take it."
+            f"{spec_name(path)}: base.{kind.name} makes it a {kind.noun}, which trains "
+            "nothing; `ditlab tune` and `validate` take it."
         )
     if isinstance(base := mapping.get("base"), str):
         named_by = f"{spec_name(path)}: base={printable_sentence(base)}"
@@ -369,37 +410,55 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     given = list(parse_overrides(overrides))
     for override in given:
         if override.keys[0] == "base":
-            instead = f"fixed.{override.path[5:]}" if override.keys[1:] else "`base` in a file, or fixed.FIELD"
+            instead = (
+                f"fixed.{override.path[5:]}"
+                if override.keys[1:]
+                else "`base` in a file, or fixed.FIELD"
+            )
             raise UserError(f"{override.source}: the base is left as it is; set {instead} instead.")
     mapping = assign_to_sweep(mapping, given, sweep_class)
     return build_sweep(resolve_paths(mapping, Path()), spec_name(path))
 
 
-def assign_to_sweep(mapping: dict[str, Any], given: Sequence[Assignment], class_of: ClassOf) -> dict[str, Any]:
-    """The mapping of a sweep with the fields of `--set`, single entries of `fixed` and `space` among them. `class_of`
-    gives the class that a mapping is written for. Raises UserError for what does not fit."""
+def assign_to_sweep(
+    mapping: dict[str, Any], given: Sequence[Assignment], class_of: ClassOf
+) -> dict[str, Any]:
+    """The mapping of a sweep with the fields of `--set`, single entries of `fixed` and `space`
+    among them. `class_of` gives the class that a mapping is written for. Raises UserError for what
+    does not fit."""
     entered = [override for override in given if override.path.startswith(("space.", "fixed."))]
     mapping = assign(mapping, [override for override in given if override not in entered], class_of)
     for override in entered:
         top, below = override.path.split(".", 1)
-        entries = dict(mapping.get(top) or {})  # of `fixed` fields of the experiment, of `space` axes, null for none
+        # of `fixed` fields of the experiment, of `space` axes, null for none
+        entries = dict(mapping.get(top) or {})
         if top == "fixed" or isinstance(override.value, dict):
             annotation: Any = object
             with suppress(UserError):
                 base = mapping["base"]
-                annotation = field_at(class_for(base), base, override.keys[1:]).annotation if top == "fixed" else object
+                annotation = (
+                    field_at(class_for(base), base, override.keys[1:]).annotation
+                    if top == "fixed"
+                    else object
+                )
             entries[below] = override.typed(annotation)
         elif override.typed(object) is not None:
             raise UserError(
-                f"{override.source}: an axis is set as a whole, such as 'space.{below}={{kind: choice, values: "
-                f"[1, 2]}}'; for one value in every trial set fixed.{below}, to remove the axis give null."
+                f"{override.source}: an axis is set as a whole, such as 'space.{below}={{kind: "
+                f"choice, values: [1, 2]}}'; for one value in every trial set fixed.{below}, "
+                "to remove the axis give null."
             )
         elif entries.pop(below, None) is None:
-            raise UserError(f"{override.source}: there is no such axis to remove; {nearest(below, list(entries))}")
+            raise UserError(
+                f"{override.source}: there is no such axis to remove; "
+                f"{nearest(below, list(entries))}"
+            )
         mapping = {**mapping, top: entries}
     return mapping
 
 
 def build_sweep(mapping: Mapping[str, Any], source: str) -> Sweep:
-    """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with `source`."""
+    """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with
+    `source`.
+    """
     return validate(sweep_class(mapping), mapping, f"{source}: ")

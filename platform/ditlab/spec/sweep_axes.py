@@ -1,4 +1,6 @@
-"""Axes of a sweep: the values that a field of the experiment takes in its trials, and conditions on them (`when`)."""
+"""Axes of a sweep: the values that a field of the experiment takes in its trials, and conditions on
+them (`when`).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ Whole = Annotated[int, Field(ge=-(10**12), le=10**12)]
 Values = Annotated[tuple[Any, ...], Field(strict=False)]
 When = Annotated[
     dict[str, Any],
-    Field(description="Other axes by path, and the value (or list of values) of each under which this axis exists."),
+    Field(
+        description=(
+            "Other axes by path, and the value (or list of values) of each under which this "
+            "axis exists."
+        )
+    ),
 ]
 
 
@@ -34,7 +41,9 @@ class AxisSpec(Spec):
         return self.listed() or ()
 
     def draw(self, rng: random.Random) -> Any:
-        """One value. Uses `rng.random()` alone, whose numbers Python keeps the same from version to version."""
+        """One value. Uses `rng.random()` alone, whose numbers Python keeps the same from version to
+        version.
+        """
         values = self.listed()
         assert values is not None, "an axis without a list draws by itself"
         return values[min(len(values) - 1, int(rng.random() * len(values)))]
@@ -59,7 +68,9 @@ class RangeAxis(AxisSpec):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.low >= self.high:
-            raise ValueError("low must be below high; swap them, or write the one value under `fixed`.")
+            raise ValueError(
+                "low must be below high; swap them, or write the one value under `fixed`."
+            )
         return self
 
     def ends(self) -> Sequence[float]:
@@ -112,7 +123,9 @@ class Integer(RangeAxis):
     @model_validator(mode="after")
     def _end_is_reached(self) -> Self:
         if over := (self.high - self.low) % self.step:
-            remedy = f"set high to {self.high - over}" if self.high - over > self.low else "lower step"
+            remedy = (
+                f"set high to {self.high - over}" if self.high - over > self.low else "lower step"
+            )
             raise ValueError(f"high is no whole number of steps above low; {remedy}.")
         return self
 
@@ -122,7 +135,9 @@ class Integer(RangeAxis):
 
 
 class ListAxis(AxisSpec):
-    """Base of the axes whose values are written out. Subclasses add `kind: Literal[NAME] = NAME`."""
+    """Base of the axes whose values are written out. Subclasses add `kind: Literal[NAME] =
+    NAME`.
+    """
 
     kind: str
     values: Values
@@ -152,10 +167,14 @@ class Choice(ListAxis):
 
 
 class Grid(ListAxis):
-    """Every one of some values: random search crosses them with its draws, so each is tried on the same draws."""
+    """Every one of some values: random search crosses them with its draws, so each is tried on the
+    same draws.
+    """
 
     kind: Literal["grid"] = "grid"
-    """All of a list, also in random search. Optuna, which has no grid, draws from it as from `choice`."""
+    """All of a list, also in random search. Optuna, which has no grid, draws from it as from
+    `choice`.
+    """
 
 
 Axis = Annotated[Uniform | LogUniform | Integer | Choice | Grid, Field(discriminator="kind")]
@@ -176,11 +195,13 @@ def holds(axis: Axis, values: Mapping[str, Any]) -> bool:
 
 
 def in_order(space: Mapping[str, Axis]) -> list[str]:
-    """Paths in the file's order, save that an axis comes after those that its `when` names. What stands in a circle, or
-    waits for what is no axis, is left out."""
+    """Paths in the file's order, save that an axis comes after those that its `when` names. What
+    stands in a circle, or waits for what is no axis, is left out."""
     order: list[str] = []
     waiting = list(space)
-    while ready := next((path for path in waiting if all(name in order for name in space[path].when)), None):
+    while ready := next(
+        (path for path in waiting if all(name in order for name in space[path].when)), None
+    ):
         order.append(ready)
         waiting.remove(ready)
     return order
@@ -192,7 +213,9 @@ def asked_values(axis: Axis, condition: Any) -> list[Any]:
 
 
 def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
-    """Return the values of other axes under which one exists, by path, through every `when`; [] where it never does."""
+    """Return the values of other axes under which one exists, by path, through every `when`; []
+    where it never does.
+    """
     found: dict[str, list[Any]] = {}
     for name, condition in space[path].when.items():
         own = [value for value in asked_values(space[name], condition) if space[name].takes(value)]
@@ -203,7 +226,9 @@ def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:
 
 
 def combinations(space: Mapping[str, Axis], most: int) -> list[dict[str, Any]]:
-    """The first `most` of the combinations of the axes' values, in the order of `enumerate_trials`."""
+    """The first `most` of the combinations of the axes' values, in the order of
+    `enumerate_trials`.
+    """
     values = {path: axis.listed() or () for path, axis in space.items()}
 
     def chosen(found: Mapping[str, int]) -> dict[str, Any]:
@@ -219,4 +244,6 @@ def combinations(space: Mapping[str, Axis], most: int) -> list[dict[str, Any]]:
             yield from extended(found, paths[1:])
 
     found = itertools.islice(extended({}, in_order(space)), most)
-    return [chosen(one) for one in sorted(found, key=lambda one: [one.get(path, -1) for path in space])]
+    return [
+        chosen(one) for one in sorted(found, key=lambda one: [one.get(path, -1) for path in space])
+    ]

@@ -1,5 +1,5 @@
-"""Values inside sentences, as YAML writes them and no longer than a person reads; sizes (`200GiB`), times (`2h`); the
-value at a path."""
+"""Values inside sentences, as YAML writes them and no longer than a person reads; sizes (`200GiB`),
+times (`2h`); the value at a path."""
 
 from __future__ import annotations
 
@@ -23,18 +23,28 @@ def format_value(value: Any) -> str:
 
 def shorten(text: str) -> str:
     """The text, or its beginning and its length, as `printable` writes it."""
-    return printable(text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)")
+    return printable(
+        text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text)} characters)"
+    )
 
 
 def printable(text: str) -> str:
-    """The text with escapes for what is not printed: a terminal would obey control characters in it."""
-    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+    """The text with escapes for what is not printed: a terminal would obey control characters in
+    it.
+    """
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
 
 
 def printable_sentence(text: object) -> str:
-    """A message as `printable` writes it, words of over 200 characters cut: a check may repeat the value that it
-    refuses."""
-    return printable(re.sub(r"\S{201,}", lambda word: f"{word[0][:150]}... ({len(word[0])} characters)", str(text)))
+    """A message as `printable` writes it, words of over 200 characters cut: a check may repeat the
+    value that it refuses."""
+    return printable(
+        re.sub(
+            r"\S{201,}", lambda word: f"{word[0][:150]}... ({len(word[0])} characters)", str(text)
+        )
+    )
 
 
 def _flow(value: Any) -> str:
@@ -46,7 +56,13 @@ def _flow(value: Any) -> str:
         case str():
             return repr(value)
         case Mapping():
-            return "{" + ", ".join(f"{key}: {_flow(below)}" for key, below in islice(value.items(), LONGEST)) + "}"
+            return (
+                "{"
+                + ", ".join(
+                    f"{key}: {_flow(below)}" for key, below in islice(value.items(), LONGEST)
+                )
+                + "}"
+            )
         case list() | tuple():
             return "[" + ", ".join(_flow(below) for below in islice(value, LONGEST)) + "]"
     return str(value)
@@ -58,7 +74,9 @@ def format_bytes(num: int) -> str:
 
 
 def num_bytes(size: str) -> int:
-    """Return the bytes of a size: `200GiB`, `1.5 TB`. Raises ValueError for another text, and for less than 1 byte."""
+    """Return the bytes of a size: `200GiB`, `1.5 TB`. Raises ValueError for another text, and for
+    less than 1 byte.
+    """
     try:
         found = int(_BYTES.validate_python(size))
     except ValidationError:
@@ -73,7 +91,9 @@ SizeText = Annotated[str, AfterValidator(lambda size: num_bytes(size) and size)]
 
 
 def parse_duration(text: str) -> float | None:
-    """Return the seconds of a length of time such as `90min`, `2h`, `1d`, `0.5h`; None for another text."""
+    """Return the seconds of a length of time such as `90min`, `2h`, `1d`, `0.5h`; None for another
+    text.
+    """
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", text)
     return float(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else None
 

@@ -24,11 +24,16 @@ PLAIN = {"!!str", "!!int", "!!float", "!!bool", "!!null", "!!seq", "!!map"}
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """YAML 1.2 without tags, duplicate keys, NaN, infinities or alias bombs. Raises UserError with source and line."""
+    """YAML 1.2 without tags, duplicate keys, NaN, infinities or alias bombs. Raises UserError with
+    source and line.
+    """
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
-        raise UserError(f"{source}: has {size:,} bytes, and at most {MAX_BYTES:,} are read; write less.")
+        raise UserError(
+            f"{source}: has {size:,} bytes, and at most {MAX_BYTES:,} are read; write less."
+        )
     yaml = YAML(typ="safe", pure=True)
-    yaml.max_depth = MAX_DEPTH  # unbounded, 5,000 open brackets take 4 s, and Python's recursion ends
+    # unbounded, 5,000 open brackets take 4 s, and Python's recursion ends
+    yaml.max_depth = MAX_DEPTH
     try:
         node = yaml.compose(text)
         if node is None:
@@ -45,12 +50,17 @@ def parse_yaml(text: str, source: str) -> Any:
         remedy = "keep one of the two" if "duplicate key" in problem else "correct the YAML there"
         where = f"line {mark.line + 1}: " if mark else ""
         raise UserError(f"{source}: {where}{printable_sentence(problem)}; {remedy}.") from None
-    except Exception as error:  # besides YAMLError the parser lets others through, such as KeyError and AttributeError
-        raise UserError(f"{source}: {printable_sentence(first_line(error))}; correct the YAML there.") from None
+    # besides YAMLError the parser lets others through, such as KeyError and AttributeError
+    except Exception as error:
+        raise UserError(
+            f"{source}: {printable_sentence(first_line(error))}; correct the YAML there."
+        ) from None
 
 
 def _check(root: Any, yaml: YAML, source: str) -> None:
-    """Walk the composed nodes. Aliases are walked as often as they are used, so a bomb meets the limit."""
+    """Walk the composed nodes. Aliases are walked as often as they are used, so a bomb meets the
+    limit.
+    """
     count = 0
     nodes = [root]
     while nodes:
@@ -60,14 +70,19 @@ def _check(root: Any, yaml: YAML, source: str) -> None:
         place = node
         tag = str(node.tag).replace("tag:yaml.org,2002:", "!!")
         if count > MAX_NODES:
-            problem = f"more than {MAX_NODES:,} values, aliases expanded; write less, and no nested aliases."
+            problem = (
+                f"more than {MAX_NODES:,} values, aliases expanded; write less, and no nested "
+                "aliases."
+            )
         elif tag not in PLAIN:
             problem = (
-                f"YAML tag {format_value(tag)} is refused; write a plain value, and a text, such as a date, in quotes."
+                f"YAML tag {format_value(tag)} is refused; write a plain value, and a text, "
+                "such as a date, in quotes."
             )
         elif isinstance(node, ScalarNode):
             value = yaml.constructor.construct_object(node)
-            str(value).encode()  # raises for half a character, and for a number of thousands of digits
+            # raises for half a character, and for a number of thousands of digits
+            str(value).encode()
             if isinstance(value, float) and not math.isfinite(value):
                 problem = f"{format_value(node.value)} is refused; write a finite number."
         elif isinstance(node, MappingNode):
@@ -83,8 +98,9 @@ def _check(root: Any, yaml: YAML, source: str) -> None:
 
 
 def read_recorded(path: Path) -> dict[str, Any]:
-    """The mapping of a spec in a run's folder, of which nothing is validated; empty where the file holds another value.
-    Raises OSError where it cannot be read, ValueError and UserError for what is no YAML."""
+    """The mapping of a spec in a run's folder, of which nothing is validated; empty where the file
+    holds another value. Raises OSError where it cannot be read, ValueError and UserError for what
+    is no YAML."""
     mapping = parse_yaml(read_plain(path, MAX_BYTES).decode(), str(path))
     return mapping if isinstance(mapping, dict) else {}
 
@@ -101,7 +117,9 @@ def dump_yaml(mapping: Mapping[str, Any]) -> str:
 
 
 def _written_float(representer: Any, value: float) -> Any:
-    """Write a number with a point, as 1.0e-05: readers of YAML 1.1, such as PyYAML, take 1e-05 for a text."""
+    """Write a number with a point, as 1.0e-05: readers of YAML 1.1, such as PyYAML, take 1e-05 for
+    a text.
+    """
     node = type(representer).represent_float(representer, value)
     if "e" in node.value and "." not in node.value:
         node.value = node.value.replace("e", ".0e")

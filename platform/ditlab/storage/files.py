@@ -1,4 +1,5 @@
-"""Durable files: whole files and JSON lines which outlive a killed process, a full disk and a power cut; checksums.
+"""Durable files: whole files and JSON lines which outlive a killed process, a full disk and a power
+cut; checksums.
 
 The checksum of a JSON object is its last field, `"crc"`: the CRC-32 of the text before it.
 """
@@ -27,7 +28,9 @@ MAX_LINES_BYTES = 256 << 20
 
 
 def add_checksum(text: bytes) -> bytes:
-    """Return the text of a JSON object with its checksum; `text` ends with `}` and has at least one field."""
+    """Return the text of a JSON object with its checksum; `text` ends with `}` and has at least one
+    field.
+    """
     body = text[:-1]
     return b'%b,"crc":"%08x"}' % (body, crc32(body))
 
@@ -44,12 +47,16 @@ def without_checksum(text: bytes) -> bytes:
 
 
 def stamped(text: str) -> str:
-    """Return the text of a file that a person may edit, with its SHA-256 as a comment in a last line of its own."""
+    """Return the text of a file that a person may edit, with its SHA-256 as a comment in a last
+    line of its own.
+    """
     return f"{text}{_STAMP}{sha256(text.encode()).hexdigest()}\n"
 
 
 def is_edited(content: bytes) -> bool:
-    """Return True if a file was changed since `stamped`; False for one without that last line, which a person wrote."""
+    """Return True if a file was changed since `stamped`; False for one without that last line,
+    which a person wrote.
+    """
     return _STAMP.encode() in content and not is_as_stamped(content)
 
 
@@ -60,7 +67,9 @@ def is_as_stamped(content: bytes) -> bool:
 
 
 def sync_folder(path: Path) -> None:
-    """Flush a folder's entries to the disk, so that files created, renamed or deleted in it stay so."""
+    """Flush a folder's entries to the disk, so that files created, renamed or deleted in it stay
+    so.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -83,8 +92,8 @@ def flush_to_disk(file: IO[bytes]) -> None:
 
 
 def take_lock(file: IO[Any] | int, wait: bool = False) -> bool:
-    """Lock an open file until it is closed; False where another process holds it and `wait` is not set. A file system
-    without locks gives it always."""
+    """Lock an open file until it is closed; False where another process holds it and `wait` is not
+    set. A file system without locks gives it always."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -101,19 +110,22 @@ def writing_into(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be written ({error.strerror}); free space there or choose another folder."
+            f"{folder} cannot be written ({error.strerror}); free space there or choose "
+            "another folder."
         ) from error
 
 
 @contextmanager
 def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` that takes its place once the body ends, in a single rename.
+    """Open a temporary file beside `path` that takes its place once the body ends, in a single
+    rename.
 
-    A reader finds the old content or the new; also after a power cut if `durable`, which waits for the disk. Where the
-    body or the disk fails, the old file stays and nothing of the new one is left. Raises UnusableFile where `path` is a
-    device, and OSError as the file system does.
+    A reader finds the old content or the new; also after a power cut if `durable`, which waits for
+    the disk. Where the body or the disk fails, the old file stays and nothing of the new one is
+    left. Raises UnusableFile where `path` is a device, and OSError as the file system does.
     """
-    # a rename would deprive the machine of a device, as of /dev/null by root's habit; a link to one may go
+    # a rename would deprive the machine of a device, as of /dev/null by root's habit; a link to one
+    # may go
     if not path.is_symlink() and (path.is_char_device() or path.is_block_device()):
         raise UnusableFile("a device, no plain file", path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
@@ -132,21 +144,27 @@ def replacing(path: Path, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_durably(path: Path, content: bytes) -> Path:
-    """Replace a file's content as `replacing` does; returns `path`. Raises OSError where the disk refuses."""
+    """Replace a file's content as `replacing` does; returns `path`. Raises OSError where the disk
+    refuses.
+    """
     with replacing(path) as file:
         file.write(content)
     return path
 
 
 def write_whole(path: Path, content: bytes) -> Path:
-    """Replace a file's content without waiting for the disk: for pictures and pages, which can be made again."""
+    """Replace a file's content without waiting for the disk: for pictures and pages, which can be
+    made again.
+    """
     with replacing(path, durable=False) as file:
         file.write(content)
     return path
 
 
 def ends_torn(descriptor: int) -> bool:
-    """Return True if a file of lines, open for reading, ends within a line: its writer was killed, or the disk full."""
+    """Return True if a file of lines, open for reading, ends within a line: its writer was killed,
+    or the disk full.
+    """
     size = os.fstat(descriptor).st_size
     return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
@@ -167,7 +185,9 @@ def encode_json_line(record: Mapping[str, Any]) -> bytes:
 
 
 def append_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Append records, and a newline before them where the last line is torn; they are on the disk when this returns."""
+    """Append records, and a newline before them where the last line is torn; they are on the disk
+    when this returns.
+    """
     with os.fdopen(open_for_append(path), "a+b") as file:
         is_new = file.seek(0, os.SEEK_END) == 0
         file.write(b"\n" * ends_torn(file.fileno()) + b"".join(map(encode_json_line, records)))
@@ -182,7 +202,9 @@ def append_json_line(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def parse_json_line(line: bytes) -> dict[str, Any] | None:
-    """The record of a line, without its checksum; None for a line that is torn or damaged, or has no checksum."""
+    """The record of a line, without its checksum; None for a line that is torn or damaged, or has
+    no checksum.
+    """
     text = line.rstrip(b"\n")
     if not is_intact(text):
         return None
@@ -212,7 +234,9 @@ def read_json_lines(path: Path, limit: int = MAX_LINES_BYTES) -> JsonLines:
 
 
 def folder_size(path: Path) -> int:
-    """Bytes of the files below a folder, or of a file. Links count as themselves, what goes meanwhile not at all."""
+    """Bytes of the files below a folder, or of a file. Links count as themselves, what goes
+    meanwhile not at all.
+    """
     try:
         if not path.is_dir() or path.is_symlink():
             return path.lstat().st_size

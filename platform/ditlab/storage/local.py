@@ -16,13 +16,16 @@ from ditlab.storage.plain_files import MIB
 CHUNK = 8 * MIB
 """Bytes that are read at a time."""
 EARLY_FLUSH = 8 * MIB
-"""Bytes of a file after which the disk begins to write them, so that little is left for the fsync at the end. What it
-has written leaves the page cache to the data."""
-_RAY_COPIES = ("runtime_resources", "working_dir_files")  # the folder in which Ray keeps jobs' working directories
+"""Bytes of a file after which the disk begins to write them, so that little is left for the fsync
+at the end. What it has written leaves the page cache to the data."""
+# the folder in which Ray keeps jobs' working directories
+_RAY_COPIES = ("runtime_resources", "working_dir_files")
 
 
 def writable_folder(path: Path, name: str, remedy: str) -> Path:
-    """Make a folder and test that it can be written. Raises UserError that names it by `name` where it cannot."""
+    """Make a folder and test that it can be written. Raises UserError that names it by `name` where
+    it cannot.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".probe-{secrets.token_hex(4)}"
@@ -34,17 +37,22 @@ def writable_folder(path: Path, name: str, remedy: str) -> Path:
 
 
 def refuse_ray_copy(path: Path, name: str, remedy: str) -> None:
-    """Raise UserError for a path in Ray's copy of a job's working directory: what is written there is lost."""
+    """Raise UserError for a path in Ray's copy of a job's working directory: what is written there
+    is lost.
+    """
     if _RAY_COPIES in pairwise(path.parts):
-        raise UserError(f"{name} lies in Ray's copy of the job's working directory, which Ray deletes; {remedy}.")
+        raise UserError(
+            f"{name} lies in Ray's copy of the job's working directory, which Ray deletes; "
+            f"{remedy}."
+        )
 
 
 @dataclass(frozen=True)
 class LocalFiles:
     """Files two levels deep: `folder/name` below `path`; the folder `""` is `path` itself.
 
-    `path` may be a link; links below it are not listed. Every method raises OSError, but for `check_writable` and
-    `translating_errors`.
+    `path` may be a link; links below it are not listed. Every method raises OSError, but for
+    `check_writable` and `translating_errors`.
     """
 
     path: Path
@@ -72,8 +80,12 @@ class LocalFiles:
         writable_folder(self.path, name, remedy)
 
     def listing(self) -> dict[str, dict[str, int]]:
-        """Size in bytes of every file, by folder and name; files beside the folders are not ours, and left out."""
-        folders = [entry.name for entry in _entries(self.path) if entry.is_dir(follow_symlinks=False)]
+        """Size in bytes of every file, by folder and name; files beside the folders are not ours,
+        and left out.
+        """
+        folders = [
+            entry.name for entry in _entries(self.path) if entry.is_dir(follow_symlinks=False)
+        ]
         return {folder: self.sizes(folder) for folder in folders}
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -146,7 +158,9 @@ class LocalFiles:
         try:
             yield
         except OSError as error:
-            raise Unreachable(f"{self.knob}={self.path} {problem} ({error.strerror or error}); {remedy}.") from error
+            raise Unreachable(
+                f"{self.knob}={self.path} {problem} ({error.strerror or error}); {remedy}."
+            ) from error
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -1,4 +1,6 @@
-"""Reading files that a crash, a disk or another person may have changed: regular ones only, and bounded in size."""
+"""Reading files that a crash, a disk or another person may have changed: regular ones only, and
+bounded in size.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,23 @@ _KINDS = {
 
 
 class UnusableFile(OSError):
-    """A file that is not read: a link, a pipe, a device, a folder, or larger than its bound. `strerror` says which."""
+    """A file that is not read: a link, a pipe, a device, a folder, or larger than its bound.
+    `strerror` says which.
+    """
 
     def __init__(self, reason: str, path: Path) -> None:
         super().__init__(errno.EINVAL, reason, str(path))
 
 
-def open_regular_file(path: Path, limit: int | None = None, *, follow: bool = False) -> BufferedReader:
+def open_regular_file(
+    path: Path, limit: int | None = None, *, follow: bool = False
+) -> BufferedReader:
     """Open a regular file for reading, in binary. Never waits, as opening a named pipe would.
 
-    `limit` bounds its size in bytes; None: a file that is read in parts. `follow` allows a link in the last part of the
-    path, for files that a person names; folders of the path may be links always. Raises UnusableFile for anything but a
-    regular file and for a larger one, and OSError as `open` does.
+    `limit` bounds its size in bytes; None: a file that is read in parts. `follow` allows a link in
+    the last part of the path, for files that a person names; folders of the path may be links
+    always. Raises UnusableFile for anything but a regular file and for a larger one, and OSError as
+    `open` does.
     """
     descriptor = _open(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW), follow)
     try:
@@ -48,7 +55,9 @@ def open_regular_file(path: Path, limit: int | None = None, *, follow: bool = Fa
 
 
 def open_for_append(path: Path) -> int:
-    """Open a regular file, or a new one, for reading and appending; returns its descriptor. Raises as for reading."""
+    """Open a regular file, or a new one, for reading and appending; returns its descriptor. Raises
+    as for reading.
+    """
     return _open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
 
 
@@ -73,7 +82,9 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
 
 
 def read_plain(path: Path, limit: int, *, follow: bool = False) -> bytes:
-    """Read a regular file of at most `limit` bytes. Raises UnusableFile for a larger one, or if it grows meanwhile."""
+    """Read a regular file of at most `limit` bytes. Raises UnusableFile for a larger one, or if it
+    grows meanwhile.
+    """
     with open_regular_file(path, limit, follow=follow) as file:
         content: bytes | None = file.read()
     if content is None:  # some of /proc's files have nothing at first, and would be waited for
@@ -90,7 +101,9 @@ def check_plain(path: Path, limit: int | None = None) -> Path:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Parse JSON. Raises ValueError for all that is none: also for nesting too deep, other encodings, NaN, Infinity."""
+    """Parse JSON. Raises ValueError for all that is none: also for nesting too deep, other
+    encodings, NaN, Infinity.
+    """
 
     def refuse_constant(name: str) -> Any:
         raise ValueError(f"{name} is no number of JSON")
@@ -107,7 +120,9 @@ def read_json(path: Path, limit: int = MIB) -> Any:
 
 
 def stays_below(folder: Path, path: Path) -> bool:
-    """Return True if a file or folder, and everything in it, lies in `folder` when its links are followed."""
+    """Return True if a file or folder, and everything in it, lies in `folder` when its links are
+    followed.
+    """
     root = folder.resolve()
     try:
         return all(each.resolve().is_relative_to(root) for each in (path, *path.rglob("*")))

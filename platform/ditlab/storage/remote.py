@@ -1,6 +1,8 @@
-"""The files below a URI: object stores and other file systems that pyarrow or fsspec can open; repositories of the hub.
+"""The files below a URI: object stores and other file systems that pyarrow or fsspec can open;
+repositories of the hub.
 
-The one place that uses the client of the Hugging Face hub. hf:// as a source of data goes through fsspec.
+The one place that uses the client of the Hugging Face hub. hf:// as a source of data goes through
+fsspec.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ MAX_SMALL_FILE = 1 << 28
 HUB = "hf://"
 """Scheme of the Hugging Face hub."""
 WHOLE_OBJECTS = ("s3", "gcs", "abfs")
-"""pyarrow's file systems without folders, where an object replaces another in a single operation."""
+"""pyarrow's file systems without folders, where an object replaces another in a single
+operation.
+"""
 
 # What pyarrow parses in no URI, or takes for the beginning of another part of one.
 _UNENCODED = re.compile(r"%(?![0-9A-Fa-f]{2})|[^!-~]|[\[\]\"#<>\\^`{|}]")
 
 
 def split_uri(uri: str) -> tuple[str, str, str]:
-    """Split a URI into `scheme://host`, the path and `?query`. A `#` belongs to the path, and so does a file's `?`."""
+    """Split a URI into `scheme://host`, the path and `?query`. A `#` belongs to the path, and so
+    does a file's `?`.
+    """
     scheme, _, rest = uri.partition("://")
     rest, mark, query = (rest, "", "") if scheme.lower() == "file" else rest.partition("?")
     host, slash, path = rest.partition("/")
@@ -38,15 +44,20 @@ def split_uri(uri: str) -> tuple[str, str, str]:
 
 
 def encode_uri(uri: str) -> str:
-    """Percent-encode what pyarrow would not read as it is written: spaces, umlauts, `#`. `%25` stays an encoded `%`."""
+    """Percent-encode what pyarrow would not read as it is written: spaces, umlauts, `#`. `%25`
+    stays an encoded `%`.
+    """
     head, path, query = split_uri(uri)
-    path, query = (_UNENCODED.sub(lambda found: quote(found[0], safe=""), part) for part in (path, query))
+    path, query = (
+        _UNENCODED.sub(lambda found: quote(found[0], safe=""), part) for part in (path, query)
+    )
     return head + path.replace("?", "%3F") + query
 
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """Files two levels deep: `folder/name` below `path` of `filesystem`; the folder `""` is `path` itself.
+    """Files two levels deep: `folder/name` below `path` of `filesystem`; the folder `""` is `path`
+    itself.
 
     Every method raises its library's errors, but for `check_writable` and `translating_errors`.
     """
@@ -60,7 +71,8 @@ class RemoteFiles:
 
     @classmethod
     def open(cls, knob: str, uri: str) -> RemoteFiles:
-        """Open a URI. Raises UserError for one that no library here understands or that names no bucket or folder.
+        """Open a URI. Raises UserError for one that no library here understands or that names no
+        bucket or folder.
 
         Unreachable where the library connects at once and gets no answer.
         """
@@ -70,16 +82,20 @@ class RemoteFiles:
         filesystem = None
         location = uri
         try:
-            if not uri.startswith(HUB):  # which newer versions of pyarrow hand on to fsspec themselves
+            # which newer versions of pyarrow hand on to fsspec themselves
+            if not uri.startswith(HUB):
                 location = encode_uri(uri)
                 filesystem, path = FileSystem.from_uri(location)
         except ArrowInvalid as error:
             if "Unrecognized filesystem type" not in str(error):
-                raise UserError(f"{knob}={uri} cannot be opened ({first_line(error)}); correct it.") from None
+                raise UserError(
+                    f"{knob}={uri} cannot be opened ({first_line(error)}); correct it."
+                ) from None
         except (OSError, NotImplementedError) as error:
             kind = UserError if isinstance(error, NotImplementedError) else Unreachable
             raise kind(
-                f"{knob}={uri} cannot be reached ({first_line(error)}); check the address and the environment."
+                f"{knob}={uri} cannot be reached ({first_line(error)}); check the address and "
+                "the environment."
             ) from None
         if filesystem is None:
             location = uri  # fsspec decodes nothing
@@ -88,19 +104,26 @@ class RemoteFiles:
 
                 inner, path = url_to_fs(uri)
             except ImportError as error:
-                how = "`pip install 'ditlab[hub]'` brings it" if uri.startswith(HUB) else "install it on every node"
+                how = (
+                    "`pip install 'ditlab[hub]'` brings it"
+                    if uri.startswith(HUB)
+                    else "install it on every node"
+                )
                 raise UserError(
-                    f"{knob}={uri} needs a library that is not installed ({first_line(error)}); {how}, or name another "
-                    "place."
+                    f"{knob}={uri} needs a library that is not installed "
+                    f"({first_line(error)}); {how}, or name another place."
                 ) from None
             except Exception as error:  # each of fsspec's libraries has exceptions of its own
                 raise UserError(
-                    f"{knob}={uri} cannot be opened ({first_line(error)}); "
-                    "known are a folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a library for (hf://)."
+                    f"{knob}={uri} cannot be opened ({first_line(error)}); known are a "
+                    "folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a "
+                    "library for (hf://)."
                 ) from None
             filesystem = PyFileSystem(FSSpecHandler(inner))
         if not path.strip("/"):
-            raise UserError(f"{knob}={uri} names no bucket or folder; write scheme://bucket/prefix.")
+            raise UserError(
+                f"{knob}={uri} names no bucket or folder; write scheme://bucket/prefix."
+            )
         return cls(filesystem, path.rstrip("/"), location, knob)
 
     def location_of(self, folder: str) -> str:
@@ -119,7 +142,8 @@ class RemoteFiles:
         """Write a file and delete it. Raises UserError where that fails."""
         name = f"probe-{secrets.token_hex(4)}"
         with self.translating_errors(
-            "cannot be written", "check the bucket, its permissions and the credentials in the environment"
+            "cannot be written",
+            "check the bucket, its permissions and the credentials in the environment",
         ):
             self.write("", name, [b"ditlab"])
             self.filesystem.delete_file(self._at(name))
@@ -150,11 +174,15 @@ class RemoteFiles:
                 yield folder, name, info.size
 
     def read(self, folder: str, name: str) -> bytes:
-        """Read a small file, which may be another's. Raises OSError for more than `MAX_SMALL_FILE` bytes."""
+        """Read a small file, which may be another's. Raises OSError for more than `MAX_SMALL_FILE`
+        bytes.
+        """
         with self.filesystem.open_input_stream(self._at(folder, name), compression=None) as stream:
             content: bytes = stream.read(MAX_SMALL_FILE + 1)
         if len(content) > MAX_SMALL_FILE:
-            raise OSError(errno.EFBIG, f"more than {MAX_SMALL_FILE:,} bytes", self._at(folder, name))
+            raise OSError(
+                errno.EFBIG, f"more than {MAX_SMALL_FILE:,} bytes", self._at(folder, name)
+            )
         return content
 
     def chunks(self, folder: str, name: str) -> Iterator[bytes]:
@@ -164,7 +192,9 @@ class RemoteFiles:
                 yield chunk
 
     def write(self, folder: str, name: str, chunks: Iterable[bytes | memoryview]) -> None:
-        """Write a new file, in the store when this returns; nothing of it is left where that fails."""
+        """Write a new file, in the store when this returns; nothing of it is left where that
+        fails.
+        """
         parent = self._at(folder)
         if self.filesystem.type_name not in WHOLE_OBJECTS:
             self.filesystem.create_dir(parent, recursive=True)
@@ -180,7 +210,9 @@ class RemoteFiles:
     def replace(self, folder: str, name: str, content: bytes) -> None:
         """Write a small file, whole or not at all, in place of an older one of that name."""
         if self.filesystem.type_name in WHOLE_OBJECTS:
-            with self.filesystem.open_output_stream(self._at(folder, name), compression=None) as stream:
+            with self.filesystem.open_output_stream(
+                self._at(folder, name), compression=None
+            ) as stream:
                 stream.write(content)
             return
         partial = f"{name}.{secrets.token_hex(4)}.partial"
@@ -206,40 +238,58 @@ class RemoteFiles:
 
     @contextmanager
     def translating_errors(self, problem: str, remedy: str) -> Iterator[None]:
-        """Turn errors of the store's library in the body into Unreachable, whose message names the knob."""
+        """Turn errors of the store's library in the body into Unreachable, whose message names the
+        knob.
+        """
         try:
             yield
         except UserError:
             raise
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
-            raise Unreachable(f"{self.knob}={self.location} {problem} ({first_line(error)}); {remedy}.") from error
+            raise Unreachable(
+                f"{self.knob}={self.location} {problem} ({first_line(error)}); {remedy}."
+            ) from error
 
 
 class NotFetched(Exception):
-    """The hub does not give a repository; the message is the reason, in a line without a full stop."""
+    """The hub does not give a repository; the message is the reason, in a line without a full
+    stop.
+    """
 
 
 def fetch_repository(
-    name: str, patterns: Sequence[str], cache: Path | None, revision: str | None = None, is_local: bool = False
+    name: str,
+    patterns: Sequence[str],
+    cache: Path | None,
+    revision: str | None = None,
+    is_local: bool = False,
 ) -> Path:
-    """Return the folder of a repository's files that match `patterns`, fetched unless `cache` holds them (None: the
-    hub's own).
+    """Return the folder of a repository's files that match `patterns`, fetched unless `cache` holds
+    them (None: the hub's own).
 
-    Its name is the commit. `is_local` asks nobody and takes what the cache holds. Raises NotFetched, and UserError
-    where the hub's client is not installed.
+    Its name is the commit. `is_local` asks nobody and takes what the cache holds. Raises
+    NotFetched, and UserError where the hub's client is not installed.
     """
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+        )
     except ImportError as error:
         raise UserError(
-            f"{name} of the Hugging Face hub needs the library huggingface_hub, which is not installed; "
-            "`pip install 'ditlab[hub]'` brings it."
+            f"{name} of the Hugging Face hub needs the library huggingface_hub, which is not "
+            "installed; `pip install 'ditlab[hub]'` brings it."
         ) from error
     try:
         return Path(
             snapshot_download(
-                name, revision=revision, allow_patterns=list(patterns), cache_dir=cache, local_files_only=is_local
+                name,
+                revision=revision,
+                allow_patterns=list(patterns),
+                cache_dir=cache,
+                local_files_only=is_local,
             )
         )
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

@@ -26,7 +26,9 @@ class ChosenTrial(NamedTuple):
     seed: int | None
     """One of the sweep's `seed_list`. A trial that the sweep has not yet is made."""
     until: int | None
-    """Step at which it waits, with a checkpoint and without a process; None: it trains to its end."""
+    """Step at which it waits, with a checkpoint and without a process; None: it trains to its
+    end.
+    """
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,17 @@ class Round:
     stopped: Mapping[int, str] = field(default_factory=dict)
     """Arms whose waiting trials are stopped, with the reason of each."""
     used_up: str = ""
-    """Field with the budget that ends the sweep: `scheduler.max_steps`. Resumed with more, the sweep goes on."""
+    """Field with the budget that ends the sweep: `scheduler.max_steps`. Resumed with more, the
+    sweep goes on.
+    """
 
 
 class TrialChooser:
-    """Choice of the trials of a sweep that train next. It is named by `ditlab.spec.sweep.Scheduler.chooser`.
+    """Choice of the trials of a sweep that train next. It is named by
+    `ditlab.spec.sweep.Scheduler.chooser`.
 
-    It has no state of its own: equal trials give an equal round, so that a sweep that was killed goes on alike.
+    It has no state of its own: equal trials give an equal round, so that a sweep that was killed
+    goes on alike.
     """
 
     def __init__(self, sweep: Sweep, total_steps: int, home: Home) -> None:
@@ -54,12 +60,15 @@ class TrialChooser:
         self.home = home
 
     def next_round(self, trials: Sequence[Trial]) -> Round:
-        """Choose the next round from all planned trials, with the curves of the first metric up to where they ended or
-        wait. Called as a session begins, and once all trials of a round have ended or wait."""
+        """Choose the next round from all planned trials, with the curves of the first metric up to
+        where they ended or wait. Called as a session begins, and once all trials of a round have
+        ended or wait."""
         raise NotImplementedError
 
     def sentences(self, trials: Sequence[Trial]) -> list[str]:
-        """Describe the state of the sweep, for its report: what is left, what is behind, how it ended."""
+        """Describe the state of the sweep, for its report: what is left, what is behind, how it
+        ended.
+        """
         return []
 
 
@@ -71,12 +80,16 @@ def make_chooser(sweep: Sweep, total_steps: int, home: Home) -> TrialChooser | N
     scheduler = sweep.scheduler
     if not isinstance(scheduler, Scheduler) or not scheduler.chooser:
         return None
-    chooser: TrialChooser = load_part("scheduler", scheduler.kind, scheduler.chooser)(sweep, total_steps, home)
+    chooser: TrialChooser = load_part("scheduler", scheduler.kind, scheduler.chooser)(
+        sweep, total_steps, home
+    )
     return chooser
 
 
 def stop_waiting(chosen: Round, folder: SweepFolder, home: Home, uri: str | None) -> None:
-    """Record that waiting runs of arms that a round stops are stopped; `uri` is the experiment's tracking address."""
+    """Record that waiting runs of arms that a round stops are stopped; `uri` is the experiment's
+    tracking address.
+    """
     for trial in folder.planned_trials():
         reason = chosen.stopped.get(trial.arm)
         record = find_record(home, trial)

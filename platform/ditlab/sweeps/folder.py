@@ -1,7 +1,9 @@
-"""Folder of a sweep: its spec, its ledger of trials, their takeovers. Only the sweep's own process writes it.
+"""Folder of a sweep: its spec, its ledger of trials, their takeovers. Only the sweep's own process
+writes it.
 
-The ledger has one line a trial, on the disk before the trial starts. A takeover of population-based training is a
-checkpoint that a trial took over, and its values from then on. Damaged lines are passed over, and counted.
+The ledger has one line a trial, on the disk before the trial starts. A takeover of population-based
+training is a checkpoint that a trial took over, and its values from then on. Damaged lines are
+passed over, and counted.
 """
 
 from __future__ import annotations
@@ -58,9 +60,14 @@ class Takeover:
 
     def sentence(self) -> str:
         """Describe the takeover."""
-        shown = {path: f"{v:.6g}" if isinstance(v, float) else json.dumps(v) for path, v in self.values.items()}
+        shown = {
+            path: f"{v:.6g}" if isinstance(v, float) else json.dumps(v)
+            for path, v in self.values.items()
+        }
         values = ", ".join(f"{path}={value}" for path, value in shown.items())
-        return f"step {self.step}: took over run {self.donor} at step {self.donor_step}, with {values}"
+        return (
+            f"step {self.step}: took over run {self.donor} at step {self.donor_step}, with {values}"
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,10 @@ class SweepFolder:
         Logs a warning where its file was changed since it was written.
         """
         if not os.path.lexists(self.spec):
-            raise UserError(f"run {self.folder.run_id} is no sweep: it has no {self.spec.name}; give a sweep's id.")
+            raise UserError(
+                f"run {self.folder.run_id} is no sweep: it has no {self.spec.name}; give a "
+                "sweep's id."
+            )
         return load_recorded(self.spec, load_sweep)
 
     def planned_trials(self) -> list[Trial]:
@@ -105,13 +115,24 @@ class SweepFolder:
         return [trials[number] for number in sorted(trials)]
 
     def plan_trial(
-        self, home: Home, number: int, values: Mapping[str, Any], arm: int = -1, seed: int | None = None
+        self,
+        home: Home,
+        number: int,
+        values: Mapping[str, Any],
+        arm: int = -1,
+        seed: int | None = None,
     ) -> Trial:
-        """Append a trial to the ledger, with a run id that no folder has; it is on the disk when this returns."""
+        """Append a trial to the ledger, with a run id that no folder has; it is on the disk when
+        this returns.
+        """
         return self.plan_trials(home, [(number, values, arm, seed)])[0]
 
-    def plan_trials(self, home: Home, places: Sequence[tuple[int, Mapping[str, Any], int, int | None]]) -> list[Trial]:
-        """Append trials by number, values, arm and seed, as `plan_trial` does one; the disk is waited for once."""
+    def plan_trials(
+        self, home: Home, places: Sequence[tuple[int, Mapping[str, Any], int, int | None]]
+    ) -> list[Trial]:
+        """Append trials by number, values, arm and seed, as `plan_trial` does one; the disk is
+        waited for once.
+        """
         found: dict[str, Trial] = {}
         for number, values, arm, seed in places:
             while (run_id := secrets.token_hex(4)) in found or home.run(run_id).path.exists():
@@ -135,7 +156,10 @@ class SweepFolder:
         """Return a sentence for each damaged file of the sweep; [] where all are whole."""
         found = []
         if num := _read_lines(self.ledger, Trial)[1]:
-            found.append(f"{self.ledger}: damaged lines are passed over ({num}); a trial without a line is run again.")
+            found.append(
+                f"{self.ledger}: damaged lines are passed over ({num}); a trial without a line "
+                "is run again."
+            )
         if os.path.lexists(self.clock) and not self.load_elapsed():
             found.append(f"{self.clock} is damaged: the time of earlier sessions counts as none.")
         paths = [_takeovers(home.run(trial.run_id)) for trial in self.planned_trials()]
@@ -146,7 +170,9 @@ class SweepFolder:
 
 
 def _read_lines(path: Path, kind: type[LineT]) -> tuple[list[LineT], int]:
-    """Return (records of a file's lines, number of damaged lines); a file that cannot be read counts as one."""
+    """Return (records of a file's lines, number of damaged lines); a file that cannot be read
+    counts as one.
+    """
     try:
         lines = read_json_lines(path, MAX_LEDGER_BYTES)
     except OSError:
@@ -165,20 +191,26 @@ def find_record(home: Home, trial: Trial) -> RunRecord | None:
 
 
 def trial_experiment(sweep: Sweep, trial: Trial) -> Experiment:
-    """Validate the experiment of a trial. Raises UserError for values that make no valid experiment."""
+    """Validate the experiment of a trial. Raises UserError for values that make no valid
+    experiment.
+    """
     seed = trial.seed
     name = f"{sweep.name}-{trial.arm:03d}" + ("" if seed is None else f"-seed{seed}")
     experiment = experiment_for(sweep, trial.values, name, seed=seed)
     if not isinstance(sweep.scheduler, Pbt):
         return experiment
-    # Another trial takes over the checkpoint of the evaluation by which this one was chosen: three are kept, so that it
-    # is not pruned while it is copied.
+    # Another trial takes over the checkpoint of the evaluation by which this one was chosen: three
+    # are kept, so that it is not pruned while it is copied.
     kept = {"every": experiment.evaluation.every, "keep": max(experiment.checkpoint.keep, 3)}
-    return experiment.model_copy(update={"checkpoint": experiment.checkpoint.model_copy(update=kept)})
+    return experiment.model_copy(
+        update={"checkpoint": experiment.checkpoint.model_copy(update=kept)}
+    )
 
 
 def seed_of(sweep: Sweep, trial: Trial) -> int | None:
-    """Seed of a trial of the ledger in `sweep.seed_list`; the first for one that was planned before there were more."""
+    """Seed of a trial of the ledger in `sweep.seed_list`; the first for one that was planned before
+    there were more.
+    """
     return sweep.seed_list[0] if trial.seed is None else trial.seed
 
 
@@ -198,12 +230,17 @@ def free_numbers(trials: Sequence[Trial]) -> Iterator[int]:
 def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -> None:
     """Write a takeover to the run's folder and tags, and its numbers as metrics `pbt/<axis>`.
 
-    `before` is the trial's experiment up to now, whose values become the first points of the metrics.
+    `before` is the trial's experiment up to now, whose values become the first points of the
+    metrics.
     """
 
     def numbers(values: Mapping[str, Any]) -> dict[str, float]:
         found = {path: value for path, value in values.items() if isinstance(value, int | float)}
-        return {f"pbt/{path}": float(value) for path, value in found.items() if not isinstance(value, bool)}
+        return {
+            f"pbt/{path}": float(value)
+            for path, value in found.items()
+            if not isinstance(value, bool)
+        }
 
     past = read_takeovers(folder)
     append_json_line(_takeovers(folder), asdict(takeover))
@@ -211,7 +248,9 @@ def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -
     try:
         if not past:
             spec = before.to_dict()
-            journal.log_metrics(0, numbers({path: value_at(spec, path.split(".")) for path in takeover.values}))
+            journal.log_metrics(
+                0, numbers({path: value_at(spec, path.split(".")) for path in takeover.values})
+            )
         journal.log_metrics(takeover.step, numbers(takeover.values))
         sentences = "; ".join(each.sentence() for each in (*past, takeover))
         journal.append("tags", values={"ditlab.exploits": sentences[-MAX_TAG_CHARACTERS:]})
@@ -225,7 +264,9 @@ def read_takeovers(folder: RunFolder) -> list[Takeover]:
 
 
 def current_values(home: Home, trial: Trial) -> dict[str, Any]:
-    """Value by axis path that a trial trains with: those of its last takeover, else those of the ledger."""
+    """Value by axis path that a trial trains with: those of its last takeover, else those of the
+    ledger.
+    """
     takeovers = read_takeovers(home.run(trial.run_id))
     return takeovers[-1].values if takeovers else dict(trial.values)
 

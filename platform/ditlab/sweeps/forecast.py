@@ -1,4 +1,6 @@
-"""Forecast of a sweep's duration and device hours, from the speed of earlier runs or from a few timed steps."""
+"""Forecast of a sweep's duration and device hours, from the speed of earlier runs or from a few
+timed steps.
+"""
 
 import statistics
 import time
@@ -44,11 +46,17 @@ class Speed:
     source: str
     """Origin of the figure, for a sentence."""
     idle_rate: float | None = None
-    """On this machine without its other work, by the processor time that was used; None where nothing was timed."""
+    """On this machine without its other work, by the processor time that was used; None where
+    nothing was timed.
+    """
 
     def shared(self, num: int) -> "Speed":
         """Return the speed of each of `num` trainings at once."""
-        return replace(self, rate=self.rate and self.rate / num, idle_rate=self.idle_rate and self.idle_rate / num)
+        return replace(
+            self,
+            rate=self.rate and self.rate / num,
+            idle_rate=self.idle_rate and self.idle_rate / num,
+        )
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,9 @@ class Forecast:
     total: float | None
     """Duration of what is left of the sweep, at the speed that was measured."""
     idle_total: float | None
-    """Duration on this machine without the work of other processes; None where these did not keep it busy."""
+    """Duration on this machine without the work of other processes; None where these did not keep
+    it busy.
+    """
     device_hours: float | None
     """Hours of devices of what is left of the sweep; None where the speed is unknown."""
     device: str
@@ -71,24 +81,35 @@ class Forecast:
     def to_dict(self, prepared: PreparedSweep) -> dict[str, Any]:
         """The forecast as `--json` prints it."""
         trials = [
-            {"number": trial.number, "values": trial.values, "parameters": trial.num_parameters,
-             "steps": trial.total_steps, "seconds": self.seconds.get(trial.number), "arm": trial.arm,
-             "seed": trial.experiment.seed}
+            {
+                "number": trial.number,
+                "values": trial.values,
+                "parameters": trial.num_parameters,
+                "steps": trial.total_steps,
+                "seconds": self.seconds.get(trial.number),
+                "arm": trial.arm,
+                "seed": trial.experiment.seed,
+            }
             for trial in prepared.trials
-        ]  # fmt: skip
+        ]
         at_once = prepared.concurrency.num_trials
         return {
-            "trials": trials, "num_trials": prepared.num_trials, "concurrent": at_once, "seconds": self.total,
-            "device_hours": self.device_hours, "device": self.device, "idle_seconds": self.idle_total,
-        }  # fmt: skip
+            "trials": trials,
+            "num_trials": prepared.num_trials,
+            "concurrent": at_once,
+            "seconds": self.total,
+            "device_hours": self.device_hours,
+            "device": self.device,
+            "idle_seconds": self.idle_total,
+        }
 
 
 def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     """Estimate each trial's duration; `past` are the trials of a sweep that is resumed.
 
-    Without an earlier run of the same speed, a few passes of each kind of network are timed on this machine. The speed
-    of a GPU is only known from earlier runs. Raises BudgetUsedUp where the sweep's budget is used up, or is less than
-    the shortest trial takes.
+    Without an earlier run of the same speed, a few passes of each kind of network are timed on this
+    machine. The speed of a GPU is only known from earlier runs. Raises BudgetUsedUp where the
+    sweep's budget is used up, or is less than the shortest trial takes.
     """
     speeds: dict[str, Speed] = {}
     seconds: dict[int, float | None] = {}
@@ -134,12 +155,14 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     lines = [f"expected: {text}"]
     if idle_total is not None:
         lines.append(
-            f"this machine was busy: {busy} while the steps were timed; the first figures are for an idle one, by "
-            "processor time"
+            f"this machine was busy: {busy} while the steps were timed; the first figures are "
+            "for an idle one, by processor time"
         )
     scheduler = prepared.sweep.scheduler
     if isinstance(scheduler, Asha | Median | Scheduler) and total:
-        note = scheduler.forecast_note if isinstance(scheduler, Scheduler) else Scheduler.forecast_note
+        note = (
+            scheduler.forecast_note if isinstance(scheduler, Scheduler) else Scheduler.forecast_note
+        )
         lines.append(f"scheduler {scheduler.kind} {note}")
     if prepared.sweep.budget:
         used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
@@ -147,10 +170,14 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     return Forecast(seconds, total, idle_total, hours_left, device, lines)
 
 
-def _budget_line(prepared: PreparedSweep, used: float, hours: Mapping[int, float], left: float | None) -> str:
-    """Say whether the sweep's budget holds; `hours` are those of all trials by number, `left` the sum of those to come.
+def _budget_line(
+    prepared: PreparedSweep, used: float, hours: Mapping[int, float], left: float | None
+) -> str:
+    """Say whether the sweep's budget holds; `hours` are those of all trials by number, `left` the
+    sum of those to come.
 
-    `left` is None where they are unknown. Raises BudgetUsedUp for one that is used up, or too small for a trial.
+    `left` is None where they are unknown. Raises BudgetUsedUp for one that is used up, or too small
+    for a trial.
     """
     sweep, device = prepared.sweep, device_kind(prepared.base)
     assert sweep.budget
@@ -158,8 +185,8 @@ def _budget_line(prepared: PreparedSweep, used: float, hours: Mapping[int, float
     name = f"budget.device_hours={limit:g}"
     if used >= limit:
         raise BudgetUsedUp(
-            f"{name} is used up: the trials have taken {used:.3g} {device} hours; resume the sweep with its file and "
-            "--set budget.device_hours=HOURS, with more hours."
+            f"{name} is used up: the trials have taken {used:.3g} {device} hours; resume the "
+            "sweep with its file and --set budget.device_hours=HOURS, with more hours."
         )
     if left is None:
         return f"{name}: nobody knows whether it holds, as there is no earlier run of this speed"
@@ -168,8 +195,8 @@ def _budget_line(prepared: PreparedSweep, used: float, hours: Mapping[int, float
         shortest *= min(1.0, scheduler.grace / prepared.total_steps)
     if limit < shortest:
         raise BudgetUsedUp(
-            f"{name} is less than the shortest trial takes, about {shortest:.3g} {device} hours; raise it, or lower "
-            "training.steps under `fixed`."
+            f"{name} is less than the shortest trial takes, about {shortest:.3g} {device} "
+            "hours; raise it, or lower training.steps under `fixed`."
         )
     about = f"{used:.3g} {device} hours are used, and about {left:.3g} more are expected"
     if used + left <= limit:
@@ -180,7 +207,9 @@ def _budget_line(prepared: PreparedSweep, used: float, hours: Mapping[int, float
 def _speed_key(experiment: Experiment) -> str:
     """Key that is equal for experiments that train at the same speed."""
     spec = experiment.to_dict()
-    return repr([{**spec[part], "max_failures": 0} for part in SAME_SPEED] + [spec["training"]["precision"]])
+    return repr(
+        [{**spec[part], "max_failures": 0} for part in SAME_SPEED] + [spec["training"]["precision"]]
+    )
 
 
 def _speed(experiment: Experiment, home: Home, concurrent: int) -> Speed:
@@ -191,13 +220,18 @@ def _speed(experiment: Experiment, home: Home, concurrent: int) -> Speed:
         if record.family == experiment.model.family and folder.spec.exists():
             found = metric_history(folder).get("train/samples_per_second")
             with suppress(UserError):  # a spec of another version
-                if found and _speed_key(load_recorded_experiment(folder.spec)) == _speed_key(experiment):
+                if found and _speed_key(load_recorded_experiment(folder.spec)) == _speed_key(
+                    experiment
+                ):
                     resources = experiment.resources
-                    has_own = record.parent or resources.gpus_per_worker or resources.cpus_per_worker
-                    shared = 1 if has_own else concurrent  # a run alone had all of a machine's cores
-                    return Speed(statistics.median(found.values), "the speed of earlier runs of this kind").shared(
-                        shared
+                    has_own = (
+                        record.parent or resources.gpus_per_worker or resources.cpus_per_worker
                     )
+                    # a run alone had all of a machine's cores
+                    shared = 1 if has_own else concurrent
+                    return Speed(
+                        statistics.median(found.values), "the speed of earlier runs of this kind"
+                    ).shared(shared)
     if experiment.resources.gpus_per_worker:
         return Speed(None, "no earlier run on a GPU to take the speed from")
     return _time_steps(experiment, home).shared(concurrent)
@@ -209,7 +243,9 @@ def _time_steps(experiment: Experiment, home: Home) -> Speed:
     view = data.train.fullest()
     inputs = ModelInputs.from_experiment(experiment, view.columns, torch.device("cpu"), home=home)
     size = min(experiment.micro_size, len(view))
-    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+    objective: Any = experiment.family.build_objective(
+        experiment.objective, experiment.model, data.text
+    )
     network: Any = experiment.family.build_network(experiment.model)
     fine_tune(network, objective.modules, experiment.training, lambda _: 0)
     raw = next(held_out_batches(view, inputs.fields, size, size))
@@ -219,7 +255,9 @@ def _time_steps(experiment: Experiment, home: Home) -> Speed:
     for number in range(TIMED_PASSES + 1):
         start = time.perf_counter()
         processor_start = time.process_time()
-        losses = objective.loss(network, batch, RowNoise(number, "forecast", 0, torch.device("cpu")))
+        losses = objective.loss(
+            network, batch, RowNoise(number, "forecast", 0, torch.device("cpu"))
+        )
         sum(losses.values()).backward()
         times.append(time.perf_counter() - start)
         processor_times.append((time.process_time() - processor_start) / torch.get_num_threads())

@@ -1,4 +1,6 @@
-"""Preparation of a sweep: every check that needs no worker process, for each trial that is known beforehand."""
+"""Preparation of a sweep: every check that needs no worker process, for each trial that is known
+beforehand.
+"""
 
 from __future__ import annotations
 
@@ -54,21 +56,35 @@ from ditlab.tracking.access import launch_address, resolve_tracking_uri
 from ditlab.training.metrics import metric_names, pace_names
 
 # Sections of a spec that the checks depend on.
-CHECKED_SECTIONS = ("model", "objective", "sampling", "data", "encoders", "batch", "training", "schedule", "resources",
-                    "checkpoint", "evaluation")  # fmt: skip
+CHECKED_SECTIONS = (
+    "model",
+    "objective",
+    "sampling",
+    "data",
+    "encoders",
+    "batch",
+    "training",
+    "schedule",
+    "resources",
+    "checkpoint",
+    "evaluation",
+)
 # Those that a fork's start depends on, besides its length and the kind of its optimiser.
 MEASURED = ("eval", "quality", "train")
-"""Groups of metrics that depend on what they are measured with; those of `train` on the data alone."""
+"""Groups of metrics that depend on what they are measured with; those of `train` on the data
+alone.
+"""
 STARTED_SECTIONS = ("start", "model", "objective", "training")
 UNPAIRED = ": their difference is taken between means over seeds, not from pairs"
 
 
 def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tuple[Sweep, str]:
-    """Return the sweep with absolute paths, as workers run in other folders, and the resolved tracking address.
+    """Return the sweep with absolute paths, as workers run in other folders, and the resolved
+    tracking address.
 
-    A tracking address of null becomes MLFLOW_TRACKING_URI, or, for a resumed sweep, the address in its `stored` spec,
-    whatever the environment says now. Without either it stays null, so that DITLAB_HOME can be moved. Raises UserError
-    for an address that holds a password.
+    A tracking address of null becomes MLFLOW_TRACKING_URI, or, for a resumed sweep, the address in
+    its `stored` spec, whatever the environment says now. Without either it stays null, so that
+    DITLAB_HOME can be moved. Raises UserError for an address that holds a password.
     """
     uri = experiment_for(sweep, typical_values(sweep)).tracking.uri
     if uri is None and stored is not None:
@@ -86,7 +102,9 @@ def portable_sweep(sweep: Sweep, home: Home, stored: Sweep | None = None) -> tup
     space = dict(sweep.space)
     for path, axis in sweep.space.items():
         if isinstance(axis, Choice | Grid):
-            space[path] = axis.model_copy(update={"values": tuple(absolute(path, value) for value in axis.values)})
+            space[path] = axis.model_copy(
+                update={"values": tuple(absolute(path, value) for value in axis.values)}
+            )
     changed = {"base": absolute_paths(sweep.base, home), "fixed": fixed, "space": space}
     return sweep.model_copy(update=changed), resolve_tracking_uri(address, home)
 
@@ -106,9 +124,11 @@ class Concurrency:
 def plan_concurrency(
     sweep: Sweep, resources: Resources, nodes: Sequence[Node], num_trials: int, grows: bool = False
 ) -> Concurrency:
-    """Choose how many of `num_trials` trials train at once on `nodes`; where these grow, as many as the sweep says.
+    """Choose how many of `num_trials` trials train at once on `nodes`; where these grow, as many as
+    the sweep says.
 
-    Raises UserError where not even one trial fits, or less than the whole population of population-based training.
+    Raises UserError where not even one trial fits, or less than the whole population of
+    population-based training.
     """
     is_population, wanted = isinstance(sweep.scheduler, Pbt), sweep.concurrent or 0
     if not wanted:  # as many as fit with one core a worker, or with the spec's `cpus_per_worker`
@@ -126,10 +146,15 @@ def plan_concurrency(
         return Concurrency(fit, share)
     if is_population:
         raise UserError(
-            f"scheduler.kind=pbt trains all of trials={num_trials} at once, and {fit} of them fit; lower trials, or "
-            "resources.cpus_per_worker or resources.gpus_per_worker under `fixed`."
+            f"scheduler.kind=pbt trains all of trials={num_trials} at once, and {fit} of them "
+            "fit; lower trials, or resources.cpus_per_worker or resources.gpus_per_worker "
+            "under `fixed`."
         )
-    note = f"concurrent={sweep.concurrent} trials do not fit at once: {fit} of them do." if sweep.concurrent else ""
+    note = (
+        f"concurrent={sweep.concurrent} trials do not fit at once: {fit} of them do."
+        if sweep.concurrent
+        else ""
+    )
     return Concurrency(fit, share, note)
 
 
@@ -189,10 +214,10 @@ def prepare_sweep(
 ) -> PreparedSweep:
     """Check everything that can be checked before a process is started.
 
-    `source` names the sweep in error messages; `remote`: trials run on a cluster, whose nodes are checked apart;
-    `stored` is the spec of a sweep that is resumed, as it was last stored, `threads` those of its workers so far.
-    Raises UserError where something is wrong;
-    nothing of the sweep is left behind.
+    `source` names the sweep in error messages; `remote`: trials run on a cluster, whose nodes are
+    checked apart; `stored` is the spec of a sweep that is resumed, as it was last stored, `threads`
+    those of its workers so far. Raises UserError where something is wrong; nothing of the sweep is
+    left behind.
     """
     home = Home.from_environment()
     check_sweep(sweep, source)
@@ -210,7 +235,8 @@ def prepare_sweep(
         grows = has_autoscaler()
     known: dict[str, tuple[int, int]] = {}
     trials = []
-    # All arms at the first seed come first, so that a sweep that is stopped has compared all of them.
+    # All arms at the first seed come first, so that a sweep that is stopped has compared all of
+    # them.
     runs = product(sweep.first_seeds, enumerate(enumerate_trials(sweep) or []))
     for number, (seed, (arm, values)) in enumerate(runs):
         experiment = trial_experiment(sweep, Trial(number, "", values, arm=arm, seed=seed))
@@ -219,12 +245,16 @@ def prepare_sweep(
         except UserError as error:
             raise UserError(f"trial {number} ({written(values)}): {error}") from None
         trials.append(CheckedTrial(number, values, experiment, *checked, arm, seed))
-    total_steps = max([_check_trial(base, home, remote, known)[1], *(trial.total_steps for trial in trials)])
+    total_steps = max(
+        [_check_trial(base, home, remote, known)[1], *(trial.total_steps for trial in trials)]
+    )
     launch = Launch(base, home)
     metrics = [*metric_names(base, launch.data, launch.model.objective), *pace_names(base)]
     for name in sweep.metrics:
         if name not in metrics:
-            raise UserError(f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}")
+            raise UserError(
+                f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}"
+            )
     incomparable = _check_comparable(sweep, home)
     num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
     nodes = nodes_for_workers(base, nodes, grows)
@@ -236,21 +266,37 @@ def prepare_sweep(
         fewer = f"threads of each worker: {threads}, as {reason}" if threads < share.threads else ""
     if threads and not resources.cpus_per_worker:
         concurrency = replace(concurrency, share=CpuShare(threads, min(float(threads), share.cpus)))
-    threads, gpus, workers = concurrency.share.threads, resources.gpus_per_worker, resources.max_workers
+    threads, gpus, workers = (
+        concurrency.share.threads,
+        resources.gpus_per_worker,
+        resources.max_workers,
+    )
     where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
     about = (
-        f"{sweep.name}: {base.model.family}, {len(sweep.space)} ax{'e' if len(sweep.space) > 1 else 'i'}s, "
-        f"{sweep.search.kind} search, scheduler {sweep.scheduler.kind}, {workers} worker{'s' if workers > 1 else ''} "
-        f"with {where} a trial"
+        f"{sweep.name}: {base.model.family}, {len(sweep.space)} "
+        f"ax{'e' if len(sweep.space) > 1 else 'i'}s, {sweep.search.kind} search, scheduler "
+        f"{sweep.scheduler.kind}, {workers} worker{'s' if workers > 1 else ''} with {where} a "
+        "trial"
     )
-    warning = incomparable and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
-    notes = [about, *seeds_notes(sweep, num_runs), *filter(None, [concurrency.note, fewer, warning]), *messages]
+    warning = (
+        incomparable
+        and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
+    )
+    notes = [
+        about,
+        *seeds_notes(sweep, num_runs),
+        *filter(None, [concurrency.note, fewer, warning]),
+        *messages,
+    ]
     chooser = make_chooser(sweep, total_steps, home)
-    return PreparedSweep(sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser, num_runs)
+    return PreparedSweep(
+        sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser, num_runs
+    )
 
 
 def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
-    """Write lines on the seeds of a sweep: how many runs they make, and which axes keep draws from being shared.
+    """Write lines on the seeds of a sweep: how many runs they make, and which axes keep draws from
+    being shared.
 
     `num_runs`: runs under the first seeds.
     """
@@ -258,40 +304,58 @@ def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
     if sweep.num_seeds > 1:
         seeds = sweep.first_seeds
         arms = f"{num_runs // len(seeds)} arm{'s' if num_runs > len(seeds) else ''}"
-        more = f", and up to seed {sweep.seed_list[-1]} where arms are close" if sweep.num_seeds > len(seeds) else ""
-        notes.append(f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}")
+        more = (
+            f", and up to seed {sweep.seed_list[-1]} where arms are close"
+            if sweep.num_seeds > len(seeds)
+            else ""
+        )
+        notes.append(
+            f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}"
+        )
     axes = unshared_axes(sweep)
     if axes:
-        notes.append(f"trials that differ in {' or '.join(axes)} do not share draws{UNPAIRED if notes else ''}.")
+        notes.append(
+            f"trials that differ in {' or '.join(axes)} do not share "
+            f"draws{UNPAIRED if notes else ''}."
+        )
     return notes
 
 
-def measured_parts(sweep: Sweep, tags: Mapping[str, str], training_data: str) -> dict[tuple[str, str], str]:
+def measured_parts(
+    sweep: Sweep, tags: Mapping[str, str], training_data: str
+) -> dict[tuple[str, str], str]:
     """Digests of what the metrics that rank a sweep are measured with, by group and part.
 
-    `tags` are those of measurements, by group; `training_data` is a fingerprint. Without the sampler: where that is an
-    axis, the quality of samples is what it is chosen by. Without the seed of samples where there are several.
+    `tags` are those of measurements, by group; `training_data` is a fingerprint. Without the
+    sampler: where that is an axis, the quality of samples is what it is chosen by. Without the seed
+    of samples where there are several.
     """
     found: dict[tuple[str, str], str] = {}
     for metric in filter(_group_of, sweep.metrics):
         group = _group_of(metric)
         known = Measurement.parse(tags.get(group, ""))
-        parts = known.parts if known else {"training data": training_data} if group == "train" else {}
+        parts = (
+            known.parts if known else {"training data": training_data} if group == "train" else {}
+        )
         found |= {
             (group, part): digest[:SHOWN]
             for part, digest in parts.items()
-            if part not in {"sampler", *ROUNDING, *(["seed"] if sweep.num_seeds > 1 else [])} and concerns(part, metric)
+            if part not in {"sampler", *ROUNDING, *(["seed"] if sweep.num_seeds > 1 else [])}
+            and concerns(part, metric)
         }
     return found
 
 
 def _group_of(metric: str) -> str:
-    """The group whose measurement tells what a metric is measured with; empty for one that is not measured."""
+    """The group whose measurement tells what a metric is measured with; empty for one that is not
+    measured.
+    """
     return next((group for group in MEASURED if metric.startswith(f"{group}/")), "")
 
 
 def _check_comparable(sweep: Sweep, home: Home) -> str:
-    """Return a sentence on axes whose values are measured in different ways; empty where there is none.
+    """Return a sentence on axes whose values are measured in different ways; empty where there is
+    none.
 
     Raises UserError where the search or the scheduler would choose by such numbers.
     """
@@ -304,10 +368,19 @@ def _check_comparable(sweep: Sweep, home: Home) -> str:
         evaluation, precision = experiment.evaluation, experiment.training.precision
         device = "cuda" if experiment.resources.gpus_per_worker else "cpu"
         groups = {
-            "eval": held_out_measurement(experiment, data, evaluation.limit, precision, device, home),
+            "eval": held_out_measurement(
+                experiment, data, evaluation.limit, precision, device, home
+            ),
             # without what only a run knows: its batches and the networks of features
             "quality": quality_measurement(
-                experiment, data, evaluation.quality or 0, evaluation.quality or 0, 0, precision, device, ""
+                experiment,
+                data,
+                evaluation.quality or 0,
+                evaluation.quality or 0,
+                0,
+                precision,
+                device,
+                "",
             ),
         }
         tags = {group: each.to_tag() for group, each in groups.items()}
@@ -317,9 +390,12 @@ def _check_comparable(sweep: Sweep, home: Home) -> str:
     for path, axis in sweep.space.items() if any(map(_group_of, sweep.metrics)) else ():
         ways: list[dict[tuple[str, str], str]] = []
         for value in axis.ends():
-            with suppress(UserError):  # values that do not go together are found where trials are checked
+            # values that do not go together are found where trials are checked
+            with suppress(UserError):
                 ways.append(measured(values_with(sweep, path, value)))
-        parts = dict.fromkeys(part for way in ways for part in way if len({each.get(part) for each in ways}) > 1)
+        parts = dict.fromkeys(
+            part for way in ways for part in way if len({each.get(part) for each in ways}) > 1
+        )
         if parts:
             apart[path] = list(dict.fromkeys(part for _, part in parts))
     if not apart:
@@ -328,13 +404,15 @@ def _check_comparable(sweep: Sweep, home: Home) -> str:
     differing = ", ".join(dict.fromkeys(part for each in apart.values() for part in each))
     metrics = " and ".join(filter(_group_of, sweep.metrics))
     problem = (
-        f"{names}: trials of different values do not compare by {metrics}, which they measure with other {differing}"
+        f"{names}: trials of different values do not compare by {metrics}, which they measure "
+        f"with other {differing}"
     )
     chooser = "search" if isinstance(sweep.search, OptunaSearch) else "scheduler"
     if chooser == "search" or not isinstance(sweep.scheduler, NoScheduler):
         raise UserError(
-            f"{problem}, and {chooser}.kind={getattr(sweep, chooser).kind} would choose among them by it; make a sweep "
-            "of each value, or set search.kind to random or grid and scheduler.kind to none."
+            f"{problem}, and {chooser}.kind={getattr(sweep, chooser).kind} would choose among "
+            "them by it; make a sweep of each value, or set search.kind to random or grid and "
+            "scheduler.kind to none."
         )
     return f"{problem}."
 
@@ -344,7 +422,8 @@ def _check_trial(
 ) -> tuple[int, int]:
     """Return (parameters, steps) of an experiment. Raises UserError if it could not start.
 
-    `known` keeps the results, as each check is done once for all trials that agree in the sections that it depends on.
+    `known` keeps the results, as each check is done once for all trials that agree in the sections
+    that it depends on.
     """
     spec = experiment.to_dict()
     key = json.dumps([spec[section] for section in CHECKED_SECTIONS], sort_keys=True)
@@ -356,7 +435,11 @@ def _check_trial(
         known[key] = launch.model.counts.total, launch.plan.total_steps
     found = known[key]
     if experiment.start is not None:  # each kind of fork is checked against its parent's checkpoint
-        parts = [found[1], experiment.optimizer.kind, *(spec[section] for section in STARTED_SECTIONS)]
+        parts = [
+            found[1],
+            experiment.optimizer.kind,
+            *(spec[section] for section in STARTED_SECTIONS),
+        ]
         if (key := json.dumps(parts, sort_keys=True)) not in known:
             check_start(experiment, build_model(experiment), home, found[1])
             known[key] = found

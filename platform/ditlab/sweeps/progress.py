@@ -1,4 +1,6 @@
-"""Present state of a sweep's trials, of which only those that run are looked at: a trial that has ended stays so."""
+"""Present state of a sweep's trials, of which only those that run are looked at: a trial that has
+ended stays so.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,22 @@ from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.history import final_values
 
 PROGRESS, WARNINGS = "progress/", "warnings/"
-"""Beginnings of the topics of a sweep's channel under which a trial, by its number, says how far it is."""
+"""Beginnings of the topics of a sweep's channel under which a trial, by its number, says how far it
+is.
+"""
 
 
 class SweepTrials:
     """Every planned trial with its present state.
 
-    A trial names itself on the sweep's channel as it begins, so that a round asks the channel once, and then reads the
-    record of each trial that runs; the first round reads all of them. `add` may be called by another thread.
+    A trial names itself on the sweep's channel as it begins, so that a round asks the channel once,
+    and then reads the record of each trial that runs; the first round reads all of them. `add` may
+    be called by another thread.
     """
 
-    def __init__(self, started: StartedSweep, channel: KeyValueChannel, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, started: StartedSweep, channel: KeyValueChannel, warn: Callable[[str], None]
+    ) -> None:
         """`warn` receives the trials' warnings."""
         self._started, self._channel, self._warn = started, channel, warn
         self._trials: dict[int, Trial] = {}
@@ -39,22 +46,30 @@ class SweepTrials:
         self._num_warnings: dict[int, int] = {}
         self._num_ranked, self._is_first = -1, True
         self.leader: Trial | None = None
-        """The best finished trial, or arm, by the first metric; None without one, or where trials do not compare."""
+        """The best finished trial, or arm, by the first metric; None without one, or where trials
+        do not compare.
+        """
 
     def add(self, trial: Trial) -> None:
         """Add a trial of the ledger."""
         self._planned.append(trial)
 
     def read(self, is_last: bool = False) -> list[Trial]:
-        """Read the state of the trials that run, pass on their new warnings, and return all trials by number.
+        """Read the state of the trials that run, pass on their new warnings, and return all trials
+        by number.
 
-        `is_last`: look at the record of each trial that is not known to have ended, whatever the channel says.
+        `is_last`: look at the record of each trial that is not known to have ended, whatever the
+        channel says.
         """
         self._take_planned()
         topics: list[str] = []
         with suppress(*CHANNEL_ERRORS):  # what cannot be read now may be readable in the next round
             topics = self._channel.topics()
-        named = {int(topic.rpartition("/")[2]) for topic in topics if topic.startswith((PROGRESS, WARNINGS))}
+        named = {
+            int(topic.rpartition("/")[2])
+            for topic in topics
+            if topic.startswith((PROGRESS, WARNINGS))
+        }
         self._begun |= named & self._open.keys()
         for number in list(self._open) if is_last or self._is_first else sorted(self._begun):
             with suppress(UserError, *CHANNEL_ERRORS):
@@ -76,8 +91,13 @@ class SweepTrials:
         return len(self._trials) - len(self._open)
 
     def is_any_running(self) -> bool:
-        """Return True while a trial that had begun when the state was read last is training or saving."""
-        records = [find_record(self._started.home, self._open[number]) for number in self._begun & self._open.keys()]
+        """Return True while a trial that had begun when the state was read last is training or
+        saving.
+        """
+        records = [
+            find_record(self._started.home, self._open[number])
+            for number in self._begun & self._open.keys()
+        ]
         return any(record and record.status == "running" for record in records)
 
     def _take_planned(self) -> None:
@@ -109,9 +129,15 @@ class SweepTrials:
             history, measured, _ = read_results(self._started.sweep, home.run(trial.run_id))
             metrics, step = final_values(history), record.step
         self._trials[number] = replace(
-            trial, status=record.status, step=step, total_steps=record.total_steps, metrics=metrics, measured=measured,
-            note=record.message, values=current_values(home, trial),
-        )  # fmt: skip
+            trial,
+            status=record.status,
+            step=step,
+            total_steps=record.total_steps,
+            metrics=metrics,
+            measured=measured,
+            note=record.message,
+            values=current_values(home, trial),
+        )
         if record.status in ENDED:
             del self._open[number]
             self._begun.discard(number)
@@ -150,5 +176,7 @@ class SweepProgress:
     def counts(self) -> str:
         """The trials counted by status: `2 running, 3 finished of 8`."""
         counts = Counter(trial.status for trial in self.trials)
-        text = ", ".join(f"{counts[status]} {status}" for status in ("running", *ENDED) if counts[status])
+        text = ", ".join(
+            f"{counts[status]} {status}" for status in ("running", *ENDED) if counts[status]
+        )
         return f"{text or 'starting'} of {self.num_trials}"

@@ -1,4 +1,6 @@
-"""Results of a sweep: what its trials left on the disk, its report, its tracked run, and its end."""
+"""Results of a sweep: what its trials left on the disk, its report, its tracked run, and its
+end.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,14 @@ from ditlab.spec.sweep_axes import Axis, Choice, Grid, LogUniform
 from ditlab.spec.sweep_space import unshared_axes
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import stamped, write_durably
-from ditlab.sweeps.folder import SweepFolder, current_values, find_record, read_takeovers, sweep_arms, trial_experiment
+from ditlab.sweeps.folder import (
+    SweepFolder,
+    current_values,
+    find_record,
+    read_takeovers,
+    sweep_arms,
+    trial_experiment,
+)
 from ditlab.sweeps.prepare import MEASURED, measured_parts
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.environment import source_tags
@@ -50,13 +59,16 @@ from ditlab.tracking.review import STATUS_TAG, end_run
 from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
 LOSS = "train/loss"
-LONGEST_INTERVAL = 120.0  # seconds between two points beyond which nothing was trained: the run was interrupted
+# seconds between two points beyond which nothing was trained: the run was interrupted
+LONGEST_INTERVAL = 120.0
 REPORT_FOLDER = "report"
 """Folder of the report's files among the run's artifacts."""
 
 
 def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
-    """Collect everything that the report shows, in its present state; `seconds` is the sweep's duration so far."""
+    """Collect everything that the report shows, in its present state; `seconds` is the sweep's
+    duration so far.
+    """
     sweep = started.sweep
     trials = [_trial(sweep, started.home, planned) for planned in started.folder.planned_trials()]
     chooser = started.prepared.chooser
@@ -79,13 +91,18 @@ def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
 
 
 def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
-    """Write the best trial as a spec that `ditlab train` takes (YAML); empty where no trial has a value."""
+    """Write the best trial as a spec that `ditlab train` takes (YAML); empty where no trial has a
+    value.
+    """
     found = best(summary)
     if found is None:
         return ""
     spec = trial_experiment(sweep, found).to_dict()
     value = ", ".join(f"{name}={found.metrics[name]:.6g}" for name in summary.metrics)
-    head = f"# {summary.unit.capitalize()} {found.number} (run {found.run_id}) of the sweep {summary.name} "
+    head = (
+        f"# {summary.unit.capitalize()} {found.number} (run {found.run_id}) of the sweep "
+        f"{summary.name} "
+    )
     if found.members:
         value += f", means over {found.num_seeds} seed{'s' if found.num_seeds > 1 else ''}"
     head += f"({summary.sweep_id}): {value}.\n"
@@ -95,20 +112,29 @@ def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
 
 
 def past_curves(sweep: Sweep, summary: SweepSummary) -> dict[str, MetricCurve]:
-    """Select the metric's curve of each finished or stopped trial by run id, without step 0, for the schedulers."""
+    """Select the metric's curve of each finished or stopped trial by run id, without step 0, for
+    the schedulers.
+    """
     found = {}
     for trial in summary.runs:
         curve = trial.curves.get(sweep.metrics[0])
         if curve and trial.status in ("finished", "stopped"):
-            points = [(step, value) for step, value in zip(curve.steps, curve.values, strict=True) if step > 0]
-            found[trial.run_id] = MetricCurve([step for step, _ in points], [value for _, value in points])
+            points = [
+                (step, value)
+                for step, value in zip(curve.steps, curve.values, strict=True)
+                if step > 0
+            ]
+            found[trial.run_id] = MetricCurve(
+                [step for step, _ in points], [value for _, value in points]
+            )
     return found
 
 
 def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
     """Make a table of the trials or arms for MLflow: columns by name, the best first.
 
-    Of arms with the seeds behind their means, the interval of each mean, and that of the difference to the best arm.
+    Of arms with the seeds behind their means, the interval of each mean, and that of the difference
+    to the best arm.
     """
     ranked = rank(summary)
     table: dict[str, list[Any]] = {
@@ -122,11 +148,22 @@ def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
     for name in summary.metrics:
         table[name] = [trial.metrics.get(name) for trial in ranked]
         if summary.num_seeds > 1:
-            intervals = [mean_interval(trial, name).to_dict() if trial.by_seed else {} for trial in ranked]
-            table |= {f"{name} {end}": [interval.get(end) for interval in intervals] for end in ("low", "high")}
-    if differences := {each.arm.number: each.interval.to_dict() for each in differences_to_best(summary)}:
+            intervals = [
+                mean_interval(trial, name).to_dict() if trial.by_seed else {} for trial in ranked
+            ]
+            table |= {
+                f"{name} {end}": [interval.get(end) for interval in intervals]
+                for end in ("low", "high")
+            }
+    if differences := {
+        each.arm.number: each.interval.to_dict() for each in differences_to_best(summary)
+    }:
         found = [differences.get(trial.number, {}) for trial in ranked]
-        for title, key in (("to the best", "mean"), ("to the best, low", "low"), ("to the best, high", "high")):
+        for title, key in (
+            ("to the best", "mean"),
+            ("to the best, low", "low"),
+            ("to the best, high", "high"),
+        ):
             table[title] = [interval.get(key) for interval in found]
     for axis in summary.axes:
         table[axis.path] = [trial.values.get(axis.path) for trial in ranked]
@@ -142,7 +179,9 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
     history, measured, device_hours = read_results(sweep, folder)
     takeovers, seconds = read_takeovers(folder), 0.0
     if history:  # the time between points, without pauses between sessions
-        intervals = np.diff(np.unique(np.concatenate([series.times for series in history.values()]))) / 1000
+        intervals = (
+            np.diff(np.unique(np.concatenate([series.times for series in history.values()]))) / 1000
+        )
         seconds = float(intervals[intervals <= LONGEST_INTERVAL].sum())
     curves = {name: history[name] for name in (*sweep.metrics, LOSS) if name in history}
     failure = record.message if record.status == "failed" else ""
@@ -155,7 +194,10 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
         seconds=seconds,
         device_hours=device_hours,
         metrics=final_values(history),
-        curves={name: MetricCurve(series.steps.tolist(), series.values.tolist()) for name, series in curves.items()},
+        curves={
+            name: MetricCurve(series.steps.tolist(), series.values.tolist())
+            for name, series in curves.items()
+        },
         measured=measured,
         note=failure or "; ".join(takeover.sentence() for takeover in takeovers),
     )
@@ -164,8 +206,8 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
 def read_results(
     sweep: Sweep, folder: RunFolder
 ) -> tuple[dict[str, Series], dict[tuple[str, str], str], dict[str, float]]:
-    """Read a trial's metrics, `measured_parts` of what they are measured with, and its hours of devices; nothing
-    without a journal."""
+    """Read a trial's metrics, `measured_parts` of what they are measured with, and its hours of
+    devices; nothing without a journal."""
     try:
         content = read_content(folder.journal)
     except OSError:
@@ -179,7 +221,9 @@ def read_results(
 def _scale(axis: Axis) -> Any:
     """Scale on which the report draws an axis."""
     if isinstance(axis, Choice | Grid):
-        are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in axis.values)
+        are_numbers = all(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in axis.values
+        )
         return "linear" if are_numbers else "category"
     return "log" if isinstance(axis, LogUniform) else "linear"
 
@@ -191,9 +235,16 @@ class ParentRun:
     """
 
     def __init__(
-        self, folder: SweepFolder, home: Home, sweep: Any, base: Experiment, tags: Mapping[str, str] | None = None
+        self,
+        folder: SweepFolder,
+        home: Home,
+        sweep: Any,
+        base: Experiment,
+        tags: Mapping[str, str] | None = None,
     ) -> None:
-        """`sweep` is a `Sweep`, or the spec of an add-on's sweep with the same properties; `tags` are added."""
+        """`sweep` is a `Sweep`, or the spec of an add-on's sweep with the same properties; `tags`
+        are added.
+        """
         self._folder = folder
         self._sweep = sweep
         self._base = base
@@ -211,7 +262,12 @@ class ParentRun:
         parameters = flatten({key: stored[key] for key in kept if key in stored})
         parameters |= {f"space.{path}": json.dumps(axis) for path, axis in stored["space"].items()}
         parameters |= {"metric": ", ".join(sweep.metrics), "mode": ", ".join(sweep.modes)}
-        tags = {**source_tags(), "ditlab.kind": "sweep", STATUS_TAG: "running", MAIN_TAG: sweep.metrics[0]}
+        tags = {
+            **source_tags(),
+            "ditlab.kind": "sweep",
+            STATUS_TAG: "running",
+            MAIN_TAG: sweep.metrics[0],
+        }
         tags |= self._tags
         tracker.start(sweep.name, base.tracking.experiment, base.model.family, parameters, tags)
         tracker.log_artifact(self._folder.spec)
@@ -225,7 +281,9 @@ class ParentRun:
         self._tracker.close(0.0 if is_interrupted else CATCH_UP_TIMEOUT)
 
     def log_progress(self, trials: Sequence[Trial], leader: Trial | None) -> None:
-        """Log the counts by status and the best value so far, once for each number of ended trials."""
+        """Log the counts by status and the best value so far, once for each number of ended
+        trials.
+        """
         ended = [trial for trial in trials if trial.has_ended]
         if len(ended) <= self._num_logged:
             return
@@ -237,9 +295,15 @@ class ParentRun:
         self._tracker.journal.log_metrics(len(ended), values)
 
     def end(
-        self, status: str, summary: SweepSummary, files: Sequence[Path], spec: Mapping[str, Any] | None = None
+        self,
+        status: str,
+        summary: SweepSummary,
+        files: Sequence[Path],
+        spec: Mapping[str, Any] | None = None,
     ) -> None:
-        """Log the ranking, the best trial with its `spec`, and the report's files, and end the run."""
+        """Log the ranking, the best trial with its `spec`, and the report's files, and end the
+        run.
+        """
         tracker = self._tracker
         ranking = ranking_table(summary) if summary.trials else {}
         if ranking:
@@ -247,9 +311,15 @@ class ParentRun:
         leader = ""
         if found := best(summary):
             leader = f"{summary.unit} {found.number} (run {found.run_id})"
-            values: dict[str, Any] = {f"ditlab.best.{path}": json.dumps(value) for path, value in found.values.items()}
+            values: dict[str, Any] = {
+                f"ditlab.best.{path}": json.dumps(value) for path, value in found.values.items()
+            }
             tracker.set_tags(
-                {f"ditlab.best_{summary.unit}": str(found.number), "ditlab.best_run": found.run_id, **values}
+                {
+                    f"ditlab.best_{summary.unit}": str(found.number),
+                    "ditlab.best_run": found.run_id,
+                    **values,
+                }
             )
         for file in files:
             tracker.log_artifact(file, REPORT_FOLDER)
@@ -257,20 +327,29 @@ class ParentRun:
         names = [f"{REPORT_FOLDER}/{file.name}" for file in files]
         pictures = [name for name in names if name.endswith(".png")]
         page = next((name for name in names if name.endswith(".html")), "")
-        self._log_note(status, summary.total_trials, ranking, leader, flatten(spec or {}), pictures, page)
+        self._log_note(
+            status, summary.total_trials, ranking, leader, flatten(spec or {}), pictures, page
+        )
         tracker.end(status if status in ("failed", "interrupted") else "finished")  # type: ignore[arg-type]
         self._has_ended = True
 
     def _log_note(self, status: str, *facts: Any) -> None:
         """Renew what MLflow shows with the run: ranking, best spec, figures, how to go on."""
         sweep = self._sweep
-        note = SweepNote(self._folder.sweep_id, sweep.name, status, sweep.metrics, sweep.modes, *facts)
+        note = SweepNote(
+            self._folder.sweep_id, sweep.name, status, sweep.metrics, sweep.modes, *facts
+        )
         self._tracker.log_note(note.text())
 
 
 def _best(summary: SweepSummary, trial: Trial) -> dict[str, Any]:
     metrics = {name: trial.metrics[name] for name in summary.metrics}
-    own = {"number": trial.number, "run_id": trial.run_id, "values": dict(trial.values), "metrics": metrics}
+    own = {
+        "number": trial.number,
+        "run_id": trial.run_id,
+        "values": dict(trial.values),
+        "metrics": metrics,
+    }
     if not trial.members:
         return own
     intervals = {name: mean_interval(trial, name).to_dict() for name in summary.metrics}
@@ -312,8 +391,13 @@ class SweepResult:
             "status": self.status,
             "reason": self.reason,
             "trials": [
-                {**trial.to_dict(), "status": trial.status, "step": trial.step,
-                 "metrics": {name: trial.metrics.get(name) for name in metrics}, "note": trial.note}
+                {
+                    **trial.to_dict(),
+                    "status": trial.status,
+                    "step": trial.step,
+                    "metrics": {name: trial.metrics.get(name) for name in metrics},
+                    "note": trial.note,
+                }
                 for each in rank(summary)
                 for trial in each.members or [each]
             ],
@@ -322,11 +406,15 @@ class SweepResult:
             "best": found and _best(summary, found),
             "why_no_best": why_incomparable(summary),
             "best_of_comparable": [
-                {"where": shared_values(summary, group), "trials": len(group), **_best(summary, group[0])}
+                {
+                    "where": shared_values(summary, group),
+                    "trials": len(group),
+                    **_best(summary, group[0]),
+                }
                 for group in comparable(summary)
             ],
             "report": str(self.report),
-        }  # fmt: skip
+        }
 
 
 def finish_sweep(
@@ -337,7 +425,8 @@ def finish_sweep(
     warn: Callable[[str], None],
     reason: str = "",
 ) -> SweepResult:
-    """Write the report, and end the records and the tracked runs; `reason` is the budget that stopped the sweep.
+    """Write the report, and end the records and the tracked runs; `reason` is the budget that
+    stopped the sweep.
 
     Raises RunFailed where all trials have ended and none has a value of the metric.
     """
@@ -349,7 +438,8 @@ def finish_sweep(
             continue
         if record.status == "running":  # the process that led it is gone
             update_record(run, status="interrupted")
-        if run.journal.exists():  # or MLflow would show a trial that was killed or paused as running for ever
+        # or MLflow would show a trial that was killed or paused as running for ever
+        if run.journal.exists():
             with RunTracker(run, started.prepared.base.tracking.uri, home) as tracker:
                 end_run(tracker, "interrupted")
     summary = summarize_sweep(started, seconds)
@@ -360,8 +450,13 @@ def finish_sweep(
     try:
         spec = best_spec(started.sweep, summary)
         resume = f"ditlab tune --resume {summary.sweep_id}"
-        rows = [(f"{summary.unit} {each.number}: {settings(summary, each, {})}", home.run(each.run_id).media)
-                for each in rank(summary)]  # fmt: skip
+        rows = [
+            (
+                f"{summary.unit} {each.number}: {settings(summary, each, {})}",
+                home.run(each.run_id).media,
+            )
+            for each in rank(summary)
+        ]
         samples = write_samples(rows, report / "samples.png")
         files = write_sweep_report(summary, report, spec, resume, samples)
         if spec:
@@ -369,7 +464,10 @@ def finish_sweep(
     except OSError as error:  # the result is known without it
         warn(f"{report} cannot be written ({error.strerror}).")
     except KeyboardInterrupt:
-        warn(f"a signal ended the drawing of the report: `ditlab tune --resume {summary.sweep_id}` draws it.")
+        warn(
+            "a signal ended the drawing of the report: `ditlab tune --resume "
+            f"{summary.sweep_id}` draws it."
+        )
     if status == "finished" and all(objectives(summary, trial) is None for trial in summary.trials):
         parent.end("failed", summary, files)
         notes = sorted({trial.note.partition("\n")[0] for trial in summary.runs if trial.note})
@@ -380,5 +478,10 @@ def finish_sweep(
         update_record(folder.folder, status="failed", message=message)
         raise RunFailed(message, kind="crash")
     leader = best(summary)
-    parent.end(status, summary, files, trial_experiment(started.sweep, leader).to_dict() if leader else None)
+    parent.end(
+        status,
+        summary,
+        files,
+        trial_experiment(started.sweep, leader).to_dict() if leader else None,
+    )
     return SweepResult(summary.sweep_id, status, summary, report / "report.html", reason)

@@ -1,7 +1,8 @@
 """Tune's searches and schedulers for a sweep, fed with the metrics of earlier sessions.
 
-Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). ASHA: Li et al. 2020, arXiv:1810.05934; median stopping:
-Golovin et al. 2017; population-based training, here synchronous: Jaderberg et al. 2017, arXiv:1711.09846.
+Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). ASHA: Li et al. 2020, arXiv:1810.05934;
+median stopping: Golovin et al. 2017; population-based training, here synchronous: Jaderberg et al.
+2017, arXiv:1711.09846.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
 
 class NeverCopied:
-    """Part of Tune's settings that Tune uses itself, in place of a copy or of what a file of it gives."""
+    """Part of Tune's settings that Tune uses itself, in place of a copy or of what a file of it
+    gives.
+    """
 
     def __deepcopy__(self, memo: Any) -> Self:
         return self
@@ -59,7 +62,9 @@ class LedgerSearcher(NeverCopied, Searcher):
 
     def restore(self, checkpoint_path: str) -> None: ...
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
         trained = self._running.pop(trial_id, None)
         if trained is not None:
             last = result or {}
@@ -71,9 +76,11 @@ class LedgerSearcher(NeverCopied, Searcher):
 
 
 class OptunaTrials(LedgerSearcher):
-    """Tune's searcher on an Optuna study, which is refilled from the ledger when a sweep is resumed.
+    """Tune's searcher on an Optuna study, which is refilled from the ledger when a sweep is
+    resumed.
 
-    Ray's own OptunaSearch cannot be refilled: it takes no evaluated points of a space with conditions.
+    Ray's own OptunaSearch cannot be refilled: it takes no evaluated points of a space with
+    conditions.
     """
 
     def __init__(self, sweep: Sweep, past: Sequence[Trial], plan: Callable[..., Trial]) -> None:
@@ -87,11 +94,13 @@ class OptunaTrials(LedgerSearcher):
         self._numbers = free_numbers(past)
         self._free_arms = [arm for arm in range(sweep.trials or 0) if arm not in self._arms]
         self._proposals: dict[int, Any] = {trial.arm: None for trial in self._waiting}
-        """Optuna's trial by arm; None for one of an earlier session that Optuna has not been asked for again."""
+        """Optuna's trial by arm; None for one of an earlier session that Optuna has not been asked
+        for again.
+        """
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Configure the next trial: first unfinished ones of an earlier session, then Optuna's proposals, each under
-        all seeds."""
+        """Configure the next trial: first unfinished ones of an earlier session, then Optuna's
+        proposals, each under all seeds."""
         if not self._waiting and not self._propose():
             return Searcher.FINISHED
         trial = self._running[trial_id] = self._waiting.pop(0)
@@ -100,7 +109,9 @@ class OptunaTrials(LedgerSearcher):
         return {"trial": trial.to_dict()}
 
     def _propose(self) -> bool:
-        """Ask Optuna for an arm and plan its trials; False where there is none left, or none that is valid."""
+        """Ask Optuna for an arm and plan its trials; False where there is none left, or none that
+        is valid.
+        """
         from optuna.trial import TrialState
 
         for _ in range(MAX_PROPOSALS if self._free_arms else 0):
@@ -122,20 +133,29 @@ class OptunaTrials(LedgerSearcher):
         metrics = {name: float(last[name]) for name in self._sweep.metrics if name in last}
         ended = replace(trained, status=status, step=int(last.get("step", 0)), metrics=metrics)
         before = self._arms[trained.arm]
-        arm = self._arms[trained.arm] = [ended if each.number == ended.number else each for each in before]
+        arm = self._arms[trained.arm] = [
+            ended if each.number == ended.number else each for each in before
+        ]
         if all(each.has_ended for each in arm):  # others are resumed in the next session
             _report(self._study, self._proposals.pop(trained.arm), self._sweep, arm)
 
 
 class ChosenTrials(LedgerSearcher):
-    """Tune's searcher of a `TrialChooser`: each of Tune's trials trains a run up to the step that a round gives it."""
+    """Tune's searcher of a `TrialChooser`: each of Tune's trials trains a run up to the step that a
+    round gives it.
+    """
 
     def __init__(
-        self, sweep: Sweep, chooser: TrialChooser, past: Sequence[Trial],
-        plan: Callable[[int, Mapping[str, Any], int, int | None], Trial], on_round: Callable[[Round], None],
-    ) -> None:  # fmt: skip
-        """`past` has all trials of the ledger with their curves. `plan` writes a new trial, by number, values, arm and
-        seed, to the ledger; `on_round` is told every round, the first and the last too.
+        self,
+        sweep: Sweep,
+        chooser: TrialChooser,
+        past: Sequence[Trial],
+        plan: Callable[[int, Mapping[str, Any], int, int | None], Trial],
+        on_round: Callable[[Round], None],
+    ) -> None:
+        """`past` has all trials of the ledger with their curves. `plan` writes a new trial, by
+        number, values, arm and seed, to the ledger; `on_round` is told every round, the first and
+        the last too.
         """
         super().__init__()
         self._metric_name = sweep.metrics[0]
@@ -150,14 +170,18 @@ class ChosenTrials(LedgerSearcher):
         self._begin_round()
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Configure the next trial; None while those of a round still train, `FINISHED` at the end."""
+        """Configure the next trial; None while those of a round still train, `FINISHED` at the
+        end.
+        """
         if not self._waiting:
             return None if self._running else Searcher.FINISHED
         chosen = self._waiting.pop(0)
         self._running[trial_id] = chosen
         place = chosen.arm, chosen.seed
         if place not in self._trials:
-            self._trials[place] = self._plan(next(self._numbers), self._values[chosen.arm], chosen.arm, chosen.seed)
+            self._trials[place] = self._plan(
+                next(self._numbers), self._values[chosen.arm], chosen.arm, chosen.seed
+            )
         until = {} if chosen.until is None else {"until": chosen.until}
         return {"trial": {**self._trials[place].to_dict(), **until}}
 
@@ -171,7 +195,9 @@ class ChosenTrials(LedgerSearcher):
         if not self._running and not self._waiting and not self._is_interrupted:
             self._begin_round()
 
-    def _ended(self, trial: Trial, chosen: ChosenTrial, status: str, last: Mapping[str, Any]) -> Trial:
+    def _ended(
+        self, trial: Trial, chosen: ChosenTrial, status: str, last: Mapping[str, Any]
+    ) -> Trial:
         """Return a trial with what Tune was told last of it."""
         if status == "failed":
             return replace(trial, status=status)
@@ -183,7 +209,9 @@ class ChosenTrials(LedgerSearcher):
         longer = MetricCurve([*curve.steps, step], [*curve.values, value])
         if status == "paused":
             status = "interrupted"  # as its record says
-        return replace(trial, status=status, step=step, curves={**trial.curves, self._metric_name: longer})
+        return replace(
+            trial, status=status, step=step, curves={**trial.curves, self._metric_name: longer}
+        )
 
     def _begin_round(self) -> None:
         found = self._chooser.next_round(list(self._trials.values()))
@@ -200,7 +228,9 @@ def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
     assert isinstance(search, OptunaSearch)
     # Another seed than that of the earlier sessions, whose trials would be proposed again.
     seed = (sweep.seed + 1_000_003 * len(past)) % 2**32
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=search.startup, constant_liar=True)
+    sampler = optuna.samplers.TPESampler(
+        seed=seed, n_startup_trials=search.startup, constant_liar=True
+    )
     directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
     study = optuna.create_study(sampler=sampler, directions=directions)
     for arm in _by_arm(past).values():
@@ -229,7 +259,9 @@ def _ask_again(study: Any, sweep: Sweep, values: Mapping[str, Any]) -> Any:
 
 
 def suggest_values(sweep: Sweep, proposal: Any) -> dict[str, Any]:
-    """Let an Optuna trial suggest a value for each axis. Choices are suggested by index, as they may be mappings."""
+    """Let an Optuna trial suggest a value for each axis. Choices are suggested by index, as they
+    may be mappings.
+    """
 
     def draw(path: str, axis: Axis) -> Any:
         if isinstance(axis, Choice | Grid):
@@ -247,8 +279,8 @@ def index_of(axis: Choice | Grid, value: Any) -> int:
 
 
 def _report(study: Any, proposal: Any, sweep: Sweep, arm: Sequence[Trial]) -> None:
-    """Report an arm's end to Optuna by its means over seeds. One that a scheduler stopped counts as pruned at its step,
-    if there is one metric; one of which a seed failed has failed."""
+    """Report an arm's end to Optuna by its means over seeds. One that a scheduler stopped counts as
+    pruned at its step, if there is one metric; one of which a seed failed has failed."""
     from optuna.trial import TrialState
 
     values = [fmean(trial.metrics.get(name, math.nan) for trial in arm) for name in sweep.metrics]
@@ -263,30 +295,51 @@ def _report(study: Any, proposal: Any, sweep: Sweep, arm: Sequence[Trial]) -> No
 
 
 def make_scheduler(
-    sweep: Sweep, total_steps: int, past: Mapping[str, MetricCurve], stop_trial: Callable[[int], None]
+    sweep: Sweep,
+    total_steps: int,
+    past: Mapping[str, MetricCurve],
+    stop_trial: Callable[[int], None],
 ) -> TrialScheduler:
     """Make the sweep's scheduler, whose time is a trial's training step.
 
-    `total_steps` are those of the longest trial; `past` has the curves, by run id, of trials that ended in earlier
-    sessions, which the scheduler receives again; `stop_trial` makes the trial with a number stop after a checkpoint.
+    `total_steps` are those of the longest trial; `past` has the curves, by run id, of trials that
+    ended in earlier sessions, which the scheduler receives again; `stop_trial` makes the trial with
+    a number stop after a checkpoint.
     """
-    ranked: dict[str, Any] = {"time_attr": "step", "metric": sweep.metrics[0], "mode": sweep.modes[0]}
+    ranked: dict[str, Any] = {
+        "time_attr": "step",
+        "metric": sweep.metrics[0],
+        "mode": sweep.modes[0],
+    }
     scheduler: _Asha | _Median | _Added
     match sweep.scheduler:
         case Asha() as asha:
             scheduler = _Asha(
-                max_t=total_steps, grace_period=asha.grace, reduction_factor=asha.reduction, brackets=1, **ranked
+                max_t=total_steps,
+                grace_period=asha.grace,
+                reduction_factor=asha.reduction,
+                brackets=1,
+                **ranked,
             )
         case Median() as median:
             scheduler = _Median(
-                grace_period=median.grace, min_samples_required=median.min_trials, hard_stop=True, **ranked
+                grace_period=median.grace,
+                min_samples_required=median.min_trials,
+                hard_stop=True,
+                **ranked,
             )
         case Pbt() as pbt:
-            mutations = {"trial": {"values": {path: _mutation(axis) for path, axis in sweep.space.items()}}}
+            mutations = {
+                "trial": {"values": {path: _mutation(axis) for path, axis in sweep.space.items()}}
+            }
             return Population(
-                sweep, perturbation_interval=pbt.interval, quantile_fraction=pbt.quantile,
-                resample_probability=pbt.resample, hyperparam_mutations=mutations, **ranked,
-            )  # fmt: skip
+                sweep,
+                perturbation_interval=pbt.interval,
+                quantile_fraction=pbt.quantile,
+                resample_probability=pbt.resample,
+                hyperparam_mutations=mutations,
+                **ranked,
+            )
         case Scheduler(chooser="") as added:
             scheduler = _Added(added, sweep.metrics[0], sweep.modes[0])
         case _:
@@ -298,7 +351,8 @@ def make_scheduler(
         result: dict[str, Any] = {}
         for step, value in zip(curve.steps, curve.values, strict=True):
             result = {"step": step, ranked["metric"]: value}
-            if isinstance(scheduler, _Median):  # it only needs to remember them: this trial has ended
+            # it only needs to remember them: this trial has ended
+            if isinstance(scheduler, _Median):
                 scheduler.on_trial_complete(controller, trial, result)
             else:
                 scheduler.on_trial_result(controller, trial, result)
@@ -309,7 +363,9 @@ def make_scheduler(
 
 
 class _StopsAfterCheckpoint:
-    """Mixin that requests a trial to stop after a checkpoint: Tune itself would kill it ten seconds later."""
+    """Mixin that requests a trial to stop after a checkpoint: Tune itself would kill it ten seconds
+    later.
+    """
 
     stop_trial: Callable[[int], None] | None = None
     _stopped: tuple[str, ...] = ()
@@ -357,7 +413,9 @@ class _Asha(_StopsAfterCheckpoint, AsyncHyperBandScheduler):
 
 
 class _Median(_StopsAfterCheckpoint, MedianStoppingRule):
-    """Tune's median stopping, which assumes that a trial's last result has the metric; a failed trial's has not."""
+    """Tune's median stopping, which assumes that a trial's last result has the metric; a failed
+    trial's has not.
+    """
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         if self._metric in result:
@@ -372,12 +430,18 @@ class _EndedTrial:
 
 
 def _mutation(axis: Axis) -> Any:
-    """Mutation of an axis in Tune's terms: a range is scaled by a factor or resampled, a list moves to a neighbour."""
+    """Mutation of an axis in Tune's terms: a range is scaled by a factor or resampled, a list moves
+    to a neighbour.
+    """
     if isinstance(axis, Choice | Grid):
         return list(axis.values)
     if isinstance(axis, Integer):
         return tune.randint(axis.low, axis.high + 1)
-    return tune.loguniform(axis.low, axis.high) if isinstance(axis, LogUniform) else tune.uniform(axis.low, axis.high)
+    return (
+        tune.loguniform(axis.low, axis.high)
+        if isinstance(axis, LogUniform)
+        else tune.uniform(axis.low, axis.high)
+    )
 
 
 class Population(PopulationBasedTraining):
@@ -395,18 +459,25 @@ class Population(PopulationBasedTraining):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Let a trial wait that has reached a perturbation."""
         state = self._trial_state[trial]
-        if self._metric not in result or result["step"] - state.last_perturbation_time < self._perturbation_interval:
+        if (
+            self._metric not in result
+            or result["step"] - state.last_perturbation_time < self._perturbation_interval
+        ):
             return TrialScheduler.CONTINUE
         self._save_trial_state(state, result["step"], result, trial)
         if math.isnan(state.last_score):
-            state.last_score = -math.inf  # Tune would leave it out of the ranking, and never replace it
-        if trial not in self._waiting:  # its process may have been lost while it waited, and restarted
+            # Tune would leave it out of the ranking, and never replace it
+            state.last_score = -math.inf
+        # its process may have been lost while it waited, and restarted
+        if trial not in self._waiting:
             self._waiting.append(trial)
         self._perturb_when_complete(tune_controller)
         return TrialScheduler.NOOP
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        """Remove an ended trial, for which alone the others may have waited, and its score. Tune's own does nothing."""
+        """Remove an ended trial, for which alone the others may have waited, and its score. Tune's
+        own does nothing.
+        """
         self._trial_state[trial].last_score = None
         self._ended.append(trial)
         self._waiting = [each for each in self._waiting if each is not trial]
@@ -420,7 +491,9 @@ class Population(PopulationBasedTraining):
     def _perturb_when_complete(self, controller: Any) -> None:
         """Let all trials continue, the worst with another one's weights, once all of them wait."""
         known = [*self._waiting, *self._ended]
-        still_train = any(trial not in known and not trial.is_finished() for trial in controller.get_live_trials())
+        still_train = any(
+            trial not in known and not trial.is_finished() for trial in controller.get_live_trials()
+        )
         if not self._waiting or still_train:
             return
         waiting, self._waiting, states = sorted(self._waiting, key=_number), [], self._trial_state
@@ -439,7 +512,8 @@ class Population(PopulationBasedTraining):
             if trial not in lower:
                 schedule_training(controller, trial)
                 continue
-            # Restart it from the donor's checkpoint. Tune reuses one process a perturbation; others start again.
+            # Restart it from the donor's checkpoint. Tune reuses one process a perturbation; others
+            # start again.
             donor = self._random(trial).choice(sorted(upper, key=_number))
             config, _ = self._get_new_config(trial, donor)
             controller.pause_trial(trial, should_checkpoint=False)
@@ -447,9 +521,13 @@ class Population(PopulationBasedTraining):
 
     def _random(self, trial: Any) -> random.Random:
         """Random numbers keyed by seed, trial and step."""
-        return random.Random(f"{self._sweep.seed}/{_number(trial)}/{self._trial_state[trial].last_train_time}")
+        return random.Random(
+            f"{self._sweep.seed}/{_number(trial)}/{self._trial_state[trial].last_train_time}"
+        )
 
-    def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _get_new_config(
+        self, trial: Any, trial_to_clone: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Configure the trial with the donor's values, perturbed within their axes.
 
         Values that make no valid experiment together stay the donor's.
@@ -461,7 +539,8 @@ class Population(PopulationBasedTraining):
         mutated, operations = super()._get_new_config(trial, trial_to_clone)
         donor, own = trial_to_clone.config["trial"], trial.config["trial"]
         values = {
-            path: nearest_value(self._sweep.space[path], value) for path, value in mutated["trial"]["values"].items()
+            path: nearest_value(self._sweep.space[path], value)
+            for path, value in mutated["trial"]["values"].items()
         }
         try:
             experiment_for(self._sweep, values)
@@ -469,7 +548,12 @@ class Population(PopulationBasedTraining):
             values = dict(donor["values"])
         step = self._trial_state[trial_to_clone].last_train_time
         takeover = {"run_id": donor["run_id"], "step": step, "key": secrets.token_hex(4)}
-        config = {"number": own["number"], "run_id": own["run_id"], "values": values, "takeover": takeover}
+        config = {
+            "number": own["number"],
+            "run_id": own["run_id"],
+            "values": values,
+            "takeover": takeover,
+        }
         return {"trial": config}, operations
 
 

@@ -1,4 +1,6 @@
-"""One session of a sweep, from its first trial to its report: its progress, and Ray Tune's main loop in a thread."""
+"""One session of a sweep, from its first trial to its report: its progress, and Ray Tune's main
+loop in a thread.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ from ditlab.sweeps.trial import TrialThread, stop_trial
 from ditlab.tracking.index import DeviceHours
 from ditlab.tracking.records import update_record
 
-# Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial reports no metric;
-# as many trials may be starting at once as may run; the session itself reports how trials fail.
+# Set before Tune reads them. Results are in each run's journal, so Tune keeps none; a failed trial
+# reports no metric; as many trials may be starting at once as may run; the session itself reports
+# how trials fail.
 SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
@@ -65,11 +68,15 @@ class SweepSession:
     """Runs the trials of a sweep that have not ended. Ray must be connected."""
 
     def __init__(
-        self, started: StartedSweep, on_progress: Callable[[SweepProgress], None], warn: Callable[[str], None],
-        grace: float, makers: Sequence[ObserverMaker],
-    ) -> None:  # fmt: skip
-        """`on_progress` is called twice a second, `warn` with each warning; both in the thread that calls `run`.
-        `makers` make the observers."""
+        self,
+        started: StartedSweep,
+        on_progress: Callable[[SweepProgress], None],
+        warn: Callable[[str], None],
+        grace: float,
+        makers: Sequence[ObserverMaker],
+    ) -> None:
+        """`on_progress` is called twice a second, `warn` with each warning; both in the thread that
+        calls `run`. `makers` make the observers."""
         self._started, self._folder = started, started.folder
         self._on_progress, self._warn, self._grace = on_progress, warn, grace
         self._sweep_id = started.folder.sweep_id
@@ -86,13 +93,16 @@ class SweepSession:
     def run(self) -> SweepResult:
         """Run the trials and write the report.
 
-        Raises RunFailed where no trial has a value of the metric, or Ray Tune failed; the sweep can then be resumed.
+        Raises RunFailed where no trial has a value of the metric, or Ray Tune failed; the sweep can
+        then be resumed.
         """
         started, folder = self._started, self._folder.folder
         tracked = ParentRun(started.folder, started.home, started.sweep, started.prepared.base)
         with lock_run(folder), self._observers, tracked as parent:
             num_trials = started.num_trials
-            update_record(folder, status="running", message="", trials=num_trials, total_steps=num_trials)
+            update_record(
+                folder, status="running", message="", trials=num_trials, total_steps=num_trials
+            )
             self._channel.clear()
             past = None
             if not isinstance(started.sweep.scheduler, NoScheduler | Pbt):
@@ -117,7 +127,9 @@ class SweepSession:
             self._save_elapsed()
             with suppress(*CHANNEL_ERRORS):
                 self._channel.clear()
-            result = finish_sweep(started, status, self._elapsed(), parent, self._warn, self._end_reason)
+            result = finish_sweep(
+                started, status, self._elapsed(), parent, self._warn, self._end_reason
+            )
             self._raise_failure(tuner, status, num_left)
             self._observers.end = RunEnd(status, self._end_reason)
         return result
@@ -126,8 +138,8 @@ class SweepSession:
         """Raise RunFailed where Ray Tune failed, or trials could not be run."""
         if tuner.error:
             raise RunFailed(
-                f"sweep {self._sweep_id}: Ray Tune failed ({type(tuner.error).__name__}: {first_line(tuner.error)}); "
-                f"`ditlab tune --resume {self._sweep_id}` goes on.",
+                f"sweep {self._sweep_id}: Ray Tune failed ({type(tuner.error).__name__}: "
+                f"{first_line(tuner.error)}); `ditlab tune --resume {self._sweep_id}` goes on.",
                 kind="crash",
             ) from tuner.error
         if status == "failed":
@@ -138,7 +150,9 @@ class SweepSession:
             )
 
     def _follow(self, tuner: TunerThread, requests: StopRequests, parent: ParentRun) -> None:
-        """Show and log the trials until Tune has ended; stop Tune on request, or when a budget is used up."""
+        """Show and log the trials until Tune has ended; stop Tune on request, or when a budget is
+        used up.
+        """
         sweep, states = self._started.sweep, self._trials
         ended_before = frozenset(trial.number for trial in self._started.past if trial.has_ended)
         tuner.start()
@@ -147,7 +161,10 @@ class SweepSession:
             tuner.join(POLL_INTERVAL)
             if lost := lost_ray():
                 update_record(self._folder.folder, status="interrupted", message=lost)
-                more = f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` goes on."
+                more = (
+                    f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` "
+                    "goes on."
+                )
                 raise KeyboardInterrupt if requests.count else RunFailed(more, kind="lost_node")
             self._end_reason = self._end_reason or ("" if is_stopping else self._used_up())
             is_new_request = bool(requests.count or self._end_reason) and not is_stopping
@@ -155,13 +172,17 @@ class SweepSession:
                 is_stopping = True
                 self._channel.put("stop", INTERRUPTED)
                 more = "" if self._end_reason else "; once more ends at once"
-                self._warn(f"{self._end_reason or 'stopping'}: running trials save a checkpoint{more}.")
+                self._warn(
+                    f"{self._end_reason or 'stopping'}: running trials save a checkpoint{more}."
+                )
             trials = states.read()
             if is_new_request:  # trials that begin from here on see the request first
                 tuner.stopper.requested.set()
             leader = states.leader.number if states.leader else None
             num_trials = max(self._started.num_trials, len(trials))
-            self._on_progress(SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before))
+            self._on_progress(
+                SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before)
+            )
             if states.num_ended != num_logged:
                 num_logged = states.num_ended
                 parent.log_progress(trials, states.leader)
@@ -180,7 +201,10 @@ class SweepSession:
             device = device_kind(started.prepared.base)
             used = self._device_hours.total([trial.run_id for trial in self._trials.all])[device]
             if used >= sweep.budget.device_hours:
-                return f"budget.device_hours={sweep.budget.device_hours:g} is used up ({used:.3g} {device} hours)"
+                return (
+                    f"budget.device_hours={sweep.budget.device_hours:g} is used up ({used:.3g} "
+                    f"{device} hours)"
+                )
         return self._home_budget.sentence()
 
     def _elapsed(self) -> float:
@@ -196,7 +220,11 @@ class TunerThread(threading.Thread):
     """Runs Ray Tune from the first trial to the last."""
 
     def __init__(
-        self, started: StartedSweep, channel: KeyValueChannel, past: SweepSummary | None, trials: SweepTrials
+        self,
+        started: StartedSweep,
+        channel: KeyValueChannel,
+        past: SweepSummary | None,
+        trials: SweepTrials,
     ) -> None:
         """`past` is the sweep's state at the start of this session, for schedulers that need it."""
         super().__init__(name="ray-tune", daemon=True)
@@ -214,13 +242,15 @@ class TunerThread(threading.Thread):
         try:
             if self._sweep.num_remaining or self._sweep.prepared.chooser:
                 with suppress(*CHANNEL_ERRORS):
-                    refresh_node_count()  # Ray's actor for that starts on the node that asks first, and ends with it
+                    # Ray's actor for that starts on the node that asks first, and ends with it
+                    refresh_node_count()
                 self._make_tuner().fit()
         except Exception as error:
             self.error = error
         finally:
             for folder in (self._storage, self._storage.with_name("ray")):
-                shutil.rmtree(folder, ignore_errors=True)  # the ledger and the runs hold all that counts
+                # the ledger and the runs hold all that counts
+                shutil.rmtree(folder, ignore_errors=True)
 
     def is_over(self, num_left: int) -> bool:
         """Return True where nothing is left to train; `num_left` trials have not ended."""
@@ -229,8 +259,11 @@ class TunerThread(threading.Thread):
     def _make_tuner(self) -> tune.Tuner:
         started, sweep = self._sweep, self._sweep.sweep
         folder, home, concurrency = started.folder, started.home, started.prepared.concurrency
-        leader = make_trainable(str(home.root), folder.sweep_id, concurrency.share, sweep.reuse_workers)
-        stop = partial(stop_trial, self._channel)  # Tune copies its schedulers with all that they hold
+        leader = make_trainable(
+            str(home.root), folder.sweep_id, concurrency.share, sweep.reuse_workers
+        )
+        # Tune copies its schedulers with all that they hold
+        stop = partial(stop_trial, self._channel)
         past = past_curves(sweep, self._past) if self._past else {}
         config: dict[str, Any] = {
             "max_concurrent_trials": concurrency.num_trials,
@@ -240,7 +273,8 @@ class TunerThread(threading.Thread):
         space: dict[str, Any] = {}
         chooser = started.prepared.chooser
         if chooser:
-            config |= {"search_alg": self._chosen_trials(chooser), "num_samples": -1}  # as many as it asks for
+            # as many as it asks for
+            config |= {"search_alg": self._chosen_trials(chooser), "num_samples": -1}
         elif isinstance(sweep.search, OptunaSearch):
             config["search_alg"] = OptunaTrials(sweep, started.past, self._plan)
             config["num_samples"] = started.num_remaining
@@ -251,7 +285,8 @@ class TunerThread(threading.Thread):
                     remaining.append(replace(trial, values=current_values(home, trial)).to_dict())
             space["trial"] = tune.grid_search(remaining)
         return tune.Tuner(
-            # The workers take the resources; Tune refuses none at all, and with a little CPU would starve the last one.
+            # The workers take the resources; Tune refuses none at all, and with a little CPU would
+            # starve the last one.
             tune.with_resources(leader, {"cpu": 0, "memory": 2**20}),
             param_space=space,
             tune_config=tune.TuneConfig(**config),
@@ -260,14 +295,17 @@ class TunerThread(threading.Thread):
                 storage_path=str(self._storage),
                 stop=self.stopper,
                 failure_config=tune.FailureConfig(max_failures=MAX_LOST_PROCESSES),
-                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs keep their own
+                # runs keep their own
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 verbose=0,
             ),
         )
 
     def _plan(self, number: int, values: Mapping[str, Any], arm: int, seed: int | None) -> Trial:
         """Write a new trial to the ledger."""
-        self._trials.add(trial := self._sweep.folder.plan_trial(self._sweep.home, number, values, arm, seed))
+        self._trials.add(
+            trial := self._sweep.folder.plan_trial(self._sweep.home, number, values, arm, seed)
+        )
         return trial
 
     def _chosen_trials(self, chooser: TrialChooser) -> ChosenTrials:
@@ -284,7 +322,8 @@ class TunerThread(threading.Thread):
 class _IdleStopper(NeverCopied, tune.Stopper):
     """Ends Tune on request, once no trial is training or saving its last checkpoint.
 
-    Trials read the request from the channel and end by themselves; Tune would kill their processes after ten seconds.
+    Trials read the request from the channel and end by themselves; Tune would kill their processes
+    after ten seconds.
     """
 
     def __init__(self, trials: SweepTrials) -> None:
@@ -297,18 +336,25 @@ class _IdleStopper(NeverCopied, tune.Stopper):
         return self.requested.is_set() and not self._trials.is_any_running()
 
 
-def make_trainable(home_root: str, sweep_id: str, share: CpuShare, keep_workers: bool) -> type[tune.Trainable]:
+def make_trainable(
+    home_root: str, sweep_id: str, share: CpuShare, keep_workers: bool
+) -> type[tune.Trainable]:
     """Make Tune's class for the trials of one sweep."""
 
     class Trainable(tune.Trainable):
-        """Leads the workers of one trial after another. Takes no resources itself: the workers do."""
+        """Leads the workers of one trial after another. Takes no resources itself: the workers
+        do.
+        """
 
         def setup(self, config: dict[str, Any]) -> None:
-            os.environ["DITLAB_HOME"] = home_root  # in a job it may be in the launcher's environment alone
+            # in a job it may be in the launcher's environment alone
+            os.environ["DITLAB_HOME"] = home_root
             home = Home(Path(home_root))
             folder = SweepFolder(home.run(sweep_id))
             self._pool = WorkerPool(folder.path / "ray", keep_workers)
-            self._lead = partial(TrialThread, home, sweep_id, folder.load_sweep(), share, self._pool)
+            self._lead = partial(
+                TrialThread, home, sweep_id, folder.load_sweep(), share, self._pool
+            )
             self._trial = self._lead(config["trial"])
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:

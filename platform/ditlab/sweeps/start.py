@@ -68,19 +68,26 @@ class StoredSweep:
 def create_sweep(prepared: PreparedSweep) -> StartedSweep:
     """Make the sweep's folder, with a ledger of all trials that can be enumerated.
 
-    Raises UserError where the disk refuses, or a checkpoint that trials go on from is gone; nothing is left then.
+    Raises UserError where the disk refuses, or a checkpoint that trials go on from is gone; nothing
+    is left then.
     """
     sweep, home = prepared.sweep, prepared.home
     home.ensure()
     run = None
     try:
         run = create_run(
-            home, sweep.name, family=prepared.base.model.family, spec_hash="", total_steps=prepared.num_trials,
-            trials=prepared.num_trials, tracking_uri=prepared.tracking_uri if prepared.base.tracking.uri else "",
-        )  # fmt: skip
+            home,
+            sweep.name,
+            family=prepared.base.model.family,
+            spec_hash="",
+            total_steps=prepared.num_trials,
+            trials=prepared.num_trials,
+            tracking_uri=prepared.tracking_uri if prepared.base.tracking.uri else "",
+        )
         folder = SweepFolder(run)
         past = _store(prepared, folder, [])
-        # Keep the checkpoints that trials go on from, until each holds its own. Raises UserError where one is gone.
+        # Keep the checkpoints that trials go on from, until each holds its own. Raises UserError
+        # where one is gone.
         experiments = [prepared.base, *(trial.experiment for trial in prepared.trials)]
         for start in {each.start.point: each.start for each in experiments if each.start}.values():
             hold_start(start, home, folder.sweep_id)
@@ -105,7 +112,9 @@ def resume_sweep(prepared: PreparedSweep, folder: SweepFolder) -> StartedSweep:
         except OSError as error:
             raise home_write_error(prepared.home, error) from error
     num_ended = sum(one.has_ended for one in past)
-    note = f"sweep {folder.sweep_id}: going on, {num_ended} of {prepared.num_trials} trials are done"
+    note = (
+        f"sweep {folder.sweep_id}: going on, {num_ended} of {prepared.num_trials} trials are done"
+    )
     return StartedSweep(prepared, folder, past, [*damage, note])
 
 
@@ -123,24 +132,32 @@ def find_stored_sweep(home: Home, sweep_id: str, given: Sweep | None) -> StoredS
     given, _ = portable_sweep(given, home, stored)
     if changed := differences(stored, given):
         raise UserError(
-            f"sweep {folder.sweep_id} was started as another one: {'; '.join(changed)}. Resume it with its own "
-            "file, or without one, or start a new sweep without --resume."
+            f"sweep {folder.sweep_id} was started as another one: {'; '.join(changed)}. Resume "
+            "it with its own file, or without one, or start a new sweep without --resume."
         )
     return StoredSweep(folder, given, stored, found.note)
 
 
 def find_unfinished_sweep(home: Home, given: Sweep) -> tuple[str | None, str]:
-    """Return the id of the newest unfinished sweep with this name and equal content, None where there is none, and a
-    line on it."""
+    """Return the id of the newest unfinished sweep with this name and equal content, None where
+    there is none, and a line on it."""
     for record in list_runs(home):
         run_id = record.run_id
-        if not record.trials or record.is_group or record.name != given.name or record.status == "finished":
+        if (
+            not record.trials
+            or record.is_group
+            or record.name != given.name
+            or record.status == "finished"
+        ):
             continue
         with suppress(UserError):  # of another kind, damaged, or of an add-on that is not here
             stored = SweepFolder(home.run(run_id)).load_sweep()
             if not differences(stored, portable_sweep(given, home, stored)[0]):
                 return run_id, f"--resume auto: sweep {run_id} ({given.name}), {record.status}"
-    return None, f"--resume auto: no unfinished sweep {given.name} has this content, so a new one begins"
+    return (
+        None,
+        f"--resume auto: no unfinished sweep {given.name} has this content, so a new one begins",
+    )
 
 
 def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial]:
@@ -152,9 +169,10 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
     others = [trial for trial in planned if known and trial.values != known.get(trial.arm)]
     if others:
         raise UserError(
-            f"sweep {folder.sweep_id}: trial {others[0].number} has {written(others[0].values)} in {folder.ledger}, "
-            f"which its sweep.yaml does not make ({len(others)} trials differ); restore sweep.yaml, or start a new "
-            "sweep without --resume."
+            f"sweep {folder.sweep_id}: trial {others[0].number} has "
+            f"{written(others[0].values)} in {folder.ledger}, which its sweep.yaml does not "
+            f"make ({len(others)} trials differ); restore sweep.yaml, or start a new sweep "
+            "without --resume."
         )
     found = []
     for trial in planned:
@@ -166,10 +184,13 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
 
 
 def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> list[Trial]:
-    """Write the spec, and add the trials that the ledger lacks, as far as their values are known; return the trials of
-    the whole ledger. Those of an arm that a search proposed are known, too, where the sweep has more seeds now."""
+    """Write the spec, and add the trials that the ledger lacks, as far as their values are known;
+    return the trials of the whole ledger. Those of an arm that a search proposed are known, too,
+    where the sweep has more seeds now."""
     write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
-    arms = {trial.arm: dict(trial.values) for trial in past} | {trial.arm: trial.values for trial in prepared.trials}
+    arms = {trial.arm: dict(trial.values) for trial in past} | {
+        trial.arm: trial.values for trial in prepared.trials
+    }
     there = {(trial.arm, seed_of(prepared.sweep, trial)) for trial in past}
     numbers = free_numbers(past)
     places = [

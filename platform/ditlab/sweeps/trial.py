@@ -1,4 +1,6 @@
-"""Training of one trial: an ordinary run that reports to its sweep, and stops when the sweep asks."""
+"""Training of one trial: an ordinary run that reports to its sweep, and stops when the sweep
+asks.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,21 @@ class TrialThread(threading.Thread):
     """Trains a trial beside the thread that Tune calls."""
 
     def __init__(
-        self, home: Home, sweep_id: str, sweep: Sweep, share: CpuShare, pool: WorkerPool, config: Mapping[str, Any]
+        self,
+        home: Home,
+        sweep_id: str,
+        sweep: Sweep,
+        share: CpuShare,
+        pool: WorkerPool,
+        config: Mapping[str, Any],
     ) -> None:
-        """`share` has the cores of each worker, `config` the trial and its takeover, as Tune's configuration has them.
+        """`share` has the cores of each worker, `config` the trial and its takeover, as Tune's
+        configuration has them.
 
-        With `until` the training ends at the evaluation of that step, after a checkpoint, to be gone on with later.
-        A takeover names the trial whose checkpoint is taken over (`run_id`), its `step`, and a unique `key`: it is done
-        once, however often the process that leads the trial is replaced.
+        With `until` the training ends at the evaluation of that step, after a checkpoint, to be
+        gone on with later. A takeover names the trial whose checkpoint is taken over (`run_id`),
+        its `step`, and a unique `key`: it is done once, however often the process that leads the
+        trial is replaced.
         """
         values = dict(config)
         self._takeover = values.pop("takeover", None)
@@ -72,7 +82,9 @@ class TrialThread(threading.Thread):
         self._outcome: RunOutcome | None = None
 
     def next_result(self) -> dict[str, Any]:
-        """Let the training continue, and block until its next evaluation or its end; return that as Tune's result."""
+        """Let the training continue, and block until its next evaluation or its end; return that as
+        Tune's result.
+        """
         if self.ident is None:
             if self._stop_requests.count:  # nor is it running any more, where it was killed
                 status = "stopped" if self._stop_requests.reason == STOPPED else "interrupted"
@@ -91,8 +103,12 @@ class TrialThread(threading.Thread):
                 if self._until is None or report["step"] < self._until:
                     return found
                 self.end()
-                if report["step"] > self._until:  # a worker was killed between the evaluation and its report
-                    found = {"step": self._until, **values_at(self._folder, self._until, self._sweep.metrics)}
+                # a worker was killed between the evaluation and its report
+                if report["step"] > self._until:
+                    found = {
+                        "step": self._until,
+                        **values_at(self._folder, self._until, self._sweep.metrics),
+                    }
                 status = "failed" if self._outcome is None else "paused"
                 return {**found, "done": True, "status": status}
             self.join(POLL_INTERVAL)
@@ -119,7 +135,10 @@ class TrialThread(threading.Thread):
             # The run's record holds a failure, but for one before the run has started.
             if not self._folder.record.exists() or read_record(self._folder).status != "failed":
                 is_sentence = isinstance(error, UserError | RunFailed)
-                self._warn(f"could not be run: {error if is_sentence else f'{type(error).__name__}: {error}'}")
+                self._warn(
+                    "could not be run: "
+                    f"{error if is_sentence else f'{type(error).__name__}: {error}'}"
+                )
 
     def _train(self) -> RunOutcome:
         home, folder, pool = self._home, self._folder, self._pool
@@ -129,20 +148,29 @@ class TrialThread(threading.Thread):
         resumed, topic = folder.record.exists(), f"{PROGRESS}{trial.number}"
         self._sweep_channel.try_put(topic, {})
         if not resumed:
-            shutil.rmtree(folder.path, ignore_errors=True)  # a killed process may have left it without a record
+            # a killed process may have left it without a record
+            shutil.rmtree(folder.path, ignore_errors=True)
             create_run(
-                home, experiment.name, family=experiment.model.family, spec_hash=experiment.content_hash(),
-                run_id=folder.run_id, tracking_uri=experiment.tracking.uri or "", parent=self._sweep_id,
-                trial=trial.number, plugins=plugin_packages(spec), start=start.point if start else "",
+                home,
+                experiment.name,
+                family=experiment.model.family,
+                spec_hash=experiment.content_hash(),
+                run_id=folder.run_id,
+                tracking_uri=experiment.tracking.uri or "",
+                parent=self._sweep_id,
+                trial=trial.number,
+                plugins=plugin_packages(spec),
+                start=start.point if start else "",
                 group=f"{self._sweep_id}.{trial.arm}",
-            )  # fmt: skip
+            )
             write_durably(folder.spec, encode_recorded(spec))
         tags = {**source_tags(), PARENT_TAG: self._sweep_id, "ditlab.trial": str(trial.number)}
         tags |= {CHANGED_TAG: values_text(trial.values), **plugin_tags(spec)}
         if trial.seed is not None:
             tags |= {GROUP_TAG: f"{self._sweep_id}.{trial.arm}", SEED_TAG: str(trial.seed)}
         if start:
-            with suppress(UserError) if resumed else nullcontext():  # with checkpoints of its own it needs no parent
+            # with checkpoints of its own it needs no parent
+            with suppress(UserError) if resumed else nullcontext():
                 hold_start(start, home, folder.run_id)
             tags |= lineage_tags(start.point, list_runs(home))
         is_gated = not isinstance(self._sweep.scheduler, NoScheduler)
@@ -154,10 +182,17 @@ class TrialThread(threading.Thread):
             before = None
         weights = weights_of(experiment, home, folder if resumed else None)
         launch = Launch(
-            experiment, home, folder.run_id, resumed, before, tags,
-            weights=weights.recorded() if weights else {}, trial_channel=self._channel.name, gated=is_gated,
+            experiment,
+            home,
+            folder.run_id,
+            resumed,
+            before,
+            tags,
+            weights=weights.recorded() if weights else {},
+            trial_channel=self._channel.name,
+            gated=is_gated,
             observers=tuple(places("observers")),
-        )  # fmt: skip
+        )
         lifecycle = RunLifecycle(launch)
         with lock_run(folder, LOCK_TIMEOUT):
             with lifecycle.recording_failure():
@@ -172,7 +207,9 @@ class TrialThread(threading.Thread):
                 )
                 group = GroupSpec(experiment.resources, self._share)
                 try:
-                    outcome = train_with_retries(launch, pool, group, self._stop_requests, callbacks)
+                    outcome = train_with_retries(
+                        launch, pool, group, self._stop_requests, callbacks
+                    )
                 finally:
                     if not pool.keep:
                         pool.shut_down()
@@ -180,13 +217,24 @@ class TrialThread(threading.Thread):
         return outcome
 
     def _take_over(self, experiment: Experiment, run_id: str, step: int, key: str) -> None:
-        """Replace the trial's checkpoints by another trial's of a step, once that is on the disk."""
-        before, reached = load_recorded_experiment(self._folder.spec), read_record(self._folder).step
+        """Replace the trial's checkpoints by another trial's of a step, once that is on the
+        disk.
+        """
+        before, reached = (
+            load_recorded_experiment(self._folder.spec),
+            read_record(self._folder).step,
+        )
         donor = self._home.run(run_id)
-        donor_store = checkpoint_store(donor, load_recorded_experiment(donor.spec).checkpoint.storage)
+        donor_store = checkpoint_store(
+            donor, load_recorded_experiment(donor.spec).checkpoint.storage
+        )
         wait_for(lambda: donor_store.last_step() >= step, DONOR_TIMEOUT, POLL_INTERVAL)
-        taken = take_over(checkpoint_store(self._folder, experiment.checkpoint.storage), donor_store, step)
-        record_takeover(self._folder, Takeover(reached, run_id, taken, dict(self._trial.values), key), before)
+        taken = take_over(
+            checkpoint_store(self._folder, experiment.checkpoint.storage), donor_store, step
+        )
+        record_takeover(
+            self._folder, Takeover(reached, run_id, taken, dict(self._trial.values), key), before
+        )
 
     def _warn(self, message: str) -> None:
         self._warnings.append(hide(message))
@@ -196,7 +244,9 @@ class TrialThread(threading.Thread):
 def values_at(folder: RunFolder, step: int, names: Iterable[str]) -> dict[str, float]:
     """Return a run's metrics at a step, as far as its journal has them there."""
     history = metric_history(folder)
-    at = {name: history[name].values[history[name].steps == step] for name in names if name in history}
+    at = {
+        name: history[name].values[history[name].steps == step] for name in names if name in history
+    }
     return {name: float(values[-1]) for name, values in at.items() if len(values)}
 
 

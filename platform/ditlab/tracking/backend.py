@@ -1,9 +1,11 @@
-"""Backends of tracking: what receives a run's journal, found by the scheme of its address. Imports no backend.
+"""Backends of tracking: what receives a run's journal, found by the scheme of its address. Imports
+no backend.
 
-A journal is sent record by record, in order, each once (of notes, which all show one file, the newest, after the rest);
-what a backend did not confirm is sent again, so that sending a record twice must leave one copy. Order, cursor, retries
-and delays are `tracking.upload`'s. MLflow is the backend of every address that no other one claims; a second one is a
-class in a file of its own, named by `ditlab.parts.Parts.trackers`.
+A journal is sent record by record, in order, each once (of notes, which all show one file, the
+newest, after the rest); what a backend did not confirm is sent again, so that sending a record
+twice must leave one copy. Order, cursor, retries and delays are `tracking.upload`'s. MLflow is the
+backend of every address that no other one claims; a second one is a class in a file of its own,
+named by `ditlab.parts.Parts.trackers`.
 """
 
 from __future__ import annotations
@@ -49,24 +51,28 @@ class Destination:
 
 
 class TrackingBackend(ABC):
-    """Receiver of one journal. Any method may raise what its service raises when it does not answer."""
+    """Receiver of one journal. Any method may raise what its service raises when it does not
+    answer.
+    """
 
     run_id: str
     """The run's id at the backend."""
 
     @staticmethod  # noqa: B027  MLflow's addresses are checked by `tracking.access`
     def check_address(uri: str) -> None:
-        """Raise UserError for a malformed address of its scheme, and where its library is not installed. Contacts
-        nothing; called before a run begins, and before one is synced."""
+        """Raise UserError for a malformed address of its scheme, and where its library is not
+        installed. Contacts nothing; called before a run begins, and before one is synced."""
 
     @classmethod
     @abstractmethod
-    def connect(cls, to: Destination, start: JournalRecord | None, run_id: str | None) -> TrackingBackend:
+    def connect(
+        cls, to: Destination, start: JournalRecord | None, run_id: str | None
+    ) -> TrackingBackend:
         """Find or make the run of a destination.
 
-        `start` is the journal's `start` record, None for a node that makes no run; `run_id` is the id that it had
-        there, and gets everything again under another. Raises RunGoneError for a deleted run, and NotReadyError where
-        another process has to make it first.
+        `start` is the journal's `start` record, None for a node that makes no run; `run_id` is the
+        id that it had there, and gets everything again under another. Raises RunGoneError for a
+        deleted run, and NotReadyError where another process has to make it first.
         """
 
     @abstractmethod
@@ -74,7 +80,9 @@ class TrackingBackend(ABC):
         """Send a record (`journal` lists their kinds)."""
 
     def add(self, record: JournalRecord, num_bytes: int) -> bool:
-        """Take metrics, parameters or tags, a line of `num_bytes`; return True where `flush` has to send them now."""
+        """Take metrics, parameters or tags, a line of `num_bytes`; return True where `flush` has to
+        send them now.
+        """
         self.send(record)
         return True
 
@@ -87,12 +95,18 @@ class TrackingBackend(ABC):
 
     @staticmethod
     def is_missing(error: Exception) -> bool:
-        """Return True for an error by which the backend has lost the run: it is connected to again."""
+        """Return True for an error by which the backend has lost the run: it is connected to
+        again.
+        """
         return False
 
 
-def recorded_file(folder: RunFolder, record: JournalRecord, warn: Warn, receiver: str) -> Path | None:
-    """Return the file or folder that a record names; None, with a warning, for one that cannot be sent."""
+def recorded_file(
+    folder: RunFolder, record: JournalRecord, warn: Warn, receiver: str
+) -> Path | None:
+    """Return the file or folder that a record names; None, with a warning, for one that cannot be
+    sent.
+    """
     path = folder.path / record["path"]
     fault = ""
     if not stays_below(folder.path, path) or not is_relative(record.get("artifact_path") or ""):
@@ -108,5 +122,7 @@ def recorded_file(folder: RunFolder, record: JournalRecord, warn: Warn, receiver
 def backend_for(uri: str) -> type[TrackingBackend]:
     """Import the backend of an address. Raises UserError where that of an add-on cannot be used."""
     scheme = urlsplit(uri).scheme
-    backend: type[TrackingBackend] = load_part("tracker", scheme, named("trackers").get(scheme, MLFLOW))
+    backend: type[TrackingBackend] = load_part(
+        "tracker", scheme, named("trackers").get(scheme, MLFLOW)
+    )
     return backend

@@ -1,4 +1,6 @@
-"""Environment of a run: versions of packages, and the git state of the working directory. Imports no mlflow."""
+"""Environment of a run: versions of packages, and the git state of the working directory. Imports
+no mlflow.
+"""
 
 import importlib.metadata
 import platform
@@ -8,7 +10,9 @@ import sys
 
 
 def environment() -> str:
-    """Python, platform, git commit and packages with versions, as text: nothing that identifies a machine or person."""
+    """Python, platform, git commit and packages with versions, as text: nothing that identifies a
+    machine or person.
+    """
     lines = [
         f"python {sys.version.split()[0]} ({platform.python_implementation()})",
         f"platform {platform.system()} {platform.release()} {platform.machine()}",
@@ -19,15 +23,22 @@ def environment() -> str:
     for distribution in importlib.metadata.distributions():
         # the head of its metadata: the whole is parsed twenty times as slowly
         text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-        fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", text.partition("\n\n")[0], re.MULTILINE))
+        fields = dict(
+            re.findall(r"^(Name|Version):[ \t]*(\S+)", text.partition("\n\n")[0], re.MULTILINE)
+        )
         if len(fields) == 2:
             packages.add((fields["Name"], fields["Version"]))
-    lines += [f"{name}=={version}" for name, version in sorted(packages, key=lambda package: package[0].lower())]
+    lines += [
+        f"{name}=={version}"
+        for name, version in sorted(packages, key=lambda package: package[0].lower())
+    ]
     return "\n".join(lines) + "\n"
 
 
 def git_state() -> str:
-    """`<commit>` or `<commit> (dirty)` of the working directory; `none` outside a repository or without git."""
+    """`<commit>` or `<commit> (dirty)` of the working directory; `none` outside a repository or
+    without git.
+    """
     commit = _git("rev-parse", "HEAD")
     if not commit:
         return "none"
@@ -36,14 +47,18 @@ def git_state() -> str:
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def source_tags() -> dict[str, str]:
-    """Tags for the git commit, MLflow's own among them; none where the working directory lies in no repository."""
+    """Tags for the git commit, MLflow's own among them; none where the working directory lies in no
+    repository.
+    """
     state = git_state()
     if state == "none":
         return {}

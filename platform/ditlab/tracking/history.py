@@ -1,4 +1,6 @@
-"""History of a run from its journal: points of its metrics, results of its evaluations, and other facts."""
+"""History of a run from its journal: points of its metrics, results of its evaluations, and other
+facts.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ditlab.home import RunFolder
-from ditlab.tracking.journal import RESULT_PREFIXES, TRAIN_LOSS, JournalContent, read_content, recent_median
+from ditlab.tracking.journal import (
+    RESULT_PREFIXES,
+    TRAIN_LOSS,
+    JournalContent,
+    read_content,
+    recent_median,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +32,8 @@ PROOF_TAG = "ditlab.proof"
 """Tag of a run that was proved before it began: verdict, engine, code, date."""
 
 DEVICES_TAG = "ditlab.devices"
-"""Tag with what an attempt holds: `2 GPU`, `4 core`, and the price of an hour of one where there is one:
-`2 GPU at 2.5`."""
+"""Tag with what an attempt holds: `2 GPU`, `4 core`, and the price of an hour of one where there is
+one: `2 GPU at 2.5`."""
 
 NAME_TAG = "mlflow.runName"
 """Tag with the name that `runs rename` gave, which wins over that of the journal's start."""
@@ -79,12 +87,20 @@ class JournalFacts:
     @property
     def current_params(self) -> dict[str, str]:
         """Every parameter that holds now, after all resumes."""
-        changed = {path: new for record in self.resumes for path, (_, new) in record["changes"].items()}
-        return {path: value for path, value in {**self.params, **changed}.items() if changed.get(path, value)}
+        changed = {
+            path: new for record in self.resumes for path, (_, new) in record["changes"].items()
+        }
+        return {
+            path: value
+            for path, value in {**self.params, **changed}.items()
+            if changed.get(path, value)
+        }
 
     def held_out_text(self, names: Iterable[str]) -> str:
         """Say why held-out metrics of these names differ, as the function `held_out_text` does."""
-        return held_out_text(names, self.dataset.get("counts", {}), self.current_params.get("evaluation.limit"))
+        return held_out_text(
+            names, self.dataset.get("counts", {}), self.current_params.get("evaluation.limit")
+        )
 
     def add(self, record: dict[str, Any]) -> None:
         """Take in the next of a journal's events."""
@@ -114,12 +130,16 @@ class JournalFacts:
 
     @property
     def cost(self) -> str:
-        """Hours of devices and their price: `1.25 GPU hours, price 3.12`; empty where they were not counted."""
+        """Hours of devices and their price: `1.25 GPU hours, price 3.12`; empty where they were not
+        counted.
+        """
         texts = [f"{hours:.3g} {device} hours" for device, hours in self.device_hours.items()]
         return ", ".join(texts + [f"price {self.price:.3g}"] * bool(self.price))
 
     def count_time(self, time: int, kind: str = "") -> None:
-        """Count an attempt's time up to `time`, milliseconds since 1970; nothing between an attempt and the next."""
+        """Count an attempt's time up to `time`, milliseconds since 1970; nothing between an attempt
+        and the next.
+        """
         if self.counted_until and kind != "start":
             elapsed = max(0, time - self.counted_until) / 1000
             self.seconds += elapsed
@@ -186,19 +206,27 @@ class RunResults(dict[str, MetricSpan]):
 
 
 def held_out_text(names: Iterable[str], counts: Mapping[str, int], limit: object) -> str:
-    """Say in a sentence why metrics of these names differ, where `eval/...` and `held_out/...` stand together: they are
-    means over other samples; empty else, and where the numbers are not known.
+    """Say in a sentence why metrics of these names differ, where `eval/...` and `held_out/...`
+    stand together: they are means over other samples; empty else, and where the numbers are not
+    known.
 
-    `counts`: samples by part of the data, as a run's record of its data has them; `limit`: its evaluation.limit.
+    `counts`: samples by part of the data, as a run's record of its data has them; `limit`: its
+    evaluation.limit.
     """
     groups = {name.partition("/")[0] for name in names}
     whole = counts.get("held_out")
     few = str(limit)
-    if not groups >= {"eval", "held_out"} or whole is None or not few.isdecimal() or int(few) >= whole:
+    if (
+        not groups >= {"eval", "held_out"}
+        or whole is None
+        or not few.isdecimal()
+        or int(few) >= whole
+    ):
         return ""
     return (
-        f"eval/... is measured in training on {int(few):,} of the {whole:,} held-out samples (evaluation.limit), "
-        f"held_out/... by `ditlab evaluate` on all {whole:,}, so they differ."
+        f"eval/... is measured in training on {int(few):,} of the {whole:,} held-out samples "
+        f"(evaluation.limit), held_out/... by `ditlab evaluate` on all {whole:,}, so they "
+        "differ."
     )
 
 
@@ -244,7 +272,9 @@ def series_of(content: JournalContent, prefixes: tuple[str, ...] = ("",)) -> dic
 
 
 def final_values(history: Mapping[str, Series]) -> dict[str, float]:
-    """Return the latest value of every metric; of `train/loss` its `recent_median`, of speeds the median."""
+    """Return the latest value of every metric; of `train/loss` its `recent_median`, of speeds the
+    median.
+    """
     import numpy as np
 
     found = {

@@ -1,8 +1,10 @@
-"""Index of a home's journals: an SQLite file in the user's cache folder, made from the journals, which are the truth.
+"""Index of a home's journals: an SQLite file in the user's cache folder, made from the journals,
+which are the truth.
 
-A journal is append-only, so each look reads on from the byte that the index knows. A journal of another inode or
-another first line, and one that changed without growing, is read anew. The file may be deleted at any time; where it
-is damaged or cannot be written, the index is made in memory. A moved or copied home has a file of its own.
+A journal is append-only, so each look reads on from the byte that the index knows. A journal of
+another inode or another first line, and one that changed without growing, is read anew. The file
+may be deleted at any time; where it is damaged or cannot be written, the index is made in memory. A
+moved or copied home has a file of its own.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ _CACHE = "PRAGMA cache_size = -65536"  # KiB: points of several metrics come in 
 # Names that no question in SQL has by accident.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS _journals (
-    id INTEGER PRIMARY KEY, run TEXT, node INTEGER, inode INTEGER, size INTEGER, changed INTEGER, head TEXT,
-    end INTEGER, state TEXT, UNIQUE (run, node)
+    id INTEGER PRIMARY KEY, run TEXT, node INTEGER, inode INTEGER, size INTEGER, changed INTEGER,
+    head TEXT, end INTEGER, state TEXT, UNIQUE (run, node)
 );
 CREATE TABLE IF NOT EXISTS _names (id INTEGER PRIMARY KEY, name TEXT UNIQUE);
 CREATE TABLE IF NOT EXISTS _points (
@@ -97,7 +99,9 @@ class JournalIndex:
         self.database.close()
 
     def recover(self, error: Exception) -> None:
-        """Go on in memory after an error of the file; one that is damaged is made again by the next process."""
+        """Go on in memory after an error of the file; one that is damaged is made again by the next
+        process.
+        """
         path = cache_file(self._home)
         _log.debug("%s cannot be used (%s); the index is made in memory", path, first_line(error))
         if is_damage(error):
@@ -133,7 +137,9 @@ class JournalIndex:
     def _update(self, journals: Collection[Journal]) -> dict[Journal, State]:
         self._faults = {}
         known = self._known()
-        changed = [journal for journal in journals if self._has_changed(journal, known.get(journal))]
+        changed = [
+            journal for journal in journals if self._has_changed(journal, known.get(journal))
+        ]
         if changed:
             with self.database:
                 self.database.execute("BEGIN IMMEDIATE")
@@ -147,10 +153,14 @@ class JournalIndex:
                     except OSError as error:
                         self._faults[journal.run] = error
             known = self._known()
-        return {journal: json.loads(known[journal].state) for journal in journals if journal in known}
+        return {
+            journal: json.loads(known[journal].state) for journal in journals if journal in known
+        }
 
     def _known(self) -> dict[Journal, _Known]:
-        rows = self.database.execute("SELECT run, node, inode, size, changed, id, head, end, state FROM _journals")
+        rows = self.database.execute(
+            "SELECT run, node, inode, size, changed, id, head, end, state FROM _journals"
+        )
         return {Journal(run, node): _Known(*known) for run, node, *known in rows}
 
     def _path(self, journal: Journal) -> str:
@@ -168,11 +178,17 @@ class JournalIndex:
         return known is None or known[:3] != (found.st_ino, found.st_size, found.st_ctime_ns)
 
     def _read_on(self, journal: Journal, known: _Known | None, file: BinaryIO) -> None:
-        """Read a journal on from where this process or another one ended; another journal from its beginning."""
+        """Read a journal on from where this process or another one ended; another journal from its
+        beginning.
+        """
         found = os.fstat(file.fileno())
         stamp = (found.st_ino, found.st_size, found.st_ctime_ns)
         head = hashlib.sha256(file.readline(LONGEST_LINE)).hexdigest()
-        has_grown = known and (known.inode, known.head) == (found.st_ino, head) and known.size < found.st_size
+        has_grown = (
+            known
+            and (known.inode, known.head) == (found.st_ino, head)
+            and known.size < found.st_size
+        )
         if known and not has_grown and known[:3] != stamp:
             self.database.execute(_FORGET, journal)
             known = None
@@ -183,7 +199,8 @@ class JournalIndex:
         state = json.loads(known.state)
         end = _read(Place(self.database, known.id, file, known.end), state)
         self.database.execute(
-            "UPDATE _journals SET (inode, size, changed, head, end, state) = (?, ?, ?, ?, ?, ?) WHERE id = ?",
+            "UPDATE _journals SET (inode, size, changed, head, end, state) = (?, ?, ?, ?, ?, "
+            "?) WHERE id = ?",
             (*stamp, head, end, json.dumps(state), known.id),
         )
 
@@ -195,7 +212,9 @@ def cache_file(home: Home) -> Path:
         folder = os.path.expanduser("~/.cache")  # noqa: PTH111 (Path's own raises RuntimeError)
     if folder.startswith("~"):
         folder = os.devnull  # a user without a home folder: no file can be made there
-    key = hashlib.sha256(os.path.realpath(home.root).encode(errors="surrogateescape")).hexdigest()[:16]
+    key = hashlib.sha256(os.path.realpath(home.root).encode(errors="surrogateescape")).hexdigest()[
+        :16
+    ]
     return Path(folder, "ditlab", f"journals-{_FORMAT}-{key}.sqlite")
 
 
@@ -206,7 +225,9 @@ def is_damage(error: Exception) -> bool:
 
 
 def _connect(place: str) -> sqlite3.Connection:
-    database = sqlite3.connect(place, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
+    database = sqlite3.connect(
+        place, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False
+    )
     database.execute(_CACHE)
     database.executescript(_TABLES)
     return database
@@ -215,12 +236,14 @@ def _connect(place: str) -> sqlite3.Connection:
 def _read(place: Place, state: State) -> int:
     """Read a journal from a place on; returns the end of its last whole line, in bytes.
 
-    Points go to the table `_points`; the state has the run's `params` as they are now, `tags`, and the `hours` of its
-    devices up to the latest record.
+    Points go to the table `_points`; the state has the run's `params` as they are now, `tags`, and
+    the `hours` of its devices up to the latest record.
     """
     tags = state.setdefault("tags", {})
     params = state.setdefault("params", {})
-    facts = JournalFacts(device_hours=state.setdefault("hours", {}), counted_until=state.get("until", 0))
+    facts = JournalFacts(
+        device_hours=state.setdefault("hours", {}), counted_until=state.get("until", 0)
+    )
     facts.tags[DEVICES_TAG] = state.get("devices", "")
     names = dict(place.database.execute("SELECT name, id FROM _names"))
     end = place.begin
@@ -241,14 +264,27 @@ def _read(place: Place, state: State) -> int:
                         if name not in names:
                             insert = "INSERT INTO _names (name) VALUES (?)"
                             names[name] = place.database.execute(insert, (name,)).lastrowid
-                        yield place.id, names[name], line.begin, record["step"], record["time"], value
+                        yield (
+                            place.id,
+                            names[name],
+                            line.begin,
+                            record["step"],
+                            record["time"],
+                            value,
+                        )
                 case "params":
                     params.update(record["values"])
                 case "resume":
                     params.update({path: new for path, (_, new) in record["changes"].items()})
                 case "tags":
                     facts.tags |= record["values"]
-                    tags.update({tag: text for tag, text in record["values"].items() if tag.startswith(_KEPT_TAGS)})
+                    tags.update(
+                        {
+                            tag: text
+                            for tag, text in record["values"].items()
+                            if tag.startswith(_KEPT_TAGS)
+                        }
+                    )
 
     place.database.executemany("INSERT OR REPLACE INTO _points VALUES (?, ?, ?, ?, ?, ?)", rows())
     state.update(devices=facts.tags[DEVICES_TAG], until=facts.counted_until)
@@ -256,21 +292,28 @@ def _read(place: Place, state: State) -> int:
 
 
 class DeviceHours:
-    """Hours of devices of the runs of a home: what their attempts held, from each one's start to its latest record."""
+    """Hours of devices of the runs of a home: what their attempts held, from each one's start to
+    its latest record.
+    """
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._index = JournalIndex(home)
 
     def by_run(self, run_ids: Collection[str] | None = None) -> dict[str, Mapping[str, float]]:
-        """Read what is new, and return the hours by device (`GPU`, `core`) of each run that has some.
+        """Read what is new, and return the hours by device (`GPU`, `core`) of each run that has
+        some.
 
         `run_ids`: these runs alone; None: all of the home.
         """
         if run_ids is None:
             run_ids = []
             with suppress(OSError):
-                run_ids = [each.name for each in os.scandir(self._home.runs) if not each.name.startswith(".")]
+                run_ids = [
+                    each.name
+                    for each in os.scandir(self._home.runs)
+                    if not each.name.startswith(".")
+                ]
             self._index.keep_only(run_ids)
         states = self._index.update([Journal(run_id) for run_id in run_ids])
         return {journal.run: state["hours"] for journal, state in states.items() if state["hours"]}

@@ -1,9 +1,11 @@
-"""A run's journal: an append-only file of JSON lines that holds every metric, tag and artifact. Imports no mlflow.
+"""A run's journal: an append-only file of JSON lines that holds every metric, tag and artifact.
+Imports no mlflow.
 
-One JSON object a line, in the order of the events, with a checksum at its end. Of a `metrics` record, `values` go to
-MLflow; `held`, which most records lack, stay here, as thinning chose. An `overview` repeats figures under names that
-all families share, for MLflow alone. Paths inside the run's folder are relative to it. NaN and infinities are strings.
-Torn and damaged lines are passed over. A journal can be read whole, from an offset on, or from its end.
+One JSON object a line, in the order of the events, with a checksum at its end. Of a `metrics`
+record, `values` go to MLflow; `held`, which most records lack, stay here, as thinning chose. An
+`overview` repeats figures under names that all families share, for MLflow alone. Paths inside the
+run's folder are relative to it. NaN and infinities are strings. Torn and damaged lines are passed
+over. A journal can be read whole, from an offset on, or from its end.
 """
 
 from __future__ import annotations
@@ -57,8 +59,14 @@ class ModelPoint(TypedDict):
 _METRICS = {"step": Step, "values": dict[str, Value], "held": NotRequired[dict[str, Value]]}
 _FILE = {"path": str, "artifact_path": str | None}
 KINDS: dict[str, dict[str, Any]] = {
-    "start": {"run_id": str, "name": str, "experiment": str, "family": str, "parent": NotRequired[str],
-              "metric": NotRequired[str]},
+    "start": {
+        "run_id": str,
+        "name": str,
+        "experiment": str,
+        "family": str,
+        "parent": NotRequired[str],
+        "metric": NotRequired[str],
+    },
     "params": {"values": Texts},
     "resume": {"step": Step, "changes": dict[str, tuple[str, str]], "rates": str},
     "tags": {"values": Texts},
@@ -68,22 +76,36 @@ KINDS: dict[str, dict[str, Any]] = {
     "artifact": _FILE,
     "table": _FILE,
     "dataset": {
-        "name": str, "fingerprint": str, "source": str, "counts": dict[str, Step],
-        "context": Literal["training", "evaluation"], "classes": NotRequired[dict[str, list[str]]],
-        "encoders": NotRequired[Texts], "weights": NotRequired[Texts], "sampled": NotRequired[list[int]],
+        "name": str,
+        "fingerprint": str,
+        "source": str,
+        "counts": dict[str, Step],
+        "context": Literal["training", "evaluation"],
+        "classes": NotRequired[dict[str, list[str]]],
+        "encoders": NotRequired[Texts],
+        "weights": NotRequired[Texts],
+        "sampled": NotRequired[list[int]],
     },
     "note": {"path": str},
     "model": {
-        "step": Step, "name": str, "path": str, "params": Texts, "points": list[ModelPoint],
+        "step": Step,
+        "name": str,
+        "path": str,
+        "params": Texts,
+        "points": list[ModelPoint],
         "dataset": NotRequired[Texts],
     },
     "end": {"status": Literal["finished", "failed", "interrupted", "stopped"]},
-}  # fmt: skip
-"""Fields of each kind of record beside `kind` and `time`. `start` is also a resumption, `resume` what that changes: old
-and new text by field, steps done, a sentence on the learning rate. `artifact` is a file or folder, `note` a renewal of
-its file's text, `model` exported weights or more metrics of earlier ones."""
+}
+"""Fields of each kind of record beside `kind` and `time`. `start` is also a resumption, `resume`
+what that changes: old and new text by field, steps done, a sentence on the learning rate.
+`artifact` is a file or folder, `note` a renewal of its file's text, `model` exported weights or
+more metrics of earlier ones."""
 _typed_dict: Any = TypedDict
-_SHAPES = [_typed_dict(kind, {"kind": Literal[kind], "time": Time, **fields}) for kind, fields in KINDS.items()]
+_SHAPES = [
+    _typed_dict(kind, {"kind": Literal[kind], "time": Time, **fields})
+    for kind, fields in KINDS.items()
+]
 _any_record: Any = Annotated[Union[*_SHAPES], Field(discriminator="kind")]
 _RECORD: TypeAdapter[Any] = TypeAdapter(_any_record, config=ConfigDict(extra="forbid", strict=True))
 
@@ -94,7 +116,9 @@ def current_time() -> int:
 
 
 def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
-    """A record as one line, of this moment unless `fields` have a time. Values of metrics are `encode_values`'."""
+    """A record as one line, of this moment unless `fields` have a time. Values of metrics are
+    `encode_values`'.
+    """
     moment = fields["time"] if "time" in fields else current_time()
     record = {"kind": kind, "time": moment, **fields}
     return add_checksum(_ENCODER.encode(record).encode(errors="replace")) + b"\n"
@@ -104,21 +128,28 @@ def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
     """Metrics as JSON takes them: NaN and infinities as strings."""
     if all(map(math.isfinite, values.values())):
         return dict(values)
-    return {key: value if math.isfinite(value) else _NON_FINITE[str(value)] for key, value in values.items()}
+    return {
+        key: value if math.isfinite(value) else _NON_FINITE[str(value)]
+        for key, value in values.items()
+    }
 
 
 def parse_record(line: bytes) -> JournalRecord | None:
     """The record of a line; None for a torn or damaged line, and for one of the wrong shape."""
     text = line.rstrip(b"\n")
     try:
-        record: JournalRecord | None = _RECORD.validate_json(without_checksum(text)) if is_intact(text) else None
+        record: JournalRecord | None = (
+            _RECORD.validate_json(without_checksum(text)) if is_intact(text) else None
+        )
     except ValidationError:
         return None
     return record
 
 
 def all_metrics(record: JournalRecord) -> Iterator[tuple[str, float]]:
-    """Name and value of each metric of a `metrics` record, also of those that MLflow does not get."""
+    """Name and value of each metric of a `metrics` record, also of those that MLflow does not
+    get.
+    """
     for key, value in (*record["values"].items(), *record.get("held", {}).items()):
         yield key, float(value)
 
@@ -136,7 +167,9 @@ class JournalLine(NamedTuple):
 
 
 def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
-    """Every line of an open journal from an offset on, also the damaged ones; reads at most `LONGEST_LINE` at once."""
+    """Every line of an open journal from an offset on, also the damaged ones; reads at most
+    `LONGEST_LINE` at once.
+    """
     file.seek(begin)
     while line := file.readline(LONGEST_LINE):
         end = begin + len(line)
@@ -145,7 +178,9 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
             line = file.readline(LONGEST_LINE)
             is_too_long = True
             end += len(line)
-        yield JournalLine(begin, end, None if is_too_long else parse_record(line), line.endswith(b"\n"))
+        yield JournalLine(
+            begin, end, None if is_too_long else parse_record(line), line.endswith(b"\n")
+        )
         begin = end
 
 
@@ -159,7 +194,9 @@ def read_lines(path: Path, begin: int) -> Iterator[JournalLine]:
 
 
 def count_lines(path: Path, begin: int) -> int:
-    """Number of whole lines from an offset on; 0 where there is no journal, or none that can be read."""
+    """Number of whole lines from an offset on; 0 where there is no journal, or none that can be
+    read.
+    """
     try:
         with path.open("rb") as file:
             file.seek(begin)
@@ -228,7 +265,9 @@ def read_content(path: Path) -> JournalContent:
 
 
 def recorded_dataset(path: Path) -> dict[str, Any]:
-    """The record of the data that a run was trained on, near its journal's beginning; {} for none."""
+    """The record of the data that a run was trained on, near its journal's beginning; {} for
+    none.
+    """
     with suppress(OSError):
         for line in islice(read_lines(path, 0), FIRST_LINES):
             if line.record and line.record["kind"] == "dataset":
@@ -244,12 +283,15 @@ def damaged_lines(number: int) -> str:
 TRAIN_LOSS = "train/loss"
 _MAIN = re.compile(rb'"ditlab\.main_metric":"([^"\\]+)"')
 RECENT = 0.02
-"""Share of the steps, the newest, whose median is the training loss of a headline: one step's is that of one batch."""
+"""Share of the steps, the newest, whose median is the training loss of a headline: one step's is
+that of one batch.
+"""
 RECENT_TEXT = "median of the last 2 %"
 
 
 def main_metric(folder: RunFolder) -> str:
-    """Return the held-out metric by which a run is read first, as the beginning of its journal has it; empty for none.
+    """Return the held-out metric by which a run is read first, as the beginning of its journal has
+    it; empty for none.
 
     By a pattern over the first 64 KiB: a list of thousands of runs parses no journal for it.
     """

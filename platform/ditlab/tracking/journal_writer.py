@@ -1,7 +1,8 @@
 """Appending to a run's journal, which outlives a killed process and a power cut.
 
-What a journal holds already prevents double records, and carries each metric's thinning on where it was. Thinning
-selects the points of a metric for MLflow: all of the first ones, then fewer and fewer.
+What a journal holds already prevents double records, and carries each metric's thinning on where it
+was. Thinning selects the points of a metric for MLflow: all of the first ones, then fewer and
+fewer.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ _DENSE = 10
 _DURABLE = frozenset({"start", "artifact", "table", "dataset", "model", "end"})
 """Kinds that are on the disk when `append` returns."""
 _SYNC_INTERVAL = 2.0
-"""Seconds of other records that a power cut may cost; a killed process costs nothing, as every line goes to the kernel
-at once."""
+"""Seconds of other records that a power cut may cost; a killed process costs nothing, as every line
+goes to the kernel at once."""
 _log = logging.getLogger("ditlab.tracking")
 
 
 class Thinning:
-    """One metric's thinning: selects at most `budget` of 10^6 points, or every point where `budget` is None.
+    """One metric's thinning: selects at most `budget` of 10^6 points, or every point where `budget`
+    is None.
 
-    All of the first tenth of the budget are selected, then every second one, every fourth and so on: half a tenth of
-    each doubling.
+    All of the first tenth of the budget are selected, then every second one, every fourth and so
+    on: half a tenth of each doubling.
     """
 
     def __init__(self, budget: int | None) -> None:
@@ -60,13 +62,18 @@ class Thinning:
 class JournalWriter:
     """Writer of one node's journal. Safe to use from several threads; one write call per record.
 
-    A metric's value for a step that is not beyond its last one is dropped, even if it differs: a run that goes back to
-    a checkpoint repeats steps, and MLflow never forgets a point. Of each metric about `budget` of 10^6 points go on to
-    MLflow; None: all. `warn` gets a line on damage, and on a disk that refuses; None: it is logged.
+    A metric's value for a step that is not beyond its last one is dropped, even if it differs: a
+    run that goes back to a checkpoint repeats steps, and MLflow never forgets a point. Of each
+    metric about `budget` of 10^6 points go on to MLflow; None: all. `warn` gets a line on damage,
+    and on a disk that refuses; None: it is logged.
     """
 
     def __init__(
-        self, folder: RunFolder, node: int = 0, budget: int | None = None, warn: Callable[[str], None] | None = None
+        self,
+        folder: RunFolder,
+        node: int = 0,
+        budget: int | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
         self.folder = folder
         self._warn = warn or _log.warning
@@ -103,7 +110,9 @@ class JournalWriter:
             self._open()
         except OSError as error:
             self._warn_once(error)
-        self._syncer = threading.Thread(target=self._sync_periodically, name="ditlab-journal", daemon=True)
+        self._syncer = threading.Thread(
+            target=self._sync_periodically, name="ditlab-journal", daemon=True
+        )
         self._syncer.start()
 
     def last_step(self, prefix: str) -> int | None:
@@ -113,7 +122,9 @@ class JournalWriter:
         return max((step for key, step in steps.items() if key.startswith(prefix)), default=None)
 
     def append(self, kind: str, **fields: Any) -> None:
-        """Write one record. Where the disk refuses it, the first refusal is logged as a warning, and none raises."""
+        """Write one record. Where the disk refuses it, the first refusal is logged as a warning,
+        and none raises.
+        """
         fields.setdefault("time", current_time())
         with self._lock:
             if self._write(encode_record(kind, fields)):
@@ -124,7 +135,9 @@ class JournalWriter:
             self.sync()
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record metrics of a step but those logged for it or a later one, as before a return to a checkpoint."""
+        """Record metrics of a step but those logged for it or a later one, as before a return to a
+        checkpoint.
+        """
         with self._lock:
             sent: dict[str, float] = {}
             held: dict[str, float] = {}
@@ -146,18 +159,25 @@ class JournalWriter:
                 self.results.add_step(step, logged, now)
 
     def log_overview(self, step: int, values: Mapping[str, float]) -> None:
-        """Record figures for MLflow's list of runs, without those logged for this step or a later one."""
+        """Record figures for MLflow's list of runs, without those logged for this step or a later
+        one.
+        """
         steps = self.facts.overview_steps
         new = {key: value for key, value in values.items() if steps.get(key, -1) < step}
         if new:
             self.append("overview", step=step, values=encode_values(new))
 
     def log_cost(self) -> None:
-        """Record the time of all attempts so far and the hours of devices, with their price; the step is the second."""
+        """Record the time of all attempts so far and the hours of devices, with their price; the
+        step is the second.
+        """
         with self._lock:
             self.facts.count_time(current_time())
         facts = self.facts
-        costs = {f"run/{device.lower()}_hours": round(hours, 4) for device, hours in facts.device_hours.items()}
+        costs = {
+            f"run/{device.lower()}_hours": round(hours, 4)
+            for device, hours in facts.device_hours.items()
+        }
         costs |= {"run/price": round(facts.price, 2)} if facts.price else {}
         self.log_overview(int(facts.seconds), {"run/seconds": round(facts.seconds), **costs})
 
@@ -169,10 +189,16 @@ class JournalWriter:
     def relative_path(self, path: Path) -> str:
         """A path as records hold it: relative to the run's folder when inside, else absolute."""
         path = path.absolute()
-        return str(path.relative_to(self.folder.path)) if path.is_relative_to(self.folder.path) else str(path)
+        return (
+            str(path.relative_to(self.folder.path))
+            if path.is_relative_to(self.folder.path)
+            else str(path)
+        )
 
     def sync(self) -> int:
-        """Flush records to the disk; returns how many bytes are there. A refusal is a warning, and raises nothing."""
+        """Flush records to the disk; returns how many bytes are there. A refusal is a warning, and
+        raises nothing.
+        """
         try:
             with self._lock:
                 size = os.fstat(self._file).st_size if self._file is not None else 0
@@ -204,7 +230,8 @@ class JournalWriter:
 
     def _open(self) -> None:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        # A newline separates a torn last line of an earlier process from ours, and readers pass it over.
+        # A newline separates a torn last line of an earlier process from ours, and readers pass it
+        # over.
         self._needs_newline = ends_torn(self._file)
         if os.fstat(self._file).st_size == 0:
             sync_folder(self.path.parent)
@@ -222,7 +249,8 @@ class JournalWriter:
             if written == len(line):
                 self._needs_newline = False
                 return True
-            # Cut off the beginning of a line that filled the disk, or start the next with a newline.
+            # Cut off the beginning of a line that filled the disk, or start the next with a
+            # newline.
             size = os.fstat(self._file).st_size
             if os.pread(self._file, written, size - written) == line[:written]:
                 os.ftruncate(self._file, size - written)
@@ -236,7 +264,10 @@ class JournalWriter:
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:
             self._has_warned = True
-            self._warn(f"{self.path} cannot be written ({error.strerror}): metrics are being lost, training goes on")
+            self._warn(
+                f"{self.path} cannot be written ({error.strerror}): metrics are being lost, "
+                "training goes on"
+            )
 
     def _sync_periodically(self) -> None:
         while not self._closed.wait(_SYNC_INTERVAL):

@@ -1,8 +1,10 @@
-"""MLflow as a backend of tracking: journal records as its calls. Sending a record twice leaves one copy.
+"""MLflow as a backend of tracking: journal records as its calls. Sending a record twice leaves one
+copy.
 
-Pictures: `samples/samples-00000900.png` and `samples/latest.png` are for people, and sort. MLflow's image card finds
-its pictures in `images/` by names that hold key, step and time, each as PNG and as WebP, and opens at step 0: the level
-of chance. The newest picture is therefore an image of its own, `samples/latest`, of step 0, before `samples/steps`.
+Pictures: `samples/samples-00000900.png` and `samples/latest.png` are for people, and sort. MLflow's
+image card finds its pictures in `images/` by names that hold key, step and time, each as PNG and as
+WebP, and opens at step 0: the level of chance. The newest picture is therefore an image of its own,
+`samples/latest`, of step 0, before `samples/steps`.
 
 Weights are a logged model: safetensors and a spec, no pickle and no Python function.
 """
@@ -22,7 +24,12 @@ from typing import Any
 from ditlab.errors import first_line
 from ditlab.tracking.backend import Destination, NotReadyError, TrackingBackend, recorded_file
 from ditlab.tracking.journal import JournalRecord
-from ditlab.tracking.mlflow_connection import connect, error_code, forget_artifact_folder, is_refusal
+from ditlab.tracking.mlflow_connection import (
+    connect,
+    error_code,
+    forget_artifact_folder,
+    is_refusal,
+)
 from ditlab.tracking.mlflow_runs import (
     LATEST,
     RUN_TAG,
@@ -50,7 +57,9 @@ WEIGHTS_NAME = "weights.safetensors"
 NOTE_TAG = "mlflow.note.content"
 """Tag that MLflow's UI shows as a run's description."""
 OWN_TAG = "mlflow.ditlab.note"  # MLflow's pages hide tags of this prefix
-"""Tag with the hashes of the last notes that DiTLab wrote: a note with another hash is a person's."""
+"""Tag with the hashes of the last notes that DiTLab wrote: a note with another hash is a
+person's.
+"""
 METRICS_PER_CALL = 500
 """The quickest size measured: 13,200 points a second, against 8,100 with 1000."""
 ENTRIES_PER_CALL = 100
@@ -61,11 +70,18 @@ _DIGEST_LENGTH = 36
 """Characters that MLflow keeps of a dataset's digest."""
 _DATASET_NAME_LENGTH = 500
 _STEP_TAG = "ditlab.step"
-_STATUS = {"finished": "FINISHED", "stopped": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+_STATUS = {
+    "finished": "FINISHED",
+    "stopped": "FINISHED",
+    "failed": "FAILED",
+    "interrupted": "KILLED",
+}
 
 
 class MlflowBackend(TrackingBackend):
-    """Sends records to one MLflow run. Every method raises what MLflow raises when it does not answer."""
+    """Sends records to one MLflow run. Every method raises what MLflow raises when it does not
+    answer.
+    """
 
     def __init__(self, client: Any, run_id: str, to: Destination) -> None:
         self.client = client
@@ -74,7 +90,9 @@ class MlflowBackend(TrackingBackend):
         self._clear_batch()
 
     @classmethod
-    def connect(cls, to: Destination, start: JournalRecord | None, run_id: str | None) -> MlflowBackend:
+    def connect(
+        cls, to: Destination, start: JournalRecord | None, run_id: str | None
+    ) -> MlflowBackend:
         """Find or make the MLflow run; one that is lost with its store is made again."""
         client = connect(to.uri, to.home)
         if run_id is not None:
@@ -91,7 +109,9 @@ class MlflowBackend(TrackingBackend):
                     raise NotReadyError("node 0 makes the run")
             else:
                 metric = start.get("metric", "")
-                experiment = find_or_create_experiment(client, start["experiment"], to.uri, to.home, metric)
+                experiment = find_or_create_experiment(
+                    client, start["experiment"], to.uri, to.home, metric
+                )
                 run_id = find_or_create_mlflow_run(client, experiment, start)
             check_alive(client, run_id)
         forget_artifact_folder(run_id)
@@ -108,17 +128,25 @@ class MlflowBackend(TrackingBackend):
                 for key, value in values.items():
                     self._params.setdefault(key, shorten(value, PARAM_LENGTH))
             case "tags":
-                self._tags |= {key: shorten(value, TAG_LENGTH) for key, value in values.items() if is_shown(key)}
+                self._tags |= {
+                    key: shorten(value, TAG_LENGTH)
+                    for key, value in values.items()
+                    if is_shown(key)
+                }
             case _:
                 time = record["time"]
                 step = record["step"]
-                self._metrics += [Metric(key, float(value), time, step) for key, value in values.items()]
+                self._metrics += [
+                    Metric(key, float(value), time, step) for key, value in values.items()
+                ]
         num_entries = max(len(self._params), len(self._tags))
         is_full = len(self._metrics) >= METRICS_PER_CALL or num_entries >= ENTRIES_PER_CALL
         return is_full or self._num_bytes > _BYTES_PER_CALL
 
     def flush(self) -> None:
-        """Send the batch; a value that MLflow refuses is dropped with a warning, the others arrive."""
+        """Send the batch; a value that MLflow refuses is dropped with a warning, the others
+        arrive.
+        """
         from mlflow.entities import Param, RunTag
 
         entries: list[Any] = [RunTag(key, value) for key, value in self._tags.items()]
@@ -130,7 +158,9 @@ class MlflowBackend(TrackingBackend):
                 self._send_entries(each[start : start + most])
 
     def send(self, record: JournalRecord) -> None:
-        """Send a record of another kind; a refused one, or one with an unusable file, is dropped with a warning."""
+        """Send a record of another kind; a refused one, or one with an unusable file, is dropped
+        with a warning.
+        """
         path: Path | None = self.to.folder.path
         if "path" in record:
             path = recorded_file(self.to.folder, record, self.to.warn, "MLflow")
@@ -142,7 +172,10 @@ class MlflowBackend(TrackingBackend):
             if not is_refusal(error):
                 raise
             check_alive(self.client, self.run_id)
-            self.to.warn(f"MLflow refused the {record['kind']} ({first_line(error)}); it stays in the journal only")
+            self.to.warn(
+                f"MLflow refused the {record['kind']} ({first_line(error)}); it stays in the "
+                "journal only"
+            )
 
     def nest(self, parent: str) -> bool:
         """Nest this run under another of ours, once MLflow has that one."""
@@ -152,7 +185,9 @@ class MlflowBackend(TrackingBackend):
 
     @staticmethod
     def is_missing(error: Exception) -> bool:
-        """Return True if the run or its experiment does not exist: the store may have been made again."""
+        """Return True if the run or its experiment does not exist: the store may have been made
+        again.
+        """
         return error_code(error) == "RESOURCE_DOES_NOT_EXIST"
 
     def _clear_batch(self) -> None:
@@ -162,7 +197,9 @@ class MlflowBackend(TrackingBackend):
         self._num_bytes = 0
 
     def _send_entries(self, entries: Sequence[Any]) -> None:
-        """Send entries in one call; a refused call is repeated with halves of them, down to the entry at fault."""
+        """Send entries in one call; a refused call is repeated with halves of them, down to the
+        entry at fault.
+        """
         from mlflow.entities import Metric, Param, RunTag
 
         of = {kind: [e for e in entries if isinstance(e, kind)] for kind in (Metric, Param, RunTag)}
@@ -173,7 +210,10 @@ class MlflowBackend(TrackingBackend):
                 raise
             if len(entries) == 1:
                 check_alive(self.client, self.run_id)
-                self.to.warn(f"MLflow refused {entries[0].key} ({first_line(error)}); it stays in the journal only")
+                self.to.warn(
+                    f"MLflow refused {entries[0].key} ({first_line(error)}); it stays in the "
+                    "journal only"
+                )
                 return
             self._send_entries(entries[: len(entries) // 2])
             self._send_entries(entries[len(entries) // 2 :])
@@ -184,23 +224,30 @@ class MlflowBackend(TrackingBackend):
         place = record.get("artifact_path")
         match record["kind"]:
             case "start":
-                # This changes nothing of a new run; a resumed one becomes active again. Node 0 alone sends it: another
-                # node's start may be sent after the run's end.
+                # This changes nothing of a new run; a resumed one becomes active again. Node 0
+                # alone sends it: another node's start may be sent after the run's end.
                 if self.to.node == 0:
                     self.client.update_run(self.run_id, status="RUNNING")
             case "end":
-                self.client.set_terminated(self.run_id, _STATUS[record["status"]], end_time=record["time"])
+                self.client.set_terminated(
+                    self.run_id, _STATUS[record["status"]], end_time=record["time"]
+                )
             case "artifact" if path.is_dir():
                 self.client.log_artifacts(self.run_id, str(path), place)
             case "artifact":
                 self.client.log_artifact(self.run_id, str(path), place)
             case "table":
-                # As `log_table`, which appends to an existing file: sent again, it would double its rows.
+                # As `log_table`, which appends to an existing file: sent again, it would double its
+                # rows.
                 self.client.log_artifact(self.run_id, str(path), place)
                 entry = {"path": posixpath.join(place or "", path.name), "type": "table"}
-                tables = json.loads(self.client.get_run(self.run_id).data.tags.get("mlflow.loggedArtifacts", "[]"))
+                tables = json.loads(
+                    self.client.get_run(self.run_id).data.tags.get("mlflow.loggedArtifacts", "[]")
+                )
                 if entry not in tables:
-                    self.client.set_tag(self.run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry]))
+                    self.client.set_tag(
+                        self.run_id, "mlflow.loggedArtifacts", json.dumps([*tables, entry])
+                    )
             case "dataset":
                 dataset = Dataset(
                     name=shorten(record["name"], _DATASET_NAME_LENGTH),
@@ -219,7 +266,9 @@ class MlflowBackend(TrackingBackend):
                 self._send_model(record, path)
 
     def _send_image(self, record: JournalRecord, path: Path) -> None:
-        """Send an image of a step; sent again, it replaces itself. Of an animation the last frame is the result."""
+        """Send an image of a step; sent again, it replaces itself. Of an animation the last frame
+        is the result.
+        """
         from mlflow.tracking.multimedia import compress_image_size
         from PIL import Image
 
@@ -234,7 +283,9 @@ class MlflowBackend(TrackingBackend):
         step = record["step"]
         name = safe_image_key(key)
         newest_tag = f"mlflow.ditlab.latest.{name}"
-        is_newest = (as_count(self.client.get_run(self.run_id).data.tags.get(newest_tag, "")) or 0) <= step
+        is_newest = (
+            as_count(self.client.get_run(self.run_id).data.tags.get(newest_tag, "")) or 0
+        ) <= step
         pairs = [(f"{name}/{STEPS}", step, record["time"])]
         files = [artifact_image(key, step)]
         if is_newest:  # one name for all steps, and thus one file
@@ -242,13 +293,20 @@ class MlflowBackend(TrackingBackend):
             files.append(artifact_image(key, None))
         with tempfile.TemporaryDirectory() as folder:
             for card, at, time in pairs:
-                # The name by which MLflow's UI finds an image: the same at each call, where MLflow draws a random one.
-                # The UI reads its step with leading zeros, by which files sort.
-                unique = uuid.uuid5(uuid.NAMESPACE_URL, f"ditlab:{self.to.folder.run_id}/{card}/{at}/{time}")
+                # The name by which MLflow's UI finds an image: the same at each call, where MLflow
+                # draws a random one. The UI reads its step with leading zeros, by which files sort.
+                unique = uuid.uuid5(
+                    uuid.NAMESPACE_URL, f"ditlab:{self.to.folder.run_id}/{card}/{at}/{time}"
+                )
                 stem = f"{card.replace('/', '~')}+step+{at:08d}+timestamp+{time}+{unique}"
-                for shown, suffix in ((image, ".png"), (compress_image_size(image), "+compressed.webp")):
+                for shown, suffix in (
+                    (image, ".png"),
+                    (compress_image_size(image), "+compressed.webp"),
+                ):
                     shown.save(Path(folder, stem + suffix))
-                    self.client.log_artifact(self.run_id, str(Path(folder, stem + suffix)), "images")
+                    self.client.log_artifact(
+                        self.run_id, str(Path(folder, stem + suffix)), "images"
+                    )
             for place in files:
                 file = Path(folder, posixpath.basename(place))
                 image.save(file)
@@ -258,8 +316,8 @@ class MlflowBackend(TrackingBackend):
         self.client.set_tag(self.run_id, "mlflow.loggedImages", True)
 
     def _send_note(self, path: Path) -> None:
-        """Put a note on the run but over one that a person wrote or emptied; a hash first, lest a crash part them. The
-        file of all tags, which is written with it, goes along."""
+        """Put a note on the run but over one that a person wrote or emptied; a hash first, lest a
+        crash part them. The file of all tags, which is written with it, goes along."""
         if (facts := path.with_name(FACTS_NAME)).is_file():
             self.client.log_artifact(self.run_id, str(facts))
         try:
@@ -275,15 +333,18 @@ class MlflowBackend(TrackingBackend):
         own = tags.get(OWN_TAG, "").split()
         if present == text or (present is not None and note_hash(present) not in own):
             return
-        before = own[-1:] if present is None else [note_hash(present)]  # one that never arrived, or that is there
+        # one that never arrived, or that is there
+        before = own[-1:] if present is None else [note_hash(present)]
         self.client.set_tag(self.run_id, OWN_TAG, " ".join([*before, note_hash(text)]))
         self.client.set_tag(self.run_id, NOTE_TAG, text)
 
     def _send_model(self, record: JournalRecord, folder: Path) -> None:
-        """Make or complete the model of a step: files, parameters, metrics, and the links to its run and data set.
+        """Make or complete the model of a step: files, parameters, metrics, and the links to its
+        run and data set.
 
-        Where newer weights have replaced the files, a model that has none yet is not made: theirs has a record of its
-        own. A server of MLflow before 3.0 keeps no logged models, and gets artifacts in `export`.
+        Where newer weights have replaced the files, a model that has none yet is not made: theirs
+        has a record of its own. A server of MLflow before 3.0 keeps no logged models, and gets
+        artifacts in `export`.
         """
         from mlflow.entities import LoggedModelOutput
 
@@ -298,7 +359,9 @@ class MlflowBackend(TrackingBackend):
             client.log_artifacts(self.run_id, str(folder), "export")
             return
         found = [each for each in models if each.tags.get(_STEP_TAG) == str(step)]
-        found.sort(key=lambda model: (not _is_ready(model), model.creation_timestamp, model.model_id))
+        found.sort(
+            key=lambda model: (not _is_ready(model), model.creation_timestamp, model.model_id)
+        )
         for repeated in found[1:]:  # made by a request that was sent twice
             if not _is_ready(repeated):
                 client.delete_logged_model(repeated.model_id)
@@ -320,16 +383,27 @@ class MlflowBackend(TrackingBackend):
         name = record["name"]
         run_id = self.to.folder.run_id
         note = (  # written once, so that people may change it
-            f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the spec that rebuilds the "
-            "network. Download the artifacts into a folder, then:\n\n"
+            (
+                f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the "
+                "spec that rebuilds the network. Download the artifacts into a folder, "
+                "then:\n\n"
+            )
             + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
         )
         return self.client.create_logged_model(
             experiment_id,
             name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,
             source_run_id=self.run_id,
-            tags={RUN_TAG: run_id, _STEP_TAG: str(step), "ditlab.format": "safetensors", NOTE_TAG: note},
-            params={safe_key(key): shorten(value, PARAM_LENGTH) for key, value in record["params"].items()},
+            tags={
+                RUN_TAG: run_id,
+                _STEP_TAG: str(step),
+                "ditlab.format": "safetensors",
+                NOTE_TAG: note,
+            },
+            params={
+                safe_key(key): shorten(value, PARAM_LENGTH)
+                for key, value in record["params"].items()
+            },
             model_type="diffusion",
         )
 
@@ -342,7 +416,14 @@ class MlflowBackend(TrackingBackend):
             name = shorten(data["name"], _DATASET_NAME_LENGTH)
             of = {"dataset_name": name, "dataset_digest": data["fingerprint"][:_DIGEST_LENGTH]}
         points = [
-            Metric(safe_key(each["name"]), each["value"], each["time"], each["step"], model_id=model_id, **of)
+            Metric(
+                safe_key(each["name"]),
+                each["value"],
+                each["time"],
+                each["step"],
+                model_id=model_id,
+                **of,
+            )
             for each in record["points"]
         ]
         if points:
@@ -354,7 +435,9 @@ def _is_ready(model: Any) -> bool:
 
 
 def weights_step(path: Path) -> int | None:
-    """Training step of exported weights, from the head of their file; None for a file that says none."""
+    """Training step of exported weights, from the head of their file; None for a file that says
+    none.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

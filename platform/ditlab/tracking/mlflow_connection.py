@@ -1,4 +1,6 @@
-"""Connection to MLflow: its library, settings, kinds of errors, and the local database, looked at without MLflow."""
+"""Connection to MLflow: its library, settings, kinds of errors, and the local database, looked at
+without MLflow.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from ditlab.tracking.access import (
 )
 
 _SETTINGS = {
-    # Two attempts of 15 s instead of eight of 120 s: the journal waits better than a blocked thread does.
+    # Two attempts of 15 s instead of eight of 120 s: the journal waits better than a blocked thread
+    # does.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -47,35 +50,43 @@ _TIMEOUT = 10.0
 
 
 def load_mlflow() -> ModuleType:
-    """Import mlflow, with our settings (the user's own environment variables win). Takes about 1.4 s the first time."""
+    """Import mlflow, with our settings (the user's own environment variables win). Takes about 1.4
+    s the first time.
+    """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     exempt_from_proxies()
     try:
         Path.home()
-    except RuntimeError:  # a container's user without an entry in passwd: MLflow's import would fail on its settings
+    # a container's user without an entry in passwd: MLflow's import would fail on its settings
+    except RuntimeError:
         os.environ["HOME"] = "/nonexistent"
     import mlflow
 
     for logger in _NOISY_LOGGERS:
         logging.getLogger(logger).setLevel(logging.WARNING)
-    # We report an outage once; urllib3 would at each retry, and the store with a traceback for a database's full disk.
+    # We report an outage once; urllib3 would at each retry, and the store with a traceback for a
+    # database's full disk.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     return mlflow
 
 
 def connect(uri: str, home: Home) -> Any:
-    """An `MlflowClient` for a resolved address. A local database is made where there is none (2 s)."""
+    """An `MlflowClient` for a resolved address. A local database is made where there is none (2
+    s).
+    """
     mlflow = load_mlflow()
     if is_server(uri):
         return mlflow.MlflowClient(uri)
     with _database_lock(uri):
-        # Made here first, with our artifact root, as the client's own default is ./mlruns in the working directory.
+        # Made here first, with our artifact root, as the client's own default is ./mlruns in the
+        # working directory.
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         if uri.startswith("sqlite:") and not (path := sqlite_path(uri)).exists():
-            # MLflow keeps connections by address: those of a database that was moved away go on with that file
+            # MLflow keeps connections by address: those of a database that was moved away go on
+            # with that file
             if engine := getattr(SqlAlchemyStore, "_engine_map", {}).get(uri):
                 engine.dispose()
             _make_database(path, home)
@@ -84,17 +95,22 @@ def connect(uri: str, home: Home) -> Any:
 
 
 def forget_artifact_folder(mlflow_run_id: str) -> None:
-    """Make MLflow's client ask again where a run's artifacts lie: a copied home has the same ids in another folder."""
+    """Make MLflow's client ask again where a run's artifacts lie: a copied home has the same ids in
+    another folder.
+    """
     from mlflow.tracking._tracking_service import utils
 
     getattr(utils, "_artifact_repos_cache", {}).pop(mlflow_run_id, None)
 
 
 def _make_database(path: Path, home: Home) -> None:
-    """Make all tables or no file: MLflow could not go on from a database cut short among its fifty migrations."""
+    """Make all tables or no file: MLflow could not go on from a database cut short among its fifty
+    migrations.
+    """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    for left in path.parent.glob(f".{path.name}-*"):  # by a process that was killed here: we hold the lock
+    # by a process that was killed here: we hold the lock
+    for left in path.parent.glob(f".{path.name}-*"):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         whole = Path(folder, path.name)
@@ -104,7 +120,9 @@ def _make_database(path: Path, home: Home) -> None:
 
 @contextmanager
 def _database_lock(uri: str) -> Iterator[None]:
-    """Hold a lock on a local database: two trials that start together would break a new one, made without a lock."""
+    """Hold a lock on a local database: two trials that start together would break a new one, made
+    without a lock.
+    """
     if not uri.startswith("sqlite:"):
         yield
         return
@@ -116,17 +134,23 @@ def _database_lock(uri: str) -> Iterator[None]:
 
 
 def error_code(error: Exception) -> str:
-    """MLflow's name of an error, as `RESOURCE_DOES_NOT_EXIST`; `None` for an error of another library."""
+    """MLflow's name of an error, as `RESOURCE_DOES_NOT_EXIST`; `None` for an error of another
+    library.
+    """
     return str(getattr(error, "error_code", None))
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return True if MLflow says that the data is wrong, which it also says of a damaged page of its local database."""
+    """Return True if MLflow says that the data is wrong, which it also says of a damaged page of
+    its local database.
+    """
     return error_code(error) in _REFUSALS and not is_damage(str(error))
 
 
 def denial(error: Exception) -> tuple[int | None, str]:
-    """HTTP status, 401 or 403, of an answer that refuses this process, and the answer's text; None for other errors."""
+    """HTTP status, 401 or 403, of an answer that refuses this process, and the answer's text; None
+    for other errors.
+    """
     answer = getattr(error, "response", None)  # of an artifact's upload
     given = getattr(answer, "status_code", None)
     status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(error_code(error), given)
@@ -144,25 +168,32 @@ def outage_reason(error: Exception) -> str:
 
 
 def is_damage(reason: str) -> bool:
-    """Return True if the reason of a database's error is damage, and no lock, full disk or the like."""
+    """Return True if the reason of a database's error is damage, and no lock, full disk or the
+    like.
+    """
     return any(word in reason for word in _WORDS)
 
 
 def open_read_only(database: Path) -> sqlite3.Connection:
     """Open a SQLite file for reading. Raises FileNotFoundError where there is none.
 
-    SQLite alone opens it: closing a descriptor of ours would end the locks that it holds on the file in this process,
-    and two writers at a time would break the database (https://www.sqlite.org/howtocorrupt.html, 2.2).
+    SQLite alone opens it: closing a descriptor of ours would end the locks that it holds on the
+    file in this process, and two writers at a time would break the database
+    (https://www.sqlite.org/howtocorrupt.html, 2.2).
     """
     database.stat()
     return sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True, timeout=_TIMEOUT)
 
 
 def holds_run(database: Path, mlflow_run_id: str) -> bool:
-    """Return False where a database is gone or lacks a run; True also where that cannot be known."""
+    """Return False where a database is gone or lacks a run; True also where that cannot be
+    known.
+    """
     try:
         with closing(open_read_only(database)) as connection:
-            found = connection.execute("SELECT 1 FROM runs WHERE run_uuid = ?", (mlflow_run_id,)).fetchone()
+            found = connection.execute(
+                "SELECT 1 FROM runs WHERE run_uuid = ?", (mlflow_run_id,)
+            ).fetchone()
     except FileNotFoundError:
         return False
     except (OSError, sqlite3.Error):
@@ -171,7 +202,9 @@ def holds_run(database: Path, mlflow_run_id: str) -> bool:
 
 
 def database_damage(database: Path) -> str:
-    """Return a clause on a database that is damaged, wholly or in parts; empty for a whole one, and for none."""
+    """Return a clause on a database that is damaged, wholly or in parts; empty for a whole one, and
+    for none.
+    """
     try:
         with closing(open_read_only(database)) as connection:
             connection.execute("SELECT 1 FROM runs, experiments LIMIT 1").fetchone()
@@ -182,7 +215,8 @@ def database_damage(database: Path) -> str:
         return ""
     except (OSError, sqlite3.Error) as error:
         reason = first_line(error)
-        return f"{database} cannot be read ({reason})" if is_damage(reason) else ""  # locked, for one
+        # locked, for one
+        return f"{database} cannot be read ({reason})" if is_damage(reason) else ""
     if found == "ok":
         return ""
     reason = found.splitlines()[-1].rstrip(".")[:200]  # the first line names the database

@@ -1,7 +1,8 @@
 """Notes that MLflow shows with a run, as Markdown: what a reviewer reads first. Imports no mlflow.
 
-In this Markdown every text of a person's is shown as it was written. A run's note says what it is, its result beside
-baselines, samples, the spec in five lines, and how to go on; a sweep's note ranks its trials.
+In this Markdown every text of a person's is shown as it was written. A run's note says what it is,
+its result beside baselines, samples, the spec in five lines, and how to go on; a sweep's note ranks
+its trials.
 """
 
 from __future__ import annotations
@@ -30,9 +31,17 @@ from ditlab.tracking.names import (
 
 _PLAIN = re.compile(r"[^A-Za-z0-9 ,./()=+%-]", re.ASCII)
 _MARGIN = 1000
-"""Characters beyond a text's limit in which secrets are looked for: one that is cut in two would be shown."""
+"""Characters beyond a text's limit in which secrets are looked for: one that is cut in two would be
+shown.
+"""
 _ADDRESS = re.compile(r"\]\((picture|page|charts):([^()\s]*)\)")
-_SPEC_LINES = (("model",), ("objective", "sampling"), ("data",), ("optimizer", "schedule"), ("batch", "training"))
+_SPEC_LINES = (
+    ("model",),
+    ("objective", "sampling"),
+    ("data",),
+    ("optimizer", "schedule"),
+    ("batch", "training"),
+)
 """Sections of the spec by line of the note."""
 _MOST_ROWS = 12
 _SAMPLES = "samples"
@@ -43,9 +52,12 @@ _QUARTER = re.compile(r"_t\d$")
 _NAMES_OF_BASELINES = {"bound": "nats_per_token"}
 """Metrics of a model whose baselines' values have another name."""
 _STATUS = {
-    "running": "in training", "finished": "finished", "failed": "**failed**", "interrupted": "interrupted",
+    "running": "in training",
+    "finished": "finished",
+    "failed": "**failed**",
+    "interrupted": "interrupted",
     "stopped": "stopped early by its sweep",
-}  # fmt: skip
+}
 _LONGEST_CODE = 160
 _MOST_TRIALS = 10
 _MOST_AXES = 6
@@ -55,42 +67,53 @@ _LONGEST_RANKING = 2500
 
 
 def plain(text: object, limit: int = 120) -> str:
-    """A text of one line that no reader of Markdown or HTML takes for markup, of at most about `limit` characters.
+    """A text of one line that no reader of Markdown or HTML takes for markup, of at most about
+    `limit` characters.
 
-    Everything but letters, digits and a few marks becomes a numeric entity: no tag, link, mention or address is left.
+    Everything but letters, digits and a few marks becomes a numeric entity: no tag, link, mention
+    or address is left.
     """
     beginning = hide(str(text)[: limit + _MARGIN])
     kept = "".join(" " if unicodedata.category(mark)[0] in "CZ" else mark for mark in beginning)
     short = shorten(" ".join(kept.split()), max(limit, 60))
-    return _PLAIN.sub(lambda found: f"&#{ord(found[0])};" if found[0].isascii() else found[0], short).replace(
-        "www.", "www&#46;"
-    )
+    return _PLAIN.sub(
+        lambda found: f"&#{ord(found[0])};" if found[0].isascii() else found[0], short
+    ).replace("www.", "www&#46;")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already. Empty columns are left out; a space parts the others in MLflow."""
+    """A table of cells that are Markdown already. Empty columns are left out; a space parts the
+    others in MLflow.
+    """
     lines = [list(row) for row in rows]
     kept = [place for place in range(len(head)) if place == 0 or any(row[place] for row in lines)]
-    marks = ["---" for _ in head]
-    return "\n".join(
-        f"| {' | '.join(('&ensp;' if place and row is not marks else '') + row[place] for place in kept)} |"
-        for row in (head, marks, *lines)
-    )
+
+    def cells(row: Sequence[str]) -> list[str]:
+        return [f"&ensp;{row[place]}" if place else row[place] for place in kept]
+
+    table = [cells(head), ["---" for _ in kept], *map(cells, lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in table)
 
 
 def code(lines: Iterable[str]) -> str:
     """A block in which nothing is markup; each line is cut to 160 characters."""
-    kept = (re.sub(r"[`\x00-\x1f\x7f]+", " ", hide(line[: _LONGEST_CODE + _MARGIN])) for line in lines)
+    kept = (
+        re.sub(r"[`\x00-\x1f\x7f]+", " ", hide(line[: _LONGEST_CODE + _MARGIN])) for line in lines
+    )
     return "\n".join(["```", *(shorten(line, _LONGEST_CODE) for line in kept), "```"])
 
 
 def listed(lines: Iterable[str]) -> str:
-    """A list of plain lines of at most about 400 characters. A page breaks them; a block's lines would widen it."""
+    """A list of plain lines of at most about 400 characters. A page breaks them; a block's lines
+    would widen it.
+    """
     return "\n".join(f"- {plain(line, 400)}" for line in lines)
 
 
 def picture(title: str, artifact: str) -> str:
-    """A picture among the run's artifacts; `with_addresses` puts in the address under which it is shown."""
+    """A picture among the run's artifacts; `with_addresses` puts in the address under which it is
+    shown.
+    """
     return f"![{title}](picture:{quote(artifact)})"
 
 
@@ -100,14 +123,17 @@ def page(title: str, artifact: str) -> str:
 
 
 def with_addresses(text: str, experiment_id: str, mlflow_run_id: str) -> str:
-    """The note with the addresses of its pictures and pages, relative to MLflow's: 3.17 renders no `data:` ones."""
+    """The note with the addresses of its pictures and pages, relative to MLflow's: 3.17 renders no
+    `data:` ones.
+    """
 
     def address(found: re.Match[str]) -> str:
         if found[1] == "picture":
             return f"](get-artifact?path={found[2]}&run_uuid={mlflow_run_id})"
         if found[1] == "charts":
             return f"]({experiment_page(experiment_id, charts=True)})"
-        return f"](#/experiments/{experiment_id}/runs/{mlflow_run_id}/artifacts/{found[2]}?{MODEL_TRAINING})"
+        run = f"#/experiments/{experiment_id}/runs/{mlflow_run_id}"
+        return f"]({run}/artifacts/{found[2]}?{MODEL_TRAINING})"
 
     return _ADDRESS.sub(address, text)
 
@@ -134,14 +160,21 @@ class RunNote:
         parts += [*self._metrics(), *self._samples()]
         if facts.page:
             parts.append(
-                f"**{page('Page of this run', facts.page)}**: curves, samples over the steps, speed, failures."
+                f"**{page('Page of this run', facts.page)}**: curves, samples over the steps, "
+                "speed, failures."
             )
         lines = spec_lines(facts.current_params)
-        for record in facts.resumes[-_MOST_RESUMES:]:  # MLflow's parameters are those of the first start
-            lines.append(f"resumed after step {record['step']:,} with {'; '.join(change_texts(record['changes']))}")
+        # MLflow's parameters are those of the first start
+        for record in facts.resumes[-_MOST_RESUMES:]:
+            lines.append(
+                f"resumed after step {record['step']:,} with "
+                f"{'; '.join(change_texts(record['changes']))}"
+            )
         parts.append(listed(lines))
         if facts.status in ("running", "failed", "interrupted"):
-            parts.append("To go on, where the run's files are, with its `spec.yaml` (among the artifacts):")
+            parts.append(
+                "To go on, where the run's files are, with its `spec.yaml` (among the artifacts):"
+            )
             parts.append(code([f"ditlab train spec.yaml --resume {self.run_id}"]))
         return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -154,8 +187,9 @@ class RunNote:
         rows = f" ({count:,} samples)" if count else ""
         cost = f", {facts.cost}" if facts.cost else ""
         return (
-            f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run {plain(self.run_id)}, "
-            f"{_STATUS.get(facts.status, facts.status)}, step {self.step:,} of {self.total_steps:,}{cost}."
+            f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run "
+            f"{plain(self.run_id)}, {_STATUS.get(facts.status, facts.status)}, step "
+            f"{self.step:,} of {self.total_steps:,}{cost}."
         )
 
     def _headline(self) -> str:
@@ -164,14 +198,25 @@ class RunNote:
         span = self.results.get(main)
         if not span:
             return ""
-        words = [f"**{plain(main)} {number(span.last.value)}** at step {span.last.step:,}", *against(span)]
+        words = [
+            f"**{plain(main)} {number(span.last.value)}** at step {span.last.step:,}",
+            *against(span),
+        ]
         return f"{'; '.join(words)}."
 
     def _metrics(self) -> list[str]:
         """A table of the results, the main metric first, and what they were measured with."""
-        names = [name for name in self.results if name.startswith(RESULT_PREFIXES) and not _BASELINE.search(name)]
+        names = [
+            name
+            for name in self.results
+            if name.startswith(RESULT_PREFIXES) and not _BASELINE.search(name)
+        ]
         intervals = interval_ends({name: self.results[name].last.value for name in names})
-        names = [name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}]
+        names = [
+            name
+            for name in names
+            if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}
+        ]
         if not names:
             return []
         main = self.facts.tags.get(MAIN_TAG, "")
@@ -207,12 +252,18 @@ class RunNote:
 
 
 def spec_lines(params: Mapping[str, str]) -> list[str]:
-    """The spec in five lines, from its flattened fields; nulls and the sections about storage are left out."""
+    """The spec in five lines, from its flattened fields; nulls and the sections about storage are
+    left out.
+    """
     lines = []
     for sections in _SPEC_LINES:
         parts = []
         for section in sections:
-            names = [name for name, value in params.items() if name.startswith(f"{section}.") and value != "null"]
+            names = [
+                name
+                for name, value in params.items()
+                if name.startswith(f"{section}.") and value != "null"
+            ]
             fields = [f"{name.removeprefix(f'{section}.')}={params[name]}" for name in names]
             fields.sort(key=lambda field: not field.startswith(("family=", "kind=", "solver=")))
             if fields:
@@ -233,20 +284,28 @@ def untrained(span: MetricSpan) -> str:
 
 
 def against(span: MetricSpan) -> list[str]:
-    """Clauses on what a metric's last value compares with in its own run: before the first step, and the lowest."""
+    """Clauses on what a metric's last value compares with in its own run: before the first step,
+    and the lowest.
+    """
     first = untrained(span)
     lowest = f"lowest {number(span.low.value)} at step {span.low.step:,}"
     return [f"{first} untrained"] * bool(first) + [lowest] * (span.low.step != span.last.step)
 
 
 def baselines(name: str, results: RunResults) -> dict[str, float]:
-    """Values to compare a metric with by what they are of, as the family or the quality metrics give them."""
+    """Values to compare a metric with by what they are of, as the family or the quality metrics
+    give them.
+    """
     prefix, _, rest = name.partition("/")
     rest = _NAMES_OF_BASELINES.get(rest, rest)
-    found = {f"{name}{ending}": word for ending, word in
-             (("_chance", "chance"), ("_real", "real"), ("_held_out", "held out"))}  # fmt: skip
+    found = {
+        f"{name}{ending}": word
+        for ending, word in (("_chance", "chance"), ("_real", "real"), ("_held_out", "held out"))
+    }
     for other in results:
-        inside = re.fullmatch(rf"{re.escape(prefix)}/(?:baseline|reference)/(.+)/{re.escape(rest)}", other)
+        inside = re.fullmatch(
+            rf"{re.escape(prefix)}/(?:baseline|reference)/(.+)/{re.escape(rest)}", other
+        )
         if inside:
             found[other] = inside[1]
     known = {word: results[at].last.value for at, word in found.items() if at in results}
@@ -272,7 +331,8 @@ class SweepNote:
     num_trials: int
     """0: not known yet."""
     ranking: Mapping[str, Sequence[Any]]
-    """Columns `trial` (of several seeds `arm`), `run`, `status`, `step`, the metrics and the axes, the best first.
+    """Columns `trial` (of several seeds `arm`), `run`, `status`, `step`, the metrics and the axes,
+    the best first.
 
     Empty before any.
     """
@@ -287,7 +347,9 @@ class SweepNote:
 
     def text(self) -> str:
         """The note as Markdown, its addresses not yet filled in."""
-        goal = ", ".join(f"{plain(name)} ({mode})" for name, mode in zip(self.metrics, self.modes, strict=True))
+        goal = ", ".join(
+            f"{plain(name)} ({mode})" for name, mode in zip(self.metrics, self.modes, strict=True)
+        )
         size = f"a sweep {f'of {self.num_trials} trials ' if self.num_trials else ''}by {goal}"
         parts = [f"**{plain(self.name)}**: {size}. Run {self.run_id}, {self.status}."]
         if self.ranking:
@@ -295,17 +357,25 @@ class SweepNote:
         if self.best:
             parts += [f"Best: {plain(self.best)}", listed(spec_lines(self.best_spec))]
         if self.page:
-            parts.append(f"**{page('Report of this sweep', self.page)}**: ranking, what mattered, learning curves.")
+            parts.append(
+                f"**{page('Report of this sweep', self.page)}**: ranking, what mattered, "
+                "learning curves."
+            )
         parts += [picture(plain(path.rpartition("/")[2]), path) for path in self.figures]
         if self.status in ("running", "failed", "interrupted", "stopped"):
-            parts += ["To go on, where the sweep's files are:", code([f"ditlab tune --resume {self.run_id}"])]
+            parts += [
+                "To go on, where the sweep's files are:",
+                code([f"ditlab tune --resume {self.run_id}"]),
+            ]
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def _ranking(self) -> list[str]:
         """A table of the first trials, as far as it fits into a note."""
         figures = [name for name in self.ranking if name.startswith((*self.metrics, "to the best"))]
         known = ("trial", "arm", "run", "status", "step", "seeds", *figures)
-        axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][:_MOST_AXES]
+        axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][
+            :_MOST_AXES
+        ]
         names = [*(name for name in known if name in self.ranking), *axes]
         rows = []
         length = 0
@@ -315,4 +385,7 @@ class SweepNote:
             if length <= _LONGEST_RANKING:
                 rows.append(row)
         left = len(self.ranking["run"]) - len(rows)
-        return [table([plain(name, 60) for name in names], rows), f"{left} more in `ranking.json`." if left else ""]
+        return [
+            table([plain(name, 60) for name in names], rows),
+            f"{left} more in `ranking.json`." if left else "",
+        ]

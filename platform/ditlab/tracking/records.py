@@ -27,7 +27,8 @@ FORMAT = 2
 Status = Literal["running", "finished", "failed", "interrupted", "stopped"]
 """`stopped` is a trial that its sweep's scheduler ended early, for good."""
 Natural = Annotated[int, Field(ge=0, lt=1 << 53)]
-_CLOCK_ERROR = 2.0  # seconds: the start of a process is told by the host's clock, which may have been set meanwhile
+# seconds: the start of a process is told by the host's clock, which may have been set meanwhile
+_CLOCK_ERROR = 2.0
 _log = logging.getLogger("ditlab.tracking")
 
 
@@ -65,15 +66,17 @@ class RunRecord:
     trials: Natural = 0
     """Number of trials of a sweep, or of runs of a group of seeds; 0 for a training run."""
     start: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99}@[0-9]{1,15})?$")] = ""
-    """Checkpoint of another run that a fork goes on from, `3f2a1b9c@400`; left out of the file for other runs."""
+    """Checkpoint of another run that a fork goes on from, `3f2a1b9c@400`; left out of the file for
+    other runs.
+    """
     group: str = ""
-    """Id of the runs that differ in the seed alone: of an arm `SWEEP.ARM`, of `ditlab train --seeds` that of the run
-    that stands for all of them; left out of the file for other runs."""
+    """Id of the runs that differ in the seed alone: of an arm `SWEEP.ARM`, of `ditlab train
+    --seeds` that of the run that stands for all of them; left out of the file for other runs."""
     process: dict[str, str] = field(default_factory=dict, hash=False)
     """The process that trains it, or did last: `this_process`."""
     plugins: dict[str, str] = field(default_factory=dict, hash=False)
-    """Versions of the other packages that the experiment's parts come from, by name; left out of the file where there
-    are none."""
+    """Versions of the other packages that the experiment's parts come from, by name; left out of
+    the file where there are none."""
 
     @property
     def is_group(self) -> bool:
@@ -91,8 +94,8 @@ class UnreadableRecord(UserError):
 
 def _unreadable(folder: RunFolder, reason: str, is_run: bool = True) -> UnreadableRecord:
     error = UnreadableRecord(
-        f"run {folder.run_id}: {folder.record} cannot be read ({reason}); restore it from a copy, or delete the run. "
-        "`ditlab runs` lists the others."
+        f"run {folder.run_id}: {folder.record} cannot be read ({reason}); restore it from a "
+        "copy, or delete the run. `ditlab runs` lists the others."
     )
     error.reason = reason
     error.is_run = is_run
@@ -103,7 +106,9 @@ _RECORD: TypeAdapter[RunRecord] = TypeAdapter(RunRecord)
 
 
 def read_record(folder: RunFolder) -> RunRecord:
-    """Read a run's record. Raises UnreadableRecord, a UserError, for a missing or damaged one or another format."""
+    """Read a run's record. Raises UnreadableRecord, a UserError, for a missing or damaged one or
+    another format.
+    """
     try:
         content = folder.record.read_bytes()
         if folder.path.is_symlink():
@@ -147,8 +152,12 @@ class RunList(NamedTuple):
     """Reason by id of a run whose record cannot be read."""
 
 
-def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: str = "", **facts: Any) -> RunFolder:
-    """Make a run's folder and record, with `facts` as further fields. Raises UserError for an unwritable home."""
+def create_run(
+    home: Home, name: str, *, family: str, spec_hash: str, run_id: str = "", **facts: Any
+) -> RunFolder:
+    """Make a run's folder and record, with `facts` as further fields. Raises UserError for an
+    unwritable home.
+    """
     home.ensure()
     home.runs.mkdir(exist_ok=True)
     while True:
@@ -161,7 +170,12 @@ def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: st
                 raise
     now = _now()
     try:
-        _write(folder, RunRecord(folder.run_id, name, family, spec_hash, now, now, process=this_process(), **facts))
+        _write(
+            folder,
+            RunRecord(
+                folder.run_id, name, family, spec_hash, now, now, process=this_process(), **facts
+            ),
+        )
     except OSError:
         with suppress(OSError):
             folder.path.rmdir()  # a full disk: no run was made
@@ -170,13 +184,15 @@ def create_run(home: Home, name: str, *, family: str, spec_hash: str, run_id: st
 
 
 def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
-    """Change fields of a run's record, one process of a machine at a time. Raises UserError where it cannot be read."""
+    """Change fields of a run's record, one process of a machine at a time. Raises UserError where
+    it cannot be read.
+    """
     if "message" in changes:
         changes["message"] = hide(changes["message"])
     if changes.get("status") == "running":
         changes["process"] = this_process()
-    # A driver sets the status, a worker the step. The lock is a file open for writing: NFS refuses to lock a folder, or
-    # anything that is open for reading only.
+    # A driver sets the status, a worker the step. The lock is a file open for writing: NFS refuses
+    # to lock a folder, or anything that is open for reading only.
     with (folder.path / "run.json.lock").open("ab") as lock:
         take_lock(lock, wait=True)
         record = replace(read_record(folder), **changes, updated=_now())
@@ -185,16 +201,23 @@ def update_record(folder: RunFolder, **changes: Any) -> RunRecord:
 
 
 def this_process() -> dict[str, str]:
-    """Describe this process, unlike any other: `host`, its `boot`, `pid`, `begun`; `job` of a Ray cluster, if any."""
+    """Describe this process, unlike any other: `host`, its `boot`, `pid`, `begun`; `job` of a Ray
+    cluster, if any.
+    """
     found = {"host": socket.gethostname(), "boot": _boot(), "pid": str(os.getpid())}
     found["begun"] = f"{psutil.Process().create_time():.0f}"
-    with suppress(ValueError, KeyError, TypeError):  # Ray's own description of the job that started this process
-        found["job"] = str(json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"])
+    # Ray's own description of the job that started this process
+    with suppress(ValueError, KeyError, TypeError):
+        found["job"] = str(
+            json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])["metadata"]["job_submission_id"]
+        )
     return found
 
 
 def is_process_there(process: Mapping[str, str]) -> bool | None:
-    """Return True if a process of `this_process` still runs, None where it cannot be looked at: on another host."""
+    """Return True if a process of `this_process` still runs, None where it cannot be looked at: on
+    another host.
+    """
     if process.get("host") != socket.gethostname():
         return None
     if process.get("boot") != _boot():
@@ -220,7 +243,9 @@ def list_runs(home: Home) -> list[RunRecord]:
 
 
 def scan_runs(home: Home) -> RunList:
-    """Read the record of every folder with a file, but hidden ones. Raises UserError where they cannot be listed."""
+    """Read the record of every folder with a file, but hidden ones. Raises UserError where they
+    cannot be listed.
+    """
     records = []
     unreadable = {}
     try:
@@ -242,7 +267,9 @@ def scan_runs(home: Home) -> RunList:
 
 
 def find_run(home: Home, text: str) -> FoundRun:
-    """Find a run by id, name (the newest), or unique prefix, in this order. Raises UserError for none or several."""
+    """Find a run by id, name (the newest), or unique prefix, in this order. Raises UserError for
+    none or several.
+    """
     runs, unreadable = scan_runs(home)
     if text in unreadable:
         raise _unreadable(home.run(text), unreadable[text])
@@ -253,7 +280,10 @@ def find_run(home: Home, text: str) -> FoundRun:
     note = ""
     if len(named) > 1 and record.run_id != text:
         others = ", ".join(each.run_id for each in named[1:4]) + (", ..." if len(named) > 4 else "")
-        note = f"{len(named)} runs are named '{text}'; taking the newest, {record.run_id} (others: {others})"
+        note = (
+            f"{len(named)} runs are named '{text}'; taking the newest, {record.run_id} "
+            f"(others: {others})"
+        )
     return FoundRun(home.run(record.run_id), record, note)
 
 
@@ -271,20 +301,28 @@ def _of_prefix(home: Home, text: str, runs: Sequence[RunRecord]) -> RunRecord:
 def _unknown(home: Home, text: str, runs: Sequence[RunRecord]) -> UserError:
     if not runs:
         return UserError(
-            f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train SPEC`, or set "
-            "DITLAB_HOME to the home that has it."
+            f"run '{text}' is unknown: {home.runs} holds no runs; start one with `ditlab train "
+            "SPEC`, or set DITLAB_HOME to the home that has it."
         )
-    phrase = nearest(text, [record.run_id for record in runs] + sorted({record.name for record in runs}))
+    phrase = nearest(
+        text, [record.run_id for record in runs] + sorted({record.name for record in runs})
+    )
     if len(phrase) > 120:
         phrase = phrase[:110].rsplit(",", 1)[0] + ", ..."
-    return UserError(f"run '{text}' is unknown under {home.runs} ({phrase}); `ditlab runs` lists them.")
+    return UserError(
+        f"run '{text}' is unknown under {home.runs} ({phrase}); `ditlab runs` lists them."
+    )
 
 
 def find_training_run(home: Home, text: str) -> FoundRun:
-    """Find a run as `find_run` does; raises UserError for a sweep or a group of seeds, naming its runs."""
+    """Find a run as `find_run` does; raises UserError for a sweep or a group of seeds, naming its
+    runs.
+    """
     found = find_run(home, text)
     if found.record.trials:
-        trial_ids = [record.run_id for record in list_runs(home) if record.parent == found.record.run_id]
+        trial_ids = [
+            record.run_id for record in list_runs(home) if record.parent == found.record.run_id
+        ]
         num = found.record.trials
         names = ", ".join(trial_ids[:8])
         if found.record.is_group:
@@ -295,13 +333,19 @@ def find_training_run(home: Home, text: str) -> FoundRun:
     return found
 
 
-def find_unfinished(home: Home, name: str, spec_hash: str, *, is_group: bool = False) -> RunFolder | None:
-    """Find the newest unfinished run, or group of seeds, of this name and spec hash, for `--resume auto`."""
+def find_unfinished(
+    home: Home, name: str, spec_hash: str, *, is_group: bool = False
+) -> RunFolder | None:
+    """Find the newest unfinished run, or group of seeds, of this name and spec hash, for `--resume
+    auto`.
+    """
     runs = scan_runs(home)
     for remark in record_remarks(runs):
         _log.warning("%s; a run to go on with may be among them", remark.rstrip("."))
     for record in runs.records:
-        is_open = record.status not in ("finished", "stopped") and (record.is_group if is_group else not record.trials)
+        is_open = record.status not in ("finished", "stopped") and (
+            record.is_group if is_group else not record.trials
+        )
         if is_open and record.name == name and record.spec_hash == spec_hash:
             return home.run(record.run_id)
     return None

@@ -1,4 +1,6 @@
-"""Parts of a run in MLflow for people, from its journal: note, figures in the list of runs, weights as a model."""
+"""Parts of a run in MLflow for people, from its journal: note, figures in the list of runs, weights
+as a model.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,19 @@ from ditlab.tracking.records import UnreadableRecord, read_record
 from ditlab.tracking.tracker import EndStatus, RunTracker
 
 STATUS_TAG = "ditlab.status"
-"""Tag with a run's status in our words: MLflow has one word for runs that ended and those that a sweep stopped."""
+"""Tag with a run's status in our words: MLflow has one word for runs that ended and those that a
+sweep stopped.
+"""
 
 BASELINE_TAG = "ditlab.baseline"
-"""Tag with what the main metric compares with: the untrained network, and baselines that were measured."""
+"""Tag with what the main metric compares with: the untrained network, and baselines that were
+measured.
+"""
 
 
 def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None = None) -> None:
-    """Write the run's note again, not over a person's, and its cost so far; `status` is how the run ends, `message` why
-    it failed."""
+    """Write the run's note again, not over a person's, and its cost so far; `status` is how the run
+    ends, `message` why it failed."""
     journal = tracker.journal
     journal.log_cost()
     try:
@@ -47,7 +53,9 @@ def end_run(tracker: RunTracker, status: EndStatus, message: str = "") -> None:
 
 
 def renew_review(tracker: RunTracker, step: int) -> None:
-    """Renew a run's note, and its model's metrics where its weights of this step were exported, after an evaluation."""
+    """Renew a run's note, and its model's metrics where its weights of this step were exported,
+    after an evaluation.
+    """
     exported = tracker.folder.media / "export"
     if weights_step(exported / WEIGHTS_NAME) == step:
         log_model(tracker, step, exported)
@@ -55,7 +63,9 @@ def renew_review(tracker: RunTracker, step: int) -> None:
 
 
 def log_overview(tracker: RunTracker, step: int) -> None:
-    """Log the run's figures for MLflow's list of runs: those of four digits, and what its main metric compares with."""
+    """Log the run's figures for MLflow's list of runs: those of four digits, and what its main
+    metric compares with.
+    """
     facts = tracker.journal.facts
     results = tracker.journal.results
     values: dict[str, float] = {}
@@ -76,19 +86,33 @@ def log_overview(tracker: RunTracker, step: int) -> None:
 
 
 def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
-    """Log the weights of a step, exported into a folder of the run, as a model, with the results of that step."""
+    """Log the weights of a step, exported into a folder of the run, as a model, with the results of
+    that step.
+    """
     journal = tracker.journal
     facts = tracker.journal.facts
     points = [
         {"name": name, "value": span.last.value, "time": span.last.time, "step": step}
         for name, span in journal.results.items()
-        if name.startswith(RESULT_PREFIXES) and span.last.step == step and math.isfinite(span.last.value)
+        if name.startswith(RESULT_PREFIXES)
+        and span.last.step == step
+        and math.isfinite(span.last.value)
     ]
     kept = ("model.family", "parameters.total", "spec_hash", "training.precision")
     known = facts.current_params
     params = {key: hide(known[key]) for key in kept if key in known}
-    fields = {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}} if facts.dataset else {}
+    fields = (
+        {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}}
+        if facts.dataset
+        else {}
+    )
     path = journal.relative_path(folder)
     journal.append(
-        "model", step=step, name=facts.params.get("name", facts.name), path=path, params=params, points=points, **fields
+        "model",
+        step=step,
+        name=facts.params.get("name", facts.name),
+        path=path,
+        params=params,
+        points=points,
+        **fields,
     )

@@ -1,4 +1,6 @@
-"""Metrics of the machine's load, measured by MLflow's own monitors, under MLflow's names, into the journal."""
+"""Metrics of the machine's load, measured by MLflow's own monitors, under MLflow's names, into the
+journal.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import load_mlflow
 
 LONGEST_HELD = 10.0
-"""Seconds that threads wait for an event before they begin: MLflow shows a run whose first step takes longer."""
+"""Seconds that threads wait for an event before they begin: MLflow shows a run whose first step
+takes longer.
+"""
 _STOP_TIMEOUT = 5.0  # seconds for a slow sensor
 _log = logging.getLogger("ditlab.tracking")
 
@@ -18,11 +22,13 @@ _log = logging.getLogger("ditlab.tracking")
 class SystemMetrics:
     """A thread that samples CPU, memory, disk, network and, where there are any, GPUs.
 
-    Names are `system/cpu_utilization_percentage` and so on; with several nodes `system/<node>/...`. As in MLflow, the
-    step counts samples, on and on over resumes.
+    Names are `system/cpu_utilization_percentage` and so on; with several nodes `system/<node>/...`.
+    As in MLflow, the step counts samples, on and on over resumes.
     """
 
-    def __init__(self, journal: JournalWriter, interval: float, node: str | None, begin: threading.Event) -> None:
+    def __init__(
+        self, journal: JournalWriter, interval: float, node: str | None, begin: threading.Event
+    ) -> None:
         """Start sampling every `interval` seconds; `begin` holds the first sample back."""
         self._journal = journal
         self._interval = interval
@@ -56,7 +62,8 @@ class SystemMetrics:
                 except Exception as error:
                     _log.debug("no %s: %s", gpus.__name__, error)
             last = self._journal.last_step(self._prefix)
-            # Utilisation is counted between two samples: the first one has nothing to count from, and is not logged.
+            # Utilisation is counted between two samples: the first one has nothing to count from,
+            # and is not logged.
             step = -1 if last is None else last
             interval = 0.0
             while not self._stop.wait(interval):
@@ -67,7 +74,9 @@ class SystemMetrics:
                     monitor.clear_metrics()
                 if interval:
                     step += 1
-                    self._journal.log_metrics(step, {self._prefix + name: value for name, value in values.items()})
+                    self._journal.log_metrics(
+                        step, {self._prefix + name: value for name, value in values.items()}
+                    )
                 interval = self._interval
         except Exception:
             # A sensor that breaks must not end a run.

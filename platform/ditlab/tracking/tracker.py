@@ -35,11 +35,12 @@ _log = logging.getLogger("ditlab.tracking")
 
 
 class RunTracker:
-    """Journal and upload of one run. No method waits for MLflow or raises its errors; any thread may call any method.
+    """Journal and upload of one run. No method waits for MLflow or raises its errors; any thread
+    may call any method.
 
-    Metrics are logged by `journal.log_metrics`, everything else by the methods here. A run that ended can be opened and
-    logged to again (`ditlab evaluate`). `node` is the rank of the machine: node 0 makes the MLflow run; the others join
-    it and need no `start`.
+    Metrics are logged by `journal.log_metrics`, everything else by the methods here. A run that
+    ended can be opened and logged to again (`ditlab evaluate`). `node` is the rank of the machine:
+    node 0 makes the MLflow run; the others join it and need no `start`.
     """
 
     def __init__(
@@ -55,8 +56,9 @@ class RunTracker:
     ) -> None:
         """Open the journal and start the upload. Raises UserError for a malformed address.
 
-        Where it `is_held`, upload and system metrics, which import MLflow for 3 s, begin with `begin_upload`, or 10
-        seconds late. `warn` gets a line for each trouble with MLflow; `budget` is the spec's `tracking.budget`.
+        Where it `is_held`, upload and system metrics, which import MLflow for 3 s, begin with
+        `begin_upload`, or 10 seconds late. `warn` gets a line for each trouble with MLflow;
+        `budget` is the spec's `tracking.budget`.
         """
         self.uri = resolve_tracking_uri(uri, home)
         self.folder = folder
@@ -69,7 +71,9 @@ class RunTracker:
         self._begin = threading.Event()
         if not is_held:
             self._begin.set()
-        self._transfer = JournalTransfer(folder, self.uri, home, self._warn, node, self.journal.sync)
+        self._transfer = JournalTransfer(
+            folder, self.uri, home, self._warn, node, self.journal.sync
+        )
         self._uploader = BackgroundUploader(self._transfer, self._begin)
 
     def begin_upload(self) -> None:
@@ -89,24 +93,35 @@ class RunTracker:
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Start or resume the run. `params` is a flattened spec; the tag `ditlab.parent` (a run id) nests a trial."""
+        """Start or resume the run. `params` is a flattened spec; the tag `ditlab.parent` (a run id)
+        nests a trial.
+        """
         tags = {"ditlab.run": self.folder.run_id, **(tags or {})}
         fields = {"parent": PARENT_TAG, "metric": MAIN_TAG}
         known_tags = {field: tags[tag] for field, tag in fields.items() if tag in tags}
         known = self.journal.facts.params
         params = {key: hide(value) for key, value in (params or {}).items()}
         self.journal.append(
-            "start", run_id=self.folder.run_id, name=name, experiment=experiment, family=family, **known_tags
+            "start",
+            run_id=self.folder.run_id,
+            name=name,
+            experiment=experiment,
+            family=family,
+            **known_tags,
         )
-        if new := {key: value for key, value in params.items() if key not in known}:  # others keep their first value
+        # others keep their first value
+        if new := {key: value for key, value in params.items() if key not in known}:
             self.journal.append("params", values=new)
         self.set_tags(tags)
 
-    def resume_changes(self, params: Mapping[str, str], before: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-        """Return old and new text of the parameters in which `params` differ from those that the journal knows to hold.
+    def resume_changes(
+        self, params: Mapping[str, str], before: Mapping[str, str]
+    ) -> dict[str, tuple[str, str]]:
+        """Return old and new text of the parameters in which `params` differ from those that the
+        journal knows to hold.
 
-        `before` are those of the spec that a resume changes, with fields that came after the run's first start; empty
-        where it changes none.
+        `before` are those of the spec that a resume changes, with fields that came after the run's
+        first start; empty where it changes none.
         """
         old = self.journal.facts.current_params
         if not old:
@@ -118,32 +133,44 @@ class RunTracker:
     def log_resume(self, step: int, changes: Mapping[str, tuple[str, str]], rates: str) -> None:
         """Log what a resume changes after `step` steps, and what that does to the learning rate.
 
-        Parameters never change in MLflow: the tag `ditlab.resume.1` of the first such resume says what holds since.
+        Parameters never change in MLflow: the tag `ditlab.resume.1` of the first such resume says
+        what holds since.
         """
         self.journal.append("resume", step=step, changes=dict(changes), rates=rates)
         text = "; ".join([*change_texts(changes), *filter(None, [rates])])
-        self.set_tags({f"ditlab.resume.{len(self.journal.facts.resumes)}": f"after step {step:,}: {text}"})
+        self.set_tags(
+            {f"ditlab.resume.{len(self.journal.facts.resumes)}": f"after step {step:,}: {text}"}
+        )
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Log facts that may change; the last value counts."""
         if tags:
-            self.journal.append("tags", values={key: hide(str(value)) for key, value in tags.items()})
+            self.journal.append(
+                "tags", values={key: hide(str(value)) for key, value in tags.items()}
+            )
 
     def log_image(self, key: str, step: int, path: Path) -> None:
-        """Log a picture of a step, copied into the run's folder; an earlier one of this key and step stays."""
+        """Log a picture of a step, copied into the run's folder; an earlier one of this key and
+        step stays.
+        """
         if self.journal.has_image(key, step):
             return
         with self._keeping(path):
             if not path.absolute().is_relative_to(self.folder.path):
                 self.folder.media.mkdir(parents=True, exist_ok=True)
-                path = Path(shutil.copy(path, self.folder.media / f"{key.replace('/', '-')}-{step:08d}{path.suffix}"))
+                path = Path(
+                    shutil.copy(
+                        path, self.folder.media / f"{key.replace('/', '-')}-{step:08d}{path.suffix}"
+                    )
+                )
             sync_file(path)
             self.journal.append("image", key=key, step=step, path=self.journal.relative_path(path))
 
     def log_artifact(self, path: Path, artifact_path: str | None = None) -> None:
         """Log a file or folder, for MLflow's folder `artifact_path`.
 
-        It is read when it is sent: one in the run's folder must stay there; any other is copied into it.
+        It is read when it is sent: one in the run's folder must stay there; any other is copied
+        into it.
         """
         with self._keeping(path):
             if not path.absolute().is_relative_to(self.folder.path):
@@ -155,9 +182,13 @@ class RunTracker:
                     shutil.copy(path, kept)
                     sync_file(kept)
                 path = kept
-            self.journal.append("artifact", path=self.journal.relative_path(path), artifact_path=artifact_path)
+            self.journal.append(
+                "artifact", path=self.journal.relative_path(path), artifact_path=artifact_path
+            )
 
-    def log_text(self, text: str, file: str, kind: Literal["artifact", "table"] = "artifact") -> None:
+    def log_text(
+        self, text: str, file: str, kind: Literal["artifact", "table"] = "artifact"
+    ) -> None:
         """Log text as an artifact; `file` may name a folder: `environment/packages.txt`."""
         path = self.folder.media / file
         parent = Path(file).parent.as_posix()
@@ -168,14 +199,16 @@ class RunTracker:
             self.journal.append(kind, path=self.journal.relative_path(path), artifact_path=place)
 
     def log_table(self, data: Mapping[str, Sequence[Any]], file: str) -> None:
-        """Log columns by name, of one length, as a table that MLflow's UI shows; `file` ends in `.json`."""
+        """Log columns by name, of one length, as a table that MLflow's UI shows; `file` ends in
+        `.json`.
+        """
         rows = [list(row) for row in zip(*data.values(), strict=True)]
         table = {"columns": list(data), "index": list(range(len(rows))), "data": rows}
         self.log_text(json.dumps(table, default=str), file, "table")
 
     def log_note(self, text: str) -> None:
-        """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s addresses, and beside it all
-        tags as JSON, where either changed."""
+        """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s
+        addresses, and beside it all tags as JSON, where either changed."""
         facts = json.dumps(self.journal.facts.tags, indent=1, sort_keys=True)
         if self._node or (text, facts) == self._note:
             return
@@ -199,7 +232,9 @@ class RunTracker:
             self.journal.append("end", status=status)
 
     def close(self, timeout: float = 10.0) -> int:
-        """Send what is left for up to `timeout` seconds; returns how many records wait for `ditlab runs sync`."""
+        """Send what is left for up to `timeout` seconds; returns how many records wait for `ditlab
+        runs sync`.
+        """
         if self._system is not None:
             self._system.stop()
         self.journal.close()

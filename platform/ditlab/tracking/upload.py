@@ -1,4 +1,6 @@
-"""Upload of journals to MLflow from their saved cursors on: now, for many runs, or in a thread beside the training."""
+"""Upload of journals to MLflow from their saved cursors on: now, for many runs, or in a thread
+beside the training.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,14 @@ from ditlab.tracking.access import (
     refusal_message,
     sqlite_path,
 )
-from ditlab.tracking.backend import Destination, NotReadyError, RunGoneError, TrackingBackend, Warn, backend_for
+from ditlab.tracking.backend import (
+    Destination,
+    NotReadyError,
+    RunGoneError,
+    TrackingBackend,
+    Warn,
+    backend_for,
+)
 from ditlab.tracking.journal import (
     LONGEST_LINE,
     JournalRecord,
@@ -37,7 +46,9 @@ from ditlab.tracking.system_metrics import LONGEST_HELD
 BATCHED_KINDS = frozenset({"metrics", "overview", "params", "tags"})
 """Kinds of records that a backend may send together."""
 _FILE_KINDS = frozenset({"artifact", "image", "table", "model"})
-"""Kinds whose failure does not delay the rest: the artifact store may be another machine than the server."""
+"""Kinds whose failure does not delay the rest: the artifact store may be another machine than the
+server.
+"""
 _POLL_INTERVAL = 1.0  # seconds
 _LONGEST_BACKOFF = 60.0  # seconds
 _log = logging.getLogger("ditlab.tracking")
@@ -50,17 +61,23 @@ class Cursor:
     offset: NonNegativeInt = 0
     """Bytes of the journal that are done."""
     head: str = ""
-    """Digest of the journal's first line, which tells journals apart. Empty before anything is done."""
+    """Digest of the journal's first line, which tells journals apart. Empty before anything is
+    done.
+    """
     mlflow_run_id: str | None = None
     deferred: list[NonNegativeInt] = field(default_factory=list)
-    """Offsets of files whose upload failed while the rest went through, and of a note that was not sent yet."""
+    """Offsets of files whose upload failed while the rest went through, and of a note that was not
+    sent yet.
+    """
 
 
 _CURSORS = TypeAdapter(dict[str, Cursor])
 
 
 class CursorFile:
-    """Cursors of one journal by tracking address, durable; and the lock that lets one process send at a time."""
+    """Cursors of one journal by tracking address, durable; and the lock that lets one process send
+    at a time.
+    """
 
     def __init__(self, folder: RunFolder, uri: str, node: int = 0) -> None:
         self._key = redact(uri)
@@ -71,9 +88,15 @@ class CursorFile:
         """The held lock; None while this process does not hold it."""
 
     def load(self) -> Cursor:
-        """The saved cursor; the beginning for an unreadable one, and for a database or journal that was made again."""
+        """The saved cursor; the beginning for an unreadable one, and for a database or journal that
+        was made again.
+        """
         cursor = self._read().get(self._key, Cursor())
-        if self._database and cursor.mlflow_run_id and not holds_run(self._database, cursor.mlflow_run_id):
+        if (
+            self._database
+            and cursor.mlflow_run_id
+            and not holds_run(self._database, cursor.mlflow_run_id)
+        ):
             return Cursor()
         if cursor.offset:
             size = self._journal.stat().st_size if self._journal.exists() else 0
@@ -122,9 +145,17 @@ class JournalTransfer:
     """Transfer of one node's journal. Not thread-safe: one thread calls `send_pending`."""
 
     def __init__(
-        self, folder: RunFolder, uri: str, home: Home, warn: Warn, node: int = 0, sync: Callable[[], int] | None = None
+        self,
+        folder: RunFolder,
+        uri: str,
+        home: Home,
+        warn: Warn,
+        node: int = 0,
+        sync: Callable[[], int] | None = None,
     ) -> None:
-        """`sync` flushes the journal to the disk and returns how many bytes are there; None: no writer here."""
+        """`sync` flushes the journal to the disk and returns how many bytes are there; None: no
+        writer here.
+        """
         self.to = Destination(uri, home, folder, warn, node)
         self.path = folder.node_journal(node)
         self._sync = sync or (lambda: sync_file(self.path))
@@ -140,14 +171,16 @@ class JournalTransfer:
         return count_lines(self.path, cursor.offset) + len(cursor.deferred)
 
     def send_pending(self, until: float = math.inf, retry_files: bool = False) -> None:
-        """Send the records after the cursor, up to the monotonic time `until`; none while another process sends them.
+        """Send the records after the cursor, up to the monotonic time `until`; none while another
+        process sends them.
 
         Raises what MLflow raises when it does not answer, RunGoneError, and NotReadyError.
         """
         if self.cursor_file.lock is None:
             if not self.cursor_file.acquire():
                 return
-            self.cursor = self.cursor_file.load()  # another process may have sent since this one began
+            # another process may have sent since this one began
+            self.cursor = self.cursor_file.load()
         has_pending = self.path.exists() and self.path.stat().st_size > self.cursor.offset
         if not has_pending and not (retry_files and self.cursor.deferred):
             return
@@ -159,7 +192,8 @@ class JournalTransfer:
             self._send_records(backend, until, durable)
         except Exception as error:
             if backend.is_missing(error):
-                self._backend = None  # the store may have been made again: look again at the next attempt
+                # the store may have been made again: look again at the next attempt
+                self._backend = None
             raise
         for offset in list(self.cursor.deferred) if retry_files else ():
             self._send_deferred(backend, offset)
@@ -180,7 +214,8 @@ class JournalTransfer:
         backend = backend_for(self.to.uri).connect(self.to, start, known)
         if backend.run_id != known:
             if known is not None:
-                self.cursor = Cursor()  # it has lost the run: everything is sent again, from the beginning
+                # it has lost the run: everything is sent again, from the beginning
+                self.cursor = Cursor()
             self.cursor.mlflow_run_id = backend.run_id
             self.cursor_file.save(self.cursor)
         self._parent = start.get("parent") if start and self.to.node == 0 else None
@@ -199,7 +234,9 @@ class JournalTransfer:
                 num_damaged += 1
                 backend.flush()
             elif record["kind"] == "note":  # all show the newest text, which is sent once
-                self.cursor.deferred = [each for each in self.cursor.deferred if each != note] + [line.begin]
+                self.cursor.deferred = [each for each in self.cursor.deferred if each != note] + [
+                    line.begin
+                ]
                 note = line.begin
                 continue
             elif record["kind"] in BATCHED_KINDS:
@@ -234,7 +271,9 @@ class JournalTransfer:
             self.cursor_file.save(self.cursor)
 
     def _send_one(self, backend: TrackingBackend, record: JournalRecord) -> bool:
-        """Send a record; returns False, with a warning once a process, for a file that is not taken now."""
+        """Send a record; returns False, with a warning once a process, for a file that is not taken
+        now.
+        """
         try:
             backend.send(record)
         except RunGoneError:
@@ -251,7 +290,9 @@ class JournalTransfer:
 
 
 class BackgroundUploader:
-    """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller nor journal."""
+    """A thread that sends a journal as it grows; MLflow's errors and delays affect neither caller
+    nor journal.
+    """
 
     def __init__(self, transfer: JournalTransfer, begin: threading.Event) -> None:
         """Begin to send once `begin` is set."""
@@ -265,7 +306,9 @@ class BackgroundUploader:
         self._thread.start()
 
     def close(self, timeout: float) -> int:
-        """Send what is left for up to `timeout` seconds; returns how many records have not arrived."""
+        """Send what is left for up to `timeout` seconds; returns how many records have not
+        arrived.
+        """
         self._until = time.monotonic() + timeout
         self._stop.set()
         self._begin.set()
@@ -289,7 +332,9 @@ class BackgroundUploader:
             self._transfer.close()
 
     def _attempt(self, is_closing: bool) -> bool:
-        """Send what is there; returns True once nothing more can be sent. No error may reach the training."""
+        """Send what is there; returns True once nothing more can be sent. No error may reach the
+        training.
+        """
         transfer = self._transfer
         retry = is_closing or time.monotonic() - self._last_retry > _LONGEST_BACKOFF
         try:
@@ -300,10 +345,12 @@ class BackgroundUploader:
             self._is_outage = False
             # Deferred files do not count: they were tried again and failed.
             return is_closing and (
-                time.monotonic() > self._until or not count_lines(transfer.path, transfer.cursor_file.load().offset)
+                time.monotonic() > self._until
+                or not count_lines(transfer.path, transfer.cursor_file.load().offset)
             )
         except NotReadyError:
-            # The journal is closed by now: a start record that node 0 misses in it will not come any more.
+            # The journal is closed by now: a start record that node 0 misses in it will not come
+            # any more.
             return is_closing and (time.monotonic() > self._until or transfer.to.node == 0)
         except RunGoneError as error:
             transfer.to.warn(f"{error}; everything stays in {transfer.path}")
@@ -322,4 +369,7 @@ class BackgroundUploader:
 
 def num_unsent(folder: RunFolder, address: str, home: Home) -> int:
     """Number of a run's records that an address has not received. Contacts nothing."""
-    return sum(JournalTransfer(folder, address, home, _log.debug, node).num_left() for node in folder.journal_nodes())
+    return sum(
+        JournalTransfer(folder, address, home, _log.debug, node).num_left()
+        for node in folder.journal_nodes()
+    )

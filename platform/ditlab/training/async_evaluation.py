@@ -1,7 +1,7 @@
 """Asynchronous evaluation in the step loop of a run: what is asked for, and what has come.
 
-The first worker posts a request once a checkpoint is complete, and takes in answers at a step's end. An evaluator that
-the launcher starts (`runs.evaluator`) answers.
+The first worker posts a request once a checkpoint is complete, and takes in answers at a step's
+end. An evaluator that the launcher starts (`runs.evaluator`) answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ LOOK_INTERVAL = 0.5
 
 
 class AsyncEvaluation(StepHook):
-    """Part of the first worker: which checkpoints are to be evaluated, what has come, which ones must stay."""
+    """Part of the first worker: which checkpoints are to be evaluated, what has come, which ones
+    must stay.
+    """
 
     def __init__(self, inbox: Inbox, is_due: Callable[[int], bool], reporter: Reporter) -> None:
         """`is_due` tells whether the checkpoint of a step is evaluated."""
@@ -38,7 +40,9 @@ class AsyncEvaluation(StepHook):
         self._next_look = 0.0
 
     def begin(self, step: int, is_saved: bool) -> None:
-        """Go on after `step` steps, whose checkpoint `is_saved`: evaluations of later ones come again."""
+        """Go on after `step` steps, whose checkpoint `is_saved`: evaluations of later ones come
+        again.
+        """
         self._taken = min(self._taken, step)
         wanted = {step} if is_saved and self._is_due(step) and step > self._taken else set[int]()
         for request in self._inbox.listed():
@@ -56,7 +60,9 @@ class AsyncEvaluation(StepHook):
             self._post()
 
     def needed(self) -> list[int]:
-        """Return the steps whose checkpoints must stay for an evaluation. Another thread, which saves, calls it."""
+        """Return the steps whose checkpoints must stay for an evaluation. Another thread, which
+        saves, calls it.
+        """
         return self._wanted[-1:]
 
     def lacks(self, step: int) -> bool:
@@ -64,7 +70,8 @@ class AsyncEvaluation(StepHook):
         return step > self._taken
 
     def take(self, at_once: bool = False) -> list[EvaluationAnswer]:
-        """Return the evaluations that have come, by step, for the journal; `settle` each once it is there.
+        """Return the evaluations that have come, by step, for the journal; `settle` each once it is
+        there.
 
         Looks now and then; with `at_once` now.
         """
@@ -88,13 +95,15 @@ class AsyncEvaluation(StepHook):
         if passed:
             names = ", ".join(map(str, passed))
             steps = f"steps {names}" if len(passed) > 1 else f"step {names}"
-            reporter.warn(f"{steps} passed over: the newer checkpoint of step {step} was evaluated instead.")
+            reporter.warn(
+                f"{steps} passed over: the newer checkpoint of step {step} was evaluated instead."
+            )
             before = reporter.recorded.tags().get(PASSED_TAG)
             tags[PASSED_TAG] = f"{before}, {names}" if before else names
         if answer.error:
             reporter.warn(
-                f"the checkpoint of step {step} was not evaluated ({answer.error}); the run goes on, and "
-                "`ditlab evaluate` measures its newest checkpoint."
+                f"the checkpoint of step {step} was not evaluated ({answer.error}); the run "
+                "goes on, and `ditlab evaluate` measures its newest checkpoint."
             )
             tags["ditlab.evaluation_error"] = f"step {step}: {answer.error}"[:1000]
         reporter.tags(tags)
@@ -117,7 +126,9 @@ class AsyncEvaluation(StepHook):
             return None
 
     def _post(self) -> dict[Request, bool]:
-        """Post the requests that are not there, new ones and those that the disk refused; return the others."""
+        """Post the requests that are not there, new ones and those that the disk refused; return
+        the others.
+        """
         listed = self._inbox.listed()
         try:
             for step in self._wanted:
@@ -126,6 +137,8 @@ class AsyncEvaluation(StepHook):
             self._is_refused = False
         except OSError as error:
             if not self._is_refused:
-                self._reporter.warn(f"an evaluation cannot be asked for ({error.strerror}); it is tried again.")
+                self._reporter.warn(
+                    f"an evaluation cannot be asked for ({error.strerror}); it is tried again."
+                )
             self._is_refused = True
         return listed

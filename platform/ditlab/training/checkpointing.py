@@ -1,4 +1,6 @@
-"""Checkpoints of a run, and snapshots of its power-function averages, as its step loop saves and loads them."""
+"""Checkpoints of a run, and snapshots of its power-function averages, as its step loop saves and
+loads them.
+"""
 
 from __future__ import annotations
 
@@ -27,30 +29,45 @@ from ditlab.training.recovery import is_out_of_memory
 from ditlab.training.reporting import Reporter
 from ditlab.training.state import TrainingState
 
-CLOSE_TIMEOUT = 10.0  # seconds that a failing worker waits for a checkpoint that others may never finish
+# seconds that a failing worker waits for a checkpoint that others may never finish
+CLOSE_TIMEOUT = 10.0
 
 
 class CheckpointManager:
     """One worker's part in saving and loading the run's checkpoints."""
 
     def __init__(
-        self, run: TrainingRun, rank: Rank, channel: ControlChannel, reporter: Reporter, hooks: Hooks,
+        self,
+        run: TrainingRun,
+        rank: Rank,
+        channel: ControlChannel,
+        reporter: Reporter,
+        hooks: Hooks,
         needed: Callable[[], Collection[int]],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Prepare to save; checkpoints of the steps that are `needed` are not pruned."""
         self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
         self._start = run.start
         self._channel, self._reporter, self._hooks = channel, reporter, hooks
         self._device_type = rank.device.type
         self._blocks = compile_decision(run.experiment, self._device_type).numbers
-        self.snapshots = AverageSnapshots(run, rank, reporter) if run.experiment.training.averages else None
+        self.snapshots = (
+            AverageSnapshots(run, rank, reporter) if run.experiment.training.averages else None
+        )
         """Snapshots of averages that the run saves beside its checkpoints."""
         saver_channel = ControlChannel(rank, private=True)
         policy = run.experiment.checkpoint
         self._saver = BackgroundSaver(
-            run.checkpoints, rank.rank, rank.world_size, saver_channel.gather, policy.keep,
-            self._make_durable if rank.is_first else None, policy.write, policy.keep_every, needed,
-        )  # fmt: skip
+            run.checkpoints,
+            rank.rank,
+            rank.world_size,
+            saver_channel.gather,
+            policy.keep,
+            self._make_durable if rank.is_first else None,
+            policy.write,
+            policy.keep_every,
+            needed,
+        )
         self._savers, self._channels = [self._saver], [saver_channel]
         if self.snapshots:
             self._savers.append(self.snapshots.saver)
@@ -64,12 +81,13 @@ class CheckpointManager:
         """Receipt of this run's checkpoint that was loaded last; {} where there was none."""
 
     def load_newest(self, state: TrainingState) -> Mapping[str, float]:
-        """Load the newest complete checkpoint into `state`, if there is one; return the metrics that it holds.
+        """Load the newest complete checkpoint into `state`, if there is one; return the metrics
+        that it holds.
 
         A fork that has none begins from its parent's.
 
-        Raises UserError where there are checkpoints and none is complete, where it was saved under another order of
-        samples, and where a fork's parent lacks the checkpoint.
+        Raises UserError where there are checkpoints and none is complete, where it was saved under
+        another order of samples, and where a fork's parent lacks the checkpoint.
         """
         found = self._store.newest(self._reporter.warn) if self._rank.is_first else None
         step = self._channel.gather(found.manifest.step if found else None)[0]
@@ -77,8 +95,9 @@ class CheckpointManager:
             self.loaded_receipt = {}
             if self._rank.is_first and (steps := self._store.steps()):
                 raise UserError(
-                    f"none of the {len(steps)} checkpoints at {self._store.location} is whole, and starting over would "
-                    "overwrite them; restore one of them, or delete them all to start over."
+                    f"none of the {len(steps)} checkpoints at {self._store.location} is whole, "
+                    "and starting over would overwrite them; restore one of them, or delete "
+                    "them all to start over."
                 )
             if self._start:
                 checked = self._start.open() if self._rank.is_first else None
@@ -87,7 +106,9 @@ class CheckpointManager:
                 with checked or self._start.open(verify=False) as reader:
                     if kept == "all":
                         goes_on = not order_changes(reader.manifest.spec, self._experiment)
-                        self._load(reader, state, kept_scalars(reader.manifest, self._experiment), goes_on)
+                        self._load(
+                            reader, state, kept_scalars(reader.manifest, self._experiment), goes_on
+                        )
                     else:
                         state.load_weights(reader, "ema" if kept == "averaged" else "master")
             return {}
@@ -96,14 +117,20 @@ class CheckpointManager:
             return reader.manifest.metrics
 
     def load(self, reader: CheckpointReader, state: TrainingState) -> None:
-        """Load a checkpoint into `state`. Raises UserError where it was saved under another order of samples."""
+        """Load a checkpoint into `state`. Raises UserError where it was saved under another order
+        of samples.
+        """
         manifest = reader.manifest
         check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
         self._load(reader, state, manifest.scalars)
         self.last, self.loaded_receipt = reader.location, manifest.receipt
 
     def _load(
-        self, reader: CheckpointReader, state: TrainingState, scalars: dict[str, float], goes_on: bool = True
+        self,
+        reader: CheckpointReader,
+        state: TrainingState,
+        scalars: dict[str, float],
+        goes_on: bool = True,
     ) -> None:
         """Load a checkpoint whose order of samples `goes_on`, or begins again.
 
@@ -119,7 +146,8 @@ class CheckpointManager:
                 self._reporter.warn(warning)
 
     def begin(self, state: TrainingState) -> None:
-        """Prepare to save a state that was built or loaded: allocate the host memory for its copies.
+        """Prepare to save a state that was built or loaded: allocate the host memory for its
+        copies.
 
         Raises RunFailed where the host has too little.
         """
@@ -131,27 +159,37 @@ class CheckpointManager:
             if not is_out_of_memory(error):
                 raise
             raise RunFailed(
-                "the host has no memory for a copy of the state; set checkpoint.write=blocking, which needs none.",
+                "the host has no memory for a copy of the state; set "
+                "checkpoint.write=blocking, which needs none.",
                 kind="out_of_memory",
             ) from error
 
-    def save(self, state: TrainingState, metrics: Mapping[str, float], receipt: Mapping[str, str]) -> None:
-        """Begin to save the state: copy it, and write the copy beside the step loop. `receipt` leads to it.
+    def save(
+        self, state: TrainingState, metrics: Mapping[str, float], receipt: Mapping[str, str]
+    ) -> None:
+        """Begin to save the state: copy it, and write the copy beside the step loop. `receipt`
+        leads to it.
 
         Waits for an earlier save that is still being written.
         """
         manifest = _manifest(
-            self._experiment, state, shapes=state.shapes, buffers=list(state.buffers), metrics=dict(metrics),
-            draws=state.draw_counts.get(state.position, []), blocks=self._blocks, receipt=dict(receipt),
-        )  # fmt: skip
+            self._experiment,
+            state,
+            shapes=state.shapes,
+            buffers=list(state.buffers),
+            metrics=dict(metrics),
+            draws=state.draw_counts.get(state.position, []),
+            blocks=self._blocks,
+            receipt=dict(receipt),
+        )
         self.num_pending += 1
         self._saver.save(manifest, state.tensors())
 
     def report_finished(self) -> None:
         """Report every save that has ended since the last call.
 
-        A checkpoint that could not be written costs no step: the one before remains. Raises RunFailed for a state
-        that holds NaN or infinities.
+        A checkpoint that could not be written costs no step: the one before remains. Raises
+        RunFailed for a state that holds NaN or infinities.
         """
         if self.snapshots:
             self.snapshots.report_finished()
@@ -169,10 +207,16 @@ class CheckpointManager:
             elif error.kind == "lost_worker":
                 raise PeerLost(str(error)) from error
             elif error.kind != "write":
-                raise RunFailed(str(error), kind="diverged" if error.kind == "not_finite" else "storage") from error
+                raise RunFailed(
+                    str(error), kind="diverged" if error.kind == "not_finite" else "storage"
+                ) from error
             elif is_first:
-                self._reporter.warn(f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}.")
-                self._reporter.tags({"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]})
+                self._reporter.warn(
+                    f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}."
+                )
+                self._reporter.tags(
+                    {"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]}
+                )
                 self._reporter.requests.saved(outcome.step, "", str(error))
 
     def wait(self) -> None:
@@ -186,8 +230,9 @@ class CheckpointManager:
         self.wait()
         if not self._is_complete:
             raise RunFailed(
-                f"the last checkpoint could not be written; the last whole one is {self.last or 'none'}. Free disk "
-                "space or repair checkpoint.storage, then continue with --resume.",
+                "the last checkpoint could not be written; the last whole one is "
+                f"{self.last or 'none'}. Free disk space or repair checkpoint.storage, then "
+                "continue with --resume.",
                 kind="storage",
             )
 
@@ -197,7 +242,9 @@ class CheckpointManager:
             channel.close()
 
     def close(self) -> None:
-        """Stop the savers and report what they still saved: a run that fails later can continue from there."""
+        """Stop the savers and report what they still saved: a run that fails later can continue
+        from there.
+        """
         for saver in self._savers:
             saver.close(CLOSE_TIMEOUT)
         with suppress(RunFailed, PeerLost):
@@ -211,38 +258,53 @@ class CheckpointManager:
 
 
 def _manifest(experiment: Experiment, state: TrainingState, **facts: Any) -> CheckpointManifest:
-    """Describe a state that is saved; `facts` are the fields that its kind of checkpoint has besides."""
+    """Describe a state that is saved; `facts` are the fields that its kind of checkpoint has
+    besides.
+    """
     return CheckpointManifest(
-        step=state.step, position=state.position, spec=experiment.to_dict(), spec_hash=experiment.content_hash(),
-        scalars=state.engine.scalars(), numerics=NUMERICS_VERSION, **facts,
-    )  # fmt: skip
+        step=state.step,
+        position=state.position,
+        spec=experiment.to_dict(),
+        spec_hash=experiment.content_hash(),
+        scalars=state.engine.scalars(),
+        numerics=NUMERICS_VERSION,
+        **facts,
+    )
 
 
 def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]) -> None:
-    """Raise UserError where a checkpoint's spec orders samples in another way: its position counts others."""
+    """Raise UserError where a checkpoint's spec orders samples in another way: its position counts
+    others.
+    """
     before = dict(_orders(saved["data"], "data"))
     for field, order in _orders(own["data"], "data"):
         if (found := before.get(field, order)) != order:
             raise UserError(
-                f"{field}={order} is not the order in which the checkpoint of step {step} has taken its samples "
-                f"({found}); set {field} to that, or begin a new run from it with --from in place of --resume."
+                f"{field}={order} is not the order in which the checkpoint of step {step} has "
+                f"taken its samples ({found}); set {field} to that, or begin a new run from it "
+                "with --from in place of --resume."
             )
 
 
 def _orders(data: Mapping[str, Any], field: str) -> Iterator[tuple[str, str]]:
-    """Yield the field and the order of data and of each of its parts; `full` where they have no such field."""
+    """Yield the field and the order of data and of each of its parts; `full` where they have no
+    such field.
+    """
     for name, part in (data.get("parts") or {}).items():
         yield from _orders(part, f"{field}.parts.{name}")
     if not data.get("parts"):
         order = data.get("order", {"kind": "full"})
-        yield f"{field}.order", "{" + ", ".join(f"{key}: {value}" for key, value in order.items()) + "}"
+        yield (
+            f"{field}.order",
+            "{" + ", ".join(f"{key}: {value}" for key, value in order.items()) + "}",
+        )
 
 
 class AverageSnapshots:
     """One worker's part in saving the snapshots of the averages.
 
-    Each holds the averages alone, and is written beside the step loop like a checkpoint. One that cannot be written
-    costs no step: other lengths are then rebuilt from the rest.
+    Each holds the averages alone, and is written beside the step loop like a checkpoint. One that
+    cannot be written costs no step: other lengths are then rebuilt from the rest.
     """
 
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter) -> None:
@@ -252,14 +314,19 @@ class AverageSnapshots:
         self._store = average_snapshots(run.checkpoints)
         self.channel = ControlChannel(rank, private=True)
         self.saver = BackgroundSaver(
-            self._store, rank.rank, rank.world_size, self.channel.gather, sys.maxsize,
+            self._store,
+            rank.rank,
+            rank.world_size,
+            self.channel.gather,
+            sys.maxsize,
             mode=run.experiment.checkpoint.write,
-        )  # fmt: skip
+        )
 
     def begin(self, state: TrainingState) -> None:
         """Prepare to go on from a state that was built or loaded: later snapshots are deleted.
 
-        So are all others where the averages begin with this state: none could be combined with what comes.
+        So are all others where the averages begin with this state: none could be combined with what
+        comes.
         """
         assert self._spec
         self.saver.wait()
@@ -273,8 +340,9 @@ class AverageSnapshots:
                 self._reporter.warn(f"snapshots of averages were not deleted: {error}")
             if is_new and state.step and not self._experiment.start:
                 self._reporter.warn(
-                    f"training.averages: the checkpoint of step {state.step} has none of these lengths; they begin "
-                    "after this step, and lengths are fractions of the steps from here on."
+                    f"training.averages: the checkpoint of step {state.step} has none of these "
+                    "lengths; they begin after this step, and lengths are fractions of the "
+                    "steps from here on."
                 )
         self.saver.reserve(self.tensors(state))
 
@@ -283,17 +351,22 @@ class AverageSnapshots:
         return step in self._due
 
     def save(self, state: TrainingState) -> None:
-        """Begin to save the averages: copy them, and write the copy beside the step loop; waits for the one before."""
+        """Begin to save the averages: copy them, and write the copy beside the step loop; waits for
+        the one before.
+        """
         shapes = {name: shape for name, shape in state.shapes.items() if name not in state.buffers}
-        self.saver.save(_manifest(self._experiment, state, shapes=shapes, buffers=[]), self.tensors(state))
+        self.saver.save(
+            _manifest(self._experiment, state, shapes=shapes, buffers=[]), self.tensors(state)
+        )
 
     def report_finished(self) -> None:
         """Warn of each snapshot that could not be saved since the last call."""
         for outcome in self.saver.poll():
             if self._rank.is_first and (error := outcome.error):
                 self._reporter.warn(
-                    f"the snapshot of averages of step {outcome.step} was not saved ({error.reason}); {error.remedy}. "
-                    "Training goes on, and other lengths are rebuilt from the rest."
+                    f"the snapshot of averages of step {outcome.step} was not saved "
+                    f"({error.reason}); {error.remedy}. Training goes on, and other lengths "
+                    "are rebuilt from the rest."
                 )
             elif self._rank.is_first and outcome.note:
                 self._reporter.warn(outcome.note)

@@ -37,7 +37,9 @@ class Intervals:
     checkpoint: int | None
     """Steps from one checkpoint to the next; None for none but the last."""
     until: int | None = None
-    """Step after which the attempt ends, which then saves at no interval; None for the plan's end."""
+    """Step after which the attempt ends, which then saves at no interval; None for the plan's
+    end.
+    """
     saves: bool = True
     """False where no checkpoint is saved at all."""
     is_async: bool = False
@@ -57,7 +59,9 @@ class StepFacts:
     is_bad: bool = False
     """True where a worker knows of a step that was not finite."""
     must_stop: bool = False
-    """True for a signal or another demand with a time limit: a request stays for the next attempt."""
+    """True for a signal or another demand with a time limit: a request stays for the next
+    attempt.
+    """
     verb: str = ""
     """Verb of the request that the workers agreed on; empty for none."""
 
@@ -73,7 +77,9 @@ def decide(facts: StepFacts, intervals: Intervals) -> set[Action]:
     ends = facts.must_stop or facts.request == STOP_VERB or facts.step == intervals.until
     if ends and not facts.is_last:
         actions.add(Action.STOP)
-    is_evaluated = Action.STOP not in actions and is_due(facts.step, intervals.evaluation, facts.is_last)
+    is_evaluated = Action.STOP not in actions and is_due(
+        facts.step, intervals.evaluation, facts.is_last
+    )
     if is_evaluated and not intervals.is_async:
         actions.add(Action.EVALUATE)
     if facts.request:
@@ -97,5 +103,7 @@ def _is_saved(facts: StepFacts, intervals: Intervals, is_stopped: bool, is_evalu
 
 
 def is_due(step: int, every: int | None, is_last: bool) -> bool:
-    """Return True if something that happens every so many steps, and at the last one, happens now; never for None."""
+    """Return True if something that happens every so many steps, and at the last one, happens now;
+    never for None.
+    """
     return every is not None and (is_last or step % every == 0)

@@ -1,4 +1,6 @@
-"""Evaluations of a run in its step loop, inline or asynchronous, and the early stop that follows from them."""
+"""Evaluations of a run in its step loop, inline or asynchronous, and the early stop that follows
+from them.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ from ditlab.training.plan import TrainingRun
 from ditlab.training.reporting import Reporter
 
 STOP_TAG = "ditlab.early_stop"
-"""Tag with the step after which evaluations ended a run, and the values that did: a resume ends at the same step."""
+"""Tag with the step after which evaluations ended a run, and the values that did: a resume ends at
+the same step.
+"""
 WAIT_ROUND = 10.0
-"""Seconds of one wait for an answer, where steps do not go on: the other workers wait in a collective meanwhile."""
+"""Seconds of one wait for an answer, where steps do not go on: the other workers wait in a
+collective meanwhile.
+"""
 WAIT_INTERVAL = 0.1
 """Seconds between looks in such a wait."""
 Point = tuple[int, float]
@@ -34,12 +40,16 @@ class StopDecision:
     points: list[Point] = field(default_factory=list)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
-        """Take in the metrics of an evaluation; those of an earlier step, and without the spec's, change nothing."""
+        """Take in the metrics of an evaluation; those of an earlier step, and without the spec's,
+        change nothing.
+        """
         if self.spec.metric in values and (not self.points or step > self.points[-1][0]):
             self.points.append((step, values[self.spec.metric]))
 
     def best(self) -> Point:
-        """Return the last point that was better than all before it, as NaN never is; step -1 without any."""
+        """Return the last point that was better than all before it, as NaN never is; step -1
+        without any.
+        """
         sign = 1 if self.spec.mode == "min" else -1
         best = (-1, math.nan)
         for step, value in self.points:
@@ -69,7 +79,9 @@ def recorded_stop(tags: Mapping[str, str]) -> int | None:
 
 
 class Evaluations:
-    """State of a run's evaluations on one worker; all workers call the methods that say so together."""
+    """State of a run's evaluations on one worker; all workers call the methods that say so
+    together.
+    """
 
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter) -> None:
         self._run = run
@@ -94,7 +106,9 @@ class Evaluations:
 
     # Any: `training.trainer.Trainer`, which imports this module
     def begin(self, trainer: Any, saves: bool) -> None:
-        """Begin an attempt, together: a stop that evaluations led to before is done again after the same step."""
+        """Begin an attempt, together: a stop that evaluations led to before is done again after the
+        same step.
+        """
         step = trainer.state.step
         self._trainer = trainer
         self.are_async = self._run.inbox is not None and saves
@@ -119,7 +133,8 @@ class Evaluations:
     def _known_decision(self, stop: EarlyStop, step: int) -> StopDecision:
         """Return the decision after the evaluations in the journal.
 
-        Points that were asked for do not count, nor those that workers measured after `step`, which come again.
+        Points that were asked for do not count, nor those that workers measured after `step`, which
+        come again.
         """
         decision = StopDecision(stop)
         for at, value in self._reporter.recorded.history(stop.metric):
@@ -149,7 +164,9 @@ class Evaluations:
             self.end_run = self._decision.holds()
 
     def take(self, at_once: bool = False) -> None:
-        """Take in answers of the evaluator, on the first worker. Raises RunFailed where a scheduler gets no value."""
+        """Take in answers of the evaluator, on the first worker. Raises RunFailed where a scheduler
+        gets no value.
+        """
         asynchronous = self.asynchronous
         if asynchronous is None:
             return
@@ -157,8 +174,8 @@ class Evaluations:
             if self._run.waits_for_values and answer.error:
                 asynchronous.refuse(answer)
                 raise RunFailed(
-                    f"step {answer.step} has no evaluation for the sweep's scheduler ({answer.error}); repair that, or "
-                    "set evaluation.mode=inline.",
+                    f"step {answer.step} has no evaluation for the sweep's scheduler "
+                    f"({answer.error}); repair that, or set evaluation.mode=inline.",
                     kind="crash",
                 )
             if answer.metrics:
@@ -169,7 +186,9 @@ class Evaluations:
                     evaluated(answer.step, self._trainer.metrics.latest)
 
     def waits_still(self) -> bool:
-        """Return True, together, if a scheduler waits for an evaluation of the state that was loaded."""
+        """Return True, together, if a scheduler waits for an evaluation of the state that was
+        loaded.
+        """
         if not (self.are_async and self._run.waits_for_values and self._trainer.state.step):
             return False
         return bool(self._trainer.channel.gather(self._lacks_value())[0])
@@ -178,17 +197,23 @@ class Evaluations:
         return self.asynchronous is not None and self.asynchronous.lacks(self._trainer.state.step)
 
     def is_stopped_waiting(self) -> bool:
-        """Wait, together, for the evaluation of the newest checkpoint; return True for a request to stop."""
+        """Wait, together, for the evaluation of the newest checkpoint; return True for a request to
+        stop.
+        """
         reporter = self._reporter
         step = self._trainer.state.step
         reporter.marker.begin(step, "waiting for the asynchronous evaluation", is_untimed=True)
         self._trainer.metrics.report_progress(step, "evaluating")
         while True:  # in rounds, as the others' wait in a collective has a limit
             deadline = time.monotonic() + WAIT_ROUND
-            while self._lacks_value() and not reporter.should_stop() and time.monotonic() < deadline:
+            while (
+                self._lacks_value() and not reporter.should_stop() and time.monotonic() < deadline
+            ):
                 self.take(at_once=True)
                 time.sleep(WAIT_INTERVAL)
-            votes = self._trainer.channel.gather_numbers([self._lacks_value(), reporter.should_stop()])
+            votes = self._trainer.channel.gather_numbers(
+                [self._lacks_value(), reporter.should_stop()]
+            )
             lacks, stops = (any(each) for each in zip(*votes, strict=True))
             if stops or not lacks:
                 return stops
@@ -205,8 +230,13 @@ class Evaluations:
             if self.is_stopped_waiting():
                 return True
         while True:  # in rounds, as the others' wait in a collective has a limit
-            waits = max((each(step, trainer.metrics.latest) for each in trainer.hooks.evaluated), default=False)
-            votes = trainer.channel.gather_numbers([waits, self._reporter.should_stop(), self.end_run])
+            waits = max(
+                (each(step, trainer.metrics.latest) for each in trainer.hooks.evaluated),
+                default=False,
+            )
+            votes = trainer.channel.gather_numbers(
+                [waits, self._reporter.should_stop(), self.end_run]
+            )
             waits_still, stops, ends = (any(each) for each in zip(*votes, strict=True))
             if stops or not waits_still:
                 if ends:

@@ -1,7 +1,8 @@
-"""Evaluation of a network by the run's protocol: held-out metrics on fixed times and noise, sample grids, quality.
+"""Evaluation of a network by the run's protocol: held-out metrics on fixed times and noise, sample
+grids, quality.
 
-One evaluator serves a run in training, a saved run, and another process: on one kind of device, with the same threads
-and batches, all three give the same bits, whatever the number of workers.
+One evaluator serves a run in training, a saved run, and another process: on one kind of device,
+with the same threads and batches, all three give the same bits, whatever the number of workers.
 """
 
 import math
@@ -49,7 +50,9 @@ ASKED_SAMPLES = 16
 NUM = ""
 """Name of the number of samples among sums of metrics: no metric has it."""
 REGRET = "regret"
-"""Held-out loss above the least possible one, reported where the data's law has a closed form for the objective."""
+"""Held-out loss above the least possible one, reported where the data's law has a closed form for
+the objective.
+"""
 NUDGE = 0.1
 """Standard errors by which a mean is moved to see what depends on it."""
 BySample = dict[str, np.ndarray]
@@ -60,7 +63,9 @@ Ends = tuple[float, float]
 
 @dataclass(frozen=True)
 class Protocol:
-    """Batch, threads and kind of device by which a run's figures are computed: they decide the last bits."""
+    """Batch, threads and kind of device by which a run's figures are computed: they decide the last
+    bits.
+    """
 
     batch_size: int
     """Held-out samples of a pass."""
@@ -87,7 +92,9 @@ class Protocol:
 
     @contextmanager
     def computing(self, device: torch.device) -> Iterator[None]:
-        """Compute inside as a worker does: with its threads, on a GPU by deterministic convolutions."""
+        """Compute inside as a worker does: with its threads, on a GPU by deterministic
+        convolutions.
+        """
         threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
         torch.set_num_threads(self.threads or threads)
         torch.backends.cudnn.deterministic = deterministic or device.type == "cuda"
@@ -99,10 +106,15 @@ class Protocol:
 
 
 def evaluated_modules(
-    experiment: Experiment, weights: Callable[[str], Mapping[str, Tensor]], text: TextCodec | None,
-    device: torch.device, precision: str, workers: int,
-) -> tuple[nn.Module, Any]:  # fmt: skip
-    """Build the network and the objective that a training by so many workers evaluates, adapters beside their bases.
+    experiment: Experiment,
+    weights: Callable[[str], Mapping[str, Tensor]],
+    text: TextCodec | None,
+    device: torch.device,
+    precision: str,
+    workers: int,
+) -> tuple[nn.Module, Any]:
+    """Build the network and the objective that a training by so many workers evaluates, adapters
+    beside their bases.
 
     `weights` returns whole tensors by name, unmerged, of a prefix: `network.`, `objective.`.
     """
@@ -154,21 +166,38 @@ class StateEvaluator:
     def quality(self) -> Any:
         """Evaluator of the quality of samples, images or text."""
         return open_quality(
-            self.experiment, self.data, self.home, self.rank.device, self.warn, self.tick, self.progress, self.inputs
+            self.experiment,
+            self.data,
+            self.home,
+            self.rank.device,
+            self.warn,
+            self.tick,
+            self.progress,
+            self.inputs,
         )
 
     def evaluate(
-        self, network: nn.Module, objective: Any, batch_size: int, *, precision: str | None = None,
-        groups: Mapping[str, int | None] | None = None, num_shown: int | None = None, quality: int | None = None,
-        at_once: int | None = None, draws: bool | None = None, with_intervals: bool = False,
-        inside: AbstractContextManager[None], measuring: Callable[[], None] = ignore,
-    ) -> Evaluated:  # fmt: skip
+        self,
+        network: nn.Module,
+        objective: Any,
+        batch_size: int,
+        *,
+        precision: str | None = None,
+        groups: Mapping[str, int | None] | None = None,
+        num_shown: int | None = None,
+        quality: int | None = None,
+        at_once: int | None = None,
+        draws: bool | None = None,
+        with_intervals: bool = False,
+        inside: AbstractContextManager[None],
+        measuring: Callable[[], None] = ignore,
+    ) -> Evaluated:
         """Evaluate a network with averaged weights, by default as the spec's `evaluation` says.
 
-        `groups` are numbers of first held-out samples (None: all) by the name of their figures. `num_shown` samples are
-        drawn for the grid and `quality` for figures, `at_once`, by the first worker or where it `draws`; 0 for none.
-        All that calls the network happens `inside`; `measuring` is called before drawn samples are measured.
-        `precision` is that of the network.
+        `groups` are numbers of first held-out samples (None: all) by the name of their figures.
+        `num_shown` samples are drawn for the grid and `quality` for figures, `at_once`, by the
+        first worker or where it `draws`; 0 for none. All that calls the network happens `inside`;
+        `measuring` is called before drawn samples are measured. `precision` is that of the network.
         """
         spec, rank = self.experiment.evaluation, self.rank
         groups = {"eval": spec.limit} if groups is None else groups
@@ -176,21 +205,37 @@ class StateEvaluator:
             spec.samples if num_shown is None else num_shown,
             spec.quality if quality is None else quality,
         )
-        at_once, draws = at_once or max(batch_size, spec.samples), rank.is_first if draws is None else draws
+        at_once, draws = (
+            at_once or max(batch_size, spec.samples),
+            rank.is_first if draws is None else draws,
+        )
         found = Evaluated()
         with inside:
             for group, limit in groups.items():
                 by_sample, intervals = BySample(), dict[str, Ends]()
                 values = metrics_by_part(
-                    network, objective, self.experiment, self.data, self.inputs, batch_size,
-                    len(self.data.held_out) if limit is None else limit, rank, self.channel, self.progress, by_sample,
+                    network,
+                    objective,
+                    self.experiment,
+                    self.data,
+                    self.inputs,
+                    batch_size,
+                    len(self.data.held_out) if limit is None else limit,
+                    rank,
+                    self.channel,
+                    self.progress,
+                    by_sample,
                     intervals if with_intervals else None,
-                )  # fmt: skip
+                )
                 found.values.update({f"{group}/{name}": value for name, value in values.items()})
-                found.intervals.update({f"{group}/{name}": ends for name, ends in intervals.items()})
+                found.intervals.update(
+                    {f"{group}/{name}": ends for name, ends in intervals.items()}
+                )
                 found.by_sample[group] = by_sample
             if num_shown and draws:
-                sampler, samples = draw_samples(network, self.experiment, self.data, num_shown, self.inputs)
+                sampler, samples = draw_samples(
+                    network, self.experiment, self.data, num_shown, self.inputs
+                )
                 found.grid = sampler.show(samples) if rank.is_first else None
             if quality and draws:
                 found.drawn = self.quality.draw(network, quality, at_once)
@@ -201,9 +246,15 @@ class StateEvaluator:
         precision = precision or self.experiment.training.precision
         for group, limit in groups.items():
             found.measurements[group] = held_out_measurement(
-                self.experiment, self.data, limit, precision, rank.device.type, self.home, batch_size,
+                self.experiment,
+                self.data,
+                limit,
+                precision,
+                rank.device.type,
+                self.home,
+                batch_size,
                 torch.get_num_threads(),
-            )  # fmt: skip
+            )
         if found.drawn is not None:
             found.values.update(self.quality.measure(found.drawn))
             found.measurements["quality"] = self.quality.measurement(quality, at_once, precision)
@@ -214,16 +265,30 @@ class RunEvaluation:
     """Evaluation of a run in training, on one worker."""
 
     def __init__(
-        self, run: TrainingRun, rank: Rank, channel: ControlChannel, inputs: ModelInputs, reporter: Reporter
+        self,
+        run: TrainingRun,
+        rank: Rank,
+        channel: ControlChannel,
+        inputs: ModelInputs,
+        reporter: Reporter,
     ) -> None:
         self._run, self._rank, self._inputs, self._reporter = run, rank, inputs, reporter
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
         self._evaluator = StateEvaluator(
-            run.experiment, run.data, run.home, inputs, rank, channel, reporter.warn, reporter.marker.tick
+            run.experiment,
+            run.data,
+            run.home,
+            inputs,
+            rank,
+            channel,
+            reporter.warn,
+            reporter.marker.tick,
         )
 
-    def evaluate(self, state: TrainingState, batch_size: int, is_recorded: bool = True) -> dict[str, float]:
+    def evaluate(
+        self, state: TrainingState, batch_size: int, is_recorded: bool = True
+    ) -> dict[str, float]:
         """Evaluate the averaged weights; return metrics under their MLflow names.
 
         Unless it `is_recorded`, the run keeps neither samples nor tags nor values by sample of it.
@@ -231,15 +296,20 @@ class RunEvaluation:
         """
         # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
         found = self._evaluator.evaluate(
-            state.network, state.objective, batch_size, inside=state.engine.evaluating(),
+            state.network,
+            state.objective,
+            batch_size,
+            inside=state.engine.evaluating(),
             draws=self._rank.is_first or state.engine.stage == 3,
             measuring=lambda: self._reporter.marker.begin(state.step, "measuring samples"),
-        )  # fmt: skip
+        )
         if not (self._rank.is_first and is_recorded):
             return found.values
         kept = self._run.experiment.objective.weights.model_dump()
         by_sample = found.by_sample["eval"]
-        self._reporter.held_out(state.step, {name: each for name, each in by_sample.items() if name in kept})
+        self._reporter.held_out(
+            state.step, {name: each for name, each in by_sample.items() if name in kept}
+        )
         if found.grid is not None:
             self._reporter.samples(state.step, found.grid)
         # Tag the run with what its figures are measured with, where that is new.
@@ -250,15 +320,20 @@ class RunEvaluation:
         return found.values
 
     def sample(self, state: TrainingState) -> str:
-        """Draw a sample grid from the averaged weights, as evaluations do; return why none can be drawn, or nothing."""
+        """Draw a sample grid from the averaged weights, as evaluations do; return why none can be
+        drawn, or nothing.
+        """
         experiment, rank, problem = self._run.experiment, self._rank, ""
         with state.engine.evaluating():
             if rank.is_first or state.engine.stage == 3:
                 try:
                     sampler, samples = draw_samples(
-                        state.network, experiment, self._run.data, experiment.evaluation.samples or ASKED_SAMPLES,
+                        state.network,
+                        experiment,
+                        self._run.data,
+                        experiment.evaluation.samples or ASKED_SAMPLES,
                         self._inputs,
-                    )  # fmt: skip
+                    )
                     if rank.is_first:
                         self._reporter.requests.sampled(state.step, sampler.show(samples))
                 except UserError as error:  # raised before anything is drawn, on every worker
@@ -267,21 +342,41 @@ class RunEvaluation:
 
 
 def metrics_by_part(
-    network: nn.Module, objective: Any, experiment: Experiment, data: DataSplits, inputs: ModelInputs,
-    batch_size: int, limit: int, rank: Rank, channel: ControlChannel, progress: Progress = ignore_progress,
-    by_sample: BySample | None = None, intervals: dict[str, Ends] | None = None,
-) -> dict[str, float]:  # fmt: skip
-    """Return the objective's held-out metrics; of a mixture those of all parts together, then `PART/...` of each.
+    network: nn.Module,
+    objective: Any,
+    experiment: Experiment,
+    data: DataSplits,
+    inputs: ModelInputs,
+    batch_size: int,
+    limit: int,
+    rank: Rank,
+    channel: ControlChannel,
+    progress: Progress = ignore_progress,
+    by_sample: BySample | None = None,
+    intervals: dict[str, Ends] | None = None,
+) -> dict[str, float]:
+    """Return the objective's held-out metrics; of a mixture those of all parts together, then
+    `PART/...` of each.
 
-    Parts are measured on equally many samples, as far as they have them. Together is the mean over these, whatever the
-    parts' weights, so that runs of other weights compare. To `intervals` are added those of `held_out_intervals`.
+    Parts are measured on equally many samples, as far as they have them. Together is the mean over
+    these, whatever the parts' weights, so that runs of other weights compare. To `intervals` are
+    added those of `held_out_intervals`.
     """
     values: BySample = {} if by_sample is None else by_sample
     if data.mixture is None:
         sums = held_out_sums(
-            network, objective, data.held_out, inputs, batch_size, limit, rank, channel, progress, values,
+            network,
+            objective,
+            data.held_out,
+            inputs,
+            batch_size,
+            limit,
+            rank,
+            channel,
+            progress,
+            values,
             known_law(data, objective),
-        )  # fmt: skip
+        )
         if intervals is not None:
             intervals |= held_out_intervals(values, sums, objective)
         return summary_of(sums, objective)
@@ -289,15 +384,21 @@ def metrics_by_part(
     of_parts: dict[str, float] = {}
     for name, num in data.mixture.measured(limit).items():
         part, of_part, own = data.mixture.parts[name], objective, BySample()
-        sums = held_out_sums(network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress, own)
+        sums = held_out_sums(
+            network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress, own
+        )
         for metric, each in own.items():
             values[metric] = np.concatenate([*([values[metric]] if metric in values else []), each])
         for metric, value in sums.items():
             together[metric] = together.get(metric, 0.0) + value
         if part.text is not None:  # each part's tokens stand for bytes of its own
             with torch.random.fork_rng(devices=[]):
-                of_part = experiment.family.build_objective(experiment.objective, experiment.model, part.text)
-        of_parts |= {f"{name}/{metric}": value for metric, value in summary_of(sums, of_part).items()}
+                of_part = experiment.family.build_objective(
+                    experiment.objective, experiment.model, part.text
+                )
+        of_parts |= {
+            f"{name}/{metric}": value for metric, value in summary_of(sums, of_part).items()
+        }
         if intervals is not None:
             found = held_out_intervals(own, sums, of_part)
             intervals |= {f"{name}/{metric}": ends for metric, ends in found.items()}
@@ -307,22 +408,38 @@ def metrics_by_part(
 
 
 def known_law(data: DataSplits, objective: Any) -> Any:
-    """Return the law of generated data whose optimum has a closed form for this objective; None for all others."""
+    """Return the law of generated data whose optimum has a closed form for this objective; None for
+    all others.
+    """
     law = data.references.get("optimal")
-    return law if isinstance(objective, KnownOptimumObjective) and objective.knows_optimum(law) else None
+    return (
+        law
+        if isinstance(objective, KnownOptimumObjective) and objective.knows_optimum(law)
+        else None
+    )
 
 
 def held_out_sums(
-    network: nn.Module, objective: Any, view: View, inputs: ModelInputs, batch_size: int, limit: int, rank: Rank,
-    channel: ControlChannel, progress: Progress, by_sample: BySample, law: Any = None,
-) -> dict[str, float]:  # fmt: skip
-    """Return the sum of each of the objective's metrics over the first `limit` held-out samples of a view, and NUM.
+    network: nn.Module,
+    objective: Any,
+    view: View,
+    inputs: ModelInputs,
+    batch_size: int,
+    limit: int,
+    rank: Rank,
+    channel: ControlChannel,
+    progress: Progress,
+    by_sample: BySample,
+    law: Any = None,
+) -> dict[str, float]:
+    """Return the sum of each of the objective's metrics over the first `limit` held-out samples of
+    a view, and NUM.
 
-    Times and noise of a sample are the same at every call, in every experiment and whatever the batches, so numbers of
-    two runs can be compared. Workers take batches in turn, equally many each: ZeRO-3 gathers on all at once. Sums are
-    over batches in their order, so that any number of workers gives the bits of one. Into `by_sample` go the values
-    of each sample, where the objective gives them. `law`: that of `known_law`, above whose optimum the regret is
-    measured.
+    Times and noise of a sample are the same at every call, in every experiment and whatever the
+    batches, so numbers of two runs can be compared. Workers take batches in turn, equally many
+    each: ZeRO-3 gathers on all at once. Sums are over batches in their order, so that any number of
+    workers gives the bits of one. Into `by_sample` go the values of each sample, where the
+    objective gives them. `law`: that of `known_law`, above whose optimum the regret is measured.
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:
@@ -338,15 +455,25 @@ def held_out_sums(
         values = objective.metrics(network, batch, noise)
         if law is not None:
             values = values | {REGRET: objective.regret(network, law, batch, noise)}
-        progress("measuring held-out samples", min(turn + rank.world_size, len(batches)), len(batches), "batches")
+        progress(
+            "measuring held-out samples",
+            min(turn + rank.world_size, len(batches)),
+            len(batches),
+            "batches",
+        )
         if number < len(batches):
-            known = {name: value.double().cpu().numpy() for name, value in values.items() if value.ndim}
+            known = {
+                name: value.double().cpu().numpy() for name, value in values.items() if value.ndim
+            }
             totals = {
-                name: float(known[name].sum() if name in known else size * value) for name, value in values.items()
+                name: float(known[name].sum() if name in known else size * value)
+                for name, value in values.items()
             }
             own[number] = {NUM: float(size), **totals}, known
     everyone: Any = channel.gather(own)
-    found: dict[int, tuple[dict[str, float], BySample]] = {k: each for part in everyone for k, each in part.items()}
+    found: dict[int, tuple[dict[str, float], BySample]] = {
+        k: each for part in everyone for k, each in part.items()
+    }
     sums: dict[str, float] = {}
     for number in sorted(found):
         for name, total in found[number][0].items():
@@ -357,14 +484,20 @@ def held_out_sums(
     return {name: sums[name] for name in sorted(sums)}
 
 
-def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: Any) -> dict[str, Ends]:
-    """Return 95 % intervals of the objective's metrics by name, of `held_out_sums` and its values by sample.
+def held_out_intervals(
+    values: BySample, sums: Mapping[str, float], objective: Any
+) -> dict[str, Ends]:
+    """Return 95 % intervals of the objective's metrics by name, of `held_out_sums` and its values
+    by sample.
 
-    Student's t of a mean over samples. A metric of one mean (a perplexity) has the mean's ends, mapped; one of several
-    (an R^2) that of its linear approximation, the delta method (van der Vaart 1998, Asymptotic Statistics, ch. 3).
+    Student's t of a mean over samples. A metric of one mean (a perplexity) has the mean's ends,
+    mapped; one of several (an R^2) that of its linear approximation, the delta method (van der
+    Vaart 1998, Asymptotic Statistics, ch. 3).
     """
     means = _means(sums)
-    known = {name: each for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()}
+    known = {
+        name: each for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()
+    }
     bands = {name: paired_interval(each.tolist()) for name, each in known.items()}
     summary = summary_of(sums, objective)
 
@@ -382,7 +515,9 @@ def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: A
     for metric, of in slopes.items():
         if len(of) == 1:
             (name,) = of
-            low, high = sorted(moved(name, end)[metric] for end in (bands[name].low, bands[name].high))
+            low, high = sorted(
+                moved(name, end)[metric] for end in (bands[name].low, bands[name].high)
+            )
         else:
             parts = [slope * (known[name] - bands[name].mean) for name, slope in of.items()]
             linear = paired_interval(np.sum(parts, axis=0).tolist())
@@ -393,9 +528,14 @@ def held_out_intervals(values: BySample, sums: Mapping[str, float], objective: A
 
 
 def save_by_sample(folder: RunFolder, step: int, values: Mapping[str, np.ndarray]) -> None:
-    """Keep values by held-out sample of an evaluation in a run's folder, float32. Raises OSError as the disk does."""
+    """Keep values by held-out sample of an evaluation in a run's folder, float32. Raises OSError as
+    the disk does.
+    """
     folder.evaluations.mkdir(exist_ok=True)
-    write_whole(_by_sample_file(folder, step), save({name: each.astype(np.float32) for name, each in values.items()}))
+    write_whole(
+        _by_sample_file(folder, step),
+        save({name: each.astype(np.float32) for name, each in values.items()}),
+    )
 
 
 def read_by_sample(folder: RunFolder, step: int) -> BySample:
@@ -427,8 +567,8 @@ def draw_samples(
 ) -> tuple[Any, Any]:
     """Draw `num` samples from the same noise at every call; return the sampler and what it drew.
 
-    A sampler that completes rows completes held-out ones. Raises UserError where no sample can be drawn under the
-    experiment's sampling settings.
+    A sampler that completes rows completes held-out ones. Raises UserError where no sample can be
+    drawn under the experiment's sampling settings.
     """
     sampler: Any = experiment.family.build_sampler(
         experiment.sampling, experiment.model, experiment.objective, data.text

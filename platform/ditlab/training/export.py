@@ -44,32 +44,45 @@ METADATA, HASHES, CONTENT = "__metadata__", "sha256", "content"
 def export_weights(
     checkpoint: str | Path, folder: Path, averaged: bool = True, tokenizer: Path | None = None
 ) -> list[Path]:
-    """Write `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`; return both.
+    """Write `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`;
+    return both.
 
-    `checkpoint` is the path or URI of one; `tokenizer`, where that file exists, is copied beside them. The same weights
-    and spec give the same bytes. Raises UserError where the checkpoint is not whole, or the disk refuses.
+    `checkpoint` is the path or URI of one; `tokenizer`, where that file exists, is copied beside
+    them. The same weights and spec give the same bytes. Raises UserError where the checkpoint is
+    not whole, or the disk refuses.
     """
     with open_checkpoint(checkpoint) as reader:
         return write_export(reader.manifest, reader.weights(averaged), folder, tokenizer)
 
 
 def write_export(
-    trained: CheckpointManifest, tensors: Mapping[str, torch.Tensor], folder: Path, tokenizer: Path | None,
+    trained: CheckpointManifest,
+    tensors: Mapping[str, torch.Tensor],
+    folder: Path,
+    tokenizer: Path | None,
     facts: Mapping[str, str] = MappingProxyType({}),
-) -> list[Path]:  # fmt: skip
-    """Write an export of the network's weights at a checkpoint; `facts` join the metadata of the weights.
+) -> list[Path]:
+    """Write an export of the network's weights at a checkpoint; `facts` join the metadata of the
+    weights.
 
     Raises UserError where the disk refuses.
     """
     weights, spec = folder / WEIGHTS_NAME, folder / SPEC_NAME
-    metadata = {"format": "pt", "family": str(trained.spec["model"]["family"]), "step": str(trained.step), **facts}
+    metadata = {
+        "format": "pt",
+        "family": str(trained.spec["model"]["family"]),
+        "step": str(trained.step),
+        **facts,
+    }
     if packages := plugin_packages(trained.spec):
         metadata["plugins"] = json.dumps(packages, sort_keys=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         beside = [write_durably(spec, dump_yaml(portable_spec(trained.spec)).encode())]
         if tokenizer and tokenizer.exists():
-            beside.append(write_durably(folder / TOKENIZER_NAME, read_plain(tokenizer, TOKENIZER_BYTES)))
+            beside.append(
+                write_durably(folder / TOKENIZER_NAME, read_plain(tokenizer, TOKENIZER_BYTES))
+            )
         write_weights(weights, tensors, metadata, beside)
     except OSError as error:
         raise UserError(
@@ -79,13 +92,15 @@ def write_export(
 
 
 def portable_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's spec without what belongs to its machine: tracking address, checkpoint folder, weights to begin
-    from."""
+    """Return a run's spec without what belongs to its machine: tracking address, checkpoint folder,
+    weights to begin from."""
     own = {"tracking": {"uri": None}, "checkpoint": {"storage": None}, "model": {"init": None}}
     return {**spec, **{name: spec[name] | fields for name, fields in own.items()}}
 
 
-def load_network(experiment: Experiment, weights: Mapping[str, torch.Tensor], device: torch.device) -> nn.Module:
+def load_network(
+    experiment: Experiment, weights: Mapping[str, torch.Tensor], device: torch.device
+) -> nn.Module:
     """Build an experiment's network in evaluation mode, from weights by name."""
     network: Any = experiment.family.build_network(experiment.model)
     network.load_state_dict(dict(weights))
@@ -96,8 +111,9 @@ def load_network(experiment: Experiment, weights: Mapping[str, torch.Tensor], de
 def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
     """Check the hashes of the files that `export_weights` wrote.
 
-    `warn` is called for a spec.yaml that was changed since, and for weights that DiTLab did not write. Raises
-    UserError for damaged or altered files, and where a package that the network needs is not installed here.
+    `warn` is called for a spec.yaml that was changed since, and for weights that DiTLab did not
+    write. Raises UserError for damaged or altered files, and where a package that the network needs
+    is not installed here.
     """
     weights, spec = folder / WEIGHTS_NAME, folder / SPEC_NAME
     facts = read_facts(weights)
@@ -106,16 +122,26 @@ def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
             found = _file_hash(folder / name)
         if found != facts.hashes.get(name, found):
             if name != SPEC_NAME:
-                raise UserError(f"{folder / name} was altered: its SHA-256 is not the export's; export the run again.")
-            warn(f"{spec} was changed after the export (another SHA-256); the network is built as it says now.")
+                raise UserError(
+                    f"{folder / name} was altered: its SHA-256 is not the export's; export the "
+                    "run again."
+                )
+            warn(
+                f"{spec} was changed after the export (another SHA-256); the network is built "
+                "as it says now."
+            )
     if not facts.hashes:
-        warn(f"{weights} was not written by DiTLab: nothing tells whether these are the weights of {spec}.")
+        warn(
+            f"{weights} was not written by DiTLab: nothing tells whether these are the weights "
+            f"of {spec}."
+        )
     check_installed(facts.packages, f"the export {folder}")
     return facts
 
 
 def load_checked(folder: Path, device: torch.device) -> tuple[Experiment, nn.Module]:
-    """Load (experiment, network in evaluation mode) from an export whose files `check_export` has checked.
+    """Load (experiment, network in evaluation mode) from an export whose files `check_export` has
+    checked.
 
     Raises UserError for weights that are not the network's.
     """
@@ -130,8 +156,8 @@ def load_checked(folder: Path, device: torch.device) -> tuple[Experiment, nn.Mod
     except RuntimeError as error:
         problem = shorten(str(error).splitlines()[1], 400, placeholder=" ...")
         raise UserError(
-            f"{path} does not fit the network of spec.yaml beside it ({problem}); undo changes of spec.yaml, or "
-            "export the run again."
+            f"{path} does not fit the network of spec.yaml beside it ({problem}); undo changes "
+            "of spec.yaml, or export the run again."
         ) from error
     return experiment, load_network(experiment, weights, device)
 
@@ -145,21 +171,28 @@ class ExportFacts:
     packages: dict[str, str]
     """Packages of the network's parts, with versions."""
     hashes: dict[str, str]
-    """SHA-256 of each file beside the weights, by name; {} for weights that another program wrote."""
+    """SHA-256 of each file beside the weights, by name; {} for weights that another program
+    wrote.
+    """
 
 
 def write_weights(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], files: Sequence[Path]
 ) -> None:
-    """Write tensors, metadata, and the hashes of both and of `files`. Raises OSError where the disk refuses."""
+    """Write tensors, metadata, and the hashes of both and of `files`. Raises OSError where the disk
+    refuses.
+    """
     ordered = {name: tensors[name].contiguous() for name in sorted(tensors)}
-    entries = header_entries(sorted(ordered.items(), key=lambda item: -item[1].element_size()))  # for their alignment
+    # for their alignment
+    entries = header_entries(sorted(ordered.items(), key=lambda item: -item[1].element_size()))
     hashes = {file.name: _file_hash(file) for file in files}
     content = hashlib.sha256(_header(metadata, hashes, entries))
     for name in entries:
         content.update(raw_bytes(ordered[name]))
     with replacing(path) as file:
-        file.write(with_length(_header(metadata, {**hashes, CONTENT: content.hexdigest()}, entries)))
+        file.write(
+            with_length(_header(metadata, {**hashes, CONTENT: content.hexdigest()}, entries))
+        )
         for name in entries:
             file.write(raw_bytes(ordered[name]))
 
@@ -190,7 +223,9 @@ def read_facts(path: Path) -> ExportFacts:
 
 
 def _file_hash(path: Path) -> str:
-    """SHA-256 of a spec or a tokeniser, in hexadecimal digits. Raises OSError as `open_regular_file` does."""
+    """SHA-256 of a spec or a tokeniser, in hexadecimal digits. Raises OSError as
+    `open_regular_file` does.
+    """
     with open_regular_file(path, MAX_TEXT_FILE, follow=True) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -201,11 +236,24 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({first_line(error)}); export the run again.") from error
-    except (ValueError, TypeError, AttributeError, KeyError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged ({first_line(error)}); export the run again.") from error
+        raise UserError(
+            f"{path} cannot be read ({first_line(error)}); export the run again."
+        ) from error
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:
+        raise UserError(
+            f"{path} is damaged ({first_line(error)}); export the run again."
+        ) from error
 
 
-def _header(metadata: Mapping[str, str], hashes: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
+def _header(
+    metadata: Mapping[str, str], hashes: Mapping[str, str], entries: Mapping[str, Any]
+) -> bytes:
     header = {METADATA: {**metadata, HASHES: json.dumps(hashes, sort_keys=True)}, **entries}
     return json.dumps(header, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()

@@ -1,11 +1,12 @@
 """Hooks on the step loop: observers of a training, and the moments at which they are called.
 
-Every observer is a `StepHook` and overrides the moments that it needs: receipts, the log of phases, the reporter, a
-replay, a proof, and those of add-ons (`ditlab.parts.Parts.observers`). A moment that no hook overrides costs nothing.
-No hook changes what is trained. An attempt begins again after a roll-back or with another micro-batch size. In it come
-`attempt_begun` and `loader_opened`; for each step (counted from 1) `step_begun`, `consumed`, `step_ended`, `pack` and
-`merge` (one collective for all hooks together), and, on a GPU a few steps later, `measured`; `evaluated`, `saving` and,
-later, `saved`; `attempt_ended`.
+Every observer is a `StepHook` and overrides the moments that it needs: receipts, the log of phases,
+the reporter, a replay, a proof, and those of add-ons (`ditlab.parts.Parts.observers`). A moment
+that no hook overrides costs nothing. No hook changes what is trained. An attempt begins again after
+a roll-back or with another micro-batch size. In it come `attempt_begun` and `loader_opened`; for
+each step (counted from 1) `step_begun`, `consumed`, `step_ended`, `pack` and `merge` (one
+collective for all hooks together), and, on a GPU a few steps later, `measured`; `evaluated`,
+`saving` and, later, `saved`; `attempt_ended`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class StepHook:
 
     # Any: `training.stepping.Stepper`, which imports this module
     def attempt_begun(self, stepper: Any, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
-        """Begin to observe `stepper.state`; `saved` is what the checkpoint that it goes on from holds of the hooks."""
+        """Begin to observe `stepper.state`; `saved` is what the checkpoint that it goes on from
+        holds of the hooks.
+        """
 
     def loader_opened(self, batches: WorkerBatches, position: int) -> None:
         """Take note of the batches that are read, from a position in the order of samples on."""
@@ -63,7 +66,9 @@ class StepHook:
         """Observe the state after a step."""
 
     def pack(self) -> Sequence[int]:
-        """Return this worker's numbers for the others: not negative, and equally many at every call and worker."""
+        """Return this worker's numbers for the others: not negative, and equally many at every call
+        and worker.
+        """
         return ()
 
     def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
@@ -73,7 +78,9 @@ class StepHook:
         """Take in the numbers of a step: `loss`, its components, `grad_norm`, `lr`."""
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Observe an evaluation before the last step; return True, within a minute, to be asked again."""
+        """Observe an evaluation before the last step; return True, within a minute, to be asked
+        again.
+        """
         return False
 
     def saving(self) -> Mapping[str, str]:
@@ -88,22 +95,32 @@ class StepHook:
 
 
 class Hooks:
-    """Hooks of a training by moment: for each, the methods of those that override it, in the order given."""
+    """Hooks of a training by moment: for each, the methods of those that override it, in the order
+    given.
+    """
 
     def __init__(self, hooks: Sequence[StepHook] = ()) -> None:
         def methods(moment: str) -> list[Callable[..., Any]]:
             default = getattr(StepHook, moment)
-            return [getattr(hook, moment) for hook in hooks if getattr(type(hook), moment) is not default]
+            return [
+                getattr(hook, moment)
+                for hook in hooks
+                if getattr(type(hook), moment) is not default
+            ]
 
         self.attempt_begun, self.attempt_ended = methods("attempt_begun"), methods("attempt_ended")
         self.loader_opened = methods("loader_opened")
-        self.step_begun, self.consumed, self.step_ended = map(methods, ("step_begun", "consumed", "step_ended"))
+        self.step_begun, self.consumed, self.step_ended = map(
+            methods, ("step_begun", "consumed", "step_ended")
+        )
         self.measured, self.evaluated = methods("measured"), methods("evaluated")
         self.saving, self.saved = methods("saving"), methods("saved")
         self._packing = [hook for hook in hooks if type(hook).pack is not StepHook.pack]
 
     def exchange(self, step: int, channel: ControlChannel, *votes: int) -> list[int]:
-        """Exchange what the hooks have packed among all workers, in one collective; return the largest of each vote."""
+        """Exchange what the hooks have packed among all workers, in one collective; return the
+        largest of each vote.
+        """
         records = [list(hook.pack()) for hook in self._packing]
         rows = channel.gather_numbers([*votes, *chain.from_iterable(records)])
         begin = len(votes)

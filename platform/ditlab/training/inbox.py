@@ -1,6 +1,8 @@
-"""Inbox of a run: requests to its workers or to its evaluator, and the answers, as small files that appear whole.
+"""Inbox of a run: requests to its workers or to its evaluator, and the answers, as small files that
+appear whole.
 
-Whichever process is killed, a request stands until its answer is there, and the answer until somebody removes it.
+Whichever process is killed, a request stands until its answer is there, and the answer until
+somebody removes it.
 """
 
 from __future__ import annotations
@@ -51,13 +53,17 @@ class Inbox:
     folder: Path
 
     def post(self, request: Request) -> None:
-        """Write a request, in place of an equal one and its answer. Raises OSError as the disk does."""
+        """Write a request, in place of an equal one and its answer. Raises OSError as the disk
+        does.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self._path(request, ".answer").unlink(missing_ok=True)
         write_durably(self._path(request), b"{}\n")
 
     def answer(self, request: Request, answer: Any) -> None:
-        """Write the answer, a dataclass, to a request that still stands. Raises OSError as the disk does."""
+        """Write the answer, a dataclass, to a request that still stands. Raises OSError as the disk
+        does.
+        """
         if self._path(request).exists():
             write_durably(self._path(request, ".answer"), json.dumps(asdict(answer)).encode())
 
@@ -67,24 +73,34 @@ class Inbox:
             names = {path.name for path in self.folder.iterdir()}
         except OSError:
             return {}
-        requests = [Request(int(match[1]), match[2]) for match in map(_NAME.fullmatch, sorted(names)) if match]
+        requests = [
+            Request(int(match[1]), match[2])
+            for match in map(_NAME.fullmatch, sorted(names))
+            if match
+        ]
         return {request: self._path(request, ".answer").name in names for request in requests}
 
     def newest(self) -> Request | None:
-        """Return the request of the highest number; None where it has an answer, or nothing is there."""
+        """Return the request of the highest number; None where it has an answer, or nothing is
+        there.
+        """
         listed = self.listed()
         newest = max(listed, default=None)
         return newest if newest and not listed[newest] else None
 
     def read(self, request: Request, kind: type[AnswerT]) -> AnswerT | None:
-        """Return the answer to a request; None where there is none. Raises UserError where it cannot be read."""
+        """Return the answer to a request; None where there is none. Raises UserError where it
+        cannot be read.
+        """
         path = self._path(request, ".answer")
         try:
             return kind(**json.loads(path.read_bytes()))
         except FileNotFoundError:
             return None
         except (OSError, TypeError, ValueError) as error:
-            raise UserError(f"the answer {path} cannot be read ({first_line(error)}); delete it.") from None
+            raise UserError(
+                f"the answer {path} cannot be read ({first_line(error)}); delete it."
+            ) from None
 
     def remove(self, request: Request) -> None:
         """Remove a request, then its answer."""

@@ -1,4 +1,6 @@
-"""Metrics of training steps: summed on the device, read once they have arrived on the host, checked and reported."""
+"""Metrics of training steps: summed on the device, read once they have arrived on the host, checked
+and reported.
+"""
 
 import math
 import time
@@ -24,7 +26,8 @@ PROGRESS_INTERVAL = 0.25  # seconds between progress reports
 
 
 class StepMetrics:
-    """Mean of a step's loss components over micro-batches and workers, computed without making a GPU wait.
+    """Mean of a step's loss components over micro-batches and workers, computed without making a
+    GPU wait.
 
     On CUDA the numbers are copied to the host asynchronously and read when they have arrived.
     """
@@ -36,7 +39,9 @@ class StepMetrics:
         self._pending: list[tuple[int, bool, list[str], Tensor, torch.cuda.Event | None]] = []
 
     def add(self, components: Mapping[str, Tensor], share: float) -> None:
-        """Add one forward pass's components, which hold `share` of the step's mean over all workers."""
+        """Add one forward pass's components, which hold `share` of the step's mean over all
+        workers.
+        """
         self._names = list(components)
         values = torch.stack([value.float() for value in components.values()]) * share
         self._sums = values if self._sums is None else self._sums + values
@@ -46,7 +51,9 @@ class StepMetrics:
         self._sums = None
 
     def all_finite(self) -> Tensor:
-        """Sum the step's components over workers; return a bool tensor on the device, true if all are finite."""
+        """Sum the step's components over workers; return a bool tensor on the device, true if all
+        are finite.
+        """
         assert self._sums is not None
         if self._world_size > 1:
             distributed.all_reduce(self._sums)
@@ -56,8 +63,12 @@ class StepMetrics:
         """Close the step, after `all_finite`; `extra` are values that are equal on all workers."""
         assert self._sums is not None
         sums, self._sums = self._sums, None
-        # A number becomes a tensor on the device by a fill: a copy from the host would wait for the GPU.
-        more = [value.to(sums) if isinstance(value, Tensor) else sums.new_full((), value) for value in extra.values()]
+        # A number becomes a tensor on the device by a fill: a copy from the host would wait for the
+        # GPU.
+        more = [
+            value.to(sums) if isinstance(value, Tensor) else sums.new_full((), value)
+            for value in extra.values()
+        ]
         values, event = torch.cat([sums, torch.stack(more)]), None
         if values.is_cuda:
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -68,7 +79,9 @@ class StepMetrics:
         self._pending.append((step, is_logged, [*self._names, *extra], values, event))
 
     def read(self, wait: bool = False) -> list[tuple[int, dict[str, float], bool]]:
-        """Return every step whose numbers have arrived (every finished step with `wait`): step, metrics, is logged."""
+        """Return every step whose numbers have arrived (every finished step with `wait`): step,
+        metrics, is logged.
+        """
         arrived = []
         while self._pending:
             step, is_logged, names, values, event = self._pending[0]
@@ -82,9 +95,13 @@ class StepMetrics:
 
 
 class MetricLog:
-    """Latest metrics of a run; the first worker reports them, every worker checks them for NaN and infinities."""
+    """Latest metrics of a run; the first worker reports them, every worker checks them for NaN and
+    infinities.
+    """
 
-    def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, phases: PhaseLog, hooks: Hooks) -> None:
+    def __init__(
+        self, run: TrainingRun, rank: Rank, reporter: Reporter, phases: PhaseLog, hooks: Hooks
+    ) -> None:
         self.phases, self._hooks, self._reporter = phases, hooks, reporter
         self._experiment, self._total_steps = run.experiment, run.plan.total_steps
         self._is_first, self._world_size = rank.is_first, rank.world_size
@@ -102,12 +119,14 @@ class MetricLog:
         self.bad_step, self.steps = 0, StepMetrics(self._world_size)
 
     def read_steps(self, current_step: int, wait: bool = False) -> None:
-        """Check every step whose numbers have arrived (every step with `wait`), and report those that are due.
+        """Check every step whose numbers have arrived (every step with `wait`), and report those
+        that are due.
 
         Raises RunFailed where the policy for non-finite steps is to stop.
         """
         self.phases.read()
-        is_fp16 = self._experiment.training.precision == "fp16"  # whose gradients overflow until the scale fits
+        # whose gradients overflow until the scale fits
+        is_fp16 = self._experiment.training.precision == "fp16"
         for step, numbers, is_logged in self.steps.read(wait):
             for measured in self._hooks.measured:
                 measured(step, numbers)
@@ -122,7 +141,8 @@ class MetricLog:
             else:
                 self.monitor.record(step, loss, norm)
                 if self._experiment.training.non_finite.policy == "rollback":
-                    self.bad_step = self.bad_step or step  # the first one: those after it are done again
+                    # the first one: those after it are done again
+                    self.bad_step = self.bad_step or step
                 elif self._is_first:
                     self._report_skipped(step)
             if self._is_first and (is_logged or not is_finite):
@@ -132,22 +152,33 @@ class MetricLog:
                         times = self.phases.point()
                     self._update(times)
                 self._reporter.metrics(step, values | times)
-        if current_step == self._total_steps or time.monotonic() - self._reported > PROGRESS_INTERVAL:
+        if (
+            current_step == self._total_steps
+            or time.monotonic() - self._reported > PROGRESS_INTERVAL
+        ):
             self._reported = time.monotonic()
             self.report_progress(current_step, "training", self.throughput.samples_per_second)
 
     def finish(self, step: int) -> None:
-        """Report the times since the last point, with the evaluation and the checkpoint after the last step."""
+        """Report the times since the last point, with the evaluation and the checkpoint after the
+        last step.
+        """
         if self._is_first:
             self._report_skipped(step, is_over=True)
             self.add(step, self.phases.point())
 
     def _report_skipped(self, step: int, is_over: bool = False) -> None:
-        """Report a skipped step: the first, the tenth, the hundredth and so on, and at the end their number."""
+        """Report a skipped step: the first, the tenth, the hundredth and so on, and at the end
+        their number.
+        """
         num = self.monitor.num_skipped
         if is_over == (num in (0, *(10**power for power in range(9)))):
             return
-        what = f"step {step} was skipped: its" if num == 1 else f"{num:,} steps were skipped up to step {step:,}: their"
+        what = (
+            f"step {step} was skipped: its"
+            if num == 1
+            else f"{num:,} steps were skipped up to step {step:,}: their"
+        )
         self._reporter.warn(f"{what} loss or gradient was NaN or infinite.")
         self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(num)})
 
@@ -158,14 +189,20 @@ class MetricLog:
             self._reporter.metrics(step, values)
 
     def report_progress(self, step: int, phase: Phase, speed: float = 0.0) -> None:
-        """Report the progress at `step`, with the time left where there is a `speed` (samples per second)."""
+        """Report the progress at `step`, with the time left where there is a `speed` (samples per
+        second).
+        """
         if self._is_first:
             total, spec = self._total_steps, self._experiment
             every = {"evaluation": spec.evaluation.every, "checkpoint": spec.checkpoint.every}
             # one at the last step too, where that is no multiple
-            pauses = {kind: -(-total // each) - step // each for kind, each in every.items() if each}
+            pauses = {
+                kind: -(-total // each) - step // each for kind, each in every.items() if each
+            }
             left = self.throughput.seconds_left(total - step, pauses) if speed else None
-            self._reporter.progress(TrainingProgress(step, total, speed, dict(self.latest), phase, left))
+            self._reporter.progress(
+                TrainingProgress(step, total, speed, dict(self.latest), phase, left)
+            )
 
     def _update(self, values: dict[str, float]) -> None:
         """Replace the metrics of the groups (`train`, `eval`) that `values` belong to.
@@ -173,7 +210,11 @@ class MetricLog:
         A loss component that has come to an end has no value any more.
         """
         groups = {name.partition("/")[0] for name in values}
-        others = {name: value for name, value in self.latest.items() if name.partition("/")[0] not in groups}
+        others = {
+            name: value
+            for name, value in self.latest.items()
+            if name.partition("/")[0] not in groups
+        }
         self.latest = others | values
 
 
@@ -183,11 +224,16 @@ def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> li
     `objective` is the experiment's, on whatever device.
     """
     trained = [name for name, weight in objective.weights.items() if weight]
-    names = [f"train/{name}" for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second", "data_wait")]
+    names = [
+        f"train/{name}"
+        for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second", "data_wait")
+    ]
     if experiment.evaluation.every is not None and len(data.held_out):
         parts = data.mixture.measured(experiment.evaluation.limit) if data.mixture else ()
         names += [
-            f"eval/{part}{name}" for part in ("", *(f"{part}/" for part in parts)) for name in objective.metric_names()
+            f"eval/{part}{name}"
+            for part in ("", *(f"{part}/" for part in parts))
+            for name in objective.metric_names()
         ]
         names += [f"eval/{REGRET}"] if known_law(data, objective) is not None else []
         names += quality_names(experiment, data) if experiment.evaluation.quality else ()
@@ -196,6 +242,10 @@ def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> li
 
 def pace_names(experiment: Experiment) -> list[str]:
     """Return the MLflow names of the metrics of a run's speed, logged about once a second."""
-    tokens = ["tokens_per_second"] if any(field.name == "tokens" for field in experiment.batch_fields()) else []
+    tokens = (
+        ["tokens_per_second"]
+        if any(field.name == "tokens" for field in experiment.batch_fields())
+        else []
+    )
     names = ("mfu", "hfu", "samples_per_second", *tokens, "memory")
     return [*(f"time/{phase}" for phase in PHASES), *(f"perf/{name}" for name in names)]

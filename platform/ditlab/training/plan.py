@@ -1,6 +1,8 @@
-"""Plan of a training run, computed from spec and data before anything starts: steps, learning rates, shares of workers.
+"""Plan of a training run, computed from spec and data before anything starts: steps, learning
+rates, shares of workers.
 
-A global batch's micro-batches are distributed over any number of workers, cut where memory asks for it.
+A global batch's micro-batches are distributed over any number of workers, cut where memory asks for
+it.
 """
 
 import math
@@ -26,7 +28,9 @@ class RunPlan:
 
     total_steps: int
     epoch_steps: int
-    """Steps of an epoch, without its last partial batch; 0 for a mixture, each of whose parts has epochs of its own."""
+    """Steps of an epoch, without its last partial batch; 0 for a mixture, each of whose parts has
+    epochs of its own.
+    """
     train_samples: int
     held_out_samples: int
     left_out_samples: int
@@ -34,12 +38,16 @@ class RunPlan:
     note: str = ""
     """A sentence for people about samples that are never trained on; empty for none."""
     mixture: str = ""
-    """A line for people about the parts of a mixture: their shares, samples and passes; empty for other data."""
+    """A line for people about the parts of a mixture: their shares, samples and passes; empty for
+    other data.
+    """
 
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Everything that a worker trains from: the experiment, its data and plan, and places on disk."""
+    """Everything that a worker trains from: the experiment, its data and plan, and places on
+    disk.
+    """
 
     experiment: Experiment
     data: DataSplits
@@ -50,20 +58,25 @@ class TrainingRun:
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     """Memory measures that an earlier attempt arrived at."""
     start: StartPoint | None = None
-    """Checkpoint of another run to begin from while there is none of this one; None for fresh weights."""
+    """Checkpoint of another run to begin from while there is none of this one; None for fresh
+    weights.
+    """
     weights: InitialWeights | None = None
     """Published weights to begin from while there is no checkpoint; None for fresh ones."""
     inbox: Inbox | None = None
     """Inbox of the evaluator that another process is; None: the workers evaluate."""
     waits_for_values: bool = False
-    """True if training blocks until the value of each evaluation is there, as a sweep's scheduler needs it."""
+    """True if training blocks until the value of each evaluation is there, as a sweep's scheduler
+    needs it.
+    """
 
 
 def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     """Compute the steps and epochs of a run on its data.
 
-    Raises UserError where the data hold less than one batch, or the cache of a streamed store less than a worker's
-    windows, and where the warm-up is as long as the run or its decay has no place in it.
+    Raises UserError where the data hold less than one batch, or the cache of a streamed store less
+    than a worker's windows, and where the warm-up is as long as the run or its decay has no place
+    in it.
     """
     order = training_order(experiment.data, data, experiment.batch.size, experiment.seed)
     order.check_room(experiment.data, data.train.store, experiment.resources.max_workers)
@@ -84,13 +97,19 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
         drawn, parts = total * experiment.batch.size, []
         for name, share in mixed.shares.items():
             num = len(mixed.parts[name].train)
-            parts.append(f"{name} {share:.4g} of {num:,} samples ({share * drawn / max(1, num):.3g} passes)")
+            parts.append(
+                f"{name} {share:.4g} of {num:,} samples ({share * drawn / max(1, num):.3g} passes)"
+            )
         mixture = f"mixture drawn by {mixed.draw}: {', '.join(parts)}; no epoch of the whole"
-    return RunPlan(total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note, mixture)
+    return RunPlan(
+        total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note, mixture
+    )
 
 
 def _never_trained(view: View, batch_size: int) -> str:
-    """Return a sentence on the image sizes whose samples fill no batch; empty where there are none."""
+    """Return a sentence on the image sizes whose samples fill no batch; empty where there are
+    none.
+    """
     counts = view.bucket_counts.tolist()
     few = {number: count for number, count in enumerate(counts) if 0 < count < batch_size}
     if not few:
@@ -98,26 +117,34 @@ def _never_trained(view: View, batch_size: int) -> str:
     names = [f"{view.store.parts[number].name} ({count})" for number, count in few.items()]
     listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     return (
-        f"{view.origin}: image sizes with fewer training samples than batch.size={batch_size} are never trained on: "
-        f"{listed}; lower batch.size, or import the images again with fewer sizes."
+        f"{view.origin}: image sizes with fewer training samples than batch.size={batch_size} "
+        f"are never trained on: {listed}; lower batch.size, or import the images again with "
+        "fewer sizes."
     )
 
 
-def learning_rate(schedule: Schedule, base: float, step: int, total: int, epoch_steps: int) -> float:
-    """Return the learning rate of optimiser step `step` (from 0) of `total`; an epoch has `epoch_steps` steps."""
+def learning_rate(
+    schedule: Schedule, base: float, step: int, total: int, epoch_steps: int
+) -> float:
+    """Return the learning rate of optimiser step `step` (from 0) of `total`; an epoch has
+    `epoch_steps` steps.
+    """
     return base * schedule.factor(step, total, epoch_steps)
 
 
 def planned_rate(experiment: Experiment, plan: RunPlan, step: int) -> float:
     """Return the learning rate of optimiser step `step` (from 0) of an experiment's plan."""
-    return learning_rate(experiment.schedule, experiment.optimizer.lr, step, plan.total_steps, plan.epoch_steps)
+    return learning_rate(
+        experiment.schedule, experiment.optimizer.lr, step, plan.total_steps, plan.epoch_steps
+    )
 
 
 def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int) -> str:
-    """Return a sentence on both learning rates around the resume of a run after `step` steps with another spec.
+    """Return a sentence on both learning rates around the resume of a run after `step` steps with
+    another spec.
 
-    Empty where the next step's rate is what the spec of before gives, and before the first step. Raises UserError for a
-    spec that has no plan on these data.
+    Empty where the next step's rate is what the spec of before gives, and before the first step.
+    Raises UserError for a spec that has no plan on these data.
     """
 
     def rate(experiment: Experiment, number: int) -> float:
@@ -127,8 +154,8 @@ def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int
     if not step or math.isclose(due, new, rel_tol=1e-9):
         return ""
     return (
-        f"learning rate {rate(before, step - 1):.4g} at step {step:,} and {new:.4g} at step {step + 1:,}, where the "
-        f"schedule of before gives {due:.4g}"
+        f"learning rate {rate(before, step - 1):.4g} at step {step:,} and {new:.4g} at step "
+        f"{step + 1:,}, where the schedule of before gives {due:.4g}"
     )
 
 
@@ -140,7 +167,9 @@ class ForwardPass:
     start: int
     stop: int
     counts: bool
-    """True for a pass of this worker's own; a filler keeps step with workers that have one micro-batch more."""
+    """True for a pass of this worker's own; a filler keeps step with workers that have one
+    micro-batch more.
+    """
 
 
 @dataclass(frozen=True)
@@ -156,11 +185,14 @@ class WorkerShare:
     total_passes: int
     """Forward passes that count, over all workers: each holds 1 / total_passes of the mean."""
     weight: float
-    """Factor on the loss of a pass that counts, so that a mean over passes and workers is the mean over samples."""
+    """Factor on the loss of a pass that counts, so that a mean over passes and workers is the mean
+    over samples.
+    """
 
 
 def worker_share(num: int, size: int, rank: int, world_size: int, halvings: int) -> WorkerShare:
-    """Return a worker's share of `num` micro-batches of `size` samples, each cut in two `halvings` times.
+    """Return a worker's share of `num` micro-batches of `size` samples, each cut in two `halvings`
+    times.
 
     Every worker needs at least one micro-batch.
     """

@@ -1,4 +1,6 @@
-"""Receipts of a run in training: digests of the samples that its steps consume, and facts of its attempts."""
+"""Receipts of a run in training: digests of the samples that its steps consume, and facts of its
+attempts.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,16 @@ OWN_PACKAGES = ("ditlab", "ditlab_models")
 class StepReceipts(StepHook):
     """Receipts of one worker's steps; the first worker writes those of all.
 
-    A step is written once all workers' digests of its samples and its metrics are there; metrics of a GPU come later.
+    A step is written once all workers' digests of its samples and its metrics are there; metrics of
+    a GPU come later.
     """
 
-    def __init__(self, run: TrainingRun, rank: Rank, writer: ReceiptWriter | None, request: AgreedRequest) -> None:
-        """`writer` None: digests are exchanged, and nothing is written. `request`: a hook before this one."""
+    def __init__(
+        self, run: TrainingRun, rank: Rank, writer: ReceiptWriter | None, request: AgreedRequest
+    ) -> None:
+        """`writer` None: digests are exchanged, and nothing is written. `request`: a hook before
+        this one.
+        """
         self._run, self._rank, self._writer, self._request = run, rank, writer, request
         self._own = 0
         self._digests: dict[int, int] = {}
@@ -62,14 +69,18 @@ class StepReceipts(StepHook):
         self._next = 0
 
     def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
-        """Begin an attempt; one that goes on with the state as it is has the receipts so far as `saved`."""
+        """Begin an attempt; one that goes on with the state as it is has the receipts so far as
+        `saved`.
+        """
         self._digests.clear()
         self._values.clear()
         self._asked.clear()
         self._skipped = {number + 1 for number in memory.skipped_steps}
         self._next = stepper.state.step + 1
         if self._writer is not None:
-            self._writer.begin(attempt_facts(self._run, self._rank, memory, stepper.state.step), saved)
+            self._writer.begin(
+                attempt_facts(self._run, self._rank, memory, stepper.state.step), saved
+            )
 
     def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
         """Digest the samples and draws of a step's passes on this worker."""
@@ -80,7 +91,9 @@ class StepReceipts(StepHook):
         return [self._own]
 
     def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
-        """Take in the digests of all workers for a step; the end of a training brings its last step again."""
+        """Take in the digests of all workers for a step; the end of a training brings its last step
+        again.
+        """
         if self._writer is not None and step >= self._next:
             self._digests[step] = joined_digest([digest for (digest,) in records])
             if self._request.verb:
@@ -102,7 +115,9 @@ class StepReceipts(StepHook):
 
     def _write(self) -> None:
         assert self._writer is not None
-        while self._next in self._digests and (self._next in self._values or self._next in self._skipped):
+        while self._next in self._digests and (
+            self._next in self._values or self._next in self._skipped
+        ):
             step, digest = self._next, self._digests.pop(self._next)
             asked = self._asked.pop(step, 0)
             if step in self._skipped:
@@ -119,7 +134,10 @@ def passes_digest(passes: Sequence[ConsumedPass]) -> int:
     digests = []
     for each in passes:
         num = len(each.row_ids)
-        places, draws = np.arange(each.place, each.place + num), draw_places(each.micro_index, each.start, num)
+        places, draws = (
+            np.arange(each.place, each.place + num),
+            draw_places(each.micro_index, each.start, num),
+        )
         digests.append(samples_digest(each.row_ids, places, draws, each.step, each.seed))
     return joined_digest(digests)
 
@@ -129,14 +147,22 @@ def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -
     experiment, device = run.experiment, rank.device
     spec = experiment.to_dict()
     return RecordedAttempt(
-        attempt=1, chain=ORIGIN,  # which the writer fills in
-        step=step, workers=rank.world_size, halvings=memory.halvings,
+        attempt=1,
+        chain=ORIGIN,  # which the writer fills in
+        step=step,
+        workers=rank.world_size,
+        halvings=memory.halvings,
         left_out=[number + 1 for number in memory.skipped_steps],
-        device=device_name(device), processor=processor_name(), threads=torch.get_num_threads(),
-        versions=library_versions(), code=code_digest(tuple(plugin_packages(spec))), data=run.data.fingerprint,
-        spec_hash=experiment.content_hash(), numerics=NUMERICS_VERSION,
+        device=device_name(device),
+        processor=processor_name(),
+        threads=torch.get_num_threads(),
+        versions=library_versions(),
+        code=code_digest(tuple(plugin_packages(spec))),
+        data=run.data.fingerprint,
+        spec_hash=experiment.content_hash(),
+        numerics=NUMERICS_VERSION,
         blocks=compile_decision(experiment, device.type).numbers,
-    )  # fmt: skip
+    )
 
 
 def device_name(device: torch.device) -> str:
@@ -151,7 +177,11 @@ def processor_name() -> str:
         text = Path("/proc/cpuinfo").read_bytes()[: 64 * 1024].decode("utf-8", "replace")
     except OSError:
         text = ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in text.splitlines()
+        if line.startswith("model name")
+    ]
     return names[0] if names else platform.processor() or platform.machine()
 
 
@@ -163,7 +193,8 @@ def library_versions() -> dict[str, str]:
 
 @cache
 def code_digest(packages: tuple[str, ...] = ()) -> str:
-    """Return a SHA-256 over the Python sources of ditlab and ditlab_models, and of other packages by their names.
+    """Return a SHA-256 over the Python sources of ditlab and ditlab_models, and of other packages
+    by their names.
 
     Comments count, as a digest of the text cannot tell them from code.
     """
@@ -173,11 +204,16 @@ def code_digest(packages: tuple[str, ...] = ()) -> str:
         if name in OWN_PACKAGES or "/" in name:  # a folder on the Python path
             spec = importlib.util.find_spec(name.replace("/", "."))
             for folder in (spec and spec.submodule_search_locations) or []:
-                sources += [(path.relative_to(folder).as_posix(), path) for path in Path(folder).rglob("*.py")]
+                sources += [
+                    (path.relative_to(folder).as_posix(), path)
+                    for path in Path(folder).rglob("*.py")
+                ]
         else:
             with suppress(importlib.metadata.PackageNotFoundError):
                 files = importlib.metadata.files(name) or []
-                sources = [(str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py"]
+                sources = [
+                    (str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py"
+                ]
         for label, path in sorted(sources):
             if path.is_file():
                 digest.update(f"{name}/{label}\n".encode())

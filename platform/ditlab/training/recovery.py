@@ -1,7 +1,8 @@
-"""Policies of recovery: what follows a step that does not fit into memory, and one that is not finite.
+"""Policies of recovery: what follows a step that does not fit into memory, and one that is not
+finite.
 
-Out of memory: empty the caches, halve the micro-batch, halve it again, leave the batch out. Not finite: stop, skip the
-update, or roll back to the last checkpoint.
+Out of memory: empty the caches, halve the micro-batch, halve it again, leave the batch out. Not
+finite: stop, skip the update, or roll back to the last checkpoint.
 """
 
 import math
@@ -12,8 +13,14 @@ import torch
 from ditlab.errors import RunFailed
 from ditlab.spec.experiment import Experiment
 
-# A CUDA device raises an exception of its own; torch's CPU allocator and NCCL a RuntimeError with one of these in it.
-_MESSAGES = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "out of memory")
+# A CUDA device raises an exception of its own; torch's CPU allocator and NCCL a RuntimeError with
+# one of these in it.
+_MESSAGES = (
+    "can't allocate memory",
+    "not enough memory",
+    "Cannot allocate memory",
+    "out of memory",
+)
 
 
 @dataclass(eq=False)
@@ -33,7 +40,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Measures that a run takes to fit into memory; the global batch and its random draws stay what they are."""
+    """Measures that a run takes to fit into memory; the global batch and its random draws stay what
+    they are.
+    """
 
     halvings: int = 0
     """Number of times the micro-batch was halved: each halving doubles the accumulation."""
@@ -51,18 +60,21 @@ class MemoryPlan:
     def next_attempt(self, step: int, experiment: Experiment) -> "MemoryPlan":
         """Return the plan with the next measure for a step that did not fit.
 
-        Raises RunFailed where every measure is used up, at the first step or for four steps in a row.
+        Raises RunFailed where every measure is used up, at the first step or for four steps in a
+        row.
         """
         attempts = self.attempts + 1 if step == self.step else 1
         tried = replace(self, step=step, attempts=attempts)
         if attempts == 1:
-            return tried  # the next attempt has empty caches: fragments of earlier shapes may have been the cause
+            # the next attempt has empty caches: fragments of earlier shapes may have been the cause
+            return tried
         if attempts <= 3 and self.can_halve(experiment):
             return replace(tried, halvings=self.halvings + 1)
         if self.skipped_steps[-3:] == (step - 3, step - 2, step - 1) or step == 0:
             raise RunFailed(
-                f"out of memory at step {step + 1}, with micro-batches of {experiment.micro_size >> self.halvings} "
-                "too: lower batch.micro or the model's size, raise engine.zero.stage, or set "
+                f"out of memory at step {step + 1}, with micro-batches of "
+                f"{experiment.micro_size >> self.halvings} too: lower batch.micro or the "
+                "model's size, raise engine.zero.stage, or set "
                 "engine.activation_checkpointing=true.",
                 kind="out_of_memory",
             )
@@ -75,12 +87,16 @@ class MemoryPlan:
         if self.attempts == 1:
             return f"out of memory at step {step + 1}: trying again with emptied caches."
         size = experiment.micro_size >> self.halvings
-        return f"out of memory at step {step + 1}: going on with micro-batches of {size}, the batch stays the same."
+        return (
+            f"out of memory at step {step + 1}: going on with micro-batches of {size}, the "
+            "batch stays the same."
+        )
 
 
 @dataclass
 class NonFiniteMonitor:
-    """Counter of non-finite steps; the engine has left their updates out by itself, this decides what follows.
+    """Counter of non-finite steps; the engine has left their updates out by itself, this decides
+    what follows.
 
     All workers see the same numbers in the same order, so they decide alike.
     """
@@ -108,16 +124,21 @@ class NonFiniteMonitor:
             raise self._diverged(f"{what} at step {step}, as in the {policy.limit} steps before it")
 
     def record_rollback(self, step: int, to: int) -> None:
-        """Count a return to step `to` because of the non-finite `step`. Raises RunFailed for too many to one step."""
+        """Count a return to step `to` because of the non-finite `step`. Raises RunFailed for too
+        many to one step.
+        """
         limit = self.experiment.training.non_finite.limit
         self._num_rollbacks = self._num_rollbacks + 1 if to <= self._rollback_step else 1
         self._rollback_step = to
         if self._num_rollbacks > limit:
-            raise self._diverged(f"step {step} had a NaN or infinite loss, after {limit} roll-backs to step {to}")
+            raise self._diverged(
+                f"step {step} had a NaN or infinite loss, after {limit} roll-backs to step {to}"
+            )
 
     def _diverged(self, what: str) -> RunFailed:
         return RunFailed(
-            f"{what}: training diverged; lower optimizer.lr (now {self.experiment.optimizer.lr}) or "
-            "training.clip.max_norm, or use training.precision=fp32.",
+            f"{what}: training diverged; lower optimizer.lr (now "
+            f"{self.experiment.optimizer.lr}) or training.clip.max_norm, or use "
+            "training.precision=fp32.",
             kind="diverged",
         )

@@ -1,4 +1,6 @@
-"""Reporter of a training run: the records that the step loop sends to the launcher, and the stop request it reads."""
+"""Reporter of a training run: the records that the step loop sends to the launcher, and the stop
+request it reads.
+"""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +22,9 @@ Phase = Literal["training", "compiling", "evaluating", "saving"]
 
 @dataclass
 class ProgressMarker:
-    """Current activity of one worker; written by the step loop, read by the heartbeat thread of the same process."""
+    """Current activity of one worker; written by the step loop, read by the heartbeat thread of the
+    same process.
+    """
 
     step: int = 0
     activity: str = "starting"
@@ -31,7 +35,9 @@ class ProgressMarker:
     since: float = field(default_factory=time.monotonic)
     """Monotonic time of the last change."""
     is_untimed: bool = True
-    """True while the activity may take any time: building, loading and saving depend on disks and networks."""
+    """True while the activity may take any time: building, loading and saving depend on disks and
+    networks.
+    """
 
     def begin(self, step: int, activity: str, is_untimed: bool = False) -> None:
         """Record that the step loop begins an activity."""
@@ -62,7 +68,9 @@ class TrainingProgress:
     """Time to the end, from the median pace of the latest steps, without evaluations and saves."""
 
     def describe(self) -> str:
-        """One line for people: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s · 0:35 left`."""
+        """One line for people: `step 120/600 · loss 0.5123 · velocity 0.5123 · 1,530 samples/s ·
+        0:35 left`.
+        """
         parts = [f"step {self.step}/{self.total_steps}"]
         for name, value in self.metrics.items():
             if name.startswith("train/") and name not in _NOT_SHOWN:
@@ -70,7 +78,10 @@ class TrainingProgress:
         if self.phase != "training":
             parts.append(f"{self.phase} ...")
         elif self.samples_per_second > 0 and self.seconds_left is not None:
-            parts += [f"{self.samples_per_second:,.0f} samples/s", f"{format_clock(self.seconds_left)} left"]
+            parts += [
+                f"{self.samples_per_second:,.0f} samples/s",
+                f"{format_clock(self.seconds_left)} left",
+            ]
         return " · ".join(parts)
 
 
@@ -90,7 +101,9 @@ class RunOutcome:
 
 
 class RecordedRun:
-    """View of the run's journal, with what earlier attempts logged. This one is empty: the first worker has another."""
+    """View of the run's journal, with what earlier attempts logged. This one is empty: the first
+    worker has another.
+    """
 
     def tags(self) -> Mapping[str, str]:
         """Return every tag of the run with its last value."""
@@ -112,10 +125,13 @@ class Requests:
         """Take note that the workers do what a request asks for, after a step."""
 
     def sampled(self, step: int, figure: Figure) -> None:
-        """Log the samples of the request that was begun after a step, apart from those of evaluations."""
+        """Log the samples of the request that was begun after a step, apart from those of
+        evaluations.
+        """
 
     def done(self, step: int, metrics: Mapping[str, float], problem: str = "") -> None:
-        """Answer the request that was begun after a step; a `problem` is a sentence on why nothing was done.
+        """Answer the request that was begun after a step; a `problem` is a sentence on why nothing
+        was done.
 
         One for a checkpoint is answered once that is complete, or could not be written (`saved`).
         """
@@ -125,10 +141,12 @@ class Requests:
 
 
 class Reporter(StepHook):
-    """Receiver of a run's records; nothing in it may block for long or raise for a tracking server's sake.
+    """Receiver of a run's records; nothing in it may block for long or raise for a tracking
+    server's sake.
 
-    This one drops the records, and keeps the stop request, warnings and the marker: all workers but the first have it.
-    The first worker alone sends records; all read `should_stop` and send warnings.
+    This one drops the records, and keeps the stop request, warnings and the marker: all workers but
+    the first have it. The first worker alone sends records; all read `should_stop` and send
+    warnings.
     """
 
     receipts: ReceiptWriter | None = None
@@ -140,8 +158,11 @@ class Reporter(StepHook):
     worker_nodes: Sequence[str] = ()
     """Names of the workers' nodes in order of rank; none where they are not known."""
 
-    def __init__(self, should_stop: Callable[[], bool], warn: Callable[[str], None], marker: ProgressMarker) -> None:
-        """Report with `warn`, which shows people a full sentence, and stop once `should_stop` returns True.
+    def __init__(
+        self, should_stop: Callable[[], bool], warn: Callable[[str], None], marker: ProgressMarker
+    ) -> None:
+        """Report with `warn`, which shows people a full sentence, and stop once `should_stop`
+        returns True.
 
         In `marker` the loop records how far it has come.
         """
@@ -160,10 +181,14 @@ class Reporter(StepHook):
         """Log the samples of an asynchronous evaluation, which lie in the run's folder."""
 
     def held_out(self, step: int, values: Mapping[str, np.ndarray]) -> None:
-        """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples' order."""
+        """Keep the loss components of an evaluation by held-out sample, (num,) each in the samples'
+        order.
+        """
 
     def before_checkpoint(self) -> None:
-        """Make all earlier records durable, before a checkpoint exists; called from a thread beside the step loop."""
+        """Make all earlier records durable, before a checkpoint exists; called from a thread beside
+        the step loop.
+        """
 
     def tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the tracked run."""
@@ -175,7 +200,8 @@ class Reporter(StepHook):
 
 
 class AgreedRequest(StepHook):
-    """Request that all workers do after the step at which they agreed on it, in the exchange of its end.
+    """Request that all workers do after the step at which they agreed on it, in the exchange of its
+    end.
 
     The first worker alone finds requests; its place is the largest, as the others have 0.
     """

@@ -1,4 +1,6 @@
-"""Training state that a checkpoint holds: weights, moments, average, clipping statistics, buffers and position."""
+"""Training state that a checkpoint holds: weights, moments, average, clipping statistics, buffers
+and position.
+"""
 
 from __future__ import annotations
 
@@ -25,46 +27,78 @@ from ditlab_models.finetuning import fine_tune
 
 
 class TrainingState:
-    """Network, objective and the engine that trains them, initialised from the experiment's seed."""
+    """Network, objective and the engine that trains them, initialised from the experiment's
+    seed.
+    """
 
     def __init__(
-        self, run: TrainingRun, rank: Rank, share: WorkerShare, marker: ProgressMarker, clock: PhaseClock
+        self,
+        run: TrainingRun,
+        rank: Rank,
+        share: WorkerShare,
+        marker: ProgressMarker,
+        clock: PhaseClock,
     ) -> None:
         experiment = run.experiment
         self._rank, self._optimizer = rank, experiment.optimizer.kind
-        torch.manual_seed(derived_seed(experiment.seed, "objective"))  # its modules draw their weights
-        self.objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, run.data.text)
+        # its modules draw their weights
+        torch.manual_seed(derived_seed(experiment.seed, "objective"))
+        self.objective: Any = experiment.family.build_objective(
+            experiment.objective, experiment.model, run.data.text
+        )
         torch.manual_seed(derived_seed(experiment.seed, "weights"))
         network: Any = experiment.family.build_network(experiment.model)
         owners = {"network": network, "objective": self.objective.modules or nn.Module()}
         published = load_published(run, owners)
-        fine_tune(network, self.objective.modules, experiment.training, partial(derived_seed, experiment.seed, "lora"))
+        fine_tune(
+            network,
+            self.objective.modules,
+            experiment.training,
+            partial(derived_seed, experiment.seed, "lora"),
+        )
         self.module = TrainingModule(network, self.objective)
         """Module that the engine trains."""
         # Each pass counts, so that a worker that waits for a gradient is ahead of one that hangs.
         self.module.register_forward_hook(lambda *_: marker.tick())
-        self.engine = Engine(self.module, experiment, rank, share.pass_size, len(share.passes), clock)
+        self.engine = Engine(
+            self.module, experiment, rank, share.pass_size, len(share.passes), clock
+        )
         self.network = RootedNetwork(self.engine, network, marker.tick)
         parameters, self.buffers = named_tensors(owners)
-        self.shapes = {name: list(whole_shape(value)) for name, value in (parameters | self.buffers).items()}
+        self.shapes = {
+            name: list(whole_shape(value)) for name, value in (parameters | self.buffers).items()
+        }
         self.step = 0
         """Optimiser steps done."""
         self.position = 0
         """Samples taken from the training order."""
         self.draw_counts: dict[int, list[int]] = {}
-        """`MixtureOrder.counts` by position, where they are known: those of the checkpoint that was loaded or saved."""
+        """`MixtureOrder.counts` by position, where they are known: those of the checkpoint that was
+        loaded or saved.
+        """
         if published:
             self.load_weights(published, "master")
 
     def tensors(self) -> Iterator[tuple[TensorKey, Tensor]]:
-        """Iterate over this worker's share of all that is saved; together the workers' shares are the whole."""
+        """Iterate over this worker's share of all that is saved; together the workers' shares are
+        the whole.
+        """
         is_first = self._rank.is_first
         if self.engine.stage > 0 or is_first:  # at stage 0 every worker has it all
             yield from self.engine.state()
         if is_first:
-            yield from ((("buffer", name, 0), each.detach().float().view(-1)) for name, each in self.buffers.items())
+            yield from (
+                (("buffer", name, 0), each.detach().float().view(-1))
+                for name, each in self.buffers.items()
+            )
 
-    def load(self, saved: CheckpointReader | CopiedState, scalars: dict[str, float], step: int, position: int) -> None:
+    def load(
+        self,
+        saved: CheckpointReader | CopiedState,
+        scalars: dict[str, float],
+        step: int,
+        position: int,
+    ) -> None:
         """Load a saved state, written by any number of workers at any ZeRO stage.
 
         Raises UserError for a state of another optimiser.
@@ -73,20 +107,26 @@ class TrainingState:
         moments = {name for state in states for name in state} - {"step"}
         has_momentum = saved.has("momentum")
         if has_momentum != ("momentum" in moments) or not all(map(saved.has, moments)):
-            written = "muon" if has_momentum else "adamw" if saved.has("exp_avg") else "another kind"
+            written = (
+                "muon" if has_momentum else "adamw" if saved.has("exp_avg") else "another kind"
+            )
             raise UserError(
-                f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that optimizer.kind={written} wrote; "
-                f"set optimizer.kind to {written}, or begin a new run from its weights with --from and --weights-only."
+                f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that "
+                f"optimizer.kind={written} wrote; set optimizer.kind to {written}, or begin a "
+                "new run from its weights with --from and --weights-only."
             )
         if not all(saved.has(field) for field in self.engine.averages.exponents):
-            scalars = {name: value for name, value in scalars.items() if name != START}  # they begin again
+            # they begin again
+            scalars = {name: value for name, value in scalars.items() if name != START}
         self.engine.load_state(saved.read, scalars, saved.has("ema"))
         self._load_buffers(saved)
         self.step, self.position = step, position
 
-    def load_weights(self, saved: CheckpointReader | WholeTensors, kind: Literal["master", "ema"]) -> None:
-        """Load trained or averaged weights, and buffers; optimiser, average and position are those of a new run, and so
-        are adapters that the other run has not."""
+    def load_weights(
+        self, saved: CheckpointReader | WholeTensors, kind: Literal["master", "ema"]
+    ) -> None:
+        """Load trained or averaged weights, and buffers; optimiser, average and position are those
+        of a new run, and so are adapters that the other run has not."""
         fresh = {
             (name, start): values.clone()
             for (field, name, start), values in self.engine.state()
@@ -110,7 +150,9 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class CopiedState:
-    """Copy in host memory of all that one worker holds of a training state; at ZeRO stage 0 each holds the whole."""
+    """Copy in host memory of all that one worker holds of a training state; at ZeRO stage 0 each
+    holds the whole.
+    """
 
     tensors: dict[TensorKey, Tensor]
     """Values by (field, name, start): flat, float32, on the host."""
@@ -121,7 +163,9 @@ class CopiedState:
     @classmethod
     def of(cls, state: TrainingState) -> CopiedState:
         """Copy a state into host memory."""
-        tensors = {key: values.detach().to("cpu", copy=True) for key, values in state.engine.state()}
+        tensors = {
+            key: values.detach().to("cpu", copy=True) for key, values in state.engine.state()
+        }
         for name, buffer in state.buffers.items():
             tensors["buffer", name, 0] = buffer.detach().float().reshape(-1).to("cpu", copy=True)
         return cls(tensors, state.engine.scalars(), state.step, state.position)
@@ -131,7 +175,9 @@ class CopiedState:
         return any(key[0] == kind for key in self.tensors)
 
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Return values `start` to `stop` of a flattened tensor, float32, as an engine of the same layout asks."""
+        """Return values `start` to `stop` of a flattened tensor, float32, as an engine of the same
+        layout asks.
+        """
         if start == stop:  # a worker's share of a frozen parameter that is smaller than the group
             return torch.empty(0)
         return self.tensors[kind, name, start][: stop - start]
@@ -158,7 +204,8 @@ class WholeTensors:
 
 
 def load_published(run: TrainingRun, owners: Mapping[str, nn.Module]) -> WholeTensors | None:
-    """Load the published weights that a run begins from; nothing for one that has a checkpoint, or fresh weights.
+    """Load the published weights that a run begins from; nothing for one that has a checkpoint, or
+    fresh weights.
 
     Returns all tensors where the engine would begin with them rounded to the precision of training.
     """
@@ -167,7 +214,13 @@ def load_published(run: TrainingRun, owners: Mapping[str, nn.Module]) -> WholeTe
     run.weights.load(owners["network"])
     if run.experiment.training.precision == "fp32":
         return None
-    return WholeTensors({name: each.detach().clone() for part in named_tensors(owners) for name, each in part.items()})
+    return WholeTensors(
+        {
+            name: each.detach().clone()
+            for part in named_tensors(owners)
+            for name, each in part.items()
+        }
+    )
 
 
 class RootedNetwork(nn.Module):
@@ -191,7 +244,9 @@ class RootedNetwork(nn.Module):
 
 
 def named_tensors(owners: Mapping[str, nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the parameters of all owners, and the buffers that belong into a checkpoint, by `owner.path`."""
+    """Return the parameters of all owners, and the buffers that belong into a checkpoint, by
+    `owner.path`.
+    """
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
     for prefix, owner in owners.items():

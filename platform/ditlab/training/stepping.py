@@ -23,17 +23,29 @@ class Stepper:
     """Forward and backward passes of this worker's micro-batches, then the update."""
 
     def __init__(
-        self, run: TrainingRun, rank: Rank, state: TrainingState, share: WorkerShare, inputs: ModelInputs,
-        metrics: StepMetrics, clock: PhaseClock, hooks: Hooks,
-    ) -> None:  # fmt: skip
-        self._experiment, self._plan, self._columns = run.experiment, run.plan, run.data.train.columns
+        self,
+        run: TrainingRun,
+        rank: Rank,
+        state: TrainingState,
+        share: WorkerShare,
+        inputs: ModelInputs,
+        metrics: StepMetrics,
+        clock: PhaseClock,
+        hooks: Hooks,
+    ) -> None:
+        self._experiment, self._plan, self._columns = (
+            run.experiment,
+            run.plan,
+            run.data.train.columns,
+        )
         self.rank, self.state, self.share, self.inputs = rank, state, share, inputs
         self._metrics, self._clock, self._hooks = metrics, clock, hooks
 
     def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
         """Train one step on this worker's micro-batches; its numbers go to the step metrics.
 
-        Raises OutOfMemory for a pass that does not fit; weights and moments are then as they were before.
+        Raises OutOfMemory for a pass that does not fit; weights and moments are then as they were
+        before.
         """
         state, metrics, number = self.state, self._metrics, self.state.step + 1
         for begun in self._hooks.step_begun:
@@ -64,23 +76,35 @@ class Stepper:
         self._count(number)
 
     def batch(
-        self, part: ForwardPass, micro: MicroBatch, noise: KeyedNoise, moved: Mapping[str, Tensor] | None = None
+        self,
+        part: ForwardPass,
+        micro: MicroBatch,
+        noise: KeyedNoise,
+        moved: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Any]:
-        """Prepare what the loss reads of a pass of a micro-batch; `moved`: its columns that are on the device."""
+        """Prepare what the loss reads of a pass of a micro-batch; `moved`: its columns that are on
+        the device.
+        """
         rows = slice(part.start, part.stop)
-        batch = self.inputs.prepare_batch(micro.rows, self._columns, rows=rows, moved=moved, noise=noise)
-        return batch | prepare_on_host(self.state.objective, micro.rows, self._columns, self.inputs, noise, rows)
+        batch = self.inputs.prepare_batch(
+            micro.rows, self._columns, rows=rows, moved=moved, noise=noise
+        )
+        return batch | prepare_on_host(
+            self.state.objective, micro.rows, self._columns, self.inputs, noise, rows
+        )
 
     def noise(self, part: ForwardPass) -> KeyedNoise:
         """Return the noise source of a pass.
 
-        Without a micro-batch size of its own an experiment draws for the whole batch and every pass takes its slice,
-        or the number of workers would decide the numbers.
+        Without a micro-batch size of its own an experiment draws for the whole batch and every pass
+        takes its slice, or the number of workers would decide the numbers.
         """
         batch = self._experiment.batch
         unit = batch.micro or batch.size
         index, start = divmod(self._place(part), unit)
-        return KeyedNoise(self._experiment.seed, "train", self.state.step, index, unit, self.rank.device, start)
+        return KeyedNoise(
+            self._experiment.seed, "train", self.state.step, index, unit, self.rank.device, start
+        )
 
     def _count(self, number: int) -> None:
         self.state.step = number
@@ -95,12 +119,21 @@ class Stepper:
                 micro, noise = micro_batches[part.number], self.noise(part)
                 batch = self.batch(part, micro, noise, micro.on_device())
             weight = self.share.weight if part.counts else 0.0
-            components = self.state.engine.forward_backward(batch, noise, number == len(passes) - 1, weight)
+            components = self.state.engine.forward_backward(
+                batch, noise, number == len(passes) - 1, weight
+            )
             if part.counts:
                 self._metrics.add(components, 1 / self.share.total_passes)
                 rows = micro.row_ids[part.start : part.stop]
                 consumed.append(
-                    ConsumedPass(rows, self._place(part), noise.micro_index, noise.start, noise.step, noise.seed)
+                    ConsumedPass(
+                        rows,
+                        self._place(part),
+                        noise.micro_index,
+                        noise.start,
+                        noise.step,
+                        noise.seed,
+                    )
                 )
         return consumed
 

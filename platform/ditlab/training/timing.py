@@ -1,6 +1,7 @@
 """Where the time of training goes: phases of all workers, slow workers, throughput, utilisation.
 
-The phases of a step are exchanged once a step with the requests to stop, and logged about once a second.
+The phases of a step are exchanged once a step with the requests to stop, and logged about once a
+second.
 """
 
 from __future__ import annotations
@@ -30,15 +31,21 @@ RECENT = 31
 FACTOR = 1.5
 """Times the median of the other workers that a slow worker's own work takes."""
 LEAST_POINTS = 5
-"""Logged points in a row, at least a second each: short steps of a busy machine differ by more than the factor."""
+"""Logged points in a row, at least a second each: short steps of a busy machine differ by more than
+the factor.
+"""
 # Utilisation
 COUNTED_AFTER = 2.0
-"""Seconds of steps before their operations are counted: a shorter run, as of a test, has no utilisation."""
+"""Seconds of steps before their operations are counted: a shorter run, as of a test, has no
+utilisation.
+"""
 # Phases
 INTERVAL = 1.0
 """Least seconds between two logged points: short steps would fill the journal with their times."""
 SHARE = 1e-4
-"""Least time between two points as a share of that since the start: a month's take 30 MB, not 40 MB a day."""
+"""Least time between two points as a share of that since the start: a month's take 30 MB, not 40 MB
+a day.
+"""
 _BETWEEN_STEPS = [PHASES.index("checkpoint"), PHASES.index("evaluation")]
 _DATA = PHASES.index("data")
 _NUM_PHASES = len(PHASES)
@@ -76,7 +83,9 @@ class ThroughputMeter:
             self.restart()
 
     def seconds_left(self, steps: int, pauses: Mapping[str, int]) -> float:
-        """Return the time of so many more steps and pauses by kind; a kind of which none is over yet counts nothing."""
+        """Return the time of so many more steps and pauses by kind; a kind of which none is over
+        yet counts nothing.
+        """
         between = sum(num * self._pauses.get(kind, 0.0) for kind, num in pauses.items())
         return steps * self._batch_size * self.seconds_per_sample + between
 
@@ -94,7 +103,9 @@ class ThroughputMeter:
 
 
 def slowest(work: Sequence[float]) -> tuple[int, float, float]:
-    """Return rank and seconds of the slowest of several workers, and the median of the others' seconds."""
+    """Return rank and seconds of the slowest of several workers, and the median of the others'
+    seconds.
+    """
     worker = max(range(len(work)), key=lambda rank: work[rank])
     return worker, work[worker], statistics.median([*work[:worker], *work[worker + 1 :]])
 
@@ -112,7 +123,8 @@ class StepWork:
 
 
 def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> StepWork | None:
-    """Count a step's operations and measure the rate of a matrix product: about half a second, once a run.
+    """Count a step's operations and measure the rate of a matrix product: about half a second, once
+    a run.
 
     None, and a warning, for a network whose operations cannot be counted.
     """
@@ -123,23 +135,39 @@ def step_work(run: TrainingRun, rank: Rank, warn: Callable[[str], None]) -> Step
     experiment = run.experiment
     try:
         flops = step_flops(experiment, data_shape(experiment, run.data))
-    except Exception as error:  # a family of another package may do on the meta device what fails there
-        warn(f"perf/mfu is not reported: the operations of {experiment.model.family} cannot be counted ({error}).")
+    # a family of another package may do on the meta device what fails there
+    except Exception as error:
+        warn(
+            f"perf/mfu is not reported: the operations of {experiment.model.family} cannot be "
+            f"counted ({error})."
+        )
         return None
     rate = matrix_rate(rank.device, DTYPES[experiment.training.precision])
     return StepWork(flops.model, flops.hardware, rate * rank.world_size)
 
 
 class PhaseLog(StepHook):
-    """Where the time of a run goes, as each worker knows it from all; the first one logs it and names stragglers."""
+    """Where the time of a run goes, as each worker knows it from all; the first one logs it and
+    names stragglers.
+    """
 
     def __init__(
-        self, run: TrainingRun, rank: Rank, reporter: Reporter, clock: PhaseClock,
+        self,
+        run: TrainingRun,
+        rank: Rank,
+        reporter: Reporter,
+        clock: PhaseClock,
         now: Callable[[], float] = time.monotonic,
         measure: Callable[[TrainingRun, Rank, Callable[[str], None]], StepWork | None] = step_work,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.clock = clock
-        self._run, self._rank, self._reporter, self._now, self._measure = run, rank, reporter, now, measure
+        self._run, self._rank, self._reporter, self._now, self._measure = (
+            run,
+            rank,
+            reporter,
+            now,
+            measure,
+        )
         rows = (field.shape for field in run.experiment.batch_fields() if field.name == "tokens")
         self._tokens = next((int(shape[0]) for shape in rows if shape), 0)
         """Tokens of a row of text; 0 for other data."""
@@ -167,7 +195,9 @@ class PhaseLog(StepHook):
         self._logged = self._now()
 
     def read(self, is_over: bool = False) -> None:
-        """Read this worker's clock: the steps that have ended; with `is_over` also what lies behind the last one."""
+        """Read this worker's clock: the steps that have ended; with `is_over` also what lies behind
+        the last one.
+        """
         found = self.clock.read_rest() if is_over else self.clock.read()
         if is_over:
             self._memory_at = -INTERVAL
@@ -176,7 +206,10 @@ class PhaseLog(StepHook):
         for phase, seconds in enumerate(found.seconds):
             self._own[phase] += round(seconds * _SECOND)
         self._own[_NUM_PHASES] += found.num_steps
-        self._waited, self._num_waits = self._waited + found.seconds[_DATA], self._num_waits + found.num_steps
+        self._waited, self._num_waits = (
+            self._waited + found.seconds[_DATA],
+            self._num_waits + found.num_steps,
+        )
         if self._rank.world_size == 1:
             self._take([self._sent()])
 
@@ -198,24 +231,32 @@ class PhaseLog(StepHook):
         np.maximum(self.peaks, rows[:, _NUM_PHASES + 1], out=self.peaks)
 
     def data_wait(self, restart: bool) -> float:
-        """Return the seconds a step that this worker waited for its batch; `restart` begins a new mean."""
+        """Return the seconds a step that this worker waited for its batch; `restart` begins a new
+        mean.
+        """
         mean = self._waited / max(1, self._num_waits)
         if restart:
             self._waited, self._num_waits = 0.0, 0
         return mean
 
     def is_due(self) -> bool:
-        """Return True if the last logged point is older than a second, or than a ten-thousandth of the run so far."""
+        """Return True if the last logged point is older than a second, or than a ten-thousandth of
+        the run so far.
+        """
         return self._now() - self._logged >= max(INTERVAL, SHARE * (self._now() - self._begin))
 
     def point(self) -> dict[str, float]:
-        """Return the metrics since the last point, by MLflow name, and begin again; {} before a step's end."""
+        """Return the metrics since the last point, by MLflow name, and begin again; {} before a
+        step's end.
+        """
         if not self._steps.all():
             return {}
         self._logged = self._now()
         of_workers = self._sums / self._steps[:, None]
         mean, num_steps = of_workers.mean(0), int(self._steps[0])
-        values = {f"time/{name}": float(seconds) for name, seconds in zip(PHASES, mean, strict=True)}
+        values = {
+            f"time/{name}": float(seconds) for name, seconds in zip(PHASES, mean, strict=True)
+        }
         values["time/steps"] = float(num_steps)
         if self._rank.world_size > 1:
             worker, own, others = slowest(of_workers[:, OWN_WORK].sum(1).tolist())
@@ -234,21 +275,26 @@ class PhaseLog(StepHook):
         if self._work and step > 0:
             # Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
             done = self._work.rate * step
-            values["perf/mfu"], values["perf/hfu"] = self._work.model / done, self._work.hardware / done
+            values["perf/mfu"], values["perf/hfu"] = (
+                self._work.model / done,
+                self._work.hardware / done,
+            )
         values["perf/memory"] = float(self.peaks.max())
         self._sums[:], self._steps[:] = 0.0, 0
         return values
 
     def _follow_slowest(self, worker: int, ratio: float) -> None:
-        """Name a worker, once, that was slow at some points in a row; `ratio` is its time over the others' median."""
+        """Name a worker, once, that was slow at some points in a row; `ratio` is its time over the
+        others' median.
+        """
         is_slow = ratio > FACTOR
         is_same = worker == self._slowest
         self._num_slow = self._num_slow + 1 if is_slow and is_same else int(is_slow)
         self._slowest = worker
         if self._num_slow == LEAST_POINTS:
             text = (
-                f"{self._reporter.worker_name(worker)} takes {ratio:.1f} times as long for its forward and backward "
-                "passes as the others"
+                f"{self._reporter.worker_name(worker)} takes {ratio:.1f} times as long for its "
+                "forward and backward passes as the others"
             )
             self._reporter.tags({STRAGGLER_TAG: text})
             self._reporter.warn(f"{text}; they wait for it at every step.")
@@ -258,7 +304,8 @@ class PhaseLog(StepHook):
         if self._now() - self._memory_at < INTERVAL:  # torch's statistics of a GPU take 0.1 ms
             return sent
         self._memory_at = self._now()
-        # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on a CPU.
+        # The peak in bytes: of torch's tensors on a GPU, of the whole process's resident memory on
+        # a CPU.
         if self._rank.device.type == "cuda":
             sent[_NUM_PHASES + 1] = int(torch.cuda.max_memory_allocated(self._rank.device))
         else:

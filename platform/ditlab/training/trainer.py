@@ -1,8 +1,9 @@
-"""Trainer: the body of every worker, its step loop, and its recovery from lack of memory and divergence.
+"""Trainer: the body of every worker, its step loop, and its recovery from lack of memory and
+divergence.
 
-`train` builds or loads the state and runs the step loop, which trains, logs, evaluates and saves. A step that does not
-fit into memory, or is not finite, ends the loop; the trainer rebuilds the state and enters it again. Whatever observes
-the loop is a hook (`training.hooks`).
+`train` builds or loads the state and runs the step loop, which trains, logs, evaluates and saves. A
+step that does not fit into memory, or is not finite, ends the loop; the trainer rebuilds the state
+and enters it again. Whatever observes the loop is a hook (`training.hooks`).
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ from ditlab.training.timing import PhaseLog
 from ditlab_models.contract import RetiringObjective
 
 
-def train(run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[StepHook] = ()) -> RunOutcome:
+def train(
+    run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[StepHook] = ()
+) -> RunOutcome:
     """Train one worker to the end of the run's plan, from the newest checkpoint if there is one.
 
     Raises:
         RunFailed: training diverged, does not fit into memory, or cannot save its last checkpoint.
-        OutOfMemory: a worker among several ran out of memory; `MemoryPlan.next_attempt` gives the next measure.
+        OutOfMemory: a worker among several ran out of memory; `MemoryPlan.next_attempt` gives the
+        next measure.
     """
     try:
         with Trainer(run, rank, reporter, hooks) as trainer:
@@ -58,8 +62,8 @@ def train(run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[Step
             raise
         activity, step = reporter.marker.activity, reporter.marker.step
         raise RunFailed(
-            f"out of memory while {activity} at step {step}: lower evaluation.samples or the model's size, set "
-            "checkpoint.write=blocking, or raise engine.zero.stage.",
+            f"out of memory while {activity} at step {step}: lower evaluation.samples or the "
+            "model's size, set checkpoint.write=blocking, or raise engine.zero.stage.",
             kind="out_of_memory",
         ) from error
 
@@ -74,8 +78,9 @@ class RollBack(Exception):
 class Trainer:
     """One worker of a run, from the first weight to the last checkpoint.
 
-    As a context it ends training: it stops saving and frees the state, in whatever condition an exception left them.
-    After an orderly end the worker's process groups are destroyed too, for the next run of the process.
+    As a context it ends training: it stops saving and frees the state, in whatever condition an
+    exception left them. After an orderly end the worker's process groups are destroyed too, for the
+    next run of the process.
     """
 
     state: TrainingState
@@ -84,15 +89,24 @@ class Trainer:
     _last_facts: StepFacts | None
     """Facts about the last step of the attempt; None before its first."""
 
-    def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[StepHook] = ()) -> None:
+    def __init__(
+        self, run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[StepHook] = ()
+    ) -> None:
         """Build the parts that outlive the training state, and a state of fresh weights."""
         self.run, self.rank, self.reporter, self.memory = run, rank, reporter, run.memory
         self.channel, self.clock = ControlChannel(rank), phase_clock(rank.device)
         self.inputs = ModelInputs.from_experiment(
-            run.experiment, run.data.train.columns, rank.device, reporter.warn if rank.is_first else ignore, run.home
+            run.experiment,
+            run.data.train.columns,
+            rank.device,
+            reporter.warn if rank.is_first else ignore,
+            run.home,
         )
         phases = PhaseLog(run, rank, reporter, self.clock)
-        self.request, self.evaluations = AgreedRequest(reporter.requests), Evaluations(run, rank, reporter)
+        self.request, self.evaluations = (
+            AgreedRequest(reporter.requests),
+            Evaluations(run, rank, reporter),
+        )
         receipts = StepReceipts(run, rank, reporter.receipts, self.request)
         asynchronous = filter(None, [self.evaluations.asynchronous])
         self.hooks = Hooks([self.request, receipts, phases, reporter, *asynchronous, *hooks])
@@ -104,13 +118,17 @@ class Trainer:
         self._build()
 
     def resume(self) -> int:
-        """Load the newest complete checkpoint, if there is one; return the step to continue from."""
+        """Load the newest complete checkpoint, if there is one; return the step to continue
+        from.
+        """
         self.metrics.latest = dict(self.checkpoints.load_newest(self.state))
         self.checkpoints.begin(self.state)
         return self.state.step
 
     def train(self) -> RunOutcome:
-        """Train to the end of the plan, or until a stop request. Raises RunFailed where the run cannot continue."""
+        """Train to the end of the plan, or until a stop request. Raises RunFailed where the run
+        cannot continue.
+        """
         saved = self.checkpoints.loaded_receipt
         while True:
             try:
@@ -119,9 +137,11 @@ class Trainer:
                 recover, step = self._roll_back, request.step
             except OutOfMemory as error:
                 if self.rank.world_size > 1:
-                    raise  # the others wait for this worker in the middle of a step: all start again
+                    # the others wait for this worker in the middle of a step: all start again
+                    raise
                 recover, step = self._reduce_memory, error.step
-            # Out here the exception is gone, and with it every activation that its traceback held on to.
+            # Out here the exception is gone, and with it every activation that its traceback held
+            # on to.
             saved = recover(step)
 
     def __enter__(self) -> Self:
@@ -140,11 +160,22 @@ class Trainer:
             self._free_state()
         experiment, rank = self.run.experiment, self.rank
         share = worker_share(
-            experiment.num_micro, experiment.micro_size, rank.rank, rank.world_size, self.memory.halvings
+            experiment.num_micro,
+            experiment.micro_size,
+            rank.rank,
+            rank.world_size,
+            self.memory.halvings,
         )
         self.state = TrainingState(self.run, rank, share, self.reporter.marker, self.clock)
         self.stepper = Stepper(
-            self.run, rank, self.state, share, self.inputs, self.metrics.steps, self.clock, self.hooks
+            self.run,
+            rank,
+            self.state,
+            share,
+            self.inputs,
+            self.metrics.steps,
+            self.clock,
+            self.hooks,
         )
 
     def _free_state(self) -> None:
@@ -155,7 +186,8 @@ class Trainer:
         torch.cuda.empty_cache()  # nothing, without a GPU in use
 
     def _reduce_memory(self, step: int) -> Mapping[str, str]:
-        """Take the next measure for a step (from 0) that did not fit, and continue with the state as it is.
+        """Take the next measure for a step (from 0) that did not fit, and continue with the state
+        as it is.
 
         Returns what the hooks would have a checkpoint of it hold.
         """
@@ -171,7 +203,8 @@ class Trainer:
         return self.hooks.held()
 
     def _roll_back(self, step: int) -> Mapping[str, str]:
-        """Return to the last checkpoint, or to the start; `step` (from 1) is left out when it comes again.
+        """Return to the last checkpoint, or to the start; `step` (from 1) is left out when it comes
+        again.
 
         Returns what that checkpoint holds of the hooks.
         """
@@ -185,19 +218,23 @@ class Trainer:
         if self.rank.is_first:
             skipped = ", ".join(str(number + 1) for number in self.memory.skipped_steps)
             self.reporter.warn(
-                f"step {step} had a NaN or infinite loss or gradient: rolled back to step {to}; its batch will be left "
-                "out."
+                f"step {step} had a NaN or infinite loss or gradient: rolled back to step "
+                f"{to}; its batch will be left out."
             )
             self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.left_out_steps": skipped})
         return self.checkpoints.loaded_receipt
 
     def train_span(
-        self, until: int | None = None, saves: bool = False, saved: Mapping[str, str] = MappingProxyType({})
+        self,
+        until: int | None = None,
+        saves: bool = False,
+        saved: Mapping[str, str] = MappingProxyType({}),
     ) -> RunOutcome:
         """Train to the end of the plan, or until a stop request, without recovery.
 
-        With `until` the steps end after that one, with no checkpoint before it; without `saves` no checkpoint is saved
-        at all. `saved` is what the checkpoint that the state was loaded from holds of the hooks.
+        With `until` the steps end after that one, with no checkpoint before it; without `saves` no
+        checkpoint is saved at all. `saved` is what the checkpoint that the state was loaded from
+        holds of the hooks.
 
         Raises:
             RollBack: a step was not finite, and the run is to return to its last checkpoint.
@@ -244,7 +281,11 @@ class Trainer:
     def _train_steps(self) -> bool:
         """Do the steps; return True if training stopped before the end of the plan."""
         experiment, state, marker = self.run.experiment, self.state, self.reporter.marker
-        throughput, every, evaluations = self.metrics.throughput, experiment.tracking.every, self.evaluations
+        throughput, every, evaluations = (
+            self.metrics.throughput,
+            experiment.tracking.every,
+            self.evaluations,
+        )
         skipped = self.memory.skipped_steps
         self._retire_fields()
         self.inputs.open()
@@ -262,7 +303,8 @@ class Trainer:
                         self._save()
             if experiment.engine.compile:
                 self.metrics.report_progress(state.step, "compiling")
-            stopped = evaluations.waits_still() and evaluations.is_stopped()  # it was killed while a scheduler waited
+            # it was killed while a scheduler waited
+            stopped = evaluations.waits_still() and evaluations.is_stopped()
             while state.step < evaluations.last_step and not stopped:
                 marker.begin(state.step, "waiting for data")
                 if self._retire_fields():
@@ -275,13 +317,17 @@ class Trainer:
                     self.stepper.skip()
                 else:
                     number = state.step + 1
-                    self.stepper.step(batch, is_due(number, every, number in (1, self.evaluations.last_step)))
+                    self.stepper.step(
+                        batch, is_due(number, every, number in (1, self.evaluations.last_step))
+                    )
                 throughput.count_step()
                 stopped = self._after_step()
         return stopped
 
     def _after_step(self) -> bool:
-        """Check, evaluate, answer and save as decided after a step; return True if training stops here."""
+        """Check, evaluate, answer and save as decided after a step; return True if training stops
+        here.
+        """
         step, metrics = self.state.step, self.metrics
         paused = metrics.throughput.paused
         metrics.read_steps(step)
@@ -290,8 +336,8 @@ class Trainer:
         self._last_facts = facts
         actions = decide(facts, self._intervals)
         if Action.CHECK in actions:
-            # Checked before it is saved: no checkpoint may hold what has diverged. Once all numbers are there, every
-            # worker has seen the same.
+            # Checked before it is saved: no checkpoint may hold what has diverged. Once all numbers
+            # are there, every worker has seen the same.
             metrics.read_steps(step, wait=True)
             if metrics.bad_step:
                 raise RollBack(metrics.bad_step)
@@ -326,10 +372,14 @@ class Trainer:
             stop, bad, ends = self.hooks.exchange(step, self.channel, *votes)
         if ends and not bad:
             self.evaluations.end_after(step)
-        return StepFacts(step, step == self.evaluations.last_step, bool(bad), bool(stop), self.request.verb)
+        return StepFacts(
+            step, step == self.evaluations.last_step, bool(bad), bool(stop), self.request.verb
+        )
 
     def _judge(self, is_saved: bool) -> bool:
-        """Ask the scheduler and early stopping about the evaluation of this step; return True if training stops."""
+        """Ask the scheduler and early stopping about the evaluation of this step; return True if
+        training stops.
+        """
         with self.clock.phase("evaluation"):
             stopped = self.evaluations.is_stopped()
         is_end = stopped or self.state.step == self.evaluations.last_step
@@ -340,8 +390,9 @@ class Trainer:
     def _begin_request(self, verb: str, values: Mapping[str, float] | None) -> None:
         """Do what was asked for, but for a checkpoint and the run's end, which follow.
 
-        `values` are those of the evaluation that is due at this step; without, an evaluation that is asked for counts
-        for nothing but itself: neither a sweep's scheduler nor early stopping hears of it.
+        `values` are those of the evaluation that is due at this step; without, an evaluation that
+        is asked for counts for nothing but itself: neither a sweep's scheduler nor early stopping
+        hears of it.
         """
         step, problem, evaluates = self.state.step, "", verb in ("evaluate", STOP_VERB)
         self.request.begin(step)
@@ -379,16 +430,29 @@ class Trainer:
             self.checkpoints.save(state, self.metrics.latest, self.hooks.held())
 
     def _retire_fields(self) -> bool:
-        """Leave out batch fields that the loss does not read any more; return True if they changed."""
+        """Leave out batch fields that the loss does not read any more; return True if they
+        changed.
+        """
         objective, step = self.state.objective, self.state.step
-        return isinstance(objective, RetiringObjective) and self.inputs.retire(objective.retired_fields(step))
+        return isinstance(objective, RetiringObjective) and self.inputs.retire(
+            objective.retired_fields(step)
+        )
 
     def _open_loader(self) -> TransferredSteps:
-        experiment, data, state, inputs = self.run.experiment, self.run.data, self.state, self.inputs
-        self._order = training_order(experiment.data, data, experiment.batch.size, experiment.seed, state.draw_counts)
+        experiment, data, state, inputs = (
+            self.run.experiment,
+            self.run.data,
+            self.state,
+            self.inputs,
+        )
+        self._order = training_order(
+            experiment.data, data, experiment.batch.size, experiment.seed, state.draw_counts
+        )
         fields = tuple(field.name for field in inputs.fields)
         share = self.stepper.share.micro_indices
-        batches = WorkerBatches(data.train, fields, self._order, experiment.micro_size, share, experiment.seed)
+        batches = WorkerBatches(
+            data.train, fields, self._order, experiment.micro_size, share, experiment.seed
+        )
         for opened in self.hooks.loader_opened:
             opened(batches, state.position)
         stream = copy_stream(self.rank.device)

@@ -1,4 +1,6 @@
-"""Files of published weights: found in a folder or on the Hugging Face hub, hashed, and read as tensors by name."""
+"""Files of published weights: found in a folder or on the Hugging Face hub, hashed, and read as
+tensors by name.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class WeightFiles:
 
     @classmethod
     def find(cls, place: str, option: str, home: Home, revision: str = "") -> WeightFiles:
-        """Find the weights at a file, a folder or a place on the hub, at a recorded commit where one is given.
+        """Find the weights at a file, a folder or a place on the hub, at a recorded commit where
+        one is given.
 
         Raises UserError where there are none, or several that nothing chooses from.
         """
@@ -59,7 +62,10 @@ class WeightFiles:
         if path.is_dir():
             path = _in_folder(path, name)
         elif not path.exists():
-            raise UserError(f"{name} is not there; name a file or folder of weights, or hf://OWNER/NAME@REVISION.")
+            raise UserError(
+                f"{name} is not there; name a file or folder of weights, or "
+                "hf://OWNER/NAME@REVISION."
+            )
         return cls(name, _shards(path, name), commit)
 
     @property
@@ -81,7 +87,9 @@ class WeightFiles:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the file; of several, that of the lines that `sha256sum` prints of them, sorted by name."""
+        """SHA-256 of the file; of several, that of the lines that `sha256sum` prints of them,
+        sorted by name.
+        """
         if len(self.paths) == 1:
             return next(iter(self.hashes.values()))
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(self.hashes.items()))
@@ -89,7 +97,9 @@ class WeightFiles:
 
     @cached_property
     def config(self) -> Mapping[str, Any]:
-        """Content of `config.json` beside the weights; {} where there is none. Raises UserError for a damaged one."""
+        """Content of `config.json` beside the weights; {} where there is none. Raises UserError for
+        a damaged one.
+        """
         path = self.folder / "config.json"
         try:
             content = parse_json(read_plain(path, MAX_TEXT_FILE, follow=True))
@@ -100,10 +110,16 @@ class WeightFiles:
         return content if isinstance(content, dict) else {}
 
     def read(self) -> tuple[dict[str, Tensor], str]:
-        """Return the tensors by name, and a phrase on what was taken of the files; empty: all, as they are."""
+        """Return the tensors by name, and a phrase on what was taken of the files; empty: all, as
+        they are.
+        """
         found: dict[str, Any] = {}
         for path in self.paths:
-            content = read_pickled(path, self.option) if path.suffix in SUFFIXES else self._read_safe(path)
+            content = (
+                read_pickled(path, self.option)
+                if path.suffix in SUFFIXES
+                else self._read_safe(path)
+            )
             if isinstance(content, dict):
                 found |= content
         return self._unwrapped(found)
@@ -116,29 +132,41 @@ class WeightFiles:
             raise self._unreadable(path, error) from None
 
     def _unwrapped(self, content: Any) -> tuple[dict[str, Tensor], str]:
-        """Take the tensors out of what a training script saved around them, and common beginnings off their names."""
+        """Take the tensors out of what a training script saved around them, and common beginnings
+        off their names.
+        """
         said = []
         while not any(isinstance(value, Tensor) for value in content.values()):
             wrapped = {key: inside for key in WRAPPERS if (inside := _tensors_of(content, key))}
             if not wrapped:
-                raise UserError(f"{self.option} holds no tensors by name; name a file of a network's weights.")
+                raise UserError(
+                    f"{self.option} holds no tensors by name; name a file of a network's weights."
+                )
             taken, *others = wrapped
-            said.append(f"its `{taken}`" + (f", not its {', '.join(f'`{each}`' for each in others)}" if others else ""))
+            said.append(
+                f"its `{taken}`"
+                + (f", not its {', '.join(f'`{each}`' for each in others)}" if others else "")
+            )
             content = wrapped[taken]
         tensors = {str(key): each for key, each in content.items() if isinstance(each, Tensor)}
-        while prefix := next((each for each in PREFIXES if all(name.startswith(each) for name in tensors)), None):
+        while prefix := next(
+            (each for each in PREFIXES if all(name.startswith(each) for name in tensors)), None
+        ):
             tensors = {name.removeprefix(prefix): each for name, each in tensors.items()}
             said.append(f"names without `{prefix}`")
         return tensors, ", ".join(said)
 
     def _unreadable(self, path: Path, error: Exception) -> UserError:
         return UserError(
-            f"{self.option}: {path.name} cannot be read ({first_line(error)}); name whole files of weights."
+            f"{self.option}: {path.name} cannot be read ({first_line(error)}); name whole "
+            "files of weights."
         )
 
 
 def _tensors_of(content: Mapping[Any, Any], key: str) -> dict[str, Any]:
-    """Return what lies under a key of a saved training; the average that a list keeps gets the names of `model`."""
+    """Return what lies under a key of a saved training; the average that a list keeps gets the
+    names of `model`.
+    """
     inside = content.get(key)
     if not isinstance(inside, dict):
         return {}
@@ -157,7 +185,9 @@ def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, s
     """Return the path of a place on the hub, fetched where it is not here, and its commit."""
     matched = _REPOSITORY.fullmatch(place)
     if matched is None or (matched[3] and not is_relative(matched[3])):
-        raise UserError(f"{name} names no weights on the Hugging Face hub; write hf://OWNER/NAME@REVISION.")
+        raise UserError(
+            f"{name} names no weights on the Hugging Face hub; write hf://OWNER/NAME@REVISION."
+        )
     repository, asked, inside = matched.groups()
     cache = home.caches / "weights"
     filled = cache / (f"{repository}@{asked}" if asked else repository)
@@ -167,8 +197,8 @@ def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, s
         folder = _fetched(repository, PurePosixPath(inside or ""), cache / "hub", revision or asked)
     except NotFetched as error:
         raise UserError(
-            f"{name}: the Hugging Face hub does not give it ({error}); fetch its files on a machine that reaches the "
-            f"hub, and put them into {filled}."
+            f"{name}: the Hugging Face hub does not give it ({error}); fetch its files on a "
+            f"machine that reaches the hub, and put them into {filled}."
         ) from None
     return folder / (inside or ""), folder.name
 
@@ -179,7 +209,9 @@ def _fetched(repository: str, inside: PurePosixPath, cache: Path, revision: str 
     below = inside.parent if is_file or inside.name.endswith(INDEX) else inside
 
     def fetch(patterns: Sequence[str]) -> Path:
-        return fetch_repository(repository, [str(below / each) for each in (*patterns, *BESIDE)], cache, revision)
+        return fetch_repository(
+            repository, [str(below / each) for each in (*patterns, *BESIDE)], cache, revision
+        )
 
     if is_file:
         return fetch([inside.name])
@@ -188,15 +220,27 @@ def _fetched(repository: str, inside: PurePosixPath, cache: Path, revision: str 
 
 
 def _in_folder(folder: Path, name: str) -> Path:
-    """Return the one file of weights in a folder, safetensors before others, an index before its shards."""
-    for patterns in ([f"{each}{INDEX}" for each in SAFE], SAFE, [f"{each}{INDEX}" for each in PICKLED], PICKLED):
+    """Return the one file of weights in a folder, safetensors before others, an index before its
+    shards.
+    """
+    for patterns in (
+        [f"{each}{INDEX}" for each in SAFE],
+        SAFE,
+        [f"{each}{INDEX}" for each in PICKLED],
+        PICKLED,
+    ):
         found = sorted(path for pattern in patterns for path in folder.glob(pattern))
         if len(found) > 1:
             listed = ", ".join(path.name for path in found[:5])
-            raise UserError(f"{name} holds {len(found)} files of weights ({listed}); name one of them.")
+            raise UserError(
+                f"{name} holds {len(found)} files of weights ({listed}); name one of them."
+            )
         if found:
             return found[0]
-    raise UserError(f"{name} holds no file of weights (*.safetensors, {', '.join(PICKLED)}); name one that does.")
+    raise UserError(
+        f"{name} holds no file of weights (*.safetensors, {', '.join(PICKLED)}); name one that "
+        "does."
+    )
 
 
 def read_index(path: Path) -> list[str]:
@@ -217,16 +261,24 @@ def read_index(path: Path) -> list[str]:
 
 
 def _shards(path: Path, name: str) -> tuple[Path, ...]:
-    """Return the files of an index, or the file itself. Raises UserError for an index that leads elsewhere."""
+    """Return the files of an index, or the file itself. Raises UserError for an index that leads
+    elsewhere.
+    """
     if not path.name.endswith(INDEX):
         if path.suffix not in (".safetensors", *SUFFIXES):
-            raise UserError(f"{name} is no file of weights (*.safetensors, {', '.join(PICKLED)}); name one.")
+            raise UserError(
+                f"{name} is no file of weights (*.safetensors, {', '.join(PICKLED)}); name one."
+            )
         return (path,)
     try:
         names = read_index(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{name}: {path.name} cannot be read ({first_line(error)}); name a whole folder.") from None
+        raise UserError(
+            f"{name}: {path.name} cannot be read ({first_line(error)}); name a whole folder."
+        ) from None
     if missing := [each for each in names if not (path.parent / each).exists()]:
         listed = ", ".join(missing[:5])
-        raise UserError(f"{name} lacks {len(missing)} of {len(names)} shards ({listed}); fetch them too.")
+        raise UserError(
+            f"{name} lacks {len(missing)} of {len(names)} shards ({listed}); fetch them too."
+        )
     return tuple(path.parent / each for each in names)

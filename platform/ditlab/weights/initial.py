@@ -1,4 +1,6 @@
-"""Published weights at the start of a run (`model.init`): checked before it, loaded by every worker, recorded."""
+"""Published weights at the start of a run (`model.init`): checked before it, loaded by every
+worker, recorded.
+"""
 
 from __future__ import annotations
 
@@ -26,48 +28,67 @@ class InitialWeights:
     """Source, revision, format and hashes as the run has recorded them; {} before it has."""
 
     def load(self, network: Any) -> None:
-        """Load them into a network. Raises UserError where they are gone, other than recorded, or do not fit."""
+        """Load them into a network. Raises UserError where they are gone, other than recorded, or
+        do not fit.
+        """
         found = self.open()
         network.load_state_dict(self._checked(found, network).values, strict=False)
 
     def open(self) -> PublishedWeights:
-        """Open them, and check their hash where one is given or recorded. Raises UserError as `load` does."""
+        """Open them, and check their hash where one is given or recorded. Raises UserError as
+        `load` does.
+        """
         init = self._init
         format = self.record.get("format", init.format)
-        found = PublishedWeights.open(init.source, OPTION, self.home, format, self.record.get("revision", ""))
+        found = PublishedWeights.open(
+            init.source, OPTION, self.home, format, self.record.get("revision", "")
+        )
         for expected, whose, remedy in (
             (init.sha256, "model.init.sha256 is", "or set model.init.sha256 to the first"),
             (self.record.get("sha256"), "the run began with", "or start a new run"),
         ):
             if expected and found.files.sha256 != expected:
                 raise UserError(
-                    f"{found.files.option} has SHA-256 {found.files.sha256}, and {whose} {expected}; bring those "
-                    f"weights back, {remedy}."
+                    f"{found.files.option} has SHA-256 {found.files.sha256}, and {whose} "
+                    f"{expected}; bring those weights back, {remedy}."
                 )
         return found
 
     def recorded(self) -> Mapping[str, str]:
-        """Return source, revision, format and hashes as the run has them recorded, or is to. Raises as `load`."""
+        """Return source, revision, format and hashes as the run has them recorded, or is to. Raises
+        as `load`.
+        """
         if self.record:
             return self.record
         found = self.open()
         facts = {
-            "source": self._init.source, "revision": found.files.revision, "format": found.format.name,
-            "taken": found.taken, "sha256": found.files.sha256,
-        }  # fmt: skip
+            "source": self._init.source,
+            "revision": found.files.revision,
+            "format": found.format.name,
+            "taken": found.taken,
+            "sha256": found.files.sha256,
+        }
         if len(found.files.hashes) > 1:
             facts |= {f"sha256 of {name}": digest for name, digest in found.files.hashes.items()}
         return {name: text for name, text in facts.items() if text}
 
     def check(self, network: Any) -> str:
-        """Check that they fit a network, on the meta device too, and return a line for people. Raises as `load`."""
+        """Check that they fit a network, on the meta device too, and return a line for people.
+        Raises as `load`.
+        """
         found = self.open()
         fit = self._checked(found, network)
         plural = "s" if len(fit.values) > 1 else ""
-        line = f"begins from {found.format.name} weights at {self._init.source}: {len(fit.values)} tensor{plural}"
+        line = (
+            f"begins from {found.format.name} weights at {self._init.source}: "
+            f"{len(fit.values)} tensor{plural}"
+        )
         line += f" ({found.taken})" if found.taken else ""
         if fit.kept:
-            line += f"; {len(fit.kept)} that the format lacks stay as the seed gives them ({fit.kept[0]} the first)"
+            line += (
+                f"; {len(fit.kept)} that the format lacks stay as the seed gives them "
+                f"({fit.kept[0]} the first)"
+            )
         if problems := fit.problems:
             line += f"; {len(problems)} do not fit: {'; '.join(problems[:MOST_LISTED])}"
         if others := self._others(found):
@@ -80,20 +101,26 @@ class InitialWeights:
         return self.model.init
 
     def _checked(self, found: PublishedWeights, network: Any) -> Fit:
-        """Compare weights and network. Raises UserError for what `strict` refuses, and where nothing fits."""
+        """Compare weights and network. Raises UserError for what `strict` refuses, and where
+        nothing fits.
+        """
         fit = found.fit(network)
         refusal = found.refusal(fit)
         if refusal and (self._init.strict or not fit.values):
             loose = ", or model.init.strict to false to load what fits" if fit.values else ""
             raise UserError(f"{refusal}; set model as `ditlab weights inspect` prints it{loose}.")
-        if self._init.strict and (certain := {*found.format.certain} & {*(others := self._others(found))}):
+        if self._init.strict and (
+            certain := {*found.format.certain} & {*(others := self._others(found))}
+        ):
             listed = ", ".join(others[name] for name in found.format.certain if name in certain)
             values = ", ".join(
-                f"model.{name}={format_value(getattr(self.model, name, None))}" for name in sorted(certain)
+                f"model.{name}={format_value(getattr(self.model, name, None))}"
+                for name in sorted(certain)
             )
             raise UserError(
-                f"{found.files.option} was trained with {listed}, and {values} makes other outputs of it; set model "
-                "as `ditlab weights inspect` prints it, or model.init.strict to false."
+                f"{found.files.option} was trained with {listed}, and {values} makes other "
+                "outputs of it; set model as `ditlab weights inspect` prints it, or "
+                "model.init.strict to false."
             )
         return fit
 
@@ -106,4 +133,8 @@ class InitialWeights:
                 raise
             return {}
         own: dict[str, Any] = self.model.model_dump(mode="json", exclude={"init"})
-        return {name: f"model.{name}={format_value(value)}" for name, value in theirs.items() if own.get(name) != value}
+        return {
+            name: f"model.{name}={format_value(value)}"
+            for name, value in theirs.items()
+            if own.get(name) != value
+        }

@@ -1,4 +1,6 @@
-"""DiTLab's own exports: `weights.safetensors` beside the `spec.yaml` of the run, as `ditlab export` writes them."""
+"""DiTLab's own exports: `weights.safetensors` beside the `spec.yaml` of the run, as `ditlab export`
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ SPEC = "spec.yaml"
 def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
     if not (files.folder / SPEC).exists():
         raise ValueError(
-            f"an export has a {SPEC} beside it, and there is none; bring it back, or export the run again."
+            f"an export has a {SPEC} beside it, and there is none; bring it back, or export "
+            "the run again."
         )
     model = load_experiment(files.folder / SPEC).to_dict()["model"]
     return {name: value for name, value in model.items() if name != "init"}
@@ -32,6 +35,10 @@ def _recognise(tensors: Tensors, files: WeightFiles) -> bool:
 
 
 FORMAT = WeightsFormat(
-    "export", "DiTLab's own exports, of any family (`ditlab export RUN --out FOLDER`)", (),
-    (rename("{name}", "{name}"),), _model, _recognise,
-)  # fmt: skip
+    "export",
+    "DiTLab's own exports, of any family (`ditlab export RUN --out FOLDER`)",
+    (),
+    (rename("{name}", "{name}"),),
+    _model,
+    _recognise,
+)

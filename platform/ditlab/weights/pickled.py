@@ -1,7 +1,8 @@
-"""Tensors of .pt, .pth, .bin and .ckpt files, by torch's weights-only reader: the one file that unpickles.
+"""Tensors of .pt, .pth, .bin and .ckpt files, by torch's weights-only reader: the one file that
+unpickles.
 
-That reader builds tensors and plain containers, and refuses every other class or function before it is called. Where
-it refuses, the file is not read: there is no other way in.
+That reader builds tensors and plain containers, and refuses every other class or function before it
+is called. Where it refuses, the file is not read: there is no other way in.
 """
 
 from __future__ import annotations
@@ -21,24 +22,30 @@ SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 
 
 def read_pickled(path: Path, option: str) -> Any:
-    """Return what a file holds, tensors on the CPU; arguments of a training script (`argparse.Namespace`) are data.
+    """Return what a file holds, tensors on the CPU; arguments of a training script
+    (`argparse.Namespace`) are data.
 
-    `option` names the file in messages. Raises UserError for a file that cannot be read, or holds anything else.
+    `option` names the file in messages. Raises UserError for a file that cannot be read, or holds
+    anything else.
     """
     try:
         open_regular_file(path, follow=True).close()
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the pickle's protocol: what cannot be read is an error below
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            # of the pickle's protocol: what cannot be read is an error below
+            warnings.simplefilter("ignore")
+            return torch.load(
+                path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+            )
     except OSError as error:
         raise UserError(
             f"{option}: {path.name} cannot be read ({first_line(error)}); name a file of weights."
         ) from None
     except Exception as error:  # whatever a damaged or hostile file makes the reader raise
         raise UserError(
-            f"{option}: {path.name} holds more than tensors, or is damaged ({_reason(error)}), and is not read; where "
-            "you trust it, make safetensors of it by three lines of Python: `import torch; from safetensors.torch "
-            f"import save_file`, `content = torch.load({path.name!r}, map_location='cpu', weights_only=False)`, "
+            f"{option}: {path.name} holds more than tensors, or is damaged ({_reason(error)}), "
+            "and is not read; where you trust it, make safetensors of it by three lines of "
+            "Python: `import torch; from safetensors.torch import save_file`, `content = "
+            f"torch.load({path.name!r}, map_location='cpu', weights_only=False)`, "
             "`save_file({name: each.contiguous() for name, each in content['model'].items()}, "
             f"{path.with_suffix('.safetensors').name!r})` (or another key than 'model')."
         ) from None
@@ -46,5 +53,9 @@ def read_pickled(path: Path, option: str) -> Any:
 
 def _reason(error: Exception) -> str:
     """Return the reader's reason from among its advice."""
-    reasons = [line.strip() for line in str(error).partition("WeightsUnpickler error:")[2].splitlines() if line.strip()]
+    reasons = [
+        line.strip()
+        for line in str(error).partition("WeightsUnpickler error:")[2].splitlines()
+        if line.strip()
+    ]
     return reasons[0].split(". ")[0].rstrip(".") if reasons else first_line(error)

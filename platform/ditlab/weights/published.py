@@ -1,6 +1,7 @@
 """Published weights: their format, the spec of their network, and how they fill a network of ours.
 
-DiTLab's own exports are one format; add-ons and other packages bring others (`ditlab.parts.Parts.weight_formats`).
+DiTLab's own exports are one format; add-ons and other packages bring others
+(`ditlab.parts.Parts.weight_formats`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class WeightsFormat:
     about: str
     """Network and source, for people."""
     marks: tuple[str, ...]
-    """Names that all files of it have, and those of other formats lack; () where `recognise` decides alone."""
+    """Names that all files of it have, and those of other formats lack; () where `recognise`
+    decides alone.
+    """
     rules: tuple[AnyRule, ...]
     model: Callable[[Shapes, WeightFiles], Mapping[str, Any]]
     """Return the section `model` of the network, from shapes and what lies beside the files.
@@ -42,7 +45,9 @@ class WeightsFormat:
     recognise: Callable[[Tensors, WeightFiles], bool] = lambda tensors, files: True
     """Return True for files of this format, among those that have its marks."""
     certain: tuple[str, ...] = ()
-    """Fields of `model` that shapes do not show and that the outputs depend on: another value is refused."""
+    """Fields of `model` that shapes do not show and that the outputs depend on: another value is
+    refused.
+    """
     notes: Callable[[Mapping[str, Any]], Sequence[str]] = lambda model: ()
     """Return sentences on what of `model` is assumed."""
 
@@ -50,11 +55,15 @@ class WeightsFormat:
 def known_formats() -> dict[str, WeightsFormat]:
     """Return every format by name, sorted."""
     targets = {"export": "ditlab.weights.own_export:FORMAT", **named("weight_formats")}
-    return {name: load_part("weight format", name, target) for name, target in sorted(targets.items())}
+    return {
+        name: load_part("weight format", name, target) for name, target in sorted(targets.items())
+    }
 
 
 def outline(model: Mapping[str, Any]) -> nn.Module:
-    """Build the network of a section `model` on the meta device. Raises UserError for one that is not valid."""
+    """Build the network of a section `model` on the meta device. Raises UserError for one that is
+    not valid.
+    """
     family = find_family(model["family"])
     assert family is not None, f"there is no family {model['family']}"
     try:
@@ -85,8 +94,11 @@ class PublishedWeights:
     """Phrase on what was taken of the files; empty: all."""
 
     @classmethod
-    def open(cls, place: str, option: str, home: Home, format: str = "auto", revision: str = "") -> PublishedWeights:
-        """Open the weights at a place (`WeightFiles.find`) in a format by name. `option` names the place in messages.
+    def open(
+        cls, place: str, option: str, home: Home, format: str = "auto", revision: str = ""
+    ) -> PublishedWeights:
+        """Open the weights at a place (`WeightFiles.find`) in a format by name. `option` names the
+        place in messages.
 
         Raises UserError for files that cannot be read, and for a format that is unknown.
         """
@@ -94,7 +106,10 @@ class PublishedWeights:
         if format != "auto" and format not in known:
             name = option.replace("from", "format") if option.endswith("from") else "--format"
             reason = absent_part("weight format", format)
-            raise UserError(reason or f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}")
+            raise UserError(
+                reason
+                or f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}"
+            )
         files = WeightFiles.find(place, option, home, revision)
         tensors, taken = files.read()
         if format != "auto":
@@ -104,8 +119,9 @@ class PublishedWeights:
                 return cls(files, each, tensors, taken)
         names = ", ".join(list(tensors)[:MOST_LISTED])
         raise UserError(
-            f"{files.option} has the layout of no known format ({', '.join(known)}): {len(tensors)} tensors, {names}; "
-            f"rename them as one of those has them (docs/weights.md), or name other weights{_without_interop(known)}."
+            f"{files.option} has the layout of no known format ({', '.join(known)}): "
+            f"{len(tensors)} tensors, {names}; rename them as one of those has them "
+            f"(docs/weights.md), or name other weights{_without_interop(known)}."
         )
 
     @property
@@ -114,19 +130,23 @@ class PublishedWeights:
         return {name: tuple(each.shape) for name, each in self.tensors.items()}
 
     def model(self) -> dict[str, Any]:
-        """Return the section `model` of the spec of these weights. Raises UserError where no spec describes them."""
+        """Return the section `model` of the spec of these weights. Raises UserError where no spec
+        describes them.
+        """
         try:
             return dict(self.format.model(self.shapes, self.files))
         except KeyError as error:
             raise UserError(
-                f"{self.files.option} is not of the format {self.format.name}: {error.args[0]} is missing; name "
-                "another format, or leave it at auto."
+                f"{self.files.option} is not of the format {self.format.name}: {error.args[0]} "
+                "is missing; name another format, or leave it at auto."
             ) from None
         except ValueError as error:
             raise UserError(f"{self.files.option}: {error}") from None
 
     def fit(self, network: Any) -> Fit:
-        """Compare the weights with a network's parameters and buffers, which may lie on the meta device."""
+        """Compare the weights with a network's parameters and buffers, which may lie on the meta
+        device.
+        """
         shapes = {name: tuple(each.shape) for name, each in network.state_dict().items()}
         return fit_tensors(read_published(self.format.rules, self.tensors, shapes), shapes)
 

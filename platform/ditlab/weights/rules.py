@@ -1,7 +1,7 @@
 """Rules that make our tensors from those of a published network.
 
-A pattern is a name with fields: `{n}` stands for a number, `{n+1}` for the next one, `{name}` for any text. One rule
-serves all blocks.
+A pattern is a name with fields: `{n}` stands for a number, `{n+1}` for the next one, `{name}` for
+any text. One rule serves all blocks.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def concatenate(published: Sequence[str | None], ours: str) -> Rule:
 
     def read(values: Sequence[Tensor]) -> Tensor:
         left = iter(values)
-        return torch.cat([torch.zeros_like(values[0]) if name is None else next(left) for name in published])
+        return torch.cat(
+            [torch.zeros_like(values[0]) if name is None else next(left) for name in published]
+        )
 
     return Rule(given, ours, read)
 
@@ -102,14 +104,18 @@ def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes)
             for fields in _matches(rule.published[0], published):
                 names = [_fill(pattern, fields) for pattern in rule.published]
                 if all(name in published for name in names):
-                    found.tensors[_fill(rule.ours, fields)] = rule.read([published[name] for name in names])
+                    found.tensors[_fill(rule.ours, fields)] = rule.read(
+                        [published[name] for name in names]
+                    )
                     read.update(names)
         elif isinstance(rule, Dropped):
             read.update(matching(rule.published, published))
         elif isinstance(rule, Kept):
             found.kept.extend(matching(rule.ours, shapes))
         else:
-            found.tensors.update({name: torch.zeros(shapes[name]) for name in matching(rule.ours, shapes)})
+            found.tensors.update(
+                {name: torch.zeros(shapes[name]) for name in matching(rule.ours, shapes)}
+            )
     found.unread.extend(name for name in published if name not in read)
     return found
 
@@ -146,7 +152,9 @@ def fit_tensors(found: ReadTensors, shapes: Shapes) -> Fit:
             if name not in found.kept:
                 fit.missing.append(name)
         elif tuple(value.shape) != tuple(shape):
-            fit.misshapen.append(f"{name} has shape {tuple(value.shape)}, the network's is {tuple(shape)}")
+            fit.misshapen.append(
+                f"{name} has shape {tuple(value.shape)}, the network's is {tuple(shape)}"
+            )
         else:
             fit.values[name] = value
     fit.unread.extend(name for name in found.tensors if name not in shapes)

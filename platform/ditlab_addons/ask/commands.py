@@ -41,18 +41,21 @@ RESULTS = {
 @click.command()
 @options.run
 @click.argument("verb", metavar="|".join(VERBS), type=click.Choice(VERBS))
-@click.option("--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Longest wait for the answer.")
+@click.option(
+    "--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Longest wait for the answer."
+)
 @click.option("--no-wait", is_flag=True, help="Return once the request is written.")
 @options.as_json
 def ask(run: str, verb: str, wait: float | None, no_wait: bool, as_json: bool) -> int:
-    """Ask RUN, which trains now, for a grid of samples, an evaluation, a checkpoint, or its end after both.
+    """Ask RUN, which trains now, for a grid of samples, an evaluation, a checkpoint, or its end
+    after both.
 
-    It is done at the end of a step, by all workers, and changes nothing of what is trained: weights are those of a run
-    that was never asked, to the bit. `stop-after-evaluation` evaluates, saves and ends the run as Ctrl-C does:
-    interrupted, and --resume goes on.
+    It is done at the end of a step, by all workers, and changes nothing of what is trained: weights
+    are those of a run that was never asked, to the bit. `stop-after-evaluation` evaluates, saves
+    and ends the run as Ctrl-C does: interrupted, and --resume goes on.
 
-    Without --wait the command waits until the run has answered or has ended. Ctrl-C ends the wait alone: the request
-    stays. What is not done, or has no answer in time, is exit code 2.
+    Without --wait the command waits until the run has answered or has ended. Ctrl-C ends the wait
+    alone: the request stays. What is not done, or has no answer in time, is exit code 2.
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.tracking.records import find_training_run
@@ -61,7 +64,9 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, as_json: bool) -
     try:
         found = find_training_run(Home.from_environment(), run)
     except UserError as error:
-        raise UserError(f"{error} A run of another DITLAB_HOME is asked on a machine that has that home.") from None
+        raise UserError(
+            f"{error} A run of another DITLAB_HOME is asked on a machine that has that home."
+        ) from None
     if found.note:
         output.say(found.note)
     run_id = found.folder.run_id

@@ -25,10 +25,11 @@ _INSTEAD = {
 
 
 def ask_run(run: Run, verb: str, wait: float | None = None) -> RequestAnswer:
-    """Ask a run that trains in another process for `sample`, `evaluate`, `checkpoint` or `stop-after-evaluation`.
+    """Ask a run that trains in another process for `sample`, `evaluate`, `checkpoint` or
+    `stop-after-evaluation`.
 
-    `wait`: seconds after which an answer that has not come is `open`; None: until the run has answered or ended.
-    Raises UserError for a run that is not in training.
+    `wait`: seconds after which an answer that has not come is `open`; None: until the run has
+    answered or ended. Raises UserError for a run that is not in training.
     """
     return ask(run.folder, verb, wait)
 
@@ -37,13 +38,18 @@ def answer_lines(answer: RequestAnswer) -> list[str]:
     """Return an answer as lines for people."""
     if answer.status != "done":
         return [answer.message]
-    values = [f"  {name} {'NaN' if value is None else f'{value:.5g}'}" for name, value in answer.metrics.items()]
+    values = [
+        f"  {name} {'NaN' if value is None else f'{value:.5g}'}"
+        for name, value in answer.metrics.items()
+    ]
     made = [*answer.files, *filter(None, [answer.checkpoint])]
     return [f"{answer.verb}: done at step {answer.step:,}", *values, *made]
 
 
 def refusal(folder: RunFolder, verb: str) -> str:
-    """Return why a run cannot be asked, and what to do instead; empty for a run that may be in training."""
+    """Return why a run cannot be asked, and what to do instead; empty for a run that may be in
+    training.
+    """
     record = read_record(folder)
     status: str = record.status
     if status == "running":
@@ -51,47 +57,60 @@ def refusal(folder: RunFolder, verb: str) -> str:
         if running.state != "lost":
             return ""
         status = f"lost ({running.text})"
-    begin = f"run {folder.run_id} ({record.name}) is {status}, and only a run in training can be asked"
+    begin = (
+        f"run {folder.run_id} ({record.name}) is {status}, and only a run in training can be asked"
+    )
     goes_on = f"; `{folder.resume_command}` goes on" if status != "finished" else ""
     return f"{begin}: {_INSTEAD[verb].format(folder.run_id)}{goes_on}."
 
 
 def ask(
     folder: RunFolder, verb: str, wait: float | None = None, on_wait: Callable[[str], None] = ignore
-) -> RequestAnswer:  # fmt: skip
-    """Ask a run in training for one of `VERBS`, and wait `wait` seconds for the answer (None: until the run ends).
+) -> RequestAnswer:
+    """Ask a run in training for one of `VERBS`, and wait `wait` seconds for the answer (None: until
+    the run ends).
 
-    An answer that has not come by then is `open`; asking for the same again waits on. `on_wait` receives what is waited
-    for. Raises UserError for a run that is not in training, an unknown verb, a folder that cannot be written, and an
-    answer that cannot be read.
+    An answer that has not come by then is `open`; asking for the same again waits on. `on_wait`
+    receives what is waited for. Raises UserError for a run that is not in training, an unknown
+    verb, a folder that cannot be written, and an answer that cannot be read.
     """
     if verb not in VERBS:
-        raise UserError(f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}.")
+        raise UserError(
+            f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}."
+        )
     if why := refusal(folder, verb):
         raise UserError(why)
     try:
         request = post_request(folder, verb)
     except OSError as error:
-        raise UserError(f"{folder.requests} cannot be written ({first_line(error)}); make room there.") from None
+        raise UserError(
+            f"{folder.requests} cannot be written ({first_line(error)}); make room there."
+        ) from None
     inbox = Inbox(folder.requests)
     begin = time.monotonic()
     while True:
         why = refusal(folder, verb)
         on_wait(f"waiting for run {folder.run_id} to {verb}")
-        if answer := inbox.read(request, RequestAnswer):  # after the look at the run, which answers before it ends
+        # after the look at the run, which answers before it ends
+        if answer := inbox.read(request, RequestAnswer):
             return answer
         if why:
-            if verb != STOP_VERB and read_record(folder).status == "running":  # lost, with what it had begun
+            # lost, with what it had begun
+            if verb != STOP_VERB and read_record(folder).status == "running":
                 why += " The request stays, and is done once the run goes on."
             else:
                 inbox.remove(request)
             return RequestAnswer(*request, "not done", message=why)
         if wait is not None and time.monotonic() - begin >= wait:
-            return RequestAnswer(*request, "open", message=_open_sentence(folder.run_id, verb, wait))
+            return RequestAnswer(
+                *request, "open", message=_open_sentence(folder.run_id, verb, wait)
+            )
         time.sleep(_POLL_INTERVAL)
 
 
 def _open_sentence(run_id: str, verb: str, wait: float) -> str:
     """Return the sentence on a request that was not answered in `wait` seconds."""
     waited = f"there is no answer after {wait:g} s" if wait else "the request is there"
-    return f"{waited}; it is done at the end of a step, and `ditlab ask {run_id} {verb}` waits for it."
+    return (
+        f"{waited}; it is done at the end of a step, and `ditlab ask {run_id} {verb}` waits for it."
+    )

@@ -1,4 +1,6 @@
-"""The commands `prove`, `replay` and `verify`, and `train --prove`, described without their code."""
+"""The commands `prove`, `replay` and `verify`, and `train --prove`, described without their
+code.
+"""
 
 from ditlab.parts import Command, Parts, StartCheck
 
@@ -46,7 +48,10 @@ ADDON = Parts(
     start_checks=(
         StartCheck(
             name="prove",
-            help="First compare the engine with a reference (`ditlab prove`); train only where nothing is off.",
+            help=(
+                "First compare the engine with a reference (`ditlab prove`); train only where "
+                "nothing is off."
+            ),
             does="trains a few steps",
             target="ditlab_addons.check.functions:prove_before",
         ),

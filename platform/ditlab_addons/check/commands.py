@@ -29,16 +29,19 @@ def _print(found: Report, as_json: bool) -> int:
 def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
     """Compare the engine that SPEC configures with a reference implementation, step by step.
 
-    Twenty steps are trained by the real loop, with a kill and a resume within, and with the spec's workers, ZeRO stage,
-    precision, accumulation, checkpointing, offload, compilation and clipping; each is computed once more without an
-    engine. Compared are samples and draws, losses, gradients by module, norm, clipping, update, moments, master
-    weights, averages, learning rates, the resume, evaluation and a sample. Bounds follow from rounding; what it would
-    hide is printed. Exit code 1 where something is off; the first phase, module and steps are named. Nothing is kept.
+    Twenty steps are trained by the real loop, with a kill and a resume within, and with the spec's
+    workers, ZeRO stage, precision, accumulation, checkpointing, offload, compilation and clipping;
+    each is computed once more without an engine. Compared are samples and draws, losses, gradients
+    by module, norm, clipping, update, moments, master weights, averages, learning rates, the
+    resume, evaluation and a sample. Bounds follow from rounding; what it would hide is printed.
+    Exit code 1 where something is off; the first phase, module and steps are named. Nothing is
+    kept.
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.spec.files import load_experiment
 
-    experiment = load_experiment(spec, overrides)  # before torch is imported: a mistake shows at once
+    # before torch is imported: a mistake shows at once
+    experiment = load_experiment(spec, overrides)
     with ProgressBars("loading PyTorch") as progress:
         from ditlab_addons.check.functions import prove as prove_spec
 
@@ -51,7 +54,9 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
 
 
 _anyway = click.option(
-    "--anyway", is_flag=True, help="Do steps again with other code, data or device than the run's, and say so."
+    "--anyway",
+    is_flag=True,
+    help="Do steps again with other code, data or device than the run's, and say so.",
 )
 
 
@@ -60,17 +65,22 @@ _anyway = click.option(
 @click.option("--step", metavar="N", type=int, required=True, help="Step to replay, from 1.")
 @click.option("--to", metavar="M", type=int, help="Last step, for several; default: N alone.")
 @click.option(
-    "--check", is_flag=True,
-    help="Compare loss, gradient norm, learning rate and samples with the run's receipts, instead of showing each "
-    "sample. Exit code 1 where something is off.",
-)  # fmt: skip
+    "--check",
+    is_flag=True,
+    help=(
+        "Compare loss, gradient norm, learning rate and samples with the run's receipts, "
+        "instead of showing each sample. Exit code 1 where something is off."
+    ),
+)
 @_anyway
 @options.as_json
 def replay(run: str, step: int, to: int | None, check: bool, anyway: bool, as_json: bool) -> int:
-    """Do a step of RUN again, and show its samples, losses and gradients. Nothing is written into the run.
+    """Do a step of RUN again, and show its samples, losses and gradients. Nothing is written into
+    the run.
 
-    Each sample has its loss and time; layers have gradient norms, clipping and update. Begins at the newest checkpoint
-    before the step, else at the run's first step, with the workers that did each step.
+    Each sample has its loss and time; layers have gradient norms, clipping and update. Begins at
+    the newest checkpoint before the step, else at the run's first step, with the workers that did
+    each step.
     """
     from ditlab.cli.progress import ProgressBars
 
@@ -78,7 +88,9 @@ def replay(run: str, step: int, to: int | None, check: bool, anyway: bool, as_js
         from ditlab_addons.check.functions import replay as replay_steps
 
         progress.stage("opening the run")
-        found = replay_steps(run, step, to, check=check, anyway=anyway, warn=progress.say, on_progress=progress)
+        found = replay_steps(
+            run, step, to, check=check, anyway=anyway, warn=progress.say, on_progress=progress
+        )
     code = _print(found, as_json)
     output.hint(as_json, "verify", found.source.run.folder.run_id)
     return code
@@ -87,13 +99,21 @@ def replay(run: str, step: int, to: int | None, check: bool, anyway: bool, as_js
 @click.command()
 @options.run
 @click.option(
-    "--steps", metavar="K", type=click.IntRange(0, 1000), default=3, show_default=True,
+    "--steps",
+    metavar="K",
+    type=click.IntRange(0, 1000),
+    default=3,
+    show_default=True,
     help="Steps, chosen at random, that are done again.",
-)  # fmt: skip
+)
 @click.option(
-    "--seed", metavar="S", type=click.IntRange(0, (1 << 63) - 1), default=0, show_default=True,
+    "--seed",
+    metavar="S",
+    type=click.IntRange(0, (1 << 63) - 1),
+    default=0,
+    show_default=True,
     help="Seed of the choice of steps.",
-)  # fmt: skip
+)
 @_anyway
 @options.as_json
 def verify(run: str, steps: int, seed: int, anyway: bool, as_json: bool) -> int:
@@ -107,7 +127,9 @@ def verify(run: str, steps: int, seed: int, anyway: bool, as_json: bool) -> int:
         from ditlab_addons.check.functions import verify as verify_run
 
         progress.stage("opening the run")
-        found = verify_run(run, steps=steps, seed=seed, anyway=anyway, warn=progress.say, on_progress=progress)
+        found = verify_run(
+            run, steps=steps, seed=seed, anyway=anyway, warn=progress.say, on_progress=progress
+        )
     code = _print(found, as_json)
     output.hint(as_json, "report" if found.holds else "runs log", found.run_id)
     return code

@@ -36,25 +36,33 @@ def prove(
     threads: int | None = None,
     on_progress: Progress = ignore_progress,
 ) -> Proof:
-    """Compare each of twenty steps of the engine that an experiment configures with a reference trainer's.
+    """Compare each of twenty steps of the engine that an experiment configures with a reference
+    trainer's.
 
-    `experiment`: validated, or the path of its YAML, with `overrides` (`field.path=value`). `threads`: of each worker
-    on a CPU; None: a new run's. The proof leaves no run behind and runs in processes of its own: a program that calls
-    this keeps its start behind `if __name__ == "__main__"`. Raises UserError for a wrong spec, data that are not here,
-    or more workers than this machine starts, and RunFailed where a step does not fit into memory.
+    `experiment`: validated, or the path of its YAML, with `overrides` (`field.path=value`).
+    `threads`: of each worker on a CPU; None: a new run's. The proof leaves no run behind and runs
+    in processes of its own: a program that calls this keeps its start behind `if __name__ ==
+    "__main__"`. Raises UserError for a wrong spec, data that are not here, or more workers than
+    this machine starts, and RunFailed where a step does not fit into memory.
     """
     from ditlab_addons.check.prove.proving import prove_experiment
 
-    return prove_experiment(validated(experiment, overrides), Home.from_environment(), on_progress, threads)
+    return prove_experiment(
+        validated(experiment, overrides), Home.from_environment(), on_progress, threads
+    )
 
 
-def prove_before(experiment: Experiment, address: str | None) -> Callable[[StartSituation], RecordedProof]:
-    """Return the proof that `ditlab train --prove` makes before a run begins. Raises UserError for a cluster."""
+def prove_before(
+    experiment: Experiment, address: str | None
+) -> Callable[[StartSituation], RecordedProof]:
+    """Return the proof that `ditlab train --prove` makes before a run begins. Raises UserError for
+    a cluster.
+    """
     if address:
         raise UserError(
-            f"--prove compares on this machine, and the workers train on {address}; run `ditlab prove` on one of "
-            "its nodes first (ray job submit --entrypoint-num-gpus 1 ... -- python -m ditlab prove SPEC), and leave "
-            "--prove out."
+            f"--prove compares on this machine, and the workers train on {address}; run "
+            "`ditlab prove` on one of its nodes first (ray job submit --entrypoint-num-gpus 1 "
+            "... -- python -m ditlab prove SPEC), and leave --prove out."
         )
 
     def prove_now(situation: StartSituation) -> RecordedProof:
@@ -63,9 +71,13 @@ def prove_before(experiment: Experiment, address: str | None) -> Callable[[Start
         proof = prove(experiment, threads=situation.threads)
         if not proof.holds:
             object_ = {"status": "not proved", "proof": proof.to_dict()}
-            raise StartRefused(f"nothing was trained: {proof.verdict}", "proof", str(proof).splitlines(), object_)
+            raise StartRefused(
+                f"nothing was trained: {proof.verdict}", "proof", str(proof).splitlines(), object_
+            )
         situation.say(f"proof: {proof.verdict}")
-        return RecordedProof(proof.summary, json.dumps(proof.to_dict(), indent=1) + "\n", f"{proof}\n")
+        return RecordedProof(
+            proof.summary, json.dumps(proof.to_dict(), indent=1) + "\n", f"{proof}\n"
+        )
 
     return prove_now
 
@@ -80,13 +92,15 @@ def replay(
     warn: Warn | None = None,
     on_progress: Progress = ignore_progress,
 ) -> ReplayReport:
-    """Do steps `step` to `to` (from 1; None: one step) of a run again, without writing anything into the run.
+    """Do steps `step` to `to` (from 1; None: one step) of a run again, without writing anything
+    into the run.
 
-    With `check`, loss, gradient norm, learning rate and samples are compared with the run's receipts (`holds`).
-    `anyway`: go on with other code, data or device than the run's. The steps run in processes of their own: a program
-    that calls this keeps its start behind `if __name__ == "__main__"`. Raises UserError where the run has no such step,
-    a checkpoint of a fork's parent is gone, or code, data or device are not the run's, and RunFailed where a step does
-    not fit into memory.
+    With `check`, loss, gradient norm, learning rate and samples are compared with the run's
+    receipts (`holds`). `anyway`: go on with other code, data or device than the run's. The steps
+    run in processes of their own: a program that calls this keeps its start behind `if __name__ ==
+    "__main__"`. Raises UserError where the run has no such step, a checkpoint of a fork's parent is
+    gone, or code, data or device are not the run's, and RunFailed where a step does not fit into
+    memory.
     """
     source = open_source(_open(run, warn, on_progress), anyway)
     last = step if to is None else to
@@ -105,12 +119,12 @@ def verify(
     warn: Warn | None = None,
     on_progress: Progress = ignore_progress,
 ) -> RunVerification:
-    """Check receipts, checkpoints, journal, spec and data of a run, and do `steps` of its steps, chosen by `seed`,
-    again.
+    """Check receipts, checkpoints, journal, spec and data of a run, and do `steps` of its steps,
+    chosen by `seed`, again.
 
-    Nothing is written into the run. The steps run in processes of their own: a program that calls this keeps its start
-    behind `if __name__ == "__main__"`. Raises UserError for an unknown run, a sweep, an option out of its range, or
-    checkpoints that cannot be reached.
+    Nothing is written into the run. The steps run in processes of their own: a program that calls
+    this keeps its start behind `if __name__ == "__main__"`. Raises UserError for an unknown run, a
+    sweep, an option out of its range, or checkpoints that cannot be reached.
     """
     for name, value in {"steps": steps, "seed": seed}.items():
         if value < 0:

@@ -1,4 +1,6 @@
-"""Group of local worker processes without Ray: spawned, joined over a file, and gone with the process that began it."""
+"""Group of local worker processes without Ray: spawned, joined over a file, and gone with the
+process that began it.
+"""
 
 import multiprocessing
 import os
@@ -31,32 +33,41 @@ from ditlab.training.reporting import ProgressMarker, Reporter
 from ditlab.training.trainer import Trainer
 
 CAUSE_TIMEOUT = 5.0
-"""Seconds that a worker's loss of contact waits for its cause, another worker's own error or end."""
+"""Seconds that a worker's loss of contact waits for its cause, another worker's own error or
+end.
+"""
 END_TIMEOUT = 10.0
 """Seconds in which a worker ends by itself after its work, before it is killed."""
 _parent: Connection | None = None  # in a worker's process: to the one that began the group
 
 
 def report_done(number: int) -> None:
-    """Report from the body of a worker how many units of its work are done; elsewhere nothing happens."""
+    """Report from the body of a worker how many units of its work are done; elsewhere nothing
+    happens.
+    """
     if _parent:
         _parent.send(("done", number))
 
 
 def run_workers(
-    body: Callable[..., Any], arguments: tuple[Any, ...], world_size: int, use_gpu: bool = False,
-    threads: int | None = None, on_done: Callable[[int], object] = ignore,
-) -> list[Any]:  # fmt: skip
-    """Run `body(rank, *arguments)` in so many new processes of one process group, and return their results by rank.
+    body: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    world_size: int,
+    use_gpu: bool = False,
+    threads: int | None = None,
+    on_done: Callable[[int], object] = ignore,
+) -> list[Any]:
+    """Run `body(rank, *arguments)` in so many new processes of one process group, and return their
+    results by rank.
 
-    `body` is a function of a module, which travels by its name. A worker has a GPU and NCCL with `use_gpu`, else CPU
-    and gloo, so many threads (None: torch's number, or `OMP_NUM_THREADS`), and collectives that wait half an hour.
-    `on_done` receives what the bodies report by `report_done`. No process is left when this returns or raises, nor when
-    this process is interrupted or killed.
+    `body` is a function of a module, which travels by its name. A worker has a GPU and NCCL with
+    `use_gpu`, else CPU and gloo, so many threads (None: torch's number, or `OMP_NUM_THREADS`), and
+    collectives that wait half an hour. `on_done` receives what the bodies report by `report_done`.
+    No process is left when this returns or raises, nor when this process is interrupted or killed.
 
     Raises:
-        RunFailed: a worker was killed.
-        Exception: the first error of a worker, of its own type where that travels, with its traceback as a note.
+        RunFailed: a worker was killed. Exception: the first error of a worker, of its own type
+        where that travels, with its traceback as a note.
     """
     context = _context()
     if threads:
@@ -90,7 +101,9 @@ def run_workers(
 
 
 def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home]:
-    """Open an experiment and the home of path `root` in a worker's process, with the environment of a run."""
+    """Open an experiment and the home of path `root` in a worker's process, with the environment of
+    a run.
+    """
     home = Home(Path(root))
     experiment = validate_experiment(spec)
     for name, value in home.cache_variables().items():
@@ -98,16 +111,27 @@ def open_in_worker(spec: Mapping[str, Any], root: str) -> tuple[Experiment, Home
     return experiment, home
 
 
-def unattended_run(experiment: Experiment, home: Home, folder: Path, changes: Mapping[str, Any]) -> TrainingRun:
-    """Return a run of which single steps are done, with its files in a folder and further changes of the spec.
+def unattended_run(
+    experiment: Experiment, home: Home, folder: Path, changes: Mapping[str, Any]
+) -> TrainingRun:
+    """Return a run of which single steps are done, with its files in a folder and further changes
+    of the spec.
 
     Each step is logged, none evaluated, and no loss ends the training.
     """
-    own = experiment.replace_all({
-        "tracking.every": 1, "evaluation.every": None, "evaluation.samples": 0, "evaluation.quality": 0,
-        "checkpoint.storage": None, "checkpoint.keep": 1, "training.non_finite.policy": "skip",
-        "training.non_finite.limit": 2**31 - 1, **changes,
-    })  # fmt: skip
+    own = experiment.replace_all(
+        {
+            "tracking.every": 1,
+            "evaluation.every": None,
+            "evaluation.samples": 0,
+            "evaluation.quality": 0,
+            "checkpoint.storage": None,
+            "checkpoint.keep": 1,
+            "training.non_finite.policy": "skip",
+            "training.non_finite.limit": 2**31 - 1,
+            **changes,
+        }
+    )
     # The process that began the group has opened the data before, and given their messages.
     data = open_data(own.data, home, verify=False, notify=ignore)
     checkpoints = CheckpointStore.at(folder / "checkpoints")
@@ -120,11 +144,16 @@ def observed_trainer(run: TrainingRun, rank: Rank, observer: StepHook) -> Traine
 
 
 def _context() -> Any:
-    return multiprocessing.get_context("spawn")  # a fork of a process with threads, as torch has, may hang
+    # a fork of a process with threads, as torch has, may hang
+    return multiprocessing.get_context("spawn")
 
 
-def _collect(processes: list[Any], connections: list[Connection], on_done: Callable[[int], object]) -> list[Any]:
-    """Wait for every worker's result. Raises the first error; a loss of contact gives way to its cause."""
+def _collect(
+    processes: list[Any], connections: list[Connection], on_done: Callable[[int], object]
+) -> list[Any]:
+    """Wait for every worker's result. Raises the first error; a loss of contact gives way to its
+    cause.
+    """
     results: dict[int, Any] = {}
     lost: list[Exception] = []
     waiting = dict(enumerate(connections))
@@ -158,15 +187,27 @@ def _lost_worker(rank: int, process: Any) -> RunFailed:
     process.join(END_TIMEOUT)
     code = process.exitcode
     how = f"was killed by signal {-code}" if code and code < 0 else f"ended with exit code {code}"
-    remedy = "; memory may have run out: try fewer workers or smaller micro-batches" if code == -9 else ""
+    remedy = (
+        "; memory may have run out: try fewer workers or smaller micro-batches"
+        if code == -9
+        else ""
+    )
     return RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker")
 
 
 def _run_worker(
-    connection: Connection, body: Callable[..., Any], arguments: tuple[Any, ...], rank: int, world_size: int,
-    use_gpu: bool, threads: int | None, folder: str,
-) -> None:  # fmt: skip
-    """Run the body in a new process, and send what came of it: `result`, `error` or `lost_peer`, and its value."""
+    connection: Connection,
+    body: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    rank: int,
+    world_size: int,
+    use_gpu: bool,
+    threads: int | None,
+    folder: str,
+) -> None:
+    """Run the body in a new process, and send what came of it: `result`, `error` or `lost_peer`,
+    and its value.
+    """
     follow_parent()
     global _parent
     _parent = connection
@@ -177,9 +218,12 @@ def _run_worker(
         # Its path, as torch reads a `file://` address without decoding it.
         store = distributed.FileStore(f"{folder}/rendezvous", world_size)  # type: ignore[attr-defined]
         distributed.init_process_group(
-            "nccl" if use_gpu else "gloo", store=store, rank=rank, world_size=world_size,
+            "nccl" if use_gpu else "gloo",
+            store=store,
+            rank=rank,
+            world_size=world_size,
             timeout=timedelta(seconds=own.timeout),
-        )  # fmt: skip
+        )
         # Pickled here, so that a result that does not travel is an error of this worker's.
         report = ForkingPickler.dumps(("result", body(own, *arguments)))
     except Exception as error:

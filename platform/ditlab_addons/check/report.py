@@ -1,4 +1,6 @@
-"""Reports of checks: what was compared and what came of it, as tables of a terminal, as plain text and as JSON."""
+"""Reports of checks: what was compared and what came of it, as tables of a terminal, as plain text
+and as JSON.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def as_verdict(holds: bool) -> Text:
 
 
 def shown_number(value: float | str | None) -> str:
-    """Return a number to nine digits, as float32 tells it apart; a word for none, a text as it is."""
+    """Return a number to nine digits, as float32 tells it apart; a word for none, a text as it
+    is.
+    """
     if isinstance(value, str):
         return value
     return "none" if value is None else f"{value:.9g}"

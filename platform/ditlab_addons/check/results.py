@@ -42,7 +42,7 @@ class ReplayOutput(TypedDict):
 class VerifiedPartOutput(TypedDict):
     part: str
     verdict: Literal["holds", "off", "not checked"]
-    sentence: str  # fmt: skip
+    sentence: str
 
 
 class VerifyOutput(TypedDict):
@@ -51,7 +51,7 @@ class VerifyOutput(TypedDict):
     holds: bool
     seconds: float
     parts: list[VerifiedPartOutput]
-    conclusion: str  # fmt: skip
+    conclusion: str
 
 
 RESULTS = {

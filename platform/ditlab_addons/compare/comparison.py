@@ -1,4 +1,6 @@
-"""Records of a comparison: runs, samples, curves over steps and seconds, which metrics are comparable."""
+"""Records of a comparison: runs, samples, curves over steps and seconds, which metrics are
+comparable.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,16 @@ WINDOWS = 50
 
 
 _PRINTED = (
-    "run_id", "name", "family", "status", "step", "samples", "seconds", "samples_per_second", "parameters",
-)  # fmt: skip
+    "run_id",
+    "name",
+    "family",
+    "status",
+    "step",
+    "samples",
+    "seconds",
+    "samples_per_second",
+    "parameters",
+)
 """Values of a run that `--json` has under their own names."""
 
 
@@ -70,7 +80,9 @@ class ComparedRun:
     weights: Sequence[str]
     """Components of the loss, the heaviest first."""
     data: str
-    """Description of the training and held-out samples; held-out metrics are comparable only where it is equal."""
+    """Description of the training and held-out samples; held-out metrics are comparable only where
+    it is equal.
+    """
     components: Mapping[str, int]
     """Parameters by component of the network."""
     curves: Mapping[str, RunCurve]
@@ -78,23 +90,33 @@ class ComparedRun:
     samples_per_second: float | None
     """Median over the training metrics."""
     measured: Mapping[str, Measurement]
-    """Measurement behind the latest metrics of a group, `eval` or `quality`, where it is recorded."""
+    """Measurement behind the latest metrics of a group, `eval` or `quality`, where it is
+    recorded.
+    """
     cost: str
     """Hours of devices, and their price; empty where they were not counted."""
     by_sample: Callable[[int], Mapping[str, np.ndarray]]
-    """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were not kept."""
+    """Loss components at a step's evaluation by held-out sample, (num,) each; {} where they were
+    not kept.
+    """
     line: Sequence[ForkPoint]
-    """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is no fork."""
+    """Checkpoints of other runs that it goes on from, its parent's first; empty for a run that is
+    no fork.
+    """
     draws: Mapping[str, object]
     """Settings that decide the samples, times and noise of its steps (`Experiment.draws`)."""
     drawn: RunSamples | None = None
     why_no_samples: str = ""
     """Reason for the lack of samples; empty where some were drawn, or none were requested."""
     members: Sequence[ComparedRun] = ()
-    """Runs of a group that differ in the seed alone, whose means the values are; empty for one run."""
+    """Runs of a group that differ in the seed alone, whose means the values are; empty for one
+    run.
+    """
 
     def measurements(self, group: str) -> list[Measurement | None]:
-        """The measurement behind a group of metrics, or those of a group's runs; None: one is not recorded."""
+        """The measurement behind a group of metrics, or those of a group's runs; None: one is not
+        recorded.
+        """
         return [run.measured.get(group) for run in self.members or [self]]
 
     @property
@@ -111,12 +133,20 @@ class ComparedRun:
     def seconds(self) -> float | None:
         """Training time up to the last training metric; None where the journal does not hold it."""
         loss = self.curves.get(TRAIN_LOSS)
-        return None if loss is None or loss.seconds[-1] != loss.seconds[-1] else float(loss.seconds[-1])
+        return (
+            None
+            if loss is None or loss.seconds[-1] != loss.seconds[-1]
+            else float(loss.seconds[-1])
+        )
 
     @property
     def held_out(self) -> dict[str, RunCurve]:
         """Held-out metrics by name, without `eval/`."""
-        return {name.removeprefix(HELD_OUT): one for name, one in self.curves.items() if name.startswith(HELD_OUT)}
+        return {
+            name.removeprefix(HELD_OUT): one
+            for name, one in self.curves.items()
+            if name.startswith(HELD_OUT)
+        }
 
     def as_dict(self) -> dict[str, object]:
         """The run as `--json` prints it; `metrics` holds the last values by MLflow name."""
@@ -130,7 +160,9 @@ class ComparedRun:
         return facts
 
     def last_interval(self, name: str) -> Interval:
-        """Interval over a group's seeds of a metric's last value; of the training loss its last smoothed one."""
+        """Interval over a group's seeds of a metric's last value; of the training loss its last
+        smoothed one.
+        """
         curves = [run.curves[name] for run in self.members]
         if name == TRAIN_LOSS:
             curves = [smoothed(curve) for curve in curves]
@@ -138,14 +170,16 @@ class ComparedRun:
 
 
 def group_of(run_id: str, name: str, members: Sequence[ComparedRun]) -> ComparedRun:
-    """Make one compared run of a group that differs in the seed alone: mean curves at the steps that all have.
+    """Make one compared run of a group that differs in the seed alone: mean curves at the steps
+    that all have.
 
     What is not a mean is that of the first run, samples too.
     """
     first = members[0]
     speeds = [run.samples_per_second for run in members if run.samples_per_second is not None]
     means = {
-        name: _mean_curve([run.curves[name] for run in members]) for name in shared_keys(r.curves for r in members)
+        name: _mean_curve([run.curves[name] for run in members])
+        for name in shared_keys(r.curves for r in members)
     }
     return replace(
         first,
@@ -196,17 +230,25 @@ class Comparison:
 
     @cached_property
     def common(self) -> list[str]:
-        """Held-out metrics of all evaluated runs, the main one first; empty for fewer than two of them."""
+        """Held-out metrics of all evaluated runs, the main one first; empty for fewer than two of
+        them.
+        """
         if len(self.evaluated) < 2:
             return []
-        return sorted(shared_keys(run.held_out for run in self.evaluated), key=lambda name: name != self.main)
+        return sorted(
+            shared_keys(run.held_out for run in self.evaluated), key=lambda name: name != self.main
+        )
 
     @cached_property
     def main(self) -> str:
-        """The ranking metric: the heaviest loss component that all evaluated runs share; lower is better. Empty without
-        one."""
+        """The ranking metric: the heaviest loss component that all evaluated runs share; lower is
+        better. Empty without one."""
         names = self.evaluated[0].weights if len(self.evaluated) > 1 else ()
-        shared = (name for name in names if all(name in run.weights and name in run.held_out for run in self.evaluated))
+        shared = (
+            name
+            for name in names
+            if all(name in run.weights and name in run.held_out for run in self.evaluated)
+        )
         return next(shared, "")
 
     @cached_property
@@ -219,27 +261,39 @@ class Comparison:
         if not self.common:
             return "the runs' families have no held-out metric in common"
         if not self.main:
-            return "the runs' families have no loss component in common, so no held-out metric says which is better"
+            return (
+                "the runs' families have no loss component in common, so no held-out metric "
+                "says which is better"
+            )
         every = [each for run in self.evaluated for each in run.measurements("eval")]
         measured = [each for each in every if each]
         if other := [part for part in differing_parts(measured, self.main) if part not in ROUNDING]:
-            return f"eval/{self.main} is measured in several ways, which differ in: {', '.join(other)}"
+            return (
+                f"eval/{self.main} is measured in several ways, which differ in: {', '.join(other)}"
+            )
         if measured and None in every:
             return f"what eval/{self.main} is measured with is recorded of some runs alone"
         return ""
 
     def measured_apart(self, group: str) -> str:
-        """Sentence on other measurements of a name in `group`, `eval` or `quality`; empty where there are none."""
+        """Sentence on other measurements of a name in `group`, `eval` or `quality`; empty where
+        there are none.
+        """
         main = self.main if group == "eval" else ""
         known = [each for run in self.runs for each in run.measurements(group)]
         parts = differing_parts([each for each in known if each], main or None)
         if not parts:
             return ""
-        return f"{group}/{main or '...'} is measured in several ways, which differ in: {', '.join(parts)}."
+        return (
+            f"{group}/{main or '...'} is measured in several ways, which differ in: "
+            f"{', '.join(parts)}."
+        )
 
     @cached_property
     def budgets(self) -> list[EqualBudget]:
-        """The main metric at equal steps and equal time, in `evaluated`'s order; empty with an obstacle."""
+        """The main metric at equal steps and equal time, in `evaluated`'s order; empty with an
+        obstacle.
+        """
         if self.obstacle:
             return []
         curves = [run.held_out[self.main] for run in self.evaluated]
@@ -248,26 +302,31 @@ class Comparison:
     def over_draws(self, budget: EqualBudget) -> Interval | None:
         """Interval over held-out draws of the lowest minus the next at a budget.
 
-        From the differences by sample: both saw the same samples, times and noise. None where these were not kept, or
-        what they are measured with is not recorded, and for groups.
+        From the differences by sample: both saw the same samples, times and noise. None where these
+        were not kept, or what they are measured with is not recorded, and for groups.
         """
         lowest = [self.evaluated[place] for place in budget.order[:2]]
         known = [run for run in lowest if run.measured.get("eval")]
-        values = [found for run in known if (found := values_at(run, self.main, budget)) is not None]
+        values = [
+            found for run in known if (found := values_at(run, self.main, budget)) is not None
+        ]
         if len(values) < 2 or len(values[0]) != len(values[1]) or len(values[0]) < 2:
             return None
         differences = values[0] - values[1]
         return paired_interval(differences.tolist()) if np.isfinite(differences).all() else None
 
     def error(self, budget: EqualBudget) -> Interval | None:
-        """Interval of the lowest minus the next: of groups over seeds, else over held-out draws; None: not known."""
+        """Interval of the lowest minus the next: of groups over seeds, else over held-out draws;
+        None: not known.
+        """
         return self.difference(budget) or self.over_draws(budget)
 
     def difference(self, budget: EqualBudget) -> Interval | None:
-        """Interval over seeds of the lowest minus the next at a budget; None unless both are groups measured there.
+        """Interval over seeds of the lowest minus the next at a budget; None unless both are groups
+        measured there.
 
-        From pairs of runs that share all draws, else between means. The error is shared over all comparisons with the
-        lowest (Bonferroni).
+        From pairs of runs that share all draws, else between means. The error is shared over all
+        comparisons with the lowest (Bonferroni).
         """
         found = [self._member_values(self.evaluated[place], budget) for place in budget.order[:2]]
         if len(found) < 2 or not all(found):
@@ -277,10 +336,16 @@ class Comparison:
         pairs = [a - b for one, a in first for other, b in second if one.draws == other.draws]
         if len(pairs) > 1:
             return paired_interval(pairs, confidence)
-        return unpaired_interval([value for _, value in first], [value for _, value in second], confidence)
+        return unpaired_interval(
+            [value for _, value in first], [value for _, value in second], confidence
+        )
 
-    def _member_values(self, group: ComparedRun, budget: EqualBudget) -> list[tuple[ComparedRun, float]]:
-        """Main metric at a budget of the runs of a group; empty unless it has several, all of them measured there."""
+    def _member_values(
+        self, group: ComparedRun, budget: EqualBudget
+    ) -> list[tuple[ComparedRun, float]]:
+        """Main metric at a budget of the runs of a group; empty unless it has several, all of them
+        measured there.
+        """
         curves = [run.held_out[self.main] for run in group.members]
         values = [value_at(curve, budget.axis, budget.amount) for curve in curves]
         if len(values) < 2 or not np.isfinite(values).all():
@@ -302,11 +367,13 @@ class RunCurve:
         return self.steps if axis == "steps" else self.seconds
 
 
-def training_seconds(wanted: np.ndarray, steps: np.ndarray, speeds: np.ndarray, batch_size: int) -> np.ndarray:
+def training_seconds(
+    wanted: np.ndarray, steps: np.ndarray, speeds: np.ndarray, batch_size: int
+) -> np.ndarray:
     """Compute seconds of training up to the `wanted` steps, evaluations, saves and pauses left out.
 
-    `speeds` are samples a second at `steps` (ascending), each that of the steps since the one before. NaN where no
-    speed is known.
+    `speeds` are samples a second at `steps` (ascending), each that of the steps since the one
+    before. NaN where no speed is known.
     """
     if not len(steps):
         return np.full(np.shape(wanted), np.nan)
@@ -315,7 +382,9 @@ def training_seconds(wanted: np.ndarray, steps: np.ndarray, speeds: np.ndarray, 
 
 
 def smoothed(curve: RunCurve) -> RunCurve:
-    """Smooth with a centred running median over a fiftieth of the points, at no more than 500 of them."""
+    """Smooth with a centred running median over a fiftieth of the points, at no more than 500 of
+    them.
+    """
     at, medians = running_median(curve.values, max(1, len(curve.values) // WINDOWS))
     return RunCurve(curve.steps[at], curve.seconds[at], medians)
 
@@ -337,15 +406,21 @@ class EqualBudget:
 
 
 def value_at(curve: RunCurve, axis: CurveAxis, amount: float) -> float:
-    """Return a metric at a budget, linear between two evaluations; NaN before the first one of a trained network."""
+    """Return a metric at a budget, linear between two evaluations; NaN before the first one of a
+    trained network.
+    """
     is_trained = curve.steps > 0
     if not is_trained.any():
         return float("nan")
-    return float(np.interp(amount, curve.along(axis)[is_trained], curve.values[is_trained], left=np.nan))
+    return float(
+        np.interp(amount, curve.along(axis)[is_trained], curve.values[is_trained], left=np.nan)
+    )
 
 
 def values_at(run: ComparedRun, name: str, budget: EqualBudget) -> np.ndarray | None:
-    """Return a held-out metric at a budget by held-out sample, between two evaluations as `value_at`."""
+    """Return a held-out metric at a budget by held-out sample, between two evaluations as
+    `value_at`.
+    """
     curve = run.held_out[name]
     reach = curve.along(budget.axis)
     behind = int(np.searchsorted(reach, budget.amount))
@@ -360,7 +435,9 @@ def values_at(run: ComparedRun, name: str, budget: EqualBudget) -> np.ndarray | 
 
 
 def equal_budget(curves: Sequence[RunCurve], axis: CurveAxis) -> EqualBudget | None:
-    """Compare a metric at the largest `axis` value that all `curves` reach; None where that is 0, or not known."""
+    """Compare a metric at the largest `axis` value that all `curves` reach; None where that is 0,
+    or not known.
+    """
     amount = min(float(curve.along(axis)[-1]) for curve in curves)
     if not amount > 0 or any(np.isnan(curve.along(axis)).any() for curve in curves):
         return None

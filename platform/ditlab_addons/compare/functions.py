@@ -59,7 +59,9 @@ class RunComparison:
     summary: str
     """The result in a sentence or two."""
     unsent: dict[str, int]
-    """Records that wait for MLflow, by each run that the page was added to: 0 where it has arrived."""
+    """Records that wait for MLflow, by each run that the page was added to: 0 where it has
+    arrived.
+    """
 
 
 def compare(
@@ -72,13 +74,15 @@ def compare(
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
 ) -> RunComparison:
-    """Compare two to eight runs: spec differences, parameters, curves, speed, measured metrics and samples.
+    """Compare two to eight runs: spec differences, parameters, curves, speed, measured metrics and
+    samples.
 
-    A run may be named by a group of seeds, or `SWEEP.ARM`: its runs are one line, with means and intervals over seeds.
-    Writes `comparison.html`, `comparison.md` and pictures into `out` (None: `comparisons/` below DITLAB_HOME). `grid`
-    samples of each run are shown, drawn `batch` at once; with `log` the page becomes an artifact of every run, or of a
-    group's first. `warn` receives warnings (None: the logger `ditlab`), `on_progress` (task, done, total or None,
-    unit). Raises UserError for runs that cannot be compared.
+    A run may be named by a group of seeds, or `SWEEP.ARM`: its runs are one line, with means and
+    intervals over seeds. Writes `comparison.html`, `comparison.md` and pictures into `out` (None:
+    `comparisons/` below DITLAB_HOME). `grid` samples of each run are shown, drawn `batch` at once;
+    with `log` the page becomes an artifact of every run, or of a group's first. `warn` receives
+    warnings (None: the logger `ditlab`), `on_progress` (task, done, total or None, unit). Raises
+    UserError for runs that cannot be compared.
     """
     names = [run.id if isinstance(run, Run) else run for run in runs]
     warn = warn or _log.warning
@@ -96,7 +100,9 @@ def compare(
                 first = group.runs[0]
                 on_progress(f"opening run {first.folder.run_id} ({members[0].name})", 0, None, "")
                 members[0] = _with_samples(first, members[0], grid, seed, batch)
-            compared.append(group_of(group.run_id, group.name, members) if len(members) > 1 else members[0])
+            compared.append(
+                group_of(group.run_id, group.name, members) if len(members) > 1 else members[0]
+            )
         on_progress("drawing the page", 0, None, "")
         with writing(folder):
             comparison = Comparison(compared, seed)
@@ -109,7 +115,9 @@ def compare(
         return RunComparison(files, compared, summary_text(comparison), unsent)
 
 
-def _with_samples(run: OpenedRun, found: ComparedRun, grid: int, seed: int, batch: int) -> ComparedRun:
+def _with_samples(
+    run: OpenedRun, found: ComparedRun, grid: int, seed: int, batch: int
+) -> ComparedRun:
     """Return a summary with samples of the run's checkpoint, or with the reason for their lack."""
     try:
         saved = run.saved_if_any()
@@ -129,14 +137,20 @@ class OpenedGroup(NamedTuple):
 
 
 def open_groups(
-    texts: Sequence[str], home: Home, warn: Callable[[str], None], progress: Progress = ignore_progress
+    texts: Sequence[str],
+    home: Home,
+    warn: Callable[[str], None],
+    progress: Progress = ignore_progress,
 ) -> list[OpenedGroup]:
     """Open the runs and groups that `texts` name (ids, prefixes or names; `SWEEP.ARM`).
 
     Raises UserError for any that cannot be compared.
     """
     if not 2 <= len(texts) <= MAX_RUNS:
-        raise UserError(f"RUN names {len(texts)} runs: a comparison takes 2 to {MAX_RUNS}; `ditlab runs` lists them.")
+        raise UserError(
+            f"RUN names {len(texts)} runs: a comparison takes 2 to {MAX_RUNS}; `ditlab runs` "
+            "lists them."
+        )
     records = list_runs(home)
     names = {record.run_id: record.name for record in records}
     groups = []
@@ -155,14 +169,21 @@ def open_groups(
         for each in found:
             run_id = each.folder.run_id
             if run_id in named:
-                raise UserError(f"RUN {text} is run {run_id}, which is named already; name each run once, by its id.")
+                raise UserError(
+                    f"RUN {text} is run {run_id}, which is named already; name each run once, "
+                    "by its id."
+                )
             named.add(run_id)
-        groups.append(OpenedGroup(group, name, [open_found(each, home, warn, progress) for each in found]))
+        groups.append(
+            OpenedGroup(group, name, [open_found(each, home, warn, progress) for each in found])
+        )
     return groups
 
 
 def _group_id(home: Home, text: str) -> str:
-    """Return the id of the group that a text may name: `SWEEP.ARM`, or a group's run by id, prefix or name."""
+    """Return the id of the group that a text may name: `SWEEP.ARM`, or a group's run by id, prefix
+    or name.
+    """
     with suppress(UserError):
         return find_run(home, text).record.run_id
     sweep, _, arm = text.rpartition(".")
@@ -187,7 +208,9 @@ def summarise(run: OpenedRun) -> ComparedRun:
     speeds = speed.values[is_known]
 
     def curve(series: Series) -> RunCurve:
-        seconds = training_seconds(series.steps, speed.steps[is_known], speeds, experiment.batch.size)
+        seconds = training_seconds(
+            series.steps, speed.steps[is_known], speeds, experiment.batch.size
+        )
         return RunCurve(series.steps.astype(float), seconds, series.values)
 
     records = {each.run_id: each for each in list_runs(run.home)} if record.start else {}
@@ -203,13 +226,17 @@ def summarise(run: OpenedRun) -> ComparedRun:
         data=_data(experiment, facts.dataset.get("fingerprint", "")),
         components=counts.components,
         curves={
-            name: curve(series) for name, series in history.items() if name == TRAIN_LOSS or name.startswith(MEASURED)
+            name: curve(series)
+            for name, series in history.items()
+            if name == TRAIN_LOSS or name.startswith(MEASURED)
         },
         samples_per_second=float(np.median(speeds)) if len(speeds) else None,
         measured=recorded_measurements(facts.tags, "eval", "quality"),
         cost=facts.cost,
         by_sample=partial(read_by_sample, run.folder),
-        line=[ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)],
+        line=[
+            ForkPoint(point.run, point.step or 0) for point in ancestors(records, run.folder.run_id)
+        ],
         draws=experiment.draws(),
     )
 
@@ -222,25 +249,33 @@ def _read_journal(run: OpenedRun) -> JournalContent:
     except FileNotFoundError:
         pass
     except OSError as error:
-        run.warn(f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no curves here")
+        run.warn(
+            f"{run.folder.journal} cannot be read ({first_line(error)}), so the run has no "
+            "curves here"
+        )
     if content.num_damaged:
         run.warn(f"journal of run {run.folder.run_id}: {damaged_lines(content.num_damaged)}")
     return content
 
 
 def _data(experiment: Experiment, fingerprint: str) -> str:
-    """A text that is equal for runs with the same training and held-out samples, whatever a mixture's weights."""
+    """A text that is equal for runs with the same training and held-out samples, whatever a
+    mixture's weights.
+    """
     spec: dict[str, Any] = experiment.data.model_dump(mode="json")
     held_out = {}
     for name, part in sorted(spec.get("parts", {"": spec}).items()):
         order = part.pop("order", {"kind": "full"})["kind"]
         hold_out = part.pop("hold_out", None)
         held_out[name] = f"{hold_out}{'' if order == 'full' else ', by blocks'}"
-    return f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
+    return (
+        f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
+    )
 
 
 def draw(saved: SavedRun, grid: int, seed: int, batch: int) -> RunSamples:
-    """Draw samples of a run under its own sampling settings, `batch` at once; those of `ditlab sample` with the seed.
+    """Draw samples of a run under its own sampling settings, `batch` at once; those of `ditlab
+    sample` with the seed.
 
     Raises UserError where the weights cannot be read, or there are no rows to complete.
     """

@@ -1,4 +1,6 @@
-"""Page of a comparison as HTML and Markdown: a summary in sentences, tables with a column a run, and figures."""
+"""Page of a comparison as HTML and Markdown: a summary in sentences, tables with a column a run,
+and figures.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ import numpy as np
 
 from ditlab.intervals import describe_difference, seed_band
 from ditlab.reports.formatting import Cell, Cells, format_duration, format_number
-from ditlab.reports.page import ImageFile, Page, Paragraphs, Part, Section, Table, write_html, write_markdown
+from ditlab.reports.page import (
+    ImageFile,
+    Page,
+    Paragraphs,
+    Part,
+    Section,
+    Table,
+    write_html,
+    write_markdown,
+)
 from ditlab.reports.rendering.render import save_figure
 from ditlab.tracking.journal import TRAIN_LOSS
 from ditlab_addons.compare.comparison import (
@@ -27,33 +38,40 @@ from ditlab_models.figures import Curve, Figure, Lines
 PLACE_PATHS = ("name", "tracking.", "checkpoint.storage")
 """Spec paths of a run's name and of where it was tracked and stored."""
 _READING = (
-    "Figures of one name are the same measurement where their group's is equal. quality/... is of drawn samples, where "
-    "it was measured: `ditlab evaluate RUN --quality NUM` does."
+    "Figures of one name are the same measurement where their group's is equal. quality/... is "
+    "of drawn samples, where it was measured: `ditlab evaluate RUN --quality NUM` does."
 )
 _SIZE = (5.2, 3.2)
 """Inches of a panel of curves."""
 _UNITS = ((7200.0, 3600.0, "hours"), (180.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """(smallest duration in seconds, seconds a unit, the unit's name)."""
 _NOTES = (
-    f"The training loss is the median over the last {100 // WINDOWS}% of the steps. Training time is that of the steps "
-    "alone, without evaluations, saves and pauses, on the machine that each run had; of a fork without its parent's. "
-    "Of a group of seeds: the mean, with half the 95 % interval of the mean."
+    f"The training loss is the median over the last {100 // WINDOWS}% of the steps. Training "
+    "time is that of the steps alone, without evaluations, saves and pauses, on the machine "
+    "that each run had; of a fork without its parent's. Of a group of seeds: the mean, with "
+    "half the 95 % interval of the mean."
 )
 _BUDGETS = (
-    "lower is better, at the most that all runs reach, linear between two evaluations. A run that goes on well beyond "
-    "is met there in the middle of its learning-rate schedule, which counts against it. The difference has its error "
-    "over held-out draws, of groups over seeds (95 %)."
+    "lower is better, at the most that all runs reach, linear between two evaluations. A run "
+    "that goes on well beyond is met there in the middle of its learning-rate schedule, which "
+    "counts against it. The difference has its error over held-out draws, of groups over seeds "
+    "(95 %)."
 )
 _CURVES = (
-    f"Pale: as logged. Strong: running median over 1/{WINDOWS} of the run's points. Heights compare between runs of "
-    "one objective alone."
+    f"Pale: as logged. Strong: running median over 1/{WINDOWS} of the run's points. Heights "
+    "compare between runs of one objective alone."
 )
 
 
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError where that fails."""
+    """Write `comparison.html`, `.md` and pictures into `folder`; return them. Raises OSError where
+    that fails.
+    """
     runs = comparison.runs
-    counts: list[Cells] = [*_by_key([run.components for run in runs]), ["total", *(run.parameters for run in runs)]]
+    counts: list[Cells] = [
+        *_by_key([run.components for run in runs]),
+        ["total", *(run.parameters for run in runs)],
+    ]
     curves = _curves(comparison, folder)
     samples = _samples(comparison, folder)
     sections = [
@@ -64,7 +82,11 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         Section("Equal budgets", [_budgets(comparison)]),
         Section("Samples", samples),
     ]
-    page = Page(_listed(comparison.labels), summary_text(comparison), [each for each in sections if each.parts])
+    page = Page(
+        _listed(comparison.labels),
+        summary_text(comparison),
+        [each for each in sections if each.parts],
+    )
     return [
         write_html(page, folder / "comparison.html"),
         write_markdown(page, folder / "comparison.md"),
@@ -74,7 +96,9 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
 
 def _spec_differences(comparison: Comparison) -> Part:
     rows = _by_key([run.spec for run in comparison.runs])
-    different = [row for row in rows if len(set(row[1:])) > 1 and not str(row[0]).startswith(PLACE_PATHS)]
+    different = [
+        row for row in rows if len(set(row[1:])) > 1 and not str(row[0]).startswith(PLACE_PATHS)
+    ]
     if not different:
         return Paragraphs("The specs differ in nothing but names and places.")
     caption = "An empty cell is a path that the run does not have. Names and places are left out."
@@ -95,7 +119,11 @@ def _curves(comparison: Comparison, folder: Path) -> list[Part]:
         parts.append(Paragraphs(f"Without training metrics in the journal: {', '.join(without)}."))
     if len(without) < len(comparison.runs):
         figure = curves_figure(comparison, [TRAIN_LOSS])
-        parts.append(ImageFile(save_figure(figure, folder / "training-loss.png"), f"Training loss. {_CURVES}"))
+        parts.append(
+            ImageFile(
+                save_figure(figure, folder / "training-loss.png"), f"Training loss. {_CURVES}"
+            )
+        )
     if not comparison.common:
         return [*parts, Paragraphs(f"No held-out curves: {comparison.obstacle}.")]
     note = f" Not comparable: {comparison.obstacle}." if comparison.obstacle else ""
@@ -119,7 +147,9 @@ def _panel(runs: Sequence[ComparedRun], labels: Sequence[str], name: str, axis: 
     scale = 1.0
     label = "steps"
     if axis == "seconds":
-        longest = max((curve.seconds[-1] for curve in known if np.isfinite(curve.seconds[-1])), default=0.0)
+        longest = max(
+            (curve.seconds[-1] for curve in known if np.isfinite(curve.seconds[-1])), default=0.0
+        )
         scale, unit = next((scale, unit) for least, scale, unit in _UNITS if longest >= least)
         label = f"training time in {unit}"
     is_noisy = name == TRAIN_LOSS
@@ -129,17 +159,23 @@ def _panel(runs: Sequence[ComparedRun], labels: Sequence[str], name: str, axis: 
         if curve is None:
             continue
         if is_noisy:
-            drawn.append(Curve(curve.along(axis) / scale, curve.values, colour=colour, weight="faint"))
+            drawn.append(
+                Curve(curve.along(axis) / scale, curve.values, colour=colour, weight="faint")
+            )
             curve = smoothed(curve)
         x = curve.along(axis) / scale
-        drawn.append(Curve(x, curve.values, run_label, _band(run, name), colour=colour, marked=not is_noisy))
+        drawn.append(
+            Curve(x, curve.values, run_label, _band(run, name), colour=colour, marked=not is_noisy)
+        )
     values = np.concatenate([curve.values for curve in known])
     is_positive = bool((values[np.isfinite(values)] > 0).all())
     return Lines(drawn, name if axis == "steps" else "", label, log_y=is_positive, size=_SIZE)
 
 
 def _band(run: ComparedRun, name: str) -> np.ndarray | None:
-    """Half the 95 % interval over seeds at each point of a group's mean curve; None for one run or a noisy curve."""
+    """Half the 95 % interval over seeds at each point of a group's mean curve; None for one run or
+    a noisy curve.
+    """
     if not run.members or name == TRAIN_LOSS:
         return None
     members = [each.curves[name] for each in run.members]
@@ -155,8 +191,15 @@ def _samples(comparison: Comparison, folder: Path) -> list[Part]:
     for run in comparison.runs:
         label = comparison.label(run)
         if run.drawn:
-            caption = f"{label}, seed {comparison.seed}: runs of one sample shape begin with the same noise."
-            parts.append(ImageFile(save_figure(run.drawn.grid, folder / f"samples-{run.run_id}.png"), caption))
+            caption = (
+                f"{label}, seed {comparison.seed}: runs of one sample shape begin with the "
+                "same noise."
+            )
+            parts.append(
+                ImageFile(
+                    save_figure(run.drawn.grid, folder / f"samples-{run.run_id}.png"), caption
+                )
+            )
         if run.why_no_samples:
             parts.append(Paragraphs(f"No samples of {label}: {run.why_no_samples}."))
     return parts
@@ -170,15 +213,29 @@ def amount(budget: EqualBudget) -> str:
 
 
 def summary_text(comparison: Comparison) -> str:
-    """Name the run with the lower held-out error at equal budgets, then the runs' parameters and speeds."""
+    """Name the run with the lower held-out error at equal budgets, then the runs' parameters and
+    speeds.
+    """
     sentences = [fork_sentence(comparison, run) for run in comparison.runs if run.line]
-    sentences += [*_ranking(comparison), comparison.measured_apart("eval"), comparison.measured_apart("quality")]
+    sentences += [
+        *_ranking(comparison),
+        comparison.measured_apart("eval"),
+        comparison.measured_apart("quality"),
+    ]
     sizes = []
     for run in comparison.runs:
-        pace = f" and trained at {format_number(run.samples_per_second)} samples/s" if run.samples_per_second else ""
+        pace = (
+            f" and trained at {format_number(run.samples_per_second)} samples/s"
+            if run.samples_per_second
+            else ""
+        )
         sizes.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
     sentences.append(f"{'; '.join(sizes)}.")
-    others = [f"{comparison.label(run)} ({run.status})" for run in comparison.runs if run.status != "finished"]
+    others = [
+        f"{comparison.label(run)} ({run.status})"
+        for run in comparison.runs
+        if run.status != "finished"
+    ]
     if others:
         sentences.append(f"Not finished: {', '.join(others)}.")
     return " ".join(filter(None, sentences))
@@ -206,20 +263,26 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
         yield "Each is one run: whether the settings or the seed made a difference is not known."
     if any(len(budget.order) > 1 and not comparison.error(budget) for budget in comparison.budgets):
         yield (
-            "No run is named where the error of the difference is not known: without values by held-out sample, and of "
-            "one run beside a group of seeds."
+            "No run is named where the error of the difference is not known: without values by "
+            "held-out sample, and of one run beside a group of seeds."
         )
     if unranked := [comparison.label(run) for run in comparison.runs if not run.held_out]:
         yield f"{_listed(unranked)} cannot be ranked, without held-out metrics."
 
 
 def _clause(comparison: Comparison, budget: EqualBudget) -> str:
-    """Clause on the two lowest at a budget, with the error over held-out draws; of groups the interval over seeds."""
+    """Clause on the two lowest at a budget, with the error over held-out draws; of groups the
+    interval over seeds.
+    """
     at = f"at equal {'time' if budget.axis == 'seconds' else 'steps'} ({amount(budget)})"
     names = [comparison.label(comparison.evaluated[place]) for place in budget.order[:2]]
     values = [format_number(budget.values[place]) for place in budget.order[:2]]
     if len(values) < 2:
-        return f"only {names[0]} has a number {at}: {values[0]}" if names else f"no run has a number {at}"
+        return (
+            f"only {names[0]} has a number {at}: {values[0]}"
+            if names
+            else f"no run has a number {at}"
+        )
     if interval := comparison.difference(budget):
         found = describe_difference(interval, (names[0], names[1]), "min", comparison.main)
         return f"{found}, means {values[0]} and {values[1]} {at}"
@@ -276,7 +339,9 @@ def runs_tables(comparison: Comparison) -> list[Table]:
 
 
 def _last_value(run: ComparedRun, name: str) -> Cell:
-    """A metric's last value, of the training loss the last median; of a group with half the interval over seeds."""
+    """A metric's last value, of the training loss the last median; of a group with half the
+    interval over seeds.
+    """
     if name not in run.curves:
         return None
     if run.members:

@@ -1,4 +1,5 @@
-"""Checks of `ditlab doctor --cluster`: reports and measurements, in order; no file of them outlives the check.
+"""Checks of `ditlab doctor --cluster`: reports and measurements, in order; no file of them outlives
+the check.
 
 Findings are pure functions of reports and measurements of nodes.
 """
@@ -19,7 +20,15 @@ from typing import Literal
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.node_report import versions
-from ditlab.cluster.nodes import NodeRow, TaskResult, alive_nodes, collect_results, node_label, run_on_nodes, start_task
+from ditlab.cluster.nodes import (
+    NodeRow,
+    TaskResult,
+    alive_nodes,
+    collect_results,
+    node_label,
+    run_on_nodes,
+    start_task,
+)
 from ditlab.cluster.ray_internals import ray_internal
 from ditlab.cluster.survey import (
     NodeReport,
@@ -47,19 +56,22 @@ from ditlab_addons.doctor.machine import MIN_FREE_BYTES, Finding, existing_folde
 
 HEAD_RESOURCE = "node:__internal_head__"
 """Resource that Ray gives to the head alone."""
-CHECK_TIMEOUT = 120.0  # seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
+# seconds for each check on all nodes: 64 MiB at 1 MB/s, or a process start on a busy node
+CHECK_TIMEOUT = 120.0
 CHUNK = 8 << 20
 NUM_CHUNKS = 8  # 64 MiB: seconds on a slow disk, and more than its controller keeps
 SIZE = CHUNK * NUM_CHUNKS
 SLOW_STORAGE = 100e6
-"""Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes 160 s."""
+"""Bytes a second: a gigabit network carries 125e6; the state of a billion parameters, 16 GB, takes
+160 s.
+"""
 
 
 def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Finding]:
     """Findings of every check of the cluster that this process is connected to.
 
-    `storage`: place of checkpoints to be measured; `say` receives a line before each long check. Raises UserError where
-    DITLAB_HOME or the storage cannot be written from here.
+    `storage`: place of checkpoints to be measured; `say` receives a line before each long check.
+    Raises UserError where DITLAB_HOME or the storage cannot be written from here.
     """
     home = Home.from_environment()
     storage = absolute(storage) if storage else None
@@ -73,9 +85,18 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     if not nodes:
         return found
     uri = resolve_tracking_uri(launch_address(None, home), home)
-    asked = [] if uri.startswith("sqlite") else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
-    found += tracking_findings(redact(uri), {result.name: result.problem or result.value for result in asked})
-    for what, place, key in (("DITLAB_HOME", str(home.root), "home"), ("checkpoint.storage", storage, "storage")):
+    asked = (
+        []
+        if uri.startswith("sqlite")
+        else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
+    )
+    found += tracking_findings(
+        redact(uri), {result.name: result.problem or result.value for result in asked}
+    )
+    for what, place, key in (
+        ("DITLAB_HOME", str(home.root), "home"),
+        ("checkpoint.storage", storage, "storage"),
+    ):
         seen = [node for node in nodes if not getattr(whole[node_label(node)], key)]
         if place and seen:
             say(f"writing to {what} and reading back, 64 MiB a node ...")
@@ -95,7 +116,9 @@ def _check_token() -> Finding:
 
 
 def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> Iterator[Finding]:
-    """Findings on the speed of a shared place: each node writes a file, all at once; then each reads another's."""
+    """Findings on the speed of a shared place: each node writes a file, all at once; then each
+    reads another's.
+    """
     names = [f".speed-{secrets.token_hex(8)}" for _ in nodes]
     with ExitStack() as stack:
         if not is_uri(place):
@@ -108,18 +131,27 @@ def _check_speeds(what: str, place: str, nodes: list[NodeRow]) -> Iterator[Findi
                 with suppress(OSError):
                     CheckpointStore.at(place).files.delete("", name)
 
-        writing = {start_task(write_speed, node, place, name): node for node, name in zip(nodes, names, strict=True)}
+        writing = {
+            start_task(write_speed, node, place, name): node
+            for node, name in zip(nodes, names, strict=True)
+        }
         written = collect_results(writing, CHECK_TIMEOUT)
         there = [name for name, result in zip(names, written, strict=True) if not result.problem]
         files = cycle(there[1:] + there[:1])
-        reading = {start_task(read_speed, node, place, name): node for node, name in zip(nodes, files, strict=False)}
+        reading = {
+            start_task(read_speed, node, place, name): node
+            for node, name in zip(nodes, files, strict=False)
+        }
         return speed_findings(what, written, collect_results(reading, CHECK_TIMEOUT))
 
 
 def free_bytes(home: str) -> dict[str, int]:
     """Free bytes of the disks that DITLAB_HOME and DITLAB_CACHE lie on, or will lie on."""
     folders = {"DITLAB_HOME": home, "DITLAB_CACHE": os.environ.get("DITLAB_CACHE") or home}
-    return {name: shutil.disk_usage(existing_folder(Path(folder))).free for name, folder in folders.items()}
+    return {
+        name: shutil.disk_usage(existing_folder(Path(folder))).free
+        for name, folder in folders.items()
+    }
 
 
 def write_speed(place: str, name: str) -> float:
@@ -131,7 +163,9 @@ def write_speed(place: str, name: str) -> float:
 
 
 def read_speed(place: str, name: str) -> float:
-    """Bytes a second of reading a file that another node has written; this node's page cache of it is dropped."""
+    """Bytes a second of reading a file that another node has written; this node's page cache of it
+    is dropped.
+    """
     files = CheckpointStore.at(place).files
     if not isinstance(files, RemoteFiles):
         descriptor = os.open(files.path / name, os.O_RDONLY)
@@ -151,7 +185,8 @@ def tracking_problem(uri: str) -> str:
 
 def status_without_token(address: str) -> int | None:
     """HTTP status of a request to the job server without a token; None for no answer."""
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is a server of this node
+    # it is a server of this node
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"http://{address}/api/jobs/", timeout=10) as answer:
             return int(answer.status)
@@ -161,20 +196,28 @@ def status_without_token(address: str) -> int | None:
         return None
 
 
-def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements) -> list[Finding]:
+def report_findings(
+    reports: Sequence[NodeReport], silent: Sequence[str], required: NodeRequirements
+) -> list[Finding]:
     """Findings on nodes, versions, clocks and shared folders."""
     whole = [each for each in reports if each.trains and not each.problem]
     warnings = node_warnings(reports, required.versions)
     found = [*_node_findings(reports, silent)]
 
     count = f"{len(whole)} node{'s' if len(whole) != 1 else ''}"
-    faults = [fault for each in reports for fault in software_faults(each, required.versions, each.trains)]
+    faults = [
+        fault for each in reports for fault in software_faults(each, required.versions, each.trains)
+    ]
     found += [_split("missing", "versions", sentence) for sentence in faults]
-    found += [_split("note", "versions", sentence) for sentence in warnings if "install" in sentence]
+    found += [
+        _split("note", "versions", sentence) for sentence in warnings if "install" in sentence
+    ]
     if found[-1].what != "versions":
         own = ", ".join(f"{name} {version}" for name, version in required.versions.items())
         found.append(Finding("ok", "versions", f"the same on {count}: {own}"))
-    found += _clock_findings(reports, [sentence for sentence in warnings if sentence.startswith("the clock")])
+    found += _clock_findings(
+        reports, [sentence for sentence in warnings if sentence.startswith("the clock")]
+    )
     if whole:
         found += _shared_findings(whole, required, count)
     return found
@@ -182,7 +225,9 @@ def report_findings(reports: Sequence[NodeReport], silent: Sequence[str], requir
 
 def _node_findings(reports: Sequence[NodeReport], silent: Sequence[str]) -> Iterator[Finding]:
     """Findings on which nodes there are, and whether any trains."""
-    names = ", ".join(each.name if each.trains else f"{each.name} (only drives)" for each in reports)
+    names = ", ".join(
+        each.name if each.trains else f"{each.name} (only drives)" for each in reports
+    )
     yield Finding("ok", "nodes", f"{len(reports)}: {names}")
     yield from (_split("missing", "nodes", sentence) for sentence in silent)
     if not any(each.trains for each in reports):
@@ -194,10 +239,16 @@ def _clock_findings(reports: Sequence[NodeReport], wrong: Sequence[str]) -> list
     if wrong or not reports:
         return [_split("note", "clocks", sentence) for sentence in wrong]
     # A report travels for a moment, by which a right clock seems to be behind.
-    return [Finding("ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's")]
+    return [
+        Finding(
+            "ok", "clocks", f"within {max(abs(each.skew) for each in reports):.2f} s of this one's"
+        )
+    ]
 
 
-def _shared_findings(whole: Sequence[NodeReport], required: NodeRequirements, count: str) -> Iterator[Finding]:
+def _shared_findings(
+    whole: Sequence[NodeReport], required: NodeRequirements, count: str
+) -> Iterator[Finding]:
     """Findings on places that all nodes must see."""
     faults = [fault for each in whole for fault in unshared_faults(each, required)]
     unseen = [_split("missing", text.partition("=")[0], text) for text in faults]
@@ -208,7 +259,9 @@ def _shared_findings(whole: Sequence[NodeReport], required: NodeRequirements, co
 
 
 def disk_findings(results: Sequence[TaskResult]) -> Iterator[Finding]:
-    """Findings on the node with the least free space of each folder; `results` have the free bytes by folder."""
+    """Findings on the node with the least free space of each folder; `results` have the free bytes
+    by folder.
+    """
     yield from _problems("disk", results)
     measured = [result for result in results if not result.problem]
     for what in measured[0].value if measured else ():
@@ -218,8 +271,12 @@ def disk_findings(results: Sequence[TaskResult]) -> Iterator[Finding]:
         yield Finding("note" if remedy else "ok", f"disk of {what}", text, remedy)
 
 
-def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]) -> Iterator[Finding]:
-    """Findings on one shared place, which all nodes wrote to at the same time and then read from."""
+def speed_findings(
+    what: str, written: Sequence[TaskResult], read: Sequence[TaskResult]
+) -> Iterator[Finding]:
+    """Findings on one shared place, which all nodes wrote to at the same time and then read
+    from.
+    """
     for verb, results in ((f"writing {what}", written), (f"reading {what}", read)):
         yield from _problems(verb, results)
         speeds = {result.name: result.value for result in results if not result.problem}
@@ -228,7 +285,9 @@ def speed_findings(what: str, written: Sequence[TaskResult], read: Sequence[Task
         text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds.items())
         costs = ""
         if min(speeds.values()) < SLOW_STORAGE:
-            costs = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint"
+            costs = (
+                "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint"
+            )
         yield Finding("note" if costs else "ok", verb, text, costs)
 
 
@@ -241,9 +300,14 @@ def _problems(what: str, results: Sequence[TaskResult]) -> Iterator[Finding]:
 
 
 def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding]:
-    """Findings on MLflow; `problems` has, by node, the reason why it refuses that node, empty where it accepts it."""
+    """Findings on MLflow; `problems` has, by node, the reason why it refuses that node, empty where
+    it accepts it.
+    """
     if address.startswith("sqlite"):
-        remedy = "one file that many nodes write is locked at times; a server is named by MLFLOW_TRACKING_URI"
+        remedy = (
+            "one file that many nodes write is locked at times; a server is named by "
+            "MLFLOW_TRACKING_URI"
+        )
         return [Finding("note", "MLflow", f"the database {sqlite_path(address)}", remedy)]
     remedy = "correct the server's or that node's environment"
     wrong = [
@@ -262,10 +326,17 @@ def _split(verdict: Literal["note", "missing"], what: str, sentence: str) -> Fin
 
 
 def token_finding(status: int | None, has_token: bool) -> Finding:
-    """Finding on the token: `status` is the job server's answer to a request without one, None for no answer.
-    `has_token`: this process itself had to send a token."""
+    """Finding on the token: `status` is the job server's answer to a request without one, None for
+    no answer. `has_token`: this process itself had to send a token."""
     is_closed = has_token if status is None else status in (401, 403)
     if is_closed:
-        return Finding("ok", "token", f"on: without a token the job server answers {status}" if status else "on")
-    remedy = "start every node with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        return Finding(
+            "ok",
+            "token",
+            f"on: without a token the job server answers {status}" if status else "on",
+        )
+    remedy = (
+        "start every node with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN or "
+        "RAY_AUTH_TOKEN_PATH"
+    )
     return Finding("missing", "token", "off: whoever reaches the cluster runs code on it", remedy)

@@ -1,4 +1,6 @@
-"""Checks of this machine: libraries, devices, compiler, disk, model families. A finding is a line for each check."""
+"""Checks of this machine: libraries, devices, compiler, disk, model families. A finding is a line
+for each check.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ MIN_VERSIONS = {
     "pyarrow": (17,),
     "pydantic": (2, 10),
 }
-MIN_FREE_BYTES = 5 * 2**30  # bytes free below which a note is due: checkpoints of a small model and its artifacts
+# bytes free below which a note is due: checkpoints of a small model and its artifacts
+MIN_FREE_BYTES = 5 * 2**30
 
 _WORKER_TIMEOUT = 120.0  # seconds for a process to start and import torch, on a busy machine
 
@@ -47,11 +50,17 @@ def last_sentence(findings: Sequence[Finding]) -> str:
     notes = list(dict.fromkeys(each.what for each in findings if each.verdict == "note"))
     if missing:
         return f"not ready for a long run: fix {', '.join(missing)}."
-    return f"ready for a long run (worth a look: {', '.join(notes)})." if notes else "ready for a long run."
+    return (
+        f"ready for a long run (worth a look: {', '.join(notes)})."
+        if notes
+        else "ready for a long run."
+    )
 
 
 def check_machine() -> list[Finding]:
-    """Findings of every check, in order; none raises. What `ditlab train` starts is started, as that starts it."""
+    """Findings of every check, in order; none raises. What `ditlab train` starts is started, as
+    that starts it.
+    """
     return [*_libraries(), *_devices(), *_rest(), *check_tracking(), *check_ray()]
 
 
@@ -77,18 +86,27 @@ def _devices() -> Iterator[Finding]:
     yield Finding("ok", "CPU", f"{os.cpu_count()} cores, {memory} memory")
     count = torch.cuda.device_count()
     if not count:
-        remedy = "none needed for small models; with a GPU here, install torch's CUDA build and its driver"
+        remedy = (
+            "none needed for small models; with a GPU here, install torch's CUDA build and its "
+            "driver"
+        )
         yield Finding("note", "GPU", "none that torch can use", remedy)
     for index in range(count):
         properties = torch.cuda.get_device_properties(index)
-        yield Finding("ok", f"GPU {index}", f"{properties.name}, {format_bytes(properties.total_memory)}")
+        yield Finding(
+            "ok", f"GPU {index}", f"{properties.name}, {format_bytes(properties.total_memory)}"
+        )
 
 
 def _rest() -> Iterator[Finding]:
     from ditlab_models.families import families
 
     missing = missing_to_compile()
-    remedy = f"only engine.compile=true or auto needs {missing.what}: {missing.remedy}" if missing else ""
+    remedy = (
+        f"only engine.compile=true or auto needs {missing.what}: {missing.remedy}"
+        if missing
+        else ""
+    )
     yield Finding("note" if missing else "ok", "C++ compiler", cpp_compiler() or "none", remedy)
     home = Home.from_environment()
     existing = existing_folder(home.root)
@@ -98,7 +116,12 @@ def _rest() -> Iterator[Finding]:
         yield Finding("missing", "DITLAB_HOME", f"{home.root} cannot be written", remedy)
     else:
         remedy = "" if free >= MIN_FREE_BYTES else "free some space, or point it elsewhere"
-        yield Finding("note" if remedy else "ok", "DITLAB_HOME", f"{home.root}, {format_bytes(free)} free", remedy)
+        yield Finding(
+            "note" if remedy else "ok",
+            "DITLAB_HOME",
+            f"{home.root}, {format_bytes(free)} free",
+            remedy,
+        )
     try:
         yield Finding("ok", "model families", ", ".join(families()))
     except (ImportError, AttributeError, AssertionError, UserError) as error:
@@ -106,13 +129,23 @@ def _rest() -> Iterator[Finding]:
 
 
 def existing_folder(path: Path) -> Path:
-    """Folder that is there, of a path and those above it: what is written to the path lies on its disk."""
+    """Folder that is there, of a path and those above it: what is written to the path lies on its
+    disk.
+    """
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def check_tracking() -> Iterator[Finding]:
-    """Findings on MLflow where runs launched here are tracked: its library, and the database or server."""
-    from ditlab.tracking.access import access_fault, launch_address, redact, resolve_tracking_uri, sqlite_path
+    """Findings on MLflow where runs launched here are tracked: its library, and the database or
+    server.
+    """
+    from ditlab.tracking.access import (
+        access_fault,
+        launch_address,
+        redact,
+        resolve_tracking_uri,
+        sqlite_path,
+    )
     from ditlab.tracking.mlflow_connection import load_mlflow
 
     try:
@@ -121,7 +154,10 @@ def check_tracking() -> Iterator[Finding]:
         load_mlflow()
     except Exception as error:  # as much as an import may raise
         yield Finding(
-            "missing", "MLflow", first_line(error), "correct that; runs go on, and MLflow shows nothing of them"
+            "missing",
+            "MLflow",
+            first_line(error),
+            "correct that; runs go on, and MLflow shows nothing of them",
         )
         return
     is_new = uri.startswith("sqlite:") and not sqlite_path(uri).exists()
@@ -131,7 +167,9 @@ def check_tracking() -> Iterator[Finding]:
 
 
 def store_fault(uri: str, home: Home) -> str:
-    """Return a clause on what MLflow's client meets at an address that answers; empty where it may read there."""
+    """Return a clause on what MLflow's client meets at an address that answers; empty where it may
+    read there.
+    """
     from ditlab.tracking.access import redact, refusal_message
     from ditlab.tracking.mlflow_connection import connect, denial, outage_reason
 
@@ -139,12 +177,17 @@ def store_fault(uri: str, home: Home) -> str:
         connect(uri, home).search_experiments(max_results=1)
     except Exception as error:
         # MLflow's client and its database drivers raise errors of a dozen kinds.
-        return refusal_message(uri, *denial(error)) or f"{redact(uri)} cannot be read ({outage_reason(error)})"
+        return (
+            refusal_message(uri, *denial(error))
+            or f"{redact(uri)} cannot be read ({outage_reason(error)})"
+        )
     return ""
 
 
 def check_ray() -> Iterator[Finding]:
-    """Finding on the Ray instance or cluster that a training here would use, and on a worker's imports there."""
+    """Finding on the Ray instance or cluster that a training here would use, and on a worker's
+    imports there.
+    """
     from ditlab.cluster.session import cluster_address, ray_session
 
     said = list[str]()
@@ -156,12 +199,22 @@ def check_ray() -> Iterator[Finding]:
 
             results = run_on_nodes(alive_nodes(), import_worker, timeout=_WORKER_TIMEOUT)
     except (UserError, RunFailed) as error:
-        reason = first_line(error.__cause__ if isinstance(error, RunFailed) and error.__cause__ else error)
-        yield Finding("missing", "Ray workers", reason, "correct that; `ditlab train --local` trains without Ray")
+        reason = first_line(
+            error.__cause__ if isinstance(error, RunFailed) and error.__cause__ else error
+        )
+        yield Finding(
+            "missing",
+            "Ray workers",
+            reason,
+            "correct that; `ditlab train --local` trains without Ray",
+        )
         return
     for result in results:
         if result.problem:
-            remedy = "a worker has to import DiTLab as this process does: look at PYTHONPATH and the installation"
+            remedy = (
+                "a worker has to import DiTLab as this process does: look at PYTHONPATH and "
+                "the installation"
+            )
             yield Finding("missing", f"Ray workers on {result.name}", result.problem, remedy)
     if not any(result.problem for result in results):
         where = f"of RAY_ADDRESS={address}" if address else "of an instance on this machine"

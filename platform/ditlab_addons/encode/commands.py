@@ -24,37 +24,66 @@ RESULTS = {"data encode": EncodeOutput}
 
 @click.command()
 @click.argument("store")
-@click.option("--encode-text", help="Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).")
+@click.option(
+    "--encode-text",
+    help="Frozen encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).",
+)
 @click.option("--encode-images", help="Frozen encoder of images (DINOv3).")
 @click.option(
     "--autoencoder",
-    help="AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION: latents of images, as a column.",
+    help=(
+        "AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION: latents of "
+        "images, as a column."
+    ),
 )
 @click.option(
-    "--tokens", type=click.IntRange(1),
+    "--tokens",
+    type=click.IntRange(1),
     help="Tokens of every row's text; longer captions are cut [default: the longest].",
-)  # fmt: skip
-@click.option("--patch", type=click.IntRange(1), help="Side of the image encoder's patches [default: the encoder's].")
+)
+@click.option(
+    "--patch",
+    type=click.IntRange(1),
+    help="Side of the image encoder's patches [default: the encoder's].",
+)
 @click.option("--name", help="Name of the new store and its folder [default: STORE-encoded].")
 @click.option(
-    "--out", type=options.NewPath(path_type=Path, file_okay=False), help="Folder for it [default: DITLAB_HOME/stores]."
+    "--out",
+    type=options.NewPath(path_type=Path, file_okay=False),
+    help="Folder for it [default: DITLAB_HOME/stores].",
 )
 @click.option(
     "--address",
-    help="Ray cluster whose GPUs, or else cores, share the work; STORE and --out must be folders that its nodes share "
-    "[default: RAY_ADDRESS, else this machine].",
+    help=(
+        "Ray cluster whose GPUs, or else cores, share the work; STORE and --out must be "
+        "folders that its nodes share [default: RAY_ADDRESS, else this machine]."
+    ),
 )
-@click.option("--replace", is_flag=True, help="Let the name mean the new store although runs trained on another.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Let the name mean the new store although runs trained on another.",
+)
 @options.as_json
 def encode(
-    store: str, encode_text: str | None, encode_images: str | None, autoencoder: str | None, tokens: int | None,
-    patch: int | None, name: str | None, out: Path | None, address: str | None, replace: bool, as_json: bool,
-) -> None:  # fmt: skip
+    store: str,
+    encode_text: str | None,
+    encode_images: str | None,
+    autoencoder: str | None,
+    tokens: int | None,
+    patch: int | None,
+    name: str | None,
+    out: Path | None,
+    address: str | None,
+    replace: bool,
+    as_json: bool,
+) -> None:
     """Add frozen encoders' features to a store, so that training needs no encoder.
 
-    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. A new store is written beside it, with all
-    columns of its rows and those of the encoders; the old one stays. It is computed on a GPU where there is one. A
-    command that was killed goes on from its whole blocks when it is given again.
+    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. A new store is written
+    beside it, with all columns of its rows and those of the encoders; the old one stays. It is
+    computed on a GPU where there is one. A command that was killed goes on from its whole blocks
+    when it is given again.
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab_addons.encode.encoding import encode_store
@@ -62,8 +91,22 @@ def encode(
     check_out(out)
     with ProgressBars("opening the store") as progress:
         written = encode_store(
-            store, encode_text, encode_images, autoencoder=autoencoder, tokens=tokens, patch=patch, name=name, out=out,
-            address=address, progress=progress, warn=output.say, replace=replace,
-        )  # fmt: skip
+            store,
+            encode_text,
+            encode_images,
+            autoencoder=autoencoder,
+            tokens=tokens,
+            patch=patch,
+            name=name,
+            out=out,
+            address=address,
+            progress=progress,
+            warn=output.say,
+            replace=replace,
+        )
     show_stores([written], {}, as_json)
-    output.hint(as_json, "data inspect", written.store.name if out is None else output.relative(written.store.path))
+    output.hint(
+        as_json,
+        "data inspect",
+        written.store.name if out is None else output.relative(written.store.path),
+    )

@@ -33,7 +33,12 @@ from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Columns, folder_n
 from ditlab.data.stores.row_changes import CAPTION
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_shards
-from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_bucketed_store, refuse_plain_store
+from ditlab.data.stores.writing import (
+    WrittenStore,
+    place_buckets,
+    refuse_bucketed_store,
+    refuse_plain_store,
+)
 from ditlab.encoders.autoencoder import FrozenAutoencoder
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
@@ -86,21 +91,33 @@ class EncoderChoice:
 
 
 @lru_cache(maxsize=1)
-def open_features(encoders: EncoderChoice) -> tuple[FrozenTextEncoder | None, FrozenImageEncoder | None]:
-    """Open the encoders once in a process, on a GPU if any, in float32. Raises UserError for one that does not fit."""
+def open_features(
+    encoders: EncoderChoice,
+) -> tuple[FrozenTextEncoder | None, FrozenImageEncoder | None]:
+    """Open the encoders once in a process, on a GPU if any, in float32. Raises UserError for one
+    that does not fit.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text = image = None
     if encoders.text:
-        text = FrozenTextEncoder(encoders.text, None, encoders.length, device, option="--encode-text")
+        text = FrozenTextEncoder(
+            encoders.text, None, encoders.length, device, option="--encode-text"
+        )
     if encoders.image:
-        image = FrozenImageEncoder(encoders.image, None, encoders.patch, device, option="--encode-images")
+        image = FrozenImageEncoder(
+            encoders.image, None, encoders.patch, device, option="--encode-images"
+        )
     return text, image
 
 
 @lru_cache(maxsize=1)
 def open_autoencoder(place: str) -> FrozenAutoencoder:
-    """Open an autoencoder once in a process, on a GPU if any. Raises UserError as its network does."""
-    opened = FrozenAutoencoder(place, "cuda" if torch.cuda.is_available() else "cpu", "--autoencoder")
+    """Open an autoencoder once in a process, on a GPU if any. Raises UserError as its network
+    does.
+    """
+    opened = FrozenAutoencoder(
+        place, "cuda" if torch.cuda.is_available() else "cpu", "--autoencoder"
+    )
     _ = opened.network
     return opened
 
@@ -114,8 +131,12 @@ def text_shapes(encoder: FrozenTextEncoder, longest: int) -> Shapes:
     }
 
 
-def text_columns(encoder: FrozenTextEncoder, captions: Sequence[str], longest: int) -> dict[str, np.ndarray]:
-    """Compute columns of captions, at most `longest` tokens each. Raises UserError for features that are not finite."""
+def text_columns(
+    encoder: FrozenTextEncoder, captions: Sequence[str], longest: int
+) -> dict[str, np.ndarray]:
+    """Compute columns of captions, at most `longest` tokens each. Raises UserError for features
+    that are not finite.
+    """
     features = encoder.encode(captions)
     behind = longest - features["text"].shape[1]
     features["text"] = pad(features["text"], (0, 0, 0, behind))
@@ -130,18 +151,29 @@ def image_shapes(encoder: FrozenImageEncoder, height: int, width: int) -> Shapes
 
 
 def image_columns(encoder: FrozenImageEncoder, images: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a feature not finite in float16."""
+    """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a feature not finite
+    in float16.
+    """
     features = encoder.encode(torch.from_numpy(images).float().div(127.5).sub(1))
-    return _columns({"image_features": features}, image_shapes(encoder, *images.shape[2:]), "image encoder")
+    return _columns(
+        {"image_features": features}, image_shapes(encoder, *images.shape[2:]), "image encoder"
+    )
 
 
 def latent_shapes(encoder: FrozenAutoencoder, height: int, width: int) -> Shapes:
     """Return the column of latents of images of a size in pixels."""
-    return {LATENTS: ("float32", (2 * encoder.channels, height // encoder.pixels, width // encoder.pixels))}
+    return {
+        LATENTS: (
+            "float32",
+            (2 * encoder.channels, height // encoder.pixels, width // encoder.pixels),
+        )
+    }
 
 
 def latent_columns(encoder: FrozenAutoencoder, images: np.ndarray) -> dict[str, np.ndarray]:
-    """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a latent that is not finite."""
+    """Compute the column of images (num, 3, H, W) uint8. Raises UserError for a latent that is not
+    finite.
+    """
     moments = encoder.encode(torch.from_numpy(images).float().div(127.5).sub(1))
     return _columns({LATENTS: moments}, latent_shapes(encoder, *images.shape[2:]), "autoencoder")
 
@@ -155,8 +187,8 @@ def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[s
             damaged = not torch.isfinite(features[name]).all()
             cause = "the checkpoint is damaged" if damaged else "they are beyond its range"
             raise UserError(
-                f"the {source} gives {name} that is NaN or infinite in {dtype} ({cause}); name another checkpoint, or "
-                "encode in the step (encoders.text, encoders.image)."
+                f"the {source} gives {name} that is NaN or infinite in {dtype} ({cause}); name "
+                "another checkpoint, or encode in the step (encoders.text, encoders.image)."
             )
         columns[name] = values.numpy()
     return columns
@@ -172,7 +204,9 @@ class EncodingRules:
     uses_gpu: ClassVar[bool] = True
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Encode rows; write all their columns. Raises UserError for an altered store and features not finite."""
+        """Encode rows; write all their columns. Raises UserError for an altered store and features
+        not finite.
+        """
         assert block.stop is not None, "a block of rows has an end"
         store = Store.open(block.files[0].path.parent, verify=False)
         store.verifies_blocks = True
@@ -191,7 +225,9 @@ class EncodingRules:
         part = folder / block.kind
         part.mkdir(parents=True, exist_ok=True)
         shards = write_shards(part, block.prefix, self.columns(store.columns), batches())
-        return BlockReceipt(block=block.number, rows=block.stop - block.start, parts={block.kind: tuple(shards)})
+        return BlockReceipt(
+            block=block.number, rows=block.stop - block.start, parts={block.kind: tuple(shards)}
+        )
 
     def columns(self, own: Columns) -> dict[str, Column]:
         """Return a store's columns, and those of the encoders."""
@@ -202,14 +238,24 @@ class EncodingRules:
             opened = open_autoencoder(place)
             shapes |= latent_shapes(opened, *own["image"].shape[1:])
             factors = {"scaling_factor": opened.scaling_factor, "shift_factor": opened.shift_factor}
-            made_by[LATENTS] = {"autoencoder": {"source": place, "sha256": opened.sha256, **factors}}
+            made_by[LATENTS] = {
+                "autoencoder": {"source": place, "sha256": opened.sha256, **factors}
+            }
         shapes |= image_shapes(image, *own["image"].shape[1:]) if image else {}
         described = {
-            name: {"dtype": dtype, "shape": shape, "unit": MEANING[name][0], "description": MEANING[name][1]}
+            name: {
+                "dtype": dtype,
+                "shape": shape,
+                "unit": MEANING[name][0],
+                "description": MEANING[name][1],
+            }
             | made_by.get(name, {})
             for name, (dtype, shape) in shapes.items()
         }
-        kept = {name: column.model_dump(exclude={"statistics", "sha256"}) for name, column in own.items()}
+        kept = {
+            name: column.model_dump(exclude={"statistics", "sha256"})
+            for name, column in own.items()
+        }
         return {name: Column.model_validate(column) for name, column in (kept | described).items()}
 
 
@@ -253,41 +299,53 @@ def encode_store(
     """Write a store of the same rows with features of frozen encoders beside its columns.
 
     Args:
-        store: a store's folder, or the name of one under DITLAB_HOME/stores.
-        encode_text: encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).
-        encode_images: encoder of images (DINOv3).
-        autoencoder: AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION.
-        tokens: tokens of every row's text; None: those of the longest caption.
-        patch: side of the image encoder's patches that is asked for; None: any.
-        name: name of the new store; None: the store's with `-encoded`.
-        out, address, progress, warn, replace: as of `import_data`, whose work GPUs of the cluster may share.
+        store: a store's folder, or the name of one under DITLAB_HOME/stores. encode_text: encoder
+        of captions, a folder or a name on the Hugging Face hub (Qwen3). encode_images: encoder of
+        images (DINOv3). autoencoder: AutoencoderKL as diffusers saves it, a folder or
+        hf://OWNER/NAME@REVISION. tokens: tokens of every row's text; None: those of the longest
+        caption. patch: side of the image encoder's patches that is asked for; None: any. name: name
+        of the new store; None: the store's with `-encoded`. out, address, progress, warn, replace:
+        as of `import_data`, whose work GPUs of the cluster may share.
 
     Raises UserError for a store, an encoder or a folder that does not fit.
     """
     if is_uri(str(store)):
-        raise UserError(f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share.")
+        raise UserError(
+            f"STORE={store} is a URI; name a store's folder, on a disk that all nodes share."
+        )
     opened = open_named_store("STORE", str(store), Home.from_environment().ensure())
     encoders = EncoderChoice(encode_text, encode_images, tokens or MOST_TOKENS, patch, autoencoder)
-    with import_request(out, cluster_address(address), str(opened.path), Spec(), progress, warn) as request:
-        (encoded,) = published([encode_rows(opened, encoders, tokens, name, request)], request, replace, warn)
+    with import_request(
+        out, cluster_address(address), str(opened.path), Spec(), progress, warn
+    ) as request:
+        (encoded,) = published(
+            [encode_rows(opened, encoders, tokens, name, request)], request, replace, warn
+        )
         return encoded
 
 
 def encode_rows(
-    store: AnyStore, encoders: EncoderChoice, tokens: int | None, name: str | None, request: ImportRequest[Any]
+    store: AnyStore,
+    encoders: EncoderChoice,
+    tokens: int | None,
+    name: str | None,
+    request: ImportRequest[Any],
 ) -> WrittenStore:
     """Write a store of the same rows with the encoders' columns beside theirs, by blocks of rows.
 
-    `tokens`: those of every row's `text`; None: those of the longest caption. Raises UserError for a store without
-    captions or images, or with such features, for encoders that do not fit, and for a folder that holds another kind of
-    store.
+    `tokens`: those of every row's `text`; None: those of the longest caption. Raises UserError for
+    a store without captions or images, or with such features, for encoders that do not fit, and for
+    a folder that holds another kind of store.
     """
     _check_columns(encoders, store)
     open_features(encoders)
     if encoders.autoencoder:
         _check_sides(open_autoencoder(encoders.autoencoder), store)
     if name is not None and folder_name(name) != name:
-        raise UserError(f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for the place.")
+        raise UserError(
+            f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for "
+            "the place."
+        )
     path = request.out / (name or f"{store.name}-encoded")
     if path.name == store.name and path.parent.parent.resolve() == store.path.parent.resolve():
         raise UserError(f"--name={path.name} is the store's own; name another one.")
@@ -297,7 +355,11 @@ def encode_rows(
     manifest = store.manifest
     note = f"{manifest.source.note}; {added}" if manifest.source.note else added
     source = manifest.source.model_copy(update={"note": note})
-    facts: dict[str, Any] = {"description": manifest.description, "source": source, "receipt": manifest.receipt}
+    facts: dict[str, Any] = {
+        "description": manifest.description,
+        "source": source,
+        "receipt": manifest.receipt,
+    }
     if isinstance(store, BucketedStore):
         parts = store.by_size
         refuse_plain_store(path)
@@ -318,13 +380,27 @@ def encode_rows(
     ) as (folder, receipts):
         if isinstance(store, BucketedStore):
             stores = finish_parts(folder, receipts, columns, source)
-            sizes = {(bucket.height, bucket.width): bucket.size for bucket in store.manifest.buckets}
-            return place_buckets(path, {size: stores[part] for size, part in sizes.items()}, name=path.name, **facts)
+            sizes = {
+                (bucket.height, bucket.width): bucket.size for bucket in store.manifest.buckets
+            }
+            return place_buckets(
+                path, {size: stores[part] for size, part in sizes.items()}, name=path.name, **facts
+            )
         attachments = {name: (store.path / name).read_bytes() for name in manifest.attachments}
-        return finish_import(path, folder, receipts, columns["."], text=manifest.text, attachments=attachments, **facts)
+        return finish_import(
+            path,
+            folder,
+            receipts,
+            columns["."],
+            text=manifest.text,
+            attachments=attachments,
+            **facts,
+        )
 
 
-def _longest_caption(encoders: EncoderChoice, parts: Mapping[str, Store], request: ImportRequest[Any]) -> int:
+def _longest_caption(
+    encoders: EncoderChoice, parts: Mapping[str, Store], request: ImportRequest[Any]
+) -> int:
     """Return the tokens of the longest caption; 0 without an encoder of captions."""
     text, _ = open_features(encoders)
     if text is None:
@@ -341,8 +417,16 @@ def _described(rules: EncodingRules) -> dict[str, Any]:
     """Return all that changes the features beside the rows, as values of JSON."""
     encoders = rules.encoders
     folders = [place for place in encoders.places if Path(place).is_dir()]
-    files = {place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.set_aside] for place in folders}
-    chosen = {"text": encoders.text, "image": encoders.image, "patch": encoders.patch, "tokens": rules.tokens}
+    files = {
+        place: [(f.name, f.size, f.stamp) for f in list_source(place) if not f.set_aside]
+        for place in folders
+    }
+    chosen = {
+        "text": encoders.text,
+        "image": encoders.image,
+        "patch": encoders.patch,
+        "tokens": rules.tokens,
+    }
     if encoders.autoencoder:
         chosen["autoencoder"] = encoders.autoencoder
     return chosen | {"files": files}
@@ -351,33 +435,48 @@ def _described(rules: EncodingRules) -> dict[str, Any]:
 def _check_columns(encoders: EncoderChoice, store: AnyStore) -> None:
     """Raise UserError for a store that lacks what the encoders read, or holds what they make."""
     if not encoders.made:
-        raise UserError("nothing to encode with; give --encode-text, --encode-images or --autoencoder.")
+        raise UserError(
+            "nothing to encode with; give --encode-text, --encode-images or --autoencoder."
+        )
     if held := [name for name in encoders.made if name in store.columns]:
-        raise UserError(f"{store.path} holds {', '.join(held)} already; encode the store that it was made from.")
+        raise UserError(
+            f"{store.path} holds {', '.join(held)} already; encode the store that it was made from."
+        )
     if encoders.text and CAPTION not in store.columns:
         raise UserError(
-            f"--encode-text={encoders.text} needs captions, and {store.path} holds {', '.join(store.columns)}; leave "
-            "it out, or import the data with captions."
+            f"--encode-text={encoders.text} needs captions, and {store.path} holds "
+            f"{', '.join(store.columns)}; leave it out, or import the data with captions."
         )
     image = store.columns.get("image")
-    if image is not None and image.dtype == "uint8" and len(image.shape) == 3 and image.shape[0] == 3:
+    if (
+        image is not None
+        and image.dtype == "uint8"
+        and len(image.shape) == 3
+        and image.shape[0] == 3
+    ):
         return
     held_image = "no image" if image is None else f"image {image.dtype} {image.shape}"
-    for option, place in {"--encode-images": encoders.image, "--autoencoder": encoders.autoencoder}.items():
+    for option, place in {
+        "--encode-images": encoders.image,
+        "--autoencoder": encoders.autoencoder,
+    }.items():
         if place:
             raise UserError(
-                f"{option}={place} needs RGB images of 8 bits, and {store.path} holds {held_image}; leave it out, "
-                "or name another store."
+                f"{option}={place} needs RGB images of 8 bits, and {store.path} holds "
+                f"{held_image}; leave it out, or name another store."
             )
 
 
 def _check_sides(autoencoder: FrozenAutoencoder, store: AnyStore) -> None:
-    """Raise UserError for images whose sides are no multiples of what the autoencoder makes one latent of."""
+    """Raise UserError for images whose sides are no multiples of what the autoencoder makes one
+    latent of.
+    """
     for part in store.parts:
         height, width = part.columns["image"].shape[1:]
         if height % autoencoder.pixels or width % autoencoder.pixels:
             raise UserError(
-                f"{autoencoder.name} makes a latent of {autoencoder.pixels} x {autoencoder.pixels} pixels, which do "
-                f"not tile the {height} x {width} of {store.path}; import the data with multiples of "
-                f"{autoencoder.pixels} (--resolution)."
+                f"{autoencoder.name} makes a latent of {autoencoder.pixels} x "
+                f"{autoencoder.pixels} pixels, which do not tile the {height} x {width} of "
+                f"{store.path}; import the data with multiples of {autoencoder.pixels} "
+                "(--resolution)."
             )

@@ -1,1 +1,3 @@
-"""Add-on: figures of sample quality on published networks and language models, and tasks of lm-evaluation-harness."""
+"""Add-on: figures of sample quality on published networks and language models, and tasks of
+lm-evaluation-harness.
+"""

@@ -1,4 +1,6 @@
-"""Figures of the field, the command `data statistics` and the harness' model, described without their code."""
+"""Figures of the field, the command `data statistics` and the harness' model, described without
+their code.
+"""
 
 from ditlab.parts import Parts
 

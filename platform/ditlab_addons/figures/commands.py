@@ -35,16 +35,39 @@ RESULTS = {"data statistics": StatisticsOutput}
 
 @click.command()
 @click.argument("place")
-@click.option("--kind", type=click.Choice(["inception", "dinov2", "clip"]), default="inception", show_default=True)
-@click.option("--weights", required=True, help="File or folder of the network's weights; nothing is downloaded.")
-@click.option("--sha256", required=True, help="SHA-256 of the file of weights, as `sha256sum FILE` prints it.")
-@click.option("--against", metavar="PLACE", help="Images, or an .npz file of statistics (mu, sigma): figures of PLACE.")
-@click.option("--out", type=options.NewPath(path_type=Path, dir_okay=False), help="Write mu, sigma as an .npz file.")
+@click.option(
+    "--kind",
+    type=click.Choice(["inception", "dinov2", "clip"]),
+    default="inception",
+    show_default=True,
+)
+@click.option(
+    "--weights",
+    required=True,
+    help="File or folder of the network's weights; nothing is downloaded.",
+)
+@click.option(
+    "--sha256", required=True, help="SHA-256 of the file of weights, as `sha256sum FILE` prints it."
+)
+@click.option(
+    "--against",
+    metavar="PLACE",
+    help="Images, or an .npz file of statistics (mu, sigma): figures of PLACE.",
+)
+@click.option(
+    "--out",
+    type=options.NewPath(path_type=Path, dir_okay=False),
+    help="Write mu, sigma as an .npz file.",
+)
 @options.as_json
-def statistics(place: str, against: str | None, out: Path | None, as_json: bool, **network: str) -> None:
-    """Measure images by a published network: FID and others against another PLACE, and statistics as ADM's .npz.
+def statistics(
+    place: str, against: str | None, out: Path | None, as_json: bool, **network: str
+) -> None:
+    """Measure images by a published network: FID and others against another PLACE, and statistics
+    as ADM's .npz.
 
-    PLACE: a store's folder or name, a folder of pictures, or an .npz file of images (arr_0, uint8, NHWC).
+    PLACE: a store's folder or name, a folder of pictures, or an .npz file of images (arr_0, uint8,
+    NHWC).
     """
     from ditlab.analysis.opened_run import default_device
     from ditlab.cli.progress import ProgressBars
@@ -59,13 +82,22 @@ def statistics(place: str, against: str | None, out: Path | None, as_json: bool,
         try:
             write_durably(out, found.statistics.to_npz())
         except OSError as error:
-            raise UserError(f"--out {out} cannot be written ({error.strerror}); name another file.") from error
-    figures = {name: {"value": each.mean, "low": each.low, "high": each.high} for name, each in found.figures.items()}
+            raise UserError(
+                f"--out {out} cannot be written ({error.strerror}); name another file."
+            ) from error
+    figures = {
+        name: {"value": each.mean, "low": each.low, "high": each.high}
+        for name, each in found.figures.items()
+    }
     for name, each in found.figures.items():
         output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
-    output.emit({"images": found.num, "figures": figures, "files": [str(out)] if out else []}, as_json)
+    output.emit(
+        {"images": found.num, "figures": figures, "files": [str(out)] if out else []}, as_json
+    )
     if out is not None:
         settings = output.repeated_arguments("place", "against", "out", "as_json")
         output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)
     elif against is None:
-        output.hint(as_json, "data statistics", *output.repeated_arguments("as_json"), "--against", "PLACE")
+        output.hint(
+            as_json, "data statistics", *output.repeated_arguments("as_json"), "--against", "PLACE"
+        )

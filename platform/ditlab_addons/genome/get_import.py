@@ -35,7 +35,13 @@ from ditlab.data.region_windows import (
 from ditlab.data.source_files import SourceFile, source_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name, row_bytes
-from ditlab.data.stores.receipt import LISTED, DroppedRecord, ReceiptLevel, SourceReceipt, make_receipt
+from ditlab.data.stores.receipt import (
+    LISTED,
+    DroppedRecord,
+    ReceiptLevel,
+    SourceReceipt,
+    make_receipt,
+)
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
 from ditlab.errors import UserError, shortened
@@ -46,14 +52,20 @@ from ditlab_addons.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array
 IRRELEVANT = {"source", "processes", "name"}
 """Options that do not change a store; the source enters by its listing."""
 QUICKER = 16
-"""Factor by which scores take less time a byte of input than images, so that more of them make a process worth it."""
+"""Factor by which scores take less time a byte of input than images, so that more of them make a
+process worth it.
+"""
 CHUNKS_A_BLOCK = 8
-"""Least chunks (along the peaks) that a block of windows covers: neighbours both read the one between them."""
+"""Least chunks (along the peaks) that a block of windows covers: neighbours both read the one
+between them.
+"""
 READ_BYTES = 8 * 2**20
 """Bytes of scores read at a time, unless one of the store's chunks is larger."""
 PEAK_NAME = "largest_accessibility"
 PEAK_COLUMN = Column(
-    dtype="float64", unit="atpm", description="the window's largest accessibility, by which its others were divided"
+    dtype="float64",
+    unit="atpm",
+    description="the window's largest accessibility, by which its others were divided",
 )
 """Column of windows whose accessibilities were measured."""
 LARGEST = "largest scores"
@@ -61,26 +73,36 @@ LARGEST = "largest scores"
 
 
 def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
-    """Write one store of windows: see `region_windows.region_columns`; the last feature is accessibility.
+    """Write one store of windows: see `region_windows.region_columns`; the last feature is
+    accessibility.
 
-    The scores are read twice, for each motif's largest over the kept peaks, then for the windows: rows and their order
-    depend on the source and the options alone. Memory holds some chunks of scores and windows in each process, and
-    about 120 bytes a peak in this one. Raises UserError for a damaged source, and where every window is dropped.
+    The scores are read twice, for each motif's largest over the kept peaks, then for the windows:
+    rows and their order depend on the source and the options alone. Memory holds some chunks of
+    scores and windows in each process, and about 120 bytes a peak in this one. Raises UserError for
+    a damaged source, and where every window is dropped.
     """
     options, progress = request.options, request.progress
     if options.accessibility == "atpm" and options.cell_type is None:
-        raise UserError("--accessibility=atpm needs a cell type; give --cell-type, or leave --accessibility out.")
+        raise UserError(
+            "--accessibility=atpm needs a cell type; give --cell-type, or leave "
+            "--accessibility out."
+        )
     default_name = "get" if options.cell_type is None else f"get-{folder_name(options.cell_type)}"
     path = request.out / (options.name or default_name)
     refuse_bucketed_store(path)
     source = open_get_zarr(options.source, progress)
-    kept = source.peaks if options.cell_type is None else _open_peaks(source, options.cell_type, options)
+    kept = (
+        source.peaks
+        if options.cell_type is None
+        else _open_peaks(source, options.cell_type, options)
+    )
     windows = plan_windows(kept, options.regions, options.stride, options.max_span)
     num = len(windows.first)
     if not num:
         raise UserError(
-            f"--max-span={options.max_span} drops all {windows.dropped:,} windows of --regions={options.regions} over "
-            f"{len(kept):,} peaks of {options.source}; raise --max-span, or lower --regions."
+            f"--max-span={options.max_span} drops all {windows.dropped:,} windows of "
+            f"--regions={options.regions} over {len(kept):,} peaks of {options.source}; raise "
+            "--max-span, or lower --regions."
         )
     described = options.model_dump(mode="json", exclude=IRRELEVANT)
     to_measure = score_blocks(source, kept["row"])
@@ -88,7 +110,9 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     executor = request.executor or ProcessExecutor(options.processes or fitting, "reads scores")
     measure = LargestScoreRules(options.source, source.motifs)
     what = "reading the largest scores"
-    with imported_blocks(path, "get scores", to_measure, described, measure, executor, progress, what) as (_, found):
+    with imported_blocks(
+        path, "get scores", to_measure, described, measure, executor, progress, what
+    ) as (_, found):
         largest = np.max([receipt.detail[LARGEST] for receipt in found], axis=0)
         divisors = tuple(np.where(largest > 0, largest, 1).tolist())
         names = (*source.motifs, "accessibility")
@@ -101,7 +125,9 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
         rules = WindowRules(options.source, columns, rows_per_block)
         blocks = window_blocks(source, kept, windows, num_bytes, rows_per_block)
         described["divisors"] = divisors
-        with imported_blocks(path, "get", blocks, described, rules, executor, progress, "writing") as (
+        with imported_blocks(
+            path, "get", blocks, described, rules, executor, progress, "writing"
+        ) as (
             folder,
             receipts,
         ):
@@ -116,7 +142,10 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
                 description=f"windows of {options.regions} peaks, {features}{of_cells}",
                 source=Source(
                     kind="get",
-                    citation="X. Fu et al., A foundation model of transcription across human cell types, Nature (2025)",
+                    citation=(
+                        "X. Fu et al., A foundation model of transcription across human cell "
+                        "types, Nature (2025)"
+                    ),
                     license="not stated in the zarr store",
                     note=note,
                 ),
@@ -125,24 +154,30 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
 
 
 def _open_peaks(source: GetZarrStore, cell_type: str, options: GetOptions) -> np.ndarray:
-    """Return the peaks that are accessible in a cell type, with their accessibilities unless these are ones."""
+    """Return the peaks that are accessible in a cell type, with their accessibilities unless these
+    are ones.
+    """
     atpm = source.atpm(cell_type)
     kept = source.peaks[atpm > 0]
     if not len(kept):
         raise UserError(
-            f"--cell-type={cell_type}: all {len(atpm):,} peaks of {options.source} have an atpm of zero in it, so none "
-            "is left; choose another cell type."
+            f"--cell-type={cell_type}: all {len(atpm):,} peaks of {options.source} have an "
+            "atpm of zero in it, so none is left; choose another cell type."
         )
     if options.takes_atpm:
         kept["atpm"] = atpm[kept["row"]]
     return kept
 
 
-def _origin(source: GetZarrStore, kept: np.ndarray, windows: Windows, options: GetOptions) -> tuple[str, SourceReceipt]:
+def _origin(
+    source: GetZarrStore, kept: np.ndarray, windows: Windows, options: GetOptions
+) -> tuple[str, SourceReceipt]:
     """Return the note on where a store's windows come from, and the receipt."""
     num, cell_type, data = len(source.peaks), options.cell_type, source.data
     closed = np.setdiff1d(source.peaks["row"], kept["row"])
-    num_files = math.prod(-(-size // part) for size, part in zip(data.shape, data.file_shape, strict=True))
+    num_files = math.prod(
+        -(-size // part) for size, part in zip(data.shape, data.file_shape, strict=True)
+    )
     missing = num_files - sum(1 for _ in data.chunk_files(0, num))
     parts = [f"read from {source_name(options.source)} (zarr format {source.format})"]
     if cell_type is None:
@@ -167,7 +202,9 @@ def _origin(source: GetZarrStore, kept: np.ndarray, windows: Windows, options: G
 
 
 def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:
-    """Cut a store into blocks of whole chunks, whose largest scores over the kept peaks `rows` are measured."""
+    """Cut a store into blocks of whole chunks, whose largest scores over the kept peaks `rows` are
+    measured.
+    """
     num = len(source.peaks)
     keep = np.zeros(num, bool)
     keep[rows] = True
@@ -188,7 +225,9 @@ def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]
 def window_blocks(
     source: GetZarrStore, kept: np.ndarray, windows: Windows, num_bytes: int, rows_per_block: int
 ) -> Sequence[InputBlock]:
-    """Cut windows of `num_bytes` bytes into blocks of about `block_bytes`: whole blocks of the store."""
+    """Cut windows of `num_bytes` bytes into blocks of about `block_bytes`: whole blocks of the
+    store.
+    """
     first, size = windows.first, windows.size
     step = max(1, (first[-1] - first[0]) / max(1, len(first) - 1))
     chunk = source.data.file_shape[0] * len(kept) / len(source.peaks)
@@ -198,8 +237,14 @@ def window_blocks(
     for begin in range(0, len(first), num):
         firsts, sizes = first[begin : begin + num], size[begin : begin + num]
         peaks = kept[firsts[0] : (firsts + sizes).max()]
-        detail = {"peaks": packed(peaks), "first": packed(firsts - firsts[0]), "size": packed(sizes)}
-        blocks.append(_block(len(blocks), source, int(peaks["row"][0]), int(peaks["row"][-1]) + 1, detail))
+        detail = {
+            "peaks": packed(peaks),
+            "first": packed(firsts - firsts[0]),
+            "size": packed(sizes),
+        }
+        blocks.append(
+            _block(len(blocks), source, int(peaks["row"][0]), int(peaks["row"][-1]) + 1, detail)
+        )
     return blocks
 
 
@@ -212,7 +257,9 @@ def _block(number: int, source: GetZarrStore, start: int, stop: int, detail: Any
 
 
 def read_scores(data: ZarrArray, motifs: Sequence[str], start: int, stop: int) -> np.ndarray:
-    """Read scores of some peaks, float32 (peaks, motifs). Raises RefusedSource for negative, infinite and NaN ones."""
+    """Read scores of some peaks, float32 (peaks, motifs). Raises RefusedSource for negative,
+    infinite and NaN ones.
+    """
     found = data.read(slice(start, stop))
     with np.errstate(over="ignore"):  # beyond float32: infinite, and refused below
         values: np.ndarray = found.astype(np.float32, copy=False)
@@ -221,15 +268,17 @@ def read_scores(data: ZarrArray, motifs: Sequence[str], start: int, stop: int) -
         peak = start + int(row)
         name = open_array(data.files, "peak_names").read(slice(peak, peak + 1)).reshape(-1)[0]
         raise RefusedSource(
-            f"{data.files.source}: data holds {found[row, column]} for motif {motifs[column]} of peak "
-            f"{name.decode() if isinstance(name, bytes) else name} (number {peak:,} from 0); it needs finite numbers "
-            "of 0 or more."
+            f"{data.files.source}: data holds {found[row, column]} for motif {motifs[column]} "
+            f"of peak {name.decode() if isinstance(name, bytes) else name} (number {peak:,} "
+            "from 0); it needs finite numbers of 0 or more."
         )
     return values
 
 
 def end_of_part(data: ZarrArray, start: int, stop: int) -> int:
-    """Return the end of the rows to be read together from `start` on: whole chunks, so that none is read twice."""
+    """Return the end of the rows to be read together from `start` on: whole chunks, so that none is
+    read twice.
+    """
     chunk = data.file_shape[0]
     peak_bytes = data.shape[1] * max(4, data.dtype.itemsize)
     return min(stop, (start // chunk + max(1, READ_BYTES // (chunk * peak_bytes))) * chunk)
@@ -237,7 +286,9 @@ def end_of_part(data: ZarrArray, start: int, stop: int) -> int:
 
 @dataclass(frozen=True)
 class LargestScoreRules:
-    """Rules that measure each motif's largest score over the kept peaks of a block. They write no shards."""
+    """Rules that measure each motif's largest score over the kept peaks of a block. They write no
+    shards.
+    """
 
     source: str
     """Folder or URI as it was given, for messages."""
@@ -247,16 +298,22 @@ class LargestScoreRules:
         """Read a block's scores. Raises as `read_scores` does."""
         assert block.stop is not None
         data = open_array(ZarrFiles(self.source, (*block.files, *block.beside)), "data")
-        keep = np.unpackbits(unpacked(block.detail, "uint8"), count=block.stop - block.start).astype(bool)
+        keep = np.unpackbits(
+            unpacked(block.detail, "uint8"), count=block.stop - block.start
+        ).astype(bool)
         largest = np.zeros(len(self.motifs), np.float32)
         start = block.start
         while start < block.stop:
             stop = end_of_part(data, start, block.stop)
-            chosen = read_scores(data, self.motifs, start, stop)[keep[start - block.start : stop - block.start]]
+            chosen = read_scores(data, self.motifs, start, stop)[
+                keep[start - block.start : stop - block.start]
+            ]
             np.maximum(largest, chosen.max(axis=0, initial=0), out=largest)
             start = stop
         rows = block.stop - block.start
-        return BlockReceipt(block=block.number, rows=rows, parts={}, detail={LARGEST: largest.tolist()})
+        return BlockReceipt(
+            block=block.number, rows=rows, parts={}, detail={LARGEST: largest.tolist()}
+        )
 
 
 @dataclass(frozen=True)
@@ -271,9 +328,16 @@ class WindowRules:
     """Rows of a block of the store."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Write a block's windows, in their order. Raises as `read_scores` does, and OSError as the disk."""
-        windows = Windows(unpacked(block.detail["first"], "int64"), unpacked(block.detail["size"], "int64"))
-        peaks, (regions, num_features) = unpacked(block.detail["peaks"], PEAK), self.columns["regions"].shape
+        """Write a block's windows, in their order. Raises as `read_scores` does, and OSError as the
+        disk.
+        """
+        windows = Windows(
+            unpacked(block.detail["first"], "int64"), unpacked(block.detail["size"], "int64")
+        )
+        peaks, (regions, num_features) = (
+            unpacked(block.detail["peaks"], PEAK),
+            self.columns["regions"].shape,
+        )
         data = open_array(ZarrFiles(self.source, (*block.files, *block.beside)), "data")
         scores = self._scores(data, peaks["row"])
         largest: list[float] = []  # accessibilities of the windows of the current batch
@@ -291,11 +355,15 @@ class WindowRules:
                 yield batch | ({PEAK_NAME: np.array(largest)} if PEAK_NAME in self.columns else {})
                 largest.clear()
 
-        shards = write_shards(folder, block.prefix, self.columns, batches(), rows_per_block=self.rows_per_block)
+        shards = write_shards(
+            folder, block.prefix, self.columns, batches(), rows_per_block=self.rows_per_block
+        )
         return BlockReceipt(block=block.number, rows=len(windows.first), parts={".": tuple(shards)})
 
     def _scores(self, data: ZarrArray, rows: np.ndarray) -> Callable[[int, int], np.ndarray]:
-        """Return a function of ascending (first, stop): those peaks' scores over the divisors, float32."""
+        """Return a function of ascending (first, stop): those peaks' scores over the divisors,
+        float32.
+        """
         column, begin = self.columns["regions"], 0
         divisors = np.array(column.divisors[:-1], np.float32)
         held = np.zeros((0, len(divisors)), np.float32)

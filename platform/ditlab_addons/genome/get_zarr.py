@@ -1,4 +1,6 @@
-"""Zarr stores of GET (Fu et al. 2025), formats 2 and 3: checked, their names and accessibilities read."""
+"""Zarr stores of GET (Fu et al. 2025), formats 2 and 3: checked, their names and accessibilities
+read.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,14 @@ KEYS = ("data", "peak_names", "motif_names")
 """Arrays that every store of GET has."""
 
 
-def parse_peaks(parts: Iterable[Sequence[str | bytes]], origin: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Parse peaks from their names, which come a part at a time; return (peaks,) of type PEAK, and chromosomes' names.
+def parse_peaks(
+    parts: Iterable[Sequence[str | bytes]], origin: str
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Parse peaks from their names, which come a part at a time; return (peaks,) of type PEAK, and
+    chromosomes' names.
 
-    Raises UserError, beginning with `origin`, for a name of another form, a peak that ends before it starts, peaks of
-    a chromosome that are not together, and peaks that do not ascend along it.
+    Raises UserError, beginning with `origin`, for a name of another form, a peak that ends before
+    it starts, peaks of a chromosome that are not together, and peaks that do not ascend along it.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -41,17 +46,28 @@ def parse_peaks(parts: Iterable[Sequence[str | bytes]], origin: str) -> tuple[np
     def refuse_first(bad: Any, problem: str) -> None:
         if (place := pc.index(bad, True).as_py()) >= 0:
             name = names[place].as_py()
-            raise UserError(f"{origin} holds {name!r} as peak {seen + place:,} (counted from 0), which {problem}.")
+            raise UserError(
+                f"{origin} holds {name!r} as peak {seen + place:,} (counted from 0), which "
+                f"{problem}."
+            )
 
     for part in parts:
         try:
-            names = pa.array([name.decode() if isinstance(name, bytes) else name for name in part], pa.string())
+            names = pa.array(
+                [name.decode() if isinstance(name, bytes) else name for name in part], pa.string()
+            )
         except (pa.ArrowException, TypeError, UnicodeDecodeError) as error:
-            raise UserError(f"{origin} holds values that are no text ({error}); export them as text again.") from error
+            raise UserError(
+                f"{origin} holds values that are no text ({error}); export them as text again."
+            ) from error
         fields = pc.extract_regex(names, PATTERN)
-        refuse_first(fields.is_null(), "is no CHROMOSOME:START-END such as chr1:9939-10439; correct the name")
+        refuse_first(
+            fields.is_null(), "is no CHROMOSOME:START-END such as chr1:9939-10439; correct the name"
+        )
         start, end = (fields.field(name).cast(pa.int64()).to_numpy() for name in ("start", "end"))
-        refuse_first(pa.array(end <= start), "does not end behind its start; correct or leave out the peak")
+        refuse_first(
+            pa.array(end <= start), "does not end behind its start; correct or leave out the peak"
+        )
         coded = fields.field("chromosome").dictionary_encode()
         own = [numbers.setdefault(name, len(numbers)) for name in coded.dictionary.to_pylist()]
         columns.append((np.array(own, np.int32)[coded.indices.to_numpy()], start, end))
@@ -93,20 +109,30 @@ class GetZarrStore:
     """Names of the chromosomes, in the order of the file."""
 
     def atpm(self, cell_type: str) -> np.ndarray:
-        """Read a cell type's accessibilities, float64 (peaks,). Raises UserError for unknown or invalid ones."""
+        """Read a cell type's accessibilities, float64 (peaks,). Raises UserError for unknown or
+        invalid ones.
+        """
         source, known = self.files.source, self.files.members("atpm")
         if cell_type not in known:
-            near = " or ".join(map(repr, difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4)))
+            near = " or ".join(
+                map(repr, difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4))
+            )
             others = (
-                f"it has {shortened(known, MOST_LISTED)}." if known else "it has none at all; leave --cell-type out."
+                f"it has {shortened(known, MOST_LISTED)}."
+                if known
+                else "it has none at all; leave --cell-type out."
             )
             remedy = f"did you mean {near}?" if near else others
             raise UserError(f"--cell-type={cell_type}: {source} has no such cell type; {remedy}")
         array = open_array(self.files, f"atpm/{cell_type}")
-        if array.dtype.kind not in "fiub" or array.shape not in ((len(self.peaks),), (len(self.peaks), 1)):
+        if array.dtype.kind not in "fiub" or array.shape not in (
+            (len(self.peaks),),
+            (len(self.peaks), 1),
+        ):
             raise UserError(
-                f"{source}: atpm/{cell_type} has shape {array.shape} of {array.dtype}, and it needs a real number for "
-                f"each of {len(self.peaks):,} peaks; choose another cell type, or export it again."
+                f"{source}: atpm/{cell_type} has shape {array.shape} of {array.dtype}, and it "
+                f"needs a real number for each of {len(self.peaks):,} peaks; choose another "
+                "cell type, or export it again."
             )
         values = array.read().reshape(-1).astype(np.float64)
         bad = ~(np.isfinite(values) & (values >= 0))
@@ -114,34 +140,42 @@ class GetZarrStore:
             peak = int(np.argmax(bad))
             raise UserError(
                 f"{source}: atpm/{cell_type} holds {values[peak]:g} for peak "
-                f"{peak_name(self.chromosomes, self.peaks[peak])} (number {peak:,} from 0); it needs finite numbers of "
-                "0 or more."
+                f"{peak_name(self.chromosomes, self.peaks[peak])} (number {peak:,} from 0); it "
+                "needs finite numbers of 0 or more."
             )
         return values
 
 
 def open_get_zarr(source: str, progress: Progress) -> GetZarrStore:
-    """Open the GET store in a folder, or below a URI. Raises UserError for what is none, or contradicts itself."""
+    """Open the GET store in a folder, or below a URI. Raises UserError for what is none, or
+    contradicts itself.
+    """
     files = ZarrFiles.listed(source)
     group = open_group(files)
     there = files.members()
     missing = [key for key in KEYS if key not in there]
     if missing:
         raise UserError(
-            f"--source={source} holds no array '{missing[0]}' (it holds {shortened(there, MOST_LISTED) or 'nothing'}), "
-            f"and GET's stores have {', '.join(KEYS)}; name the folder of such a store."
+            f"--source={source} holds no array '{missing[0]}' (it holds "
+            f"{shortened(there, MOST_LISTED) or 'nothing'}), and GET's stores have "
+            f"{', '.join(KEYS)}; name the folder of such a store."
         )
     data, names, motif_names = (open_array(files, key) for key in KEYS)
-    if len(data.shape) != 2 or data.dtype.kind not in "fiu" or 0 in data.shape or data.shape[1] > MOST_MOTIFS:
+    if (
+        len(data.shape) != 2
+        or data.dtype.kind not in "fiu"
+        or 0 in data.shape
+        or data.shape[1] > MOST_MOTIFS
+    ):
         raise UserError(
-            f"{source}: data has shape {data.shape} of {data.dtype}; it needs (peaks, motifs) of numbers, one of each "
-            f"at least and {MOST_MOTIFS:,} motifs at most."
+            f"{source}: data has shape {data.shape} of {data.dtype}; it needs (peaks, motifs) "
+            f"of numbers, one of each at least and {MOST_MOTIFS:,} motifs at most."
         )
     for array, num, what in ((names, data.shape[0], "peak"), (motif_names, data.shape[1], "motif")):
         if array.shape not in ((num,), (num, 1)):
             raise UserError(
-                f"{source}: {array.key} has shape {array.shape}, and data has {num:,} {what}s; it needs a name for "
-                "each."
+                f"{source}: {array.key} has shape {array.shape}, and data has {num:,} {what}s; "
+                "it needs a name for each."
             )
     motifs = _motifs(motif_names)
 
@@ -152,16 +186,24 @@ def open_get_zarr(source: str, progress: Progress) -> GetZarrStore:
             progress("reading names", min(first + NAMES_AT_A_TIME, num), num, "peaks")
 
     peaks, chromosomes = parse_peaks(parts(), f"{source}: peak_names")
-    return GetZarrStore(files, int(group.metadata.zarr_format), data, names, motifs, peaks, chromosomes)
+    return GetZarrStore(
+        files, int(group.metadata.zarr_format), data, names, motifs, peaks, chromosomes
+    )
 
 
 def _motifs(array: ZarrArray) -> tuple[str, ...]:
-    """Read the names of the motifs. Raises UserError where they are not those of different features."""
-    motifs = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in array.read().reshape(-1))
-    twice = next((name for name, times in Counter([*motifs, "accessibility"]).items() if times > 1), None)
+    """Read the names of the motifs. Raises UserError where they are not those of different
+    features.
+    """
+    motifs = tuple(
+        name.decode() if isinstance(name, bytes) else str(name) for name in array.read().reshape(-1)
+    )
+    twice = next(
+        (name for name, times in Counter([*motifs, "accessibility"]).items() if times > 1), None
+    )
     if twice is not None:
         raise UserError(
-            f"{array.files.source}: motif_names holds '{twice}' more than once, or names a motif accessibility; each "
-            "feature needs a name of its own, so rename it."
+            f"{array.files.source}: motif_names holds '{twice}' more than once, or names a "
+            "motif accessibility; each feature needs a name of its own, so rename it."
         )
     return motifs

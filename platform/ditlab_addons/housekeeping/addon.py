@@ -1,4 +1,6 @@
-"""The commands `runs rm`, `runs sync`, `data rm` and the function `remove_runs`, described without their code."""
+"""The commands `runs rm`, `runs sync`, `data rm` and the function `remove_runs`, described without
+their code.
+"""
 
 from ditlab.parts import Parts
 

@@ -58,13 +58,19 @@ RESULTS = {
 @click.argument("which", metavar="RUN...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="List what would be deleted, and delete nothing.")
-@click.option("--mlflow", is_flag=True, help="Delete the runs in MLflow as well, which keeps them until `mlflow gc`.")
+@click.option(
+    "--mlflow",
+    is_flag=True,
+    help="Delete the runs in MLflow as well, which keeps them until `mlflow gc`.",
+)
 @options.as_json
-def remove_runs(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: bool) -> int:
+def remove_runs(
+    which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, as_json: bool
+) -> int:
     """Delete runs with their checkpoints, journals and pictures; a sweep with its trials.
 
-    RUN is an id, a unique prefix of one, or a name that one run has. A run that a process trains stays, and so does
-    one that a sweep, a best.yaml, another run or a store needs.
+    RUN is an id, a unique prefix of one, or a name that one run has. A run that a process trains
+    stays, and so does one that a sweep, a best.yaml, another run or a store needs.
     """
     from ditlab.cli.progress import status_text
     from ditlab.tracking.access import redact
@@ -75,12 +81,18 @@ def remove_runs(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, 
     table = terminal_table({"run": "id", "name": "text", "status": "text", "size": "number"})
     for each in plan.runs:
         table.add_row(
-            escape_line(each.folder.run_id), escape_line(each.name), status_text(each.status), format_bytes(each.size)
+            escape_line(each.folder.run_id),
+            escape_line(each.name),
+            status_text(each.status),
+            format_bytes(each.size),
         )
     output.console(as_json).print(table)
     for each in plan.runs:
         if each.unsent:
-            output.say(f"run {each.folder.run_id}: records that MLflow lacks are lost with it: {each.unsent:,}")
+            output.say(
+                f"run {each.folder.run_id}: records that MLflow lacks are lost with it: "
+                f"{each.unsent:,}"
+            )
         if each.checkpoints:
             output.say(f"run {each.folder.run_id}: its checkpoints at {each.checkpoints} stay.")
     for address in dict.fromkeys(redact(each.address) for each in plan.runs if not mlflow):
@@ -91,7 +103,10 @@ def remove_runs(which: tuple[str, ...], yes: bool, dry_run: bool, mlflow: bool, 
     if not dry_run:
         plan.remove(mlflow=mlflow)
         output.say(f"deleted {what}, {format_bytes(plan.size)}")
-    output.emit({"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]}, as_json)
+    output.emit(
+        {"dry_run": dry_run, "bytes": plan.size, "runs": [run.to_dict() for run in plan.runs]},
+        as_json,
+    )
     if dry_run:
         output.hint(as_json, "runs rm", *output.repeated_arguments("dry_run", "as_json"))
     else:
@@ -108,15 +123,24 @@ def _is_confirmed(what: str) -> bool:
 @click.command("rm")
 @click.argument("stores", nargs=-1, required=True, metavar="STORE ...")
 @click.option("--yes", is_flag=True, help="Remove without asking.")
-@click.option("--needed", is_flag=True, help="Also those that runs were trained on, which then cannot be evaluated.")
+@click.option(
+    "--needed",
+    is_flag=True,
+    help="Also those that runs were trained on, which then cannot be evaluated.",
+)
 @options.as_json
 def remove_stores(stores: tuple[str, ...], yes: bool, needed: bool, as_json: bool) -> None:
-    """Remove stores of DITLAB_HOME by name or NAME@FINGERPRINT. What a run needs stays without --needed."""
+    """Remove stores of DITLAB_HOME by name or NAME@FINGERPRINT. What a run needs stays without
+    --needed.
+    """
     from ditlab_addons.housekeeping.removal import plan_store_removal, remove_store
 
     plan = plan_store_removal(stores, needed)
     for each in plan:
-        output.say(f"{each.folder}: {each.rows:,} rows, {format_bytes(each.bytes)}, {', '.join(each.runs) or 'no run'}")
+        output.say(
+            f"{each.folder}: {each.rows:,} rows, {format_bytes(each.bytes)}, "
+            f"{', '.join(each.runs) or 'no run'}"
+        )
     if not yes and (not sys.stdin.isatty() or not click.confirm("Remove?", err=True)):
         raise UserError("nothing was removed; give --yes to remove without the question.")
     for each in plan:

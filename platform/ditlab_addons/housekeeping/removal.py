@@ -75,8 +75,9 @@ class RemovalPlan:
         return sum(run.size for run in self.runs)
 
     def remove(self, *, mlflow: bool = False) -> None:
-        """Delete the runs, with `mlflow` first in MLflow. Each goes in one step: after a crash it is whole or gone.
-        Raises UserError for a run that has come into use, and RunFailed where the disk refuses."""
+        """Delete the runs, with `mlflow` first in MLflow. Each goes in one step: after a crash it
+        is whole or gone. Raises UserError for a run that has come into use, and RunFailed where the
+        disk refuses."""
         known = scan_runs(self.home)
         check_unneeded(self.home, known, [run.folder.run_id for run in self.runs])
         if mlflow:
@@ -99,28 +100,37 @@ class RemovalPlan:
         except OSError as error:
             place = error.filename or trash
             raise RunFailed(
-                f"{place} cannot be deleted ({error.strerror}); change its permissions and try again."
+                f"{place} cannot be deleted ({error.strerror}); change its permissions and try "
+                "again."
             ) from error
 
 
 def plan_removal(names: Sequence[str]) -> RemovalPlan:
     """Find the runs that `names` name, a sweep with its trials, and check that each may be deleted.
 
-    A name must be one run's alone. Raises UserError for a run that is unknown, that a process trains, or that a sweep,
-    another run or a store needs.
+    A name must be one run's alone. Raises UserError for a run that is unknown, that a process
+    trains, or that a sweep, another run or a store needs.
     """
     home = Home.from_environment()
     known = scan_runs(home)
-    chosen = list(dict.fromkeys(run_id for name in names for run_id in _with_trials(home, known, name)))
+    chosen = list(
+        dict.fromkeys(run_id for name in names for run_id in _with_trials(home, known, name))
+    )
     for run_id in chosen:
         folder = home.run(run_id)
         if folder.path.is_symlink():
-            raise UserError(f"run {run_id} is a link to {folder.path.readlink()}; delete the link itself.")
+            raise UserError(
+                f"run {run_id} is a link to {folder.path.readlink()}; delete the link itself."
+            )
         if is_locked(folder):
-            raise UserError(f"run {run_id} is being trained by another process; stop that one first.")
+            raise UserError(
+                f"run {run_id} is being trained by another process; stop that one first."
+            )
     check_unneeded(home, known, chosen)
     records = {record.run_id: record for record in known.records}
-    return RemovalPlan(home, [_run_to_delete(home, run_id, records.get(run_id)) for run_id in chosen])
+    return RemovalPlan(
+        home, [_run_to_delete(home, run_id, records.get(run_id)) for run_id in chosen]
+    )
 
 
 def _run_to_delete(home: Home, run_id: str, record: RunRecord | None) -> RunToDelete:
@@ -139,20 +149,25 @@ def _run_to_delete(home: Home, run_id: str, record: RunRecord | None) -> RunToDe
 
 
 def remove_runs(*names: str, mlflow: bool = False) -> list[str]:
-    """Delete runs by id or name, a sweep with its trials; returns the ids. With `mlflow`, MLflow's runs as well. Asks
-    nothing: see `plan_removal`. Raises UserError for a run that trains, or that another needs."""
+    """Delete runs by id or name, a sweep with its trials; returns the ids. With `mlflow`, MLflow's
+    runs as well. Asks nothing: see `plan_removal`. Raises UserError for a run that trains, or that
+    another needs."""
     plan = plan_removal(names)
     plan.remove(mlflow=mlflow)
     return [run.folder.run_id for run in plan.runs]
 
 
 def _with_trials(home: Home, known: RunList, name: str) -> list[str]:
-    """Id of the run that a name names, and those of its trials. Raises UserError for a name of several runs."""
+    """Id of the run that a name names, and those of its trials. Raises UserError for a name of
+    several runs.
+    """
     if name in known.unreadable:
         return [name]
     named = [record.run_id for record in known.records if record.name == name]
     if len(named) > 1:
-        raise UserError(f"{len(named)} runs are named '{name}' ({', '.join(named[:8])}); name one by its id.")
+        raise UserError(
+            f"{len(named)} runs are named '{name}' ({', '.join(named[:8])}); name one by its id."
+        )
     record = find_run(home, name).record
     if not record.trials:
         return [record.run_id]
@@ -162,7 +177,9 @@ def _with_trials(home: Home, known: RunList, name: str) -> list[str]:
 
 
 def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
-    """Raise UserError for the first run that must stay, of those that are to be `leaving` together; `known` are all."""
+    """Raise UserError for the first run that must stay, of those that are to be `leaving` together;
+    `known` are all.
+    """
     staying = [record for record in known.records if record.run_id not in leaving]
     users = {record.run_id: f"{record.run_id} ({record.name})" for record in staying}
     users |= {run_id: run_id for run_id in known.unreadable if run_id not in leaving}
@@ -174,31 +191,39 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
         sweep_id, number = trial_of.get(run_id, ("", -1))
         if sweep_id in groups:
             raise UserError(
-                f"run {run_id} is run {number} of the group of seeds {users[sweep_id]}, whose means need it; delete "
-                "the group, and its runs go with it."
+                f"run {run_id} is run {number} of the group of seeds {users[sweep_id]}, whose "
+                "means need it; delete the group, and its runs go with it."
             )
         if sweep_id in users:
             raise UserError(
-                f"run {run_id} is trial {number} of sweep {users[sweep_id]}, whose ranking, report and "
-                "best.yaml need it; delete the sweep, and its trials go with it."
+                f"run {run_id} is trial {number} of sweep {users[sweep_id]}, whose ranking, "
+                "report and best.yaml need it; delete the sweep, and its trials go with it."
             )
         if below := forks.get(run_id):
             listed = ", ".join(
-                f"{each.run_id} ({each.name}, from step {parse_start(each.start).step})" for each in below
+                f"{each.run_id} ({each.name}, from step {parse_start(each.start).step})"
+                for each in below
             )
             raise UserError(
-                f"run {run_id} is the parent of {listed}, and forks need their parent's checkpoints; delete "
-                "those first."
+                f"run {run_id} is the parent of {listed}, and forks need their parent's "
+                "checkpoints; delete those first."
             )
         if needed_by := _user_of(run_id, texts):
             raise UserError(
-                f"run {run_id} is needed by {needed_by}, which names it or a file in its folder; delete that first."
+                f"run {run_id} is needed by {needed_by}, which names it or a file in its "
+                "folder; delete that first."
             )
 
 
-def _trial_numbers(home: Home, known: RunList, staying: Sequence[RunRecord]) -> dict[str, tuple[str, int]]:
-    """Sweep and number of each trial by id, of sweeps that stay also of trials that have not begun."""
-    found = {record.run_id: (record.parent, record.trial) for record in known.records if record.parent}
+def _trial_numbers(
+    home: Home, known: RunList, staying: Sequence[RunRecord]
+) -> dict[str, tuple[str, int]]:
+    """Sweep and number of each trial by id, of sweeps that stay also of trials that have not
+    begun.
+    """
+    found = {
+        record.run_id: (record.parent, record.trial) for record in known.records if record.parent
+    }
     for record in staying:
         if record.trials and not record.is_group:
             trials = SweepFolder(home.run(record.run_id)).planned_trials()
@@ -207,8 +232,14 @@ def _trial_numbers(home: Home, known: RunList, staying: Sequence[RunRecord]) -> 
 
 
 def _naming_texts(home: Home, users: Mapping[str, str]) -> list[tuple[str, bytes]]:
-    """Whose and which text of all that may name a run: specs of the runs that stay, and records of stores."""
-    places = [(f"run {user}", home.runs / run_id / name) for run_id, user in users.items() for name in SPECS]
+    """Whose and which text of all that may name a run: specs of the runs that stay, and records of
+    stores.
+    """
+    places = [
+        (f"run {user}", home.runs / run_id / name)
+        for run_id, user in users.items()
+        for name in SPECS
+    ]
     places += [(f"store {path.parent.name}", path) for path in sorted(home.stores.glob("*/*.json"))]
     texts = []
     for user, path in places:
@@ -219,15 +250,19 @@ def _naming_texts(home: Home, users: Mapping[str, str]) -> list[tuple[str, bytes
 
 def _user_of(run_id: str, texts: Sequence[tuple[str, bytes]]) -> str | None:
     """The first whose text names a run."""
-    # A line of YAML or JSON that has the run's id as a word, such as a part of a path; a name is no use.
+    # A line of YAML or JSON that has the run's id as a word, such as a part of a path; a name is no
+    # use.
     named = re.compile(rf"^(?!\W*(?:name|run_id)\W).*(?<!\w){run_id}(?!\w)".encode(), re.MULTILINE)
     return next((user for user, text in texts if named.search(text)), None)
 
 
 def _release_start(home: Home, fork: RunRecord) -> None:
-    """Take back the hold of a fork, and of its sweep, on its parent's checkpoint; for forks that were deleted."""
+    """Take back the hold of a fork, and of its sweep, on its parent's checkpoint; for forks that
+    were deleted.
+    """
     if fork.start:
-        with suppress(UserError):  # a parent that is gone, or cannot be reached: the mark costs a checkpoint's room
+        # a parent that is gone, or cannot be reached: the mark costs a checkpoint's room
+        with suppress(UserError):
             named = parse_start(fork.start)
             store = recorded_checkpoints(home.run(named.run))
             for run_id in filter(None, (fork.run_id, fork.parent)):
@@ -235,9 +270,11 @@ def _release_start(home: Home, fork: RunRecord) -> None:
 
 
 def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
-    """Mark a run as deleted until `mlflow gc`; False where MLflow has none. Raises UserError where the address does not
-    answer, or refuses."""
-    if fault := access_fault(address, f"start that server, or delete run {run_id} without --mlflow"):
+    """Mark a run as deleted until `mlflow gc`; False where MLflow has none. Raises UserError where
+    the address does not answer, or refuses."""
+    if fault := access_fault(
+        address, f"start that server, or delete run {run_id} without --mlflow"
+    ):
         if address.startswith("sqlite:"):
             return False
         raise UserError(fault)
@@ -246,31 +283,37 @@ def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
         mlflow_run_id = find_mlflow_run(client, run_id)
         if mlflow_run_id is None:
             return False
-        for model in search_models(client, str(client.get_run(mlflow_run_id).info.experiment_id), mlflow_run_id):
+        for model in search_models(
+            client, str(client.get_run(mlflow_run_id).info.experiment_id), mlflow_run_id
+        ):
             client.delete_logged_model(model.model_id)
         client.delete_run(mlflow_run_id)
     except Exception as error:
         # MLflow's client and its database drivers raise errors of a dozen kinds.
         raise UserError(
-            f"tracking.uri={redact(address)} does not delete run {run_id} ({first_line(error)}); delete it in MLflow's "
-            "UI, and the run without --mlflow."
+            f"tracking.uri={redact(address)} does not delete run {run_id} "
+            f"({first_line(error)}); delete it in MLflow's UI, and the run without --mlflow."
         ) from error
     return True
 
 
 def plan_store_removal(names: Sequence[str], needed: bool = False) -> list[ListedStore]:
-    """Find the stores of DITLAB_HOME that names name. Raises UserError for none, and for one that runs need."""
+    """Find the stores of DITLAB_HOME that names name. Raises UserError for none, and for one that
+    runs need.
+    """
     home = Home.from_environment()
     chosen = {}
     known = {each.path: each for each in list_stores()}
     for name in names:
         store = known.get(pointed_folder(home.stores / name))
         if store is None:
-            raise UserError(f"STORE={name} is no store of {home.stores}; `ditlab data list` lists them.")
+            raise UserError(
+                f"STORE={name} is no store of {home.stores}; `ditlab data list` lists them."
+            )
         if store.runs and not needed:
             raise UserError(
-                f"{store.folder} is needed by {', '.join(store.runs)}, trained on it; delete those first, or give "
-                "--needed."
+                f"{store.folder} is needed by {', '.join(store.runs)}, trained on it; delete "
+                "those first, or give --needed."
             )
         chosen[store.path] = store
     return [*chosen.values()]

@@ -1,8 +1,9 @@
-"""`ditlab runs sync`: what MLflow has not received, sent from the runs' journals; and a home's MLflow filled again.
+"""`ditlab runs sync`: what MLflow has not received, sent from the runs' journals; and a home's
+MLflow filled again.
 
-Journals are the truth, MLflow is a view of them. Where the home was moved or copied, or the database is damaged, the
-old database and its files, with what people wrote there, are kept under other names. Each step can be done again: after
-a crash, the next call goes on.
+Journals are the truth, MLflow is a view of them. Where the home was moved or copied, or the
+database is damaged, the old database and its files, with what people wrote there, are kept under
+other names. Each step can be done again: after a crash, the next call goes on.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from ditlab.cli.terminal import escape_line
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.spec.uris import map_texts
-from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped, write_durably
+from ditlab.storage.files import (
+    encode_json_line,
+    is_as_stamped,
+    read_json_lines,
+    stamped,
+    write_durably,
+)
 from ditlab.tracking.access import access_fault, redact, resolve_tracking_uri
 from ditlab.tracking.backend import NotReadyError, RunGoneError, Warn
 from ditlab.tracking.mlflow_connection import REFILL, database_damage, is_damage, outage_reason
@@ -33,13 +40,16 @@ SPECS = ("spec.yaml", "sweep.yaml", "report/best.yaml")
 
 @click.command("sync")
 @click.argument("which", metavar="[RUN]...", nargs=-1)
-@click.option("--tracking", metavar="URI", help="MLflow address to send to instead of the run's own.")
+@click.option(
+    "--tracking", metavar="URI", help="MLflow address to send to instead of the run's own."
+)
 @options.as_json
 def sync_command(which: tuple[str, ...], tracking: str | None, as_json: bool) -> None:
     """Send records that MLflow has not received, of the runs named or of all.
 
-    A DITLAB_HOME that was moved or copied, or whose MLflow database is damaged, gets a new database, filled from all
-    runs' journals. The old one, with notes and tags that people wrote there, is kept under another name.
+    A DITLAB_HOME that was moved or copied, or whose MLflow database is damaged, gets a new
+    database, filled from all runs' journals. The old one, with notes and tags that people wrote
+    there, is kept under another name.
     """
     from ditlab.cli.progress import ProgressBars
 
@@ -78,7 +88,9 @@ def _records_of(home: Home, which: Sequence[str]) -> Sequence[RunRecord]:
 
 
 def _report_sent(results: Sequence[SyncResult], is_each: bool) -> None:
-    """Say what was sent and what is left, with `is_each` also where that is nothing. Raises UserError for a fault."""
+    """Say what was sent and what is left, with `is_each` also where that is nothing. Raises
+    UserError for a fault.
+    """
     for result in results:
         if result.sent or result.left or is_each:
             output.say(f"{result.run_id}: records sent: {result.sent:,}, left: {result.left:,}")
@@ -100,8 +112,12 @@ class SyncResult:
     """Reason why records are left, and the remedy."""
 
 
-def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, *, warn: Warn) -> list[SyncResult]:
-    """Send what is left of each run, to its own address or to `uri`. Raises UserError for a malformed one."""
+def sync_runs(
+    records: Iterable[RunRecord], home: Home, uri: str | None = None, *, warn: Warn
+) -> list[SyncResult]:
+    """Send what is left of each run, to its own address or to `uri`. Raises UserError for a
+    malformed one.
+    """
     results = []
     faults = dict[str, str]()
     for record in records:
@@ -120,10 +136,16 @@ def sync_runs(records: Iterable[RunRecord], home: Home, uri: str | None = None, 
             except (RunGoneError, NotReadyError) as error:
                 warn(f"{folder.run_id}: {error}")
             except Exception as error:
-                # MLflow's client and its database drivers raise errors of a dozen kinds; each run is tried on its own.
+                # MLflow's client and its database drivers raise errors of a dozen kinds; each run
+                # is tried on its own.
                 reason = outage_reason(error)
-                remedy = f"; {REFILL}" if address.startswith("sqlite:") and is_damage(reason) else ""
-                fault = f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} ({reason}){remedy}."
+                remedy = (
+                    f"; {REFILL}" if address.startswith("sqlite:") and is_damage(reason) else ""
+                )
+                fault = (
+                    f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} "
+                    f"({reason}){remedy}."
+                )
             left = num_unsent(folder, address, home)
         results.append(SyncResult(record.run_id, max(0, before - left), left, fault))
     return results
@@ -137,12 +159,17 @@ def journal_fault(folder: RunFolder) -> str:
         except FileNotFoundError:
             continue
         except OSError as error:
-            return f"{journal} cannot be read ({first_line(error)}); bring the file back, or delete the run."
+            return (
+                f"{journal} cannot be read ({first_line(error)}); bring the file back, or "
+                "delete the run."
+            )
     return ""
 
 
 def sync(folder: RunFolder, uri: str | None, home: Home, warn: Warn) -> int:
-    """Send what is left of one run, unless another process does; returns how many records have not arrived."""
+    """Send what is left of one run, unless another process does; returns how many records have not
+    arrived.
+    """
     left = 0
     for node in folder.journal_nodes():
         transfer = JournalTransfer(folder, resolve_tracking_uri(uri, home), home, warn, node)
@@ -173,15 +200,20 @@ class Refill:
 
 
 def refill_reason(home: Home) -> str:
-    """Return why a home's MLflow has to be filled again; empty where its database is whole and of this folder."""
+    """Return why a home's MLflow has to be filled again; empty where its database is whole and of
+    this folder.
+    """
     damage = "" if (reason := home.unsettled()) else database_damage(home.mlflow_database)
     return f"has a damaged database ({damage})" if damage else reason
 
 
-def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) -> tuple[Refill, list[SyncResult]]:
+def refill(
+    home: Home, records: Sequence[RunRecord], reason: str, warn: Warn
+) -> tuple[Refill, list[SyncResult]]:
     """Fill MLflow again with `records`, all runs of the home, and settle the home where it is.
 
-    Raises UserError while a process sends one of the journals: it would go on writing into the old database.
+    Raises UserError while a process sends one of the journals: it would go on writing into the old
+    database.
     """
     folders = [home.run(record.run_id) for record in records]
     address = resolve_tracking_uri(None, home)
@@ -195,7 +227,11 @@ def refill(home: Home, records: Sequence[RunRecord], reason: str, warn: Warn) ->
     # A run is nested under its parent where MLflow has that one; both may be of one second.
     parents_first = sorted(records, key=lambda record: (bool(record.parent), record.created))
     results = sync_runs(parents_first, home, warn=warn)
-    own = {record.run_id for record in records if resolve_tracking_uri(record.tracking_uri or None, home) == address}
+    own = {
+        record.run_id
+        for record in records
+        if resolve_tracking_uri(record.tracking_uri or None, home) == address
+    }
     if not any(result.left and result.fault for result in results if result.run_id in own):
         home.write_marker()
     return Refill(reason, database, artifacts), results
@@ -206,14 +242,16 @@ def _refuse_sender(folder: RunFolder, address: str) -> None:
     cursor = CursorFile(folder, address)
     if not cursor.acquire():
         raise UserError(
-            f"MLflow cannot be filled again while a process sends run {folder.run_id} to it; wait for its end, or stop "
-            "it."
+            f"MLflow cannot be filled again while a process sends run {folder.run_id} to it; "
+            "wait for its end, or stop it."
         )
     cursor.release()
 
 
 def _set_aside(home: Home) -> tuple[str, str]:
-    """Give the old database and its files other names, noted in the home's marker first; empty for none."""
+    """Give the old database and its files other names, noted in the home's marker first; empty for
+    none.
+    """
     name = str(home.read_marker().get("aside", ""))
     if not re.fullmatch(r"mlflow\.db\.before-[0-9-]+", name):
         name = f"mlflow.db.before-{datetime.now():%Y%m%d-%H%M%S}"
@@ -231,7 +269,9 @@ def _set_aside(home: Home) -> tuple[str, str]:
 
 
 def _rewrite_paths(folder: RunFolder, former: str, present: str, warn: Warn) -> None:
-    """Put the home's present folder in the place of the former one, in the run's specs and list of trials."""
+    """Put the home's present folder in the place of the former one, in the run's specs and list of
+    trials.
+    """
     # A whole path, or the path of a file:// URI: the former `/runs` is not the end of `/data/runs`.
     pattern = re.compile(rf"(?:(?<=://)|(?<![\w.~/-])){re.escape(former)}(?![\w.~-])")
 

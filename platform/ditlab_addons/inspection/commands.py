@@ -42,12 +42,15 @@ RESULTS = {"data inspect": StoreOutput}
     type=options.NewPath(path_type=Path, dir_okay=False),
     help="The picture [DITLAB_HOME/caches/inspect/NAME.png].",
 )
-@click.option("--num", type=click.IntRange(1), help="Samples shown [default: 32 in a picture, 4 as text].")
+@click.option(
+    "--num", type=click.IntRange(1), help="Samples shown [default: 32 in a picture, 4 as text]."
+)
 @options.as_json
 def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None:
     """Show what a store holds, and draw a few of its samples or read them as text.
 
-    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the manifest alone is read.
+    PATH: a store's folder, the name of one under DITLAB_HOME/stores, or a URI, of which the
+    manifest alone is read.
     """
     from ditlab.data.named_stores import open_named_store
     from ditlab.data.stores.copies import describe_store
@@ -57,7 +60,10 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
     home = Home.from_environment()
     remote = is_uri(path)
     if remote and (out or num):
-        raise UserError(f"PATH={path}: --out and --num need the store's rows; leave them out, or name a local store.")
+        raise UserError(
+            f"PATH={path}: --out and --num need the store's rows; leave them out, or name a "
+            "local store."
+        )
     if remote:
         place = path
         store = describe_store("PATH", path)
@@ -75,7 +81,9 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
 def _show_samples(
     store: "AnyStore", num: int | None, out: Path | None, home: Home, as_json: bool
 ) -> tuple[dict[int, str], Path | None]:
-    """Print rows of a store as text, and draw images, where it has some; return the texts and the picture."""
+    """Print rows of a store as text, and draw images, where it has some; return the texts and the
+    picture.
+    """
     from ditlab.analysis.plot import Plot
     from ditlab_addons.inspection.contents import sample_grid, sample_text, text_table
 

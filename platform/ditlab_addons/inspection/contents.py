@@ -1,4 +1,6 @@
-"""Contents of a store: tables for a terminal, facts as JSON, a few samples as a figure or as text."""
+"""Contents of a store: tables for a terminal, facts as JSON, a few samples as a figure or as
+text.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def store_tables(store: AnyStore, place: str) -> Iterator[Table]:
     yield _texts("columns", [_column_row(name, column) for name, column in columns.items()])
     statistics = ("min", "max", "mean", "std")
     values = (
-        (name, *(f"{getattr(column.statistics, key):.5g}" for key in statistics)) for name, column in columns.items()
+        (name, *(f"{getattr(column.statistics, key):.5g}" for key in statistics))
+        for name, column in columns.items()
     )
     yield terminal_table({"column": "text"} | dict.fromkeys(statistics, "number"), values, "values")
     for name, column in columns.items():
@@ -68,13 +71,23 @@ def _bucket_table(store: BucketedStore) -> Table:
 def _column_row(name: str, column: StoredColumn) -> dict[str, str]:
     limits = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
     shape = str(column.shape).replace(str(ANY), "any")
-    return {"column": name, "shape": shape, "type": column.dtype, "range": limits, "unit": column.unit}
+    return {
+        "column": name,
+        "shape": shape,
+        "type": column.dtype,
+        "range": limits,
+        "unit": column.unit,
+    }
 
 
 def _class_table(name: str, names: Sequence[str], counts: Sequence[int]) -> Table:
     """A table of the rows of the first classes, with the classes' names, if any."""
     heads = {"class": "number", "name": "text", "rows": "number"}
-    columns: list[Iterable[str]] = [map(str, range(CLASSES_SHOWN)), names, [f"{count:,}" for count in counts]]
+    columns: list[Iterable[str]] = [
+        map(str, range(CLASSES_SHOWN)),
+        names,
+        [f"{count:,}" for count in counts],
+    ]
     if not names:
         del heads["name"], columns[1]
     caption = None
@@ -84,7 +97,9 @@ def _class_table(name: str, names: Sequence[str], counts: Sequence[int]) -> Tabl
 
 
 def store_facts(store: AnyStore, place: str, picture: Path | None) -> dict[str, Any]:
-    """Facts of a store at `place` in JSON's types, for `--json`; `picture` is a contact sheet of it, if any."""
+    """Facts of a store at `place` in JSON's types, for `--json`; `picture` is a contact sheet of
+    it, if any.
+    """
     shown = {"name", "description", "source", "buckets", "receipt"}
     facts = store.manifest.model_dump(mode="json", include=shown)
     facts |= {
@@ -120,7 +135,9 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
 
 def _texts(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
     """Make a table of texts by heading."""
-    return terminal_table(dict.fromkeys(rows[0], "text"), (list(row.values()) for row in rows), title)
+    return terminal_table(
+        dict.fromkeys(rows[0], "text"), (list(row.values()) for row in rows), title
+    )
 
 
 def text_table(samples: Mapping[int, str]) -> Table:
@@ -129,15 +146,23 @@ def text_table(samples: Mapping[int, str]) -> Table:
         (f"{row:,}", Text(text if len(text) <= TEXT_SHOWN else text[:TEXT_SHOWN] + " ..."))
         for row, text in samples.items()
     )
-    return terminal_table({"row": "number", "text": "text"}, rows, "rows as text", "--json gives all")
+    return terminal_table(
+        {"row": "number", "text": "text"}, rows, "rows as text", "--json gives all"
+    )
 
 
 def sample_grid(store: AnyStore, num: int) -> Figure | None:
-    """Make a figure of about `num` samples with captions or classes; None where no column holds images.
+    """Make a figure of about `num` samples with captions or classes; None where no column holds
+    images.
 
-    Images are columns of shape (1 or 3, height, width) with a value range; each size has a grid of its own.
+    Images are columns of shape (1 or 3, height, width) with a value range; each size has a grid of
+    its own.
     """
-    images = (name for name, each in store.columns.items() if each.value_range and each.shape[:-2] in ((1,), (3,)))
+    images = (
+        name
+        for name, each in store.columns.items()
+        if each.value_range and each.shape[:-2] in ((1,), (3,))
+    )
     image = next(images, None)
     if image is None:
         return None
@@ -148,7 +173,14 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
         pictures = _pictures(part.gather(image, rows).numpy(), part.columns[image])
         caption = f"{part.name}: {len(rows)} of {len(part):,}"
         captions: Sequence[str] = ()
-        label = next((name for name, column in part.columns.items() if column.num_classes and not column.shape), None)
+        label = next(
+            (
+                name
+                for name, column in part.columns.items()
+                if column.num_classes and not column.shape
+            ),
+            None,
+        )
         if CAPTION in part.columns:
             captions = decode_captions(part.gather(CAPTION, rows).numpy())
         elif label is not None:
@@ -161,7 +193,9 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
 
 
 def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:
-    """Return images in [0, 1], (num, height, width) if grey, else with 3 channels; large ones averaged over squares."""
+    """Return images in [0, 1], (num, height, width) if grey, else with 3 channels; large ones
+    averaged over squares.
+    """
     low, high = column.value_range or (0.0, 1.0)
     factor = max(1, max(images.shape[2:]) // LONGEST_SIDE)
     height, width = (side // factor for side in images.shape[2:])
@@ -172,7 +206,9 @@ def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:
 
 
 def sample_text(store: AnyStore, num: int) -> dict[int, str]:
-    """Decode `num` rows spread over a store of tokens, by row number; {} without. Raises as `open_tokenizer` does."""
+    """Decode `num` rows spread over a store of tokens, by row number; {} without. Raises as
+    `open_tokenizer` does.
+    """
     tokenizer = store_tokenizer(store)
     if tokenizer is None:
         return {}

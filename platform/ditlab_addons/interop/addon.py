@@ -1,4 +1,6 @@
-"""The command `weights`, formats of published weights and forms of exports, described without their code."""
+"""The command `weights`, formats of published weights and forms of exports, described without their
+code.
+"""
 
 from ditlab.parts import Command, ExportFormat, Parts
 

@@ -49,24 +49,37 @@ class WeightsDescription:
         """The description in JSON's types, for `--json`."""
         weights = self.weights
         return {
-            "format": weights.format.name, "family": self.model["family"], "taken": weights.taken,
-            "model": {**self.model, "init": {"from": self.place}}, "num_file": self.num_file,
-            "num_network": self.num_network, "fits": not self.fit.problems, "num_fitting": len(self.fit.values),
-            "problems": self.fit.problems, "kept": self.fit.kept, "sha256": weights.files.sha256,
-            "files": weights.files.hashes, "revision": weights.files.revision, "notes": self.notes,
+            "format": weights.format.name,
+            "family": self.model["family"],
+            "taken": weights.taken,
+            "model": {**self.model, "init": {"from": self.place}},
+            "num_file": self.num_file,
+            "num_network": self.num_network,
+            "fits": not self.fit.problems,
+            "num_fitting": len(self.fit.values),
+            "problems": self.fit.problems,
+            "kept": self.fit.kept,
+            "sha256": weights.files.sha256,
+            "files": weights.files.hashes,
+            "revision": weights.files.revision,
+            "notes": self.notes,
             "command": ["train", *self.command],
-        }  # fmt: skip
+        }
 
     @property
     def notes(self) -> list[str]:
         """Sentences on what was taken of the files, what is assumed, and what the files lack."""
         kept = self.fit.kept
-        lacking = f"{len(kept)} tensors that the format lacks stay as the seed gives them: {', '.join(kept[:5])}."
+        lacking = (
+            f"{len(kept)} tensors that the format lacks stay as the seed gives them: "
+            f"{', '.join(kept[:5])}."
+        )
         taken = f"taken of the file: {self.weights.taken}."
         return [
-            *([taken] if self.weights.taken else []), *self.weights.format.notes(self.model),
+            *([taken] if self.weights.taken else []),
+            *self.weights.format.notes(self.model),
             *([lacking] if kept else []),
-        ]  # fmt: skip
+        ]
 
     def lines(self) -> list[str]:
         """Return the lines above the spec."""
@@ -74,7 +87,10 @@ class WeightsDescription:
         found = [
             f"format   {weights.format.name}: {weights.format.about}",
             f"family   {self.model['family']}",
-            f"numbers  {self.num_file:,} in {num} tensors of the file; the network has {self.num_network:,} parameters",
+            (
+                f"numbers  {self.num_file:,} in {num} tensors of the file; the network has "
+                f"{self.num_network:,} parameters"
+            ),
             f"fits     {len(self.fit.values)} tensors of the network",
             *(f"sha256   {digest}  {name}" for name, digest in weights.files.hashes.items()),
         ]
@@ -88,8 +104,9 @@ class WeightsDescription:
 
 
 def inspect_weights(place: str, home: Home, format: str) -> WeightsDescription:
-    """Describe the weights at a file, a folder or hf://OWNER/NAME@REVISION. Raises UserError for weights that cannot be
-    read, have no known format, or are of a network that no spec describes."""
+    """Describe the weights at a file, a folder or hf://OWNER/NAME@REVISION. Raises UserError for
+    weights that cannot be read, have no known format, or are of a network that no spec describes.
+    """
     from ditlab.weights.published import PublishedWeights, outline
 
     weights = PublishedWeights.open(place, "PATH", home, format)
@@ -115,7 +132,7 @@ class WeightsOutput(TypedDict):
     files: dict[str, str]
     revision: str | None
     notes: list[str]
-    command: list[str]  # fmt: skip
+    command: list[str]
 
 
 RESULTS = {
@@ -132,15 +149,21 @@ def weights() -> None:
 @weights.command()
 @click.argument("path", metavar="PATH")
 @click.option(
-    "--format", "format_name", default="auto", metavar="NAME", help="Format of the weights [found from their names]."
+    "--format",
+    "format_name",
+    default="auto",
+    metavar="NAME",
+    help="Format of the weights [found from their names].",
 )
 @options.as_json
 def inspect(path: str, format_name: str, as_json: bool) -> int:
-    """Tell what weights PATH holds: format, family, spec, parameters, what fits our network, hashes.
+    """Tell what weights PATH holds: format, family, spec, parameters, what fits our network,
+    hashes.
 
-    PATH is a file (.safetensors; .pt, .pth, .bin and .ckpt are read where they hold tensors alone), a folder with one,
-    with shards and their index, or with an export of DiTLab, or hf://OWNER/NAME[@REVISION][/PATH]. The printed section
-    `model` begins a spec that trains from them. Exit code 1 where tensors do not fit.
+    PATH is a file (.safetensors; .pt, .pth, .bin and .ckpt are read where they hold tensors alone),
+    a folder with one, with shards and their index, or with an export of DiTLab, or
+    hf://OWNER/NAME[@REVISION][/PATH]. The printed section `model` begins a spec that trains from
+    them. Exit code 1 where tensors do not fit.
     """
     found = inspect_weights(path, Home.from_environment(), format_name)
     for line in found.lines():

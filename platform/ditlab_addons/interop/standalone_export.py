@@ -1,4 +1,5 @@
-"""Exports that need no DiTLab: a folder for torch, and one for diffusers, each with its code and a model card.
+"""Exports that need no DiTLab: a folder for torch, and one for diffusers, each with its code and a
+model card.
 
 The same checkpoint gives the same bytes. diffusers itself is not needed to write its folder.
 """
@@ -37,7 +38,8 @@ MEASURED = ("eval/", "held_out/", "quality/", "assessed/")
 TORCH_USE = """\
 from model import load  # the file of this folder; it needs torch, safetensors, numpy and pydantic
 
-samples = load().sample(4)  # on the CPU; load(device="cuda"), sample(..., noise=, label=, steps=) and so on
+# On the CPU; load(device="cuda"), sample(..., noise=, label=, steps=) and so on.
+samples = load().sample(4)
 print(samples.values.shape)"""
 DIFFUSERS_USE = """\
 from diffusers import DiffusionPipeline  # diffusers >= 0.38
@@ -65,7 +67,12 @@ class CardFacts:
 def _write_saved(form: StandaloneFormat, source: ExportSource, folder: Path) -> list[Path]:
     saved = source.saved
     return write_standalone(
-        form, saved.checkpoint.manifest, source.tensors, folder, card_facts(source), saved.folder.tokenizer
+        form,
+        saved.checkpoint.manifest,
+        source.tensors,
+        folder,
+        card_facts(source),
+        saved.folder.tokenizer,
     )
 
 
@@ -84,33 +91,44 @@ def card_facts(source: ExportSource) -> CardFacts:
             if name.startswith(MEASURED):
                 metrics[name] = points.steps[-1], points.values[-1]
     dataset = recorded_dataset(saved.folder.journal)
-    return CardFacts(saved.folder.run_id, saved.record.name, source.averaged, dataset, metrics, source.options)
+    return CardFacts(
+        saved.folder.run_id, saved.record.name, source.averaged, dataset, metrics, source.options
+    )
 
 
 def write_standalone(
-    form: StandaloneFormat, trained: CheckpointManifest, tensors: Mapping[str, Tensor], folder: Path, facts: CardFacts,
+    form: StandaloneFormat,
+    trained: CheckpointManifest,
+    tensors: Mapping[str, Tensor],
+    folder: Path,
+    facts: CardFacts,
     tokenizer: Path | None,
-) -> list[Path]:  # fmt: skip
+) -> list[Path]:
     """Write a network's weights with code that samples from them; return the files.
 
-    Raises UserError for a folder with content, for networks of other packages, for a family that has no such export,
-    and where the disk refuses.
+    Raises UserError for a folder with content, for networks of other packages, for a family that
+    has no such export, and where the disk refuses.
     """
     spec = portable_spec(trained.spec)
     family = spec["model"]["family"]
     if packages := plugin_packages(spec):
         raise UserError(
-            f"--format {form} carries DiTLab's own code, and this run needs {', '.join(packages)}; leave --format out."
+            f"--format {form} carries DiTLab's own code, and this run needs "
+            f"{', '.join(packages)}; leave --format out."
         )
     known = find_family(family)
     assert known is not None, f"there is no family {family}"
     fields = known.model.model_validate(spec["model"]).batch_fields()
     if form == "diffusers" and all(field.name != "image" for field in fields):
-        raise UserError(f"--format diffusers draws images, and model.family={family} draws none; take --format torch.")
+        raise UserError(
+            f"--format diffusers draws images, and model.family={family} draws none; take "
+            "--format torch."
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--out {folder} is there already; remove it, or name another folder.")
     config = {part: spec[part] for part in ("model", "objective", "sampling")}
-    config |= {"seed": spec["seed"], "classes": list(facts.dataset.get("sampled", ()))}  # none: all of the model's
+    # none: all of the model's
+    config |= {"seed": spec["seed"], "classes": list(facts.dataset.get("sampled", ()))}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if form == "torch":
@@ -127,7 +145,10 @@ def write_standalone(
 
 
 def _write_diffusers(
-    folder: Path, trained: CheckpointManifest, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+    folder: Path,
+    trained: CheckpointManifest,
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any],
 ) -> list[Path]:
     """Write a pipeline whose network is DiTLab's own code, in `network`."""
     network, family = folder / "network", str(config["model"]["family"])
@@ -135,26 +156,46 @@ def _write_diffusers(
     spec = _write(network / SPEC_NAME, dump_yaml(portable_spec(trained.spec)))
     weights = network / DIFFUSERS_WEIGHTS
     named = {f"network.{name}": each for name, each in tensors.items()}
-    write_weights(weights, named, {"format": "pt", "family": family, "step": str(trained.step)}, [spec])
-    index = {"_class_name": ["pipeline", "TrainedPipeline"], "network": ["modeling", "TrainedNetwork"]}
+    write_weights(
+        weights, named, {"format": "pt", "family": family, "step": str(trained.step)}, [spec]
+    )
+    index = {
+        "_class_name": ["pipeline", "TrainedPipeline"],
+        "network": ["modeling", "TrainedNetwork"],
+    }
     return [
-        weights, spec,
-        _write(network / CONFIG, _json({"_class_name": "TrainedNetwork", **VERSION, "trained": config})),
+        weights,
+        spec,
+        _write(
+            network / CONFIG, _json({"_class_name": "TrainedNetwork", **VERSION, "trained": config})
+        ),
         _write(network / "modeling.py", code.diffusers_network(family)),
         _write(folder / "pipeline.py", code.pipeline()),
         _write(folder / "model_index.json", _json({**VERSION, **index})),
-    ]  # fmt: skip
+    ]
 
 
 def _card(
-    form: StandaloneFormat, trained: CheckpointManifest, spec: Mapping[str, Any], tensors: Mapping[str, Tensor],
+    form: StandaloneFormat,
+    trained: CheckpointManifest,
+    spec: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
     facts: CardFacts,
-) -> str:  # fmt: skip
-    """Return the model card: what it is, how to use it, data, metrics with their protocol, spec, commands."""
+) -> str:
+    """Return the model card: what it is, how to use it, data, metrics with their protocol, spec,
+    commands.
+    """
     family, dataset = spec["model"]["family"], facts.dataset
     count = sum(each.numel() for each in tensors.values())
-    rows = [f"| `{name}` | {value:.6g} | {step:,} |" for name, (step, value) in sorted(facts.metrics.items())]
-    data = [f"- name: {dataset['name']}", f"- fingerprint: `{dataset['fingerprint']}`"] if dataset else ["not recorded"]
+    rows = [
+        f"| `{name}` | {value:.6g} | {step:,} |"
+        for name, (step, value) in sorted(facts.metrics.items())
+    ]
+    data = (
+        [f"- name: {dataset['name']}", f"- fingerprint: `{dataset['fingerprint']}`"]
+        if dataset
+        else ["not recorded"]
+    )
     counts = dataset.get("counts", {})
     data += [f"- {name}: {number:,}" for name, number in sorted(counts.items())]
     for column, names in sorted(dataset.get("classes", {}).items()):
@@ -162,22 +203,65 @@ def _card(
         data.append(f"- names of `{column}`: {numbered}")
     library = {"torch": "pytorch", "diffusers": "diffusers"}[form]
     lines = [
-        "---", f"library_name: {library}", "license: other", "license_name: not-chosen-yet",
-        f"tags: [diffusion, {family}, ditlab]", "---", "", f"# {facts.name}", "",
-        f"Family `{family}`, {count:,} numbers, step {trained.step:,} of run {facts.run_id}: {facts.averaged}.", "",
-        "**Licence: a placeholder.** Nobody has chosen one yet; set `license` above before you publish this.", "",
-        "## Use", "", "```python", TORCH_USE if form == "torch" else DIFFUSERS_USE, "```", "",
-        "## Data", "", *data, "",
-        "## Metrics", "",
-        *(["| metric | value | step |", "|---|---|---|", *rows] if rows else ["None was measured."]), "",
-        "`eval/...` are means over held-out samples in training, of the averaged weights where there are any; "
-        "`held_out/...`, `quality/...` and `assessed/...` were added by `ditlab evaluate`. Held-out share and draws: "
-        "the sections `data`, `evaluation` and `objective` of the spec. "
-        f"{held_out_text(facts.metrics, counts, spec['evaluation']['limit'])}".rstrip(), "",
-        "## Made by", "", "```", "ditlab train spec.yaml      # the spec below",
-        f"ditlab export {facts.run_id} --format {form} --out FOLDER {facts.options}".rstrip(), "```", "",
-        "## Spec", "", "```yaml", dump_yaml(dict(spec)).rstrip("\n"), "```", "",
-    ]  # fmt: skip
+        "---",
+        f"library_name: {library}",
+        "license: other",
+        "license_name: not-chosen-yet",
+        f"tags: [diffusion, {family}, ditlab]",
+        "---",
+        "",
+        f"# {facts.name}",
+        "",
+        (
+            f"Family `{family}`, {count:,} numbers, step {trained.step:,} of run "
+            f"{facts.run_id}: {facts.averaged}."
+        ),
+        "",
+        (
+            "**Licence: a placeholder.** Nobody has chosen one yet; set `license` above before "
+            "you publish this."
+        ),
+        "",
+        "## Use",
+        "",
+        "```python",
+        TORCH_USE if form == "torch" else DIFFUSERS_USE,
+        "```",
+        "",
+        "## Data",
+        "",
+        *data,
+        "",
+        "## Metrics",
+        "",
+        *(
+            ["| metric | value | step |", "|---|---|---|", *rows]
+            if rows
+            else ["None was measured."]
+        ),
+        "",
+        (
+            "`eval/...` are means over held-out samples in training, of the averaged weights "
+            "where there are any; `held_out/...`, `quality/...` and `assessed/...` were added "
+            "by `ditlab evaluate`. Held-out share and draws: the sections `data`, `evaluation` "
+            "and `objective` of the spec. "
+            f"{held_out_text(facts.metrics, counts, spec['evaluation']['limit'])}"
+        ).rstrip(),
+        "",
+        "## Made by",
+        "",
+        "```",
+        "ditlab train spec.yaml      # the spec below",
+        f"ditlab export {facts.run_id} --format {form} --out FOLDER {facts.options}".rstrip(),
+        "```",
+        "",
+        "## Spec",
+        "",
+        "```yaml",
+        dump_yaml(dict(spec)).rstrip("\n"),
+        "```",
+        "",
+    ]
     return "\n".join(lines)
 
 

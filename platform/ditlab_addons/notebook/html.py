@@ -1,4 +1,6 @@
-"""Plain HTML that notebooks show: every text escaped, no script, no outside address, colours of the page around it."""
+"""Plain HTML that notebooks show: every text escaped, no script, no outside address, colours of the
+page around it.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +19,40 @@ from ditlab.spec.values import printable
 LONGEST = 300
 """Characters of a text in a table."""
 
-# Notebooks are light or dark: texts inherit their colour, lines are half transparent, and colour never stands alone.
+# Notebooks are light or dark: texts inherit their colour, lines are half transparent, and colour
+# never stands alone.
 _ROW = "background:none;border-bottom:1px solid rgba(128,128,128,.35)"
-_CELL = "text-align:left;vertical-align:top;padding:2px 9px 2px 0"  # notebooks align cells to the right
-_NUMBER = "text-align:right;vertical-align:top;padding:2px 9px 2px 0;font-variant-numeric:tabular-nums"
+# notebooks align cells to the right
+_CELL = "text-align:left;vertical-align:top;padding:2px 9px 2px 0"
+_NUMBER = (
+    "text-align:right;vertical-align:top;padding:2px 9px 2px 0;font-variant-numeric:tabular-nums"
+)
 _DOTS = {
-    "finished": "#2e9e5b", "running": "#3b82f6", "failed": "#dc4c45", "interrupted": "#d08700", "stopped": "#d08700",
-}  # fmt: skip
+    "finished": "#2e9e5b",
+    "running": "#3b82f6",
+    "failed": "#dc4c45",
+    "interrupted": "#d08700",
+    "stopped": "#d08700",
+}
 
 
 def shown(text: object, longest: int = LONGEST) -> Markup:
-    """Escape a text, without secrets, cut to `longest` characters; what is not printed is written as an escape."""
+    """Escape a text, without secrets, cut to `longest` characters; what is not printed is written
+    as an escape.
+    """
     written = hide(str(text))  # before the cut, or a part of a secret would stay
     rest, start = len(written) - longest, written[:longest]
     escaped = Markup.escape("\n".join(map(printable, start.split("\n"))))
-    return escaped + Markup(" ... <i>({:,} more characters)</i>").format(rest) if rest > 0 else escaped
+    return (
+        escaped + Markup(" ... <i>({:,} more characters)</i>").format(rest) if rest > 0 else escaped
+    )
 
 
 def card(title: str, about: str, parts: Iterable[Markup]) -> Markup:
     """A heading with a line of text, and parts below it."""
-    head = Markup("<p style='margin:.2em 0 .6em'><b>{}</b>: {}</p>").format(shown(title, 120), as_markup(about))
+    head = Markup("<p style='margin:.2em 0 .6em'><b>{}</b>: {}</p>").format(
+        shown(title, 120), as_markup(about)
+    )
     body = Markup("").join((head, *parts))
     style = "max-width:100%;overflow-x:auto;overflow-wrap:anywhere;line-height:1.45"
     return Markup("<div style='{}'>{}</div>").format(style, body)
@@ -45,11 +61,15 @@ def card(title: str, about: str, parts: Iterable[Markup]) -> Markup:
 def status(word: str) -> Markup:
     """A status with a coloured dot before it."""
     dot = _DOTS.get(word, "#8a8a8a")
-    return Markup("<span aria-hidden='true' style='color:{}'>&#9679;</span> {}").format(dot, shown(word, 40))
+    return Markup("<span aria-hidden='true' style='color:{}'>&#9679;</span> {}").format(
+        dot, shown(word, 40)
+    )
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
-    """A table; texts are escaped and cut, markup stays as it is, numbers are aligned to the right."""
+    """A table; texts are escaped and cut, markup stays as it is, numbers are aligned to the
+    right.
+    """
     heading = Markup("<th scope='col' style='{};font-weight:600'>{}</th>")
     head = Markup("").join(heading.format(_CELL, shown(name)) for name in columns)
     line = Markup("<tr style='{}'>{}</tr>")
@@ -75,7 +95,9 @@ def fold_spec(body: Markup) -> Markup:
 
 def code(text: str) -> Markup:
     """Lines of code or of text, as they are written."""
-    style = "margin:.3em 0;white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em;background:none"
+    style = (
+        "margin:.3em 0;white-space:pre-wrap;overflow-wrap:anywhere;max-width:60em;background:none"
+    )
     return Markup("<pre style='{}'>{}</pre>").format(style, shown(text, 4000))
 
 
@@ -104,7 +126,12 @@ class NotebookBar:
     def update(self, progress: Any) -> None:
         """Show a training's progress (`TrainingProgress`)."""
         is_over = progress.step == progress.total_steps
-        self._show(progress.describe(), progress.step, progress.total_steps, is_over or progress.phase != "training")
+        self._show(
+            progress.describe(),
+            progress.step,
+            progress.total_steps,
+            is_over or progress.phase != "training",
+        )
 
     def close(self) -> None:
         """Show the latest version."""
@@ -116,8 +143,15 @@ class NotebookBar:
         if not at_once and time.monotonic() - self._shown_at < self.INTERVAL:
             return
         self._shown_at = time.monotonic()
-        bar = Markup("<progress value='{}' max='{}' style='width:14em'></progress> ") if total else Markup("")
-        page = {"text/html": paragraph(bar.format(done, total) + shown(text)), "text/plain": hide(text)}
+        bar = (
+            Markup("<progress value='{}' max='{}' style='width:14em'></progress> ")
+            if total
+            else Markup("")
+        )
+        page = {
+            "text/html": paragraph(bar.format(done, total) + shown(text)),
+            "text/plain": hide(text),
+        }
         if self._handle is None:
             self._handle = self._display(page, raw=True, display_id=True)
         else:
@@ -125,7 +159,9 @@ class NotebookBar:
 
 
 def notebook_bar() -> NotebookBar | None:
-    """Return a bar below the current cell; None outside of a notebook (a terminal's IPython has none)."""
+    """Return a bar below the current cell; None outside of a notebook (a terminal's IPython has
+    none).
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None or not hasattr(shell, "kernel"):

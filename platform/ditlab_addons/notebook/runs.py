@@ -19,7 +19,16 @@ from ditlab.runs.locks import is_locked
 from ditlab.storage.plain_files import MIB, is_relative, read_plain, stays_below
 from ditlab.tracking.journal import JournalContent, read_content
 from ditlab.tracking.records import RunRecord, read_record
-from ditlab_addons.notebook.html import card, code, fold_spec, paragraph, picture, shown, status, table
+from ditlab_addons.notebook.html import (
+    card,
+    code,
+    fold_spec,
+    paragraph,
+    picture,
+    shown,
+    status,
+    table,
+)
 from ditlab_addons.notebook.specs import differing_fields
 
 MOST_RUNS = 30
@@ -53,10 +62,14 @@ def run_page(run: Run) -> str:
     with noted("the journal"), suppress(FileNotFoundError):  # of a run that has just been made
         content = read_content(run.folder.journal)
     if content.num_damaged:
-        notes.append(f"{run.folder.journal}: damaged lines are passed over here ({content.num_damaged:,}).")
+        notes.append(
+            f"{run.folder.journal}: damaged lines are passed over here ({content.num_damaged:,})."
+        )
     is_training, state = is_locked(run.folder), status(record.status)
     if record.status == "running":
-        state += shown(", a process trains it now" if is_training else ", no process trains it on this machine")
+        state += shown(
+            ", a process trains it now" if is_training else ", no process trains it on this machine"
+        )
     begun = Markup("{}, step {}, begun {}").format(state, _steps(record), _moment(record.created))
     parts = [paragraph(begun)]
     if record.message:
@@ -67,8 +80,11 @@ def run_page(run: Run) -> str:
         parts.append(code(f'ditlab.train(run.spec, resume="{record.run_id}")\n{command}'))
     with noted("the last samples"):
         parts += _last_samples(run.folder, content)
-    metrics = [[name, points.values[-1], points.steps[-1]]
-               for name, points in sorted(content.metrics.items()) if not name.startswith(_ELSEWHERE)]  # fmt: skip
+    metrics = [
+        [name, points.values[-1], points.steps[-1]]
+        for name, points in sorted(content.metrics.items())
+        if not name.startswith(_ELSEWHERE)
+    ]
     if metrics:
         parts.append(table(["metric", "last value", "step"], metrics[:MOST_METRICS]))
     with noted("the spec"):
@@ -84,10 +100,22 @@ def runs_page(runs: FoundRuns) -> str:
         record = run.record
         (row,) = run_rows(run.home, [record]).rows
         value = row["main_value"]
-        held_out = f"{row['main_metric'].removeprefix('eval/')} {value:.4g}" if value is not None else ""
+        held_out = (
+            f"{row['main_metric'].removeprefix('eval/')} {value:.4g}" if value is not None else ""
+        )
         loss = None if math.isnan(row["train_loss"]) else row["train_loss"]
-        rows.append([record.name, record.run_id, record.family, status(record.status), _steps(record),
-                     loss, held_out, _moment(record.created)])  # fmt: skip
+        rows.append(
+            [
+                record.name,
+                record.run_id,
+                record.family,
+                status(record.status),
+                _steps(record),
+                loss,
+                held_out,
+                _moment(record.created),
+            ]
+        )
     left = len(runs) - len(rows)
     caption = f"{len(runs):,} run{'' if len(runs) == 1 else 's'}"
     caption += f", {left:,} older ones not shown" if left else ""
@@ -97,7 +125,9 @@ def runs_page(runs: FoundRuns) -> str:
 
 def _last_samples(run: RunFolder, content: JournalContent) -> list[Markup]:
     """The newest picture that the journal names, or the text beside it."""
-    images = (event for event in content.events if event["kind"] == "image" and event["key"] == "samples")
+    images = (
+        event for event in content.events if event["kind"] == "image" and event["key"] == "samples"
+    )
     if (newest := max(images, key=lambda event: event["step"], default=None)) is None:
         return []
     path, step = run.path / newest["path"], newest["step"]
@@ -113,7 +143,9 @@ def _last_samples(run: RunFolder, content: JournalContent) -> list[Markup]:
 
 
 def _steps(record: RunRecord) -> str:
-    return f"{record.step:,} of {record.total_steps:,}" if record.total_steps else f"{record.step:,}"
+    return (
+        f"{record.step:,} of {record.total_steps:,}" if record.total_steps else f"{record.step:,}"
+    )
 
 
 def _moment(iso: str) -> str:

@@ -29,11 +29,17 @@ def experiment_page(experiment: Experiment) -> str:
 
 def sweep_page(sweep: Sweep) -> str:
     """Fields of a sweep that differ from the defaults, the axes among them."""
-    return card(sweep.name, f"sweep over {len(sweep.space)} axes", [differing_fields(sweep, ("name", "base"))])
+    return card(
+        sweep.name,
+        f"sweep over {len(sweep.space)} axes",
+        [differing_fields(sweep, ("name", "base"))],
+    )
 
 
 def differing_fields(spec: BaseModel, without: Collection[str] = ("name",)) -> Markup:
-    """The fields that differ from the defaults, a row each; but for those of the sections `without`."""
+    """The fields that differ from the defaults, a row each; but for those of the sections
+    `without`.
+    """
     fields = [field for field in spec_fields(spec) if field[0].partition(".")[0] not in without]
     rows = [
         [path, value_text(value), "" if default is PydanticUndefined else value_text(default)]
@@ -46,4 +52,8 @@ def differing_fields(spec: BaseModel, without: Collection[str] = ("name",)) -> M
 
 def value_text(value: Any) -> str:
     """A value in one line, nearly as YAML writes it."""
-    return value if isinstance(value, str) else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+    return (
+        value
+        if isinstance(value, str)
+        else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+    )

@@ -11,7 +11,10 @@ ADDON = Parts(
         CommandOption(
             command="watch",
             name="--notify",
-            help="Send word by `notify` of RUN's spec once the process that leads it is gone without an end.",
+            help=(
+                "Send word by `notify` of RUN's spec once the process that leads it is gone "
+                "without an end."
+            ),
             target="ditlab_addons.notify.watching:watch_loss",
         ),
     ),

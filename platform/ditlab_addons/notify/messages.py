@@ -28,7 +28,8 @@ from ditlab.tracking.notes import against, baselines, number
 from ditlab.tracking.records import read_record
 from ditlab_addons.notify.section import NotifyEvent
 
-if TYPE_CHECKING:  # they import ray and torch, which a run on one machine and `ditlab runs` need not
+# they import ray and torch, which a run on one machine and `ditlab runs` need not
+if TYPE_CHECKING:
     from ditlab.sweeps.progress import SweepTrials
     from ditlab.sweeps.start import StartedSweep
 
@@ -42,7 +43,8 @@ PAUSE = 2.0
 def run_message(
     folder: RunFolder, event: NotifyEvent, reason: str = "", next_command: str | None = None
 ) -> dict[str, Any]:
-    """Make the message about an event of a run. Raises UserError where the run's record cannot be read.
+    """Make the message about an event of a run. Raises UserError where the run's record cannot be
+    read.
 
     `next_command`: the command that it names, where that is not the event's own.
     """
@@ -50,15 +52,30 @@ def run_message(
     result, facts = _result_of(folder, main_metric(folder))
     step = max(record.step, facts.get("step", 0))
     lines = [f"step {step:,} of {record.total_steps:,}", result, reason]
-    following = {"failed": folder.resume_command, "lost": f"ditlab runs log {folder.run_id} --follow"}
+    following = {
+        "failed": folder.resume_command,
+        "lost": f"ditlab runs log {folder.run_id} --follow",
+    }
     facts |= {"step": step, "total_steps": record.total_steps}
     if next_command is None:
         next_command = following.get(event, f"ditlab report {folder.run_id}")
-    return _content(folder, event, f"{record.name}: {event}", lines, next_command, facts, _newest_picture(folder))
+    return _content(
+        folder,
+        event,
+        f"{record.name}: {event}",
+        lines,
+        next_command,
+        facts,
+        _newest_picture(folder),
+    )
 
 
-def sweep_message(started: StartedSweep, trials: SweepTrials, event: NotifyEvent, reason: str) -> dict[str, Any]:
-    """Make the message about an event of a sweep: the best trial so far, beside its own beginning."""
+def sweep_message(
+    started: StartedSweep, trials: SweepTrials, event: NotifyEvent, reason: str
+) -> dict[str, Any]:
+    """Make the message about an event of a sweep: the best trial so far, beside its own
+    beginning.
+    """
     folder = started.folder.folder
     leader = trials.leader
     num_trials = max(started.num_trials, len(trials.all))
@@ -69,31 +86,55 @@ def sweep_message(started: StartedSweep, trials: SweepTrials, event: NotifyEvent
         run = started.home.run((leader.members or [leader])[0].run_id)
         metric = started.sweep.metrics[0]
         result, values = _result_of(run, metric)
-        lines.append(f"best: trial {leader.number} (run {run.run_id}), {result or leader.metrics[metric]}")
+        lines.append(
+            f"best: trial {leader.number} (run {run.run_id}), {result or leader.metrics[metric]}"
+        )
         facts |= {**values, "best_run": run.run_id}
         picture = _newest_picture(run)
     next_command = f"ditlab report {folder.run_id}"
     if event == "failed":
         next_command = f"ditlab tune --resume {folder.run_id}"
-    return _content(folder, event, f"{started.sweep.name}: {event}", [*lines, reason], next_command, facts, picture)
+    return _content(
+        folder,
+        event,
+        f"{started.sweep.name}: {event}",
+        [*lines, reason],
+        next_command,
+        facts,
+        picture,
+    )
 
 
 def _content(
-    folder: RunFolder, event: NotifyEvent, title: str, lines: Sequence[str], next_command: str,
-    facts: Mapping[str, Any], picture: Path | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the fields that are sent, without secrets: `text` has all, the others are for programs."""
+    folder: RunFolder,
+    event: NotifyEvent,
+    title: str,
+    lines: Sequence[str],
+    next_command: str,
+    facts: Mapping[str, Any],
+    picture: Path | None,
+) -> dict[str, Any]:
+    """Return the fields that are sent, without secrets: `text` has all, the others are for
+    programs.
+    """
     place = f"run {folder.run_id} on {socket.gethostname()}, DITLAB_HOME={folder.path.parents[1]}"
     samples = f"samples: {picture}" if picture else ""
     text = "\n".join(filter(None, [*lines, samples, place, f"next: {next_command}"]))
     return {
-        "event": event, "title": hide(title)[:200], "text": hide(text), "run_id": folder.run_id,
-        "next": next_command, "picture": str(picture or ""), **facts,
-    }  # fmt: skip
+        "event": event,
+        "title": hide(title)[:200],
+        "text": hide(text),
+        "run_id": folder.run_id,
+        "next": next_command,
+        "picture": str(picture or ""),
+        **facts,
+    }
 
 
 def _result_of(folder: RunFolder, metric: str) -> tuple[str, dict[str, Any]]:
-    """Return a clause on a run's metric beside what it compares with, and step and value as fields."""
+    """Return a clause on a run's metric beside what it compares with, and step and value as
+    fields.
+    """
     results = RunResults()
     with suppress(OSError):
         results.load(read_content(folder.journal))
@@ -107,7 +148,9 @@ def _result_of(folder: RunFolder, metric: str) -> tuple[str, dict[str, Any]]:
 
 
 def _newest_picture(folder: RunFolder) -> Path | None:
-    """Return a run's newest picture of samples; None where there is none, or it is too large to be sent."""
+    """Return a run's newest picture of samples; None where there is none, or it is too large to be
+    sent.
+    """
     found = max(folder.media.glob("samples-*.png"), default=None)
     return found if found and found.stat().st_size <= _LARGEST_PICTURE else None
 
@@ -119,7 +162,9 @@ def addresses(variable: str) -> list[str]:
 
 
 def problem_of(address: str) -> str:
-    """Return why nothing can be sent to an address, found without calling it; empty where nothing is known."""
+    """Return why nothing can be sent to an address, found without calling it; empty where nothing
+    is known.
+    """
     if _is_webhook(address):
         return "" if _is_whole(address) else "is no http(s)://HOST/PATH without a user's name"
     try:
@@ -132,7 +177,8 @@ def problem_of(address: str) -> str:
 
 
 def send(variable: str, message: Mapping[str, Any]) -> str:
-    """Send a message to every address in an environment variable, with a second try where the first failed.
+    """Send a message to every address in an environment variable, with a second try where the first
+    failed.
 
     Return why some have not got it; empty where each has.
     """
@@ -181,5 +227,7 @@ def _send_by_apprise(address: str, message: Mapping[str, Any]) -> str:
     logging.getLogger("apprise").disabled = True  # its warnings hold addresses
     receiver = apprise.Apprise()
     receiver.add(address)
-    is_sent = receiver.notify(body=message["text"], title=message["title"], attach=message["picture"] or None)
+    is_sent = receiver.notify(
+        body=message["text"], title=message["title"], attach=message["picture"] or None
+    )
     return "" if is_sent else "apprise could not send it"

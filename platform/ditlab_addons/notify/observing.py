@@ -1,7 +1,7 @@
 """Observers of runs and sweeps that send messages about their events, never in the way of a step.
 
-A daemon thread makes and sends each. What became of it is an event of the run (`ditlab runs log`), which names the
-environment variable and never the address.
+A daemon thread makes and sends each. What became of it is an event of the run (`ditlab runs log`),
+which names the environment variable and never the address.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _LOST = frozenset({"lost_worker", "lost_node", "hung_worker", "preempted", "node
 """Values of `FailureKind`, whose module imports torch, for a worker or node that is gone."""
 
 
-def observe_run(experiment: Experiment, is_resumed: bool, warn: Callable[[str], None]) -> ObserverMaker | None:
+def observe_run(
+    experiment: Experiment, is_resumed: bool, warn: Callable[[str], None]
+) -> ObserverMaker | None:
     """Return what makes the observer of a run; None where its spec asks for no message.
 
     Raises UserError for addresses that cannot be used.
@@ -41,29 +43,43 @@ def observe_run(experiment: Experiment, is_resumed: bool, warn: Callable[[str], 
     )
 
 
-def observe_sweep(sweep: Sweep, is_resumed: bool, warn: Callable[[str], None]) -> ObserverMaker | None:
+def observe_sweep(
+    sweep: Sweep, is_resumed: bool, warn: Callable[[str], None]
+) -> ObserverMaker | None:
     """Return what makes the observer of a sweep, as `observe_run`."""
     notify: Sequence[Notification] = getattr(sweep, "notify", ())
     check_addresses(notify, is_resumed, warn)
     if not notify:
         return None
     return lambda started, trials: Notifier(
-        started.folder.folder, notify, warn, lambda event, reason: sweep_message(started, trials, event, reason)
+        started.folder.folder,
+        notify,
+        warn,
+        lambda event, reason: sweep_message(started, trials, event, reason),
     )
 
 
-def check_addresses(notify: Sequence[Notification], is_resumed: bool, warn: Callable[[str], None]) -> None:
-    """Raise UserError for a variable that is unset, and an address that cannot be used, without repeating it; calls
-    none. For a run that is resumed it is a warning: it goes on without messages."""
+def check_addresses(
+    notify: Sequence[Notification], is_resumed: bool, warn: Callable[[str], None]
+) -> None:
+    """Raise UserError for a variable that is unset, and an address that cannot be used, without
+    repeating it; calls none. For a run that is resumed it is a warning: it goes on without
+    messages."""
     for place, each in enumerate(notify):
         hide_variable(each.variable)
-        problems = [(number, problem_of(address)) for number, address in enumerate(addresses(each.variable), 1)]
+        problems = [
+            (number, problem_of(address))
+            for number, address in enumerate(addresses(each.variable), 1)
+        ]
         problem = "; ".join(f"address {number} in it {why}" for number, why in problems if why)
         if not problems:
             problem = "it is not set; export it, or leave `notify` out (--set notify=[])"
         if not problem:
             continue
-        sentence = f"notify.{place}.to={each.to} names the environment variable {each.variable}: {problem}."
+        sentence = (
+            f"notify.{place}.to={each.to} names the environment variable {each.variable}: "
+            f"{problem}."
+        )
         if not is_resumed:
             raise UserError(sentence)
         warn(sentence)
@@ -79,7 +95,9 @@ class Notifier(RunObserver):
         warn: Callable[[str], None],
         message: Callable[[NotifyEvent, str], dict[str, Any]],
     ) -> None:
-        """`warn` is called by other threads too; `message` makes the message about an event and its reason."""
+        """`warn` is called by other threads too; `message` makes the message about an event and its
+        reason.
+        """
         self._folder = folder
         self._notify = notify
         self._warn = warn
@@ -98,7 +116,11 @@ class Notifier(RunObserver):
     def attempt_failed(self, tags: Mapping[str, str]) -> None:
         """Offer `lost` where a worker or node is gone."""
         if tags.get("ditlab.failure") in _LOST:
-            self.offer("lost", f"{tags['ditlab.failure'].replace('_', ' ')}: {tags.get('ditlab.failure_message', '')}")
+            self.offer(
+                "lost",
+                f"{tags['ditlab.failure'].replace('_', ' ')}: "
+                f"{tags.get('ditlab.failure_message', '')}",
+            )
 
     def ended(self, end: RunEnd) -> None:
         """Send the last message, and wait a bounded time for what is still to be sent."""
@@ -120,10 +142,15 @@ class Notifier(RunObserver):
             self._report(event, f"env:{variable}", failure)
 
     def _report(self, event: NotifyEvent, receiver: str, failure: str) -> None:
-        """Record what became of a message, and warn of a `failure`, which is empty where it was sent."""
+        """Record what became of a message, and warn of a `failure`, which is empty where it was
+        sent.
+        """
         failure = hide(failure)
         state = f"not sent ({failure})" if failure else "sent"
         with suppress(OSError):
             add_event(self._folder, "notification", f"notified of {event} by {receiver}, {state}")
         if failure:
-            self._warn(f"notify: word of `{event}` of run {self._folder.run_id} did not reach {receiver} ({failure}).")
+            self._warn(
+                f"notify: word of `{event}` of run {self._folder.run_id} did not reach "
+                f"{receiver} ({failure})."
+            )

@@ -16,20 +16,21 @@ class Notification(Spec):
     """Messages to people about events of a run."""
 
     on: Annotated[tuple[NotifyEvent, ...], Field(strict=False)]
-    """Events: `finished`; `failed`; `diverged`, a failure by NaN or infinity; `lost`, a worker or node was lost, and
-    the run goes on without it (told once), or the process that leads the run is gone, which `ditlab watch RUN --notify`
-    tells."""
+    """Events: `finished`; `failed`; `diverged`, a failure by NaN or infinity; `lost`, a worker or
+    node was lost, and the run goes on without it (told once), or the process that leads the run is
+    gone, which `ditlab watch RUN --notify` tells."""
     to: str
-    """`env:NAME`: environment variable of the process that starts the run, with one or several addresses. An http(s)
-    address receives JSON by POST, others are those of apprise (`pip install 'ditlab[notify]'`). A spec never holds an
-    address itself."""
+    """`env:NAME`: environment variable of the process that starts the run, with one or several
+    addresses. An http(s) address receives JSON by POST, others are those of apprise (`pip install
+    'ditlab[notify]'`). A spec never holds an address itself."""
 
     @field_validator("on")
     @classmethod
     def _some_event(cls, on: tuple[NotifyEvent, ...]) -> tuple[NotifyEvent, ...]:
         if not on:
             raise ValueError(
-                "notify.on=[] names no event; write some, such as [finished, failed], or leave `notify` out."
+                "notify.on=[] names no event; write some, such as [finished, failed], or leave "
+                "`notify` out."
             )
         return on
 
@@ -45,8 +46,8 @@ class NotifySection(Spec):
     """Section of an experiment."""
 
     notify: Annotated[tuple[Notification, ...], Field(strict=False)] = ()
-    """Messages to people: `[{on: [finished, failed, diverged, lost], to: env:DITLAB_NOTIFY}]`. The trials of a
-    sweep send none."""
+    """Messages to people: `[{on: [finished, failed, diverged, lost], to: env:DITLAB_NOTIFY}]`. The
+    trials of a sweep send none."""
 
 
 class SweepNotifySection(Spec):

@@ -1,4 +1,6 @@
-"""The flag `--notify` of `ditlab watch`: the message that the process of a run is gone, which it cannot send itself."""
+"""The flag `--notify` of `ditlab watch`: the message that the process of a run is gone, which it
+cannot send itself.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ LOOK = 5.0
 
 
 def watch_loss(folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Send `lost` once the process that leads a run in training is gone without an end; returns at once.
+    """Send `lost` once the process that leads a run in training is gone without an end; returns at
+    once.
 
     Raises UserError where the spec asks for no such message, or nothing can be sent from here.
     """
@@ -31,14 +34,20 @@ def watch_loss(folder: RunFolder, say: Callable[[str], None]) -> None:
     state = running_state(folder, record)
     if not wanted or record.status != "running" or state.state == "lost":
         raise UserError(
-            f"--notify: run {folder.run_id} is not in training, or `notify` of its spec does not ask for `lost`; leave "
-            "--notify out."
+            f"--notify: run {folder.run_id} is not in training, or `notify` of its spec does "
+            "not ask for `lost`; leave --notify out."
         )
     if state.state == "unseen":
-        raise UserError(f"--notify: run {folder.run_id} was {state.text}; watch it there, or leave --notify out.")
+        raise UserError(
+            f"--notify: run {folder.run_id} was {state.text}; watch it there, or leave "
+            "--notify out."
+        )
     check_addresses(wanted, False, say)
     notifier = Notifier(
-        folder, wanted, say, lambda event, reason: run_message(folder, event, reason, folder.resume_command)
+        folder,
+        wanted,
+        say,
+        lambda event, reason: run_message(folder, event, reason, folder.resume_command),
     )
     threading.Thread(target=_await_loss, args=(folder, notifier), daemon=True).start()
 

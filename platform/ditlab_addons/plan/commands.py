@@ -27,23 +27,52 @@ MOST_ROWS = 12
 @click.command()
 @options.spec
 @click.option("--gpus", type=int, metavar="N", help="Workers, one a GPU (default: the spec's).")
-@click.option("--gpu", metavar="NAME", help="Kind of GPU: H100, H200, A100, L40S, ..., or cpu (default: the spec's).")
-@click.option("--gpu-memory", metavar="SIZE", help="Memory of each GPU, such as 80GiB (default: that of its kind).")
-@click.option("--measure", is_flag=True, help="Take a few real steps on this machine, and plan with their rates.")
-@click.option("--price", type=click.FloatRange(min=0), metavar="P", help="Price of a GPU hour, for the run's cost.")
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="Kind of GPU: H100, H200, A100, L40S, ..., or cpu (default: the spec's).",
+)
+@click.option(
+    "--gpu-memory",
+    metavar="SIZE",
+    help="Memory of each GPU, such as 80GiB (default: that of its kind).",
+)
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Take a few real steps on this machine, and plan with their rates.",
+)
+@click.option(
+    "--price",
+    type=click.FloatRange(min=0),
+    metavar="P",
+    help="Price of a GPU hour, for the run's cost.",
+)
 @options.overrides
 @options.as_json
 def plan(
-    spec: Path, gpus: int | None, gpu: str | None, gpu_memory: str | None, measure: bool, price: float | None,
-    overrides: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    spec: Path,
+    gpus: int | None,
+    gpu: str | None,
+    gpu_memory: str | None,
+    measure: bool,
+    price: float | None,
+    overrides: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Tell memory, time and cost of a run under every ZeRO setting, before a GPU is taken."""
     with ProgressBars("loading PyTorch") as progress:
         from ditlab_addons.plan import functions
 
         progress.stage("measuring steps" if measure else "tracing the network")
         found = functions.plan(
-            spec, overrides, gpus=gpus, gpu=gpu, gpu_memory=gpu_memory, measure=measure, say=progress.say
+            spec,
+            overrides,
+            gpus=gpus,
+            gpu=gpu,
+            gpu_memory=gpu_memory,
+            measure=measure,
+            say=progress.say,
         )
     terminal = output.console(as_json)
     terminal.print(plan_table(found))
@@ -55,16 +84,22 @@ def plan(
         output.hint(as_json, "params", *again)
         return
     changes = [f"{path}={format_value(value)}" for path, value in found.changes.items()]
-    output.hint(as_json, "train", *again, *(part for change in changes for part in ("--set", change)))
+    output.hint(
+        as_json, "train", *again, *(part for change in changes for part in ("--set", change))
+    )
 
 
 def plan_table(plan: Plan) -> Table:
-    """Memory and time by setting; sizes in GiB. The state is parameters, gradients, moments and average."""
+    """Memory and time by setting; sizes in GiB. The state is parameters, gradients, moments and
+    average.
+    """
     heads = ("state", "act.", "work", "total", "host", "micro", "most", "ms")
     columns = {"ZeRO": "id", "ckpt": "id"}
     memory = format_bytes(plan.device.memory)
     title = f"{plan.experiment.name}: GiB on each of {plan.workers} x {plan.device.name} ({memory})"
-    table = terminal_table(columns | dict.fromkeys(heads, "number"), title=title, optional=("host", "work", "act."))
+    table = terminal_table(
+        columns | dict.fromkeys(heads, "number"), title=title, optional=("host", "work", "act.")
+    )
     chosen = plan.recommended
     for each in plan.settings:
         peak, is_chosen = each.memory.peak, bool(chosen and chosen.label == each.label)
@@ -72,11 +107,16 @@ def plan_table(plan: Plan) -> Table:
         sizes = (state, peak.activations, peak.workspace, each.total, each.memory.host)
         *parts, total, host = (format_number(size / 2**30) for size in sizes)
         table.add_row(
-            f"{each.zero}{'*' if is_chosen else ''}", "yes" if each.checkpointing else "no", *parts,
-            total if each.fits else f">{total}", host, f"{each.micro:,}",
-            f"{each.largest_micro:,}" if each.largest_micro else "none", format_number(1000 * each.seconds.total),
+            f"{each.zero}{'*' if is_chosen else ''}",
+            "yes" if each.checkpointing else "no",
+            *parts,
+            total if each.fits else f">{total}",
+            host,
+            f"{each.micro:,}",
+            f"{each.largest_micro:,}" if each.largest_micro else "none",
+            format_number(1000 * each.seconds.total),
             style="bold" if is_chosen else "",
-        )  # fmt: skip
+        )
     return table
 
 
@@ -85,19 +125,32 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     chosen = plan.recommended or plan.own
     flops, seconds = chosen.flops, chosen.seconds.total
     lines = [
-        "ZeRO: stage and offload (all: parameters too). act.: kept for the backward pass. work: temporary tensors and "
-        "buffers. total: the peak with a margin. micro: samples at once; most: largest that fits. ms: of a step.",
-        f"recommended: {plan.recommended.label}, micro-batches of {plan.recommended.micro:,}: {plan.why}"
+        (
+            "ZeRO: stage and offload (all: parameters too). act.: kept for the backward pass. "
+            "work: temporary tensors and buffers. total: the peak with a margin. micro: "
+            "samples at once; most: largest that fits. ms: of a step."
+        ),
+        (
+            f"recommended: {plan.recommended.label}, micro-batches of "
+            f"{plan.recommended.micro:,}: {plan.why}"
+        )
         if plan.recommended
         else plan.why,
     ]
     if plan.frozen:
-        lines.append(f"parameters: {plan.parameters - plan.frozen:,} trainable, {plan.frozen:,} frozen")
-    more = {"recomputed": flops.recomputed, "of frozen encoders": plan.encoder_flops, "of Muon": plan.optimizer_flops}
+        lines.append(
+            f"parameters: {plan.parameters - plan.frozen:,} trainable, {plan.frozen:,} frozen"
+        )
+    more = {
+        "recomputed": flops.recomputed,
+        "of frozen encoders": plan.encoder_flops,
+        "of Muon": plan.optimizer_flops,
+    }
     beside = "".join(f", {count / 1e12:,.3g} {name}" for name, count in more.items() if count)
     lines.append(
         f"step: {flops.model / 1e12:,.3g} TFLOP{beside}, {format_number(1000 * seconds)} ms, "
-        f"{format_number(plan.experiment.batch.size / seconds)} samples/s; rates: {plan.rates.source}"
+        f"{format_number(plan.experiment.batch.size / seconds)} samples/s; rates: "
+        f"{plan.rates.source}"
     )
     whole, hours = plan.run_seconds(chosen), plan.gpu_hours(chosen)
     if whole is None or hours is None:
@@ -106,26 +159,43 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         unit = "GPU" if plan.device.is_gpu else "worker"
         cost = "" if price is None else f", cost {hours * price:,.2f}"
         lines.append(
-            f"run: {plan.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} hours{cost}, without "
-            "evaluations and saves"
+            f"run: {plan.steps:,} steps, {format_duration(whole)}, {hours:,.3g} {unit} "
+            f"hours{cost}, without evaluations and saves"
         )
     data = "" if plan.data_bytes is None else f"; data {format_bytes(plan.data_bytes)}"
     number = "" if plan.snapshots is None else f"{plan.snapshots} of "
-    kept = f"; snapshots of averages {number}{format_bytes(plan.snapshot_bytes)}" if plan.snapshot_bytes else ""
+    kept = (
+        f"; snapshots of averages {number}{format_bytes(plan.snapshot_bytes)}"
+        if plan.snapshot_bytes
+        else ""
+    )
     lines.append(
-        f"files: checkpoint {format_bytes(plan.checkpoint_bytes)}, {plan.checkpoints} kept{kept}{data}; host copy of "
-        f"a checkpoint {format_bytes(chosen.memory.checkpoint_copy)} a worker"
+        f"files: checkpoint {format_bytes(plan.checkpoint_bytes)}, {plan.checkpoints} "
+        f"kept{kept}{data}; host copy of a checkpoint "
+        f"{format_bytes(chosen.memory.checkpoint_copy)} a worker"
     )
     return [*lines, f"not counted: {'; '.join(plan.left_out)}"]
 
 
 def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
-    """The plan as `--json` prints it: `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as it is."""
+    """The plan as `--json` prints it: `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as
+    it is.
+    """
     own = plan.own
     best = plan.recommended or own
     hours = plan.gpu_hours(best)
-    same = ("parameters", "frozen", "why", "steps", "checkpoint_bytes", "snapshot_bytes", "snapshots", "data_bytes",
-            "encoder_flops", "optimizer_flops")  # fmt: skip
+    same = (
+        "parameters",
+        "frozen",
+        "why",
+        "steps",
+        "checkpoint_bytes",
+        "snapshot_bytes",
+        "snapshots",
+        "data_bytes",
+        "encoder_flops",
+        "optimizer_flops",
+    )
     return {
         "fits": own.fits,
         "per_gpu_bytes": own.total,
@@ -152,7 +222,9 @@ def plan_dict(plan: Plan, price: float | None) -> dict[str, Any]:
 
 def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
     worker = setting.memory
-    parts: dict[str, Any] = {name: getattr(worker, name) for name in ("passes", "update", "evaluation")}
+    parts: dict[str, Any] = {
+        name: getattr(worker, name) for name in ("passes", "update", "evaluation")
+    }
     parts |= {"flops": setting.flops, "seconds": setting.seconds}
     return {
         **asdict(setting.zero),
@@ -170,18 +242,23 @@ def _setting_dict(setting: PlannedSetting) -> dict[str, Any]:
 
 @click.command()
 @options.spec
-@click.option("--steps", type=click.IntRange(1, 20), default=3, show_default=True, help="Profiled steps.")
 @click.option(
-    "--out", type=options.NewPath(path_type=Path, file_okay=False),
+    "--steps", type=click.IntRange(1, 20), default=3, show_default=True, help="Profiled steps."
+)
+@click.option(
+    "--out",
+    type=options.NewPath(path_type=Path, file_okay=False),
     help="Folder for the trace [default: DITLAB_HOME/caches/profile/NAME].",
-)  # fmt: skip
+)
 @options.overrides
 @options.as_json
-def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
+def profile(
+    spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...], as_json: bool
+) -> None:
     """Show where the time of a training step goes: by phase, module and operator.
 
-    Takes real steps of one worker on this machine, and leaves no run behind. The trace opens in Perfetto and in Chrome
-    (chrome://tracing).
+    Takes real steps of one worker on this machine, and leaves no run behind. The trace opens in
+    Perfetto and in Chrome (chrome://tracing).
     """
     with ProgressBars("loading PyTorch") as progress:
         from ditlab_addons.plan import functions
@@ -192,19 +269,23 @@ def profile(spec: Path, steps: int, out: Path | None, overrides: tuple[str, ...]
     for table in profile_tables(found):
         terminal.print(table)
     output.print_line(output.short_path(found.trace), as_json)
-    output.emit({**asdict(found), "step_seconds": found.seconds, "trace": str(found.trace)}, as_json)
+    output.emit(
+        {**asdict(found), "step_seconds": found.seconds, "trace": str(found.trace)}, as_json
+    )
     output.hint(as_json, "plan", *output.repeated_arguments("steps", "out", "as_json"))
 
 
 def profile_tables(profile: Profile) -> Iterator[Table]:
-    """Yield the phases of a step, the forward passes of modules (repeated blocks are one row, each with those inside
-    it), and operators of a CPU or kernels of a GPU."""
+    """Yield the phases of a step, the forward passes of modules (repeated blocks are one row, each
+    with those inside it), and operators of a CPU or kernels of a GPU."""
     table = terminal_table({"phase": "text", "ms": "number", "share": "number"})
     for name, seconds in profile.phases.items():
         table.add_row(name, f"{1e3 * seconds:,.2f}", f"{seconds / profile.seconds:.0%}")
     yield table
     for noun, ranges in (("module, forward", profile.modules), ("operator", profile.operators)):
-        table = terminal_table({noun: "text", **dict.fromkeys(("calls", "ms", "GFLOP/s"), "number")})
+        table = terminal_table(
+            {noun: "text", **dict.fromkeys(("calls", "ms", "GFLOP/s"), "number")}
+        )
         for each in ranges[:MOST_ROWS]:
             rate = f"{each.flops / each.seconds / 1e9:,.3g}" if each.flops else ""
             table.add_row(each.name, f"{each.num_calls:,.0f}", f"{1e3 * each.seconds:,.2f}", rate)

@@ -1,4 +1,6 @@
-"""Frozen encoders that run in a step: weights, memory and operations, from their configurations alone."""
+"""Frozen encoders that run in a step: weights, memory and operations, from their configurations
+alone.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,9 @@ class EncoderWork:
 
 
 def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None) -> EncoderWork:
-    """Count the encoders that compute features for a step because the data hold none, and the autoencoder that decodes
-    samples; none is fetched or opened.
-    Captions count with the model's longest. Raises UserError for a damaged configuration."""
+    """Count the encoders that compute features for a step because the data hold none, and the
+    autoencoder that decodes samples; none is fetched or opened. Captions count with the model's
+    longest. Raises UserError for a damaged configuration."""
     spec, work, left_out = experiment.encoders, EncoderWork(), list[str]()
     needed = {field.name for field in experiment.batch_fields()} - (data.columns or frozenset())
     for kind, place, made in (("text", spec.text, {*TEXT}), ("image", spec.image, {IMAGE})):
@@ -51,13 +53,17 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
         if place is None or not needed & made:
             continue
         if data.columns is None:
-            left_out.append(f"{option}, as whether a step runs it depends on the data, which are not here")
+            left_out.append(
+                f"{option}, as whether a step runs it depends on the data, which are not here"
+            )
         elif (checkpoint := EncoderCheckpoint.here(place, option, downloads)) is None:
             left_out.append(f"{option}={place}, which is not on this machine")
         else:
             weights, peak, flops, features = _trace(checkpoint, experiment, data, kind)
             host = work.host + spec.cache * features
-            work = EncoderWork(work.weights + weights, max(work.pass_bytes, peak), work.flops + flops, host=host)
+            work = EncoderWork(
+                work.weights + weights, max(work.pass_bytes, peak), work.flops + flops, host=host
+            )
     evaluation = experiment.evaluation
     draws_samples = evaluation.every is not None and (evaluation.samples or evaluation.quality)
     if (place := spec.autoencoder) is not None and draws_samples:
@@ -70,9 +76,13 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
 
 
 def _trace_decoder(autoencoder: FrozenAutoencoder, experiment: Experiment) -> tuple[int, int]:
-    """Count the bytes of an autoencoder's weights, and of decoding one sample. Raises UserError where it is missing."""
+    """Count the bytes of an autoencoder's weights, and of decoding one sample. Raises UserError
+    where it is missing.
+    """
     kind = library()
-    latents = next(field.shape for field in experiment.model.batch_fields() if field.name == "image")
+    latents = next(
+        field.shape for field in experiment.model.batch_fields() if field.name == "image"
+    )
     with torch.device("meta"), torch.no_grad():
         network = kind.from_config(dict(autoencoder.files.config)).requires_grad_(False).eval()
         weights, peak, _ = _run_counted(network, network.decode, z=torch.empty(1, *latents))
@@ -82,21 +92,29 @@ def _trace_decoder(autoencoder: FrozenAutoencoder, experiment: Experiment) -> tu
 def _trace(
     checkpoint: EncoderCheckpoint, experiment: Experiment, data: DataShape, kind: str
 ) -> tuple[int, int, int, int]:
-    """Count the bytes of an encoder's weights and of one sample's pass, its operations, the bytes of its features; the
-    encoder is built without a head from its configuration. Raises as its `config` does."""
+    """Count the bytes of an encoder's weights and of one sample's pass, its operations, the bytes
+    of its features; the encoder is built without a head from its configuration. Raises as its
+    `config` does."""
     config = checkpoint.config()
     dtype = DTYPES[experiment.encoders.precision]
     with checkpoint.reading() as transformers, torch.device("meta"):
-        network = transformers.AutoModel.from_config(config, dtype=dtype, attn_implementation="sdpa")
+        network = transformers.AutoModel.from_config(
+            config, dtype=dtype, attn_implementation="sdpa"
+        )
     network.requires_grad_(False).eval()
     if kind == "text":
-        length = next(field.at_most or 1 for field in experiment.batch_fields() if field.name == TEXT[0])
+        length = next(
+            field.at_most or 1 for field in experiment.batch_fields() if field.name == TEXT[0]
+        )
         tokens = torch.empty(1, length, dtype=torch.int64, device="meta")
         inputs: dict[str, Any] = {"input_ids": tokens, "use_cache": False}
     else:
-        inputs = {"pixel_values": torch.empty(1, *data.of_experiment(experiment)["image"], device="meta")}
+        inputs = {
+            "pixel_values": torch.empty(1, *data.of_experiment(experiment)["image"], device="meta")
+        }
     counter = FlopCounterMode(display=False)
-    with torch.device("meta"), torch.no_grad(), AnsweredReads(()):  # transformers asks whether rows are whole: true
+    # transformers asks whether rows are whole: true
+    with torch.device("meta"), torch.no_grad(), AnsweredReads(()):
         with counter:
             network(**inputs)
         weights, peak, output = _run_counted(network, network, **inputs)
@@ -104,7 +122,9 @@ def _trace(
 
 
 def _run_counted(network: Any, run: Callable[..., Any], **inputs: Any) -> tuple[int, int, Any]:
-    """Return the bytes of a network's weights, the most bytes beside them and the inputs in a run, and its result."""
+    """Return the bytes of a network's weights, the most bytes beside them and the inputs in a run,
+    and its result.
+    """
     tensors = [*network.parameters(), *network.buffers()]
     tracker = LiveBytes("meta")
     tracker.add((tensors, inputs))

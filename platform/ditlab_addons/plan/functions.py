@@ -1,4 +1,6 @@
-"""Plans of experiments and profiles of their steps: what `ditlab plan` and `ditlab profile` call."""
+"""Plans of experiments and profiles of their steps: what `ditlab plan` and `ditlab profile`
+call.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +52,16 @@ def plan(
     measure: bool = False,
     say: Say = lambda _: None,
 ) -> Plan:
-    """Plan an experiment: memory under every ZeRO setting, step time, length, and the setting to take.
+    """Plan an experiment: memory under every ZeRO setting, step time, length, and the setting to
+    take.
 
     Args:
-        experiment: a validated experiment, or the path of its YAML.
-        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
-        gpus: workers, one a GPU; None: as many as the experiment has.
-        gpu: kind of GPU, or `cpu`; None: the experiment's device, this machine's GPU where there is one.
-        gpu_memory: memory of each, such as `80GiB`; None: that of the kind.
-        measure: True to take a few real steps here, and to plan with their rates.
-        say: receives lines about what had to be assumed.
+        experiment: a validated experiment, or the path of its YAML. overrides: `field.path=value`
+        changes of the YAML, as `--set` takes them. gpus: workers, one a GPU; None: as many as the
+        experiment has. gpu: kind of GPU, or `cpu`; None: the experiment's device, this machine's
+        GPU where there is one. gpu_memory: memory of each, such as `80GiB`; None: that of the kind.
+        measure: True to take a few real steps here, and to plan with their rates. say: receives
+        lines about what had to be assumed.
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
@@ -90,7 +92,13 @@ def plan(
         if data:
             steps = plan_run(experiment, data).total_steps
         encoders = encoder_work(experiment, shape, home.caches / "encoders")
-        planner = Planner(experiment, shape, device, assumed_rates(device, experiment.training.precision), encoders)
+        planner = Planner(
+            experiment,
+            shape,
+            device,
+            assumed_rates(device, experiment.training.precision),
+            encoders,
+        )
         if measure:
             planner.rates = _measured_rates(experiment, planner, home, say)
         if steps is not None:
@@ -109,7 +117,10 @@ def _measured_rates(experiment: Experiment, planner: Planner, home: Home, say: S
     threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(found.threads)}"
     source = f"{found.steps} measured steps{threads}: {flops / 1e9:,.3g} GFLOP/s, {share}"
     if found.busy:
-        say(f"this machine was busy: {found.busy} while the steps were timed; an idle one is faster.")
+        say(
+            f"this machine was busy: {found.busy} while the steps were timed; an idle one is "
+            "faster."
+        )
     return Rates(flops, UPDATE_BYTES * planner.sizes.total / found.update, source, is_measured=True)
 
 
@@ -125,7 +136,10 @@ def _device(experiment: Experiment, name: str | None, workers: int | None, say: 
         found = torch.cuda.get_device_properties(0)
         known = known_gpu(found.name)
         if known is None:
-            say(f"rates of {found.name} are not known, and those of {DEFAULT} are taken; --measure takes its own.")
+            say(
+                f"rates of {found.name} are not known, and those of {DEFAULT} are taken; "
+                "--measure takes its own."
+            )
         return replace(known or find_gpu(DEFAULT), memory=found.total_memory)
     return find_gpu(DEFAULT if name is None else name)
 
@@ -140,14 +154,16 @@ def profile(
 ) -> Profile:
     """Take some training steps of an experiment on one worker of this machine, and profile them.
 
-    Leaves no run behind: a trace, `trace.json.gz`, which Perfetto and Chrome open, in the folder `out` (None:
-    DITLAB_HOME/caches/profile/NAME). Raises UserError for wrong input, and without a GPU for a spec that needs one.
+    Leaves no run behind: a trace, `trace.json.gz`, which Perfetto and Chrome open, in the folder
+    `out` (None: DITLAB_HOME/caches/profile/NAME). Raises UserError for wrong input, and without a
+    GPU for a spec that needs one.
     """
     experiment = validated(experiment, overrides)
     if experiment.resources.gpus_per_worker and not torch.cuda.is_available():
         raise UserError(
-            f"resources.gpus_per_worker={experiment.resources.gpus_per_worker:g}, and this machine has no GPU to "
-            "profile on; set resources.gpus_per_worker to 0, or profile on a machine with one."
+            f"resources.gpus_per_worker={experiment.resources.gpus_per_worker:g}, and this "
+            "machine has no GPU to profile on; set resources.gpus_per_worker to 0, or profile "
+            "on a machine with one."
         )
     home = Home.from_environment().ensure()
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its remarks go to standard error

@@ -22,7 +22,9 @@ from ditlab_models.contract import ANY
 
 
 class LiveBytes(TorchDispatchMode):
-    """Count of the bytes of live tensors of one device in this thread, its backward passes included."""
+    """Count of the bytes of live tensors of one device in this thread, its backward passes
+    included.
+    """
 
     def __init__(self, device: str) -> None:
         """Count tensors of a type of device: `cpu`, `cuda` or `meta`."""
@@ -37,7 +39,9 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def add(self, tree: Any) -> None:
-        """Count the storage of every tensor that a container holds, if it is not counted yet, or its new size."""
+        """Count the storage of every tensor that a container holds, if it is not counted yet, or
+        its new size.
+        """
         for tensor in tree_iter(tree):
             if not isinstance(tensor, Tensor) or tensor.device.type != self._device:
                 continue
@@ -51,7 +55,9 @@ class LiveBytes(TorchDispatchMode):
     def _freed(self, key: int, _: Any) -> None:
         self.live -= self._sizes.pop(key)[1]
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.operations += 1
         self.add((args, kwargs))
         result = function(*args, **(kwargs or {}))
@@ -60,14 +66,17 @@ class LiveBytes(TorchDispatchMode):
 
 
 class FusedKernels(TorchFunctionMode):
-    """Kernels that keep less than what they are made of: attention by CPUs' fused kernel, which keeps as much as GPUs'
-    and not the matrix of queries by keys, and on a GPU RMSNorm, which keeps no wide copies there."""
+    """Kernels that keep less than what they are made of: attention by CPUs' fused kernel, which
+    keeps as much as GPUs' and not the matrix of queries by keys, and on a GPU RMSNorm, which keeps
+    no wide copies there."""
 
     def __init__(self, on_gpu: bool = False) -> None:
         super().__init__()
         self._on_gpu = on_gpu
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is nn.functional.scaled_dot_product_attention:
             function = self._attend
         elif function is nn.functional.rms_norm and self._on_gpu:
@@ -76,7 +85,9 @@ class FusedKernels(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
     @staticmethod
-    def _attend(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    def _attend(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
+    ) -> Tensor:
         if options.pop("enable_gqa", False):
             repeats = query.shape[-3] // key.shape[-3]
             key, value = (each.repeat_interleave(repeats, -3) for each in (key, value))
@@ -97,16 +108,23 @@ class _FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return tuple(None if each is None else torch.empty_like(each) for each in ctx.saved_tensors[:2])
+        return tuple(
+            None if each is None else torch.empty_like(each) for each in ctx.saved_tensors[:2]
+        )
 
 
 class TracedStep(MetaStep):
     """Step with fused kernels, whose activations may wait in the host's memory."""
 
     def __init__(
-        self, experiment: Experiment, data: DataShape, dtype: torch.dtype, recomputes: bool = False,
-        offloads: bool = False, on_gpu: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        experiment: Experiment,
+        data: DataShape,
+        dtype: torch.dtype,
+        recomputes: bool = False,
+        offloads: bool = False,
+        on_gpu: bool = False,
+    ) -> None:
         self.moved = 0
         """Bytes of activations that were copied to the host."""
         self.host = 0
@@ -119,7 +137,10 @@ class TracedStep(MetaStep):
 
     def tensors(self) -> list[Tensor]:
         """Return all that is trained, and the network's buffers."""
-        return [*(each for module in self.modules() for each in module.parameters()), *self.network.buffers()]
+        return [
+            *(each for module in self.modules() for each in module.parameters()),
+            *self.network.buffers(),
+        ]
 
     @contextmanager
     def modes(self) -> Iterator[None]:
@@ -142,7 +163,9 @@ class TracedStep(MetaStep):
 
 @dataclass(frozen=True)
 class PassMemory:
-    """Bytes of one micro-batch's passes, beside the parameters and whatever is there between passes."""
+    """Bytes of one micro-batch's passes, beside the parameters and whatever is there between
+    passes.
+    """
 
     activations: int
     """Alive at the end of the forward pass: what the backward pass needs, and the batch."""
@@ -164,11 +187,12 @@ _traces: dict[str, PassMemory] = {}
 
 
 def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool) -> PassMemory:
-    """Trace the passes of a micro-batch of `size` samples as the engine computes them, compilation apart; kept for
-    the process. Raises ValueError for a loss that does not fit its model."""
+    """Trace the passes of a micro-batch of `size` samples as the engine computes them, compilation
+    apart; kept for the process. Raises ValueError for a loss that does not fit its model."""
     dtype = DTYPES[experiment.training.precision]
     recomputes = experiment.engine.activation_checkpointing
-    offloads = on_gpu and experiment.engine.activation_offload == "cpu"  # on a CPU they are there already
+    # on a CPU they are there already
+    offloads = on_gpu and experiment.engine.activation_offload == "cpu"
     key = data.step_key(experiment, size, dtype, recomputes, offloads, on_gpu)
     if key in _traces:
         return _traces[key]
@@ -186,9 +210,14 @@ def pass_memory(experiment: Experiment, data: DataShape, size: int, on_gpu: bool
         activations = tracker.live - before
         total.backward()
     _traces[key] = PassMemory(
-        activations, tracker.most - before, tracker.taken_at_most, tracker.peak - before, tracker.operations,
-        step.host, step.moved,
-    )  # fmt: skip
+        activations,
+        tracker.most - before,
+        tracker.taken_at_most,
+        tracker.peak - before,
+        tracker.operations,
+        step.host,
+        step.moved,
+    )
     return _traces[key]
 
 
@@ -213,10 +242,11 @@ _evaluations: dict[str, int] = {}
 
 
 def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int:
-    """Trace a forward pass of `size` samples without gradients: the most bytes at once beside the parameters.
+    """Trace a forward pass of `size` samples without gradients: the most bytes at once beside the
+    parameters.
 
-    The larger one of a pass of the loss and, where the spec alone decides the sizes, a pass of the network that keeps
-    its whole output, as samplers do. Kept for the process.
+    The larger one of a pass of the loss and, where the spec alone decides the sizes, a pass of the
+    network that keeps its whole output, as samplers do. Kept for the process.
     """
     dtype = DTYPES[experiment.training.precision]
     key = data.step_key(experiment, size, dtype)
@@ -229,6 +259,8 @@ def evaluation_memory(experiment: Experiment, data: DataShape, size: int) -> int
             step.loss(step.batch(size))
             if not any(ANY in field.shape for field in experiment.batch_fields()):
                 inputs = experiment.family.example_inputs(experiment.model, size)
-                step.network(*(each.to(dtype) if each.is_floating_point() else each for each in inputs))
+                step.network(
+                    *(each.to(dtype) if each.is_floating_point() else each for each in inputs)
+                )
         _evaluations[key] = tracker.peak - before
     return _evaluations[key]

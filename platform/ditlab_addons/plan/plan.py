@@ -18,21 +18,36 @@ from ditlab_addons.plan.frozen_encoders import EncoderWork
 from ditlab_addons.plan.hardware import Device
 from ditlab_addons.plan.pass_memory import pass_memory
 from ditlab_addons.plan.step_time import Rates, StepSeconds, step_seconds
-from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, saved_bytes, setting_memory
+from ditlab_addons.plan.worker_memory import (
+    ParameterSizes,
+    WorkerMemory,
+    ZeroSetting,
+    saved_bytes,
+    setting_memory,
+)
 
 SETTINGS = (
-    ZeroSetting(0), ZeroSetting(1), ZeroSetting(2), ZeroSetting(3),
-    ZeroSetting(1, "cpu"), ZeroSetting(2, "cpu"), ZeroSetting(3, "cpu"), ZeroSetting(3, "cpu", "cpu"),
-)  # fmt: skip
+    ZeroSetting(0),
+    ZeroSetting(1),
+    ZeroSetting(2),
+    ZeroSetting(3),
+    ZeroSetting(1, "cpu"),
+    ZeroSetting(2, "cpu"),
+    ZeroSetting(3, "cpu"),
+    ZeroSetting(3, "cpu", "cpu"),
+)
 """Settings that are compared, the plainest first."""
 GPU_MARGIN, CPU_MARGIN = 2**30, 600 * 2**20
-"""Bytes that are left free on each GPU for CUDA's context, cuBLAS and NCCL, and for each process on a CPU for Python
-and its libraries."""
+"""Bytes that are left free on each GPU for CUDA's context, cuBLAS and NCCL, and for each process on
+a CPU for Python and its libraries."""
 GPU_GAPS, CPU_GAPS = 0.05, 0.35
-"""Share of the tensors' bytes that is left free for gaps between them: resident memory of a step of digits/dit grew by
-1.25 (compiled) to 1.33 times their bytes on a CPU, where glibc keeps what is freed in its heap."""
+"""Share of the tensors' bytes that is left free for gaps between them: resident memory of a step of
+digits/dit grew by 1.25 (compiled) to 1.33 times their bytes on a CPU, where glibc keeps what is
+freed in its heap."""
 SLOWER = 1.03
-"""Ratio of step times up to which a spec's own setting, or a plainer one, is preferred to a faster one."""
+"""Ratio of step times up to which a spec's own setting, or a plainer one, is preferred to a faster
+one.
+"""
 
 
 @dataclass(frozen=True)
@@ -44,12 +59,16 @@ class PlannedSetting:
     micro: int
     """Samples of a micro-batch."""
     largest_micro: int
-    """Largest micro-batch that fits, a divisor of a worker's part of the batch; 0 where none does."""
+    """Largest micro-batch that fits, a divisor of a worker's part of the batch; 0 where none
+    does.
+    """
     memory: WorkerMemory
     margin: int
     """Bytes that are left free beside the tensors."""
     total: int
-    """Bytes of each worker's device: the peak's and the margin, on a CPU with all that is the host's."""
+    """Bytes of each worker's device: the peak's and the margin, on a CPU with all that is the
+    host's.
+    """
     fits: bool
     seconds: StepSeconds
     flops: StepFlops
@@ -58,10 +77,12 @@ class PlannedSetting:
     def fields(self) -> dict[str, Any]:
         """Return the fields of a spec that set it, by dotted path."""
         return {
-            "engine.zero.stage": self.zero.stage, "engine.zero.offload": self.zero.offload,
+            "engine.zero.stage": self.zero.stage,
+            "engine.zero.offload": self.zero.offload,
             "engine.zero.offload_parameters": self.zero.offload_parameters,
-            "engine.activation_checkpointing": self.checkpointing, "batch.micro": self.micro,
-        }  # fmt: skip
+            "engine.activation_checkpointing": self.checkpointing,
+            "batch.micro": self.micro,
+        }
 
     @property
     def label(self) -> str:
@@ -70,17 +91,29 @@ class PlannedSetting:
 
 
 class Planner:
-    """Memory and time of an experiment's settings on a device, traced as far as they are asked for."""
+    """Memory and time of an experiment's settings on a device, traced as far as they are asked
+    for.
+    """
 
     def __init__(
-        self, experiment: Experiment, data: DataShape, device: Device, rates: Rates, encoders: EncoderWork
+        self,
+        experiment: Experiment,
+        data: DataShape,
+        device: Device,
+        rates: Rates,
+        encoders: EncoderWork,
     ) -> None:
         """Raises ValueError for a loss that does not fit its model."""
         self._experiment, self.data, self.encoders = experiment, data, encoders
         self.device, self.rates = device, rates
         self.sizes = ParameterSizes.of_experiment(experiment, data)
-        engines = (experiment.engine.model_copy(update={"activation_checkpointing": on}) for on in (False, True))
-        self._with_checkpointing = [experiment.model_copy(update={"engine": engine}) for engine in engines]
+        engines = (
+            experiment.engine.model_copy(update={"activation_checkpointing": on})
+            for on in (False, True)
+        )
+        self._with_checkpointing = [
+            experiment.model_copy(update={"engine": engine}) for engine in engines
+        ]
         self.workers = experiment.resources.max_workers
         self.encoder_flops = encoders.flops * experiment.batch.size
         """Operations of frozen encoders in a step, over all workers."""
@@ -95,13 +128,17 @@ class Planner:
         return self.setting(zero, engine.activation_checkpointing, self._experiment.micro_size)
 
     def forms(self) -> Iterator[tuple[ZeroSetting, bool]]:
-        """Yield the settings that the spec may have, each without and with activation checkpointing."""
+        """Yield the settings that the spec may have, each without and with activation
+        checkpointing.
+        """
         for zero in SETTINGS:
             if not zero.offloads or self._experiment.optimizer.takes_offload:
                 yield from ((zero, False), (zero, True))
 
     def settings(self) -> Iterator[PlannedSetting]:
-        """Plan every setting at the experiment's micro-batch, or at the largest smaller one that fits."""
+        """Plan every setting at the experiment's micro-batch, or at the largest smaller one that
+        fits.
+        """
         for zero, checkpointing in self.forms():
             if zero.stage == 0 and self._experiment.training.precision != "fp32":
                 continue  # which has no master weights
@@ -117,11 +154,17 @@ class Planner:
         batch = experiment.batch.model_copy(update={"micro": micro})
         flops = step_flops(experiment.model_copy(update={"batch": batch}), self.data)
         seconds = step_seconds(
-            flops, self.sizes, zero, self.device, self.rates, self.workers,
+            flops,
+            self.sizes,
+            zero,
+            self.device,
+            self.rates,
+            self.workers,
             max(1, experiment.batch.size // (micro * self.workers)),
             DTYPES[experiment.training.precision].itemsize,
-            pass_memory(experiment, self.data, micro, self.device.is_gpu), self.encoder_flops,
-        )  # fmt: skip
+            pass_memory(experiment, self.data, micro, self.device.is_gpu),
+            self.encoder_flops,
+        )
 
         def exceeds(index: int) -> bool:  # more samples never take less
             return self.memory(zero, checkpointing, self.micro_sizes[index])[2] > self.device.memory
@@ -129,7 +172,16 @@ class Planner:
         fitting = bisect_left(range(len(self.micro_sizes)), True, key=exceeds)
         largest = self.micro_sizes[fitting - 1] if fitting else 0
         return PlannedSetting(
-            zero, checkpointing, micro, largest, memory, margin, total, total <= self.device.memory, seconds, flops
+            zero,
+            checkpointing,
+            micro,
+            largest,
+            memory,
+            margin,
+            total,
+            total <= self.device.memory,
+            seconds,
+            flops,
         )
 
     def left_out(self) -> list[str]:
@@ -143,11 +195,15 @@ class Planner:
             found.append("what of the activations' ways to the host and back the passes hide")
         return found
 
-    def memory(self, zero: ZeroSetting, checkpointing: bool, micro: int) -> tuple[WorkerMemory, int, int]:
+    def memory(
+        self, zero: ZeroSetting, checkpointing: bool, micro: int
+    ) -> tuple[WorkerMemory, int, int]:
         """Return memory, margin and total of one worker's device."""
         experiment, is_gpu = self._with_checkpointing[checkpointing], self.device.is_gpu
         passes = pass_memory(experiment, self.data, micro, is_gpu)
-        memory = setting_memory(experiment, self.data, zero, micro, is_gpu, self.sizes, passes, self.encoders)
+        memory = setting_memory(
+            experiment, self.data, zero, micro, is_gpu, self.sizes, passes, self.encoders
+        )
         peak = memory.peak.total + (0 if is_gpu else memory.host)
         free, gaps = (GPU_MARGIN, GPU_GAPS) if is_gpu else (CPU_MARGIN, CPU_GAPS)
         margin = free + int(gaps * peak)
@@ -202,7 +258,9 @@ class Plan:
         if self.recommended is None:
             return {}
         own = self.own.fields()
-        return {path: value for path, value in self.recommended.fields().items() if value != own[path]}
+        return {
+            path: value for path, value in self.recommended.fields().items() if value != own[path]
+        }
 
     def run_seconds(self, setting: PlannedSetting) -> float | None:
         """Return the duration of all steps under a setting, without evaluations and saves."""
@@ -216,7 +274,11 @@ class Plan:
     def device_hours(self, setting: PlannedSetting) -> float | None:
         """Return the hours of all GPUs or cores together, which a budget counts."""
         hours = self.gpu_hours(setting)
-        return hours if hours is None or self.device.is_gpu else hours * planned_cores(self.experiment, self.workers)
+        return (
+            hours
+            if hours is None or self.device.is_gpu
+            else hours * planned_cores(self.experiment, self.workers)
+        )
 
 
 def planned_cores(experiment: Experiment, workers: int) -> int:
@@ -224,7 +286,9 @@ def planned_cores(experiment: Experiment, workers: int) -> int:
     return experiment.resources.cpus_per_worker or max(1, (os.cpu_count() or 1) // workers)
 
 
-def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_bytes: int | None) -> Plan:
+def make_plan(
+    planner: Planner, experiment: Experiment, steps: int | None, data_bytes: int | None
+) -> Plan:
     """Plan all settings and choose one."""
     own, settings, sizes = planner.own(), tuple(planner.settings()), planner.sizes
     averages, keep_every = experiment.training.averages, experiment.checkpoint.keep_every
@@ -233,35 +297,61 @@ def make_plan(planner: Planner, experiment: Experiment, steps: int | None, data_
     if averages:
         snapshots = len(snapshot_steps(0, steps, averages.snapshots)) if steps else None
     return Plan(
-        experiment, planner.device, planner.rates, sizes.total + sizes.frozen, sizes.frozen, own, settings,
-        *choose(own, settings, planner), steps, data_bytes, checkpoint,
-        experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0), snapshot, snapshots,
-        planner.encoder_flops, sum(sizes.iterations), planner.left_out(),
-    )  # fmt: skip
+        experiment,
+        planner.device,
+        planner.rates,
+        sizes.total + sizes.frozen,
+        sizes.frozen,
+        own,
+        settings,
+        *choose(own, settings, planner),
+        steps,
+        data_bytes,
+        checkpoint,
+        experiment.checkpoint.keep + ((steps or 0) // keep_every if keep_every else 0),
+        snapshot,
+        snapshots,
+        planner.encoder_flops,
+        sum(sizes.iterations),
+        planner.left_out(),
+    )
 
 
 def choose(
     own: PlannedSetting, settings: Sequence[PlannedSetting], planner: Planner
 ) -> tuple[PlannedSetting | None, str]:
-    """Choose the fastest setting that fits, the spec's own or a plainer one where it is about as fast; and say why."""
+    """Choose the fastest setting that fits, the spec's own or a plainer one where it is about as
+    fast; and say why.
+    """
     fitting = [each for each in settings if each.fits]
     if not fitting:
         return None, what_would_fit(planner)
     fastest = min(fitting, key=lambda each: each.seconds.total)
     limit = fastest.seconds.total * SLOWER
     if own.fits and own.seconds.total <= limit:
-        return own, f"the spec's own setting fits, and no other is more than {SLOWER - 1:.0%} faster."
+        return (
+            own,
+            f"the spec's own setting fits, and no other is more than {SLOWER - 1:.0%} faster.",
+        )
     best = next(each for each in fitting if each.seconds.total <= limit)
-    reason = f"it is {own.seconds.total / best.seconds.total - 1:.0%} faster than the spec's own ({own.label})."
+    reason = (
+        f"it is {own.seconds.total / best.seconds.total - 1:.0%} faster than the spec's own "
+        f"({own.label})."
+    )
     if not own.fits:
-        reason = f"the spec's own setting ({own.label}) does not fit, and of the fastest that do this is the plainest."
+        reason = (
+            f"the spec's own setting ({own.label}) does not fit, and of the fastest that do "
+            "this is the plainest."
+        )
     if best.micro != own.micro:
         reason += " Other micro-batches draw other random numbers."
     return best, reason
 
 
 def what_would_fit(planner: Planner) -> str:
-    """Describe the least memory that the run takes on so many workers, and what would make it fit."""
+    """Describe the least memory that the run takes on so many workers, and what would make it
+    fit.
+    """
     smallest = planner.micro_sizes[0]
     sizes = {
         f"stage {zero}{', checkpointing' if on else ''}": planner.memory(zero, on, smallest)[2]
@@ -270,7 +360,8 @@ def what_would_fit(planner: Planner) -> str:
     }
     label, least = min(sizes.items(), key=lambda pair: pair[1])
     return (
-        f"nothing fits: with micro-batches of {smallest} the least is {format_bytes(least)} a worker ({label}), and "
-        f"{format_bytes(planner.device.memory)} are there; it would fit with a larger GPU (--gpu), perhaps with more "
-        "of them (--gpus), or with a smaller network, smaller images or shorter sequences."
+        f"nothing fits: with micro-batches of {smallest} the least is {format_bytes(least)} a "
+        f"worker ({label}), and {format_bytes(planner.device.memory)} are there; it would fit "
+        "with a larger GPU (--gpu), perhaps with more of them (--gpus), or with a smaller "
+        "network, smaller images or shorter sequences."
     )

@@ -1,4 +1,6 @@
-"""Training steps of one worker in this process: profiled by phase, module and operator, or timed for a plan's rates."""
+"""Training steps of one worker in this process: profiled by phase, module and operator, or timed
+for a plan's rates.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ from ditlab_models.finetuning import fine_tune
 Say = Callable[[str], None]
 """Receiver of lines for people."""
 MOST_PASSES = 2
-"""Micro-batches of a step; the rest of an accumulation is like them, and the trace as large again."""
+"""Micro-batches of a step; the rest of an accumulation is like them, and the trace as large
+again.
+"""
 WARM_UP, LEAST_STEPS, MOST_STEPS = 3, 3, 30
-"""Steps that are not timed, as the allocator and, compiled, the graphs are new to them; and those that are: at least,
-and at most."""
+"""Steps that are not timed, as the allocator and, compiled, the graphs are new to them; and those
+that are: at least, and at most."""
 ENOUGH, MOST_SECONDS = 8.0, 45.0
-"""Seconds of timed steps that are enough, and seconds after the first step from which on no more are begun."""
+"""Seconds of timed steps that are enough, and seconds after the first step from which on no more
+are begun.
+"""
 STEP_PHASES = ("data", "forward", "backward", "reduce", "update")
 """Phases of a step that this profile has; `PHASES` also holds those of the loop around it."""
 
@@ -54,22 +60,32 @@ PREFIX = "module: "
 class StepRunner:
     """Steps of an experiment, pass by pass; every random number is that of a run's first steps."""
 
-    def __init__(self, experiment: Experiment, home: Home, data: DataSplits, rank: Rank, num_passes: int) -> None:
+    def __init__(
+        self, experiment: Experiment, home: Home, data: DataSplits, rank: Rank, num_passes: int
+    ) -> None:
         """Build network, loss and engine for steps of `num_passes` micro-batches."""
         self.device, self.num_passes = rank.device, num_passes
         self.clock: PhaseClock = phase_clock(rank.device)
         self._experiment, self._next = experiment, 0
-        self._inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device, home=home)
-        self._objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+        self._inputs = ModelInputs.from_experiment(
+            experiment, data.train.columns, rank.device, home=home
+        )
+        self._objective: Any = experiment.family.build_objective(
+            experiment.objective, experiment.model, data.text
+        )
         self.network: nn.Module = experiment.family.build_network(experiment.model)  # type: ignore[assignment]
         seed = partial(derived_seed, experiment.seed, "lora")
         fine_tune(self.network, self._objective.modules, experiment.training, seed)
         self.module = TrainingModule(self.network, self._objective)
-        self._engine = Engine(self.module, experiment, rank, experiment.micro_size, num_passes, self.clock)
+        self._engine = Engine(
+            self.module, experiment, rank, experiment.micro_size, num_passes, self.clock
+        )
         self._view = data.train.fullest()
 
     def run_pass(self, step: int, number: int) -> None:
-        """Take micro-batch `number` of a step from the store, and run its forward and backward pass."""
+        """Take micro-batch `number` of a step from the store, and run its forward and backward
+        pass.
+        """
         size = self._experiment.micro_size
         first = (step * self.num_passes + number) * size
         with self.clock.phase("data"):
@@ -101,7 +117,9 @@ class StepRunner:
 
 @contextmanager
 def open_steps(experiment: Experiment, home: Home) -> Iterator[StepRunner]:
-    """Open the data of an experiment of one worker, and build its steps of at most `MOST_PASSES` micro-batches."""
+    """Open the data of an experiment of one worker, and build its steps of at most `MOST_PASSES`
+    micro-batches.
+    """
     for name, value in home.cache_variables().items():
         os.environ.setdefault(name, value)
     if not experiment.resources.gpus_per_worker:
@@ -124,7 +142,9 @@ class RangeTime:
     name: str
     """Name of an operator, or path of a module, in which numbers of repeated blocks are `*`."""
     seconds: float
-    """Time of an operator without those within it, or of a module's forward passes with those inside it."""
+    """Time of an operator without those within it, or of a module's forward passes with those
+    inside it.
+    """
     num_calls: float
     flops: float
     """Floating-point operations, where torch counts them; else 0."""
@@ -153,10 +173,18 @@ class Profile:
         return sum(self.phases.values())
 
 
-def profile_steps(experiment: Experiment, home: Home, num_steps: int, trace: Path, say: Say) -> Profile:
-    """Train and profile a few steps in this process, and write torch's trace alone. Raises OSError where it cannot."""
+def profile_steps(
+    experiment: Experiment, home: Home, num_steps: int, trace: Path, say: Say
+) -> Profile:
+    """Train and profile a few steps in this process, and write torch's trace alone. Raises OSError
+    where it cannot.
+    """
     with open_steps(experiment, home) as runner:
-        threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(torch.get_num_threads())}"
+        threads = (
+            ""
+            if experiment.resources.gpus_per_worker
+            else f", {thread_text(torch.get_num_threads())}"
+        )
         say(f"warming up: {WARM_UP} steps{threads}")
         for _ in range(WARM_UP):
             runner.take_step()
@@ -188,22 +216,34 @@ def profile_steps(experiment: Experiment, home: Home, num_steps: int, trace: Pat
     busy = "" if on_gpu else busy_text()
     if busy:
         say(f"this machine was busy: {busy}; the steps are slower than on an idle one")
-    phases = {name: each / num_steps for name, each in zip(PHASES, seconds, strict=True) if name in STEP_PHASES}
+    phases = {
+        name: each / num_steps
+        for name, each in zip(PHASES, seconds, strict=True)
+        if name in STEP_PHASES
+    }
     operators, modules = range_times(profiler.key_averages(), on_gpu, num_steps)
-    return Profile(experiment.name, device, num_steps, num_passes, phases, operators, modules, trace)
+    return Profile(
+        experiment.name, device, num_steps, num_passes, phases, operators, modules, trace
+    )
 
 
-def range_times(averages: Iterable[Any], on_gpu: bool, num_steps: int) -> tuple[list[RangeTime], list[RangeTime]]:
-    """Return operators and modules of torch's `key_averages`, a step, largest first: the host's seconds on a CPU, the
-    device's on a GPU."""
+def range_times(
+    averages: Iterable[Any], on_gpu: bool, num_steps: int
+) -> tuple[list[RangeTime], list[RangeTime]]:
+    """Return operators and modules of torch's `key_averages`, a step, largest first: the host's
+    seconds on a CPU, the device's on a GPU."""
     device = "device" if on_gpu else "cpu"
     operators = []
     modules = []
     for each in averages:
         is_module = each.key.startswith(PREFIX)
-        microseconds = getattr(each, f"{device}_time_total" if is_module else f"self_{device}_time_total")
+        microseconds = getattr(
+            each, f"{device}_time_total" if is_module else f"self_{device}_time_total"
+        )
         name = each.key.removeprefix(PREFIX).removeprefix("aten::")
-        found = RangeTime(name, microseconds / 1e6 / num_steps, each.count / num_steps, each.flops / num_steps)
+        found = RangeTime(
+            name, microseconds / 1e6 / num_steps, each.count / num_steps, each.flops / num_steps
+        )
         if is_module:
             modules.append(found)
         elif microseconds and not name.startswith("ProfilerStep"):
@@ -229,7 +269,10 @@ def named_modules_recorded(network: nn.Module) -> Iterator[None]:
     for name, module in network.named_modules():
         if name:
             path = re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
-            hooks += [module.register_forward_pre_hook(partial(begin, path)), module.register_forward_hook(end)]
+            hooks += [
+                module.register_forward_pre_hook(partial(begin, path)),
+                module.register_forward_hook(end),
+            ]
     try:
         yield
     finally:
@@ -256,18 +299,22 @@ class MeasuredSteps:
 
 
 def measure_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
-    """Time steps of one worker in another process. Raises UserError for no GPU or too little memory, RunFailed."""
+    """Time steps of one worker in another process. Raises UserError for no GPU or too little
+    memory, RunFailed.
+    """
     if experiment.resources.gpus_per_worker and not torch.cuda.is_available():
         raise UserError(
-            "--measure takes real steps, and this machine has no GPU to take them on; leave --measure out, or plan for "
-            "--gpu cpu."
+            "--measure takes real steps, and this machine has no GPU to take them on; leave "
+            "--measure out, or plan for --gpu cpu."
         )
     try:
-        (found,) = in_processes(_measure, [(experiment.to_dict(), str(home.root))], 1, "measures steps")
+        (found,) = in_processes(
+            _measure, [(experiment.to_dict(), str(home.root))], 1, "measures steps"
+        )
     except UserError as error:
         raise UserError(
-            "--measure: the process that took the steps was killed, as happens where memory runs out; set a smaller "
-            "batch.micro, or leave --measure out."
+            "--measure: the process that took the steps was killed, as happens where memory "
+            "runs out; set a smaller batch.micro, or leave --measure out."
         ) from error
     if isinstance(found, str):
         raise RunFailed(f"--measure: the steps failed: {found}")
@@ -275,14 +322,19 @@ def measure_steps(experiment: Experiment, home: Home) -> MeasuredSteps:
 
 
 def _measure(task: tuple[dict[str, Any], str]) -> MeasuredSteps | str:
-    """Time steps in this process. Returns the reason where they fail: not every exception can be sent."""
+    """Time steps in this process. Returns the reason where they fail: not every exception can be
+    sent.
+    """
     spec, root = task
-    times: list[tuple[float, float]] = []  # by step: seconds of a micro-batch, as a mean, and of the update
+    # by step: seconds of a micro-batch, as a mean, and of the update
+    times: list[tuple[float, float]] = []
     try:
         experiment = class_for(spec).model_validate(spec)
         with open_steps(experiment, Home(Path(root))) as runner:
             device, seconds, begin = runner.device, 0.0, 0.0
-            while len(times) < WARM_UP + LEAST_STEPS or (seconds < ENOUGH and len(times) < WARM_UP + MOST_STEPS):
+            while len(times) < WARM_UP + LEAST_STEPS or (
+                seconds < ENOUGH and len(times) < WARM_UP + MOST_STEPS
+            ):
                 start = _now(device)
                 begin = begin if len(times) > 1 else start  # the first step compiles
                 if start - begin > MOST_SECONDS:

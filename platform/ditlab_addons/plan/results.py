@@ -25,12 +25,12 @@ class SettingOutput(TypedDict):
     update: dict[str, int]
     evaluation: dict[str, int]
     flops: Numbers
-    seconds: Numbers  # fmt: skip
+    seconds: Numbers
 
 
 class PlanOutput(TypedDict):
-    """`ditlab plan`; `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as it is, times and hours of the
-    recommended setting."""
+    """`ditlab plan`; `fits`, `per_gpu_bytes` and `step_seconds` are of the spec as it is, times and
+    hours of the recommended setting."""
 
     fits: bool
     per_gpu_bytes: int
@@ -76,7 +76,7 @@ class ProfileOutput(TypedDict):
     phases: Numbers
     modules: list[dict[str, Any]]
     operators: list[dict[str, Any]]
-    trace: str  # fmt: skip
+    trace: str
 
 
 RESULTS = {

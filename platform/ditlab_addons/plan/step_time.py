@@ -13,17 +13,21 @@ from ditlab_addons.plan.pass_memory import PassMemory
 from ditlab_addons.plan.worker_memory import ParameterSizes, ZeroSetting
 
 UTILISATION = {"fp32": 0.6, "bf16": 0.4, "fp16": 0.4}
-"""Share of the peak rate that passes are assumed to reach, for networks of 100 million parameters and more with
-micro-batches that fill a GPU; small ones reach less."""
+"""Share of the peak rate that passes are assumed to reach, for networks of 100 million parameters
+and more with micro-batches that fill a GPU; small ones reach less."""
 OPERATION = 8e-6
-"""Seconds that a GPU takes for an operation at least: Python and launch. Of small networks they are all the time."""
+"""Seconds that a GPU takes for an operation at least: Python and launch. Of small networks they are
+all the time.
+"""
 GPUS_A_MACHINE = 8
 NETWORK = 25e9
 """Bytes a second of each GPU to other machines: 200 Gbit/s."""
 HOST_UPDATE = 10e9
 """Bytes a second at which one worker's CPU updates offloaded state."""
 UPDATE_BYTES = 32
-"""Bytes that an update reads and writes for a value: gradient, master, two moments, average, weight."""
+"""Bytes that an update reads and writes for a value: gradient, master, two moments, average,
+weight.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,15 @@ class StepSeconds:
     """Seconds of one optimiser step on one worker."""
 
     passes: float
-    """Forward and backward passes, with recomputation, frozen encoders, and activations' ways to the host and back."""
+    """Forward and backward passes, with recomputation, frozen encoders, and activations' ways to
+    the host and back.
+    """
     reduction: float
     """Sums of gradients over workers, and gathered parameters."""
     update: float
-    """Optimiser's update and average, with Muon's iterations, and transfers where state is offloaded."""
+    """Optimiser's update and average, with Muon's iterations, and transfers where state is
+    offloaded.
+    """
 
     @property
     def total(self) -> float:
@@ -59,30 +67,49 @@ class Rates:
 def assumed_rates(device: Device, precision: str) -> Rates:
     """Return the rates that a device's data sheet and an assumed utilisation give."""
     share = UTILISATION[precision]
-    source = f"{share:.0%} of {device.name}'s {device.peak(precision) / 1e12:,.3g} TFLOP/s ({precision}), assumed"
+    source = (
+        f"{share:.0%} of {device.name}'s {device.peak(precision) / 1e12:,.3g} TFLOP/s "
+        f"({precision}), assumed"
+    )
     return Rates(device.peak(precision) * share, device.bandwidth * 0.7, source)
 
 
 def step_seconds(
-    flops: StepFlops, sizes: ParameterSizes, setting: ZeroSetting, device: Device, rates: Rates, workers: int,
-    accumulation: int, compute: int, memory: PassMemory, encoder_flops: int = 0,
-) -> StepSeconds:  # fmt: skip
-    """Return the time of a step of `accumulation` micro-batches, whose passes are `memory`'s, on each of `workers`.
-    `encoder_flops`: operations of frozen encoders in a step, over all workers."""
+    flops: StepFlops,
+    sizes: ParameterSizes,
+    setting: ZeroSetting,
+    device: Device,
+    rates: Rates,
+    workers: int,
+    accumulation: int,
+    compute: int,
+    memory: PassMemory,
+    encoder_flops: int = 0,
+) -> StepSeconds:
+    """Return the time of a step of `accumulation` micro-batches, whose passes are `memory`'s, on
+    each of `workers`. `encoder_flops`: operations of frozen encoders in a step, over all workers.
+    """
     share = sizes.share(setting.stage, workers)
     passes = (flops.hardware + encoder_flops) / workers / rates.flops
     if device.is_gpu and not rates.is_measured:
         passes = max(passes, OPERATION * memory.operations * accumulation)
-        passes += 2 * memory.moved * accumulation / device.host_link  # there and back, as if nothing overlapped
-    # Bytes that a worker sends: rings of all-reduce, or reduce-scatter and all-gather. Stage 3 gathers for both passes
-    # and scatters once, in every micro-batch.
+        # there and back, as if nothing overlapped
+        passes += 2 * memory.moved * accumulation / device.host_link
+    # Bytes that a worker sends: rings of all-reduce, or reduce-scatter and all-gather. Stage 3
+    # gathers for both passes and scatters once, in every micro-batch.
     sent = {3: 3 * accumulation, 2: accumulation + 1}.get(setting.stage, 2) * compute * sizes.total
-    link = device.link if workers <= GPUS_A_MACHINE or not device.is_gpu else min(device.link, NETWORK)
+    link = (
+        device.link if workers <= GPUS_A_MACHINE or not device.is_gpu else min(device.link, NETWORK)
+    )
     reduction = sent * (workers - 1) / workers / link
     if not setting.offloads:
         update = UPDATE_BYTES * share / rates.update
     else:
-        update = UPDATE_BYTES * share / (HOST_UPDATE if device.is_gpu else min(HOST_UPDATE, rates.update))
+        update = (
+            UPDATE_BYTES
+            * share
+            / (HOST_UPDATE if device.is_gpu else min(HOST_UPDATE, rates.update))
+        )
         update += 2 * compute * share / device.host_link if device.is_gpu else 0.0
     if sizes.iterations and not rates.is_measured:  # a measured update has them in its rate
         update += max(max(sizes.iterations), sum(sizes.iterations) / workers) / rates.flops

@@ -1,4 +1,6 @@
-"""Memory of one worker at its peak: in the passes, in the update, in an evaluation; and of its host."""
+"""Memory of one worker at its peak: in the passes, in the update, in an evaluation; and of its
+host.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from ditlab_models.parameters import parameter_roles
 MASTER = 4
 """Bytes of a master weight, a moment and an averaged weight: float32 always."""
 KEPT_GATHERED = 100_000
-"""Values below which ZeRO-3 keeps a parameter whole once it was used (DeepSpeed's param_persistence_threshold)."""
+"""Values below which ZeRO-3 keeps a parameter whole once it was used (DeepSpeed's
+param_persistence_threshold).
+"""
 MOST_GATHERED = 1_000_000_000
 """Values that ZeRO-3 keeps whole between forward and backward pass (its max_reuse_distance)."""
 PREFETCHED = 50_000_000
@@ -81,10 +85,13 @@ class ParameterSizes:
     """Sizes of everything that is trained, in values."""
 
     def __init__(
-        self, groups: Sequence[ParameterGroup], iterations: Sequence[int] = (), frozen: Sequence[int] = ()
+        self,
+        groups: Sequence[ParameterGroup],
+        iterations: Sequence[int] = (),
+        frozen: Sequence[int] = (),
     ) -> None:
-        """`iterations`: operations of each parameter's update that need all of it, Muon's Newton-Schulz iterations;
-        `frozen`: values of each parameter that is not trained."""
+        """`iterations`: operations of each parameter's update that need all of it, Muon's
+        Newton-Schulz iterations; `frozen`: values of each parameter that is not trained."""
         self.groups, self.iterations, self.frozen = groups, iterations, sum(frozen)
         self._frozen_group = ParameterGroup(frozen, 0)
         sizes = [size for group in groups for size in group.sizes]
@@ -99,16 +106,26 @@ class ParameterSizes:
         """Build everything that is trained on the meta device, and return its sizes."""
         groups: dict[GroupRates, list[int]] = {}
         iterations, frozen = list[int](), list[int]()
-        for prefix, module in zip(("network.", "objective."), MetaStep(experiment, data).modules(), strict=False):
+        for prefix, module in zip(
+            ("network.", "objective."), MetaStep(experiment, data).modules(), strict=False
+        ):
             roles = parameter_roles(module)
             for name, parameter in module.named_parameters():
                 if not parameter.requires_grad:
                     frozen.append(parameter.numel())
                     continue
-                rates = experiment.optimizer.rates(roles[name].role, parameter_label(f"{prefix}{name}"))
+                rates = experiment.optimizer.rates(
+                    roles[name].role, parameter_label(f"{prefix}{name}")
+                )
                 groups.setdefault(rates, []).append(parameter.numel())
-                iterations.append(experiment.optimizer.update_flops(tuple(parameter.shape), roles[name]))
-        return cls([ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()], iterations, frozen)
+                iterations.append(
+                    experiment.optimizer.update_flops(tuple(parameter.shape), roles[name])
+                )
+        return cls(
+            [ParameterGroup(sizes, len(rates.moments)) for rates, sizes in groups.items()],
+            iterations,
+            frozen,
+        )
 
     def share(self, stage: Stage, workers: int) -> int:
         """Return the values of one worker's partitions, padding included; of all at stage 0."""
@@ -192,14 +209,18 @@ def state_memory(shape: WorkerShape, num_averages: int) -> StateMemory:
     if stage:
         optimizer += MASTER * share
     average = MASTER * share * num_averages
-    weights = compute * (sizes.frozen_share(stage, shape.workers) + share * (shape.workers if stage in (1, 2) else 1))
+    weights = compute * (
+        sizes.frozen_share(stage, shape.workers) + share * (shape.workers if stage in (1, 2) else 1)
+    )
     partition = buffers = 0
     if stage == 3:
         partition = compute * share
         kept_whole = sizes.small if shape.workers > 1 else 0
         buffers = compute * (sizes.bucket + kept_whole)
     if not setting.offloads:
-        return StateMemory(MemoryParts(weights, partition, optimizer, average, 0, buffers), MemoryParts())
+        return StateMemory(
+            MemoryParts(weights, partition, optimizer, average, 0, buffers), MemoryParts()
+        )
     # the CPU gets gradients in float32 and, at stages 1 and 2, the new weights in the compute dtype
     gradients = MASTER * share + partition
     if stage == 2 and shape.accumulates:
@@ -224,11 +245,15 @@ class WorkerMemory:
     evaluation: MemoryParts
     """Evaluation with averaged weights; all zero without evaluations."""
     host: int
-    """Host memory of offloaded state and of the checkpoint's copy; 0 where the device is the host."""
+    """Host memory of offloaded state and of the checkpoint's copy; 0 where the device is the
+    host.
+    """
     state: StateMemory
     """Between two steps."""
     checkpoint_copy: int
-    """Bytes of the copy in host memory from which a checkpoint is written in the background; 0 when it is blocking."""
+    """Bytes of the copy in host memory from which a checkpoint is written in the background; 0 when
+    it is blocking.
+    """
 
     @property
     def peak_phase(self) -> str:
@@ -243,7 +268,9 @@ class WorkerMemory:
 
 
 def passes_peak(shape: WorkerShape, state: StateMemory, passes: PassMemory) -> MemoryParts:
-    """Return the peak of forward and backward passes, or of the reduction of gradients behind them."""
+    """Return the peak of forward and backward passes, or of the reduction of gradients behind
+    them.
+    """
     offloads, stage = shape.setting.offloads, shape.stage
     gradients, share = shape.compute * shape.sizes.total, shape.compute * shape.share
     bucket = shape.compute * shape.sizes.bucket
@@ -252,10 +279,13 @@ def passes_peak(shape: WorkerShape, state: StateMemory, passes: PassMemory) -> M
         return _sharded_peak(shape, state, dropped)
     adds_up = stage == 2 and shape.accumulates
     kept = share if adds_up and not offloads else 0
-    # On GPUs, and wherever state is offloaded, stages 1 and 2 copy gradients into one contiguous bucket.
+    # On GPUs, and wherever state is offloaded, stages 1 and 2 copy gradients into one contiguous
+    # bucket.
     contiguous = bucket if stage and (shape.on_gpu or offloads) else 0
     if stage == 2 and contiguous:
-        return larger_parts(dropped, peak_during(state, gradients, gradients)).plus(gradients=kept, workspace=bucket)
+        return larger_parts(dropped, peak_during(state, gradients, gradients)).plus(
+            gradients=kept, workspace=bucket
+        )
     candidates = [peak_during(state, passes.peak, passes.gradients_at_peak, passes.activations)]
     if stage < 2 and shape.accumulates:
         candidates.append(dropped.plus(gradients=gradients))
@@ -274,9 +304,12 @@ def _sharded_peak(shape: WorkerShape, state: StateMemory, passes: MemoryParts) -
 
 
 def update_peak(shape: WorkerShape, state: StateMemory) -> MemoryParts:
-    """Return the peak of the update: the partition's gradients, once more as a flat tensor, once more in float32."""
+    """Return the peak of the update: the partition's gradients, once more as a flat tensor, once
+    more in float32.
+    """
     sizes, compute, share = shape.sizes, shape.compute, shape.share
-    # Muon orthogonalises in five times the size of a square matrix; several workers gather matrices and send them.
+    # Muon orthogonalises in five times the size of a square matrix; several workers gather matrices
+    # and send them.
     muon = [size for group in sizes.groups if group.moments == 1 for size in group.sizes]
     gathered = 5 * max(muon, default=0)
     if shape.workers > 1:
@@ -291,22 +324,33 @@ def update_peak(shape: WorkerShape, state: StateMemory) -> MemoryParts:
     if shape.stage < 3:
         flattened = at_rest.plus(gradients=compute * share, workspace=flat * share)
         return larger_parts(flattened, at_rest.plus(workspace=MASTER * share + gathered))
-    whole = compute * sizes.small if shape.workers > 1 else 0  # small parameters are partitioned again before it
-    return larger_parts(at_rest, at_rest.plus(workspace=flat * min(share, SUB_GROUP) - whole + gathered))
+    # small parameters are partitioned again before it
+    whole = compute * sizes.small if shape.workers > 1 else 0
+    return larger_parts(
+        at_rest, at_rest.plus(workspace=flat * min(share, SUB_GROUP) - whole + gathered)
+    )
 
 
 def _gathered(shape: WorkerShape) -> int:
-    """Bytes of parameters that ZeRO-3 gathers: whole ones, and the flat buffers of those on their way."""
+    """Bytes of parameters that ZeRO-3 gathers: whole ones, and the flat buffers of those on their
+    way.
+    """
     sizes = shape.sizes
     values = sizes.total - sizes.small + sizes.frozen
     largest = sizes.largest if sizes.largest >= KEPT_GATHERED else 0
     return shape.compute * (min(values, MOST_GATHERED) + min(values, PREFETCHED + largest))
 
 
-def peak_during(state: StateMemory, more: int, gradients: int = 0, activations: int = 0) -> MemoryParts:
-    """Add `more` bytes to the state: finished gradients and activations among them, and the rest is workspace."""
+def peak_during(
+    state: StateMemory, more: int, gradients: int = 0, activations: int = 0
+) -> MemoryParts:
+    """Add `more` bytes to the state: finished gradients and activations among them, and the rest is
+    workspace.
+    """
     kept = min(activations, more - gradients)
-    return state.device.plus(gradients=gradients, activations=kept, workspace=more - gradients - kept)
+    return state.device.plus(
+        gradients=gradients, activations=kept, workspace=more - gradients - kept
+    )
 
 
 def larger_parts(*candidates: MemoryParts) -> MemoryParts:
@@ -315,8 +359,8 @@ def larger_parts(*candidates: MemoryParts) -> MemoryParts:
 
 
 def saved_bytes(experiment: Experiment, sizes: ParameterSizes) -> tuple[int, int]:
-    """Return the sizes of one checkpoint (master weights, moments, averages and frozen weights of all workers together)
-    and of one snapshot of averages, 0 where none are kept."""
+    """Return the sizes of one checkpoint (master weights, moments, averages and frozen weights of
+    all workers together) and of one snapshot of averages, 0 where none are kept."""
     averages = experiment.training.averages
     snapshot = MASTER * sizes.total * len(averages.lengths) if averages else 0
     ema = MASTER * sizes.total if experiment.keeps_average else 0
@@ -325,18 +369,29 @@ def saved_bytes(experiment: Experiment, sizes: ParameterSizes) -> tuple[int, int
 
 
 def setting_memory(
-    experiment: Experiment, data: DataShape, setting: ZeroSetting, micro: int, on_gpu: bool,
-    sizes: ParameterSizes, passes: PassMemory, encoders: EncoderWork,
-) -> WorkerMemory:  # fmt: skip
-    """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers` workers."""
+    experiment: Experiment,
+    data: DataShape,
+    setting: ZeroSetting,
+    micro: int,
+    on_gpu: bool,
+    sizes: ParameterSizes,
+    passes: PassMemory,
+    encoders: EncoderWork,
+) -> WorkerMemory:
+    """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers`
+    workers.
+    """
     workers, evaluation = experiment.resources.max_workers, experiment.evaluation
     compute = DTYPES[experiment.training.precision].itemsize
-    shape = WorkerShape(sizes, setting, workers, compute, experiment.batch.size > micro * workers, on_gpu)
+    shape = WorkerShape(
+        sizes, setting, workers, compute, experiment.batch.size > micro * workers, on_gpu
+    )
     averages = experiment.training.averages
     num_averages = experiment.keeps_average + (len(averages.lengths) if averages else 0)
     state = state_memory(shape, num_averages)
     copy = 0
-    if experiment.checkpoint.write == "background":  # a copy of its part; at stage 0 the first worker has all of it
+    # a copy of its part; at stage 0 the first worker has all of it
+    if experiment.checkpoint.write == "background":
         copy = sum(saved_bytes(experiment, sizes)) // (workers if setting.stage else 1)
     in_passes, update = passes_peak(shape, state, passes), update_peak(shape, state)
     evaluated, drawn = MemoryParts(), 0
@@ -356,9 +411,16 @@ def setting_memory(
 
 
 def evaluation_peak(
-    experiment: Experiment, data: DataShape, shape: WorkerShape, state: StateMemory, micro: int, drawn: int
+    experiment: Experiment,
+    data: DataShape,
+    shape: WorkerShape,
+    state: StateMemory,
+    micro: int,
+    drawn: int,
 ) -> MemoryParts:
-    """Return the peak of an evaluation, of held-out batches of `micro` samples, or of `drawn` samples at once."""
+    """Return the peak of an evaluation, of held-out batches of `micro` samples, or of `drawn`
+    samples at once.
+    """
     guided = 2 if getattr(experiment.sampling, "guidance", 1.0) != 1.0 else 1
     size = evaluation_memory(experiment, data, max(micro, guided * drawn))
     if shape.stage == 3 and shape.workers > 1:

@@ -1,4 +1,6 @@
-"""`ditlab runs query`: answers in SQL, over tables of records and of what the index of journals has of each run."""
+"""`ditlab runs query`: answers in SQL, over tables of records and of what the index of journals has
+of each run.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,37 @@ from ditlab.tracking.names import as_count
 from ditlab.tracking.records import RunRecord, scan_runs
 
 RUNS = {
-    "run": "TEXT", "name": "TEXT", "family": "TEXT", "status": "TEXT", "step": "INTEGER", "total_steps": "INTEGER",
-    "created": "TEXT", "updated": "TEXT", "parameters": "INTEGER", "train_loss": "REAL", "main_metric": "TEXT",
-    "main_value": "REAL", "protocol": "TEXT", "samples_per_second": "REAL", "sweep": "TEXT", "trial": "INTEGER",
+    "run": "TEXT",
+    "name": "TEXT",
+    "family": "TEXT",
+    "status": "TEXT",
+    "step": "INTEGER",
+    "total_steps": "INTEGER",
+    "created": "TEXT",
+    "updated": "TEXT",
+    "parameters": "INTEGER",
+    "train_loss": "REAL",
+    "main_metric": "TEXT",
+    "main_value": "REAL",
+    "protocol": "TEXT",
+    "samples_per_second": "REAL",
+    "sweep": "TEXT",
+    "trial": "INTEGER",
     "message": "TEXT",
-}  # fmt: skip
+}
 """Columns of the table `runs` with their types.
 
-`protocol` digests what `main_value` is measured with: values rank where it is equal, with `main_metric`.
-`created` and `updated` are in UTC, `2026-11-26 20:15:07`.
+`protocol` digests what `main_value` is measured with: values rank where it is equal, with
+`main_metric`. `created` and `updated` are in UTC, `2026-11-26 20:15:07`.
 """
 COLUMNS: Mapping[str, Iterable[str]] = {
     "runs": RUNS,
     "metrics": ("run", "metric", "step", "value", "time"),
     "specs": ("run", "field", "value"),
 }
-"""Columns of each table; `time` is in seconds since 1970, and a spec's `value` a number or a text."""
+"""Columns of each table; `time` is in seconds since 1970, and a spec's `value` a number or a
+text.
+"""
 _METRICS = """CREATE TEMP VIEW metrics AS
 SELECT run, name AS metric, step, value, _points.time / 1000.0 AS time
 FROM _points JOIN _journals ON _journals.id = journal JOIN _names ON _names.id = metric"""
@@ -44,7 +61,9 @@ _SPECS = """CREATE TEMP VIEW specs AS
 SELECT run, key AS field, number(value) AS value FROM _journals, json_each(state, '$.params')
 WHERE key NOT LIKE 'parameters.%' AND key != 'spec_hash' AND value != ''"""
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?([eE][+-]?\d{1,3})?")
-_READING = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE})
+_READING = frozenset(
+    {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
+)
 _INTERRUPTIBLE = 100_000
 """Steps of SQLite's machine between looks for Ctrl-C."""
 
@@ -55,12 +74,13 @@ _INTERRUPTIBLE = 100_000
 def query(sql: str, as_json: bool) -> None:
     """Answer SQL, one SELECT over the tables runs, metrics and specs of all runs in DITLAB_HOME.
 
-    The three best runs of last week below two million parameters: "SELECT run, name, main_value FROM runs WHERE
-    created > datetime('now', '-7 days') AND parameters < 2e6 ORDER BY main_value NULLS LAST LIMIT 3". SQLite reads it,
-    in memory; it can write nothing. NaN, and what was not measured, is NULL, which SQLite sorts first by itself.
+    The three best runs of last week below two million parameters: "SELECT run, name, main_value
+    FROM runs WHERE created > datetime('now', '-7 days') AND parameters < 2e6 ORDER BY main_value
+    NULLS LAST LIMIT 3". SQLite reads it, in memory; it can write nothing. NaN, and what was not
+    measured, is NULL, which SQLite sorts first by itself.
 
-    \b
-    runs: run, name, family, status, step, total_steps, created, updated, parameters, train_loss, main_metric,
+    \b runs: run, name, family, status, step, total_steps, created, updated, parameters, train_loss,
+    main_metric,
       main_value, protocol, samples_per_second, sweep, trial, message
     metrics: run, metric, step, value, time
     specs: run, field, value
@@ -70,9 +90,13 @@ def query(sql: str, as_json: bool) -> None:
     answer = query_runs(Home.from_environment(), sql)
     columns = answer.columns
     if len(set(columns)) < len(columns):
-        raise UserError(f"SQL gives two columns of one name ({', '.join(columns)}); name them apart with AS.")
+        raise UserError(
+            f"SQL gives two columns of one name ({', '.join(columns)}); name them apart with AS."
+        )
     kinds = {
-        name: "number" if all(isinstance(row[place], int | float | None) for row in answer.rows) else "text"
+        name: "number"
+        if all(isinstance(row[place], int | float | None) for row in answer.rows)
+        else "text"
         for place, name in enumerate(columns)
     }
     cells = ([escape_line(_shown(value)) for value in row] for row in answer.rows)
@@ -105,7 +129,8 @@ class QueryResult(NamedTuple):
 
 
 def query_runs(home: Home, sql: str) -> QueryResult:
-    """Answer one SELECT over the tables of COLUMNS. Raises UserError where SQLite refuses it, or it would write.
+    """Answer one SELECT over the tables of COLUMNS. Raises UserError where SQLite refuses it, or it
+    would write.
 
     NaN is NULL, as SQLite has no NaN: `value IS NULL` finds diverged points.
     """
@@ -131,7 +156,9 @@ def _answer(index: JournalIndex, home: Home, sql: str) -> QueryResult:
             f"SQL {sql[:200]!r} is refused ({first_line(error)}); write one SELECT over {tables}."
         ) from None
     if cursor.description is None:
-        raise UserError(f"SQL {sql[:200]!r} selects nothing; write one SELECT over {', '.join(COLUMNS)}.")
+        raise UserError(
+            f"SQL {sql[:200]!r} selects nothing; write one SELECT over {', '.join(COLUMNS)}."
+        )
     return QueryResult([each[0] for each in cursor.description], rows, notes)
 
 
@@ -142,20 +169,32 @@ def _authorise(action: int, _first: str | None, function: str | None, *_place: s
 
 
 def _load(index: JournalIndex, home: Home, wanted: Collection[str]) -> list[str]:
-    """Make all tables, bring the wanted ones up to date, and return sentences on runs whose files cannot be read."""
+    """Make all tables, bring the wanted ones up to date, and return sentences on runs whose files
+    cannot be read.
+    """
     records = scan_runs(home).records if wanted else []
     if wanted:
         index.keep_only([record.run_id for record in records])
-    journals = [Journal(one.run_id, node) for one in records for node in home.run(one.run_id).journal_nodes()]
+    journals = [
+        Journal(one.run_id, node)
+        for one in records
+        for node in home.run(one.run_id).journal_nodes()
+    ]
     states = index.update(journals)
     database = index.database
     database.create_function("number", 1, _number, deterministic=True)
     database.execute(_METRICS)
     database.execute(_SPECS)
-    database.execute(f"CREATE TEMP TABLE runs ({', '.join(f'{name} {kind}' for name, kind in RUNS.items())})")
+    database.execute(
+        f"CREATE TEMP TABLE runs ({', '.join(f'{name} {kind}' for name, kind in RUNS.items())})"
+    )
     if "runs" in wanted:
-        rows = [_row(database, record, states.get(Journal(record.run_id), {})) for record in records]
-        database.executemany(f"INSERT INTO runs VALUES ({', '.join(f':{name}' for name in RUNS)})", rows)
+        rows = [
+            _row(database, record, states.get(Journal(record.run_id), {})) for record in records
+        ]
+        database.executemany(
+            f"INSERT INTO runs VALUES ({', '.join(f':{name}' for name in RUNS)})", rows
+        )
     return index.fault_notes()
 
 

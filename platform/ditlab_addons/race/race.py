@@ -1,16 +1,20 @@
-"""A race between arms over seeds: which trials train on, which arms are behind, and when the race ends.
+"""A race between arms over seeds: which trials train on, which arms are behind, and when the race
+ends.
 
-An arm is one setting of a sweep, and has a trial for each seed. At a rung (a training step) arms are compared by the
-differences between their trials of equal seeds. Differences are looked at with ever more seeds, as `look_sizes` has
-them, until one arm is left or the most seeds are used; then those left train on to the next rung, again with the fewest
-seeds first. A decision depends on the results of whole looks alone, and never on the order in which they arrived.
+An arm is one setting of a sweep, and has a trial for each seed. At a rung (a training step) arms
+are compared by the differences between their trials of equal seeds. Differences are looked at with
+ever more seeds, as `look_sizes` has them, until one arm is left or the most seeds are used; then
+those left train on to the next rung, again with the fewest seeds first. A decision depends on the
+results of whole looks alone, and never on the order in which they arrived.
 
-The error of a race (1 - confidence) is shared equally over the other arms and the rungs, and at a rung over its looks
-(`look_confidence`). So if differences are Gaussian, the best arm is dropped, or a winner named among equal arms, with
-at most that probability: to name one of two equal arms is to drop the other.
+The error of a race (1 - confidence) is shared equally over the other arms and the rungs, and at a
+rung over its looks (`look_confidence`). So if differences are Gaussian, the best arm is dropped, or
+a winner named among equal arms, with at most that probability: to name one of two equal arms is to
+drop the other.
 
-A round of a sweep's trials is a look (`RaceChooser`): each run of an arm and a seed trains to a rung, and waits there.
-All of it follows from the runs' journals, so that a race that was killed goes on to the same decisions.
+A round of a sweep's trials is a look (`RaceChooser`): each run of an arm and a seed trains to a
+rung, and waits there. All of it follows from the runs' journals, so that a race that was killed
+goes on to the same decisions.
 """
 
 from __future__ import annotations
@@ -32,25 +36,31 @@ from ditlab.training.evaluation import read_by_sample
 from ditlab_addons.race.scheduler import SeedRace
 
 SPENDING_POWER = 3
-"""Looks 1 to k of K spend (k / K)**3 of the error: late looks, with the most pairs, have most of it. In races of two
-arms over three rungs (best arm ahead by one standard deviation of a pair's difference, 12 seeds) powers 1, 1.5, 2 and 3
-find it in 53, 57, 62 and 71 %; where it is ahead by two or four, 3 costs at most 4 % more steps than any of them."""
+"""Looks 1 to k of K spend (k / K)**3 of the error: late looks, with the most pairs, have most of
+it. In races of two arms over three rungs (best arm ahead by one standard deviation of a pair's
+difference, 12 seeds) powers 1, 1.5, 2 and 3 find it in 53, 57, 62 and 71 %; where it is ahead by
+two or four, 3 costs at most 4 % more steps than any of them."""
 RaceEnd = Literal["winner", "one left", "equal", "seeds used up", "budget used up", "all failed"]
-"""`winner`: one arm is left at the last rung; `one left`: at an earlier one, so that its lead at the end is unknown."""
+"""`winner`: one arm is left at the last rung; `one left`: at an earlier one, so that its lead at
+the end is unknown.
+"""
 
 
 def look_confidence(look: int, num_looks: int, confidence: float) -> float:
-    """Return the confidence of the interval at a look, 1 to `num_looks`, so that all hold together with `confidence`.
+    """Return the confidence of the interval at a look, 1 to `num_looks`, so that all hold together
+    with `confidence`.
 
-    Alpha spending (Lan and DeMets 1983, Biometrika 70: 659-663) by the power family (Kim and DeMets 1987, Biometrika
-    74: 149-154). Errors of looks are added up (Bonferroni), so nothing is assumed of how looks depend on each other.
+    Alpha spending (Lan and DeMets 1983, Biometrika 70: 659-663) by the power family (Kim and DeMets
+    1987, Biometrika 74: 149-154). Errors of looks are added up (Bonferroni), so nothing is assumed
+    of how looks depend on each other.
     """
     spent = (look / num_looks) ** SPENDING_POWER - ((look - 1) / num_looks) ** SPENDING_POWER
     return 1 - (1 - confidence) * spent
 
 
 def look_sizes(fewest: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of seeds at which one looks, each about 1.4 times the one before: 3, 4, 6, 8, 12.
+    """Return the numbers of seeds at which one looks, each about 1.4 times the one before: 3, 4, 6,
+    8, 12.
 
     Fewer looks leave more of the error for each.
     """
@@ -79,7 +89,9 @@ class RaceRules:
 
 @dataclass(frozen=True)
 class RungValue:
-    """The metric of one trial at a rung. A value that is not finite says that the trial failed or diverged by then."""
+    """The metric of one trial at a rung. A value that is not finite says that the trial failed or
+    diverged by then.
+    """
 
     arm: str
     seed: int
@@ -87,8 +99,8 @@ class RungValue:
     step: int
     value: float
     held_out_noise: float = math.nan
-    """Standard error of the value over held-out samples; NaN where it is not known. It stands beside intervals and is
-    no part of them."""
+    """Standard error of the value over held-out samples; NaN where it is not known. It stands
+    beside intervals and is no part of them."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +128,9 @@ class RungDifference:
         """Describe the difference, without a full stop."""
         if not self.interval.num:
             return f"{self.arm} and {self.better} have no seed with which neither of them failed"
-        sentence = describe_difference(self.interval, (self.arm, self.better), rules.mode, rules.metric)
+        sentence = describe_difference(
+            self.interval, (self.arm, self.better), rules.mode, rules.metric
+        )
         if self.held_out_noise is None:
             return sentence
         return f"{sentence}, held-out noise of a value {self.held_out_noise:.2g}"
@@ -147,7 +161,9 @@ class RaceDecision:
 
     step: int
     num_seeds: int
-    """`step` and `num_seeds`: rung and seeds of the look that the trials are trained for, or of the last one."""
+    """`step` and `num_seeds`: rung and seeds of the look that the trials are trained for, or of the
+    last one.
+    """
     left: tuple[str, ...]
     """Arms that are not dropped, the best first (in their given order before the first look)."""
     train: tuple[TrialTarget, ...]
@@ -161,12 +177,15 @@ class RaceDecision:
     steps_used: int
 
     def describe(self, rules: RaceRules, seeds: Sequence[int | None]) -> list[str]:
-        """Describe dropped arms, the differences of those left, failed trials and the end, a sentence each.
+        """Describe dropped arms, the differences of those left, failed trials and the end, a
+        sentence each.
 
         `seeds` are the seeds by number.
         """
         sentences = [each.sentence(rules) for each in self.dropped]
-        sentences += [f"at step {each.step:,}, {each.sentence(rules)}." for each in self.differences]
+        sentences += [
+            f"at step {each.step:,}, {each.sentence(rules)}." for each in self.differences
+        ]
         if self.failed_trials:
             trials = ", ".join(f"{arm} with seed {seeds[seed]}" for arm, seed in self.failed_trials)
             sentences.append(f"pairs are missing, as these trials failed or diverged: {trials}.")
@@ -176,12 +195,29 @@ class RaceDecision:
     def _end_sentence(self, rules: RaceRules) -> str:
         names = ", ".join(self.left)
         ends: dict[RaceEnd | None, str] = {
-            None: f"{len(self.train)} trials train on to step {self.step:,}, for {self.num_seeds} seeds of {names}.",
-            "winner": f"{names} wins: all other arms were dropped by step {self.step:,}, the last rung.",
-            "one left": f"{names} alone is left at step {self.step:,}; step {rules.rungs[-1]:,} was not measured.",
-            "equal": f"{names} are equal within {rules.indifference:g} at step {self.step:,}, the last rung.",
-            "seeds used up": f"no winner among {names} with {self.num_seeds} seeds, the most, at step {self.step:,}.",
-            "budget used up": f"the budget ends before step {self.step:,} of {self.num_seeds} seeds; left: {names}.",
+            None: (
+                f"{len(self.train)} trials train on to step {self.step:,}, for "
+                f"{self.num_seeds} seeds of {names}."
+            ),
+            "winner": (
+                f"{names} wins: all other arms were dropped by step {self.step:,}, the last rung."
+            ),
+            "one left": (
+                f"{names} alone is left at step {self.step:,}; step {rules.rungs[-1]:,} was "
+                "not measured."
+            ),
+            "equal": (
+                f"{names} are equal within {rules.indifference:g} at step {self.step:,}, the "
+                "last rung."
+            ),
+            "seeds used up": (
+                f"no winner among {names} with {self.num_seeds} seeds, the most, at step "
+                f"{self.step:,}."
+            ),
+            "budget used up": (
+                f"the budget ends before step {self.step:,} of {self.num_seeds} seeds; left: "
+                f"{names}."
+            ),
             "all failed": "every arm failed.",
         }
         return ends[self.end]
@@ -216,7 +252,8 @@ class Race:
         return look_confidence(look, len(self.looks), 1 - (1 - self.rules.confidence) / shares)
 
     def decide(self, results: Iterable[RungValue]) -> RaceDecision:
-        """Decide from all results so far, one a trial and rung. Equal results give an equal decision in any order.
+        """Decide from all results so far, one a trial and rung. Equal results give an equal
+        decision in any order.
 
         While results of a look are missing, `train` lists the trials that lack one.
         """
@@ -236,23 +273,37 @@ class Race:
                     lacking = ()
                 if lacking or end:
                     return RaceDecision(
-                        step, num_seeds, found.left, lacking, dropped, found.differences, table.failed, end,
+                        step,
+                        num_seeds,
+                        found.left,
+                        lacking,
+                        dropped,
+                        found.differences,
+                        table.failed,
+                        end,
                         table.steps_used,
-                    )  # fmt: skip
+                    )
         raise AssertionError("the last look of the last rung ends a race")
 
     def _compare(self, table: _Results, arms: tuple[str, ...], step: int, look: int) -> _Look:
         num_seeds = self.looks[look - 1]
         values = table.values(arms, num_seeds, step)
         has_failed = ~np.isfinite(values).any(axis=0)
-        failed = tuple(DroppedArm(arms[index], "failed", step, num_seeds) for index in np.flatnonzero(has_failed))
+        failed = tuple(
+            DroppedArm(arms[index], "failed", step, num_seeds)
+            for index in np.flatnonzero(has_failed)
+        )
         losses = values if self.rules.mode == "min" else -values
         order = [index for index in _rank(losses) if not has_failed[index]]
         ranked = [arms[index] for index in order]
         values = values[:, order]
-        band = seed_band(values[:, :, None] - values[:, None, :], self.pair_confidence(look))  # an arm minus another
-        # The row's arm is worse than the column's, which is ranked before it, by at least this much.
-        worse_by = np.tril(np.nan_to_num(band.low if self.rules.mode == "min" else -band.high, nan=0.0), -1)
+        # an arm minus another
+        band = seed_band(values[:, :, None] - values[:, None, :], self.pair_confidence(look))
+        # The row's arm is worse than the column's, which is ranked before it, by at least this
+        # much.
+        worse_by = np.tril(
+            np.nan_to_num(band.low if self.rules.mode == "min" else -band.high, nan=0.0), -1
+        )
 
         def difference(arm: int, better: int) -> RungDifference:
             noise = table.held_out_noise((ranked[arm], ranked[better]), num_seeds, step)
@@ -279,7 +330,9 @@ class Race:
         if not is_last:
             return None
         most = self.rules.indifference
-        if all(-most <= each.interval.low and each.interval.high <= most for each in found.differences):
+        if all(
+            -most <= each.interval.low and each.interval.high <= most for each in found.differences
+        ):
             return "equal"
         return "seeds used up" if look == len(self.looks) else None
 
@@ -334,14 +387,20 @@ class _Results:
         """Values at a rung, (num_seeds, num_arms); NaN for failed trials."""
 
         def value(arm: str, seed: int) -> float:
-            return math.nan if self._has_failed(arm, seed, step) else self._values[arm, seed, step].value
+            return (
+                math.nan
+                if self._has_failed(arm, seed, step)
+                else self._values[arm, seed, step].value
+            )
 
         return np.array([[value(arm, seed) for arm in arms] for seed in range(num_seeds)])
 
     def held_out_noise(self, arms: Sequence[str], num_seeds: int, step: int) -> float | None:
         """Root mean square of the trials' held-out noise at a rung; None where none told it."""
         found = [self._values.get((arm, seed, step)) for arm in arms for seed in range(num_seeds)]
-        told = [each.held_out_noise for each in found if each and math.isfinite(each.held_out_noise)]
+        told = [
+            each.held_out_noise for each in found if each and math.isfinite(each.held_out_noise)
+        ]
         return math.sqrt(fmean(noise**2 for noise in told)) if told else None
 
     def _has_failed(self, arm: str, seed: int, step: int) -> bool:
@@ -359,7 +418,9 @@ class RaceChooser(TrialChooser):
         chosen = []
         for target in decision.train:
             until = target.step if target.step < self.total_steps else None
-            chosen.append(ChosenTrial(numbers[target.arm], self.sweep.seed_list[target.seed], until))
+            chosen.append(
+                ChosenTrial(numbers[target.arm], self.sweep.seed_list[target.seed], until)
+            )
         is_used_up = decision.end == "budget used up"  # then the race goes on with a larger one
         reasons = {}
         if decision.end and not is_used_up:
@@ -378,7 +439,9 @@ class RaceChooser(TrialChooser):
         return make_race(self.sweep, 1 + max(trial.arm for trial in trials), self.total_steps)
 
     def _held_out_noise(self, trial: Trial, step: int) -> float:
-        """Return the standard error of a trial's value at a step over held-out samples; NaN where it is not known."""
+        """Return the standard error of a trial's value at a step over held-out samples; NaN where
+        it is not known.
+        """
         values = read_by_sample(self.home.run(trial.run_id), step).get(self.sweep.metrics[0])
         if values is None or len(values) < 2:
             return math.nan
@@ -403,16 +466,21 @@ def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
 
 
 def rung_values(
-    sweep: Sweep, race: Race, trials: Iterable[Trial], noise: Callable[[Trial, int], float] = lambda *_: math.nan
+    sweep: Sweep,
+    race: Race,
+    trials: Iterable[Trial],
+    noise: Callable[[Trial, int], float] = lambda *_: math.nan,
 ) -> Iterator[RungValue]:
-    """Yield the value of each trial at each rung that it has reached; of a failed one NaN at the next rung.
+    """Yield the value of each trial at each rung that it has reached; of a failed one NaN at the
+    next rung.
 
     `noise` gives the standard error of a trial's value at a step over held-out samples.
     """
     seeds = sweep.seed_list
     for trial in trials:
         curve = trial.curves.get(race.rules.metric) or MetricCurve([], [])
-        values = dict(zip(curve.steps, curve.values, strict=True))  # of a step that was done twice, the later
+        # of a step that was done twice, the later
+        values = dict(zip(curve.steps, curve.values, strict=True))
         arm = race.arms[trial.arm]
         seed = seeds.index(trial.seed)
         for step in race.rules.rungs:

@@ -1,4 +1,6 @@
-"""The section `scheduler: {kind: race}` of a sweep, and the sweeps that it cannot race. No torch."""
+"""The section `scheduler: {kind: race}` of a sweep, and the sweeps that it cannot race. No
+torch.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +23,31 @@ class SeedRace(Scheduler):
     chooser: ClassVar[str] = "ditlab_addons.race.race:RaceChooser"
     takes_seed_range: ClassVar[bool] = True
     may_change: ClassVar[tuple[str, ...]] = ("max_steps",)
-    forecast_note: ClassVar[str] = "stops arms that are behind, and adds seeds where arms are close: it may take more"
+    forecast_note: ClassVar[str] = (
+        "stops arms that are behind, and adds seeds where arms are close: it may take more"
+    )
 
     kind: Literal["race"] = "race"
-    """Drops arms that are behind, adds seeds where arms are close, and names a winner only where it is sure."""
+    """Drops arms that are behind, adds seeds where arms are close, and names a winner only where it
+    is sure.
+    """
     reduction: Reduction = 3
     """The next rung is so many times later."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Chance that the whole race drops no best arm, and names no winner among equal ones."""
     indifference: Annotated[float, Field(ge=0)] = 0.0
-    """Arms that differ by less in the metric are equal; the race ends where all that are left are."""
+    """Arms that differ by less in the metric are equal; the race ends where all that are left
+    are.
+    """
     max_steps: Count | None = None
-    """Training steps of all runs together: the race ends before it compares at more seeds or steps than these allow."""
+    """Training steps of all runs together: the race ends before it compares at more seeds or steps
+    than these allow.
+    """
 
     def rungs(self, total_steps: int) -> tuple[int, ...]:
-        """Return the steps at which arms are compared: `grace`, `reduction` times as many, ..., and the last step."""
+        """Return the steps at which arms are compared: `grace`, `reduction` times as many, ..., and
+        the last step.
+        """
         rungs = []
         step = self.grace
         while step < total_steps:
@@ -50,41 +62,44 @@ class SeedRace(Scheduler):
         yield from off_evaluations("grace", self.grace, every, "at which a race compares arms")
         if reference.training.stop:
             yield (
-                "training.stop ends runs before the rungs at which scheduler.kind=race compares them; set "
-                "training.stop to null, or scheduler.kind to none."
+                "training.stop ends runs before the rungs at which scheduler.kind=race "
+                "compares them; set training.stop to null, or scheduler.kind to none."
             )
         if not sweep.metrics[0].startswith(("eval/", "quality/")):
             yield (
-                f"metric={sweep.metrics[0]} is not measured with fixed draws, so arms of a race would differ by "
-                "theirs; rank by a held-out metric, such as eval/velocity."
+                f"metric={sweep.metrics[0]} is not measured with fixed draws, so arms of a "
+                "race would differ by theirs; rank by a held-out metric, such as eval/velocity."
             )
         for path in unshared_axes(sweep):
             yield (
-                f"space.{path} changes which draws a trial sees, so arms of scheduler.kind=race would be no pairs; "
-                f"take the axis out, set {path} under `fixed`, or set scheduler.kind to none."
+                f"space.{path} changes which draws a trial sees, so arms of "
+                f"scheduler.kind=race would be no pairs; take the axis out, set {path} under "
+                "`fixed`, or set scheduler.kind to none."
             )
 
     def _problems_of_arms(self, sweep: Sweep) -> Iterator[str]:
         num_seeds = len(sweep.first_seeds)
         if num_seeds < 2:
             yield (
-                f"seeds={format_value(sweep.seeds)} gives a race no pairs, as one seed tells nothing of other seeds; "
-                "set seeds to {min: 3, max: 12}."
+                f"seeds={format_value(sweep.seeds)} gives a race no pairs, as one seed tells "
+                "nothing of other seeds; set seeds to {min: 3, max: 12}."
             )
         if sweep.search.kind == "optuna":
             yield (
-                "search.kind=optuna proposes arms from the ends of others, and scheduler.kind=race starts all arms at "
-                "once; set search.kind to random or grid."
+                "search.kind=optuna proposes arms from the ends of others, and "
+                "scheduler.kind=race starts all arms at once; set search.kind to random or "
+                "grid."
             )
         num_arms = sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))
         if num_arms == 1:
             yield (
-                f"trials={format_value(sweep.trials)} is one arm, and a race compares at least two; set trials to 2 or "
-                "more."
+                f"trials={format_value(sweep.trials)} is one arm, and a race compares at least "
+                "two; set trials to 2 or more."
             )
         first = self.grace * num_arms * num_seeds
         if self.max_steps is not None and self.max_steps < first:
             yield (
-                f"scheduler.max_steps={self.max_steps} is less than the first rung takes, {first:,} steps of "
-                f"{num_arms} arms under {num_seeds} seeds; raise it, or lower scheduler.grace."
+                f"scheduler.max_steps={self.max_steps} is less than the first rung takes, "
+                f"{first:,} steps of {num_arms} arms under {num_seeds} seeds; raise it, or "
+                "lower scheduler.grace."
             )

@@ -12,37 +12,44 @@ from ditlab.spec.values import num_bytes
 
 
 class LanesOrderSpec(OrderSpec):
-    """Lanes, each mixed within a window: computed batch by batch, whatever the number of samples."""
+    """Lanes, each mixed within a window: computed batch by batch, whatever the number of
+    samples.
+    """
 
     kind: Literal["lanes"] = "lanes"
     """Equal lanes, each of which fills a slice of the batch."""
     holds_out_blocks: ClassVar[bool] = True
     lanes: Annotated[int, Field(ge=1, le=2**16)]
-    """Lanes, which divide batch.size: at least as many as workers at most. A worker reads the lanes of its samples
-    alone, so that a node of n reads about an n-th of the data. Another number gives another order."""
+    """Lanes, which divide batch.size: at least as many as workers at most. A worker reads the lanes
+    of its samples alone, so that a node of n reads about an n-th of the data. Another number gives
+    another order."""
     window: Annotated[int, Field(ge=1, le=2**16)] = 16
-    """Blocks of a lane that are mixed: each epoch draws which blocks follow each other, and rows are permuted within
-    so many. A block holds about 4 MiB of rows; in a store of over 1 TiB, several neighbours count as one."""
+    """Blocks of a lane that are mixed: each epoch draws which blocks follow each other, and rows
+    are permuted within so many. A block holds about 4 MiB of rows; in a store of over 1 TiB,
+    several neighbours count as one."""
 
     def check_source(self, data: Any) -> None:
         if isinstance(data.hold_out, float | int):
             return
         classes = data.hold_out if isinstance(data.hold_out, HoldOutClasses) else data.hold_out[0]
         raise ValueError(
-            f"data.hold_out.column={classes.column} would read every sample of the store, which "
-            "data.order.kind=lanes never does; give data.hold_out a share, or set data.order.kind to full."
+            f"data.hold_out.column={classes.column} would read every sample of the store, "
+            "which data.order.kind=lanes never does; give data.hold_out a share, or set "
+            "data.order.kind to full."
         )
 
     def check_batch(self, batch_size: int, workers: int) -> None:
         if batch_size % self.lanes:
             raise ValueError(
-                f"data.order.lanes={self.lanes} does not divide batch.size={batch_size}, of which each lane fills an "
-                "equal slice; set data.order.lanes to a divisor, or change batch.size."
+                f"data.order.lanes={self.lanes} does not divide batch.size={batch_size}, of "
+                "which each lane fills an equal slice; set data.order.lanes to a divisor, or "
+                "change batch.size."
             )
         if self.lanes < workers:
             raise ValueError(
-                f"data.order.lanes={self.lanes} is fewer than the {workers} workers that resources.workers allows; set "
-                f"data.order.lanes to {workers} or more, or lower resources.workers."
+                f"data.order.lanes={self.lanes} is fewer than the {workers} workers that "
+                f"resources.workers allows; set data.order.lanes to {workers} or more, or "
+                "lower resources.workers."
             )
 
     def open_streamed(self, data: Any, home: Any, notify: Any) -> Any:

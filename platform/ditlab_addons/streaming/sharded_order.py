@@ -1,4 +1,6 @@
-"""Sharded order of samples, by lanes and windows, computed batch by batch: `data.order.kind=lanes`."""
+"""Sharded order of samples, by lanes and windows, computed batch by batch:
+`data.order.kind=lanes`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ditlab.data.loading.held_out import ComputedRows
-from ditlab.data.loading.order import CHUNK_BATCHES, EpochCache, Order, check_fills_a_batch, first_run
+from ditlab.data.loading.order import (
+    CHUNK_BATCHES,
+    EpochCache,
+    Order,
+    check_fills_a_batch,
+    first_run,
+)
 from ditlab.data.permutations import WindowedShuffle, blocks_of_unit, interleaved, ranks
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.bucketed_store import AnyStore
@@ -30,7 +38,9 @@ class LaneShuffle(WindowedShuffle):
     """A shuffle that tells what a window of a lane holds before its rows are read."""
 
     def ranges(self, lane: int, window: int) -> np.ndarray:
-        """Return what a window of a lane holds, unordered: ranges (first, stop), int64 (ranges, 2), by unit."""
+        """Return what a window of a lane holds, unordered: ranges (first, stop), int64 (ranges, 2),
+        by unit.
+        """
         first, stop = lane * self.lane_rows + self.window_start(np.array([window, window + 1]))
         if first == stop:
             return np.zeros((0, 2), np.int64)
@@ -61,22 +71,27 @@ class UpcomingRows(NamedTuple):
     """Rows that a worker needs soon."""
 
     ranges: np.ndarray
-    """Ranges (first, stop) of view indices, int64 (ranges, 2), in the order of need within each bucket."""
+    """Ranges (first, stop) of view indices, int64 (ranges, 2), in the order of need within each
+    bucket.
+    """
     until: int
     """First batch for which others are needed."""
 
 
 class ShardedOrder(Order):
-    """Samples of each global batch: lane l of L fills slice l of it, so that a worker reads its own lanes alone.
+    """Samples of each global batch: lane l of L fills slice l of it, so that a worker reads its own
+    lanes alone.
 
-    In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, each read in windows
-    within which rows are permuted (`WindowedShuffle`). Each of several image sizes has lanes of its own, and sizes come
-    chunk by chunk (`interleaved`). Any batch is computed by itself, in time and memory of at most 2**18 units an epoch
-    and, of several sizes, its batches.
+    In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, each
+    read in windows within which rows are permuted (`WindowedShuffle`). Each of several image sizes
+    has lanes of its own, and sizes come chunk by chunk (`interleaved`). Any batch is computed by
+    itself, in time and memory of at most 2**18 units an epoch and, of several sizes, its batches.
     """
 
     def __init__(self, buckets: Sequence[ShardedUnits], batch_size: int, seed: int, lanes: int):
-        """Order the samples of buckets. Raises UserError where these cannot fill one batch of a multiple of `lanes`."""
+        """Order the samples of buckets. Raises UserError where these cannot fill one batch of a
+        multiple of `lanes`.
+        """
         assert batch_size % lanes == 0, (batch_size, lanes)
         check_fills_a_batch(map(len, buckets), batch_size)
         self.batch_size = batch_size
@@ -90,14 +105,19 @@ class ShardedOrder(Order):
         self._shuffle = EpochCache(self._make_shuffle)
         """Function that returns the order of an epoch within a bucket, (epoch, bucket)."""
         self._schedule = EpochCache(self._make_schedule)
-        """Function that returns (bucket, number in the bucket) of an epoch's batches, int64 each."""
+        """Function that returns (bucket, number in the bucket) of an epoch's batches, int64
+        each.
+        """
 
     @classmethod
-    def from_view(cls, view: View, batch_size: int, seed: int, lanes: int, window: int) -> ShardedOrder:
-        """Return the order of a view's samples, which must be computed rows. `window`: units of a lane.
+    def from_view(
+        cls, view: View, batch_size: int, seed: int, lanes: int, window: int
+    ) -> ShardedOrder:
+        """Return the order of a view's samples, which must be computed rows. `window`: units of a
+        lane.
 
-        Units are runs of blocks, of the least power of two with at most MOST_UNITS of them in a part. Blocks are never
-        parted, so that each is fetched once, unless there are hardly any.
+        Units are runs of blocks, of the least power of two with at most MOST_UNITS of them in a
+        part. Blocks are never parted, so that each is fetched once, unless there are hardly any.
         """
         rows = view.rows
         units = []
@@ -132,7 +152,9 @@ class ShardedOrder(Order):
         if len(self._buckets) == 1:
             return self._buckets[0].part, most
         epoch, number = divmod(batch, self.batches_per_epoch)
-        buckets, _ = self._locate(epoch, np.arange(number, min(number + most, self.batches_per_epoch)))
+        buckets, _ = self._locate(
+            epoch, np.arange(number, min(number + most, self.batches_per_epoch))
+        )
         bucket, run = first_run(buckets)
         return self._buckets[bucket].part, run
 
@@ -148,7 +170,9 @@ class ShardedOrder(Order):
         return upcoming.until
 
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
-        """Return the rows of this and the next window of these columns' lanes in each bucket, or of two batches."""
+        """Return the rows of this and the next window of these columns' lanes in each bucket, or of
+        two batches.
+        """
         epoch, number = divmod(batch, self.batches_per_epoch)
         lanes = np.unique(columns // self._slice).tolist()
         # each bucket's first batch that begins in another window than its next one does
@@ -165,14 +189,18 @@ class ShardedOrder(Order):
             for ahead in range(1 + further if num else 0):
                 epochs, at = divmod(window + ahead, shuffle.windows)
                 if epochs < 2:  # of a bucket of few rows two batches take all of the next epoch
-                    ranges += [self._shuffle(epoch + epochs, bucket).ranges(lane, at) for lane in lanes]
+                    ranges += [
+                        self._shuffle(epoch + epochs, bucket).ranges(lane, at) for lane in lanes
+                    ]
         buckets, turns = self._locate(epoch, np.arange(number, self.batches_per_epoch))
         last = np.flatnonzero(turns + 1 >= changes[buckets])
         until = number + int(last[0]) + 1 if len(last) else self.batches_per_epoch
         return UpcomingRows(np.concatenate(ranges), epoch * self.batches_per_epoch + until)
 
     def check_room(self, data: Any, store: AnyStore, workers: int) -> None:
-        """Raise UserError where `data.cache` is smaller than the current and the next window of a worker's lanes."""
+        """Raise UserError where `data.cache` is smaller than the current and the next window of a
+        worker's lanes.
+        """
         lanes = -(-max(1, self.batch_size // workers) // self._slice)
         need = 0
         for bucket in self._buckets:
@@ -185,16 +213,24 @@ class ShardedOrder(Order):
             return
         mib = -(-need // MIB)
         raise UserError(
-            f"data.cache={data.cache} is smaller than the current and the next window of the lanes of one worker of "
-            f"{workers}, which take {mib:,} MiB; set data.cache to {mib}MiB or more, or lower data.order.window."
+            f"data.cache={data.cache} is smaller than the current and the next window of the "
+            f"lanes of one worker of {workers}, which take {mib:,} MiB; set data.cache to "
+            f"{mib}MiB or more, or lower data.order.window."
         )
 
     def _make_shuffle(self, epoch: int, bucket: int) -> LaneShuffle:
         units = self._buckets[bucket]
-        return LaneShuffle(units.starts, f"ditlab.lanes/{self.seed}/{epoch}/{bucket}", self.lanes, units.window_rows)
+        return LaneShuffle(
+            units.starts,
+            f"ditlab.lanes/{self.seed}/{epoch}/{bucket}",
+            self.lanes,
+            units.window_rows,
+        )
 
     def _make_schedule(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        buckets = interleaved(self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets", CHUNK_BATCHES)
+        buckets = interleaved(
+            self._batches, f"ditlab.lanes/{self.seed}/{epoch}/buckets", CHUNK_BATCHES
+        )
         return buckets, ranks(buckets)
 
     def _locate(self, epoch: int, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -205,14 +241,18 @@ class ShardedOrder(Order):
         return buckets[numbers], turns[numbers]
 
     def _num_before(self, epoch: int, number: int) -> np.ndarray:
-        """Return how many batches of each bucket come before a batch of an epoch, int64 (buckets,)."""
+        """Return how many batches of each bucket come before a batch of an epoch, int64
+        (buckets,).
+        """
         if len(self._buckets) == 1:
             return np.array([number])
         return np.bincount(self._schedule(epoch)[0][:number], minlength=len(self._buckets))
 
 
 def blocks_of_ranges(rows: ComputedRows, ranges: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (bucket, its blocks that rows of ranges lie in, in order); a range, (first, stop), lies in one bucket."""
+    """Yield (bucket, its blocks that rows of ranges lie in, in order); a range, (first, stop), lies
+    in one bucket.
+    """
     part_of_range = np.searchsorted(np.cumsum(rows.bucket_counts), ranges[:, 0], side="right")
     for part in np.unique(part_of_range).tolist():
         layout = rows.parts[part].layout

@@ -1,4 +1,6 @@
-"""Streamed store: blocks are fetched from a URI when they are needed, and kept in the node's cache."""
+"""Streamed store: blocks are fetched from a URI when they are needed, and kept in the node's
+cache.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +52,20 @@ from ditlab.storage.files import folder_size, write_whole
 from ditlab.storage.remote import RemoteFiles
 
 THREADS, THREADS_AHEAD = 8, 6
-"""Threads for blocks that are needed now, and for those of hints: an object store answers one reader with some 50 to
-100 MB/s."""
+"""Threads for blocks that are needed now, and for those of hints: an object store answers one
+reader with some 50 to 100 MB/s."""
 AHEAD_SHARE = 0.5
 """Share of the cache that the blocks of a hint take at most."""
 SCAN_SHARE = 1 / 64
-"""Share of the cache's limit that a process writes before it looks at all files again, and four times that is freed."""
+"""Share of the cache's limit that a process writes before it looks at all files again, and four
+times that is freed.
+"""
 STORAGE_WAIT = 300.0
 """Seconds for which a store that does not answer is asked again: `DITLAB_STORAGE_WAIT`."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-"""Seconds between two attempts: each pause is twice the one before, and drawn from its upper half."""
+"""Seconds between two attempts: each pause is twice the one before, and drawn from its upper
+half.
+"""
 NOTICE = 5.0
 """Seconds of failure after which people read of it."""
 SILENCE = 10.0
@@ -67,21 +73,27 @@ SILENCE = 10.0
 RENEWAL_INTERVAL = 60.0
 """Least seconds between two openings of the file system."""
 SAME_ANSWERS = 4
-"""Wrong answers of one content after which the store's file is taken to be altered: faults on the way differ."""
+"""Wrong answers of one content after which the store's file is taken to be altered: faults on the
+way differ.
+"""
 OPEN_FILES = 256
-"""Files that stay open: opening one asks an object store for its size, which costs as much as a small range."""
+"""Files that stay open: opening one asks an object store for its size, which costs as much as a
+small range.
+"""
 
 
 class BlockCache:
     """Files of about `limit_bytes` at most, each a block named by the hash of its content.
 
-    Processes of a node share it: a block takes its name in one rename, and those that were used longest ago go first.
-    One that is deleted can be read on where it is mapped. The content is the caller's to verify. A disk that refuses
-    costs the cache, and not the caller.
+    Processes of a node share it: a block takes its name in one rename, and those that were used
+    longest ago go first. One that is deleted can be read on where it is mapped. The content is the
+    caller's to verify. A disk that refuses costs the cache, and not the caller.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
-        """Open or make the cache, and evict what is over the limit. Raises UserError for a folder that is unusable."""
+        """Open or make the cache, and evict what is over the limit. Raises UserError for a folder
+        that is unusable.
+        """
         self.limit_bytes = limit_bytes
         self.is_full = False
         """True where the disk takes no blocks."""
@@ -93,8 +105,9 @@ class BlockCache:
             self._evict()
         except OSError as error:
             raise UserError(
-                f"The cache of blocks in {folder} cannot be used ({error.strerror or error}); delete that folder, make "
-                "room there, or point DITLAB_CACHE at another disk of this node."
+                f"The cache of blocks in {folder} cannot be used ({error.strerror or error}); "
+                "delete that folder, make room there, or point DITLAB_CACHE at another disk of "
+                "this node."
             ) from None
 
     def get(self, key: str) -> pa.Buffer | None:
@@ -122,7 +135,9 @@ class BlockCache:
         return self.get(key) or pa.py_buffer(content)
 
     def _evict(self) -> None:
-        """Delete the blocks that were used longest ago, beyond the limit less what is written until the next look."""
+        """Delete the blocks that were used longest ago, beyond the limit less what is written until
+        the next look.
+        """
         files = []
         for entry in os.scandir(self._folder):
             with suppress(FileNotFoundError):  # another process has deleted or renamed it
@@ -139,7 +154,9 @@ class BlockCache:
 
 @dataclass(frozen=True)
 class BlockRequest:
-    """A block of a store's file: where it lies, what it is named in the cache, how it is verified."""
+    """A block of a store's file: where it lies, what it is named in the cache, how it is
+    verified.
+    """
 
     key: str
     """Hash over its content, as hexadecimal digits: its name in the cache."""
@@ -161,7 +178,9 @@ class BlockRequest:
 
 
 def storage_wait() -> float:
-    """Return the seconds for which a store is asked. Raises UserError where DITLAB_STORAGE_WAIT is no such number."""
+    """Return the seconds for which a store is asked. Raises UserError where DITLAB_STORAGE_WAIT is
+    no such number.
+    """
     text = os.environ.get("DITLAB_STORAGE_WAIT") or str(STORAGE_WAIT)
     try:
         seconds = float(text)
@@ -173,14 +192,17 @@ def storage_wait() -> float:
 
 
 class BlockFetcher:
-    """Threads that fetch verified blocks through a cache: those that are needed, and those of a hint.
+    """Threads that fetch verified blocks through a cache: those that are needed, and those of a
+    hint.
 
-    Within a process a block is fetched once, however many threads ask for it. Blocks of the newest hint of each folder
-    stay mapped, and are verified once.
+    Within a process a block is fetched once, however many threads ask for it. Blocks of the newest
+    hint of each folder stay mapped, and are verified once.
     """
 
     def __init__(self, files: RemoteFiles, cache: BlockCache) -> None:
-        """Fetch below `files`. Raises UserError where DITLAB_STORAGE_WAIT is no number of seconds."""
+        """Fetch below `files`. Raises UserError where DITLAB_STORAGE_WAIT is no number of
+        seconds.
+        """
         self._wait = storage_wait()
         self.cache = cache
         self._noticed = 0.0
@@ -200,21 +222,24 @@ class BlockFetcher:
     def fetch(self, requests: Sequence[BlockRequest]) -> dict[str, pa.Buffer]:
         """Return the blocks by key, verified and read-only, once all are there.
 
-        Raises UserError for a block that the store holds altered or not at all, StorageOutage where the store does not
-        answer, RuntimeError once the fetcher is closed.
+        Raises UserError for a block that the store holds altered or not at all, StorageOutage where
+        the store does not answer, RuntimeError once the fetcher is closed.
         """
         with self._lock:
             answers = {request.key: self._answer(request) for request in requests}
         return {key: answer.result() for key, answer in answers.items()}
 
     def expect(self, folder: str, requests: Sequence[BlockRequest]) -> None:
-        """Take a hint: blocks of a folder that are needed soon, in order. It replaces the folder's last one.
+        """Take a hint: blocks of a folder that are needed soon, in order. It replaces the folder's
+        last one.
 
         They are fetched in the background, as far as the cache has room. An empty one releases all.
         """
         with self._lock:
             self._hints.pop(folder, None)
-            room = AHEAD_SHARE * self.cache.limit_bytes - sum(sum(hint.values()) for hint in self._hints.values())
+            room = AHEAD_SHARE * self.cache.limit_bytes - sum(
+                sum(hint.values()) for hint in self._hints.values()
+            )
             hint: dict[str, int] = {}
             self._hints[folder] = hint
             for request in requests:
@@ -224,21 +249,27 @@ class BlockFetcher:
                 hint[request.key] = request.length
                 if request.key not in self._expected:
                     under_way = self._wanted.get(request.key)
-                    self._expected[request.key] = under_way or self._ahead.submit(self._load, request)
+                    self._expected[request.key] = under_way or self._ahead.submit(
+                        self._load, request
+                    )
             for key in self._expected.keys() - set().union(*self._hints.values()):
                 forgotten = self._expected.pop(key)
                 if key not in self._wanted:
                     forgotten.cancel()
 
     def close(self) -> None:
-        """End the threads once their requests end; callers that still wait get an error. Closing twice is fine."""
+        """End the threads once their requests end; callers that still wait get an error. Closing
+        twice is fine.
+        """
         self._closed.set()
         for pool in (self._needed, self._ahead):
             pool.shutdown(wait=False, cancel_futures=True)
         self._expected.clear()
 
     def _answer(self, request: BlockRequest) -> Future[pa.Buffer]:
-        """Return a block that is needed now: one under way, or a new one, before all that are only expected."""
+        """Return a block that is needed now: one under way, or a new one, before all that are only
+        expected.
+        """
         key = request.key
         wanted = self._wanted.get(key)
         if wanted is not None:
@@ -269,7 +300,9 @@ class BlockFetcher:
             try:
                 content = self._read(request)
             except FileNotFoundError:
-                raise UserError(f"{self._place}: {request.path} is missing; {UPLOAD_AGAIN}.") from None
+                raise UserError(
+                    f"{self._place}: {request.path} is missing; {UPLOAD_AGAIN}."
+                ) from None
             except Exception as error:  # each of fsspec's libraries has exceptions of its own
                 reason = first_line(error)
                 self._renew()
@@ -279,8 +312,9 @@ class BlockFetcher:
                 same = same + 1 if content == wrong else 1
                 if same == SAME_ANSWERS:
                     raise UserError(
-                        f"{self._place}: {request.path} was altered: its bytes from {request.offset:,} on do not have "
-                        f"the manifest's hash; {UPLOAD_AGAIN}."
+                        f"{self._place}: {request.path} was altered: its bytes from "
+                        f"{request.offset:,} on do not have the manifest's hash; "
+                        f"{UPLOAD_AGAIN}."
                     )
                 wrong = content
                 reason = f"{len(content):,} bytes without the manifest's hash"
@@ -288,12 +322,16 @@ class BlockFetcher:
             seconds = time.monotonic() - since
             if seconds > self._wait:
                 raise StorageOutage(
-                    f"{self._place} has not given {request.path} for {seconds:.0f} s ({reason}); check the network and "
-                    "the credentials in the environment, and resume the run."
+                    f"{self._place} has not given {request.path} for {seconds:.0f} s "
+                    f"({reason}); check the network and the credentials in the environment, "
+                    "and resume the run."
                 )
             if seconds > NOTICE and time.monotonic() - self._noticed > self._wait:
                 self._noticed = time.monotonic()
-                write_to_stderr(f"{self._place} does not answer ({reason}); trying again for {self._wait:.0f} s.")
+                write_to_stderr(
+                    f"{self._place} does not answer ({reason}); trying again for "
+                    f"{self._wait:.0f} s."
+                )
             if self._closed.wait(pause * random.uniform(0.5, 1.0)):
                 raise RuntimeError("the fetcher was closed")
             pause = min(2 * pause, LONGEST_PAUSE, max(FIRST_PAUSE, self._wait / 5))
@@ -303,17 +341,22 @@ class BlockFetcher:
         path = f"{self._files.path}/{request.path}"
         handler = getattr(self._filesystem, "handler", None)
         if handler is not None:  # fsspec's open files read ahead, and share one position
-            return bytes(handler.fs.cat_file(path, start=request.offset, end=request.offset + request.length))
+            return bytes(
+                handler.fs.cat_file(path, start=request.offset, end=request.offset + request.length)
+            )
         file = self._open(path)
         length = min(request.length, file.size() - request.offset)
         return bytes(file.read_at(length, request.offset)) if length > 0 else b""
 
     def _renew(self) -> None:
-        """Open the file system again, with the credentials that the environment holds now; at most once a minute."""
+        """Open the file system again, with the credentials that the environment holds now; at most
+        once a minute.
+        """
         with self._lock:
             if time.monotonic() - self._opened < RENEWAL_INTERVAL:
                 return
-            with suppress(Exception):  # of any of fsspec's libraries: the next attempt fails, too, and says why
+            # of any of fsspec's libraries: the next attempt fails, too, and says why
+            with suppress(Exception):
                 self._use(RemoteFiles.open(self._files.knob, self._files.location))
 
     def _use(self, files: RemoteFiles) -> None:
@@ -324,7 +367,8 @@ class BlockFetcher:
 
 
 def with_timeouts(filesystem: Any) -> Any:
-    """Return the file system with requests that end after SILENCE seconds without a byte, and are not repeated.
+    """Return the file system with requests that end after SILENCE seconds without a byte, and are
+    not repeated.
 
     Only pyarrow's client of S3 has such settings; another is returned as it is.
     """
@@ -332,7 +376,8 @@ def with_timeouts(filesystem: Any) -> Any:
         return filesystem
     from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
-    settings = dict(filesystem.__reduce__()[1][0])  # credentials stay what they are: looked up, or the URI's
+    # credentials stay what they are: looked up, or the URI's
+    settings = dict(filesystem.__reduce__()[1][0])
     settings |= {"request_timeout": SILENCE, "connect_timeout": SILENCE}
     return S3FileSystem(**settings, retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1))
 
@@ -340,9 +385,13 @@ def with_timeouts(filesystem: Any) -> Any:
 LEAST_MAPPED_BYTES = 64 * 2**20
 """Bytes of blocks that are mapped and verified at least, however small the cache."""
 MAPPED_SHARE = 0.5
-"""Share of the cache that is mapped at most: a mapped block keeps its room on the disk when it is evicted."""
+"""Share of the cache that is mapped at most: a mapped block keeps its room on the disk when it is
+evicted.
+"""
 BLOCKS, MANIFESTS = "blocks", "streamed"
-"""Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed stores."""
+"""Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed
+stores.
+"""
 FREE_SHARE = 0.05
 """Share of the disk that the cache of blocks leaves free."""
 COPY_SHARE = 0.8
@@ -352,13 +401,15 @@ KNOB = "data.path"
 
 
 class StreamedStore(Store):
-    """Store behind a URI, whose rows are fetched block by block, each verified whenever it is loaded."""
+    """Store behind a URI, whose rows are fetched block by block, each verified whenever it is
+    loaded.
+    """
 
     def __init__(self, path: Path, fetcher: BlockFetcher, place: str = ""):
         """Make a store of the manifest in a local folder, where its attachments lie too.
 
-        `place`: path of its files below the URI, `BUCKET/` for a bucket. The fetcher is shared by the buckets of a
-        store. Raises UserError for an altered manifest.
+        `place`: path of its files below the URI, `BUCKET/` for a bucket. The fetcher is shared by
+        the buckets of a store. Raises UserError for an altered manifest.
         """
         super().__init__(path, read_manifest(path / MANIFEST_NAME, StoreManifest))
         self._fetcher = fetcher
@@ -367,7 +418,9 @@ class StreamedStore(Store):
         self._lock = threading.Lock()
 
     def expect(self, blocks: np.ndarray) -> None:
-        """Begin to fetch blocks (int64) in their order, in place of those announced before. Raises as `gather` does."""
+        """Begin to fetch blocks (int64) in their order, in place of those announced before. Raises
+        as `gather` does.
+        """
         requests = self._requests(blocks)
         with self._lock:
             for number in self._loaded.keys() - requests.keys():
@@ -386,17 +439,23 @@ class StreamedStore(Store):
     def _load(self, blocks: np.ndarray) -> dict[int, StoredBlock]:
         """Return blocks by number, fetched together where they are not mapped.
 
-        Raises UserError for a block that was altered, Unreachable where the place does not answer for long.
+        Raises UserError for a block that was altered, Unreachable where the place does not answer
+        for long.
         """
         with self._lock:
-            found = {number: self._loaded[number] for number in blocks.tolist() if number in self._loaded}
+            found = {
+                number: self._loaded[number] for number in blocks.tolist() if number in self._loaded
+            }
             for number in found:
                 self._loaded.move_to_end(number)
         if len(found) == len(blocks):
             return found
         requests = self._requests(np.setdiff1d(blocks, np.fromiter(found, np.int64)))
         contents = self._fetcher.fetch(list(requests.values()))
-        fetched = {number: self._read_block(number, contents[request.key]) for number, request in requests.items()}
+        fetched = {
+            number: self._read_block(number, contents[request.key])
+            for number, request in requests.items()
+        }
         with self._lock:
             self._loaded.update(fetched)
             most = max(LEAST_MAPPED_BYTES, int(MAPPED_SHARE * self._fetcher.cache.limit_bytes))
@@ -419,7 +478,8 @@ class StreamedStore(Store):
         found = {}
         for block, shard in zip(blocks.tolist(), shards.tolist(), strict=True):
             entry = entries[shard][block - int(self.layout.first_blocks[shard])]
-            key = hashlib.sha256(b"".join(entry.digests)).hexdigest()  # the same for equal rows, in whatever store
+            # the same for equal rows, in whatever store
+            key = hashlib.sha256(b"".join(entry.digests)).hexdigest()
             path = f"{self._place}{self.manifest.shards[shard].file}"
             verify = partial(self._verify_block, block=block, expected=entry.digests)
             found[block] = BlockRequest(key, path, entry.offset, entry.length, verify)
@@ -431,14 +491,16 @@ class StreamedStore(Store):
         requests = {}
         for shard, (first, length) in places.items():
             digest = self.manifest.shards[shard].blocks
-            requests[shard] = BlockRequest(digest, path, first, length, partial(verify_entries, sha256=digest))
+            requests[shard] = BlockRequest(
+                digest, path, first, length, partial(verify_entries, sha256=digest)
+            )
         contents = self._fetcher.fetch(list(requests.values()))
         return {shard: bytes(contents[request.key]) for shard, request in requests.items()}
 
 
 def fits_disk(uri: str, home: Home) -> bool:
-    """Return True where the store at a URI is copied: it takes at most COPY_SHARE of the free room, or a copy was
-    begun.
+    """Return True where the store at a URI is copied: it takes at most COPY_SHARE of the free room,
+    or a copy was begun.
 
     Raises UserError for a place without a store or with an altered one.
     """
@@ -451,9 +513,11 @@ def fits_disk(uri: str, home: Home) -> bool:
 
 
 def open_streamed_store(uri: str, home: Home, cache_bytes: int, notify: Notify) -> AnyStore:
-    """Open the store at a URI; its rows are fetched block by block, and kept in `cache_bytes` of this node's disk.
+    """Open the store at a URI; its rows are fetched block by block, and kept in `cache_bytes` of
+    this node's disk.
 
-    Raises UserError for a place without a store or with an altered one; Unreachable where the place does not answer.
+    Raises UserError for a place without a store or with an altered one; Unreachable where the place
+    does not answer.
     """
     files, top = open_root(KNOB, uri)
     node_cache = home.node_cache
@@ -463,7 +527,8 @@ def open_streamed_store(uri: str, home: Home, cache_bytes: int, notify: Notify) 
         KNOB,
         uri,
         notify=lambda message: None,  # copied manifests are no news
-        is_copied=lambda file: file.size is None and bool(file.sha256),  # what the columns need: the tokeniser
+        # what the columns need: the tokeniser
+        is_copied=lambda file: file.size is None and bool(file.sha256),
     )
     disk = shutil.disk_usage(node_cache)
     room = int(disk.free - FREE_SHARE * disk.total)
@@ -472,12 +537,15 @@ def open_streamed_store(uri: str, home: Home, cache_bytes: int, notify: Notify) 
     cache = BlockCache(node_cache / BLOCKS, cache_bytes)
     if is_new:
         notify(
-            f"{KNOB}={uri}: rows are fetched when they are needed, and kept in {node_cache / BLOCKS} on "
-            f"{socket.gethostname()} (at most {format_bytes(cache.limit_bytes)})."
+            f"{KNOB}={uri}: rows are fetched when they are needed, and kept in "
+            f"{node_cache / BLOCKS} on {socket.gethostname()} (at most "
+            f"{format_bytes(cache.limit_bytes)})."
         )
     fetcher = BlockFetcher(files, cache)
     if not (folder / BUCKETS_NAME).exists():
         return StreamedStore(folder, fetcher)
     root = read_manifest(folder / BUCKETS_NAME, BucketsManifest)
     buckets = [each.folder for each in root.buckets]
-    return BucketedStore(folder, root, [StreamedStore(folder / name, fetcher, f"{name}/") for name in buckets])
+    return BucketedStore(
+        folder, root, [StreamedStore(folder / name, fetcher, f"{name}/") for name in buckets]
+    )

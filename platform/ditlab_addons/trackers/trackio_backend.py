@@ -1,4 +1,6 @@
-"""Trackio as a backend of tracking: journal records as rows, configuration, pictures and artifacts of one run."""
+"""Trackio as a backend of tracking: journal records as rows, configuration, pictures and artifacts
+of one run.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ditlab.errors import UserError
-from ditlab.tracking.backend import Destination, NotReadyError, RunGoneError, TrackingBackend, recorded_file
+from ditlab.tracking.backend import (
+    Destination,
+    NotReadyError,
+    RunGoneError,
+    TrackingBackend,
+    recorded_file,
+)
 from ditlab.tracking.journal import JournalRecord
 from ditlab.tracking.mlflow_backend import WEIGHTS_NAME, weights_step
 from ditlab_addons.trackers.trackio_store import StoredRow, StoreGoneError, TrackioStore, as_text
@@ -19,14 +27,20 @@ from ditlab_addons.trackers.trackio_store import StoredRow, StoreGoneError, Trac
 ROWS_PER_CALL = 500
 _PROJECT = re.compile(r"(?!registry-)[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 _IN_NO_FOLDER = re.compile(r"[/\\\x00-\x1f]")
-_RESERVED = re.compile(r".+_(system|configs|traces|artifact\w*|run_artifact_links|external_run_artifact_links)")
+_RESERVED = re.compile(
+    r".+_(system|configs|traces|artifact\w*|run_artifact_links|external_run_artifact_links)"
+)
 """Projects whose files Trackio would take for those of another one."""
 
 
 class TrackioBackend(TrackingBackend):
-    """Sends records to one run of a Trackio project, which has DiTLab's id; `trackio show` shows it."""
+    """Sends records to one run of a Trackio project, which has DiTLab's id; `trackio show` shows
+    it.
+    """
 
-    def __init__(self, to: Destination, store: TrackioStore, config: dict[str, Any], begun: int = 0) -> None:
+    def __init__(
+        self, to: Destination, store: TrackioStore, config: dict[str, Any], begun: int = 0
+    ) -> None:
         self.run_id = f"{store.number}/{to.folder.run_id}"
         self._to = to
         self._store = store
@@ -37,17 +51,25 @@ class TrackioBackend(TrackingBackend):
 
     @staticmethod
     def check_address(uri: str) -> None:
-        """Raise UserError for a project that Trackio would give another name, and where it is not installed."""
+        """Raise UserError for a project that Trackio would give another name, and where it is not
+        installed.
+        """
         project = urlsplit(uri).path
         if not _PROJECT.fullmatch(project) or _RESERVED.fullmatch(project):
             raise UserError(
-                f"tracking.uri={uri} names no project of Trackio; give trackio:PROJECT, of letters, digits, - and _."
+                f"tracking.uri={uri} names no project of Trackio; give trackio:PROJECT, of "
+                "letters, digits, - and _."
             )
         if importlib.util.find_spec("trackio") is None:
-            raise UserError(f"tracking.uri={uri} needs Trackio, which is not installed; pip install 'ditlab[trackio]'.")
+            raise UserError(
+                f"tracking.uri={uri} needs Trackio, which is not installed; pip install "
+                "'ditlab[trackio]'."
+            )
 
     @classmethod
-    def connect(cls, to: Destination, start: JournalRecord | None, run_id: str | None) -> TrackioBackend:
+    def connect(
+        cls, to: Destination, start: JournalRecord | None, run_id: str | None
+    ) -> TrackioBackend:
         """Find or make the run."""
         project = urlsplit(to.uri).path
         store = TrackioStore(to.home, project)
@@ -62,7 +84,8 @@ class TrackioBackend(TrackingBackend):
         assert start is not None
         # Trackio's pages sort and group runs by the two with an underscore.
         config = {
-            "run": f"{_IN_NO_FOLDER.sub('-', start['name'])[:60]}-{own}",  # which also names a folder of pictures
+            # which also names a folder of pictures
+            "run": f"{_IN_NO_FOLDER.sub('-', start['name'])[:60]}-{own}",
             "family": start["family"],
             "experiment": start["experiment"],
             "_Created": as_text(start["time"]),
@@ -78,7 +101,9 @@ class TrackioBackend(TrackingBackend):
         values = record["values"]
         match record["kind"]:
             case "params":
-                self._change({key: value for key, value in values.items() if key not in self._config})
+                self._change(
+                    {key: value for key, value in values.items() if key not in self._config}
+                )
             case "tags":
                 self._change(values)
             case _:
@@ -128,10 +153,13 @@ class TrackioBackend(TrackingBackend):
                 self._change({"note": path.read_text(encoding="utf-8", errors="replace")})
             case "image":
                 key = record["key"]
-                self._add_row(record, {key: self._store.keep_picture(name, key, record["step"], path)})
+                self._add_row(
+                    record, {key: self._store.keep_picture(name, key, record["step"], path)}
+                )
             case "model":
                 step = record["step"]
-                if weights_step(path / WEIGHTS_NAME) == step:  # newer weights have a record of their own
+                # newer weights have a record of their own
+                if weights_step(path / WEIGHTS_NAME) == step:
                     self._store.add_artifact(run, name, "export", "model", path, [f"step-{step}"])
             case kind:
                 label = "/".join(filter(None, (record["artifact_path"], path.name)))
@@ -140,7 +168,11 @@ class TrackioBackend(TrackingBackend):
     def _add_row(self, record: JournalRecord, values: dict[str, Any]) -> None:
         """Add a row whose id is the same whenever its record is sent."""
         text = json.dumps([self._to.folder.run_id, self._to.node, record], sort_keys=True)
-        self._rows.append(StoredRow(values, record["step"], record["time"], hashlib.sha256(text.encode()).hexdigest()))
+        self._rows.append(
+            StoredRow(
+                values, record["step"], record["time"], hashlib.sha256(text.encode()).hexdigest()
+            )
+        )
 
     def _change(self, values: dict[str, Any]) -> None:
         self._config |= values

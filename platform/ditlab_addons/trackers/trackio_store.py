@@ -1,8 +1,10 @@
-"""Names of Trackio that are no part of its interface: the one file that uses them, and that imports Trackio.
+"""Names of Trackio that are no part of its interface: the one file that uses them, and that imports
+Trackio.
 
-`trackio.init` and `Run.log` hand a point to a thread, which drops what the database does not take; here a point has to
-be known to have arrived. So rows are written by the call below them, `SQLiteStorage.bulk_log`, which raises what goes
-wrong, keeps the steps and times that it is given, and skips a row whose `log_id` is there.
+`trackio.init` and `Run.log` hand a point to a thread, which drops what the database does not take;
+here a point has to be known to have arrived. So rows are written by the call below them,
+`SQLiteStorage.bulk_log`, which raises what goes wrong, keeps the steps and times that it is given,
+and skips a row whose `log_id` is there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Any
 from ditlab.home import Home
 
 STORE_KEY = "ditlab.store"
-"""Name, among a project's metadata, of a number that tells its database from one that was made again."""
+"""Name, among a project's metadata, of a number that tells its database from one that was made
+again.
+"""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -41,7 +45,9 @@ class StoredRow:
 
 
 class TrackioStore:
-    """One project's database and files, below `trackio/` of a home. Every method raises what SQLite or the disk do."""
+    """One project's database and files, below `trackio/` of a home. Every method raises what SQLite
+    or the disk do.
+    """
 
     def __init__(self, home: Home, project: str) -> None:
         """Import Trackio, which fixes its folder at the import, and find the project or make it."""
@@ -51,7 +57,10 @@ class TrackioStore:
         from trackio.sqlite_storage import SQLiteStorage
 
         if folder != utils.TRACKIO_DIR:
-            raise RuntimeError(f"Trackio was imported before, for {utils.TRACKIO_DIR}; import it after the run begins")
+            raise RuntimeError(
+                f"Trackio was imported before, for {utils.TRACKIO_DIR}; import it after the "
+                "run begins"
+            )
         self._project = project
         self._storage = SQLiteStorage
         self.number = self._read_number()
@@ -65,13 +74,17 @@ class TrackioStore:
         found: dict[str, Any] | None = self._storage.get_run_config(self._project, run_id=run_id)
         return found
 
-    def write(self, run_id: str, name: str, rows: Sequence[StoredRow], config: dict[str, Any] | None) -> None:
+    def write(
+        self, run_id: str, name: str, rows: Sequence[StoredRow], config: dict[str, Any] | None
+    ) -> None:
         """Write rows, and where there is one a run's whole configuration, in one transaction.
 
         Raises StoreGoneError for another database than the one that was opened.
         """
         if self._read_number() != self.number:
-            raise StoreGoneError(f"the database of Trackio's project {self._project} was deleted or made again")
+            raise StoreGoneError(
+                f"the database of Trackio's project {self._project} was deleted or made again"
+            )
         self._storage.bulk_log(
             project=self._project,
             run=name,
@@ -84,16 +97,31 @@ class TrackioStore:
         )
 
     def keep_picture(self, name: str, key: str, step: int, path: Path) -> dict[str, Any]:
-        """Copy a picture to where Trackio looks for those of a run's step; return its value in a row."""
+        """Copy a picture to where Trackio looks for those of a run's step; return its value in a
+        row.
+        """
         from trackio import utils
 
-        place = utils.project_media_dir(self._project) / name / str(step) / (_UNSAFE.sub("-", key) + path.suffix)
+        place = (
+            utils.project_media_dir(self._project)
+            / name
+            / str(step)
+            / (_UNSAFE.sub("-", key) + path.suffix)
+        )
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, place)
-        return {"_type": "trackio.image", "file_path": str(place.relative_to(utils.MEDIA_DIR)), "caption": None}
+        return {
+            "_type": "trackio.image",
+            "file_path": str(place.relative_to(utils.MEDIA_DIR)),
+            "caption": None,
+        }
 
-    def add_artifact(self, run_id: str, name: str, label: str, kind: str, path: Path, aliases: Sequence[str]) -> None:
-        """Add a file or folder as an artifact of a run; content that is there makes no second version."""
+    def add_artifact(
+        self, run_id: str, name: str, label: str, kind: str, path: Path, aliases: Sequence[str]
+    ) -> None:
+        """Add a file or folder as an artifact of a run; content that is there makes no second
+        version.
+        """
         import trackio
 
         artifact = trackio.Artifact(_UNSAFE.sub("-", f"{run_id}-{label}"), kind)

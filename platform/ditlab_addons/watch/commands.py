@@ -18,8 +18,8 @@ from ditlab.parts import command_options, load_part
 
 PORT = 8765
 _ELSEWHERE = (
-    "A run of another machine is watched there: ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080, then "
-    "http://127.0.0.1:8080 here."
+    "A run of another machine is watched there: ssh -t -L 8080:127.0.0.1:8080 HOST ditlab "
+    "watch RUN --port 8080, then http://127.0.0.1:8080 here."
 )
 
 
@@ -35,18 +35,25 @@ RESULTS = {"watch": WatchOutput}
 @click.command()
 @options.run
 @click.option(
-    "--port", type=click.IntRange(0, 65535), help=f"Port on 127.0.0.1; 0: a free one. Default: {PORT}, if it is free."
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"Port on 127.0.0.1; 0: a free one. Default: {PORT}, if it is free.",
 )
 @click.option(
-    "--open/--no-open", "opens", default=None, help="Open the page in a browser (default: from a desktop's terminal)."
+    "--open/--no-open",
+    "opens",
+    default=None,
+    help="Open the page in a browser (default: from a desktop's terminal).",
 )
 @options.added("watch")
 @options.as_json
 def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added: bool) -> None:
-    """Show RUN's page live, on this machine, until Ctrl-C: curves, samples and events appear as the run makes them.
+    """Show RUN's page live, on this machine, until Ctrl-C: curves, samples and events appear as the
+    run makes them.
 
-    RUN is an id, a prefix of one, or a name. It reads the run's folder in DITLAB_HOME and changes nothing. A run of
-    a cluster is watched on the machine that holds its DITLAB_HOME, through a tunnel:
+    RUN is an id, a prefix of one, or a name. It reads the run's folder in DITLAB_HOME and changes
+    nothing. A run of a cluster is watched on the machine that holds its DITLAB_HOME, through a
+    tunnel:
 
     \b
     ssh -t -L 8080:127.0.0.1:8080 HOST ditlab watch RUN --port 8080
@@ -64,23 +71,30 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added
     if found.record.trials:
         kind, parts = ("group of seeds", "runs") if found.record.is_group else ("sweep", "trials")
         raise UserError(
-            f"run '{found.folder.run_id}' is a {kind}; name one of its {parts}, which `ditlab runs show "
-            f"{found.folder.run_id}` counts and `ditlab runs` lists."
+            f"run '{found.folder.run_id}' is a {kind}; name one of its {parts}, which `ditlab "
+            f"runs show {found.folder.run_id}` counts and `ditlab runs` lists."
         )
     for name, option in command_options("watch").items():
         if added[option.parameter]:
             load_part("option", name, option.target)(found.folder, output.say)
     with LivePage(home, found.folder, port, output.say) as page:
         record = found.record
-        output.print_line(f"{page.url} shows run {record.run_id} ({record.name}) live; Ctrl-C ends it.", as_json)
+        output.print_line(
+            f"{page.url} shows run {record.run_id} ({record.name}) live; Ctrl-C ends it.", as_json
+        )
         is_remote = bool(os.environ.get("SSH_CONNECTION"))
         if is_remote:
             output.say(
-                f"on your own machine: ssh -L {page.server_port}:127.0.0.1:{page.server_port} {socket.gethostname()}"
+                f"on your own machine: ssh -L {page.server_port}:127.0.0.1:{page.server_port} "
+                f"{socket.gethostname()}"
             )
         output.emit({"url": page.url, "run_id": record.run_id, "pid": os.getpid()}, as_json)
         if opens is None:  # a person at a terminal of this machine, with a desktop
-            has_desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+            has_desktop = (
+                sys.platform == "darwin"
+                or os.environ.get("DISPLAY")
+                or os.environ.get("WAYLAND_DISPLAY")
+            )
             opens = bool(has_desktop) and sys.stdout.isatty() and not as_json and not is_remote
         if opens:
             threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()

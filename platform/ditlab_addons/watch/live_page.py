@@ -1,4 +1,6 @@
-"""A run's page served live on loopback, read only, from the journal, of which each look reads only the new lines."""
+"""A run's page served live on loopback, read only, from the journal, of which each look reads only
+the new lines.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,17 @@ TOP = "top"
 HOST = "127.0.0.1"
 REQUEST_TIMEOUT = 30.0
 """Seconds that a connection may say nothing."""
-POLICY = content_policy("'self' data:") + "; connect-src 'self'; base-uri 'none'; form-action 'none'"
+POLICY = (
+    content_policy("'self' data:") + "; connect-src 'self'; base-uri 'none'; form-action 'none'"
+)
 HEADERS = {
-    "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,9 @@ class Answer:
     status: HTTPStatus = HTTPStatus.OK
 
 
-FOREIGN_NAME = Answer(b"this server answers to names of loopback alone\n", status=HTTPStatus.FORBIDDEN)
+FOREIGN_NAME = Answer(
+    b"this server answers to names of loopback alone\n", status=HTTPStatus.FORBIDDEN
+)
 NOTHING = Answer(b"there is nothing here\n", status=HTTPStatus.NOT_FOUND)
 
 
@@ -67,7 +76,8 @@ class LinkedPictures:
 
     def address(self, path: Path, share: int) -> str:
         """Address by which the picture is asked for. Raises OSError where it is not there."""
-        name = f"pictures/{re.sub(r'[^A-Za-z0-9]+', '-', path.stem)[:80]}-{path.stat().st_mtime_ns:x}{path.suffix}"
+        stem = re.sub(r"[^A-Za-z0-9]+", "-", path.stem)[:80]
+        name = f"pictures/{stem}-{path.stat().st_mtime_ns:x}{path.suffix}"
         self.paths[name] = path
         return name
 
@@ -104,7 +114,9 @@ class _LoopbackHandler(BaseHTTPRequestHandler):
 
 
 def is_own_name(hosts: list[str]) -> bool:
-    """Return True if a request's only Host names loopback; a name led here by DNS rebinding is refused."""
+    """Return True if a request's only Host names loopback; a name led here by DNS rebinding is
+    refused.
+    """
     if len(hosts) != 1:
         return False
     found = re.fullmatch(r"(\[[0-9a-f:.]+\]|[^:\[\]@]+)(:[0-9]+)?", hosts[0].strip().lower())
@@ -118,7 +130,8 @@ def is_own_name(hosts: list[str]) -> bool:
 
 
 class LivePage(ThreadingHTTPServer):
-    """Server of a run's page, with a thread for each request, of which none keeps the process alive.
+    """Server of a run's page, with a thread for each request, of which none keeps the process
+    alive.
 
     `serve_forever` answers until it is interrupted; closing it frees the port.
     """
@@ -126,8 +139,12 @@ class LivePage(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]) -> None:
-        """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot be listened on."""
+    def __init__(
+        self, home: Home, folder: RunFolder, port: int, warn: Callable[[str], None]
+    ) -> None:
+        """Listen on `port` of loopback; 0 takes a free one. Raises UserError for a port that cannot
+        be listened on.
+        """
         self._home = home
         self._folder = folder
         self._warn = warn
@@ -145,7 +162,8 @@ class LivePage(ThreadingHTTPServer):
             super().__init__((HOST, port), _LoopbackHandler)
         except OSError as error:
             raise UserError(
-                f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give another port."
+                f"--port {port} on {HOST} cannot be listened on ({error.strerror}); give "
+                "another port."
             ) from error
         self.url = f"http://{HOST}:{self.server_port}/"
 
@@ -153,7 +171,9 @@ class LivePage(ThreadingHTTPServer):
         """Say nothing of a client that went away."""
 
     def respond(self, path: str) -> Answer:
-        """Answer with the page, its changes or a picture. Raises UserError and OSError where they cannot be read."""
+        """Answer with the page, its changes or a picture. Raises UserError and OSError where they
+        cannot be read.
+        """
         address = urlsplit(path)
         with self._lock:
             if address.path == "/":
@@ -163,7 +183,9 @@ class LivePage(ThreadingHTTPServer):
             if address.path == "/update":
                 pairs = parse_qs(address.query).get("have", [""])[0].split(",")
                 have = dict(pair.split(":", 1) for pair in pairs if ":" in pair)
-                return Answer(json.dumps(self._changes(have), allow_nan=False).encode(), "application/json")
+                return Answer(
+                    json.dumps(self._changes(have), allow_nan=False).encode(), "application/json"
+                )
             picture = self._pictures.paths.get(address.path.lstrip("/"))
         if picture is None:
             return NOTHING
@@ -171,7 +193,8 @@ class LivePage(ThreadingHTTPServer):
         return Answer(content, f"image/{kind}")
 
     def current_page(self) -> Page:
-        """Make the page as the run is now, with the journal's lines since the last call. Not thread-safe.
+        """Make the page as the run is now, with the journal's lines since the last call. Not
+        thread-safe.
 
         Raises UserError where the run's record cannot be read.
         """
@@ -188,36 +211,54 @@ class LivePage(ThreadingHTTPServer):
         if self._experiment is None:
             with suppress(UserError):  # the page says why
                 self._experiment = load_recorded_experiment(self._folder.spec)
-        return run_page(RunContent(self._home, self._folder, self._pictures, self._experiment, content))
+        return run_page(
+            RunContent(self._home, self._folder, self._pictures, self._experiment, content)
+        )
 
     def _changes(self, have: Mapping[str, str]) -> dict[str, Any]:
-        """Sections that are not as a browser has them, by their digests in `have`; and all keys in order."""
+        """Sections that are not as a browser has them, by their digests in `have`; and all keys in
+        order.
+        """
         page = self._refresh()
         changed = [key for key, digest in self._digests.items() if have.get(key) != digest]
         now = time.strftime("%H:%M:%S")
-        state = f"live: training, as of {now}" if page.status == "running" else f"as of {now}: not training"
+        state = (
+            f"live: training, as of {now}"
+            if page.status == "running"
+            else f"as of {now}: not training"
+        )
         return {
             "title": page.title,
             "order": [key for key in self._rendered if key != TOP],
-            "sections": [{"key": key, "html": self._rendered[key], "digest": self._digests[key]} for key in changed],
+            "sections": [
+                {"key": key, "html": self._rendered[key], "digest": self._digests[key]}
+                for key in changed
+            ],
             "state": f"as it was before: {self._fault}" if self._fault else state,
             "kind": "lost" if self._fault else page.status,
         }
 
     def _refresh(self) -> Page:
-        """Make the page again unless it is recent; a fault leaves the one before. Raises UserError without one."""
+        """Make the page again unless it is recent; a fault leaves the one before. Raises UserError
+        without one.
+        """
         if time.monotonic() - self._made < _LEAST_AGE and self._page is not None:
             return self._page
         try:
             page = self.current_page()
             self._rendered = _render_sections(page)
             self._digests = {
-                key: hashlib.sha256(html.encode()).hexdigest()[:16] for key, html in self._rendered.items()
+                key: hashlib.sha256(html.encode()).hexdigest()[:16]
+                for key, html in self._rendered.items()
             }
             self._page = page
             self._fault = ""
         except Exception as error:  # the next look may find the files whole again
-            fault = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {first_line(error)}"
+            fault = (
+                str(error)
+                if isinstance(error, UserError)
+                else f"{type(error).__name__}: {first_line(error)}"
+            )
             if self._fault != fault:
                 self._fault = fault
                 self._warn(fault)

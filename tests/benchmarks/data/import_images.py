@@ -2,10 +2,11 @@
 
     python tests/benchmarks/data/import_images.py --other ../before
 
-Small pictures (64x48, half of them JPEG, half PNG) with captions cost little to decode, so that the work on each file
-shows: listing, reading, counting what is used. Each checkout imports the same folder in a fresh process, and the two
-take turns, in another order every round; a process's start and its imports of modules are not measured. Ratios are of
-one round, and the median over the rounds is what counts. Aim: 0.95 of the other.
+Small pictures (64x48, half of them JPEG, half PNG) with captions cost little to decode, so that the
+work on each file shows: listing, reading, counting what is used. Each checkout imports the same
+folder in a fresh process, and the two take turns, in another order every round; a process's start
+and its imports of modules are not measured. Ratios are of one round, and the median over the rounds
+is what counts. Aim: 0.95 of the other.
 """
 
 import argparse
@@ -44,7 +45,12 @@ print(len(written.store) / (time.perf_counter() - begin))
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--other", type=Path, default=ROOT, help="another checkout; this one shows what noise there is")
+    parser.add_argument(
+        "--other",
+        type=Path,
+        default=ROOT,
+        help="another checkout; this one shows what noise there is",
+    )
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--pictures", type=int, default=10_000)
     parser.add_argument("--json", action="store_true")
@@ -57,7 +63,10 @@ def main() -> None:
             for name in list(trees)[:: 1 if number % 2 == 0 else -1]:
                 rates[name].append(imported(trees[name], source))
     for name, values in rates.items():
-        print(f"{name:6s} median {statistics.median(values):7.1f} images/s ({min(values):.1f} to {max(values):.1f})")
+        print(
+            f"{name:6s} median {statistics.median(values):7.1f} images/s ({min(values):.1f} to "
+            f"{max(values):.1f})"
+        )
     if arguments.json:
         print(json.dumps(rates))
     ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
@@ -72,7 +81,9 @@ def write_pictures(folder: Path, num: int) -> Path:
     for number in range(DIFFERENT):
         coarse = generator.integers(0, 256, (6, 8, 3), dtype=np.uint8)
         sink = io.BytesIO()
-        Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC).save(sink, "PNG" if number % 2 else "JPEG")
+        Image.fromarray(coarse).resize((64, 48), Image.Resampling.BICUBIC).save(
+            sink, "PNG" if number % 2 else "JPEG"
+        )
         contents.append(sink.getvalue())
     for number in range(num):
         file = folder / f"{number // 1000:03d}" / f"{number:06d}.{'png' if number % 2 else 'jpg'}"
@@ -84,7 +95,9 @@ def write_pictures(folder: Path, num: int) -> Path:
 
 def imported(tree: Path, source: Path) -> float:
     """Images per second of an import by a checkout, in a process and a folder of its own."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(str(tree / part) for part in ("platform", "models"))}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(str(tree / part) for part in ("platform", "models"))
+    }
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-c", IMPORT, str(source), out]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -1,10 +1,12 @@
-"""Pictures a second of `ditlab data import images` with one and two processes, beside a plain loop of the same work.
+"""Pictures a second of `ditlab data import images` with one and two processes, beside a plain loop
+of the same work.
 
     python tests/benchmarks/data/import_rate.py [--rounds N] [--seconds S]
 
-Photographs of 1024x768 pixels (JPEG, a few dozen different ones under many names) with captions are imported at 256
-pixels. The loop (`plain/images.py`) decodes and scales with Pillow, and writes one array; an import also hashes,
-measures and checks. Each side is a command of its own, its start included, and takes its turn in every round.
+Photographs of 1024x768 pixels (JPEG, a few dozen different ones under many names) with captions are
+imported at 256 pixels. The loop (`plain/images.py`) decodes and scales with Pillow, and writes one
+array; an import also hashes, measures and checks. Each side is a command of its own, its start
+included, and takes its turn in every round.
 """
 
 import argparse
@@ -33,7 +35,9 @@ PLAIN = Path(__file__).parents[1] / "plain" / "images.py"
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=60.0, help="work of the plain loop in a round")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="work of the plain loop in a round"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measure(Path(folder), arguments.rounds, arguments.seconds)
@@ -50,8 +54,10 @@ def measure(folder: Path, rounds: int, seconds: float) -> None:
     num = max(2 * DIFFERENT, round(2 * DIFFERENT * seconds / least))
     fill(source, contents, num)
     sides: dict[str, list[str]] = {
-        "loop": plain, "one": imported(source, 1), "two": imported(source, 2),
-    }  # fmt: skip
+        "loop": plain,
+        "one": imported(source, 1),
+        "two": imported(source, 2),
+    }
     took: dict[str, list[Timed]] = {name: [] for name in sides}
     for number in range(rounds):
         for name in list(sides)[:: 1 - 2 * (number % 2)]:
@@ -60,9 +66,13 @@ def measure(folder: Path, rounds: int, seconds: float) -> None:
     for name, processes, least_rate in (("one", "one process", 0.9), ("two", "two processes", 1.6)):
         rate = num / sorted(each.seconds for each in took[name])[rounds // 2]
         report_beside(
-            f"import, {processes}", "a plain loop of one process", took[name], took["loop"], at_least=least_rate,
+            f"import, {processes}",
+            "a plain loop of one process",
+            took[name],
+            took["loop"],
+            at_least=least_rate,
             measured=Measured(samples_per_second=rate),
-        )  # fmt: skip
+        )
 
 
 def loop(folder: Path, source: Path) -> list[str]:
@@ -70,13 +80,24 @@ def loop(folder: Path, source: Path) -> list[str]:
 
 
 def imported(source: Path, processes: int) -> list[str]:
-    words = ["--source", str(source), "--resolution", str(RESOLUTION), "--name", "set", "--processes", str(processes)]
+    words = [
+        "--source",
+        str(source),
+        "--resolution",
+        str(RESOLUTION),
+        "--name",
+        "set",
+        "--processes",
+        str(processes),
+    ]
     return [sys.executable, "-m", "ditlab", "data", "import", "images", *words]
 
 
 def run(command: list[str], home: Path = Path("home")) -> None:
     environment = {**os.environ, "DITLAB_HOME": str(home)}
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        command, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def fill(source: Path, contents: list[bytes], num: int) -> None:

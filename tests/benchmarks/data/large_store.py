@@ -1,13 +1,14 @@
-"""Start-up on a store of many small rows in the order of lanes, beside a store with a tenth of the rows.
+"""Start-up on a store of many small rows in the order of lanes, beside a store with a tenth of the
+rows.
 
     python tests/benchmarks/data/large_store.py [--rows 100000000]
 
-Writes two stores of 64-byte rows (a shard of real blocks, named many times over: 320 MB for 100 million rows). One
-fresh process opens the data and takes the first batch; another one opens them and resumes at the last batch of an
-epoch, and takes the next epoch's first, too. Printed: processor seconds, and memory beyond that of the imports (torch
-and DiTLab); pages of the mapped store apart, which are those of a few windows and which the system takes back at will.
-Medians over rounds. Aims: all three under a second of processor and 200 MB, and less than 10% more for ten times the
-rows.
+Writes two stores of 64-byte rows (a shard of real blocks, named many times over: 320 MB for 100
+million rows). One fresh process opens the data and takes the first batch; another one opens them
+and resumes at the last batch of an epoch, and takes the next epoch's first, too. Printed: processor
+seconds, and memory beyond that of the imports (torch and DiTLab); pages of the mapped store apart,
+which are those of a few windows and which the system takes back at will. Medians over rounds. Aims:
+all three under a second of processor and 200 MB, and less than 10% more for ten times the rows.
 """
 
 import argparse
@@ -30,7 +31,9 @@ from benchmarks.rounds import report
 LANES, WINDOW, BATCH = 4, 2, 256
 SHARDS = 20
 BLOCKS = 1420
-"""Blocks of the larger store: 4.5 MB each at 100 million rows. Lanes of both stores are whole windows."""
+"""Blocks of the larger store: 4.5 MB each at 100 million rows. Lanes of both stores are whole
+windows.
+"""
 MB = 1e6
 
 
@@ -60,7 +63,9 @@ def main() -> None:
         print(f"{sizes[name]:,} rows ({name})")
         for key, value in values.items():
             print(f"  {key:34s} {value:8.3f}")
-    growth = {key: results["all"][key] / max(results["a tenth"][key], 1e-9) for key in results["all"]}
+    growth = {
+        key: results["all"][key] / max(results["a tenth"][key], 1e-9) for key in results["all"]
+    }
     if arguments.json:
         print(json.dumps(results))
     for name in ("processor seconds", "own memory, MB", "memory, MB"):
@@ -87,7 +92,14 @@ def write_store(path: Path, shard_rows: int, block_rows: int) -> None:
 
     with patch.object(writer, "SHARD_BYTES", 2**62):
         (shard,) = writer.write_shards(path, "rows", columns, batches(), block_rows)
-    writer.finish_store(path, columns, [shard] * SHARDS, name="large", description="", source=Source(kind="benchmark"))
+    writer.finish_store(
+        path,
+        columns,
+        [shard] * SHARDS,
+        name="large",
+        description="",
+        source=Source(kind="benchmark"),
+    )
 
 
 def measured(store: Path) -> dict[str, float]:
@@ -143,7 +155,9 @@ def start_up(store: Path, resumes: bool) -> dict[str, float]:
 def memory() -> tuple[int, int]:
     """Return this process's resident bytes: its own, and those of mapped files."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    own, pages, shared = (int(fields[key].split()[0]) * 1024 for key in ("RssAnon", "RssFile", "RssShmem"))
+    own, pages, shared = (
+        int(fields[key].split()[0]) * 1024 for key in ("RssAnon", "RssFile", "RssShmem")
+    )
     return own + shared, pages
 
 

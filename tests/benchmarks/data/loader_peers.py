@@ -1,14 +1,16 @@
-"""The loader beside plain torch, litdata and webdataset: samples a second, first batch, resume at 90% of an epoch.
+"""The loader beside plain torch, litdata and webdataset: samples a second, first batch, resume at
+90% of an epoch.
 
     python tests/benchmarks/data/loader_peers.py [--rows 1300000] [--rounds 7]
 
-The same rows of (1, 28, 28) uint8, 1 GB, are written in the format of each. Each side takes shuffled batches of 128 and
-maps them to float32 in -1 to 1, from a new iterator in every turn; of first batches a round takes the median of nine
-turns. Each is shuffled as it does it: ours beside plain torch (numpy.memmap, RandomSampler, a batch by one index) in
-the full order; beside litdata (chunks, and rows in them) and webdataset (shards, and a buffer of 1,000) in the order
-of lanes. Neither peer of these takes worker processes.
-Peers that are not installed are left out; `pip install --no-deps litdata==0.2.76 lightning-utilities obstore tifffile`
-leaves out the torchvision that litdata names, and does not need here.
+The same rows of (1, 28, 28) uint8, 1 GB, are written in the format of each. Each side takes
+shuffled batches of 128 and maps them to float32 in -1 to 1, from a new iterator in every turn; of
+first batches a round takes the median of nine turns. Each is shuffled as it does it: ours beside
+plain torch (numpy.memmap, RandomSampler, a batch by one index) in the full order; beside litdata
+(chunks, and rows in them) and webdataset (shards, and a buffer of 1,000) in the order of lanes.
+Neither peer of these takes worker processes. Peers that are not installed are left out; `pip
+install --no-deps litdata==0.2.76 lightning-utilities obstore tifffile` leaves out the torchvision
+that litdata names, and does not need here.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ from support.orders import arrow_data
 SHAPE, BATCH = (1, 28, 28), 128
 FIELD = BatchField("image", SHAPE, "float32", value_range=(-1, 1))
 OPENINGS = 9
-"""First batches of a round and side, whose median counts: a turn of 40 ms is at the mercy of whatever else wakes."""
+"""First batches of a round and side, whose median counts: a turn of 40 ms is at the mercy of
+whatever else wakes.
+"""
 PIECE = 20_000
 """Rows that are written at a time, and of a shard of webdataset."""
 Batches = Iterator[Tensor]
@@ -58,7 +62,9 @@ ORDERS: dict[str, OrderSpec] = {"full": FullOrderSpec(), "lanes": LanesOrderSpec
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_300_000)
-    parser.add_argument("--batches", type=int, default=10_000, help="batches of a turn; fewer beside slower peers")
+    parser.add_argument(
+        "--batches", type=int, default=10_000, help="batches of a turn; fewer beside slower peers"
+    )
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -80,7 +86,11 @@ def compare(folder: Path, rows: int, batches: int, rounds: int) -> None:
         peers[f"litdata {version('litdata')}"] = "lanes", lit.batches, batches // 40
     if importlib.util.find_spec("webdataset"):
         write_tars(folder, rows)
-        peers[f"webdataset {version('webdataset')}"] = "lanes", lambda: tar_batches(folder, rows), batches // 400
+        peers[f"webdataset {version('webdataset')}"] = (
+            "lanes",
+            lambda: tar_batches(folder, rows),
+            batches // 400,
+        )
 
     os.sync()  # or the system would write 4 GB to the disk beside the first rows
 
@@ -89,28 +99,37 @@ def compare(folder: Path, rows: int, batches: int, rounds: int) -> None:
 
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        for peer, (order, source, num) in list(peers.items())[: None if threads == 1 else 1]:  # the fastest one
+        # the fastest one
+        for peer, (order, source, num) in list(peers.items())[: None if threads == 1 else 1]:
             row = f"loader, {order} order, {threads} {'thread' if threads == 1 else 'threads'}"
             mine = take(ours[order].batches, num)
             beside(row, peer, mine, take(source, num), at_least=1.2, rounds=rounds)
     torch.set_num_threads(1)
     for order, spec in ORDERS.items():
         compare_first(
-            f"first batch, {order} order", f"torch {version('torch')}",
+            f"first batch, {order} order",
+            f"torch {version('torch')}",
             partial(lambda spec: Ours(folder / "store", spec).batches(), spec),
-            lambda: PlainTorch(folder / "raw.bin", rows).batches(), rounds,
-        )  # fmt: skip
+            lambda: PlainTorch(folder / "raw.bin", rows).batches(),
+            rounds,
+        )
     if lit is not None:
         at = rows // BATCH * 9 // 10 * BATCH
         compare_first(
-            "resume at 90% of an epoch", f"litdata {version('litdata')}",
+            "resume at 90% of an epoch",
+            f"litdata {version('litdata')}",
             lambda: Ours(folder / "store", ORDERS["lanes"]).batches(at),
-            lambda: LitData(folder / "litdata").batches(at), rounds,
-        )  # fmt: skip
+            lambda: LitData(folder / "litdata").batches(at),
+            rounds,
+        )
 
 
-def compare_first(row: str, peer: str, ours: Callable[[], Batches], theirs: Callable[[], Batches], rounds: int) -> None:
-    """Report the seconds to the first batch, from opening the data on; what ends the iterator is left out."""
+def compare_first(
+    row: str, peer: str, ours: Callable[[], Batches], theirs: Callable[[], Batches], rounds: int
+) -> None:
+    """Report the seconds to the first batch, from opening the data on; what ends the iterator is
+    left out.
+    """
     took: tuple[list[Timed], list[Timed]] = ([], [])
     for _ in range(rounds + 1):
         turns: tuple[list[Timed], list[Timed]] = ([], [])
@@ -149,14 +168,22 @@ class Ours:
         self._order = open_order(order, self._data.train, BATCH, 0)
 
     def batches(self, position: int = 0) -> Batches:
-        with Loader(WorkerBatches(self._data.train, ("image",), self._order, BATCH, range(1)), position) as loader:
+        with Loader(
+            WorkerBatches(self._data.train, ("image",), self._order, BATCH, range(1)), position
+        ) as loader:
             for (batch,) in loader:
                 yield to_device(batch, [FIELD], self._data.train.columns, "cpu")["image"]
 
 
 def write_store(path: Path, rows: int) -> None:
     columns = {"image": Column(dtype="uint8", shape=SHAPE, value_range=(0, 255))}
-    write_batches(path, columns, ({"image": each} for each in pieces(rows)), name="b", source=Source(kind="benchmark"))
+    write_batches(
+        path,
+        columns,
+        ({"image": each} for each in pieces(rows)),
+        name="b",
+        source=Source(kind="benchmark"),
+    )
 
 
 def scaled(batch: Tensor) -> Tensor:
@@ -187,7 +214,9 @@ def write_plain(path: Path, rows: int) -> None:
 
 
 class LitData:
-    """litdata's streaming data set in a folder, in chunks as large as our windows; written where `rows` are given."""
+    """litdata's streaming data set in a folder, in chunks as large as our windows; written where
+    `rows` are given.
+    """
 
     def __init__(self, path: Path, rows: int = 0) -> None:
         from litdata import StreamingDataset
@@ -195,7 +224,9 @@ class LitData:
 
         if rows:
             writer = BinaryWriter(str(path), chunk_bytes=64 * 2**20)
-            for number, image in enumerate(itertools.chain.from_iterable(map(torch.from_numpy, pieces(rows)))):
+            for number, image in enumerate(
+                itertools.chain.from_iterable(map(torch.from_numpy, pieces(rows)))
+            ):
                 writer.add_item(number, image)
             writer.done()
             writer.merge(1)
@@ -208,7 +239,9 @@ class LitData:
         if position:
             iter(self._data)
             state = {"dataset": self._data.state_dict(position, 0, BATCH), "current_epoch": 1}
-            loader.load_state_dict(state | {"num_samples_yielded": position, "latest_worker_idx": 0})
+            loader.load_state_dict(
+                state | {"num_samples_yielded": position, "latest_worker_idx": 0}
+            )
         return map(scaled, loader)
 
 
@@ -227,7 +260,12 @@ def tar_batches(folder: Path, rows: int) -> Batches:
 
     files = [str(each) for each in folder.glob("*.tar")]
     shards = [files[number % len(files)] for number in range(-(-rows // PIECE))]
-    images = webdataset.WebDataset(shards, shardshuffle=len(shards)).shuffle(1000).map(image_of).batched(BATCH)
+    images = (
+        webdataset.WebDataset(shards, shardshuffle=len(shards))
+        .shuffle(1000)
+        .map(image_of)
+        .batched(BATCH)
+    )
     batches: Iterable[np.ndarray] = webdataset.WebLoader(images, batch_size=None, num_workers=0)
     return (scaled(torch.as_tensor(each)) for each in batches if len(each) == BATCH)
 

@@ -2,12 +2,13 @@
 
     python tests/benchmarks/data/loader_throughput.py
 
-A generated store of 60,000 rows of (1, 28, 28) uint8 is read in batches of 128: by the loader in its shuffled order,
-with prefetch, by a consumer that does nothing else; as a contiguous slice and copy of a NumPy memory map; as NumPy's
-indexing of that map with shuffled indices. The three take turns, in another order every round, over whole epochs;
-ratios are of one round, and the median over the rounds is what counts. Aim: the loader at 0.8 of slice and copy.
-Seen on two virtual cores, otherwise idle: 0.77 to 0.82 of slice and copy, and random gather itself at about 1.0 of it.
-At last, how long a consumer whose steps take a millisecond waits for the loader.
+A generated store of 60,000 rows of (1, 28, 28) uint8 is read in batches of 128: by the loader in
+its shuffled order, with prefetch, by a consumer that does nothing else; as a contiguous slice and
+copy of a NumPy memory map; as NumPy's indexing of that map with shuffled indices. The three take
+turns, in another order every round, over whole epochs; ratios are of one round, and the median over
+the rounds is what counts. Aim: the loader at 0.8 of slice and copy. Seen on two virtual cores,
+otherwise idle: 0.77 to 0.82 of slice and copy, and random gather itself at about 1.0 of it. At
+last, how long a consumer whose steps take a millisecond waits for the loader.
 """
 
 import argparse
@@ -47,7 +48,10 @@ def main() -> None:
     for name, values in rates.items():
         print(f"{name:26s} median {statistics.median(values) / 1e6:6.2f} M samples/s", end="")
         print(f"   (rounds {min(values) / 1e6:.2f} to {max(values) / 1e6:.2f})")
-    print(f"{'waiting for the loader':26s} mean   {waited * 1e6:6.1f} us a step, of a consumer that takes 1 ms a step")
+    print(
+        f"{'waiting for the loader':26s} mean   {waited * 1e6:6.1f} us a step, of a consumer "
+        "that takes 1 ms a step"
+    )
     measured = Measured(samples_per_second=statistics.median(rates["loader"]))
     for other in ("random gather", "slice and copy"):
         ratios = [mine / theirs for mine, theirs in zip(rates["loader"], rates[other], strict=True)]
@@ -57,7 +61,9 @@ def main() -> None:
 
 
 def measure(folder: Path, rounds: int, epochs: int) -> tuple[dict[str, list[float]], float]:
-    """Samples per second by variant, one figure a round; a slow consumer's waiting, in seconds a step."""
+    """Samples per second by variant, one figure a round; a slow consumer's waiting, in seconds a
+    step.
+    """
     pixels = np.random.default_rng(0).integers(0, 256, (ROWS, *SHAPE), dtype=np.uint8)
     pixels.tofile(folder / "raw.bin")
     source = Source(kind="benchmark")

@@ -2,13 +2,15 @@
 
     python tests/benchmarks/data/order_mixing.py
 
-Of stores of generated labels, sorted by class (the worst case) and unsorted, the batches of an epoch are drawn in the
-full order and by lanes, for several numbers of lanes and windows. Three figures of each order, as means over batches:
+Of stores of generated labels, sorted by class (the worst case) and unsorted, the batches of an
+epoch are drawn in the full order and by lanes, for several numbers of lanes and windows. Three
+figures of each order, as means over batches:
 
-- classes: chi-squared of a batch's class counts against the store's shares, by its degrees of freedom. 1 is a random
-  sample; above it, a batch holds too much of some classes; below it, batches are more even than random ones are.
-- pairs of a block, of a shard: pairs of a batch's samples of one block (shard), by what a full shuffle has. 1 is none
-  that chance does not bring.
+- classes: chi-squared of a batch's class counts against the store's shares, by its degrees of
+  freedom. 1 is a random sample; above it, a batch holds too much of some classes; below it, batches
+  are more even than random ones are.
+- pairs of a block, of a shard: pairs of a batch's samples of one block (shard), by what a full
+  shuffle has. 1 is none that chance does not bring.
 - neighbours: correlation of the class counts of consecutive batches. 0 is none.
 """
 
@@ -37,20 +39,30 @@ CLASSES = 100
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, default=4096, help="blocks of the store")
-    parser.add_argument("--block-rows", type=int, default=80, help="rows of a block: 80 are 4 MiB of 50 KB images")
+    parser.add_argument(
+        "--block-rows", type=int, default=80, help="rows of a block: 80 are 4 MiB of 50 KB images"
+    )
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    layout = BlockLayout([64 * arguments.block_rows] * (arguments.blocks // 64), arguments.block_rows)
+    layout = BlockLayout(
+        [64 * arguments.block_rows] * (arguments.blocks // 64), arguments.block_rows
+    )
     result = {}
     for sorting, labels in labelings(layout):
-        print(f"{layout.rows:,} rows in {layout.num_blocks:,} blocks and {len(layout.shard_rows)} shards, {sorting}")
+        print(
+            f"{layout.rows:,} rows in {layout.num_blocks:,} blocks and "
+            f"{len(layout.shard_rows)} shards, {sorting}"
+        )
         print("order              classes  pairs of a block  pairs of a shard  neighbours")
         baseline: dict[str, float] = {}
         for name, order in orders(layout, arguments.batch):
             figures = measure(order, layout, labels)
             baseline = baseline or figures
-            shown = {key: figures[key] / (baseline[key] if key.startswith("pairs") else 1) for key in figures}
+            shown = {
+                key: figures[key] / (baseline[key] if key.startswith("pairs") else 1)
+                for key in figures
+            }
             print(
                 f"{name:18s} {shown['classes']:7.3f}  {shown['pairs of a block']:16.3f}"
                 f"  {shown['pairs of a shard']:16.3f}  {shown['neighbours']:10.3f}"
@@ -75,7 +87,10 @@ def orders(layout: BlockLayout, batch: int) -> Iterator[tuple[str, Order]]:
     view = View(store, hold_out_blocks(store, 0.0)[0], "benchmark")
     yield "full", FullOrder(layout.rows, batch, 0)
     for lanes, window in itertools.product((1, 8, 64), (1, 4, 16, 64)):
-        yield f"{lanes} lanes, window {window}", ShardedOrder.from_view(view, batch, 0, lanes, window)
+        yield (
+            f"{lanes} lanes, window {window}",
+            ShardedOrder.from_view(view, batch, 0, lanes, window),
+        )
 
 
 def measure(order: Order, layout: BlockLayout, labels: np.ndarray) -> dict[str, float]:
@@ -98,7 +113,9 @@ def measure(order: Order, layout: BlockLayout, labels: np.ndarray) -> dict[str, 
 def pairs(groups: np.ndarray) -> float:
     """Return the mean number of pairs of a batch (batches, batch_size) that lie in one group."""
     num = [
-        int((counts * (counts - 1)).sum()) for batch in groups for counts in [np.unique(batch, return_counts=True)[1]]
+        int((counts * (counts - 1)).sum())
+        for batch in groups
+        for counts in [np.unique(batch, return_counts=True)[1]]
     ]
     return float(np.mean(num)) / 2
 

@@ -1,13 +1,15 @@
-"""Training data streamed from an object store beside a local copy: the wait of a step, bytes fetched, the cache's size.
+"""Training data streamed from an object store beside a local copy: the wait of a step, bytes
+fetched, the cache's size.
 
     python tests/benchmarks/data/streaming.py [--runs 2]
 
-An S3 server in a process of its own answers after 50 ms and sends 200 MB/s. A store of 4 GB is read in the order
-`lanes` through a cache of a twentieth of it, by steps that take 0.5 s each and together half of the link; then the
-same from the local store. With `--runs 2`, two processes do so at the same time and share the cache.
-Aims: a step waits at most 0.03 of its time; bytes fetched are at most 1.1 of the store's; the cache's files never
-exceed their bound; the batches are the local ones, by a SHA-256 over the epoch. Ratios of each aim are printed.
-Seen on two virtual cores that others used, too: see docs/streaming.md.
+An S3 server in a process of its own answers after 50 ms and sends 200 MB/s. A store of 4 GB is read
+in the order `lanes` through a cache of a twentieth of it, by steps that take 0.5 s each and
+together half of the link; then the same from the local store. With `--runs 2`, two processes do so
+at the same time and share the cache. Aims: a step waits at most 0.03 of its time; bytes fetched are
+at most 1.1 of the store's; the cache's files never exceed their bound; the batches are the local
+ones, by a SHA-256 over the epoch. Ratios of each aim are printed. Seen on two virtual cores that
+others used, too: see docs/streaming.md.
 """
 
 import argparse
@@ -44,17 +46,29 @@ LANES, BLOCK = 2, 4 << 20
 WINDOWS = 0.84
 """Share of the cache that two windows take: the one in use and the next one."""
 TESTS = Path(__file__).parents[2]
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true"}
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gigabytes", type=float, default=4.0)
     parser.add_argument("--step", type=float, default=0.5, help="seconds of a simulated step")
-    parser.add_argument("--link", type=float, default=0.5, help="share of the link that the steps take")
-    parser.add_argument("--cache", type=float, default=0.05, help="share of the store that the cache holds")
-    parser.add_argument("--runs", type=int, default=1, help="runs that share the cache, at the same time")
-    parser.add_argument("--read", nargs=3, metavar=("PATH", "CACHE", "HOME"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--link", type=float, default=0.5, help="share of the link that the steps take"
+    )
+    parser.add_argument(
+        "--cache", type=float, default=0.05, help="share of the store that the cache holds"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1, help="runs that share the cache, at the same time"
+    )
+    parser.add_argument(
+        "--read", nargs=3, metavar=("PATH", "CACHE", "HOME"), help=argparse.SUPPRESS
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     if arguments.read:
@@ -64,7 +78,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder), arguments)
     for name, value in result.items():
-        print(f"{name:44s} {value:,.4g}" if isinstance(value, float | int) else f"{name:44s} {value}")
+        print(
+            f"{name:44s} {value:,.4g}" if isinstance(value, float | int) else f"{name:44s} {value}"
+        )
     if arguments.json:
         print(json.dumps(result))
     aims = [("wait / step", 0.03), ("bytes fetched / store", 1.1), ("largest cache / bound", 1.0)]
@@ -78,7 +94,13 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float | in
     bound = int(arguments.cache * num_bytes)
     with object_server(folder) as (query, counts), watched(folder / "cache" / "blocks") as largest:
         runs = [
-            start_reader(f"s3://bucket/store?{query}", bound, folder / f"home-{number}", folder / "cache", arguments)
+            start_reader(
+                f"s3://bucket/store?{query}",
+                bound,
+                folder / f"home-{number}",
+                folder / "cache",
+                arguments,
+            )
             for number in range(arguments.runs)
         ]
         found = [json.loads(run.communicate()[0].splitlines()[-1]) for run in runs]
@@ -86,7 +108,8 @@ def measure(folder: Path, arguments: argparse.Namespace) -> dict[str, float | in
     local = read_epoch(str(store), bound, str(folder / "home"), arguments, 0.0)
     return {
         "steps": found[0]["steps"],
-        "wait / step": max(run["wait"] for run in found) / max(1e-9, found[0]["steps"] * arguments.step),
+        "wait / step": max(run["wait"] for run in found)
+        / max(1e-9, found[0]["steps"] * arguments.step),
         "longest wait, s": max(run["longest"] for run in found),
         "wait before the first step, s": max(run["first"] for run in found),
         "bytes fetched / store": sent / num_bytes,
@@ -138,9 +161,14 @@ def read_epoch(
                 digest.update(micro_batch[name].numpy().reshape(-1).data)
             time.sleep(max(0.0, end - time.monotonic()))
     return {
-        "sha256": digest.hexdigest(), "steps": steps, "first": waits[0], "wait": sum(waits[1:]), "longest": max(waits),
-        "seconds": time.monotonic() - begin, "processor": time.process_time() - processor,
-    }  # fmt: skip
+        "sha256": digest.hexdigest(),
+        "steps": steps,
+        "first": waits[0],
+        "wait": sum(waits[1:]),
+        "longest": max(waits),
+        "seconds": time.monotonic() - begin,
+        "processor": time.process_time() - processor,
+    }
 
 
 def start_reader(
@@ -154,9 +182,20 @@ def start_reader(
 
 @contextmanager
 def object_server(folder: Path) -> Iterator[tuple[str, "object"]]:
-    """A slow S3 server in a process of its own: the query of its URIs, and a function for (requests, bytes sent)."""
-    command = [sys.executable, "-m", "support.object_store.server", str(folder), str(LATENCY), str(BANDWIDTH)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS)
+    """A slow S3 server in a process of its own: the query of its URIs, and a function for
+    (requests, bytes sent).
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "support.object_store.server",
+        str(folder),
+        str(LATENCY),
+        str(BANDWIDTH),
+    ]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=TESTS
+    )
 
     def counts() -> tuple[int, int]:
         process.stdin.write("\n")

@@ -1,4 +1,5 @@
-"""A discrete diffusion language model by hand (Lou et al. 2024, arXiv:2310.16834), with rotary attention and SwiGLU.
+"""A discrete diffusion language model by hand (Lou et al. 2024, arXiv:2310.16834), with rotary
+attention and SwiGLU.
 
 B batch, T tokens, V vocabulary, D width, C width of the condition.
 """
@@ -17,7 +18,9 @@ EPS = 1e-6
 def cosines_and_sines(position: Tensor, width: int) -> Tensor:
     """Embed positions (...,) as cosines, then sines: (..., width)."""
     half = width // 2
-    frequencies = 10000.0 ** (-torch.arange(half, dtype=torch.float32, device=position.device) / half)
+    frequencies = 10000.0 ** (
+        -torch.arange(half, dtype=torch.float32, device=position.device) / half
+    )
     angles = position[..., None].float() * frequencies
     return torch.cat((angles.cos(), angles.sin()), dim=-1)
 
@@ -47,10 +50,14 @@ class HandDLMBlock(nn.Module):
 
     def forward(self, x: Tensor, condition: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Transform (B, T, D) under (B, C) to (B, T, D)."""
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition)[:, None].chunk(6, dim=-1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition)[:, None].chunk(
+            6, dim=-1
+        )
         h = self.norm1(x) * (1 + scale1) + shift1
         q, k, v = self.qkv(h).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(rotated(q, cos, sin), rotated(k, cos, sin), v)
+        mixed = functional.scaled_dot_product_attention(
+            rotated(q, cos, sin), rotated(k, cos, sin), v
+        )
         x = x + gate1 * self.out(mixed.transpose(1, 2).flatten(2))
         h = self.norm2(x) * (1 + scale2) + shift2
         return x + gate2 * self.down(functional.silu(self.gate(h)) * self.up(h))
@@ -75,9 +82,14 @@ class HandDLM(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         nn.init.kaiming_uniform_(self.embedding.weight, a=5**0.5)
         self.sigma = nn.Sequential(
-            nn.Linear(time_width, condition_width), nn.SiLU(), nn.Linear(condition_width, condition_width), nn.SiLU()
+            nn.Linear(time_width, condition_width),
+            nn.SiLU(),
+            nn.Linear(condition_width, condition_width),
+            nn.SiLU(),
         )
-        self.blocks = nn.ModuleList(HandDLMBlock(width, num_heads, mlp_width, condition_width) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            HandDLMBlock(width, num_heads, mlp_width, condition_width) for _ in range(depth)
+        )
         self.norm1 = nn.RMSNorm(width, eps=EPS)
         self.norm2 = nn.RMSNorm(width, eps=EPS)
         self.modulation = nn.Linear(condition_width, 2 * width)
@@ -87,7 +99,9 @@ class HandDLM(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Predict log scores (B, T, V), 0 at the tokens of x (B, T) int64, at noise levels sigma (B,)."""
+        """Predict log scores (B, T, V), 0 at the tokens of x (B, T) int64, at noise levels sigma
+        (B,).
+        """
         condition = self.sigma(cosines_and_sines(sigma, self.time_width))
         positions = torch.arange(x.shape[1], device=x.device)
         cos, sin = cosines_and_sines(positions, self.head_width).chunk(2, dim=-1)
@@ -95,7 +109,9 @@ class HandDLM(nn.Module):
         for block in self.blocks:
             h = block(h, condition, cos, sin)
         shift, scale = self.modulation(condition)[:, None].chunk(2, dim=-1)
-        return self.head(self.norm2(self.norm1(h)) * (1 + scale) + shift).scatter(-1, x[..., None], 0.0)
+        return self.head(self.norm2(self.norm1(h)) * (1 + scale) + shift).scatter(
+            -1, x[..., None], 0.0
+        )
 
 
 def score_entropy_loss(network: HandDLM, x0: Tensor, sigma_min: float, sigma_max: float) -> Tensor:
@@ -109,9 +125,12 @@ def score_entropy_loss(network: HandDLM, x0: Tensor, sigma_min: float, sigma_max
     growth = torch.expm1(by_token).expand(x0.shape)
     ratio, stays = growth / (growth + vocabulary), x == x0
     own, clean = (scores.exp().sum(-1) - 1), scores.gather(-1, x0[..., None])[..., 0]
-    # Sums over y != x of the true ratio s_y times the score, and of s_y (ln s_y - 1); s_y is `ratio` for all y where
-    # the token stays, else 1, and 1 / ratio at x0.
-    weighted = torch.where(stays, ratio, 1.0) * scores.sum(-1) + torch.where(stays, 0.0, 1 / ratio - 1) * clean
+    # Sums over y != x of the true ratio s_y times the score, and of s_y (ln s_y - 1); s_y is
+    # `ratio` for all y where the token stays, else 1, and 1 / ratio at x0.
+    weighted = (
+        torch.where(stays, ratio, 1.0) * scores.sum(-1)
+        + torch.where(stays, 0.0, 1 / ratio - 1) * clean
+    )
     still = (vocabulary - 1) * ratio * (ratio.log() - 1)
     constant = torch.where(stays, still, (-ratio.log() - 1) / ratio - (vocabulary - 2))
     return ((own - weighted + constant) / vocabulary * span * by_token).mean()

@@ -1,4 +1,5 @@
-"""An import of photographs as a loop of a few lines: decoded, scaled, written into one array, on the disk at the end.
+"""An import of photographs as a loop of a few lines: decoded, scaled, written into one array, on
+the disk at the end.
 
 python tests/benchmarks/plain/images.py SOURCE TARGET.npy WIDTH HEIGHT
 """
@@ -17,7 +18,8 @@ def main(source: str, target: str, width: int, height: int) -> None:
     captions = []
     for number, file in enumerate(files):
         with Image.open(file) as image:
-            image.draft(None, (2 * width, 2 * height))  # the decoder scales down by whole factors for less
+            # the decoder scales down by whole factors for less
+            image.draft(None, (2 * width, 2 * height))
             upright = image.convert("RGB")
         scaled = upright.resize((width, height), Image.Resampling.LANCZOS)
         images[number] = np.asarray(scaled).transpose(2, 0, 1)

@@ -15,8 +15,15 @@ from benchmarks.plain.unet import HandUNet
 
 
 def plain_network(model: Any) -> nn.Module:
-    """Build the plain network of a spec's `model`, of its sizes. Raises ValueError where there is none."""
-    if model.family == "dit" and model.adaln == "scale_shift" and model.num_classes is None and model.mlp_ratio == 4:
+    """Build the plain network of a spec's `model`, of its sizes. Raises ValueError where there is
+    none.
+    """
+    if (
+        model.family == "dit"
+        and model.adaln == "scale_shift"
+        and model.num_classes is None
+        and model.mlp_ratio == 4
+    ):
         return HandDiT(
             image_size=model.image_size,
             channels=model.channels,
@@ -47,8 +54,15 @@ def plain_network(model: Any) -> nn.Module:
             time_width=model.time_width,
             has_positions=model.positions == "sinusoidal",
         )
-    frozen_text = model.family == "pixelhdm" and model.text_encoder == "frozen" and model.positions == "mrope"
-    if frozen_text and model.gate == "headwise" and model.pixel_residual == "block" and model.mlp_ratio == 3:
+    frozen_text = (
+        model.family == "pixelhdm" and model.text_encoder == "frozen" and model.positions == "mrope"
+    )
+    if (
+        frozen_text
+        and model.gate == "headwise"
+        and model.pixel_residual == "block"
+        and model.mlp_ratio == 3
+    ):
         return HandPixelHDM(
             width=model.width,
             pixel_width=model.pixel_width,
@@ -65,18 +79,24 @@ def plain_network(model: Any) -> nn.Module:
 
 
 def plain_loss(experiment: Any, network: Any, batch: Mapping[str, Tensor]) -> Callable[[], Tensor]:
-    """Return the loss of a batch, with times, noise and masks drawn anew at each call. Raises ValueError likewise."""
+    """Return the loss of a batch, with times, noise and masks drawn anew at each call. Raises
+    ValueError likewise.
+    """
     objective, family = experiment.objective, experiment.model.family
     if family in ("dit", "unet"):
         return lambda: flow_matching_loss(network, batch["image"])
     if family == "dlm":
         noise = objective.noise
-        return lambda: score_entropy_loss(network, batch["tokens"], noise.sigma_min, noise.sigma_max)
+        return lambda: score_entropy_loss(
+            network, batch["tokens"], noise.sigma_min, noise.sigma_max
+        )
     if family == "region":
         return lambda: masked_error(network, batch["regions"], objective.mask_ratio)
     if family == "pixelhdm":
         names = ("image", "text", "text_mask", "text_pooled")
         image, text, text_mask, pooled = (batch[name] for name in names)
         frequency = HandFrequencyLoss()
-        return lambda: velocity_and_frequency_loss(network, image, text, text_mask, pooled, frequency)
+        return lambda: velocity_and_frequency_loss(
+            network, image, text, text_mask, pooled, frequency
+        )
     raise ValueError(f"model.family={family}: there is no plain loss of this family")

@@ -1,6 +1,8 @@
-"""PixelHDM: a transformer over patches and text, and one over pixels (after PixelDiT, arXiv:2511.20645), by hand.
+"""PixelHDM: a transformer over patches and text, and one over pixels (after PixelDiT,
+arXiv:2511.20645), by hand.
 
-B batch, N patches, M pixels of a patch, T text tokens, D width, W width of a pixel, K width of a head.
+B batch, N patches, M pixels of a patch, T text tokens, D width, W width of a pixel, K width of a
+head.
 """
 
 import math
@@ -21,11 +23,17 @@ CHROMA = (
     (47, 66, 99, 99, 99, 99, 99, 99), *((99,) * 8,) * 4,
 )
 # fmt: on
-YCBCR = ((0.299, 0.587, 0.114), (-0.299 / 1.772, -0.587 / 1.772, 0.5), (0.5, -0.587 / 1.402, -0.114 / 1.402))
+YCBCR = (
+    (0.299, 0.587, 0.114),
+    (-0.299 / 1.772, -0.587 / 1.772, 0.5),
+    (0.5, -0.587 / 1.402, -0.114 / 1.402),
+)
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn neighbouring entries of x (B, heads, T, K) by angles whose cosines and sines are (B, 1, T, K / 2)."""
+    """Turn neighbouring entries of x (B, heads, T, K) by angles whose cosines and sines are (B, 1,
+    T, K / 2).
+    """
     even, odd = x[..., ::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
@@ -85,7 +93,9 @@ class HandPatchBlock(nn.Module):
 
 
 class HandPixelBlock(nn.Module):
-    def __init__(self, width: int, pixel_width: int, patch_size: int, num_heads: int, num_kv_heads: int) -> None:
+    def __init__(
+        self, width: int, pixel_width: int, patch_size: int, num_heads: int, num_kv_heads: int
+    ) -> None:
         super().__init__()
         patch_width = patch_size**2 * pixel_width
         self.condition = nn.Linear(width, patch_width, bias=False)
@@ -110,18 +120,31 @@ class HandPixelBlock(nn.Module):
 
 class HandPixelHDM(nn.Module):
     def __init__(
-        self, *, width: int, pixel_width: int, patch_size: int, patch_depth: int, pixel_depth: int, num_heads: int,
-        num_kv_heads: int, bottleneck_width: int, time_width: int, rotated: tuple[int, int, int],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        width: int,
+        pixel_width: int,
+        patch_size: int,
+        patch_depth: int,
+        pixel_depth: int,
+        num_heads: int,
+        num_kv_heads: int,
+        bottleneck_width: int,
+        time_width: int,
+        rotated: tuple[int, int, int],
+    ) -> None:
         super().__init__()
         self.patch_size, self.time_width, self.rotated = patch_size, time_width, rotated
         self.squeeze = nn.Linear(patch_size**2 * 3, bottleneck_width, bias=False)
         self.widen = nn.Linear(bottleneck_width, width, bias=False)
         self.pixels = nn.Linear(3, pixel_width)
         self.time = nn.Sequential(nn.Linear(time_width, width), nn.SiLU(), nn.Linear(width, width))
-        self.patch_blocks = nn.ModuleList(HandPatchBlock(width, num_heads, num_kv_heads) for _ in range(patch_depth))
+        self.patch_blocks = nn.ModuleList(
+            HandPatchBlock(width, num_heads, num_kv_heads) for _ in range(patch_depth)
+        )
         self.pixel_blocks = nn.ModuleList(
-            HandPixelBlock(width, pixel_width, patch_size, num_heads, num_kv_heads) for _ in range(pixel_depth)
+            HandPixelBlock(width, pixel_width, patch_size, num_heads, num_kv_heads)
+            for _ in range(pixel_depth)
         )
         self.norm = nn.RMSNorm(pixel_width, eps=EPS)
         self.head = nn.Linear(pixel_width, 3)
@@ -134,13 +157,19 @@ class HandPixelHDM(nn.Module):
             parts.append(positions[..., axis, None] * omega)
         return torch.cat(parts, dim=-1)[:, None]
 
-    def forward(self, x: Tensor, t: Tensor, text: Tensor, text_mask: Tensor, pooled: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, t: Tensor, text: Tensor, text_mask: Tensor, pooled: Tensor
+    ) -> Tensor:
         size, batch, length = self.patch_size, len(x), text.shape[1]
         rows = x.shape[2] // size
         patches = x.unflatten(3, (-1, size)).unflatten(2, (-1, size)).permute(0, 2, 4, 3, 5, 1)
         patches = patches.reshape(batch, rows * rows, size**2, 3)
-        tokens = torch.cat((text, self.widen(functional.silu(self.squeeze(patches.flatten(2))))), dim=1)
-        grid = torch.cartesian_prod(*[torch.arange(rows, device=x.device)] * 2)[None].expand(batch, -1, -1)
+        tokens = torch.cat(
+            (text, self.widen(functional.silu(self.squeeze(patches.flatten(2))))), dim=1
+        )
+        grid = torch.cartesian_prod(*[torch.arange(rows, device=x.device)] * 2)[None].expand(
+            batch, -1, -1
+        )
         lengths = text_mask.sum(1)[:, None, None].expand(-1, rows * rows, 1)
         number = torch.arange(length, device=x.device)[:, None]
         words = functional.pad(number, (0, 2))[None].expand(batch, -1, -1)
@@ -163,11 +192,16 @@ class HandPixelHDM(nn.Module):
 
 
 class HandFrequencyLoss(nn.Module):
-    """Squared error of 8x8 blocks' DCT in YCbCr, with the inverse JPEG tables at quality 90 as weights."""
+    """Squared error of 8x8 blocks' DCT in YCbCr, with the inverse JPEG tables at quality 90 as
+    weights.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        tables = [((torch.tensor(table) * 20 + 50) // 100).clamp(1, 255).float() for table in (LUMA, CHROMA, CHROMA)]
+        tables = [
+            ((torch.tensor(table) * 20 + 50) // 100).clamp(1, 255).float()
+            for table in (LUMA, CHROMA, CHROMA)
+        ]
         inverse = 1 / torch.stack(tables)
         n, k = torch.arange(8), torch.arange(8)[:, None]
         dct = 0.5 * torch.cos(math.pi / 8 * (n + 0.5) * k)
@@ -183,16 +217,23 @@ class HandFrequencyLoss(nn.Module):
 
 
 def velocity_and_frequency_loss(
-    network: nn.Module, image: Tensor, text: Tensor, text_mask: Tensor, pooled: Tensor, frequency: HandFrequencyLoss
+    network: nn.Module,
+    image: Tensor,
+    text: Tensor,
+    text_mask: Tensor,
+    pooled: Tensor,
+    frequency: HandFrequencyLoss,
 ) -> Tensor:
-    """Squared error of the velocity, plain and by frequency, for square images (B, 3, S, S); a tenth of the texts is
-    dropped."""
+    """Squared error of the velocity, plain and by frequency, for square images (B, 3, S, S); a
+    tenth of the texts is dropped."""
     keep = torch.rand(len(image), device=image.device) >= 0.1
     first = torch.arange(text.shape[1], device=image.device) == 0
     mask = torch.where(keep[:, None], text_mask, first)
     noise = torch.randn_like(image)
     t = 0.05 + 0.9 * torch.randn(len(image), device=image.device).sigmoid()
     at = t[:, None, None, None]
-    predicted = network(at * image + (1 - at) * noise, t, text * keep[:, None, None], mask, pooled * keep[:, None])
+    predicted = network(
+        at * image + (1 - at) * noise, t, text * keep[:, None, None], mask, pooled * keep[:, None]
+    )
     error = predicted - (image - noise)
     return error.square().mean() + frequency(error)

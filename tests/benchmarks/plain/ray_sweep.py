@@ -1,8 +1,10 @@
-"""A sweep as Ray's guides write it: Tune's trials each run a TorchTrainer of one CPU worker; MLflow by Tune's logger.
+"""A sweep as Ray's guides write it: Tune's trials each run a TorchTrainer of one CPU worker; MLflow
+by Tune's logger.
 
     python tests/benchmarks/plain/ray_sweep.py FOLDER TRIALS
 
-The process that leads the trials is kept (`reuse_actors`). Prints the times of the trials' first steps as JSON.
+The process that leads the trials is kept (`reuse_actors`). Prints the times of the trials' first
+steps as JSON.
 """
 
 import json
@@ -24,9 +26,13 @@ STEPS = 6
 
 
 def train_model(config: dict[str, Any]) -> None:
-    """Six steps of a small network, in the worker; one report, with the held-out loss and a checkpoint of 10 KB."""
+    """Six steps of a small network, in the worker; one report, with the held-out loss and a
+    checkpoint of 10 KB.
+    """
     torch.manual_seed(0)
-    model = prepare_model(torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU(), torch.nn.Linear(32, 64)))
+    model = prepare_model(
+        torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.GELU(), torch.nn.Linear(32, 64))
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=config["lr"])
     started = time.time()
     for _ in range(STEPS):
@@ -52,19 +58,28 @@ def trial(config: dict[str, Any]) -> None:
         callbacks=[TuneReportCallback()],
     )
     TorchTrainer(
-        train_model, train_loop_config=config, scaling_config=ScalingConfig(num_workers=1), run_config=run
+        train_model,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=run,
     ).fit()
 
 
 def main() -> None:
     folder, trials = str(Path(sys.argv[1]).absolute()), int(sys.argv[2])
     ray.init(include_dashboard=False, log_to_driver=False)
-    logger = MLflowLoggerCallback(tracking_uri=f"sqlite:///{folder}/mlflow.db", experiment_name="sweep")
+    logger = MLflowLoggerCallback(
+        tracking_uri=f"sqlite:///{folder}/mlflow.db", experiment_name="sweep"
+    )
     results = tune.Tuner(
         tune.with_resources(trial, {"cpu": 0, "memory": 2**20}),
         param_space={"lr": tune.loguniform(1e-4, 1e-2), "folder": folder},
         tune_config=tune.TuneConfig(
-            metric="held_out", mode="min", num_samples=trials, max_concurrent_trials=1, reuse_actors=True
+            metric="held_out",
+            mode="min",
+            num_samples=trials,
+            max_concurrent_trials=1,
+            reuse_actors=True,
         ),
         run_config=tune.RunConfig(storage_path=folder, name="sweep", callbacks=[logger], verbose=0),
     ).fit()

@@ -1,4 +1,6 @@
-"""Ray Train's hello world: one CPU worker takes a step of torch, and writes the time before it to FIRST_STEP."""
+"""Ray Train's hello world: one CPU worker takes a step of torch, and writes the time before it to
+FIRST_STEP.
+"""
 
 import os
 import time

@@ -1,4 +1,5 @@
-"""A U-Net of three resolutions by hand (after Ronneberger et al. 2015, arXiv:1505.04597, and Ho et al. 2020).
+"""A U-Net of three resolutions by hand (after Ronneberger et al. 2015, arXiv:1505.04597, and Ho et
+al. 2020).
 
 B batch, C channels, S image size, W width, E width of the time embedding.
 """
@@ -28,7 +29,9 @@ class HandResidualBlock(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Conv2d(channels_in, channels_out, 1)
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Transform (B, channels_in, height, width) under (B, E) to (B, channels_out, height, width)."""
+        """Transform (B, channels_in, height, width) under (B, E) to (B, channels_out, height,
+        width).
+        """
         h = self.norm1(self.conv1(x)) + self.shift(condition)[..., None, None]
         h = self.norm2(self.conv2(functional.silu(h)))
         return functional.silu(h + self.shortcut(x))
@@ -40,7 +43,9 @@ class HandUNet(nn.Module):
     def __init__(self, *, channels: int, width: int, time_width: int) -> None:
         super().__init__()
         fine, coarse, self.time_width = width, 2 * width, time_width
-        self.time = nn.Sequential(nn.Linear(time_width, time_width), nn.SiLU(), nn.Linear(time_width, time_width))
+        self.time = nn.Sequential(
+            nn.Linear(time_width, time_width), nn.SiLU(), nn.Linear(time_width, time_width)
+        )
         self.conv_in = nn.Conv2d(channels, fine, 3, padding=1)
         self.down1 = HandResidualBlock(fine, fine, time_width)
         self.halve1 = nn.Conv2d(fine, fine, 3, stride=2, padding=1)

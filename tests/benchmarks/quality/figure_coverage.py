@@ -1,10 +1,13 @@
-"""Coverage of the 95 % intervals of image figures, over what they promise; and FID's bias by the number of images.
+"""Coverage of the 95 % intervals of image figures, over what they promise; and FID's bias by the
+number of images.
 
-    python tests/benchmarks/quality/figure_coverage.py [--repeats 2000] [--fresh 20000] [--only neighbours]
+    python tests/benchmarks/quality/figure_coverage.py [--repeats 2000] [--fresh 20000] [--only
+    neighbours]
 
-Gaussian features, real ones from N(0, 1) and generated ones of another mean and deviation along the first axis, are
-measured over and over. The truth of KID and CMMD, which are unbiased, is the mean of estimates from ten times as many
-points; that of the figures of neighbours is their mean over `--fresh` fresh sets of the same size.
+Gaussian features, real ones from N(0, 1) and generated ones of another mean and deviation along the
+first axis, are measured over and over. The truth of KID and CMMD, which are unbiased, is the mean
+of estimates from ten times as many points; that of the figures of neighbours is their mean over
+`--fresh` fresh sets of the same size.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ SETS = (("kid", 1.0, 0.8), ("kid", 0.3, 1.0), ("kid", 0.0, 1.0), ("cmmd's kernel
 """Kernel, shift and deviation of the generated features, 200 of 64 on both sides."""
 
 
-def pairs(seed: int, dim: int, num: int, shift: float, scale: float) -> Callable[[], tuple[Tensor, Tensor]]:
+def pairs(
+    seed: int, dim: int, num: int, shift: float, scale: float
+) -> Callable[[], tuple[Tensor, Tensor]]:
     """Draw real and generated features, (num, dim) each."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -54,7 +59,10 @@ def report_coverage(name: str, found: Sequence[Interval], truth: float) -> None:
     """Print the share of intervals that hold the truth, and report it over the confidence."""
     held = torch.tensor([each.low <= truth <= each.high for each in found]).double()
     print(f"{name}: truth {truth:.4g}, held by {float(held.mean()):.1%} of {len(found):,}")
-    report(f"{name}, over {CONFIDENCE:g}", [float(each.mean()) / CONFIDENCE for each in held.tensor_split(BLOCKS)])
+    report(
+        f"{name}, over {CONFIDENCE:g}",
+        [float(each.mean()) / CONFIDENCE for each in held.tensor_split(BLOCKS)],
+    )
 
 
 def kernel_coverage(repeats: int) -> None:
@@ -69,7 +77,9 @@ def kernel_coverage(repeats: int) -> None:
         report_coverage(f"{name}, shift {shift:g}, deviation {scale:g}", found, truth)
 
 
-def neighbour_coverage(repeats: int, fresh: int, dim: int, num: int, shift: float, scale: float) -> None:
+def neighbour_coverage(
+    repeats: int, fresh: int, dim: int, num: int, shift: float, scale: float
+) -> None:
     """Print the coverage of precision, recall, density and coverage."""
     draw, others = pairs(0, dim, num, shift, scale), pairs(1, dim, num, shift, scale)
     values = []
@@ -84,11 +94,15 @@ def neighbour_coverage(repeats: int, fresh: int, dim: int, num: int, shift: floa
 
 
 def frechet_bias(dims: Sequence[int], counts: Sequence[int]) -> None:
-    """Print the distance of `num` points of N(0, I) to N(0, I), which is 0: |m|^2 + tr(I + S - 2 S^1/2)."""
+    """Print the distance of `num` points of N(0, I) to N(0, I), which is 0: |m|^2 + tr(I + S - 2
+    S^1/2).
+    """
     generator = torch.Generator().manual_seed(0)
     for dim in dims:
         for num in counts:
-            mean, covariance = moments(torch.randn(num, dim, generator=generator, dtype=torch.float64))
+            mean, covariance = moments(
+                torch.randn(num, dim, generator=generator, dtype=torch.float64)
+            )
             roots = torch.linalg.eigvalsh(covariance).clamp(min=0).sqrt()
             distance = float(mean.square().sum() + dim + covariance.trace() - 2 * roots.sum())
             print(f"| {dim} | {num:,} | {distance:.4g} |", flush=True)
@@ -96,11 +110,19 @@ def frechet_bias(dims: Sequence[int], counts: Sequence[int]) -> None:
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=2000)
     parser.add_argument("--fresh", type=int, default=20_000)
     parser.add_argument("--only", choices=("kernel", "neighbours", "bias"))
-    parser.add_argument("--features", nargs=4, type=float, default=(8, 100, 1.0, 0.9), metavar=("DIM", "NUM", "D", "S"))
+    parser.add_argument(
+        "--features",
+        nargs=4,
+        type=float,
+        default=(8, 100, 1.0, 0.9),
+        metavar=("DIM", "NUM", "D", "S"),
+    )
     parser.add_argument("--dims", nargs="+", type=int, default=[64, 768, 2048])
     parser.add_argument("--counts", nargs="+", type=int, default=[1000, 2000, 5000, 10_000, 50_000])
     options = parser.parse_args()

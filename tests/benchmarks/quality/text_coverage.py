@@ -1,8 +1,9 @@
-"""How often 95 % intervals of perplexity, entropy, bound and correlations hold the truth, over repeats whose truth is
-known.
+"""How often 95 % intervals of perplexity, entropy, bound and correlations hold the truth, over
+repeats whose truth is known.
 
-Samples are drawn from laws like those of text: nats and numbers of tokens that differ from sequence to sequence and
-depend on each other, skewed bounds of held-out rows, Gaussian pairs. A ratio is the coverage over 95 %.
+Samples are drawn from laws like those of text: nats and numbers of tokens that differ from sequence
+to sequence and depend on each other, skewed bounds of held-out rows, Gaussian pairs. A ratio is the
+coverage over 95 %.
 
     python tests/benchmarks/quality/text_coverage.py [--repeats 2000] [--samples 100 500 2000]
 """
@@ -25,7 +26,9 @@ Repeat = Callable[[np.random.Generator, int], tuple[float, float]]
 
 
 def perplexity(generator: np.random.Generator, num: int) -> tuple[float, float]:
-    """Sequences of 100 to 1,000 scored tokens; a long one has dearer tokens, by 0.5 nats in all. Truth: SHARE."""
+    """Sequences of 100 to 1,000 scored tokens; a long one has dearer tokens, by 0.5 nats in all.
+    Truth: SHARE.
+    """
     share = generator.random(num)
     tokens = np.rint(100 + 900 * share)
     nats = tokens * (3 + 0.5 * share) * generator.gamma(16, 1 / 16, num)
@@ -34,13 +37,17 @@ def perplexity(generator: np.random.Generator, num: int) -> tuple[float, float]:
 
 
 def entropy(generator: np.random.Generator, num: int) -> tuple[float, float]:
-    """Sequences' entropies, skewed to the left: most near 5.5 nats, a few that repeat themselves. Truth: 5.2."""
+    """Sequences' entropies, skewed to the left: most near 5.5 nats, a few that repeat themselves.
+    Truth: 5.2.
+    """
     estimate = mean_estimate(5.6 - generator.gamma(2, 0.2, num))
     return estimate.low, estimate.high
 
 
 def bound(generator: np.random.Generator, num: int) -> tuple[float, float]:
-    """Bounds of rows, skewed to the right as the integral over noise is. Truth: 3.5 nats a token."""
+    """Bounds of rows, skewed to the right as the integral over noise is. Truth: 3.5 nats a
+    token.
+    """
     estimate = mean_estimate(3 + generator.gamma(1.5, 1 / 3, num))
     return estimate.low, estimate.high
 
@@ -77,7 +84,9 @@ def main() -> None:
     options = parser.parse_args()
     for name in FIGURES:
         shares = [coverage(name, num, options.repeats) for num in options.samples]
-        told = ", ".join(f"{share:.1%} of {num:,}" for share, num in zip(shares, options.samples, strict=True))
+        told = ", ".join(
+            f"{share:.1%} of {num:,}" for share, num in zip(shares, options.samples, strict=True)
+        )
         report(f"coverage of {name}", [share / 0.95 for share in shares], note=told)
 
 

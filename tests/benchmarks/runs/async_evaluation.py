@@ -1,12 +1,14 @@
-"""Time of a step with asynchronous evaluations, on another node, over the same training without evaluations.
+"""Time of a step with asynchronous evaluations, on another node, over the same training without
+evaluations.
 
     python tests/benchmarks/runs/async_evaluation.py [--rounds 3] [--steps 2000] [--every 200]
 
-Two Ray nodes on this machine: one trains, the other, with a resource of its own, evaluates. The sides take turns: no
-evaluation but the last, evaluations beside, evaluations inline. A step's time is the span of all but the first steps,
-waits included, by the journal, over their number; the wait for the last evaluation is left out. What remains is what
-saves, taking answers in and the other node's use of this machine cost. The longest span of a step is printed as well.
-Both nodes share the machine's cores, so a machine without idle ones measures that. Nothing is asserted.
+Two Ray nodes on this machine: one trains, the other, with a resource of its own, evaluates. The
+sides take turns: no evaluation but the last, evaluations beside, evaluations inline. A step's time
+is the span of all but the first steps, waits included, by the journal, over their number; the wait
+for the last evaluation is left out. What remains is what saves, taking answers in and the other
+node's use of this machine cost. The longest span of a step is printed as well. Both nodes share the
+machine's cores, so a machine without idle ones measures that. Nothing is asserted.
 """
 
 import argparse
@@ -34,9 +36,13 @@ def experiment(side: str, steps: int, every: int) -> Experiment:
     if side != "inline":
         evaluation |= {"mode": "async", "resources": {"cpus": 1, "custom": {"evaluator": 1}}}
     return tiny(
-        name=side, training__steps=steps, checkpoint={"every": None}, evaluation=evaluation, sampling={"steps": 10},
+        name=side,
+        training__steps=steps,
+        checkpoint={"every": None},
+        evaluation=evaluation,
+        sampling={"steps": 10},
         resources={"cpus_per_worker": 1},
-    )  # fmt: skip
+    )
 
 
 def spans(home: Path, run_id: str) -> np.ndarray:
@@ -72,7 +78,9 @@ def main() -> None:
                     spec = experiment(side, options.steps, options.every)
                     results = []
                     whole = timed(
-                        lambda spec=spec, results=results: results.append(train(spec, address=cluster.address))
+                        lambda spec=spec, results=results: results.append(
+                            train(spec, address=cluster.address)
+                        )
                     )
                     steps = spans(Path(folder), results[0].run_id)
                     longest[side] = max(longest[side], float(steps.max()))
@@ -83,9 +91,18 @@ def main() -> None:
     for side in ("async", "inline"):
         measured = Measured(seconds=float(np.median([each.seconds for each in found[side]])))
         row = f"a step with evaluations {side}, every {options.every} steps"
-        report_beside(row, "the same training without evaluations", found[side], found["none"], at_most=1.05,
-                      measured=measured)  # fmt: skip
-    print("longest span of a step: " + ", ".join(f"{side} {1000 * each:.0f} ms" for side, each in longest.items()))
+        report_beside(
+            row,
+            "the same training without evaluations",
+            found[side],
+            found["none"],
+            at_most=1.05,
+            measured=measured,
+        )
+    print(
+        "longest span of a step: "
+        + ", ".join(f"{side} {1000 * each:.0f} ms" for side, each in longest.items())
+    )
 
 
 if __name__ == "__main__":

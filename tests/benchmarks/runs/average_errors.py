@@ -2,10 +2,11 @@
 
     python tests/benchmarks/runs/average_errors.py [--steps 2000] [--spec SPEC]
 
-One training run. After every step the weights go into averages in float64: five of power-function profile, and moving
-averages of some decays, which begin with the initial weights. The two averages that the engine keeps are copied at the
-steps of every number of snapshots; then each of the others is rebuilt from them, as `ditlab evaluate --ema` does.
-Figures are distances of all weights together, over the size of the average kept directly. Nothing is asserted here.
+One training run. After every step the weights go into averages in float64: five of power-function
+profile, and moving averages of some decays, which begin with the initial weights. The two averages
+that the engine keeps are copied at the steps of every number of snapshots; then each of the others
+is rebuilt from them, as `ditlab evaluate --ema` does. Figures are distances of all weights
+together, over the size of the average kept directly. Nothing is asserted here.
 """
 
 import argparse
@@ -49,7 +50,10 @@ class Recorded:
     """Averages in float64 over the steps of a run, and copies of those that its engine keeps."""
 
     def __init__(self, steps: int, numbers: Sequence[int]) -> None:
-        self.copied = {steps, *(step for number in numbers for step in snapshot_steps(0, steps, number))}
+        self.copied = {
+            steps,
+            *(step for number in numbers for step in snapshot_steps(0, steps, number)),
+        }
         self.direct: dict[AverageProfile, Tensor] = {}
         self.kept: dict[KeptAverage, Tensor] = {}
 
@@ -72,7 +76,9 @@ class Recorded:
 
     def begin(self, engine: Engine) -> None:
         """Take the initial weights."""
-        self.first = torch.cat([values for (field, *_), values in engine.state() if field == "master"]).double()
+        self.first = torch.cat(
+            [values for (field, *_), values in engine.state() if field == "master"]
+        ).double()
 
     def error(self, profile: AverageProfile, steps: int, number: int) -> float:
         """Return the distance of an average that is rebuilt from so many snapshots, relative."""
@@ -104,7 +110,10 @@ def record(experiment: Experiment, steps: int, numbers: Sequence[int]) -> Record
 
 
 def table(
-    recorded: Recorded, profiles: Sequence[AverageProfile], steps: int, heads: Callable[[AverageProfile], str]
+    recorded: Recorded,
+    profiles: Sequence[AverageProfile],
+    steps: int,
+    heads: Callable[[AverageProfile], str],
 ) -> None:
     print(f"{'snapshots':>10}{'(number)':>9}" + "".join(f"{heads(each):>13}" for each in profiles))
     for number in NUMBERS:
@@ -118,19 +127,34 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
     training = {"steps": options.steps, "averages": {}}
-    experiment = tiny(training=training, checkpoint={"every": None}, batch={"size": 64, "micro": 64})
+    experiment = tiny(
+        training=training, checkpoint={"every": None}, batch={"size": 64, "micro": 64}
+    )
     if options.spec:
-        changed = [f"training.steps={options.steps}", "training.epochs=null", "training.averages={}"]
-        experiment = load_experiment(options.spec, [*changed, "evaluation.every=null", "checkpoint.every=null"])
+        changed = [
+            f"training.steps={options.steps}",
+            "training.epochs=null",
+            "training.averages={}",
+        ]
+        experiment = load_experiment(
+            options.spec, [*changed, "evaluation.every=null", "checkpoint.every=null"]
+        )
     recorded = record(experiment, options.steps, NUMBERS)
     lengths, decays = [*map(PowerProfile, LENGTHS)], [*map(ExponentialProfile, DECAYS)]
     size = recorded.first.numel()
-    print(f"{experiment.name}, {options.steps} steps, {size:,} weights: error by training.averages.snapshots")
+    print(
+        f"{experiment.name}, {options.steps} steps, {size:,} weights: error by "
+        "training.averages.snapshots"
+    )
     table(recorded, lengths, options.steps, lambda each: each.label)
     table(recorded, decays, options.steps, lambda each: each.label)
     for profile in lengths:
         error = recorded.error(profile, options.steps, DEFAULT) / TOLERANCE
-        report(f"error of length {profile.label} with {DEFAULT} snapshots, over {TOLERANCE:g} of the average", [error])
+        report(
+            f"error of length {profile.label} with {DEFAULT} snapshots, over {TOLERANCE:g} of "
+            "the average",
+            [error],
+        )
 
 
 if __name__ == "__main__":

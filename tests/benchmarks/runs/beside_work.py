@@ -2,14 +2,16 @@
 
     python tests/benchmarks/runs/beside_work.py [SPEC] [--rounds N] [--seconds S] [--ray]
 
-Every round trains in turns, each side a command of its own, from whose journal the rate is read, start left out:
+Every round trains in turns, each side a command of its own, from whose journal the rate is read,
+start left out:
 
-- beside a process that keeps a core busy: as the run decides by itself, and with `resources.cpus_per_worker` of one and
-  of all cores, the faster of which is the best setting found by hand;
+- beside a process that keeps a core busy: as the run decides by itself, and with
+  `resources.cpus_per_worker` of one and of all cores, the faster of which is the best setting found
+  by hand;
 - alone, and two at once, whose rates within the time that both train are added.
 
-With `--ray`, on Ray instead of `--local`. The load of others that a row names has the busy process in it; run it on a
-machine that is idle else. Nothing is asserted.
+With `--ray`, on Ray instead of `--local`. The load of others that a row names has the busy process
+in it; run it on a machine that is idle else. Nothing is asserted.
 """
 
 import argparse
@@ -34,12 +36,20 @@ from support.clusters.faults import journal_of, processes_of, wait_until
 SPEC = Path(__file__).parents[3] / "experiments" / "digits" / "dit.yaml"
 BATCH = 32
 CHANGES = (
-    f"batch.size={BATCH}", "training.steps=1000000", "evaluation.every=null", "evaluation.samples=0",
-    "checkpoint.every=null", "tracking.report=false", "tracking.system_metrics=false",
-)  # fmt: skip
+    f"batch.size={BATCH}",
+    "training.steps=1000000",
+    "evaluation.every=null",
+    "evaluation.samples=0",
+    "checkpoint.every=null",
+    "tracking.report=false",
+    "tracking.system_metrics=false",
+)
 LONGEST = 180.0
 """Seconds within which a run must have begun to train."""
-LOOP = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+LOOP = (
+    "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < "
+    "end: pass"
+)
 
 
 def main() -> None:
@@ -59,7 +69,10 @@ def main() -> None:
                 both[side].append(train(2 if side == "two" else 1))
                 continue
             with busy_process(4 * (LONGEST + options.seconds)):
-                found = [train(1, cores) for cores in ([None] if side == "ours" else sorted({1, os.cpu_count() or 1}))]
+                found = [
+                    train(1, cores)
+                    for cores in ([None] if side == "ours" else sorted({1, os.cpu_count() or 1}))
+                ]
             busy[side].append(min(found, key=lambda each: each.seconds))
     where = ", Ray" if options.ray else ""
     for row, peer, (ours, theirs), least in (
@@ -81,8 +94,12 @@ def busy_process(seconds: float) -> Iterator[None]:
         process.wait()
 
 
-def timed_training(spec: Path, seconds: float, ray: bool, num: int, cores: int | None = None) -> Timed:
-    """Train `num` times at once: seconds of a sample of all, and what else it took, start included."""
+def timed_training(
+    spec: Path, seconds: float, ray: bool, num: int, cores: int | None = None
+) -> Timed:
+    """Train `num` times at once: seconds of a sample of all, and what else it took, start
+    included.
+    """
     rates: list[float] = []
     took = timed(lambda: rates.append(rate_of_trainings(spec, seconds, ray, num, cores)))
     print(f"  {num} at once, {cores or 'own'} cores: {rates[0]:7.1f} samples/s", flush=True)
@@ -95,18 +112,34 @@ def rate_of_trainings(spec: Path, seconds: float, ray: bool, num: int, cores: in
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        words = [word for change in changes for word in ("--set", change)] + ([] if ray else ["--local"])
+        words = [word for change in changes for word in ("--set", change)] + (
+            [] if ray else ["--local"]
+        )
         names = [f"beside-{number}" for number in range(num)]
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "ditlab", "train", str(spec), "--no-figures", *words, "--set", f"name={name}"],
-                env=environment | {"DITLAB_HOME": folder}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                [
+                    sys.executable,
+                    "-m",
+                    "ditlab",
+                    "train",
+                    str(spec),
+                    "--no-figures",
+                    *words,
+                    "--set",
+                    f"name={name}",
+                ],
+                env=environment | {"DITLAB_HOME": folder},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             for name in names
-        ]  # fmt: skip
+        ]
 
         def shared_steps() -> list[list[float]]:
-            """Times of each training's steps from the begin of the last to train; none where one has not begun."""
+            """Times of each training's steps from the begin of the last to train; none where one
+            has not begun.
+            """
             steps = [step_times(home, name)[1:] for name in names]  # the first step is a warm-up
             if not all(steps):
                 return []
@@ -130,7 +163,11 @@ def rate_of_trainings(spec: Path, seconds: float, ray: bool, num: int, cores: in
 
 def step_times(home: Path, name: str) -> list[float]:
     """Seconds at which a run logged its steps."""
-    lines = [line for line in journal_of(home, name).splitlines() if '"train/loss"' in line and line.endswith("}")]
+    lines = [
+        line
+        for line in journal_of(home, name).splitlines()
+        if '"train/loss"' in line and line.endswith("}")
+    ]
     return [json.loads(line)["time"] / 1000 for line in lines]
 
 

@@ -1,15 +1,18 @@
-"""Time for which a checkpoint holds up the step loop, and until it is whole, beside torch.save and DCP.
+"""Time for which a checkpoint holds up the step loop, and until it is whole, beside torch.save and
+DCP.
 
-    python tests/benchmarks/runs/checkpoint_stall.py [--parameters 12351760] [--rounds 10] [--folder DIR]
+    python tests/benchmarks/runs/checkpoint_stall.py [--parameters 12351760] [--rounds 10] [--folder
+    DIR]
 
-The state is that of experiments/mnist/dit.yaml: 12.35M parameters with two moments and an average, float32. Both sides
-take turns in one process and write to the same disk; torch.save does no fsync, the platform's checkpoint does (and
-hashes, and verifies), beside the steps. The figure to quote is the median of the rounds' ratios. A step is a matrix
-product that keeps every core busy; what it slows down by while a checkpoint is written is printed as well.
+The state is that of experiments/mnist/dit.yaml: 12.35M parameters with two moments and an average,
+float32. Both sides take turns in one process and write to the same disk; torch.save does no fsync,
+the platform's checkpoint does (and hashes, and verifies), beside the steps. The figure to quote is
+the median of the rounds' ratios. A step is a matrix product that keeps every core busy; what it
+slows down by while a checkpoint is written is printed as well.
 
-Then, without steps beside: until a checkpoint is whole on the disk, and the stall, beside `torch.save` with fsync, and
-beside an asynchronous save of torch.distributed.checkpoint (DCP), which does no fsync and checks nothing. Each side
-keeps its last two. Nothing is asserted here.
+Then, without steps beside: until a checkpoint is whole on the disk, and the stall, beside
+`torch.save` with fsync, and beside an asynchronous save of torch.distributed.checkpoint (DCP),
+which does no fsync and checks nothing. Each side keeps its last two. Nothing is asserted here.
 """
 
 import argparse
@@ -61,7 +64,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parameters", type=int, default=12_351_760)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--folder", type=Path, help="On the disk to measure; a temporary folder by default.")
+    parser.add_argument(
+        "--folder", type=Path, help="On the disk to measure; a temporary folder by default."
+    )
     arguments = parser.parse_args()
     state = whole_state(arguments.parameters)
     plain_state = {"/".join(map(str, key)): value for key, value in state}
@@ -69,7 +74,9 @@ def main() -> None:
     plain_state = {name: value.clone() for name, value in plain_state.items()}
     matrix = torch.randn(1024, 1024)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        saver = BackgroundSaver(CheckpointStore.at(Path(folder, "run")), 0, 1, lambda mine: [mine], keep=2)
+        saver = BackgroundSaver(
+            CheckpointStore.at(Path(folder, "run")), 0, 1, lambda mine: [mine], keep=2
+        )
         saver.reserve(state)
         measure(arguments.rounds, saver, state, plain_state, Path(folder, "plain.pt"), matrix)
         beside_peers(max(7, arguments.rounds), saver, state, plain_state, Path(folder))
@@ -77,12 +84,17 @@ def main() -> None:
 
 
 def beside_peers(
-    rounds: int, saver: BackgroundSaver, state: list[tuple[TensorKey, torch.Tensor]],
-    plain_state: dict[str, torch.Tensor], folder: Path,
-) -> None:  # fmt: skip
+    rounds: int,
+    saver: BackgroundSaver,
+    state: list[tuple[TensorKey, torch.Tensor]],
+    plain_state: dict[str, torch.Tensor],
+    folder: Path,
+) -> None:
     """Rows of the table of peers: whole and stall, in turns."""
     warnings.filterwarnings("ignore")  # DCP's, of one process
-    torch.distributed.init_process_group("cpu:gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "cpu:gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     stalls: dict[str, list[Timed]] = {"ours": [], "DCP": []}
 
     def ours(number: int) -> None:
@@ -101,7 +113,11 @@ def beside_peers(
         futures = []
         place = str(folder / f"dcp-{number}")
         stalls["DCP"].append(
-            timed(lambda: futures.append(torch.distributed.checkpoint.async_save(plain_state, checkpoint_id=place)))
+            timed(
+                lambda: futures.append(
+                    torch.distributed.checkpoint.async_save(plain_state, checkpoint_id=place)
+                )
+            )
         )
         futures[0].result()
         shutil.rmtree(folder / f"dcp-{number - 2}", ignore_errors=True)
@@ -112,11 +128,25 @@ def beside_peers(
         names = list(sides)
         for name in names[number % 3 :] + names[: number % 3]:
             took[name].append(timed(partial(sides[name], number)))
-    whole = {name: values[1:] for name, values in took.items()}  # the first round makes buffers and files
-    report_beside("checkpoint, whole", "torch.save and fsync", whole["ours"], whole["plain"], at_most=1.5)
-    report_beside("checkpoint, whole", f"DCP async_save {torch.__version__}", whole["ours"], whole["DCP"], at_most=1.0)
-    report_beside("checkpoint, stall", f"DCP async_save {torch.__version__}", stalls["ours"][1:], stalls["DCP"][1:],
-                  at_most=1.0)  # fmt: skip
+    # the first round makes buffers and files
+    whole = {name: values[1:] for name, values in took.items()}
+    report_beside(
+        "checkpoint, whole", "torch.save and fsync", whole["ours"], whole["plain"], at_most=1.5
+    )
+    report_beside(
+        "checkpoint, whole",
+        f"DCP async_save {torch.__version__}",
+        whole["ours"],
+        whole["DCP"],
+        at_most=1.0,
+    )
+    report_beside(
+        "checkpoint, stall",
+        f"DCP async_save {torch.__version__}",
+        stalls["ours"][1:],
+        stalls["DCP"][1:],
+        at_most=1.0,
+    )
     torch.distributed.destroy_process_group()
 
 
@@ -145,12 +175,18 @@ def measure(
         assert ended[0].error is None, ended[0].error
         if number == 1:
             continue  # torch.save's file is new in the first round
-        for values, value in ((ratios, stall / plain), (stalls, stall), (plains, plain), (written, ended[0].seconds)):
+        for values, value in (
+            (ratios, stall / plain),
+            (stalls, stall),
+            (plains, plain),
+            (written, ended[0].seconds),
+        ):
             values.append(value)
         slower.append(statistics.mean(beside) / alone)
         print(
-            f"  stall {stall * 1e3:6.1f} ms   torch.save {plain * 1e3:7.1f} ms   ratio {ratios[-1]:.3f}   "
-            f"written in {written[-1]:.2f} s   a step beside it {slower[-1]:.2f} of one alone",
+            f"  stall {stall * 1e3:6.1f} ms   torch.save {plain * 1e3:7.1f} ms   ratio "
+            f"{ratios[-1]:.3f}   written in {written[-1]:.2f} s   a step beside it "
+            f"{slower[-1]:.2f} of one alone",
             flush=True,
         )
     print(

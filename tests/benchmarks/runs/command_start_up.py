@@ -2,9 +2,9 @@
 
     python tests/benchmarks/runs/command_start_up.py [--rounds N]
 
-Processes take turns, each on the files that the ones before have warmed: one imports torch and ends, the other runs a
-command to its end, `ui` to the first answer with its page, `sample` to its first draw. The home holds one run of one
-step. Nothing is asserted.
+Processes take turns, each on the files that the ones before have warmed: one imports torch and
+ends, the other runs a command to its end, `ui` to the first answer with its page, `sample` to its
+first draw. The home holds one run of one step. Nothing is asserted.
 """
 
 import argparse
@@ -65,7 +65,9 @@ def first_page() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen(ditlab("ui", "--port", str(port)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        ditlab("ui", "--port", str(port)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         wait_for_page(f"http://127.0.0.1:{port}/")
     finally:

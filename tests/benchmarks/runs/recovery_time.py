@@ -1,10 +1,12 @@
-"""Time from the kill of a worker to the next step, over a start of the whole command from the same checkpoint.
+"""Time from the kill of a worker to the next step, over a start of the whole command from the same
+checkpoint.
 
     python tests/benchmarks/runs/recovery_time.py [--rounds 4] [--workers 1]
 
-Both take turns on one run: a worker is killed (kill -9) and replaced by the command itself; then the command is killed
-and started anew with --resume. Each time runs to the first step that the journal did not have. The start is what a
-person would pay who did the same by hand and at once: process, Ray, imports, checkpoint. Nothing is asserted here.
+Both take turns on one run: a worker is killed (kill -9) and replaced by the command itself; then
+the command is killed and started anew with --resume. Each time runs to the first step that the
+journal did not have. The start is what a person would pay who did the same by hand and at once:
+process, Ray, imports, checkpoint. Nothing is asserted here.
 """
 
 import argparse
@@ -48,13 +50,19 @@ def main() -> None:
         checkpoint = {"every": 5, "keep": 2}
         resources = {"workers": options.workers, "max_failures": 100}
         spec.write_text(
-            dump_yaml(tiny(name=NAME, training__steps=10**6, checkpoint=checkpoint, resources=resources).to_dict())
+            dump_yaml(
+                tiny(
+                    name=NAME, training__steps=10**6, checkpoint=checkpoint, resources=resources
+                ).to_dict()
+            )
         )
         environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
 
         def start(*more: str) -> subprocess.Popen[bytes]:
             command = [sys.executable, "-m", "ditlab", "train", str(spec), *more]
-            return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            return subprocess.Popen(
+                command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
 
         process = start()
         try:
@@ -82,7 +90,9 @@ def main() -> None:
             process.kill()
             process.wait(10)
             wait_until(lambda: processes_of(home) == [], 60, "the end of all processes")
-    print(f"recovery {statistics.median(recoveries):.2f} s, start {statistics.median(starts):.2f} s")
+    print(
+        f"recovery {statistics.median(recoveries):.2f} s, start {statistics.median(starts):.2f} s"
+    )
     seconds = Measured(seconds=statistics.median(recoveries))
     report("recovery over a start", ratios, seconds, note="target at most 1.2")
 

@@ -4,10 +4,12 @@
 
 Processes take turns, each on the files that the ones before have warmed:
 
-- `ditlab train SPEC --local`, up to the beginning of the first optimiser step (spec, checks, data, the run's folder and
-  journal, network, engine, first batch), beside `import torch, deepspeed`, as any program with DeepSpeed begins;
-- `ditlab train SPEC`, on a Ray instance of its own, beside Ray Train's hello world (`plain/ray_train.py`), both up to
-  the first step of their worker and under the same environment variables of Ray.
+- `ditlab train SPEC --local`, up to the beginning of the first optimiser step (spec, checks, data,
+  the run's folder and journal, network, engine, first batch), beside `import torch, deepspeed`, as
+  any program with DeepSpeed begins;
+- `ditlab train SPEC`, on a Ray instance of its own, beside Ray Train's hello world
+  (`plain/ray_train.py`), both up to the first step of their worker and under the same environment
+  variables of Ray.
 
 The evaluation before the first step is left out: it is work, not start-up. Nothing is asserted.
 """
@@ -35,9 +37,14 @@ HELLO = [str(TESTS / "benchmarks" / "plain" / "ray_train.py")]
 ALLOWANCE = 2.0
 """Seconds that a start on Ray may take above Ray Train's own."""
 SHORT = (
-    "training.steps=1", "schedule.warmup=0", "evaluation.every=null", "evaluation.samples=0", "checkpoint.every=null",
-    "resources.workers=1", "tracking.report=false",
-)  # fmt: skip
+    "training.steps=1",
+    "schedule.warmup=0",
+    "evaluation.every=null",
+    "evaluation.samples=0",
+    "checkpoint.every=null",
+    "resources.workers=1",
+    "tracking.report=false",
+)
 
 
 def main() -> None:
@@ -48,13 +55,21 @@ def main() -> None:
     options = parser.parse_args()
     # Built-in data are made once.
     os.environ["DITLAB_HOME"] = str(Path(tempfile.gettempdir(), "ditlab-start-up-home"))
-    train = ["train", options.spec, "--no-figures", *(word for change in SHORT for word in ("--set", change))]
+    train = [
+        "train",
+        options.spec,
+        "--no-figures",
+        *(word for change in SHORT for word in ("--set", change)),
+    ]
     beside(
-        "first step of train --local", IMPORTS,
+        "first step of train --local",
+        IMPORTS,
         lambda: run([sys.executable, str(FIRST_STEP), *train, "--local"]),
-        lambda: run([sys.executable, "-c", f"{IMPORTS}; import os; os._exit(0)"]),  # without Python's own tidying up
-        at_most=1.25, rounds=options.rounds,
-    )  # fmt: skip
+        # without Python's own tidying up
+        lambda: run([sys.executable, "-c", f"{IMPORTS}; import os; os._exit(0)"]),
+        at_most=1.25,
+        rounds=options.rounds,
+    )
     took: list[list[Timed]] = [[], []]
     for number in range(options.ray_rounds + 1):
         for side in (number % 2, 1 - number % 2):
@@ -67,13 +82,17 @@ def main() -> None:
 
 def run(command: Sequence[str], **environment: str) -> None:
     """Run a process to its end. Raises SystemExit with what it wrote where it fails."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=os.environ | environment)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, env=os.environ | environment
+    )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
 
 
 def first_step(arguments: Sequence[str]) -> Timed:
-    """Time a Python process that trains on Ray up to the first step of its worker; its processor seconds are of all."""
+    """Time a Python process that trains on Ray up to the first step of its worker; its processor
+    seconds are of all.
+    """
     with tempfile.TemporaryDirectory() as folder:
         reached = Path(folder, "reached")
         Path(folder, "sitecustomize.py").write_text(FIRST_STEP.read_text())

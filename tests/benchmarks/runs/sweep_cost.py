@@ -1,13 +1,14 @@
 """Cost of a sweep's trials beside their training, and beside a plain sweep.
 
-Workers that are kept from trial to trial, against fresh ones: a sweep whose trials find warm workers, the same sweep
-with fresh processes for every trial, and the floor: the same trainings one after the other in one process, without Ray
-or MLflow, its imports paid once. A trial's start is the time from the last step of the trial before to its own first
-step, over that of `python -c "import torch, deepspeed, ray.train"`.
+Workers that are kept from trial to trial, against fresh ones: a sweep whose trials find warm
+workers, the same sweep with fresh processes for every trial, and the floor: the same trainings one
+after the other in one process, without Ray or MLflow, its imports paid once. A trial's start is the
+time from the last step of the trial before to its own first step, over that of `python -c "import
+torch, deepspeed, ray.train"`.
 
-Then sweeps of a few trials take turns with a plain one of as many (`plain/ray_sweep.py`), one trial at a time and under
-the same environment variables of Ray: seconds from a trial's first step to the next one's, and of the whole command.
-Processes of Ray count as other load there.
+Then sweeps of a few trials take turns with a plain one of as many (`plain/ray_sweep.py`), one trial
+at a time and under the same environment variables of Ray: seconds from a trial's first step to the
+next one's, and of the whole command. Processes of Ray count as other load there.
 
     python tests/benchmarks/runs/sweep_cost.py --trials 20 --fresh 6 --rounds 3
 """
@@ -51,7 +52,14 @@ def trivial(trials: int, reuse: bool) -> dict[str, Any]:
         "name": "trivial",
         "base": {
             "name": "trivial",
-            "model": {"family": "dit", "image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2},
+            "model": {
+                "family": "dit",
+                "image_size": 8,
+                "patch_size": 4,
+                "width": 32,
+                "depth": 2,
+                "num_heads": 2,
+            },
             "batch": {"size": 32},
             "training": {"steps": 6},
             "checkpoint": {"every": None},
@@ -82,7 +90,9 @@ def command(*arguments: str, **environment: str) -> tuple[Timed, Any]:
 
     def run() -> None:
         found = os.environ | environment
-        done = subprocess.run([sys.executable, *arguments], env=found, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, *arguments], env=found, stdout=subprocess.PIPE, text=True, check=True
+        )
         printed.extend(done.stdout.splitlines())
 
     return timed(run), json.loads(printed[-1])
@@ -109,7 +119,9 @@ def report_peer(trials: int, rounds: int) -> None:
 
 def median_gap(ends: Sequence[float], starts: Sequence[float]) -> float:
     """Median of the seconds from each trial's end to the next one's start."""
-    return statistics.median(after - before for before, after in zip(ends[:-1], starts[1:], strict=True))
+    return statistics.median(
+        after - before for before, after in zip(ends[:-1], starts[1:], strict=True)
+    )
 
 
 def by_hand(folder: Path, trials: int) -> float:
@@ -123,7 +135,8 @@ def by_hand(folder: Path, trials: int) -> float:
         with single_process(use_gpu=False) as rank:
             run = training_run(experiment, home.root, folder / "checkpoints" / str(number))
             train(run, rank, Reporter(_never, print, ProgressMarker()))
-        seconds += (time.perf_counter() - begin) if number else 0.0  # the first one pays for imports
+        # the first one pays for imports
+        seconds += (time.perf_counter() - begin) if number else 0.0
     return seconds * trials / (trials - 1)
 
 
@@ -160,10 +173,15 @@ def main() -> None:
         gaps.append(median_gap([times[-1] for times in steps], [times[0] for times in steps]))
         over = took.seconds / (floor * len(steps) / options.trials)
         print(
-            f"{kind} workers: {len(steps)} trials {took.seconds:.1f} s, ratio {over:.1f} over the floor; start of a "
-            f"trial {gaps[-1]:.2f} s (median), ratio {gaps[-1] / start:.2f} over the imports"
+            f"{kind} workers: {len(steps)} trials {took.seconds:.1f} s, ratio {over:.1f} over "
+            f"the floor; start of a trial {gaps[-1]:.2f} s (median), ratio "
+            f"{gaps[-1] / start:.2f} over the imports"
         )
-    report("start of a trial, warm workers over fresh ones", [gaps[1] / gaps[0]], Measured(seconds=gaps[1]))
+    report(
+        "start of a trial, warm workers over fresh ones",
+        [gaps[1] / gaps[0]],
+        Measured(seconds=gaps[1]),
+    )
     report_peer(options.beside, options.rounds)
 
 

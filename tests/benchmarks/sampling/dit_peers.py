@@ -1,12 +1,14 @@
-"""Sampling of a class-conditional DiT beside a plain loop over diffusers' network: eager and compiled.
+"""Sampling of a class-conditional DiT beside a plain loop over diffusers' network: eager and
+compiled.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/sampling/dit_peers.py [--rounds 7] [--set P=V] [--device cuda]
+    OMP_NUM_THREADS=1 python tests/benchmarks/sampling/dit_peers.py [--rounds 7] [--set P=V]
+    [--device cuda]
 
-Our side is the family's sampler, with blocks as they are or compiled as `ditlab sample` has them. The other is Euler's
-method written over diffusers' `DiTTransformer2DModel` of the same width, depth and heads under `inference_mode`, as it
-is or compiled as a whole by `torch.compile`. Both draw the same batch in the same steps, guided in one pass of twice
-the batch. Sides run in processes of their own, which take turns. `step/dit_peers.py` says how the networks differ.
-Nothing is asserted here.
+Our side is the family's sampler, with blocks as they are or compiled as `ditlab sample` has them.
+The other is Euler's method written over diffusers' `DiTTransformer2DModel` of the same width, depth
+and heads under `inference_mode`, as it is or compiled as a whole by `torch.compile`. Both draw the
+same batch in the same steps, guided in one pass of twice the batch. Sides run in processes of their
+own, which take turns. `step/dit_peers.py` says how the networks differ. Nothing is asserted here.
 """
 
 import argparse
@@ -29,7 +31,9 @@ from benchmarks.step.dit_peers import ON_A_GPU, diffusers_dit, experiment_of
 CHANGES = ("sampling={solver: euler, steps: 10, guidance: 4.0}",)
 
 
-def sample_ours(changes: Sequence[str], device: torch.device, is_compiled: bool, turns: Turns) -> None:
+def sample_ours(
+    changes: Sequence[str], device: torch.device, is_compiled: bool, turns: Turns
+) -> None:
     """Draw batches by the family's sampler."""
     from ditlab.analysis.drawing import fast_passes
 
@@ -45,7 +49,9 @@ def sample_ours(changes: Sequence[str], device: torch.device, is_compiled: bool,
                 return
 
 
-def sample_theirs(changes: Sequence[str], device: torch.device, is_compiled: bool, turns: Turns) -> None:
+def sample_theirs(
+    changes: Sequence[str], device: torch.device, is_compiled: bool, turns: Turns
+) -> None:
     """Draw batches by a loop over diffusers' network."""
     experiment: Any = experiment_of([*CHANGES, *changes])
     own = diffusers_dit(experiment.model).to(device).eval()
@@ -59,14 +65,18 @@ def sample_theirs(changes: Sequence[str], device: torch.device, is_compiled: boo
 
 @torch.inference_mode()
 def euler(network: Any, experiment: Any) -> Tensor:
-    """Integrate from noise at t = 1 to data at t = 0; diffusers' time embedding is made for 0 to 1000."""
+    """Integrate from noise at t = 1 to data at t = 0; diffusers' time embedding is made for 0 to
+    1000.
+    """
     model, num, scale = experiment.model, experiment.batch.size, experiment.sampling.guidance
     x = torch.randn(num, model.channels, model.image_size, model.image_size)
     labels = torch.arange(num) % model.num_classes
     labels = torch.cat((labels, torch.full_like(labels, model.num_classes)))
     times = torch.linspace(1, 0, experiment.sampling.steps + 1).tolist()
     for t, t_next in pairwise(times):
-        found = network(torch.cat((x, x)), torch.full((2 * num,), 1000 * t), labels, return_dict=False)[0]
+        found = network(
+            torch.cat((x, x)), torch.full((2 * num,), 1000 * t), labels, return_dict=False
+        )[0]
         v, v_null = found.chunk(2)
         x = x + (t_next - t) * (v_null + scale * (v - v_null))
     return x
@@ -95,9 +105,13 @@ def main() -> None:
     for ours, theirs in (("eager", "eager"), ("compiled", "compiled"), ("compiled", "eager")):
         seconds = statistics.median(each.seconds for each in took[f"ours {ours}"])
         report_beside(
-            f"DiT sampling, {ours}", f"{peer}, {theirs}", took[f"ours {ours}"], took[f"their {theirs}"],
-            at_least=1.0 if ours == theirs else 1.3, measured=Measured(seconds, num / seconds, device=options.device),
-        )  # fmt: skip
+            f"DiT sampling, {ours}",
+            f"{peer}, {theirs}",
+            took[f"ours {ours}"],
+            took[f"their {theirs}"],
+            at_least=1.0 if ours == theirs else 1.3,
+            measured=Measured(seconds, num / seconds, device=options.device),
+        )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
 """A family's sampler over as many bare passes of its network: time, and samples a second.
 
-    python tests/benchmarks/sampling/family_sampling.py [--only mnist/dit] [--rounds 5] [--steps 8] [--device cuda]
+    python tests/benchmarks/sampling/family_sampling.py [--only mnist/dit] [--rounds 5] [--steps 8]
+    [--device cuda]
         [--quick]
 
-The shipped sampler of each family draws a batch in `--steps` steps (region imputes in one pass). Its passes' inputs are
-kept, and the network computes the same ones again without a sampler around it; both take turns in one process. What the
-ratio has above 1 is the sampler's own work. Sizes are those of `families.py`. The rate counts the steps that were
-taken, so that it falls with `--steps`. Last, pictures of 32 x 32 pixels are drawn as an evaluation draws them, 200 at
-once by the U-Net of MNIST, beside a plain loop of Euler's steps over the same network. Nothing is asserted here.
+The shipped sampler of each family draws a batch in `--steps` steps (region imputes in one pass).
+Its passes' inputs are kept, and the network computes the same ones again without a sampler around
+it; both take turns in one process. What the ratio has above 1 is the sampler's own work. Sizes are
+those of `families.py`. The rate counts the steps that were taken, so that it falls with `--steps`.
+Last, pictures of 32 x 32 pixels are drawn as an evaluation draws them, 200 at once by the U-Net of
+MNIST, beside a plain loop of Euler's steps over the same network. Nothing is asserted here.
 """
 
 import argparse
@@ -45,7 +47,9 @@ class Passes:
 
     def keep(self, _module: object, positional: Any, named: Any) -> None:
         """Keep a copy of the inputs of one pass; a forward hook."""
-        copied = tree_map(lambda each: each.clone() if isinstance(each, Tensor) else each, (positional, named))
+        copied = tree_map(
+            lambda each: each.clone() if isinstance(each, Tensor) else each, (positional, named)
+        )
         self.inputs.append(copied)
 
 
@@ -66,7 +70,9 @@ def build(experiment: Experiment, device: torch.device) -> Sides:
     sampler = family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
     fields = generated_batch(experiment, device.type)
     rows = RealRows(fields, {}, {}, fixed_noise(0, device))
-    conditions = sampler.conditions(num, SampleRequest(rows=rows if sampler.takes_rows != "none" else None))
+    conditions = sampler.conditions(
+        num, SampleRequest(rows=rows if sampler.takes_rows != "none" else None)
+    )
     conditions = {name: value.to(device) for name, value in conditions.items()}
 
     def sample() -> object:
@@ -97,13 +103,17 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", choices=list(CASES), help="this family alone; may be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=list(CASES), help="this family alone; may be repeated"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="of samplers that take steps")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--threads", type=int, help="threads to compute with; all cores without it")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--quick", action="store_true", help="one family at a size that measures nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="one family at a size that measures nothing"
+    )
     options = parser.parse_args()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -115,7 +125,9 @@ def main() -> None:
         sides.bare()  # warms up
         taken, bare = [], []
         for number in range(options.rounds):
-            for side, seconds in ((sides.sample, taken), (sides.bare, bare))[:: 1 if number % 2 else -1]:
+            for side, seconds in ((sides.sample, taken), (sides.bare, bare))[
+                :: 1 if number % 2 else -1
+            ]:
                 seconds.append(timed(side, device))
         middle, num = statistics.median(taken), experiment.batch.size
         measured = Measured(middle, samples_per_second=num / middle, device=options.device)
@@ -127,15 +139,23 @@ def main() -> None:
 
 
 def report_evaluation(num: int, rounds: int) -> None:
-    """Draw `num` pictures at once as an evaluation does, in turns with a plain loop over the network."""
-    experiment = CASES["mnist/unet"].load(["model.image_size=32", f"sampling.steps={EVALUATION_STEPS}"])
+    """Draw `num` pictures at once as an evaluation does, in turns with a plain loop over the
+    network.
+    """
+    experiment = CASES["mnist/unet"].load(
+        ["model.image_size=32", f"sampling.steps={EVALUATION_STEPS}"]
+    )
     torch.manual_seed(0)
     network: Any = experiment.family.build_network(experiment.model).eval()
-    sampler = experiment.family.build_sampler(experiment.sampling, experiment.model, experiment.objective)
+    sampler = experiment.family.build_sampler(
+        experiment.sampling, experiment.model, experiment.objective
+    )
     shape = num, experiment.model.channels, experiment.model.image_size, experiment.model.image_size
 
     def ours() -> None:
-        draw_reported(ignore_progress, sampler, network, {}, num, torch.Generator().manual_seed(0), num)
+        draw_reported(
+            ignore_progress, sampler, network, {}, num, torch.Generator().manual_seed(0), num
+        )
 
     @torch.no_grad()
     def by_hand() -> None:

@@ -1,11 +1,14 @@
-"""PixelHDM's guided velocity in one pass of both halves over two passes: same weights, same texts, same noise.
+"""PixelHDM's guided velocity in one pass of both halves over two passes: same weights, same texts,
+same noise.
 
-    python tests/benchmarks/sampling/pixelhdm_guidance.py [--quick] [--rounds 8] [--batch 1] [--set P=V]
+    python tests/benchmarks/sampling/pixelhdm_guidance.py [--quick] [--rounds 8] [--batch 1] [--set
+    P=V]
 
-The sampler asks for the conditional and the null prediction in one batch of twice the size. The other side asks for
-them one after the other. Both take turns in one process, on the network of experiments/pixelhdm/small.yaml at 64 x 64
-pixels; the figure to quote is the median of the rounds' ratios. The largest difference between the two is printed: they
-agree up to rounding. Nothing is asserted here.
+The sampler asks for the conditional and the null prediction in one batch of twice the size. The
+other side asks for them one after the other. Both take turns in one process, on the network of
+experiments/pixelhdm/small.yaml at 64 x 64 pixels; the figure to quote is the median of the rounds'
+ratios. The largest difference between the two is printed: they agree up to rounding. Nothing is
+asserted here.
 """
 
 import argparse
@@ -77,7 +80,9 @@ def main() -> None:
         print("   ".join(f"{name} {seconds[name][-1] * 1e3:8.1f} ms" for name in sides), flush=True)
     ratios = [one / two for one, two in zip(seconds["one"], seconds["two"], strict=True)]
     print(f"{options.batch} image(s) of {side}x{side}, largest difference {difference:.1e}")
-    report("guided velocity, one pass over two", ratios, Measured(statistics.median(seconds["one"])))
+    report(
+        "guided velocity, one pass over two", ratios, Measured(statistics.median(seconds["one"]))
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Cost of keeping averages of power-function profile: steps with them over steps without, in one training run.
+"""Cost of keeping averages of power-function profile: steps with them over steps without, in one
+training run.
 
-    python tests/benchmarks/step/averages_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20] [--block 4]
+    python tests/benchmarks/step/averages_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20]
+    [--block 4]
 
-Blocks of steps with the update of the averages and without it take turns, each first in every other round, so that a
-machine whose speed drifts slows both alike. Beside the ratio, which a busy machine blurs, stand the seconds of the
-update itself; the memory of the averages, counted from their storages, over that of the rest of the state; and what a
-snapshot holds the step loop up: a copy in host memory, which is written beside the steps
-(`checkpoint.write=background`). A run of any length has about 34 of them. Nothing is asserted here.
+Blocks of steps with the update of the averages and without it take turns, each first in every other
+round, so that a machine whose speed drifts slows both alike. Beside the ratio, which a busy machine
+blurs, stand the seconds of the update itself; the memory of the averages, counted from their
+storages, over that of the rest of the state; and what a snapshot holds the step loop up: a copy in
+host memory, which is written beside the steps (`checkpoint.write=background`). A run of any length
+has about 34 of them. Nothing is asserted here.
 """
 
 import argparse
@@ -48,9 +51,15 @@ class SwitchedAverages(WeightAverages):
     def __init__(self, partitions: Any, *arguments: Any) -> None:
         super().__init__(partitions, *arguments)
         self._on = self.exponents
-        flats = [self._flats[field][index] for field in self.exponents for index in range(len(partitions.flats))]
+        flats = [
+            self._flats[field][index]
+            for field in self.exponents
+            for index in range(len(partitions.flats))
+        ]
         SwitchedAverages.kept_bytes = sum(flat.untyped_storage().nbytes() for flat in flats)
-        SwitchedAverages.state_bytes = 4 * sum(flat.numel() * flat.element_size() for flat in partitions.flats)
+        SwitchedAverages.state_bytes = 4 * sum(
+            flat.numel() * flat.element_size() for flat in partitions.flats
+        )
 
     def _follow(self, *arguments: Any) -> None:
         self.exponents = self._on if self.is_on else {}
@@ -104,31 +113,51 @@ def measure(experiment: Experiment, rounds: int, block: int) -> None:
         home = Path(folder)
         blocks = Blocks(rounds, block)
         trainer.train(training_run(experiment, home, home / "checkpoints"), rank, blocks)
-        shards = [path.stat().st_size for path in (home / "checkpoints" / "averages").glob("step-*/shard-*")]
+        shards = [
+            path.stat().st_size
+            for path in (home / "checkpoints" / "averages").glob("step-*/shard-*")
+        ]
     ratios = [on / off for on, off in zip(blocks.times[True], blocks.times[False], strict=True)]
-    step, held_up = statistics.median(blocks.times[False]), statistics.median(TimedSnapshots.held_up)
-    update = statistics.fmean(SwitchedAverages.seconds[True]) - statistics.fmean(SwitchedAverages.seconds[False])
+    step, held_up = (
+        statistics.median(blocks.times[False]),
+        statistics.median(TimedSnapshots.held_up),
+    )
+    update = statistics.fmean(SwitchedAverages.seconds[True]) - statistics.fmean(
+        SwitchedAverages.seconds[False]
+    )
     kept, state = SwitchedAverages.kept_bytes, SwitchedAverages.state_bytes
-    print(f"{experiment.name}: {step * 1e3:.2f} ms a step without averages; they take {kept / 2**20:.1f} MiB beside "
-          f"{state / 2**20:.1f} MiB of masters, moments and moving average ({kept / state:.2f}); their "
-          f"update takes {update * 1e3:.2f} ms, {update / step:.4f} of a step; a snapshot of "
-          f"{statistics.median(shards) / 2**20:.1f} MiB holds the steps up for {held_up * 1e3:.1f} ms, "
-          f"{held_up / step:.2f} of a step")  # fmt: skip
+    print(
+        f"{experiment.name}: {step * 1e3:.2f} ms a step without averages; they take "
+        f"{kept / 2**20:.1f} MiB beside {state / 2**20:.1f} MiB of masters, moments and moving "
+        f"average ({kept / state:.2f}); their update takes {update * 1e3:.2f} ms, "
+        f"{update / step:.4f} of a step; a snapshot of {statistics.median(shards) / 2**20:.1f} "
+        f"MiB holds the steps up for {held_up * 1e3:.1f} ms, {held_up / step:.2f} of a step"
+    )
     report(
-        f"{experiment.name}: steps with two averages over without", ratios,
+        f"{experiment.name}: steps with two averages over without",
+        ratios,
         Measured(seconds=statistics.median(blocks.times[True])),
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml")
+    parser.add_argument(
+        "--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml"
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--block", type=int, default=4)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     options = parser.parse_args()
-    length = ["training.epochs=null", "training.steps=1000000", "evaluation.every=null", "checkpoint.every=null"]
-    experiment = load_experiment(options.spec, [*length, "training.averages={}", *options.overrides])
+    length = [
+        "training.epochs=null",
+        "training.steps=1000000",
+        "evaluation.every=null",
+        "checkpoint.every=null",
+    ]
+    experiment = load_experiment(
+        options.spec, [*length, "training.averages={}", *options.overrides]
+    )
     engine.WeightAverages = SwitchedAverages  # type: ignore[misc]
     checkpointing.AverageSnapshots = TimedSnapshots  # type: ignore[misc]
     measure(experiment, options.rounds, options.block)

@@ -1,10 +1,12 @@
-"""A training step of PixelHDM on captions padded to their batch over one on captions padded to the store's longest.
+"""A training step of PixelHDM on captions padded to their batch over one on captions padded to the
+store's longest.
 
     python tests/benchmarks/step/caption_padding.py [--quick] [--rounds 6] [--batch 4]
 
-Captions have 20 to 80 bytes, and the store's longest 512, the default of `ditlab data import images`. Two steps on one
-network with the learned encoder take turns in one process: all from stored rows to AdamW's update. The figure to quote
-is the median of the rounds' ratios; both sides give the same losses. Nothing is asserted here.
+Captions have 20 to 80 bytes, and the store's longest 512, the default of `ditlab data import
+images`. Two steps on one network with the learned encoder take turns in one process: all from
+stored rows to AdamW's update. The figure to quote is the median of the rounds' ratios; both sides
+give the same losses. Nothing is asserted here.
 """
 
 import argparse
@@ -38,14 +40,23 @@ def experiment(width: int, depth: int, side: int) -> Experiment:
     mapping: dict[str, Any] = {
         "name": "caption-padding",
         "model": {
-            "family": "pixelhdm", "width": width, "pixel_width": 8, "patch_depth": depth, "pixel_depth": 1,
-            "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [width // 16, 3 * width // 32, 3 * width // 32],
-            "bottleneck_width": 64, "max_resolution": side, "text_encoder": "learned", "text_length": LONGEST,
+            "family": "pixelhdm",
+            "width": width,
+            "pixel_width": 8,
+            "patch_depth": depth,
+            "pixel_depth": 1,
+            "num_heads": 4,
+            "num_kv_heads": 2,
+            "mrope_widths": [width // 16, 3 * width // 32, 3 * width // 32],
+            "bottleneck_width": 64,
+            "max_resolution": side,
+            "text_encoder": "learned",
+            "text_length": LONGEST,
         },
         "objective": {"weights": {"alignment": 0.0}},
         "training": {"steps": 1},
         "sampling": {"height": side, "width": side},
-    }  # fmt: skip
+    }
     return class_for(mapping).model_validate(mapping)
 
 
@@ -54,7 +65,9 @@ def rows(batch: int, side: int) -> dict[str, Tensor]:
     draw = np.random.default_rng(0)
     captions = [b"a red cube on the left of a blue sphere " * 3] * batch
     lengths = np.linspace(20, 80, batch).astype(int)
-    texts = encode_captions([text[:length] for text, length in zip(captions, lengths, strict=True)], LONGEST)
+    texts = encode_captions(
+        [text[:length] for text, length in zip(captions, lengths, strict=True)], LONGEST
+    )
     images = draw.integers(0, 256, (batch, 3, side, side), dtype=np.uint8)
     return {"image": torch.from_numpy(images), "caption": torch.from_numpy(texts)}
 
@@ -70,7 +83,8 @@ def main() -> None:
     torch.manual_seed(0)
     network: Any = spec.family.build_network(spec.model)
     objective: Any = spec.family.build_objective(spec.objective, spec.model)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=0.0, fused=True)  # the sides' losses stay comparable
+    # the sides' losses stay comparable
+    optimizer = torch.optim.AdamW(network.parameters(), lr=0.0, fused=True)
     raw = rows(options.batch, side)
     columns = {"image": Column(dtype="uint8", shape=(3, side, side), value_range=(0, 255))}
     columns["caption"] = caption_column(LONGEST)
@@ -94,11 +108,20 @@ def main() -> None:
             since = time.perf_counter()
             step(cut)
             seconds[cut].append(time.perf_counter() - since)
-        print(f"cut {seconds[True][-1] * 1e3:8.1f} ms   padded {seconds[False][-1] * 1e3:8.1f} ms", flush=True)
-    print(f"losses {losses[True]:.6f} (cut) and {losses[False]:.6f}, {(side // 16) ** 2} patches an image")
+        print(
+            f"cut {seconds[True][-1] * 1e3:8.1f} ms   padded {seconds[False][-1] * 1e3:8.1f} ms",
+            flush=True,
+        )
+    print(
+        f"losses {losses[True]:.6f} (cut) and {losses[False]:.6f}, {(side // 16) ** 2} patches "
+        "an image"
+    )
     ratios = [one / two for one, two in zip(seconds[True], seconds[False], strict=True)]
-    report(f"captions padded to their batch over padded to {LONGEST}", ratios,
-           Measured(seconds=statistics.median(seconds[True])))  # fmt: skip
+    report(
+        f"captions padded to their batch over padded to {LONGEST}",
+        ratios,
+        Measured(seconds=statistics.median(seconds[True])),
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """Step of a class-conditional DiT beside diffusers' in an accelerate loop: eager and compiled.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/step/dit_peers.py [--rounds 7] [--block 4] [--set P=V] [--profile SIDE]
-    python tests/benchmarks/step/dit_peers.py --device cuda [--rounds 7] [--block 16]
+    OMP_NUM_THREADS=1 python tests/benchmarks/step/dit_peers.py [--rounds 7] [--block 4] [--set P=V]
+    [--profile SIDE] python tests/benchmarks/step/dit_peers.py --device cuda [--rounds 7] [--block
+    16]
 
-Our side is the whole step of `ditlab train` at ZeRO 0: loader, keyed noise, DeepSpeed, clipping, moving average,
-metrics of every step. The other is diffusers' `DiTTransformer2DModel` of the same width, depth and heads in the loop of
-diffusers' training examples: torch's DataLoader and accelerate's `Accelerator`, the same loss and clipping, AdamW
-(fused), diffusers' moving average (foreach), and a read of the loss; compiled by accelerate, the whole network. Sides
-run in processes of their own, which take turns. Both networks have adaLN-Zero, 64 tokens and exact GELU. The condition
-of ours is four times as wide, which makes its modulations and so its parameters more; that of diffusers has an
-embedding of time and class in each block. Parameters and operations of both are printed. On a GPU both are as large as
-DiT-B/2 on latents (256 tokens), in bfloat16. Nothing is asserted here.
+Our side is the whole step of `ditlab train` at ZeRO 0: loader, keyed noise, DeepSpeed, clipping,
+moving average, metrics of every step. The other is diffusers' `DiTTransformer2DModel` of the same
+width, depth and heads in the loop of diffusers' training examples: torch's DataLoader and
+accelerate's `Accelerator`, the same loss and clipping, AdamW (fused), diffusers' moving average
+(foreach), and a read of the loss; compiled by accelerate, the whole network. Sides run in processes
+of their own, which take turns. Both networks have adaLN-Zero, 64 tokens and exact GELU. The
+condition of ours is four times as wide, which makes its modulations and so its parameters more;
+that of diffusers has an embedding of time and class in each block. Parameters and operations of
+both are printed. On a GPU both are as large as DiT-B/2 on latents (256 tokens), in bfloat16.
+Nothing is asserted here.
 """
 
 import argparse
@@ -37,14 +40,22 @@ from ditlab.spec.files import load_experiment
 
 SPEC = Path(__file__).parents[3] / "experiments/mnist/dit.yaml"
 CHANGES = (
-    "model={image_size: 32, patch_size: 4, width: 256, depth: 6, num_heads: 8, adaln: zero, num_classes: 10}",
-    "batch.size=64", "training={epochs: null, steps: 100000, clip: {kind: norm, max_norm: 1.0}}",
-    "evaluation.every=null", "checkpoint.every=null", "engine={zero: {stage: 0}, compile: false}",
-)  # fmt: skip
+    (
+        "model={image_size: 32, patch_size: 4, width: 256, depth: 6, num_heads: 8, adaln: "
+        "zero, num_classes: 10}"
+    ),
+    "batch.size=64",
+    "training={epochs: null, steps: 100000, clip: {kind: norm, max_norm: 1.0}}",
+    "evaluation.every=null",
+    "checkpoint.every=null",
+    "engine={zero: {stage: 0}, compile: false}",
+)
 ON_A_GPU = (
-    "model={image_size: 32, patch_size: 2, width: 768, depth: 12, num_heads: 12}", "training.precision=bf16",
-    "resources.gpus_per_worker=1", "engine.zero.stage=1",
-)  # fmt: skip
+    "model={image_size: 32, patch_size: 2, width: 768, depth: 12, num_heads: 12}",
+    "training.precision=bf16",
+    "resources.gpus_per_worker=1",
+    "engine.zero.stage=1",
+)
 
 
 def experiment_of(changes: Sequence[str], store: Path | None = None) -> Experiment:
@@ -54,18 +65,28 @@ def experiment_of(changes: Sequence[str], store: Path | None = None) -> Experime
 
 
 def diffusers_dit(model: Any) -> Any:
-    """Build diffusers' network of a spec's `model`, called as `network(x, timestep, class_labels)`."""
+    """Build diffusers' network of a spec's `model`, called as `network(x, timestep,
+    class_labels)`.
+    """
     from diffusers import DiTTransformer2DModel
 
     return DiTTransformer2DModel(
-        num_attention_heads=model.num_heads, attention_head_dim=model.width // model.num_heads,
-        in_channels=model.channels, num_layers=model.depth, sample_size=model.image_size, patch_size=model.patch_size,
-        activation_fn="gelu", num_embeds_ada_norm=model.num_classes, norm_eps=1e-5,
-    )  # fmt: skip
+        num_attention_heads=model.num_heads,
+        attention_head_dim=model.width // model.num_heads,
+        in_channels=model.channels,
+        num_layers=model.depth,
+        sample_size=model.image_size,
+        patch_size=model.patch_size,
+        activation_fn="gelu",
+        num_embeds_ada_norm=model.num_classes,
+        norm_eps=1e-5,
+    )
 
 
 def flow_matching_loss(network: Any, images: Tensor, labels: Tensor) -> Tensor:
-    """Mean squared error of diffusers' network's velocity, for images (B, C, S, S) uint8 and labels (B,)."""
+    """Mean squared error of diffusers' network's velocity, for images (B, C, S, S) uint8 and labels
+    (B,).
+    """
     x0 = images.float().div(127.5).sub(1)
     x1, t = torch.randn_like(x0), torch.rand(len(x0), device=x0.device)
     at = t[:, None, None, None]
@@ -94,12 +115,17 @@ def train_theirs(changes: Sequence[str], images: Tensor, is_compiled: bool, turn
     experiment = experiment_of(changes)
     is_bf16 = experiment.training.precision == "bf16"
     accelerator = Accelerator(
-        cpu=experiment.resources.gpus_per_worker == 0, mixed_precision="bf16" if is_bf16 else "no",
+        cpu=experiment.resources.gpus_per_worker == 0,
+        mixed_precision="bf16" if is_bf16 else "no",
         dynamo_backend="inductor" if is_compiled else "no",
-    )  # fmt: skip
+    )
     own = diffusers_dit(experiment.model)
-    optimizer = torch.optim.AdamW(own.parameters(), lr=experiment.optimizer.lr, weight_decay=0.01, fused=True)
-    data = torch.utils.data.TensorDataset(images, torch.arange(len(images)) % experiment.model.num_classes)
+    optimizer = torch.optim.AdamW(
+        own.parameters(), lr=experiment.optimizer.lr, weight_decay=0.01, fused=True
+    )
+    data = torch.utils.data.TensorDataset(
+        images, torch.arange(len(images)) % experiment.model.num_classes
+    )
     loader = torch.utils.data.DataLoader(data, experiment.batch.size, shuffle=True, drop_last=True)
     network, optimizer, loader = accelerator.prepare(own, optimizer, loader)
     average = EMAModel(own.parameters(), decay=experiment.training.ema.decay, foreach=True)
@@ -140,8 +166,11 @@ def operations(experiment: Experiment) -> tuple[int, int]:
                 out = network(x, t, labels, **named)
                 (out if isinstance(out, Tensor) else out[0]).sum().backward()
             found.append(counter.get_total_flops())
-            print(f"{type(network).__name__}: {sum(each.numel() for each in network.parameters()):,} parameters, "
-                  f"{found[-1] / 1e9:.1f} GFLOP a step")  # fmt: skip
+            print(
+                f"{type(network).__name__}: "
+                f"{sum(each.numel() for each in network.parameters()):,} parameters, "
+                f"{found[-1] / 1e9:.1f} GFLOP a step"
+            )
     return found[0], found[1]
 
 
@@ -170,7 +199,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--block", type=int, default=4)
-    parser.add_argument("--profile", help="print the operators of this side's steps: 'ours eager', 'their compiled'")
+    parser.add_argument(
+        "--profile", help="print the operators of this side's steps: 'ours eager', 'their compiled'"
+    )
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
@@ -189,15 +220,22 @@ def main() -> None:
             return
         took = take_turns(both, options.rounds, options.block)
     for name, each in took.items():
-        print(f"{name}: {statistics.median(one.seconds for one in each) / options.block * 1e3:.1f} ms a step")
+        print(
+            f"{name}: "
+            f"{statistics.median(one.seconds for one in each) / options.block * 1e3:.1f} ms a "
+            "step"
+        )
     peer = f"diffusers {diffusers.__version__}"
     for ours, theirs in (("eager", "eager"), ("compiled", "compiled"), ("compiled", "eager")):
         seconds = statistics.median(each.seconds for each in took[f"ours {ours}"]) / options.block
         report_beside(
-            f"DiT step, {ours}", f"{peer}, {theirs}", took[f"ours {ours}"], took[f"their {theirs}"],
+            f"DiT step, {ours}",
+            f"{peer}, {theirs}",
+            took[f"ours {ours}"],
+            took[f"their {theirs}"],
             at_least=1.0 if ours == theirs else 1.3,
             measured=Measured(seconds, experiment.batch.size / seconds, device=options.device),
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""The language model's loss in chunks over its plain form: peak memory and time of the output layer and the loss.
+"""The language model's loss in chunks over its plain form: peak memory and time of the output layer
+and the loss.
 
     python tests/benchmarks/step/dlm_loss.py [--quick] [--rounds 5] [--score log] [--device cpu]
 
-Forward and backward, from hidden states, weight and bias (float32) to their gradients. Peak memory is that of a child
-process of each form alone, above what it held with inputs and weights in place and the libraries warm: resident memory
-(VmHWM less VmRSS, Linux) or, on a GPU, what torch allocated. Gradients count. For the time, both forms take turns in
-one process; the figure to quote is the median of the rounds' ratios. Nothing is asserted here.
+Forward and backward, from hidden states, weight and bias (float32) to their gradients. Peak memory
+is that of a child process of each form alone, above what it held with inputs and weights in place
+and the libraries warm: resident memory (VmHWM less VmRSS, Linux) or, on a GPU, what torch
+allocated. Gradients count. For the time, both forms take turns in one process; the figure to quote
+is the median of the rounds' ratios. Nothing is asserted here.
 """
 
 import argparse
@@ -39,7 +41,9 @@ class Setting:
         batch, tokens, width, vocabulary = size
         torch.manual_seed(0)
         self.hidden = torch.randn(batch, tokens, width, device=device, requires_grad=True)
-        self.weight = torch.randn(vocabulary, width, device=device).mul_(width**-0.5).requires_grad_()
+        self.weight = (
+            torch.randn(vocabulary, width, device=device).mul_(width**-0.5).requires_grad_()
+        )
         self.bias = torch.zeros(vocabulary, device=device, requires_grad=True)
         x0 = torch.randint(vocabulary, (batch, tokens), device=device)
         sigma = torch.logspace(-3, 0, batch, device=device)[:, None].expand(batch, tokens)
@@ -49,11 +53,15 @@ class Setting:
 
     def plain(self) -> Tensor:
         output = functional.linear(self.hidden, self.weight, self.bias)
-        losses = score_entropy(output, self.x, self.targets.x0, self.targets.sigma, self.targets.score)
+        losses = score_entropy(
+            output, self.x, self.targets.x0, self.targets.sigma, self.targets.score
+        )
         return (losses * self.targets.weight).sum()
 
     def chunked(self) -> Tensor:
-        return chunked_score_entropy(self.hidden, self.weight, self.bias, self.x, self.targets).total
+        return chunked_score_entropy(
+            self.hidden, self.weight, self.bias, self.x, self.targets
+        ).total
 
     def pass_of(self, form: str) -> Callable[[], float]:
         loss: Callable[[], Tensor] = getattr(self, form)
@@ -99,7 +107,9 @@ def main() -> None:
     for form in ("plain", "chunked"):
         with multiprocessing.get_context("spawn").Pool(1) as alone:
             peaks[form] = alone.apply(measure_peak, (form, size, options.device, options.score))
-        print(f"  {form:8} peak {peaks[form] / 2**20:8.1f} MiB above inputs and weights", flush=True)
+        print(
+            f"  {form:8} peak {peaks[form] / 2**20:8.1f} MiB above inputs and weights", flush=True
+        )
     setting = Setting(size, options.device, options.score)
     passes = {form: setting.pass_of(form) for form in peaks}
     seconds: dict[str, list[float]] = {form: [] for form in peaks}
@@ -109,12 +119,23 @@ def main() -> None:
             start = time.perf_counter()
             passes[form]()
             seconds[form].append(time.perf_counter() - start)
-        print("   ".join(f"  {form} {seconds[form][-1] * 1e3:8.1f} ms" for form in peaks), flush=True)
-    ratios = [chunked / plain for chunked, plain in zip(seconds["chunked"], seconds["plain"], strict=True)]
-    print(f"loss of {' x '.join(map(str, size))}: plain {values['plain']:.6f}, chunked {values['chunked']:.6f}")
-    measured = Measured(statistics.median(seconds["chunked"]), peak_memory=peaks["chunked"], device=options.device)
+        print(
+            "   ".join(f"  {form} {seconds[form][-1] * 1e3:8.1f} ms" for form in peaks), flush=True
+        )
+    ratios = [
+        chunked / plain for chunked, plain in zip(seconds["chunked"], seconds["plain"], strict=True)
+    ]
+    print(
+        f"loss of {' x '.join(map(str, size))}: plain {values['plain']:.6f}, chunked "
+        f"{values['chunked']:.6f}"
+    )
+    measured = Measured(
+        statistics.median(seconds["chunked"]), peak_memory=peaks["chunked"], device=options.device
+    )
     memory = peaks["chunked"] / max(1, peaks["plain"])
-    report("memory of the loss, chunked over plain", [memory], measured, note="target at most 0.125")
+    report(
+        "memory of the loss, chunked over plain", [memory], measured, note="target at most 0.125"
+    )
     report("time of the loss, chunked over plain", ratios, measured, note="target at most 1")
 
 

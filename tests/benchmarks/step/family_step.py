@@ -1,21 +1,25 @@
-"""A step of each family's network over its plain published form's: time, utilisation, rate and memory.
+"""A step of each family's network over its plain published form's: time, utilisation, rate and
+memory.
 
-    python tests/benchmarks/step/family_step.py [--only mnist/dit] [--rounds 8] [--set batch.size=16] [--threads 2]
+    python tests/benchmarks/step/family_step.py [--only mnist/dit] [--rounds 8] [--set
+    batch.size=16] [--threads 2]
         [--device cuda] [--precision bf16] [--quick]
 
 Three trainings take turns in one process, in an order that moves on every round: the plain form
-(tests/benchmarks/plain), our network and loss as they are, and the same with blocks compiled as under
-`engine.compile: true`. All three have fused AdamW, clipping, a moving average, a read of the loss, and one generated
-batch; `bf16` is torch's autocast around each loss. What the platform adds to a step is `step_time.py`'s. In each round
-a product of two matrices (2048 x 2048, on CUDA 8192 x 8192) is timed as well, the fastest of a few. On a CPU our steps
-keep memory from step to step, as the engine does, and the plain one has the C library's own settings; behind each
-change of these an untimed step goes before the timed one.
+(tests/benchmarks/plain), our network and loss as they are, and the same with blocks compiled as
+under `engine.compile: true`. All three have fused AdamW, clipping, a moving average, a read of the
+loss, and one generated batch; `bf16` is torch's autocast around each loss. What the platform adds
+to a step is `step_time.py`'s. In each round a product of two matrices (2048 x 2048, on CUDA 8192 x
+8192) is timed as well, the fastest of a few. On a CPU our steps keep memory from step to step, as
+the engine does, and the plain one has the C library's own settings; behind each change of these an
+untimed step goes before the timed one.
 
-Utilisation is the operations a second of the plain network and loss, over those of the round's product. Where the plain
-form computes more than the loss needs (region's last block of every region, dlm's head of every token), that counts
-for all three, and the operations that ours counts are printed beside it. Memory is parameters, optimiser and average,
-and what a step takes at its peak. The figure to quote is the compiled step over the plain one. Nothing is asserted
-here. `families.py` says which sizes two cores bear.
+Utilisation is the operations a second of the plain network and loss, over those of the round's
+product. Where the plain form computes more than the loss needs (region's last block of every
+region, dlm's head of every token), that counts for all three, and the operations that ours counts
+are printed beside it. Memory is parameters, optimiser and average, and what a step takes at its
+peak. The figure to quote is the compiled step over the plain one. Nothing is asserted here.
+`families.py` says which sizes two cores bear.
 """
 
 import argparse
@@ -55,14 +59,19 @@ CPU = torch.device("cpu")
 def our_loss(
     experiment: Experiment, network: Any, batch: dict[str, torch.Tensor], device: torch.device
 ) -> Callable[[], torch.Tensor]:
-    """Return the weighted loss of a batch by the family's objective, with new noise at each call."""
+    """Return the weighted loss of a batch by the family's objective, with new noise at each
+    call.
+    """
     objective = experiment.family.build_objective(experiment.objective, experiment.model, None)
     steps = itertools.count()
 
     def loss() -> torch.Tensor:
         noise = KeyedNoise(0, "train", next(steps), 0, experiment.batch.size, device)
         parts = objective.loss(network, batch, noise)
-        return sum((objective.weights[name] * value for name, value in parts.items()), torch.zeros((), device=device))
+        return sum(
+            (objective.weights[name] * value for name, value in parts.items()),
+            torch.zeros((), device=device),
+        )
 
     return loss
 
@@ -78,7 +87,11 @@ class Training:
 
 
 def build_training(
-    experiment: Experiment, name: str, batch: dict[str, torch.Tensor], device: torch.device = CPU, is_bf16: bool = False
+    experiment: Experiment,
+    name: str,
+    batch: dict[str, torch.Tensor],
+    device: torch.device = CPU,
+    is_bf16: bool = False,
 ) -> Training:
     """Build one of `TRAININGS`, for a batch on `device`."""
     ema = experiment.training.ema
@@ -109,7 +122,9 @@ def build_training(
 
 
 def plain_flops(experiment: Experiment) -> int:
-    """Count the operations of the plain network's step, forward and backward, on the meta device."""
+    """Count the operations of the plain network's step, forward and backward, on the meta
+    device.
+    """
     batch = generated_batch(experiment, "meta")
     with torch.device("meta"):
         network = plain_network(experiment.model)
@@ -119,7 +134,9 @@ def plain_flops(experiment: Experiment) -> int:
     return counter.get_total_flops()
 
 
-def product_rate(device: torch.device = CPU, dtype: torch.dtype = torch.float32, repeats: int = 3) -> float:
+def product_rate(
+    device: torch.device = CPU, dtype: torch.dtype = torch.float32, repeats: int = 3
+) -> float:
     """Measure the operations a second of a product of two matrices, the fastest of some."""
     size = PRODUCT[device.type]
     a, b = torch.randn(2, size, size, device=device, dtype=dtype)
@@ -152,9 +169,13 @@ class FamilyRounds:
 
 
 def measure(experiment: Experiment, num: int, device: torch.device, is_bf16: bool) -> FamilyRounds:
-    """Measure rounds behind two that do not count, in which blocks are compiled and memory is taken."""
+    """Measure rounds behind two that do not count, in which blocks are compiled and memory is
+    taken.
+    """
     batch = generated_batch(experiment, device.type)
-    trainings = {name: build_training(experiment, name, batch, device, is_bf16) for name in TRAININGS}
+    trainings = {
+        name: build_training(experiment, name, batch, device, is_bf16) for name in TRAININGS
+    }
     found = []
     for number in range(num + 2):
         shift = number % len(TRAININGS)
@@ -164,7 +185,9 @@ def measure(experiment: Experiment, num: int, device: torch.device, is_bf16: boo
             with nullcontext() if name == "plain" or device.type != "cpu" else kept_memory():
                 trainings[name].step()  # takes the memory that the step to be timed finds
                 seconds[name] = timed(trainings[name].step, device)
-        found.append(Round(seconds, product_rate(device, torch.bfloat16 if is_bf16 else torch.float32)))
+        found.append(
+            Round(seconds, product_rate(device, torch.bfloat16 if is_bf16 else torch.float32))
+        )
     peaks = {name: each.state + step_peak(each.step, device) for name, each in trainings.items()}
     return FamilyRounds(found[2:], peaks)
 
@@ -174,19 +197,25 @@ def report_family(name: str, experiment: Experiment, found: FamilyRounds, device
     rounds, work = found.rounds, plain_flops(experiment)
     rate = statistics.median(each.rate for each in rounds)
     ours = step_flops(experiment).model
-    print(f"{name}: {work / 1e9:.1f} GFLOP a step (ours {ours / 1e9:.1f}), product {rate / 1e9:.0f} GFLOP/s")
+    print(
+        f"{name}: {work / 1e9:.1f} GFLOP a step (ours {ours / 1e9:.1f}), product "
+        f"{rate / 1e9:.0f} GFLOP/s"
+    )
     for training in ("plain", "eager", "compiled"):
         seconds = statistics.median(each.seconds[training] for each in rounds)
         measured = Measured(
             seconds=seconds,
             samples_per_second=experiment.batch.size / seconds,
-            utilisation=statistics.median(work / each.seconds[training] / each.rate for each in rounds),
+            utilisation=statistics.median(
+                work / each.seconds[training] / each.rate for each in rounds
+            ),
             peak_memory=found.peaks[training],
             device=device,
         )
         print(
             f"  {training:8} {seconds * 1e3:8.1f} ms, utilisation {measured.utilisation:.2f}, "
-            f"{measured.samples_per_second:.2f} samples/s, peak {found.peaks[training] / 2**20:,.0f} MiB"
+            f"{measured.samples_per_second:.2f} samples/s, peak "
+            f"{found.peaks[training] / 2**20:,.0f} MiB"
         )
         if training != "plain":
             ratios = [each.seconds[training] / each.seconds["plain"] for each in rounds]
@@ -195,19 +224,25 @@ def report_family(name: str, experiment: Experiment, found: FamilyRounds, device
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", choices=list(CASES), help="this family alone; may be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=list(CASES), help="this family alone; may be repeated"
+    )
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="FIELD=VALUE")
     parser.add_argument("--threads", type=int, help="threads to compute with; all cores without it")
     parser.add_argument("--device", choices=list(PRODUCT), default="cpu")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
-    parser.add_argument("--quick", action="store_true", help="one family at a size that measures nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="one family at a size that measures nothing"
+    )
     options = parser.parse_args()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     for name in list(QUICK) if options.quick else options.only or list(CASES):
         experiment = CASES[name].load([*(QUICK[name] if options.quick else []), *options.changes])
-        found = measure(experiment, options.rounds, torch.device(options.device), options.precision == "bf16")
+        found = measure(
+            experiment, options.rounds, torch.device(options.device), options.precision == "bf16"
+        )
         report_family(name, experiment, found, options.device)
 
 

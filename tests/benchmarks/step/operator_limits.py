@@ -2,20 +2,24 @@
 
     python tests/benchmarks/step/operator_limits.py [--only mnist/dit] [--steps 5] [--quick]
 
-Profiles steps of the plain form and of ours with compiled blocks and kept memory (as `family_step.py`), sums their
-operators by group, and times in the same process what limits each group:
+Profiles steps of the plain form and of ours with compiled blocks and kept memory (as
+`family_step.py`), sums their operators by group, and times in the same process what limits each
+group:
 
-- products: every matrix product of the compiled step alone, at its shapes, by the fastest of MKL and oneDNN and of the
-  layouts of its operands; those that give a weight's gradient apart;
+- products: every matrix product of the compiled step alone, at its shapes, by the fastest of MKL
+  and oneDNN and of the layouts of its operands; those that give a weight's gradient apart;
 - attention: every kernel's call alone, the fastest of torch's kernels on a CPU;
-- convolutions: every convolution of the plain network alone, forward and backward, in the faster of both layouts;
-- element-wise work: the operands of forward products and of gradients of inputs written once, their results read once,
-  at the rate of a copy of a large tensor. What lies between two products can do no less; convolutions' are left out;
+- convolutions: every convolution of the plain network alone, forward and backward, in the faster of
+  both layouts;
+- element-wise work: the operands of forward products and of gradients of inputs written once, their
+  results read once, at the rate of a copy of a large tensor. What lies between two products can do
+  no less; convolutions' are left out;
 - optimiser: the numbers that clipping, AdamW and moving average read and write, at the same rate.
 
-The figure to quote is the sum of the limits over the plain step: no step of the same operations can be faster on this
-machine in float32 without faster kernels. It may not be reachable: a product's fastest layout may be one that its
-operands do not have, and a kernel alone finds its operands in the cache. Nothing is asserted here.
+The figure to quote is the sum of the limits over the plain step: no step of the same operations can
+be faster on this machine in float32 without faster kernels. It may not be reachable: a product's
+fastest layout may be one that its operands do not have, and a kernel alone finds its operands in
+the cache. Nothing is asserted here.
 """
 
 import argparse
@@ -68,7 +72,9 @@ class Product:
 
 @dataclass(frozen=True)
 class Profiled:
-    """Seconds of a step by group, and the products and attention calls of one step with their numbers."""
+    """Seconds of a step by group, and the products and attention calls of one step with their
+    numbers.
+    """
 
     seconds: dict[str, float]
     products: Counter[tuple[Product, bool]]
@@ -89,25 +95,35 @@ def profile_steps(training: Training, weights: set[Shape], steps: int) -> Profil
         seconds[ELEMENTWISE] = max(whole - sum(seconds.values()), 0.0)
         for name, values in by_group.items():
             values.append(seconds[name])
-    return Profiled({name: statistics.median(values) for name, values in by_group.items()}, products, attention)
+    return Profiled(
+        {name: statistics.median(values) for name, values in by_group.items()}, products, attention
+    )
 
 
-def _by_group(events: Iterable[Any], weights: set[Shape]) -> tuple[dict[str, float], Counter[Any], Counter[Any]]:
+def _by_group(
+    events: Iterable[Any], weights: set[Shape]
+) -> tuple[dict[str, float], Counter[Any], Counter[Any]]:
     seconds = dict.fromkeys(GROUPS, 0.0)
     products: Counter[Any] = Counter()
     attention: Counter[Any] = Counter()
     for event in events:
-        group = next((name for name, pattern in GROUPS.items() if re.fullmatch(pattern, event.name)), None)
+        group = next(
+            (name for name, pattern in GROUPS.items() if re.fullmatch(pattern, event.name)), None
+        )
         if group is None or _is_part(event):
             continue
         if group == "products":
             product = _product(event.name, [tuple(shape) for shape in event.input_shapes if shape])
-            is_gradient = bool({(product.rows, product.columns), (product.columns, product.rows)} & weights)
+            is_gradient = bool(
+                {(product.rows, product.columns), (product.columns, product.rows)} & weights
+            )
             group = "weight gradients" if is_gradient else group
             products[product, is_gradient] += 1
         elif group == "attention":
             first = 1 if "backward" in event.name else 0
-            attention[event.name, tuple(event.input_shapes[first]), tuple(event.input_shapes[first + 1])] += 1
+            attention[
+                event.name, tuple(event.input_shapes[first]), tuple(event.input_shapes[first + 1])
+            ] += 1
         seconds[group] += event.cpu_time_total / 1e6
     return seconds, products, attention
 
@@ -121,7 +137,9 @@ def _is_part(event: Any) -> bool:
 
 
 def _product(name: str, shapes: Sequence[Shape]) -> Product:
-    """Read a product's sizes off the shapes of its operands, with a sum before them and an output behind them."""
+    """Read a product's sizes off the shapes of its operands, with a sum before them and an output
+    behind them.
+    """
     if "linear" in name:  # (rows, inner), (columns, inner)
         *rows, inner = shapes[0]
         return Product(1, math.prod(rows), inner, shapes[1][0])
@@ -144,16 +162,23 @@ def product_limit(product: Product) -> float:
         left = torch.randn(product.batch, product.rows, product.inner)
         right = torch.randn(product.batch, product.inner, product.columns)
         return fastest([lambda: left @ right])
-    left, right = torch.randn(product.rows, product.inner), torch.randn(product.inner, product.columns)
+    left, right = (
+        torch.randn(product.rows, product.inner),
+        torch.randn(product.inner, product.columns),
+    )
     lefts, rights = (left, left.t().contiguous().t()), (right, right.t().contiguous().t())
-    calls: list[Callable[[], object]] = [lambda a=a, b=b: a @ b for a, b in itertools.product(lefts, rights)]
+    calls: list[Callable[[], object]] = [
+        lambda a=a, b=b: a @ b for a, b in itertools.product(lefts, rights)
+    ]
     linear = torch.ops.mkldnn._linear_pointwise.default
     calls += [lambda b=b: linear(left, b.t(), None, "none", [], "") for b in rights]
     return fastest(calls)
 
 
 def attention_limit(kernel: str, queries: Shape, keys: Shape) -> float:
-    """Time an attention kernel's call, forward or backward, by the fastest of flash and products; in seconds."""
+    """Time an attention kernel's call, forward or backward, by the fastest of flash and products;
+    in seconds.
+    """
     return min(
         _attention(backend, queries, keys, is_backward="backward" in kernel)
         for backend in (nn.attention.SDPBackend.FLASH_ATTENTION, nn.attention.SDPBackend.MATH)
@@ -163,7 +188,9 @@ def attention_limit(kernel: str, queries: Shape, keys: Shape) -> float:
 def _attention(backend: Any, queries: Shape, keys: Shape, is_backward: bool) -> float:
     q = torch.randn(queries, requires_grad=True)
     k, v = (torch.randn(keys, requires_grad=True) for _ in range(2))
-    attend = partial(functional.scaled_dot_product_attention, q, k, v, enable_gqa=queries[1] != keys[1])
+    attend = partial(
+        functional.scaled_dot_product_attention, q, k, v, enable_gqa=queries[1] != keys[1]
+    )
     with nn.attention.sdpa_kernel(backend):
         if not is_backward:
             with torch.no_grad():
@@ -174,18 +201,26 @@ def _attention(backend: Any, queries: Shape, keys: Shape, is_backward: bool) -> 
 
 
 def convolutions_limit(training: Training) -> float:
-    """Time every convolution of a network's step alone, forward and backward, each in its faster layout; in seconds."""
+    """Time every convolution of a network's step alone, forward and backward, each in its faster
+    layout; in seconds.
+    """
     calls: list[tuple[nn.Module, Shape]] = []
     hooks = [
-        each.register_forward_hook(lambda module, inputs, _: calls.append((module, tuple(inputs[0].shape))))
+        each.register_forward_hook(
+            lambda module, inputs, _: calls.append((module, tuple(inputs[0].shape)))
+        )
         for each in training.network.modules()
         if isinstance(each, nn.Conv2d | nn.ConvTranspose2d)
     ]
     training.step()
     for hook in hooks:
         hook.remove()
-    return sum(min(_convolution(*call, layout) for layout in (torch.contiguous_format, torch.channels_last))
-               for call in calls)  # fmt: skip
+    return sum(
+        min(
+            _convolution(*call, layout) for layout in (torch.contiguous_format, torch.channels_last)
+        )
+        for call in calls
+    )
 
 
 def _convolution(module: nn.Module, shape: Shape, layout: torch.memory_format) -> float:
@@ -211,9 +246,12 @@ def limits(profiled: Profiled, plain: Training) -> dict[str, float]:
         found["weight gradients" if is_gradient else "products"] += count * product_limit(product)
         if not is_gradient:
             moved += count * product.batch * 4 * product.rows * (product.inner + product.columns)
-    found["attention"] = sum(count * attention_limit(*call) for call, count in profiled.attention.items())
+    found["attention"] = sum(
+        count * attention_limit(*call) for call, count in profiled.attention.items()
+    )
     found["convolutions"] = convolutions_limit(plain)
-    # Clipping reads gradients twice and writes them, AdamW reads four numbers and writes three, the average 2 and 1.
+    # Clipping reads gradients twice and writes them, AdamW reads four numbers and writes three, the
+    # average 2 and 1.
     found["optimiser"] = 13 * 4 * sum(each.numel() for each in plain.network.parameters()) / rate
     found[ELEMENTWISE] = moved / rate
     return found
@@ -226,21 +264,29 @@ def row(name: str, values: Sequence[float], form: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", action="append", choices=list(CASES), help="this family alone; may be repeated")
+    parser.add_argument(
+        "--only", action="append", choices=list(CASES), help="this family alone; may be repeated"
+    )
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one family at a size that measures nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="one family at a size that measures nothing"
+    )
     options = parser.parse_args()
     for name in list(QUICK) if options.quick else options.only or list(CASES):
         experiment = CASES[name].load(QUICK[name] if options.quick else [])
         batch = generated_batch(experiment)
-        plain, compiled = (build_training(experiment, each, batch) for each in ("plain", "compiled"))
+        plain, compiled = (
+            build_training(experiment, each, batch) for each in ("plain", "compiled")
+        )
         weights = {tuple(each.shape) for each in compiled.network.parameters() if each.ndim == 2}
         before = profile_steps(plain, weights, options.steps)
         with kept_memory():
             after = profile_steps(compiled, weights, options.steps)
             least = limits(after, plain)
         rate, work = product_rate(), plain_flops(experiment)
-        print(f"{name}: {work / 1e9:.1f} GFLOP a step, product {rate / 1e9:.0f} GFLOP/s; milliseconds")
+        print(
+            f"{name}: {work / 1e9:.1f} GFLOP a step, product {rate / 1e9:.0f} GFLOP/s; milliseconds"
+        )
         print(f"  {'':20}    plain compiled    limit")
         columns = (before.seconds, after.seconds, least)
         for group in (*GROUPS, ELEMENTWISE):

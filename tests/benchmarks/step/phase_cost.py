@@ -1,11 +1,13 @@
 """Cost of the clock of phases: steps with it over steps without it, in one training run.
 
-    python tests/benchmarks/step/phase_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20] [--block 4]
+    python tests/benchmarks/step/phase_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20]
+    [--block 4]
 
-Blocks of steps with the clock and without it take turns, each first in every other round, so that a machine whose speed
-drifts slows both alike. Without it no mark is taken, read, exchanged or logged; what is left of it is the entry and the
-exit of empty contexts. Beside the ratio, which a busy machine blurs, stands the sum of the calls themselves: the time
-of a step's marks, of reading them, and of a logged point a second. Nothing is asserted here.
+Blocks of steps with the clock and without it take turns, each first in every other round, so that a
+machine whose speed drifts slows both alike. Without it no mark is taken, read, exchanged or logged;
+what is left of it is the entry and the exit of empty contexts. Beside the ratio, which a busy
+machine blurs, stands the sum of the calls themselves: the time of a step's marks, of reading them,
+and of a logged point a second. Nothing is asserted here.
 """
 
 import argparse
@@ -68,7 +70,9 @@ class Blocks(Reporter):
 
 
 def calls_of_a_step(num: int = 5000) -> float:
-    """Seconds of the calls that a step of one worker makes, and of a logged point each second of 100 steps."""
+    """Seconds of the calls that a step of one worker makes, and of a logged point each second of
+    100 steps.
+    """
     log, _, tick = phase_log()
     log.clock = PhaseClock()
     begin = time.perf_counter()
@@ -87,7 +91,9 @@ def calls_of_a_step(num: int = 5000) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml")
+    parser.add_argument(
+        "--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml"
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--block", type=int, default=4)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
@@ -95,15 +101,28 @@ def main() -> None:
     clock = SwitchedClock()
     trainer.phase_clock = lambda _: clock  # type: ignore[assignment]
     blocks = Blocks(clock, options.rounds, options.block)
-    length = ["training.epochs=null", "training.steps=100000", "evaluation.every=null", "checkpoint.every=null"]
+    length = [
+        "training.epochs=null",
+        "training.steps=100000",
+        "evaluation.every=null",
+        "checkpoint.every=null",
+    ]
     experiment = load_experiment(options.spec, [*length, *options.overrides])
     with tempfile.TemporaryDirectory() as folder, single_process(use_gpu=False) as rank:
-        trainer.train(training_run(experiment, Path(folder), Path(folder, "checkpoints")), rank, blocks)
+        trainer.train(
+            training_run(experiment, Path(folder), Path(folder, "checkpoints")), rank, blocks
+        )
     ratios = [on / off for on, off in zip(blocks.times[True], blocks.times[False], strict=True)]
     step, calls = statistics.median(blocks.times[False]), calls_of_a_step()
-    print(f"{experiment.name}: {step * 1e3:.1f} ms a step without the clock; calls of a step {calls * 1e6:.1f} us, "
-          f"{calls / step:.5f} of it")  # fmt: skip
-    report("steps with the clock over without", ratios, Measured(seconds=statistics.median(blocks.times[True])))
+    print(
+        f"{experiment.name}: {step * 1e3:.1f} ms a step without the clock; calls of a step "
+        f"{calls * 1e6:.1f} us, {calls / step:.5f} of it"
+    )
+    report(
+        "steps with the clock over without",
+        ratios,
+        Measured(seconds=statistics.median(blocks.times[True])),
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """Cost of recording receipts: steps with them over steps without them, in one training run.
 
-    python tests/benchmarks/step/receipts_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20] [--block 4]
-    python tests/benchmarks/step/receipts_cost.py --tiny
+    python tests/benchmarks/step/receipts_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20]
+    [--block 4] python tests/benchmarks/step/receipts_cost.py --tiny
 
-Blocks of steps with receipts and without them take turns, each first in every other round, so that a machine whose
-speed drifts slows both alike. Without them no sample is digested, and no row chained, held or written; rows of the
-store travel with the batches either way, as they do without receipts. `--tiny` takes a network of a few milliseconds a
-step in place of a spec. Beside the ratio, which a busy machine blurs, stands the sum of the calls themselves: what a
-step digests, chains and writes. The aim is at most 1.01. Nothing is asserted here.
+Blocks of steps with receipts and without them take turns, each first in every other round, so that
+a machine whose speed drifts slows both alike. Without them no sample is digested, and no row
+chained, held or written; rows of the store travel with the batches either way, as they do without
+receipts. `--tiny` takes a network of a few milliseconds a step in place of a spec. Beside the
+ratio, which a busy machine blurs, stands the sum of the calls themselves: what a step digests,
+chains and writes. The aim is at most 1.01. Nothing is asserted here.
 """
 
 import argparse
@@ -95,7 +96,10 @@ def calls_of_a_step(run: TrainingRun, rank: Rank, folder: Path) -> float:
     writer.begin(attempt_facts(run, rank, MemoryPlan(), 0), {})
     begin = time.perf_counter()
     for step in range(CALLS):
-        passes = [ConsumedPass(rows, first, first // unit, 0, step, experiment.seed) for first in range(0, size, unit)]
+        passes = [
+            ConsumedPass(rows, first, first // unit, 0, step, experiment.seed)
+            for first in range(0, size, unit)
+        ]
         writer.add(step + 1, passes_digest(passes), 0.5, 1.0, 1e-3)
     seconds = (time.perf_counter() - begin) / CALLS
     writer.close()
@@ -112,17 +116,22 @@ def measure(experiment: Experiment, rounds: int, block: int) -> None:
         calls = calls_of_a_step(run, rank, home / "calls")
     ratios = [on / off for on, off in zip(blocks.times[True], blocks.times[False], strict=True)]
     step = statistics.median(blocks.times[False])
-    print(f"{experiment.name}: {step * 1e3:.2f} ms a step without receipts; calls of a step {calls * 1e6:.1f} us, "
-          f"{calls / step:.5f} of it")  # fmt: skip
+    print(
+        f"{experiment.name}: {step * 1e3:.2f} ms a step without receipts; calls of a step "
+        f"{calls * 1e6:.1f} us, {calls / step:.5f} of it"
+    )
     report(
-        f"{experiment.name}: steps with receipts over without", ratios,
+        f"{experiment.name}: steps with receipts over without",
+        ratios,
         Measured(seconds=statistics.median(blocks.times[True])),
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml")
+    parser.add_argument(
+        "--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml"
+    )
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--block", type=int, default=4)
@@ -130,9 +139,16 @@ def main() -> None:
     options = parser.parse_args()
     if options.tiny:
         none = {"every": None}
-        experiment = tiny(training__steps=1_000_000, evaluation=none | {"samples": 0}, checkpoint=none)
+        experiment = tiny(
+            training__steps=1_000_000, evaluation=none | {"samples": 0}, checkpoint=none
+        )
     else:
-        length = ["training.epochs=null", "training.steps=1000000", "evaluation.every=null", "checkpoint.every=null"]
+        length = [
+            "training.epochs=null",
+            "training.steps=1000000",
+            "evaluation.every=null",
+            "checkpoint.every=null",
+        ]
         experiment = load_experiment(options.spec, [*length, *options.overrides])
     receipts.passes_digest = switched_digest
     measure(experiment, options.rounds, options.block)

@@ -1,12 +1,14 @@
 """A training step of the region network over the plain one: same weights, same windows, same masks.
 
-    python tests/benchmarks/step/region_step.py [--spec experiments/region/get.yaml] [--batch 2] [--rounds 6]
+    python tests/benchmarks/step/region_step.py [--spec experiments/region/get.yaml] [--batch 2]
+    [--rounds 6]
 
-The network's step asks the last block, the final norm and the head for masked regions alone, keeps no attention matrix
-and modulates by sample. The plain step (tests/support/models/plain_region.py) is the page's own reading: every token
-everywhere, the attention matrix in memory, modulation by token. Both run forward and backward in one process and take
-turns; the figure to quote is the median of the rounds' ratios. Peak memory is that of one step of each, in processes of
-their own. Both losses are printed: they are the same number.
+The network's step asks the last block, the final norm and the head for masked regions alone, keeps
+no attention matrix and modulates by sample. The plain step (tests/support/models/plain_region.py)
+is the page's own reading: every token everywhere, the attention matrix in memory, modulation by
+token. Both run forward and backward in one process and take turns; the figure to quote is the
+median of the rounds' ratios. Peak memory is that of one step of each, in processes of their own.
+Both losses are printed: they are the same number.
 """
 
 import argparse
@@ -35,7 +37,9 @@ from support.peak_memory import peak_bytes
 RATIO = 0.5
 
 
-def build(spec: RegionSpec, batch: int) -> tuple[Callable[[], torch.Tensor], Callable[[], torch.Tensor]]:
+def build(
+    spec: RegionSpec, batch: int
+) -> tuple[Callable[[], torch.Tensor], Callable[[], torch.Tensor]]:
     """(savings, plain): steps on the same weights that return their loss."""
     torch.manual_seed(0)
     network = FAMILY.build_network(spec)
@@ -55,11 +59,16 @@ def build(spec: RegionSpec, batch: int) -> tuple[Callable[[], torch.Tensor], Cal
         return step(errors(prediction, windows, rows, ["masked"], "masked_mean")["masked"])
 
     def plain() -> torch.Tensor:
-        squared = (plain_forward(network, windows["regions"], mask, t) - windows["regions"]).square().mean(-1)
+        squared = (
+            (plain_forward(network, windows["regions"], mask, t) - windows["regions"])
+            .square()
+            .mean(-1)
+        )
         return step(((squared * mask).sum(1) / mask.sum(1)).mean())
 
     def step(loss: torch.Tensor) -> torch.Tensor:
-        network.zero_grad(set_to_none=False)  # the peak is to be of activations, not of gradients that were dropped
+        # the peak is to be of activations, not of gradients that were dropped
+        network.zero_grad(set_to_none=False)
         loss.backward()
         return loss.detach()
 
@@ -75,7 +84,9 @@ def prepare(spec: RegionSpec, batch: int, which: int) -> Callable[[], object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/region/get.yaml")
+    parser.add_argument(
+        "--spec", type=Path, default=Path(__file__).parents[3] / "experiments/region/get.yaml"
+    )
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
@@ -92,10 +103,19 @@ def main() -> None:
         print(f"  savings {times[0][-1]:7.3f} s   plain {times[1][-1]:7.3f} s", flush=True)
     peaks = [peak_bytes(functools.partial(prepare, spec, options.batch, which)) for which in (0, 1)]
     ratios = [saving / plain for saving, plain in zip(*times, strict=True)]
-    print(f"{spec.num_regions} regions, batch {options.batch}, losses {losses[0]:.6f} and {losses[1]:.6f}")
-    print(f"peak memory {peaks[0] / 2**20:,.0f} MiB over {peaks[1] / 2**20:,.0f} MiB: {peaks[0] / peaks[1]:.3f}")
-    report("region step over its plain form", ratios,
-           Measured(statistics.median(times[0]), peak_memory=peaks[0]))  # fmt: skip
+    print(
+        f"{spec.num_regions} regions, batch {options.batch}, losses {losses[0]:.6f} and "
+        f"{losses[1]:.6f}"
+    )
+    print(
+        f"peak memory {peaks[0] / 2**20:,.0f} MiB over {peaks[1] / 2**20:,.0f} MiB: "
+        f"{peaks[0] / peaks[1]:.3f}"
+    )
+    report(
+        "region step over its plain form",
+        ratios,
+        Measured(statistics.median(times[0]), peak_memory=peaks[0]),
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Step time of the platform over a bare torch loop: the network, batch, clipping and optimiser of a shipped experiment.
+"""Step time of the platform over a bare torch loop: the network, batch, clipping and optimiser of a
+shipped experiment.
 
-    python tests/benchmarks/step/step_time.py [--spec experiments/mnist/dit.yaml] [--rounds 20] [--block 2] [--set P=V]
+    python tests/benchmarks/step/step_time.py [--spec experiments/mnist/dit.yaml] [--rounds 20]
+    [--block 2] [--set P=V]
 
-Both run in one process and take turns, a few steps each, so that a machine whose speed drifts slows both alike; the
-figure to quote is the median of the rounds' ratios. The platform's side is the whole step of `ditlab train`: loader,
-keyed noise, DeepSpeed, moving average, metrics of every step. The bare side is batch, loss, backward, clip, fused
-AdamW, the same moving average, and a read of the loss. Images are generated: speed does not depend on what they show.
-The aim is at most 1.02 from 5 million parameters on (mnist/dit), 1.05 below (digits/dit). Nothing is asserted here.
+Both run in one process and take turns, a few steps each, so that a machine whose speed drifts slows
+both alike; the figure to quote is the median of the rounds' ratios. The platform's side is the
+whole step of `ditlab train`: loader, keyed noise, DeepSpeed, moving average, metrics of every step.
+The bare side is batch, loss, backward, clip, fused AdamW, the same moving average, and a read of
+the loss. Images are generated: speed does not depend on what they show. The aim is at most 1.02
+from 5 million parameters on (mnist/dit), 1.05 below (digits/dit). Nothing is asserted here.
 """
 
 import argparse
@@ -60,7 +63,11 @@ class TakingTurns(Reporter):
         if self._calls > 2 * self._block:  # the first rounds warm up both sides
             self.platform.append((middle - self._since) / self._block)
             self.bare.append((end - middle) / self._block)
-            print(f"  platform {self.platform[-1] * 1e3:7.1f} ms   bare {self.bare[-1] * 1e3:7.1f} ms", flush=True)
+            print(
+                f"  platform {self.platform[-1] * 1e3:7.1f} ms   bare "
+                f"{self.bare[-1] * 1e3:7.1f} ms",
+                flush=True,
+            )
         self._since = time.perf_counter()
         return len(self.bare) >= self._rounds
 
@@ -71,7 +78,9 @@ def bare_loop(experiment: Experiment, images: torch.Tensor) -> Callable[[], obje
     size, ema = experiment.batch.size, experiment.training.ema
 
     def loss() -> torch.Tensor:
-        return flow_matching_loss(network, images[torch.randint(len(images), (size,))].float().div(127.5).sub(1))
+        return flow_matching_loss(
+            network, images[torch.randint(len(images), (size,))].float().div(127.5).sub(1)
+        )
 
     return PlainTraining(
         network,
@@ -97,7 +106,9 @@ def generated_store(path: Path, size: int) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/mnist/dit.yaml")
+    parser.add_argument(
+        "--spec", type=Path, default=Path(__file__).parents[3] / "experiments/mnist/dit.yaml"
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--block", type=int, default=2)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
@@ -105,7 +116,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder, "store")
         data = f"data={{kind: arrow, path: {store}, hold_out: 0.0}}"
-        length = ["training.epochs=null", "training.steps=100000", "evaluation.every=null", "checkpoint.every=null"]
+        length = [
+            "training.epochs=null",
+            "training.steps=100000",
+            "evaluation.every=null",
+            "checkpoint.every=null",
+        ]
         length.append("engine.compile=false")  # as the bare loop's network
         experiment = load_experiment(options.spec, [data, *length, *options.overrides])
         images = generated_store(store, experiment.model.image_size)  # type: ignore[attr-defined]
@@ -113,11 +129,16 @@ def main() -> None:
         with single_process(use_gpu=False) as rank:
             train(training_run(experiment, Path(folder), Path(folder, "checkpoints")), rank, turns)
     ratios = [platform / bare for platform, bare in zip(turns.platform, turns.bare, strict=True)]
-    print(f"{experiment.name}: platform {statistics.median(turns.platform) * 1e3:.1f} ms a step, "
-          f"bare loop {statistics.median(turns.bare) * 1e3:.1f} ms")  # fmt: skip
+    print(
+        f"{experiment.name}: platform {statistics.median(turns.platform) * 1e3:.1f} ms a step, "
+        f"bare loop {statistics.median(turns.bare) * 1e3:.1f} ms"
+    )
     seconds = statistics.median(turns.platform)
-    report(f"{experiment.name}, platform over a bare loop", ratios,
-           Measured(seconds, samples_per_second=experiment.batch.size / seconds))  # fmt: skip
+    report(
+        f"{experiment.name}, platform over a bare loop",
+        ratios,
+        Measured(seconds, samples_per_second=experiment.batch.size / seconds),
+    )
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
-"""Cost of a sweep of many trials: rounds of its driver, its resume, its report, MLflow's pages; real trials on request
+"""Cost of a sweep of many trials: rounds of its driver, its resume, its report, MLflow's pages;
+real trials on request
 
-    python tests/benchmarks/sweeps/many_trials.py [--trials 3000] [--few 300] [--rounds 5] [--pages 3]
-    python tests/benchmarks/sweeps/many_trials.py --ends 300 [--trials 3000]
-    python tests/benchmarks/sweeps/many_trials.py --ray 3000 [--plain N]
+    python tests/benchmarks/sweeps/many_trials.py [--trials 3000] [--few 300] [--rounds 5] [--pages
+    3] python tests/benchmarks/sweeps/many_trials.py --ends 300 [--trials 3000] python
+    tests/benchmarks/sweeps/many_trials.py --ray 3000 [--plain N]
 
-Trials of six steps are written as such trials leave them, without training. A round of the driver is its look at the
-trials and its table: processor seconds once `few` trials have ended and the others wait, and once all but `few` have.
-The resume is all that a killed sweep does before its trials go on, but for the start of Ray; the report comes with the
-end of the sweep's run in MLflow. Pages are opened in a headless Chromium without a cache, with one run of a trial in
-MLflow's database for each trial: the first is sent there, the others are copies of its rows.
+Trials of six steps are written as such trials leave them, without training. A round of the driver
+is its look at the trials and its table: processor seconds once `few` trials have ended and the
+others wait, and once all but `few` have. The resume is all that a killed sweep does before its
+trials go on, but for the start of Ray; the report comes with the end of the sweep's run in MLflow.
+Pages are opened in a headless Chromium without a cache, with one run of a trial in MLflow's
+database for each trial: the first is sent there, the others are copies of its rows.
 
-`--ends N` runs N real trials on Ray with none before them, and N with all others written before them: processor seconds
-of the driver for a trial, late over early, beside wall time. Plain Tune's own growth is not in it, as a resumed sweep
-gives Tune the trials that are left. `--ray N` runs N trials on Ray, and as many of plain Tune beside them: processor
-seconds of the driver's process for a trial, in the last tenth of the trials over the first. `--plain` is another number
-of trials for plain Tune, 0 measures ours alone. `--pages 0` opens none. Nothing is asserted here.
+`--ends N` runs N real trials on Ray with none before them, and N with all others written before
+them: processor seconds of the driver for a trial, late over early, beside wall time. Plain Tune's
+own growth is not in it, as a resumed sweep gives Tune the trials that are left. `--ray N` runs N
+trials on Ray, and as many of plain Tune beside them: processor seconds of the driver's process for
+a trial, in the last tenth of the trials over the first. `--plain` is another number of trials for
+plain Tune, 0 measures ours alone. `--pages 0` opens none. Nothing is asserted here.
 """
 
 import argparse
@@ -75,7 +78,14 @@ def trivial(trials: int) -> dict[str, Any]:
         "name": "trivial",
         "base": {
             "name": "trivial",
-            "model": {"family": "dit", "image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2},
+            "model": {
+                "family": "dit",
+                "image_size": 8,
+                "patch_size": 4,
+                "width": 32,
+                "depth": 2,
+                "num_heads": 2,
+            },
             "batch": {"size": 32},
             "training": {"steps": STEPS},
             "checkpoint": {"every": None},
@@ -98,7 +108,9 @@ class MemoryChannel:
     """Channel of a sweep in this process: one trial says how far it is."""
 
     def __init__(self, running: int) -> None:
-        self.values: dict[str, Any] = {f"{PROGRESS}{running}": {"step": 3, "metrics": {"train/loss": 1.0}}}
+        self.values: dict[str, Any] = {
+            f"{PROGRESS}{running}": {"step": 3, "metrics": {"train/loss": 1.0}}
+        }
 
     def get(self, topic: str) -> Any:
         return self.values.get(topic)
@@ -110,19 +122,48 @@ class MemoryChannel:
         del self.values[topic]
 
 
-def write_trial(started: StartedSweep, trial: Trial, parameters: Mapping[str, str], status: Any = "finished") -> None:
+def write_trial(
+    started: StartedSweep, trial: Trial, parameters: Mapping[str, str], status: Any = "finished"
+) -> None:
     """Write the record and the journal that a trial of six steps leaves."""
     folder, begin = started.home.run(trial.run_id), 1_800_000_000_000 + trial.number * 2000
     folder.path.mkdir(exist_ok=True)
-    when, name, sweep = "2027-01-15T08:00:00.000+00:00", f"trivial-{trial.number:03d}", started.folder.sweep_id
-    record = RunRecord(
-        trial.run_id, name, "dit", "", when, when, status, STEPS, STEPS, parent=sweep, trial=trial.number
+    when, name, sweep = (
+        "2027-01-15T08:00:00.000+00:00",
+        f"trivial-{trial.number:03d}",
+        started.folder.sweep_id,
     )
-    values = {key: value for key, value in asdict(record).items() if key not in ("start", "plugins")}
+    record = RunRecord(
+        trial.run_id,
+        name,
+        "dit",
+        "",
+        when,
+        when,
+        status,
+        STEPS,
+        STEPS,
+        parent=sweep,
+        trial=trial.number,
+    )
+    values = {
+        key: value for key, value in asdict(record).items() if key not in ("start", "plugins")
+    }
     folder.record.write_text(json.dumps({"format": FORMAT, **values}))
-    tags = {"ditlab.run": trial.run_id, PARENT_TAG: sweep, "ditlab.trial": str(trial.number), DEVICES_TAG: "1 core"}
+    tags = {
+        "ditlab.run": trial.run_id,
+        PARENT_TAG: sweep,
+        "ditlab.trial": str(trial.number),
+        DEVICES_TAG: "1 core",
+    }
     experiment = started.prepared.base.tracking.experiment
-    start = {"run_id": trial.run_id, "name": name, "experiment": experiment, "family": "dit", "parent": sweep}
+    start = {
+        "run_id": trial.run_id,
+        "name": name,
+        "experiment": experiment,
+        "family": "dit",
+        "parent": sweep,
+    }
     lines = [
         encode_record("start", {"time": begin, **start}),
         encode_record("params", {"time": begin, "values": parameters}),
@@ -132,19 +173,27 @@ def write_trial(started: StartedSweep, trial: Trial, parameters: Mapping[str, st
     for step in range(STEPS + 1):
         loss = 1.0 + abs(rate * 1e3 - 2) / (step + 1) + (trial.number % 7) / 50
         names = ("loss", "velocity", "grad_norm", "lr", "samples_per_second", "skipped")
-        points = {f"train/{name}": loss for name in names} | ({METRIC: loss} if step in (0, STEPS) else {})
-        lines.append(encode_record("metrics", {"time": begin + 100 * step, "step": step, "values": points}))
+        points = {f"train/{name}": loss for name in names} | (
+            {METRIC: loss} if step in (0, STEPS) else {}
+        )
+        lines.append(
+            encode_record("metrics", {"time": begin + 100 * step, "step": step, "values": points})
+        )
     if status == "finished":
         lines.append(encode_record("end", {"time": begin + 1000, "status": "finished"}))
     folder.journal.write_bytes(b"".join(lines))
 
 
 def poll_seconds(started: StartedSweep, num_ended: int, rounds: int) -> list[float]:
-    """Processor seconds of a round once so many trials have ended, one trains, and the others wait."""
+    """Processor seconds of a round once so many trials have ended, one trains, and the others
+    wait.
+    """
     parameters = flatten(started.prepared.base.to_dict())
     for trial in started.past[: num_ended + 1]:
         if not started.home.run(trial.run_id).path.exists() or trial.number == num_ended:
-            write_trial(started, trial, parameters, "running" if trial.number == num_ended else "finished")
+            write_trial(
+                started, trial, parameters, "running" if trial.number == num_ended else "finished"
+            )
     trials, table = SweepTrials(started, MemoryChannel(num_ended), print), SweepTable()
     found = []
     with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
@@ -153,7 +202,9 @@ def poll_seconds(started: StartedSweep, num_ended: int, rounds: int) -> list[flo
             for _ in range(NUM_POLLS if number else 1):  # the first one reads all that has ended
                 read = trials.read()
                 leader = trials.leader.number if trials.leader else None
-                table.update(SweepProgress("0", started.sweep, read, leader, started.num_trials, frozenset()))
+                table.update(
+                    SweepProgress("0", started.sweep, read, leader, started.num_trials, frozenset())
+                )
                 table.describe()
             found.append((time.process_time() - begin) / NUM_POLLS)
     write_trial(started, started.past[num_ended], parameters)
@@ -169,19 +220,26 @@ def seconds(work: Callable[[], Any]) -> tuple[float, Any]:
 def resume(started: StartedSweep) -> StartedSweep:
     """Read the sweep as `ditlab tune --resume` does, up to the first round."""
     stored = find_stored_sweep(started.home, started.folder.sweep_id, None)
-    prepared = prepare_sweep(stored.sweep, "trivial", local_nodes(), remote=False, stored=stored.stored)
+    prepared = prepare_sweep(
+        stored.sweep, "trivial", local_nodes(), remote=False, stored=stored.stored
+    )
     again = resume_sweep(prepared, stored.folder)
     SweepTrials(again, MemoryChannel(-1), print).read()
     return again
 
 
 def copy_runs(database: Path, parent: str, child: str, num: int) -> None:
-    """Copy the rows of a trial's run in MLflow's database, so that the sweep's run has `num` children."""
+    """Copy the rows of a trial's run in MLflow's database, so that the sweep's run has `num`
+    children.
+    """
     with closing(sqlite3.connect(database)) as connection, connection:
         for table in COPIED:
             columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
             chosen = ", ".join("?" if column == "run_uuid" else column for column in columns)
-            copy = f"INSERT INTO {table} ({', '.join(columns)}) SELECT {chosen} FROM {table} WHERE run_uuid = ?"
+            copy = (
+                f"INSERT INTO {table} ({', '.join(columns)}) SELECT {chosen} FROM {table} "
+                "WHERE run_uuid = ?"
+            )
             connection.executemany(copy, ((f"{number:032x}", child) for number in range(1, num)))
         query = "SELECT count(*) FROM tags WHERE key = 'mlflow.parentRunId' AND value = ?"
         (found,) = connection.execute(query, (parent,)).fetchone()
@@ -234,23 +292,39 @@ def measure_written(num: int, few: int, rounds: int, page_rounds: int) -> None:
         )
         poll_seconds(started, num - 1, 1)  # all have ended
         took, again = seconds(lambda: resume(started))
-        report(f"resume of {num:,} trials over {WITHIN['resume']:g} s", [took / WITHIN["resume"]], Measured(took))
+        report(
+            f"resume of {num:,} trials over {WITHIN['resume']:g} s",
+            [took / WITHIN["resume"]],
+            Measured(took),
+        )
         with ParentRun(again.folder, again.home, again.sweep, again.prepared.base) as parent:
             took, _ = seconds(lambda: finish_sweep(again, "finished", 1.0, parent, print))
-            report(f"report of {num:,} trials over {WITHIN['report']:g} s", [took / WITHIN["report"]], Measured(took))
+            report(
+                f"report of {num:,} trials over {WITHIN['report']:g} s",
+                [took / WITHIN["report"]],
+                Measured(took),
+            )
         if page_rounds:
             client = MlflowClient(f"sqlite:///{home.mlflow_database}")
             experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-            (run,) = client.search_runs(experiments, f"tags.`ditlab.run` = '{again.folder.sweep_id}'")
+            (run,) = client.search_runs(
+                experiments, f"tags.`ditlab.run` = '{again.folder.sweep_id}'"
+            )
             for name, median in page_seconds(again, run.info.run_id, page_rounds).items():
                 title = f"MLflow's {name} with {num:,} trials over {WITHIN['page']:g} s"
                 report(title, [median / WITHIN["page"]], Measured(median))
 
 
-def processor_by_trial(command: list[str], environment: Mapping[str, str], begun: Callable[[], int]) -> list[float]:
-    """Run a driver; return the processor seconds of its process at each number of trials that have begun."""
+def processor_by_trial(
+    command: list[str], environment: Mapping[str, str], begun: Callable[[], int]
+) -> list[float]:
+    """Run a driver; return the processor seconds of its process at each number of trials that have
+    begun.
+    """
     found: list[float] = []
-    with subprocess.Popen(command, env=os.environ | environment, stdout=subprocess.DEVNULL) as driver:
+    with subprocess.Popen(
+        command, env=os.environ | environment, stdout=subprocess.DEVNULL
+    ) as driver:
         process = psutil.Process(driver.pid)
         while driver.poll() is None:
             try:
@@ -265,22 +339,31 @@ def processor_by_trial(command: list[str], environment: Mapping[str, str], begun
 
 
 def driver_of_trials(total: int, ended: int, num: int) -> tuple[float, float]:
-    """Processor and wall seconds of the driver for each of `num` real trials after one, with so many written before."""
+    """Processor and wall seconds of the driver for each of `num` real trials after one, with so
+    many written before.
+    """
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder, "home"))
         os.environ["DITLAB_HOME"] = str(home.root)
         started = create_sweep(
-            prepare_sweep(build_sweep(trivial(total), "trivial"), "trivial", local_nodes(), remote=False)
+            prepare_sweep(
+                build_sweep(trivial(total), "trivial"), "trivial", local_nodes(), remote=False
+            )
         )
         parameters = flatten(started.prepared.base.to_dict())
         for trial in started.past[:ended]:
             write_trial(started, trial, parameters)
         command = [sys.executable, "-m", "ditlab", "tune", "--resume", started.folder.sweep_id]
         found: list[tuple[float, float]] = []
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as driver:
+        with subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as driver:
             process = psutil.Process(driver.pid)
             while driver.poll() is None:
-                times, begun = process.cpu_times(), num_entries(home.root / "train", "*", -1 - ended)
+                times, begun = (
+                    process.cpu_times(),
+                    num_entries(home.root / "train", "*", -1 - ended),
+                )
                 found += [(times.user + times.system, time.monotonic())] * (begun - len(found))
                 if len(found) > num:
                     driver.send_signal(
@@ -294,9 +377,18 @@ def driver_of_trials(total: int, ended: int, num: int) -> tuple[float, float]:
 
 def measure_ends(total: int, num: int) -> None:
     """Measure real trials of a sweep that has just begun, and of one that is nearly over."""
-    (early, early_wall), (late, late_wall) = (driver_of_trials(total, ended, num) for ended in (0, total - num - 1))
-    print(f"wall seconds a trial: {early_wall:.2f} early, {late_wall:.2f} late; processor {early:.4f} and {late:.4f}")
-    report(f"driver of a real trial: {total - num:,} trials ended over none", [late / early], Measured(late))
+    (early, early_wall), (late, late_wall) = (
+        driver_of_trials(total, ended, num) for ended in (0, total - num - 1)
+    )
+    print(
+        f"wall seconds a trial: {early_wall:.2f} early, {late_wall:.2f} late; processor "
+        f"{early:.4f} and {late:.4f}"
+    )
+    report(
+        f"driver of a real trial: {total - num:,} trials ended over none",
+        [late / early],
+        Measured(late),
+    )
 
 
 def num_entries(folder: Path, pattern: str, more: int) -> int:
@@ -327,8 +419,9 @@ def measure_on_ray(num: int, num_plain: int) -> None:
         growth.append(last / first)
         each = last / tenth if is_ours else each
         print(
-            f"{'ditlab tune' if is_ours else 'plain Tune'}: {len(used)} trials, processor seconds of the driver "
-            f"{first:.2f} for the first {tenth} after one, {last:.2f} for the last {tenth}",
+            f"{'ditlab tune' if is_ours else 'plain Tune'}: {len(used)} trials, processor "
+            f"seconds of the driver {first:.2f} for the first {tenth} after one, {last:.2f} "
+            f"for the last {tenth}",
             flush=True,
         )
     if len(growth) == 2:
@@ -337,14 +430,28 @@ def measure_on_ray(num: int, num_plain: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=3000)
     parser.add_argument("--few", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pages", type=int, default=3, help="rounds of MLflow's pages")
-    parser.add_argument("--ray", type=int, default=0, help="trials that are trained on Ray; nothing else is measured")
-    parser.add_argument("--ends", type=int, default=0, help="real trials at the begin and at the end of --trials alone")
-    parser.add_argument("--plain", type=int, help="trials of plain Tune beside --ray; as many if left out")
+    parser.add_argument(
+        "--ray",
+        type=int,
+        default=0,
+        help="trials that are trained on Ray; nothing else is measured",
+    )
+    parser.add_argument(
+        "--ends",
+        type=int,
+        default=0,
+        help="real trials at the begin and at the end of --trials alone",
+    )
+    parser.add_argument(
+        "--plain", type=int, help="trials of plain Tune beside --ray; as many if left out"
+    )
     options = parser.parse_args()
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     if options.ends:

@@ -1,17 +1,20 @@
-"""Errors of the race over seeds, and its training steps beside those of ASHA, on simulated learning curves.
+"""Errors of the race over seeds, and its training steps beside those of ASHA, on simulated learning
+curves.
 
     python tests/benchmarks/sweeps/race_errors.py [--races 2000] [--verdicts 600] [--seeds 48]
     python tests/benchmarks/sweeps/race_errors.py --trained 40 [--processes 2]
 
-First, races between equal arms: the share in which one arm is left, wanted at most 6.5 % at confidence 0.95. Then one
-arm is ahead of the others by 1, 2 or 4 standard deviations of a pair's difference, and pairs have correlation 0.5, 0.8
-or 0.95. ASHA compares means over seeds, other ones for each arm, of as many seeds as bring its rate of wrong winners
-down to the race's; of that rate the upper end of a 95 % interval is taken, which favours ASHA. Figures are training
-steps a right verdict, the race's over ASHA's; races without a verdict count with their steps. A race that ends before
-the last rung trains one trial of its arm to the end. Both have three rungs, and the race at most `--seeds` seeds. With
-`--correlations 0` ASHA's figures are those of ASHA over seeds that arms share, at any correlation. With `--trained`,
-races between two equal arms are trained instead, on points of a plane with a known optimum: the arms draw noise and
-times for whole and for halved micro-batches, so that they are equal in law.
+First, races between equal arms: the share in which one arm is left, wanted at most 6.5 % at
+confidence 0.95. Then one arm is ahead of the others by 1, 2 or 4 standard deviations of a pair's
+difference, and pairs have correlation 0.5, 0.8 or 0.95. ASHA compares means over seeds, other ones
+for each arm, of as many seeds as bring its rate of wrong winners down to the race's; of that rate
+the upper end of a 95 % interval is taken, which favours ASHA. Figures are training steps a right
+verdict, the race's over ASHA's; races without a verdict count with their steps. A race that ends
+before the last rung trains one trial of its arm to the end. Both have three rungs, and the race at
+most `--seeds` seeds. With `--correlations 0` ASHA's figures are those of ASHA over seeds that arms
+share, at any correlation. With `--trained`, races between two equal arms are trained instead, on
+points of a plane with a known optimum: the arms draw noise and times for whole and for halved
+micro-batches, so that they are equal in law.
 """
 
 from __future__ import annotations
@@ -33,19 +36,29 @@ from benchmarks.rounds import report
 from benchmarks.short_trainings import in_processes, train_short
 from ditlab.spec.files import load_experiment
 from ditlab_addons.race.race import Race, RaceRules, RungValue
-from support.simulated_races import expected_values, persistent, play, simulated_results, simulated_values
+from support.simulated_races import (
+    expected_values,
+    persistent,
+    play,
+    simulated_results,
+    simulated_values,
+)
 
 RULES = RaceRules(rungs=(100, 300, 900))
 REDUCTION = 3
 BLOCKS = 5
 """Groups of races, each of which gives a ratio."""
 MOST_WRONG = 0.065
-"""Share of races between equal arms with one left: 5 % are promised, and three standard errors of 2,000 races added."""
+"""Share of races between equal arms with one left: 5 % are promised, and three standard errors of
+2,000 races added.
+"""
 ASHA_RACES = 20_000
 TRAINED = RaceRules(rungs=(10, 30, 90), metric="eval/regret", max_seeds=8)
 SPEC = Path(__file__).parents[3] / "experiments" / "known" / "flow.yaml"
 MOST_TRAINED = 5
-"""Races of 40 that may end with one arm: 2 are promised, and 6 or more come by chance in 1.4 % of 40 at 5 %."""
+"""Races of 40 that may end with one arm: 2 are promised, and 6 or more come by chance in 1.4 % of
+40 at 5 %.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,9 @@ def race_of(num_arms: int, rules: RaceRules = RULES) -> Race:
     return Race(tuple(map(str, range(num_arms))), rules)
 
 
-def play_races(generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int) -> Verdicts:
+def play_races(
+    generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int
+) -> Verdicts:
     """Play races in which arm 0 is ahead by `effect` standard deviations of a pair's difference."""
     ends = [play(race, simulated_values(generator, race, effect, correlation)) for _ in range(num)]
     last = race.rules.rungs[-1]
@@ -83,14 +98,18 @@ def play_races(generator: np.random.Generator, race: Race, effect: float, correl
 def play_asha(
     generator: np.random.Generator, race: Race, effect: float, correlation: float, num_seeds: int
 ) -> Verdicts:
-    """Run ASHA on means over `num_seeds` seeds, which differ between arms; effects are those of `simulated_values`.
+    """Run ASHA on means over `num_seeds` seeds, which differ between arms; effects are those of
+    `simulated_values`.
 
-    As in Ray Tune a trial stops if it is worse than the quantile 1 - 1/REDUCTION of those that came to the rung
-    before. Arms come in a random order, the same at every rung; the best at the last rung wins.
+    As in Ray Tune a trial stops if it is worse than the quantile 1 - 1/REDUCTION of those that came
+    to the rung before. Arms come in a random order, the same at every rung; the best at the last
+    rung wins.
     """
     rungs, num_arms = race.rules.rungs, len(race.arms)
     expected = expected_values(race, effect, correlation)
-    noise = persistent(generator.standard_normal((len(rungs), ASHA_RACES, num_arms))) / np.sqrt(num_seeds)
+    noise = persistent(generator.standard_normal((len(rungs), ASHA_RACES, num_arms))) / np.sqrt(
+        num_seeds
+    )
     order = generator.permuted(np.tile(np.arange(num_arms), (ASHA_RACES, 1)), axis=1)
     values = np.take_along_axis(expected[:, None, :] + noise, order[None], axis=2)
     goes_on = np.ones((ASHA_RACES, num_arms), dtype=bool)
@@ -106,7 +125,9 @@ def play_asha(
 
 
 def cutoff(came: np.ndarray) -> np.ndarray:
-    """Return the quantile 1 / REDUCTION of values that came to a rung, (num_races, num); infinity where none did."""
+    """Return the quantile 1 / REDUCTION of values that came to a rung, (num_races, num); infinity
+    where none did.
+    """
     ordered = np.sort(came, axis=1)  # NaN last
     place = (np.isfinite(came).sum(axis=1) - 1) / REDUCTION
     low = np.maximum(np.floor(place).astype(int), 0)[:, None]
@@ -119,9 +140,13 @@ def cutoff(came: np.ndarray) -> np.ndarray:
 def asha_as_sure(
     generator: np.random.Generator, race: Race, effect: float, correlation: float, most_wrong: float
 ) -> tuple[int, Verdicts]:
-    """Return the fewest seeds with which ASHA's rate of wrong winners is at most `most_wrong`, and its races."""
+    """Return the fewest seeds with which ASHA's rate of wrong winners is at most `most_wrong`, and
+    its races.
+    """
     low, high = 0, 1
-    while (found := play_asha(generator, race, effect, correlation, high)).is_wrong.mean() > most_wrong:
+    while (
+        found := play_asha(generator, race, effect, correlation, high)
+    ).is_wrong.mean() > most_wrong:
         low, high = high, 2 * high
     best = high, found
     while high - low > 1:
@@ -135,14 +160,16 @@ def asha_as_sure(
 
 
 def report_equal_arms(generator: np.random.Generator, race: Race, num: int) -> None:
-    """Play races between equal arms; print how often one is left, and report that rate over the promised one."""
+    """Play races between equal arms; print how often one is left, and report that rate over the
+    promised one.
+    """
     draws = (simulated_values(generator, race, 0.0, 0.8) for _ in range(num))
     ends = [race.decide(simulated_results(race, values)) for values in draws]
     one_left = [len(each.left) == 1 for each in ends]
     some_behind = np.mean([bool(each.dropped) for each in ends])
     print(
-        f"{len(race.arms)} equal arms: one left in {np.mean(one_left):.2%} of {num:,} races, wanted {MOST_WRONG:.1%}; "
-        f"some arm behind another in {some_behind:.2%}"
+        f"{len(race.arms)} equal arms: one left in {np.mean(one_left):.2%} of {num:,} races, "
+        f"wanted {MOST_WRONG:.1%}; some arm behind another in {some_behind:.2%}"
     )
     promised = 1 - race.rules.confidence
     name = f"equal arms, {len(race.arms)}: rate of verdicts over the promised {promised:.0%}"
@@ -150,7 +177,9 @@ def report_equal_arms(generator: np.random.Generator, race: Race, num: int) -> N
 
 
 def trained_race(number: int, rules: RaceRules = TRAINED) -> bool:
-    """Train a race between two equal arms, of seeds that no other race has; True if one arm is left."""
+    """Train a race between two equal arms, of seeds that no other race has; True if one arm is
+    left.
+    """
     race, curves = race_of(2, rules), dict[tuple[str, int], dict[int, dict[str, float]]]()
     results: list[RungValue] = []
     while (decision := race.decide(results)).end is None:
@@ -162,10 +191,14 @@ def trained_race(number: int, rules: RaceRules = TRAINED) -> bool:
                 curves[place] = train_short(
                     load_experiment(
                         SPEC,
-                        [f"seed={1000 * number + target.seed}", f"training.steps={rules.rungs[-1]}",
-                         f"evaluation.every={every}", f"batch.micro={micro}"],
+                        [
+                            f"seed={1000 * number + target.seed}",
+                            f"training.steps={rules.rungs[-1]}",
+                            f"evaluation.every={every}",
+                            f"batch.micro={micro}",
+                        ],
                     )
-                ).evaluations  # fmt: skip
+                ).evaluations
             value = curves[place][target.step][rules.metric]
             results.append(RungValue(target.arm, target.seed, target.step, value))
     return len(decision.left) == 1
@@ -174,46 +207,69 @@ def trained_race(number: int, rules: RaceRules = TRAINED) -> bool:
 def report_trained(num: int, processes: int, rules: RaceRules = TRAINED) -> None:
     """Train races between equal arms; print how many end with one arm."""
     one_left = in_processes(partial(trained_race, rules=rules), range(num), processes)
-    print(f"{num} trained races of two equal arms: {sum(one_left)} with one left; of 40 at most {MOST_TRAINED} wanted")
+    print(
+        f"{num} trained races of two equal arms: {sum(one_left)} with one left; of 40 at most "
+        f"{MOST_TRAINED} wanted"
+    )
     promised = 1 - rules.confidence
     name = f"trained equal arms: rate of verdicts over the promised {promised:.0%}"
     report(name, [float(np.mean(one_left)) / promised])
 
 
-def report_best_arm(generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int) -> None:
+def report_best_arm(
+    generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int
+) -> None:
     """Play races with one best arm; print rates and steps, and report steps over those of ASHA."""
     ours = play_races(generator, race, effect, correlation, num)
     num_wrong = int(ours.is_wrong.sum())
     most_wrong = binomtest(num_wrong, num).proportion_ci().high
     num_seeds, theirs = asha_as_sure(generator, race, effect, correlation, most_wrong)
-    rough_seeds, rough = asha_as_sure(generator, race, effect, correlation, 1 - race.rules.confidence)
+    rough_seeds, rough = asha_as_sure(
+        generator, race, effect, correlation, 1 - race.rules.confidence
+    )
     last = race.rules.rungs[-1]
     print(
-        f"{len(race.arms)} arms, ahead by {effect:g} deviations, correlation {correlation:g}: right "
-        f"{ours.is_right.mean():.1%}, wrong {num_wrong} of {num}, {ours.steps_of_one / last:.1f} trainings a right "
-        f"verdict; ASHA, {num_seeds} seeds: wrong {theirs.is_wrong.mean():.2%}, {theirs.steps_of_one / last:.1f}; "
-        f"wrong at most 5 %, {rough_seeds} seeds: {rough.steps_of_one / last:.1f}"
+        f"{len(race.arms)} arms, ahead by {effect:g} deviations, correlation {correlation:g}: "
+        f"right {ours.is_right.mean():.1%}, wrong {num_wrong} of {num}, "
+        f"{ours.steps_of_one / last:.1f} trainings a right verdict; ASHA, {num_seeds} seeds: "
+        f"wrong {theirs.is_wrong.mean():.2%}, {theirs.steps_of_one / last:.1f}; wrong at most "
+        f"5 %, {rough_seeds} seeds: {rough.steps_of_one / last:.1f}"
     )
     blocks = (
         Verdicts(*each)
         for each in zip(
-            *(np.array_split(values, BLOCKS) for values in (ours.steps, ours.is_right, ours.is_wrong)), strict=True
+            *(
+                np.array_split(values, BLOCKS)
+                for values in (ours.steps, ours.is_right, ours.is_wrong)
+            ),
+            strict=True,
         )
     )
-    name = f"steps over ASHA's, {len(race.arms)} arms, {effect:g} deviations, correlation {correlation:g}"
+    name = (
+        f"steps over ASHA's, {len(race.arms)} arms, {effect:g} deviations, correlation "
+        f"{correlation:g}"
+    )
     report(name, [each.steps_of_one / theirs.steps_of_one for each in blocks])
 
 
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--races", type=int, default=2000, help="races between equal arms")
-    parser.add_argument("--verdicts", type=int, default=600, help="races with one best arm, of each kind")
+    parser.add_argument(
+        "--verdicts", type=int, default=600, help="races with one best arm, of each kind"
+    )
     parser.add_argument("--arms", type=int, nargs="*", default=[2, 4, 8])
     parser.add_argument("--best-arms", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--correlations", type=float, nargs="+", default=[0.5, 0.8, 0.95])
-    parser.add_argument("--seeds", type=int, default=48, help="most seeds of races with one best arm")
-    parser.add_argument("--trained", type=int, help="train so many races between equal arms instead")
+    parser.add_argument(
+        "--seeds", type=int, default=48, help="most seeds of races with one best arm"
+    )
+    parser.add_argument(
+        "--trained", type=int, help="train so many races between equal arms instead"
+    )
     parser.add_argument("--processes", type=int, default=2, help="that train at once")
     options = parser.parse_args()
     if options.trained:

@@ -1,15 +1,17 @@
 """Regret that searches reach on data with a known optimum, and pairs of trainings of equal arms.
 
-Searches and schedulers are those of `ditlab tune`, trainings are the platform's own, in this process in place of Ray:
-one trial after the other, or the whole population from takeover to takeover. All searches get the steps of so many
-whole trials; the figure is the least `eval/regret` of any evaluation so far, after a quarter, half and all of these
-steps, over that of the random search of the same seed. The seed decides the search, the trainings and the data.
+Searches and schedulers are those of `ditlab tune`, trainings are the platform's own, in this
+process in place of Ray: one trial after the other, or the whole population from takeover to
+takeover. All searches get the steps of so many whole trials; the figure is the least `eval/regret`
+of any evaluation so far, after a quarter, half and all of these steps, over that of the random
+search of the same seed. The seed decides the search, the trainings and the data.
 
     python tests/benchmarks/sweeps/regret.py [--seeds 8] [--trials 12] [--steps 300] [--processes 2]
     python tests/benchmarks/sweeps/regret.py --pairs pairs.json [--pair-seeds 40]
 
-With `--pairs`, the arms `whole` and `halves` of one setting are trained instead. They have one start and one order of
-samples, and differ in the micro-batch that draws of noise and times are keyed by: in law they are equal.
+With `--pairs`, the arms `whole` and `halves` of one setting are trained instead. They have one
+start and one order of samples, and differ in the micro-batch that draws of noise and times are
+keyed by: in law they are equal.
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ EVALUATIONS = 8
 SEARCHES: dict[str, dict[str, Any]] = {
     "random": {"search": {"kind": "random"}},
     "tpe": {"search": {"kind": "optuna", "startup": 4}},
-    "asha": {"search": {"kind": "random"}, "scheduler": {"kind": "asha", "grace": 1, "reduction": 3}},
+    "asha": {
+        "search": {"kind": "random"},
+        "scheduler": {"kind": "asha", "grace": 1, "reduction": 3},
+    },
     "pbt": {"search": {"kind": "random"}, "scheduler": {"kind": "pbt", "interval": 2}},
     "race": {
         "search": {"kind": "random"},
@@ -76,15 +81,24 @@ def make_sweep(name: str, seed: int, trials: int, steps: int) -> Sweep:
     for key in ("grace", "interval"):
         if key in settings.get("scheduler", {}):
             settings["scheduler"][key] *= every
-    mapping = {"name": name, "base": base.to_dict(), "fixed": {"evaluation.every": every}, "space": SPACE}
-    return build_sweep({**mapping, "metric": METRIC, "trials": trials, "seed": seed, **settings}, name)
+    mapping = {
+        "name": name,
+        "base": base.to_dict(),
+        "fixed": {"evaluation.every": every},
+        "space": SPACE,
+    }
+    return build_sweep(
+        {**mapping, "metric": METRIC, "trials": trials, "seed": seed, **settings}, name
+    )
 
 
 class InProcessTrial:
     """The part of Tune's trial that schedulers read, and the folder of its checkpoints."""
 
     experiment_tag = ""
-    run_metadata = SimpleNamespace(checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=0)))
+    run_metadata = SimpleNamespace(
+        checkpoint_manager=SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=0))
+    )
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -100,7 +114,9 @@ class InProcessTrial:
 
 
 def by_trial(sweep: Sweep, budget: int, total: int) -> Curve:
-    """Train trials one after the other until `budget` steps are spent, each as far as its scheduler lets it."""
+    """Train trials one after the other until `budget` steps are spent, each as far as its scheduler
+    lets it.
+    """
     planned: list[Trial] = []
 
     def plan(number: int, values: Mapping[str, Any], arm: int, seed: int | None) -> Trial:
@@ -115,20 +131,35 @@ def by_trial(sweep: Sweep, budget: int, total: int) -> Curve:
     for number in range(sweep.trials or 0):
         if spent >= budget:
             break
-        proposed: Any = search.suggest(str(number)) if search else {"trial": {"number": number, "values": next(drawn)}}
+        proposed: Any = (
+            search.suggest(str(number))
+            if search
+            else {"trial": {"number": number, "values": next(drawn)}}
+        )
         trial: Any = InProcessTrial(proposed, Path())
         scheduler.on_trial_add(controller, trial)
 
-        def judge(step: int, metrics: dict[str, float], trial: Any = trial, before: int = spent) -> bool:
+        def judge(
+            step: int, metrics: dict[str, float], trial: Any = trial, before: int = spent
+        ) -> bool:
             curve.append((before + step, metrics[METRIC]))
             if step == total:
                 return True
-            scheduler.on_trial_result(controller, trial, {"step": step, METRIC: metrics[METRIC], "time_total_s": 0.0})
+            scheduler.on_trial_result(
+                controller, trial, {"step": step, METRIC: metrics[METRIC], "time_total_s": 0.0}
+            )
             return int(trial.trial_id) not in stopped and before + step < budget
 
-        found = train_short(experiment_for(sweep, trial.config["trial"]["values"]), judge=judge).evaluations
+        found = train_short(
+            experiment_for(sweep, trial.config["trial"]["values"]), judge=judge
+        ).evaluations
         last = max(found)
-        result = {"step": last, METRIC: found[last][METRIC], "status": "finished", "time_total_s": 0.0}
+        result = {
+            "step": last,
+            METRIC: found[last][METRIC],
+            "status": "finished",
+            "time_total_s": 0.0,
+        }
         scheduler.on_trial_complete(controller, trial, result)
         if search:
             search.on_trial_complete(str(number), result)
@@ -141,7 +172,10 @@ def by_population(sweep: Sweep, total: int, folder: Path) -> Curve:
     assert isinstance(sweep.scheduler, Pbt)
     every = sweep.scheduler.interval
     trials: list[Any] = [
-        InProcessTrial({"trial": {"number": number, "run_id": str(number), "values": values}}, folder / str(number))
+        InProcessTrial(
+            {"trial": {"number": number, "run_id": str(number), "values": values}},
+            folder / str(number),
+        )
         for number, values in enumerate(enumerate_trials(sweep) or [])
     ]
     scheduler = make_scheduler(sweep, total, {}, lambda number: None)
@@ -160,13 +194,19 @@ def by_population(sweep: Sweep, total: int, folder: Path) -> Curve:
                 donor = CheckpointStore.at(folder / takeover["run_id"])
                 take_over(CheckpointStore.at(trial.folder), donor, takeover["step"])
         for number, trial in enumerate(trials):
-            experiment = experiment_for(sweep, trial.config["trial"]["values"]).replace("checkpoint.every", every)
-            found = train_short(experiment, trial.folder, lambda step, metrics, to=start + every: step < to).evaluations
+            experiment = experiment_for(sweep, trial.config["trial"]["values"]).replace(
+                "checkpoint.every", every
+            )
+            found = train_short(
+                experiment, trial.folder, lambda step, metrics, to=start + every: step < to
+            ).evaluations
             before = start * len(trials) + every * number
             curve += [(before + step - start, metrics[METRIC]) for step, metrics in found.items()]
             reached[number] = found[start + every][METRIC]
         for number, trial in enumerate(trials if start + every < total else []):
-            scheduler.on_trial_result(controller, trial, {"step": start + every, METRIC: reached[number]})
+            scheduler.on_trial_result(
+                controller, trial, {"step": start + every, METRIC: reached[number]}
+            )
     return curve
 
 
@@ -181,13 +221,16 @@ def by_race(sweep: Sweep, budget: int, total: int, folder: Path) -> Curve:
             experiment = experiment_for(sweep, arms[arm], seed=seed)
             every = experiment.evaluation.every or total
             found = train_short(
-                experiment.replace("checkpoint.every", every), folder / f"{arm}-{seed}",
+                experiment.replace("checkpoint.every", every),
+                folder / f"{arm}-{seed}",
                 lambda step, metrics, to=target.step: step < to,
-            ).evaluations  # fmt: skip
+            ).evaluations
             start = min(found) - every
             curve += [(spent + step - start, metrics[METRIC]) for step, metrics in found.items()]
             spent += max(found) - start
-            results.append(RungValue(target.arm, target.seed, target.step, found[target.step][METRIC]))
+            results.append(
+                RungValue(target.arm, target.seed, target.step, found[target.step][METRIC])
+            )
     return curve
 
 
@@ -215,12 +258,18 @@ def mean_interval(values: list[float]) -> str:
     """Mean of values with its 95 % interval by Student's t."""
     from scipy.stats import t
 
-    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    half = (
+        t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+        if len(values) > 1
+        else 0.0
+    )
     mean = statistics.mean(values)
     return f"{mean:.5f} ({mean - half:.5f} to {mean + half:.5f})"
 
 
-def compare_searches(seeds: int, trials: int, steps: int, processes: int, only: list[str] | None = None) -> None:
+def compare_searches(
+    seeds: int, trials: int, steps: int, processes: int, only: list[str] | None = None
+) -> None:
     """Report searches' regret over seeds, and its ratio to the random search's of the same seed."""
     names = list(dict.fromkeys(["random", *(only or SEARCHES)]))
     jobs = [(name, seed) for seed in range(seeds) for name in names]
@@ -228,9 +277,15 @@ def compare_searches(seeds: int, trials: int, steps: int, processes: int, only: 
     curves = dict(zip(jobs, in_processes(work, jobs, processes), strict=True))
     budget = trials * steps
     for share in SHARES:
-        found = {name: [best_after(curves[name, seed], share * budget) for seed in range(seeds)] for name in names}
+        found = {
+            name: [best_after(curves[name, seed], share * budget) for seed in range(seeds)]
+            for name in names
+        }
         for name, values in found.items():
-            print(f"{name}: after {share:.0%} of {budget:,} steps {mean_interval(values)}, mean of {seeds} seeds")
+            print(
+                f"{name}: after {share:.0%} of {budget:,} steps {mean_interval(values)}, mean "
+                f"of {seeds} seeds"
+            )
         for name in names[1:]:
             ratios = list(np.divide(found[name], found["random"]).tolist())
             report(f"regret of {name} over random search's, after {share:.0%} of the steps", ratios)
@@ -239,12 +294,19 @@ def compare_searches(seeds: int, trials: int, steps: int, processes: int, only: 
 def equal_arm(job: tuple[int, int], steps: int) -> float:
     """Train one arm of a seed, with a micro-batch of its own."""
     micro, seed = job
-    settings = [f"seed={seed}", f"training.steps={steps}", f"evaluation.every={steps}", f"batch.micro={micro}"]
+    settings = [
+        f"seed={seed}",
+        f"training.steps={steps}",
+        f"evaluation.every={steps}",
+        f"batch.micro={micro}",
+    ]
     return final_value(load_experiment(BASE, settings), METRIC)
 
 
 def write_pairs(path: Path, seeds: int, steps: int, processes: int) -> None:
-    """Train equal arms on each seed, write `{"metric": ..., "arms": {arm: [value by seed]}}`, report their ratios."""
+    """Train equal arms on each seed, write `{"metric": ..., "arms": {arm: [value by seed]}}`,
+    report their ratios.
+    """
     size = load_experiment(BASE).batch.size
     arms = {"whole": size, "halves": size // 2}
     jobs = [(micro, seed) for micro in arms.values() for seed in range(seeds)]
@@ -252,18 +314,30 @@ def write_pairs(path: Path, seeds: int, steps: int, processes: int) -> None:
     found = {name: values[index * seeds : (index + 1) * seeds] for index, name in enumerate(arms)}
     path.write_text(json.dumps({"metric": METRIC, "arms": found}, indent=1) + "\n")
     if seeds > 2:
-        print(f"{path}: correlation of the arms over {seeds} seeds {np.corrcoef(*found.values())[0, 1]:.2f}")
-    report("regret of equal arms", list(np.divide(found["halves"], found["whole"]).tolist()), Measured())
+        print(
+            f"{path}: correlation of the arms over {seeds} seeds "
+            f"{np.corrcoef(*found.values())[0, 1]:.2f}"
+        )
+    report(
+        "regret of equal arms",
+        list(np.divide(found["halves"], found["whole"]).tolist()),
+        Measured(),
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--trials", type=int, default=12, help="whole trials whose steps each search gets")
+    parser.add_argument(
+        "--trials", type=int, default=12, help="whole trials whose steps each search gets"
+    )
     parser.add_argument("--steps", type=int, default=304, help="of a whole trial")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
-        "--only", choices=list(SEARCHES), action="append", help="beside random: this search; may be repeated"
+        "--only",
+        choices=list(SEARCHES),
+        action="append",
+        help="beside random: this search; may be repeated",
     )
     parser.add_argument("--pairs", type=Path, help="write pairs of equal arms to this file instead")
     parser.add_argument("--pair-seeds", type=int, default=40)
@@ -271,7 +345,9 @@ def main() -> None:
     if options.pairs:
         write_pairs(options.pairs, options.pair_seeds, options.steps, options.processes)
     else:
-        compare_searches(options.seeds, options.trials, options.steps, options.processes, options.only)
+        compare_searches(
+            options.seeds, options.trials, options.steps, options.processes, options.only
+        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Cost of journaling a step's metrics, relative to the step and beside three lines of JSON written by hand.
+"""Cost of journaling a step's metrics, relative to the step and beside three lines of JSON written
+by hand.
 
-    python tests/benchmarks/tracking/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds 40] [--set P=V]
+    python tests/benchmarks/tracking/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds
+    40] [--set P=V]
 
-Every step of one training run is timed in two parts, the call and the rest, while the tracker's threads put the journal
-on the disk and send it to a SQLite store; so both parts meet the same machine, and the call the caches that a real step
-leaves. What those threads take from the step itself is not in this figure; `tracking_outage.py` compares whole steps.
-Then the same metrics are logged step after step by `JournalWriter.log_metrics` alone, in turns with a plain loop that
-writes each step as three unbuffered lines of JSON, a third of the metrics each. Nothing is asserted here.
+Every step of one training run is timed in two parts, the call and the rest, while the tracker's
+threads put the journal on the disk and send it to a SQLite store; so both parts meet the same
+machine, and the call the caches that a real step leaves. What those threads take from the step
+itself is not in this figure; `tracking_outage.py` compares whole steps. Then the same metrics are
+logged step after step by `JournalWriter.log_metrics` alone, in turns with a plain loop that writes
+each step as three unbuffered lines of JSON, a third of the metrics each. Nothing is asserted here.
 """
 
 import argparse
@@ -69,7 +72,9 @@ class Timed(Reporter):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml")
+    parser.add_argument(
+        "--spec", type=Path, default=Path(__file__).parents[3] / "experiments/digits/dit.yaml"
+    )
     parser.add_argument("--seconds", type=float, default=40)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     options = parser.parse_args()
@@ -86,12 +91,19 @@ def main() -> None:
         with single_process(use_gpu=False) as rank:
             train(training_run(experiment, home.root, Path(folder, "checkpoints")), rank, timed)
         left = tracker.close(30)
-    print(f"{experiment.name}: {statistics.median(timed.rests) * 1e3:.2f} ms a step, journaling {len(timed.values)} "
-          f"metrics {statistics.median(timed.calls) * 1e6:.0f} us (median; longest {max(timed.calls) * 1e3:.2f} ms), "
-          f"{len(timed.calls)} steps, {left} records left unsent")  # fmt: skip
+    print(
+        f"{experiment.name}: {statistics.median(timed.rests) * 1e3:.2f} ms a step, journaling "
+        f"{len(timed.values)} metrics {statistics.median(timed.calls) * 1e6:.0f} us (median; "
+        f"longest {max(timed.calls) * 1e3:.2f} ms), {len(timed.calls)} steps, {left} records "
+        "left unsent"
+    )
     share = statistics.fmean(timed.calls) / statistics.median(timed.rests)
     print(f"mean call over median step {share:.5f}")
-    report("a step with its line in the journal over one without", [1 + share], note="target at most 1.005")
+    report(
+        "a step with its line in the journal over one without",
+        [1 + share],
+        note="target at most 1.005",
+    )
     with tempfile.TemporaryDirectory() as folder:
         report_beside_lines(Path(folder), timed.values)
 
@@ -106,13 +118,21 @@ def report_beside_lines(folder: Path, values: Mapping[str, float]) -> None:
         def by_hand() -> None:
             for step in itertools.islice(steps, LOGGED):
                 for part in thirds:
-                    file.write(json.dumps({"time": time.time(), "step": step, **part}).encode() + b"\n")
+                    file.write(
+                        json.dumps({"time": time.time(), "step": step, **part}).encode() + b"\n"
+                    )
 
         def ours() -> None:
             for step in itertools.islice(steps, LOGGED):
                 writer.log_metrics(step, values)
 
-        beside(f"a logged step of {len(values)} metrics", "three JSON lines by hand", ours, by_hand, at_most=1.0)
+        beside(
+            f"a logged step of {len(values)} metrics",
+            "three JSON lines by hand",
+            ours,
+            by_hand,
+            at_most=1.0,
+        )
     writer.close()
 
 

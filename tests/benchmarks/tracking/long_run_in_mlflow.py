@@ -1,11 +1,14 @@
-"""Seconds in which MLflow's UI opens a long run: its page, its charts and its experiment, in headless Chromium
+"""Seconds in which MLflow's UI opens a long run: its page, its charts and its experiment, in
+headless Chromium
 
-    python tests/benchmarks/tracking/long_run_in_mlflow.py [--steps 100000] [--rounds 3] [--home FOLDER]
+    python tests/benchmarks/tracking/long_run_in_mlflow.py [--steps 100000] [--rounds 3] [--home
+    FOLDER]
 
-A run of so many steps is tracked as training tracks it, six metrics a step, an evaluation every 1,000, and sent to the
-database of a home, which `ditlab ui` then serves. Each round opens each page in a browser without a cache, from the
-address to the moment at which its content stands: the note and the table of metrics, six drawn charts, the row of the
-list. Medians, and the slowest; nothing is asserted here.
+A run of so many steps is tracked as training tracks it, six metrics a step, an evaluation every
+1,000, and sent to the database of a home, which `ditlab ui` then serves. Each round opens each page
+in a browser without a cache, from the address to the moment at which its content stands: the note
+and the table of metrics, six drawn charts, the row of the list. Medians, and the slowest; nothing
+is asserted here.
 """
 
 import argparse
@@ -43,13 +46,24 @@ def track(home: Home, num_steps: int) -> str:
     """Track a run; returns MLflow's id of it."""
     folder = create_run(home, "long", family="dit", spec_hash="", total_steps=num_steps)
     tracker = RunTracker(folder, None, home, budget=BUDGET)
-    parameters = {f"part.field_{number}": str(number) for number in range(100)} | {"parameters.total": "2238340"}
+    parameters = {f"part.field_{number}": str(number) for number in range(100)} | {
+        "parameters.total": "2238340"
+    }
     tracker.start("long", "benchmark", "dit", parameters, {MAIN_TAG: "eval/velocity"})
     names = ("loss", "velocity", "grad_norm", "lr", "samples_per_second", "skipped")
     for step in range(num_steps + 1):
         loss = 1 / math.sqrt(step + 1) + 0.01 * math.sin(step * 12.9898)
-        values = (loss, loss, abs(math.sin(step)), 1e-4 * (1 - step / num_steps), 1400 + math.cos(step), 0.0)
-        tracker.journal.log_metrics(step, {f"train/{name}": value for name, value in zip(names, values, strict=True)})
+        values = (
+            loss,
+            loss,
+            abs(math.sin(step)),
+            1e-4 * (1 - step / num_steps),
+            1400 + math.cos(step),
+            0.0,
+        )
+        tracker.journal.log_metrics(
+            step, {f"train/{name}": value for name, value in zip(names, values, strict=True)}
+        )
         if step % 1000 == 0:
             tracker.journal.log_metrics(step, {"eval/velocity": loss})
             log_overview(tracker, step)
@@ -66,7 +80,9 @@ def note_and_metrics(page: Page) -> None:
 
 
 def drawn_charts(page: Page) -> None:
-    page.wait_for_function("document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length >= 2")
+    page.wait_for_function(
+        "document.querySelectorAll('.js-plotly-plot .scatterlayer path.js-line').length >= 2"
+    )
 
 
 def row_of_the_list(page: Page) -> None:
@@ -74,7 +90,9 @@ def row_of_the_list(page: Page) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--home", type=Path)
@@ -87,7 +105,8 @@ def main() -> None:
         client = MlflowClient(f"sqlite:///{home.mlflow_database}")
         num = len(client.get_metric_history(run_id, "train/loss"))
         print(
-            f"{chosen.steps} steps tracked in {time.perf_counter() - began:.1f} s; {num} points of train/loss in MLflow"
+            f"{chosen.steps} steps tracked in {time.perf_counter() - began:.1f} s; {num} "
+            "points of train/loss in MLflow"
         )
         experiment = client.get_run(run_id).info.experiment_id
         with served(home.root, log=Path(folder, "ui.log")) as server, chromium() as browser:
@@ -106,8 +125,15 @@ def main() -> None:
                         wait(one.page)
                         seconds.append(time.perf_counter() - began)
                 medians.append(statistics.median(seconds))
-                print(f"{name}: {medians[-1]:.2f} s (median of {len(seconds)}, slowest {max(seconds):.2f})")
-            report(f"slowest page's median over {PROMISED:g} s", [max(medians) / PROMISED], Measured(max(medians)))
+                print(
+                    f"{name}: {medians[-1]:.2f} s (median of {len(seconds)}, slowest "
+                    f"{max(seconds):.2f})"
+                )
+            report(
+                f"slowest page's median over {PROMISED:g} s",
+                [max(medians) / PROMISED],
+                Measured(max(medians)),
+            )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ def test_a_start_is_cropped_around_its_centre_and_scaled(tmp_path):
     image = start_image(tmp_path / "wide.png", (20, 20))
     assert image.shape == (3, 20, 20) and image.dtype == torch.float32
     torch.testing.assert_close(image[:, 10, 10], torch.tensor([-1.0, 1.0, -1.0]))
-    assert image[1, :, 2:-2].min() > 0.9  # resampling mixes a little of the neighbours into the outermost columns
+    # resampling mixes a little of the neighbours into the outermost columns
+    assert image[1, :, 2:-2].min() > 0.9
 
 
 def test_starts_of_any_colours_become_red_green_and_blue(tmp_path):
@@ -56,7 +57,10 @@ def test_a_start_of_too_many_pixels_is_refused_by_its_header(tmp_path):
     content[16:24] = (13_300).to_bytes(4, "big") * 2
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
     file.write_bytes(content)
-    with pytest.raises(UserError, match=r"a\.png has 13,300x13,300 pixels, and at most 64,000,000 are read; scale it"):
+    with pytest.raises(
+        UserError,
+        match=r"a\.png has 13,300x13,300 pixels, and at most 64,000,000 are read; scale it",
+    ):
         start_image(file, (8, 8))
 
 
@@ -70,12 +74,18 @@ def test_a_damaged_start_is_refused(tmp_path):
 
 def test_pictures_keep_their_pixels_and_carry_their_settings(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 6, 4, 3), np.uint8)
-    pictures = [Picture(one, {"prompt": f"Würfel 骰子 {i}", "seed": str(i)}) for i, one in enumerate(pixels)]
+    pictures = [
+        Picture(one, {"prompt": f"Würfel 骰子 {i}", "seed": str(i)}) for i, one in enumerate(pixels)
+    ]
     files = list(save_pictures(pictures, {"run": "abc"}, tmp_path))
     assert [file.name for file in files] == ["000.png", "001.png"]
     for i, file in enumerate(files):
         with Image.open(file) as image:
-            assert image.text == {"ditlab.run": "abc", "ditlab.prompt": f"Würfel 骰子 {i}", "ditlab.seed": str(i)}
+            assert image.text == {
+                "ditlab.run": "abc",
+                "ditlab.prompt": f"Würfel 骰子 {i}",
+                "ditlab.seed": str(i),
+            }
             assert np.array_equal(np.asarray(image), pixels[i])
 
 

@@ -1,4 +1,6 @@
-"""Progress of drawn samples: evaluations of the network until the first batch is complete, samples after."""
+"""Progress of drawn samples: evaluations of the network until the first batch is complete, samples
+after.
+"""
 
 import torch
 from torch import nn
@@ -30,8 +32,10 @@ def test_evaluations_and_then_samples_are_reported():
     assert samples.values.shape == (5, 2)
     assert reported == [
         *((FIRST_BATCH, number, None, "network evaluations") for number in (1, 2, 3)),
-        (BATCHES, 2, 5, "samples"), (BATCHES, 4, 5, "samples"), (BATCHES, 5, 5, "samples"),
-    ]  # fmt: skip
+        (BATCHES, 2, 5, "samples"),
+        (BATCHES, 4, 5, "samples"),
+        (BATCHES, 5, 5, "samples"),
+    ]
     reported.clear()
     network(torch.zeros(1, 2))
     assert not reported  # nothing is left at the network

@@ -52,7 +52,10 @@ def test_prompts_come_from_the_options_and_then_from_the_file(tmp_path):
 def test_a_file_without_prompts_is_refused(tmp_path):
     file = tmp_path / "list.txt"
     for content, message in (
-        (None, r"--prompts .*list\.txt cannot be read \(No such file or directory\); name a UTF-8 file"),
+        (
+            None,
+            r"--prompts .*list\.txt cannot be read \(No such file or directory\); name a UTF-8 file",
+        ),
         (b"", r"--prompts .*list\.txt holds no prompt; write one in every line\."),
         (b" \n\r\n", r"holds no prompt"),
         (b"caf\xe9\n", r"cannot be read \('utf-8' codec can't decode .*\); name a UTF-8 file"),
@@ -65,7 +68,12 @@ def test_a_file_without_prompts_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("kind", "problem"), KINDS)
 def test_special_files_of_prompts_are_refused(tmp_path, kind, problem):
-    with watchdog(5), pytest.raises(UserError, match=rf"list\.txt cannot be read \(.*({problem}|a device).*\); name a"):
+    with (
+        watchdog(5),
+        pytest.raises(
+            UserError, match=rf"list\.txt cannot be read \(.*({problem}|a device).*\); name a"
+        ),
+    ):
         request_for(prompt_file=put(kind, tmp_path / "list.txt"))
 
 
@@ -73,7 +81,9 @@ def test_sizes():
     for text, size in (("256x192", (256, 192)), ("64", (64, 64))):
         assert request_for(size=text).size == size
     for text in ("", "20by20", "x20", "20x", "-4", "3.5", "10000", "1x2x3"):
-        with pytest.raises(UserError, match=r"write height x width in pixels \(at most 9999\), such as 256x192"):
+        with pytest.raises(
+            UserError, match=r"write height x width in pixels \(at most 9999\), such as 256x192"
+        ):
             request_for(size=text)
 
 
@@ -86,8 +96,14 @@ def test_other_families_refuse_options_that_they_do_not_take():
             r"--negative-prompt c: this run's family takes no --negative-prompt; leave it out\.",
         ),
         ({"size": "64"}, r"--size 64: this run's family takes no --size; leave it out\."),
-        ({"start": Path("a.png")}, r"--start a\.png: this run's family takes no --start; leave it out\."),
-        ({"strength": 0.5}, r"--strength 0\.5 needs a picture to start from; name one with --start\."),
+        (
+            {"start": Path("a.png")},
+            r"--start a\.png: this run's family takes no --start; leave it out\.",
+        ),
+        (
+            {"strength": 0.5},
+            r"--strength 0\.5 needs a picture to start from; name one with --start\.",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             request_for(Writer(), **options)
@@ -105,25 +121,38 @@ def test_a_start_of_the_requested_size_keeps_its_pixels(tmp_path):
     request = request_for(start=tmp_path / "start.png")  # of the sampler's own size
     torch.testing.assert_close(request.start, torch.from_numpy(pixels).permute(2, 0, 1) / 127.5 - 1)
     assert request.strength == 0.6
-    assert request_for(start=tmp_path / "start.png", strength=0.2, size="4").start.shape == (3, 4, 4)
+    assert request_for(start=tmp_path / "start.png", strength=0.2, size="4").start.shape == (
+        3,
+        4,
+        4,
+    )
 
 
 def test_num_is_the_number_of_samples_of_each_prompt():
     three = request_for(prompts=("a", "b", "c"))
     assert num_samples(5, three, Painter()) == 15
     assert num_samples(None, three, Painter()) == 12
-    assert num_samples(5, request_for(), Painter()) == 5 and num_samples(None, request_for(), Painter()) is None
+    assert (
+        num_samples(5, request_for(), Painter()) == 5
+        and num_samples(None, request_for(), Painter()) is None
+    )
     assert num_samples(5, request_for(Writer(), prompts=("a",)), Writer()) == 5
 
 
 def test_every_request_has_a_folder_of_its_own():
     start = torch.zeros(3, 8, 12)
     requests = [
-        SampleRequest(), SampleRequest(label=1), SampleRequest(prompts=[Prompt("a")]),
+        SampleRequest(),
+        SampleRequest(label=1),
+        SampleRequest(prompts=[Prompt("a")]),
         SampleRequest(negative_prompt="a"),
-        SampleRequest(size=(8, 8)), SampleRequest(seed=0), SampleRequest(seed=1), SampleRequest(start=start),
-        SampleRequest(start=start + 1), SampleRequest(start=start, strength=0.5),
-    ]  # fmt: skip
+        SampleRequest(size=(8, 8)),
+        SampleRequest(seed=0),
+        SampleRequest(seed=1),
+        SampleRequest(start=start),
+        SampleRequest(start=start + 1),
+        SampleRequest(start=start, strength=0.5),
+    ]
     names = {folder_name(7, {"steps": 4}, None, request, seed=0) for request in requests}
     assert len(names) == len(requests) and all(name.startswith("step7-4") for name in names)
 
@@ -132,7 +161,9 @@ def test_finished_runs_take_other_places_of_encoders_and_no_other_changes():
     (change,) = sampling_changes({}, ["encoders.text=/models/qwen"])
     assert change.path == "encoders.text" and change.value == "/models/qwen"
     for override in ("model.width=8", "encoders={}"):
-        with pytest.raises(UserError, match="takes sampling settings and other places of its encoders alone"):
+        with pytest.raises(
+            UserError, match="takes sampling settings and other places of its encoders alone"
+        ):
             sampling_changes({}, [override])
 
 
@@ -142,26 +173,35 @@ def test_noise_is_refused_for_a_sampler_that_takes_none():
 
 
 def test_keywords_become_options():
-    assert set(SampleKeywords.__annotations__) == {field.name for field in fields(SampleOptions)} - {"num"}
+    assert set(SampleKeywords.__annotations__) == {
+        field.name for field in fields(SampleOptions)
+    } - {"num"}
     assert SampleOptions.of(None, {}) == SampleOptions()
-    found = SampleOptions.of(3, {"size": (4, 8), "start": "a.png", "prompts": ["a"], "placed": [(1, "b")], "seed": 0})
+    found = SampleOptions.of(
+        3, {"size": (4, 8), "start": "a.png", "prompts": ["a"], "placed": [(1, "b")], "seed": 0}
+    )
     assert (found.num, found.size, found.start, found.prompts) == (3, "4x8", Path("a.png"), ("a",))
     assert found.placed == ((1, "b"),) and found.seed == 0
     assert SampleOptions.of(None, {"size": 16}).size == "16"
 
 
 def test_a_class_by_its_number_or_name():
-    assert [SampleOptions.of(1, {"label": label}).label for label in (3, "3", "-1", "dog", "3d", None)] == [
-        3, "3", "-1", "dog", "3d", None
-    ]  # fmt: skip
+    assert [
+        SampleOptions.of(1, {"label": label}).label for label in (3, "3", "-1", "dog", "3d", None)
+    ] == [3, "3", "-1", "dog", "3d", None]
     assert class_number("dog", ("cat", "dog")) == 1 and class_number("1", ("cat", "dog")) == 1
     assert class_number("2", ("10", "2")) == 1, "a name before a number"
-    with pytest.raises(UserError, match=r"--label cow is no class of this run's data; their names are cat, dog\.$"):
+    with pytest.raises(
+        UserError, match=r"--label cow is no class of this run's data; their names are cat, dog\.$"
+    ):
         class_number("cow", ("cat", "dog"))
-    with pytest.raises(UserError, match=r"--label x is no class .* names are n0, .*, n29 and 70 more\.$"):
+    with pytest.raises(
+        UserError, match=r"--label x is no class .* names are n0, .*, n29 and 70 more\.$"
+    ):
         class_number("x", [f"n{number}" for number in range(100)])
     with pytest.raises(
-        UserError, match=r"--label x: this run's data have no names of classes; give the class's number"
+        UserError,
+        match=r"--label x: this run's data have no names of classes; give the class's number",
     ):
         class_number("x", ())
     with pytest.raises(UserError, match=r"--label dog: an export knows no names of classes; give"):

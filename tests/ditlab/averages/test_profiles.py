@@ -21,7 +21,9 @@ def test_the_published_exponents() -> None:
     assert [round(PowerProfile(width).gamma, 2) for width in (0.05, 0.10)] == [16.97, 6.94]
     for width in LENGTHS:
         gamma = PowerProfile(width).gamma
-        assert (gamma + 1) ** 0.5 / ((gamma + 2) * (gamma + 3) ** 0.5) == pytest.approx(width, abs=1e-12)
+        assert (gamma + 1) ** 0.5 / ((gamma + 2) * (gamma + 3) ** 0.5) == pytest.approx(
+            width, abs=1e-12
+        )
 
 
 def test_the_recursion_gives_the_weights_of_the_profile() -> None:
@@ -67,7 +69,10 @@ def test_about_34_snapshots_rebuild_every_length_of_a_run_of_any_size(total: int
     for length in LENGTHS:
         found = combine(kept, PowerProfile(length), total)
         assert found.coefficients.sum() == pytest.approx(1, abs=1e-8)
-        averages = [np.diff(PowerProfile(each.length).cumulative(edges, each.updates)) @ path for each in kept]
+        averages = [
+            np.diff(PowerProfile(each.length).cumulative(edges, each.updates)) @ path
+            for each in kept
+        ]
         direct = np.diff(PowerProfile(length).cumulative(edges, total)) @ path
         assert abs(found.coefficients @ averages - direct) < 1e-3 * direct
         assert found.profile_error < 0.05
@@ -76,7 +81,11 @@ def test_about_34_snapshots_rebuild_every_length_of_a_run_of_any_size(total: int
 def test_fewer_snapshots_rebuild_worse_and_say_so() -> None:
     errors = []
     for num in (4, 8, 16, 24, 48):
-        kept = [KeptAverage(length, stop) for stop in (*snapshot_steps(0, 2048, num), 2048) for length in (0.05, 0.1)]
+        kept = [
+            KeptAverage(length, stop)
+            for stop in (*snapshot_steps(0, 2048, num), 2048)
+            for length in (0.05, 0.1)
+        ]
         errors.append(combine(kept, PowerProfile(0.25), 2048).profile_error)
     assert errors == sorted(errors, reverse=True) and errors[0] > 3 * errors[-1]
 

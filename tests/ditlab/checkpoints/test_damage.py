@@ -1,4 +1,6 @@
-"""Every changed byte is found, whatever the change: never taken for whole, never anything but a sentence."""
+"""Every changed byte is found, whatever the change: never taken for whole, never anything but a
+sentence.
+"""
 
 import json
 import os
@@ -19,7 +21,8 @@ def change_at_random(file, draw):
     """One change of one file; returns what to call it."""
     content = bytearray(file.read_bytes())
     kind = draw.choices(
-        ["bit", "byte", "cut", "insert", "append", "swap", "empty", "gone"], [40, 20, 10, 8, 8, 8, 3, 3]
+        ["bit", "byte", "cut", "insert", "append", "swap", "empty", "gone"],
+        [40, 20, 10, 8, 8, 8, 3, 3],
     )[0]
     place = draw.randrange(len(content))
     if kind == "gone":
@@ -36,7 +39,9 @@ def change_at_random(file, draw):
     elif kind == "append":
         content += bytes([draw.choice([0x20, 0x0A, 0])])
     elif kind == "swap":
-        other = draw.choice([index for index, value in enumerate(content) if value != content[place]])
+        other = draw.choice(
+            [index for index, value in enumerate(content) if value != content[place]]
+        )
         content[place], content[other] = content[other], content[place]
     else:
         content.clear()
@@ -70,7 +75,9 @@ def test_a_thousand_random_changes(tmp_path):
 
 
 def vouched(change):
-    """An edit of the manifest under a digest that is right: not damage but somebody's hand, or a fault of a writer."""
+    """An edit of the manifest under a digest that is right: not damage but somebody's hand, or a
+    fault of a writer.
+    """
 
     def edit(raw):
         content = json.loads(raw)
@@ -101,7 +108,9 @@ DAMAGE = {
     "step is text": vouched(lambda content: content.update(step="two")),
     "step is below zero": vouched(lambda content: content.update(step=-2)),
     "a piece too short": vouched(lambda content: content["pieces"][0].pop()),
-    "a piece of another shard": vouched(lambda content: content["pieces"][0].__setitem__(0, "shard-x")),
+    "a piece of another shard": vouched(
+        lambda content: content["pieces"][0].__setitem__(0, "shard-x")
+    ),
     "another step": vouched(lambda content: content.update(step=3)),
     "no shards": vouched(lambda content: content.update(shards={})),
     "a path for a shard": vouched(
@@ -109,7 +118,7 @@ DAMAGE = {
             pieces=[], shards={f"../../{name}": shard for name, shard in content["shards"].items()}
         )
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
@@ -141,7 +150,12 @@ def test_pieces_that_are_not_in_the_shard(tmp_path, fault):
     vouched(lambda content: READING[fault](content["pieces"][0]))(tmp_path)
     reader = CheckpointStore.at(tmp_path).open(2)
     with pytest.raises(UserError, match=r"is not whole|cannot be read|other values"):
-        reader.read("ema" if reader.has("ema") else "master", "network.weight", 0, 13 if "end" in fault else 12)
+        reader.read(
+            "ema" if reader.has("ema") else "master",
+            "network.weight",
+            0,
+            13 if "end" in fault else 12,
+        )
 
 
 def test_a_checkpoint_of_another_format_is_no_damaged_one(tmp_path):
@@ -149,7 +163,10 @@ def test_a_checkpoint_of_another_format_is_no_damaged_one(tmp_path):
     for step in (1, 2):
         save(tmp_path, step)
     vouched(lambda content: content.update(format=3))(tmp_path)
-    with pytest.raises(UserError, match=r"has checkpoint format 3, and this version reads format 4; use the version"):
+    with pytest.raises(
+        UserError,
+        match=r"has checkpoint format 3, and this version reads format 4; use the version",
+    ):
         CheckpointStore.at(tmp_path).newest()
 
 
@@ -167,7 +184,10 @@ def test_a_worker_that_hashes_no_shard_says_so(tmp_path, damage):
     for step in (1, 2):
         save(tmp_path / "run", step)
     DAMAGE[damage](tmp_path / "run")
-    with CheckpointStore.at(tmp_path / "run").open(2, verify=False) as reader, pytest.raises(UserError):
+    with (
+        CheckpointStore.at(tmp_path / "run").open(2, verify=False) as reader,
+        pytest.raises(UserError),
+    ):
         reader.weights(prefix="")
 
 

@@ -12,7 +12,15 @@ from ditlab.checkpoints.manifest import MANIFEST
 from ditlab.checkpoints.start_point import take_over
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import Unreachable
-from support.trainings.checkpoints import WEIGHT, edit_bytes, folder_of, manifest, saver, shard_of, state
+from support.trainings.checkpoints import (
+    WEIGHT,
+    edit_bytes,
+    folder_of,
+    manifest,
+    saver,
+    shard_of,
+    state,
+)
 
 OWN, DONOR = 1, 2  # whose weights
 
@@ -33,7 +41,9 @@ def newest(place):
         return None
     with reader:
         whose = next(
-            who for who in (OWN, DONOR) if torch.equal(reader.weights()["weight"].flatten(), who * 100 + WEIGHT)
+            who
+            for who in (OWN, DONOR)
+            if torch.equal(reader.weights()["weight"].flatten(), who * 100 + WEIGHT)
         )
         return reader.manifest.step, whose
 
@@ -109,7 +119,9 @@ def test_what_a_killed_copy_has_left_stands_in_no_ones_way(stores):
         assert newest(own)[1] == OWN
         go(own, donor, 20)
         assert newest(own) == (20, DONOR)
-        assert {path.name for path in place.iterdir()} == {path.name for path in folder_of(donor, 20).iterdir()}
+        assert {path.name for path in place.iterdir()} == {
+            path.name for path in folder_of(donor, 20).iterdir()
+        }
         shutil.rmtree(own)
         keep(own, 10, 20, 30, of=OWN)
 
@@ -134,7 +146,11 @@ class Dying:
         for name in ("unlink", "rmdir", "rename", "replace", "mkdir", "fsync"):
             patch.setattr(os, name, self.over(getattr(os, name)))
         opened = Path.open
-        patch.setattr(Path, "open", lambda path, mode="r", *rest, **more: self.opens(opened, path, mode, *rest, **more))
+        patch.setattr(
+            Path,
+            "open",
+            lambda path, mode="r", *rest, **more: self.opens(opened, path, mode, *rest, **more),
+        )
 
     def over(self, change):
         def changed(*arguments, **more):

@@ -19,8 +19,12 @@ KILL, TORN, ERROR, COUNT = 1, 2, 3, 4
 
 
 KILLS = [(KILL, 0, "new"), (KILL, 0, "damaged"), (KILL, 0, "again"), (TORN, 0, "new")]
-ERRORS = [(ERROR, errno.ENOSPC, "new"), (ERROR, errno.ENOSPC, "damaged"), (ERROR, errno.ENOSPC, "again"),
-          (ERROR, errno.EIO, "new")]  # fmt: skip
+ERRORS = [
+    (ERROR, errno.ENOSPC, "new"),
+    (ERROR, errno.ENOSPC, "damaged"),
+    (ERROR, errno.ENOSPC, "again"),
+    (ERROR, errno.EIO, "new"),
+]
 UNTOUCHED = (COUNT, 0, "new")
 
 
@@ -31,29 +35,41 @@ def shim(tmp_path_factory):
         pytest.skip("needs gcc")
     built = tmp_path_factory.mktemp("shim") / "interrupting.so"
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-O1", "-o", built, SUPPORT / "interrupting.c", "-ldl"], check=True, timeout=60
+        ["gcc", "-shared", "-fPIC", "-O1", "-o", built, SUPPORT / "interrupting.c", "-ldl"],
+        check=True,
+        timeout=60,
     )
     return built
 
 
 @pytest.fixture(scope="module")
 def interrupted(shim, tmp_path_factory):
-    """Folder and endings of the saves of each plan (how, errno, scenario), all run by one process."""
+    """Folder and endings of the saves of each plan (how, errno, scenario), all run by one
+    process.
+    """
     plans = [*KILLS, *ERRORS, UNTOUCHED]
     roots = {plan: tmp_path_factory.mktemp("saves") for plan in plans}
     arguments = [":".join([str(roots[plan]), *map(str, plan)]) for plan in plans]
     done = subprocess.run(
-        [sys.executable, SUPPORT / "interrupted_saves.py", *arguments], env={**os.environ, "LD_PRELOAD": str(shim)},
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+        [sys.executable, SUPPORT / "interrupted_saves.py", *arguments],
+        env={**os.environ, "LD_PRELOAD": str(shim)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
     assert done.returncode == 0, done.stderr
     endings = [json.loads(line) for line in done.stdout.splitlines()]
-    return {plan: (root, [one for one in endings if one["root"] == str(root)]) for plan, root in roots.items()}
+    return {
+        plan: (root, [one for one in endings if one["root"] == str(root)])
+        for plan, root in roots.items()
+    }
 
 
 @pytest.mark.parametrize("plan", KILLS, ids=str)
 def test_a_kill_at_any_change_of_files(interrupted, plan):
-    """In the scenarios `damaged` and `again`, step 2 has been committed before, and is then damaged or whole."""
+    """In the scenarios `damaged` and `again`, step 2 has been committed before, and is then damaged
+    or whole.
+    """
     _, endings = interrupted[plan]
     assert len(endings) > 12 and {ending["ended"] for ending in endings} == {"killed"}
     found = []
@@ -78,23 +94,33 @@ def test_an_error_at_any_change_of_files(interrupted, plan):
         place = Path(ending["place"])
         if ending["ended"] == "reported" and not is_step(place, 2):
             assert is_step(place, 1)
-            assert {file.name for file in place.rglob("*")} == before, "the failed save left something"
+            assert {file.name for file in place.rglob("*")} == before, (
+                "the failed save left something"
+            )
         else:
             assert is_step(place, 2)
         assert save(place, 3, keep=1).error is None and is_step(place, 3)
 
 
 def test_everything_is_on_disk_before_it_counts(interrupted):
-    """The order survives a power cut: data, its folder entry, then the manifest, then its folder entry."""
+    """The order survives a power cut: data, its folder entry, then the manifest, then its folder
+    entry.
+    """
     root, _ = interrupted[UNTOUCHED]
     trace = (root / "001.trace").read_text().splitlines()
     kinds = [re.sub(r"-\d{5}-of.*|\.[0-9a-f]{8}(?=\.part$)", "", line) for line in trace]
     step = "/step-00000002"
     order = [
-        f"write {step}/shard", f"fsync {step}/shard", f"fsync {step}", "fsync ", f"write {step}/.manifest.json.part",
-        f"fsync {step}/.manifest.json.part", f"rename {step}/manifest.json", f"fsync {step}",
+        f"write {step}/shard",
+        f"fsync {step}/shard",
+        f"fsync {step}",
+        "fsync ",
+        f"write {step}/.manifest.json.part",
+        f"fsync {step}/.manifest.json.part",
+        f"rename {step}/manifest.json",
+        f"fsync {step}",
         "unlink /step-00000001/manifest.json",
-    ]  # fmt: skip
+    ]
     position = -1
     for entry in order:
         position = kinds.index(entry, position + 1)
@@ -104,7 +130,9 @@ def test_everything_is_on_disk_before_it_counts(interrupted):
 def test_a_full_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", disk], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "none", disk], capture_output=True, text=True
+    )
     if mounted.returncode:
         pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
     try:

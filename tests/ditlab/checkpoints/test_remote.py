@@ -83,7 +83,10 @@ def test_a_remote_checkpoint_leaves_nothing_on_this_machine(query, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
     assert values.tolist() == (100 + WEIGHT).tolist()
     damage(CheckpointStore.at(place), 1)
-    with CheckpointStore.at(place).open(1, verify=False) as reader, pytest.raises(UserError, match="its hash differs"):
+    with (
+        CheckpointStore.at(place).open(1, verify=False) as reader,
+        pytest.raises(UserError, match="its hash differs"),
+    ):
         reader.weights()
     assert list(tmp_path.iterdir()) == []
 
@@ -101,7 +104,16 @@ def test_a_bucket_that_does_not_exist(query):
 
 @pytest.mark.parametrize(
     "location",
-    ["foo://bucket/run", "s3://", "s3:/bucket", "s3://b/p?nope=1", "s3://b /p", "://x", "az://c/p", "s3://[b/p"],
+    [
+        "foo://bucket/run",
+        "s3://",
+        "s3:/bucket",
+        "s3://b/p?nope=1",
+        "s3://b /p",
+        "://x",
+        "az://c/p",
+        "s3://[b/p",
+    ],
 )
 def test_a_location_that_no_library_opens(location):
     with pytest.raises(UserError, match=r"checkpoint\.storage=") as raised:
@@ -109,7 +121,9 @@ def test_a_location_that_no_library_opens(location):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("location", ["s3://AKIA:hunter2@b/p", "s3://b/p?secret_key=hunter2", "abfs://b/p?sig=hunter2"])
+@pytest.mark.parametrize(
+    "location", ["s3://AKIA:hunter2@b/p", "s3://b/p?secret_key=hunter2", "abfs://b/p?sig=hunter2"]
+)
 def test_a_secret_is_refused_and_not_repeated(location):
     with pytest.raises(UserError, match="environment") as raised:
         CheckpointStore.at(location)
@@ -125,12 +139,18 @@ def test_a_path_may_hold_anything(tmp_path):
 
 def test_a_server_that_does_not_answer_is_an_error(query):
     """A missing answer does not count as a store without checkpoints: a run must not start over."""
-    files = CheckpointStore.at("s3://bucket/run?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9").files
+    files = CheckpointStore.at(
+        "s3://bucket/run?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9"
+    ).files
     # Tried once: pyarrow would go on for 6 s, in which no other client can be made.
     once = S3FileSystem(
-        scheme="http", region="us-east-1", endpoint_override="127.0.0.1:9", access_key="a", secret_key="b",
+        scheme="http",
+        region="us-east-1",
+        endpoint_override="127.0.0.1:9",
+        access_key="a",
+        secret_key="b",
         retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1),
-    )  # fmt: skip
+    )
     store = CheckpointStore(replace(files, filesystem=once))
     with pytest.raises(UserError, match=r"checkpoint\.storage=.* cannot be read"):
         store.newest()

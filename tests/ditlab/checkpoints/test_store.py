@@ -1,4 +1,6 @@
-"""Checkpoints of a store: committed or not, pruned or kept, and read back from however many pieces."""
+"""Checkpoints of a store: committed or not, pruned or kept, and read back from however many
+pieces.
+"""
 
 import shutil
 import threading
@@ -12,7 +14,16 @@ from ditlab.checkpoints.manifest import MANIFEST, folder_of
 from ditlab.checkpoints.saving import BackgroundSaver
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.errors import UserError
-from support.trainings.checkpoints import WEIGHT, edit_bytes, is_step, manifest, save, saver, shard_of, state
+from support.trainings.checkpoints import (
+    WEIGHT,
+    edit_bytes,
+    is_step,
+    manifest,
+    save,
+    saver,
+    shard_of,
+    state,
+)
 
 
 def write(place, step, cuts=(0, 12), skip=()):
@@ -50,7 +61,9 @@ def test_what_is_written_is_read_whatever_the_pieces(tmp_path, cuts):
     assert len(reader.manifest.shards) == len(cuts) - 1
     for start in range(12):
         for stop in range(start + 1, 13):
-            assert torch.equal(reader.read("master", "network.weight", start, stop), 200 + WEIGHT[start:stop])
+            assert torch.equal(
+                reader.read("master", "network.weight", start, stop), 200 + WEIGHT[start:stop]
+            )
 
 
 def test_a_field_that_is_not_there(tmp_path):
@@ -72,10 +85,24 @@ def test_a_gap_is_not_filled(tmp_path):
 @pytest.mark.parametrize("mode", ["background", "blocking"])
 def test_every_kind_of_number(tmp_path, mode):
     """safetensors itself reads them from the shard."""
-    types = [torch.bool, torch.float32, torch.bfloat16, torch.uint8, torch.int64, torch.float16, torch.float64]
+    types = [
+        torch.bool,
+        torch.float32,
+        torch.bfloat16,
+        torch.uint8,
+        torch.int64,
+        torch.float16,
+        torch.float64,
+    ]
     tensors = [(("master", f"w{n}", 0), torch.arange(5).to(dtype)) for n, dtype in enumerate(types)]
-    tensors += [(("buffer", "mask", 0), torch.tensor([-torch.inf])), (("master", "turned", 0), WEIGHT.view(3, 4).T)]
-    tensors += [(("master", "none", 7), torch.empty(0)), (("master", "näme/ü", 3), torch.tensor(1.5))]
+    tensors += [
+        (("buffer", "mask", 0), torch.tensor([-torch.inf])),
+        (("master", "turned", 0), WEIGHT.view(3, 4).T),
+    ]
+    tensors += [
+        (("master", "none", 7), torch.empty(0)),
+        (("master", "näme/ü", 3), torch.tensor(1.5)),
+    ]
     one = saver(tmp_path, mode=mode)
     one.save(manifest(1), tensors)
     assert one.wait().error is None
@@ -87,7 +114,9 @@ def test_every_kind_of_number(tmp_path, mode):
 
 
 def test_a_save_is_of_the_step_at_which_it_was_asked_for(tmp_path):
-    """The loop goes on at once; the memory of the save before is used again only when that has ended."""
+    """The loop goes on at once; the memory of the save before is used again only when that has
+    ended.
+    """
     gate, values = threading.Event(), {step: state(step) for step in (1, 2, 3)}
     one = saver(tmp_path, before_commit=lambda: gate.wait(20))
     facts = manifest(1)
@@ -104,7 +133,10 @@ def test_a_save_is_of_the_step_at_which_it_was_asked_for(tmp_path):
     assert [saved.step for saved in one.poll()] == [1, 2, 3]
     assert is_step(tmp_path, 3)
     store = CheckpointStore.at(tmp_path)
-    assert store.open(1).weights()["weight"][0, 1] == 101 and store.open(1).manifest.metrics["eval/loss"] == 1
+    assert (
+        store.open(1).weights()["weight"][0, 1] == 101
+        and store.open(1).manifest.metrics["eval/loss"] == 1
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -127,7 +159,9 @@ def test_a_journal_that_cannot_be_synced_keeps_the_checkpoint_from_counting(tmp_
         raise OSError(28, "No space left on device", "/journal.jsonl")
 
     failed = save(tmp_path, 1, before_commit=broken)
-    assert failed.error.kind == "write" and "No space left on device (/journal.jsonl)" in str(failed.error)
+    assert failed.error.kind == "write" and "No space left on device (/journal.jsonl)" in str(
+        failed.error
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,7 +202,9 @@ def test_without_a_manifest_there_is_no_checkpoint(tmp_path):
     (tmp_path / folder_of(3)).mkdir()
     (tmp_path / folder_of(4)).touch()
     warnings = []
-    assert store.steps() == [1] and store.newest(warnings.append).manifest.step == 1 and warnings == []
+    assert (
+        store.steps() == [1] and store.newest(warnings.append).manifest.step == 1 and warnings == []
+    )
     with pytest.raises(UserError, match="no finished checkpoint"):
         store.open(2)
     with pytest.raises(UserError, match="name a folder such as step-00000200"):

@@ -39,7 +39,11 @@ def _fail_in_turn(rank: int, world_size: int, place: str) -> None:
         Path(place, "blocked", "step-00000002").touch()
         saver.store = CheckpointStore.at(Path(place, "blocked"))
     failed = saved(2)
-    assert failed.error.kind == "write" and "worker 1: " in str(failed.error) and "worker 0" not in str(failed.error)
+    assert (
+        failed.error.kind == "write"
+        and "worker 1: " in str(failed.error)
+        and "worker 0" not in str(failed.error)
+    )
     saver.store = healthy
 
     # A worker whose state holds NaN.
@@ -62,7 +66,10 @@ def _fail_in_turn(rank: int, world_size: int, place: str) -> None:
     for step in (2, 3, 4):
         assert saved(step).error is None
     saver.close()
-    assert sorted(name for name in files.listing() if name.startswith("step")) == ["step-00000003", "step-00000004"]
+    assert sorted(name for name in files.listing() if name.startswith("step")) == [
+        "step-00000003",
+        "step-00000004",
+    ]
     assert len(files.sizes("step-00000004")) == world_size + 1
 
 

@@ -1,4 +1,5 @@
-"""Searches a learning rate by commands and their JSON alone, until the budget (DITLAB_BUDGET) refuses the next run.
+"""Searches a learning rate by commands and their JSON alone, until the budget (DITLAB_BUDGET)
+refuses the next run.
 
 DITLAB_BUDGET=30min python search_program.py SPEC.yaml
 """
@@ -19,7 +20,9 @@ def ditlab(*words):
 def finished_runs():
     """Runs that have ended as planned, the best first."""
     where = "status = 'finished' AND main_value NOT NULL"
-    return ditlab("runs", "query", f"SELECT run, main_value FROM runs WHERE {where} ORDER BY main_value")[1]["rows"]
+    return ditlab(
+        "runs", "query", f"SELECT run, main_value FROM runs WHERE {where} ORDER BY main_value"
+    )[1]["rows"]
 
 
 spec, dice, tried = sys.argv[1], random.Random(0), {}
@@ -30,7 +33,9 @@ while True:
     best = finished_runs()[:1]
     centre = tried.get(best[0]["run"], 1e-3) if best else 1e-3
     rate = centre * 10 ** dice.uniform(-1, 1)
-    code, ended = ditlab("train", spec, "--local", "--no-figures", "--set", f"optimizer.lr={rate:g}")
+    code, ended = ditlab(
+        "train", spec, "--local", "--no-figures", "--set", f"optimizer.lr={rate:g}"
+    )
     if code == 2 and ended["kind"] == "budget":
         break
     if code not in (0, 130):  # 130: the budget has ended this run, and refuses the next one

@@ -1,4 +1,6 @@
-"""`evaluate`, `sample`, `export` with `--ema`, and what `plan`, `runs show` and `runs rm` say of kept averages."""
+"""`evaluate`, `sample`, `export` with `--ema`, and what `plan`, `runs show` and `runs rm` say of
+kept averages.
+"""
 
 import shutil
 
@@ -34,27 +36,39 @@ def test_metrics_by_length(averaged_home, finished, ema):
     """Weights that are at rest are rebuilt exactly."""
     journal = averaged_home.run(finished.run_id).journal
     before = journal.read_bytes()
-    said = ema("evaluate", "small", "--rows", "32", "--ema", ",".join((*LENGTHS, "decay=0.9")), "--json")
+    said = ema(
+        "evaluate", "small", "--rows", "32", "--ema", ",".join((*LENGTHS, "decay=0.9")), "--json"
+    )
     assert said.code == 0, said.err
     assert journal.read_bytes() == before and said.json["run_id"] == finished.run_id
     assert [each["profile"] for each in said.json["averages"]] == [*LENGTHS, "decay=0.9"]
     first, *rest = (each["metrics"] for each in said.json["averages"])
     assert {"eval/velocity", "eval/direction"} <= first.keys()
     assert all(each == pytest.approx(first, rel=1e-4) for each in rest)
-    assert sum("eval/velocity_t0" in line for line in said.err.splitlines()) == 1 and "it is approximate" in said.err
+    assert (
+        sum("eval/velocity_t0" in line for line in said.err.splitlines()) == 1
+        and "it is approximate" in said.err
+    )
 
 
 def test_one_average_for_samples_and_exports(averaged_home, finished, ema, tmp_path):
     for name, arguments in (("own", ("--raw",)), ("rebuilt", ("--ema", "0.15"))):
         said = ema("export", "small", *arguments, "--out", tmp_path / name)
         assert said.code == 0, said.err
-    assert "average 0.15 is rebuilt from 3 snapshots and the checkpoint of step 4, with a profile error" in said.err
-    own, rebuilt = (load_file(tmp_path / name / "weights.safetensors") for name in ("own", "rebuilt"))
+    assert (
+        "average 0.15 is rebuilt from 3 snapshots and the checkpoint of step 4, with a "
+        "profile error"
+    ) in said.err
+    own, rebuilt = (
+        load_file(tmp_path / name / "weights.safetensors") for name in ("own", "rebuilt")
+    )
     for name, value in own.items():
         torch.testing.assert_close(rebuilt[name], value, rtol=1e-5, atol=1e-6)
     with safe_open(tmp_path / "rebuilt" / "weights.safetensors", "pt") as file:
         assert file.metadata()["average"] == "0.15"
-    said = ema("sample", "small", "--num", "2", "--ema", "0.15", "--out", tmp_path / "drawn", "--json")
+    said = ema(
+        "sample", "small", "--num", "2", "--ema", "0.15", "--out", tmp_path / "drawn", "--json"
+    )
     assert said.code == 0, said.err
     drawn = load_file(tmp_path / "drawn" / "samples.safetensors")["values"]
     trained = package.load_export(tmp_path / "own", device="cpu").sample(2).values
@@ -64,23 +78,54 @@ def test_one_average_for_samples_and_exports(averaged_home, finished, ema, tmp_p
 
 
 def test_bad_input_is_one_sentence(ema, with_run, tmp_path):
-    for text in ("0.3", "0.019", "abc", "", "nan", "inf", "-1", "0.1,abc", "0.1,", "decay=1", "decay=x"):
+    for text in (
+        "0.3",
+        "0.019",
+        "abc",
+        "",
+        "nan",
+        "inf",
+        "-1",
+        "0.1,abc",
+        "0.1,",
+        "decay=1",
+        "decay=x",
+    ):
         said = ema("evaluate", "small", "--ema", text)
         wrong = text.split(",")[-1]
         assert (said.code, said.out) == (2, ""), text
-        assert f"--ema {wrong!r} is no average that can be rebuilt; name a relative length such as 0.1" in said.err
+        assert (
+            f"--ema {wrong!r} is no average that can be rebuilt; name a relative length such as 0.1"
+            in said.err
+        )
         assert said.err.count("\n") == 1 and "Traceback" not in said.err
     for arguments, message in (
-        (("evaluate", "small", "--ema", "0.03"), "--ema 0.03 is shorter than the shortest average that the run keeps"),
-        (("sample", "small", "--ema", "0.1,0.2"), "--ema 0.1,0.2 names 2 averages, and one is used here; name one."),
-        (("export", "small", "--ema", "0.1", "--raw", "--out", tmp_path), "--raw and --ema 0.1 exclude each other"),
+        (
+            ("evaluate", "small", "--ema", "0.03"),
+            "--ema 0.03 is shorter than the shortest average that the run keeps",
+        ),
+        (
+            ("sample", "small", "--ema", "0.1,0.2"),
+            "--ema 0.1,0.2 names 2 averages, and one is used here; name one.",
+        ),
+        (
+            ("export", "small", "--ema", "0.1", "--raw", "--out", tmp_path),
+            "--raw and --ema 0.1 exclude each other",
+        ),
     ):
         said = ema(*arguments)
         assert said.code == 2 and message in said.err and said.err.count("\n") == 1
-    for arguments in (("evaluate", "small"), ("sample", "small"), ("export", "small", "--out", tmp_path)):
+    for arguments in (
+        ("evaluate", "small"),
+        ("sample", "small"),
+        ("export", "small", "--out", tmp_path),
+    ):
         said = with_run(*arguments, "--ema", "0.1")
         assert said.code == 2 and said.err.count("\n") == 1
-        assert "the checkpoint of step 4 keeps no averages" in said.err and "set training.averages" in said.err
+        assert (
+            "the checkpoint of step 4 keeps no averages" in said.err
+            and "set training.averages" in said.err
+        )
 
 
 def test_a_step_without_snapshots(averaged_home, finished, tmp_path):
@@ -90,7 +135,12 @@ def test_a_step_without_snapshots(averaged_home, finished, tmp_path):
     said = run_inside("export", "small", "--ema", "0.25", "--out", tmp_path / "out", home=home.root)
     assert said.code == 2 and said.err.count("\n") == 1
     assert "--ema 0.25 cannot be rebuilt from 0 snapshots and the checkpoint of step 4" in said.err
-    assert run_inside("export", "small", "--ema", "0.1", "--out", tmp_path / "out", home=home.root).code == 0
+    assert (
+        run_inside(
+            "export", "small", "--ema", "0.1", "--out", tmp_path / "out", home=home.root
+        ).code
+        == 0
+    )
 
 
 def test_snapshots_are_counted_and_deleted_with_their_run(averaged_home, finished, tmp_path):
@@ -99,7 +149,9 @@ def test_snapshots_are_counted_and_deleted_with_their_run(averaged_home, finishe
     taken = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     shown = run_inside("runs", "show", "small", "--json", home=home.root).json["bytes"]
     assert shown["snapshots of averages"] == taken and shown["total"] > taken + shown["checkpoints"]
-    assert "snapshots of averages" in " ".join(run_inside("runs", "show", "small", home=home.root).out.split())
+    assert "snapshots of averages" in " ".join(
+        run_inside("runs", "show", "small", home=home.root).out.split()
+    )
     listed = run_inside("runs", "rm", "small", "--dry-run", "--json", home=home.root)
     assert listed.code == 0 and folder.exists()
     assert run_inside("runs", "rm", "small", "--yes", home=home.root).code == 0
@@ -108,9 +160,17 @@ def test_snapshots_are_counted_and_deleted_with_their_run(averaged_home, finishe
 
 @pytest.mark.slow
 def test_a_plan_counts_memory_and_disk(finished):
-    averages = ("--set", "training.averages={}", "--set", "training.steps=2000", "--set", "engine.zero.stage=0")
+    averages = (
+        "--set",
+        "training.averages={}",
+        "--set",
+        "training.steps=2000",
+        "--set",
+        "engine.zero.stage=0",
+    )
     said = run_inside("plan", finished.spec, *averages, "--json", home=finished.home)
-    one = 4 * said.json["parameters"]  # master, two moments, the moving average, and two averages of other lengths
+    # master, two moments, the moving average, and two averages of other lengths
+    one = 4 * said.json["parameters"]
     assert (said.json["snapshots"], said.json["snapshot_bytes"]) == (33, 2 * one)
     assert said.json["checkpoint_bytes"] == 6 * one
     assert said.json["own"]["update"]["average"] == 3 * one

@@ -1,4 +1,6 @@
-"""A canary in the place of any file of a run, or beside them, never executes through any command, and crashes none."""
+"""A canary in the place of any file of a run, or beside them, never executes through any command,
+and crashes none.
+"""
 
 import hashlib
 import json
@@ -28,10 +30,22 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
     "yaml": lambda path: yaml.unsafe_load(path.read_text()),
 }
 BAIT = (
-    "latest", "checkpoint.pt", "model.pt", "optimizer.pt", "rng_state.pkl", "pytorch_model.bin", "zero_to_fp32.py",
-    "mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt", "data.npz", "conftest.py", "config.yaml",
-    "shard-00000-of-00001-00000000.safetensors", "model/python_model.pkl", "global_step4/mp_rank_00_model_states.pt",
-)  # fmt: skip
+    "latest",
+    "checkpoint.pt",
+    "model.pt",
+    "optimizer.pt",
+    "rng_state.pkl",
+    "pytorch_model.bin",
+    "zero_to_fp32.py",
+    "mp_rank_00_model_states.pt",
+    "zero_pp_rank_0_mp_rank_00_optim_states.pt",
+    "data.npz",
+    "conftest.py",
+    "config.yaml",
+    "shard-00000-of-00001-00000000.safetensors",
+    "model/python_model.pkl",
+    "global_step4/mp_rank_00_model_states.pt",
+)
 GROUPS = [
     ("train/*/checkpoints/**/*", "torch"),
     ("train/*/*", "pickle"),
@@ -64,7 +78,9 @@ class Cage:
 
     def files(self, pattern: str = "**/*") -> list[Path]:
         """Words that one of several patterns finds."""
-        return sorted({path for one in pattern.split() for path in self.home.glob(one) if path.is_file()})
+        return sorted(
+            {path for one in pattern.split() for path in self.home.glob(one) if path.is_file()}
+        )
 
     def plant(self, paths: Iterable[Path], kind: str) -> None:
         for path in paths:
@@ -101,10 +117,12 @@ def cage(finished, tmp_path_factory) -> Callable[[], Cage]:
         record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted"}))
         marker = made.home / "home.json"
         marker.write_text(marker.read_text().replace(str(finished.home), str(made.home)))
-        with sqlite3.connect(made.home / "mlflow.db") as database:  # it names its artifacts by absolute paths
+        # it names its artifacts by absolute paths
+        with sqlite3.connect(made.home / "mlflow.db") as database:
             for table, column in (("experiments", "artifact_location"), ("runs", "artifact_uri")):
                 database.execute(
-                    f"UPDATE {table} SET {column} = replace({column}, ?, ?)", (str(finished.home), str(made.home))
+                    f"UPDATE {table} SET {column} = replace({column}, ?, ?)",
+                    (str(finished.home), str(made.home)),
                 )
         return made
 
@@ -113,7 +131,9 @@ def cage(finished, tmp_path_factory) -> Callable[[], Cage]:
 
 @pytest.fixture
 def survives(capfd, monkeypatch) -> Callable[[Cage, str], list[int]]:
-    """Runs every command in a cage and fails where one executes the canary or crashes; gives the exit codes."""
+    """Runs every command in a cage and fails where one executes the canary or crashes; gives the
+    exit codes.
+    """
 
     def run(cage: Cage, what: str) -> list[int]:
         codes = []
@@ -134,7 +154,9 @@ def check(said: Said, cage: Cage, what: str) -> None:
     assert not cage.marker.exists(), f"{what} executed the canary"
     assert "Traceback" not in said.err + said.out, f"{what}: {said.err}"
     assert said.code in (0, 1, 2), f"{what}: exit code {said.code}"
-    assert said.code == 0 or any(line.startswith("ditlab: ") for line in said.err.splitlines()), f"{what}: {said.err}"
+    assert said.code == 0 or any(line.startswith("ditlab: ") for line in said.err.splitlines()), (
+        f"{what}: {said.err}"
+    )
 
 
 def test_a_canary_fires_where_a_loader_is_careless(tmp_path):
@@ -153,7 +175,8 @@ def test_a_canary_fires_where_a_loader_is_careless(tmp_path):
 
 @pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
-    ("pattern", "kind"), [*GROUPS, *(pytest.param(*group, marks=pytest.mark.slow) for group in LONGER_GROUPS)]
+    ("pattern", "kind"),
+    [*GROUPS, *(pytest.param(*group, marks=pytest.mark.slow) for group in LONGER_GROUPS)],
 )
 def test_files_of_a_pattern(pattern, kind, cage, survives):
     place = cage()
@@ -165,16 +188,30 @@ def test_files_of_a_pattern(pattern, kind, cage, survives):
 
 @pytest.mark.slow
 def test_files_beside_the_real_ones(cage, survives):
-    """Names that loaders of other formats look for, a newer checkpoint's folder, another run's folder.
+    """Names that loaders of other formats look for, a newer checkpoint's folder, another run's
+    folder.
 
     Every command succeeds, or the other tests would show nothing.
     """
     place = cage()
     newer = place.run / "checkpoints/step-00000099"
-    folders = [place.home, place.run, place.run / "checkpoints", *place.run.glob("checkpoints/*"), newer]
-    folders += [place.run / "media/export", place.run / "ray/checkpoint_000000", place.home / "stores/digits"]
+    folders = [
+        place.home,
+        place.run,
+        place.run / "checkpoints",
+        *place.run.glob("checkpoints/*"),
+        newer,
+    ]
+    folders += [
+        place.run / "media/export",
+        place.run / "ray/checkpoint_000000",
+        place.home / "stores/digits",
+    ]
     place.plant((folder / name for folder in folders for name in BAIT), "pickle")
-    place.plant((place.home / "train/deadbeef" / name for name in ("run.json", "spec.yaml", *BAIT)), "pickle")
+    place.plant(
+        (place.home / "train/deadbeef" / name for name in ("run.json", "spec.yaml", *BAIT)),
+        "pickle",
+    )
     assert set(survives(place, "bait")) == {0}
 
 
@@ -188,7 +225,9 @@ def test_a_checkpoint_that_its_manifest_vouches_for(kind, cage, survives):
         (shard,) = said.shards
         place.plant([manifest.with_name(shard)], kind)
         size, digest = size_and_hash(manifest.with_name(shard))
-        manifest.write_bytes(replace(said, shards={shard: ShardDigest(size, f"sha256:{digest}")}).to_bytes())
+        manifest.write_bytes(
+            replace(said, shards={shard: ShardDigest(size, f"sha256:{digest}")}).to_bytes()
+        )
     survives(place, "a checkpoint's vouched-for shard")
 
 
@@ -223,7 +262,9 @@ def test_every_file_alone(kind, cage, survives):
 
 @pytest.mark.slow
 def test_what_ray_left(cage, tmp_path):
-    """Ray Train pickles its controller's snapshot below the run: the next start must not look at it."""
+    """Ray Train pickles its controller's snapshot below the run: the next start must not look at
+    it.
+    """
     place = cage()
     resume = ["train", place.spec, "--resume", place.run_id, "--set"]
     said = run_process(*resume, "training.steps=6", home=place.home, cwd=tmp_path)
@@ -231,5 +272,11 @@ def test_what_ray_left(cage, tmp_path):
     left = [path for path in place.files() if path.is_relative_to(place.run / "ray")]
     assert left
     place.plant(left, "pickle")
-    place.plant((folder / name for folder in {path.parent for path in left} for name in BAIT), "pickle")
-    check(run_process(*resume, "training.steps=8", home=place.home, cwd=tmp_path), place, "a start with Ray")
+    place.plant(
+        (folder / name for folder in {path.parent for path in left} for name in BAIT), "pickle"
+    )
+    check(
+        run_process(*resume, "training.steps=8", home=place.home, cwd=tmp_path),
+        place,
+        "a start with Ray",
+    )

@@ -1,4 +1,6 @@
-"""A disk that fills up costs no step and no crash; with room again the run ends as if nothing had been."""
+"""A disk that fills up costs no step and no crash; with room again the run ends as if nothing had
+been.
+"""
 
 import json
 import os
@@ -18,7 +20,14 @@ from support.disk import SmallDisk, small_disk
 from support.trainings.steps import act_after_step
 from support.trainings.workers import newest, same_state, train_here
 
-LONG = ["--set", "training.steps=8", "--set", "checkpoint.keep=9", "--set", "evaluation={every: 4, samples: 4}"]
+LONG = [
+    "--set",
+    "training.steps=8",
+    "--set",
+    "checkpoint.keep=9",
+    "--set",
+    "evaluation={every: 4, samples: 4}",
+]
 
 
 @pytest.fixture
@@ -31,14 +40,17 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def unbroken(finished, tmp_path_factory) -> Path:
     """Checkpoints of a run of eight steps that never met a full disk."""
     folder = tmp_path_factory.mktemp("unbroken")
-    experiment = load_experiment(finished.spec, [*LONG[1::2], "evaluation.every=null"])  # which no bit depends on
+    # which no bit depends on
+    experiment = load_experiment(finished.spec, [*LONG[1::2], "evaluation.every=null"])
     train_here(experiment, folder / "home", folder / "checkpoints")
     return folder / "checkpoints"
 
 
 @pytest.fixture
 def fills_at(disk: SmallDisk, monkeypatch) -> Callable[[int], None]:
-    """`fills_at(step)` fills the disk when a step has been logged and the checkpoints before it are written."""
+    """`fills_at(step)` fills the disk when a step has been logged and the checkpoints before it are
+    written.
+    """
 
     def fill(step: int) -> None:
         (run,) = (disk.path / "home" / "train").iterdir()
@@ -63,9 +75,15 @@ def one_sentence(said: Said, code: int, words: str) -> None:
 
 
 def logged_steps(run: Path) -> list[int]:
-    records = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines() if line.startswith("{")]
+    records = [
+        json.loads(line)
+        for line in (run / "journal.jsonl").read_text().splitlines()
+        if line.startswith("{")
+    ]
     logged = [record for record in records if record["kind"] == "metrics"]
-    return [one["step"] for one in logged if "train/loss" in {**one["values"], **one.get("held", {})}]
+    return [
+        one["step"] for one in logged if "train/loss" in {**one["values"], **one.get("held", {})}
+    ]
 
 
 @pytest.mark.slow
@@ -75,7 +93,10 @@ def test_a_full_checkpoint_storage(ditlab, home, spec, tmp_path, unbroken):
         said = ditlab("train", spec, *options)
         one_sentence(said, 1, "the last checkpoint could not be written; the last whole one is")
         assert said.json["exit_code"] == 1
-        assert "the checkpoint of step 6 was not saved" in said.err and "No space left on device" in said.err
+        assert (
+            "the checkpoint of step 6 was not saved" in said.err
+            and "No space left on device" in said.err
+        )
         (run,) = (home / "train").iterdir()
         assert logged_steps(run) == list(range(1, 9))  # training went on
         store = CheckpointStore.at(disk.path / run.name)
@@ -92,9 +113,13 @@ def test_a_full_checkpoint_storage(ditlab, home, spec, tmp_path, unbroken):
         assert logged_steps(run) == list(range(1, 9))
 
 
-@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 7, 8))])
+@pytest.mark.parametrize(
+    "step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 7, 8))]
+)
 def test_a_full_home(step, ditlab, spec, disk, fills_at, monkeypatch, unbroken):
-    """Journal, record, pictures and MLflow's database are on it as well. At step 8 only the end is hit."""
+    """Journal, record, pictures and MLflow's database are on it as well. At step 8 only the end is
+    hit.
+    """
     home = disk.path / "home"
     monkeypatch.setenv("DITLAB_HOME", str(home))
     fills_at(step)
@@ -107,16 +132,24 @@ def test_a_full_home(step, ditlab, spec, disk, fills_at, monkeypatch, unbroken):
         store.open(saved).close()
 
     for command in (
-        ["runs"], ["sample", run.name], ["evaluate", run.name], ["figures", run.name, "--kind", "loss"],
-        ["export", run.name, "--out", disk.path / "out"], ["data", "inspect", "digits"], ["runs", "sync"],
-        ["train", spec, "--local", *LONG], ["train", spec, "--local", *LONG, "--resume", run.name],
-    ):  # fmt: skip
+        ["runs"],
+        ["sample", run.name],
+        ["evaluate", run.name],
+        ["figures", run.name, "--kind", "loss"],
+        ["export", run.name, "--out", disk.path / "out"],
+        ["data", "inspect", "digits"],
+        ["runs", "sync"],
+        ["train", spec, "--local", *LONG],
+        ["train", spec, "--local", *LONG, "--resume", run.name],
+    ):
         said = ditlab(*command)
         assert said.code in (0, 1, 2) and "Traceback" not in said.err, (command, said.err)
         assert said.code == 0 or "ditlab: " in said.err
 
     disk.make_room()
-    assert [path.name for path in (home / "train").iterdir()] == [run.name], "a run that never began left something"
+    assert [path.name for path in (home / "train").iterdir()] == [run.name], (
+        "a run that never began left something"
+    )
     assert not [path for path in home.rglob("*part*") if path.is_file()], "leftovers"
     said = ditlab("train", spec, "--local", "--json", *LONG, "--resume", run.name)
     assert said.code == 0, said.err
@@ -132,7 +165,11 @@ def test_a_disk_that_is_full_from_the_start(ditlab, spec, disk, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(home))
     assert ditlab("data", "import", "digits").code == 0
     disk.fill()
-    one_sentence(ditlab("train", spec, "--local"), 2, f"DITLAB_HOME={home} cannot be written (No space left on device)")
+    one_sentence(
+        ditlab("train", spec, "--local"),
+        2,
+        f"DITLAB_HOME={home} cannot be written (No space left on device)",
+    )
     assert not [path for path in home.glob("train/*/*") if path.is_file()]
     one_sentence(ditlab("figures", "--kind", "schedules", "--out", disk.path / "out"), 2, "--out")
     disk.make_room()
@@ -143,7 +180,9 @@ def test_a_disk_that_is_full_from_the_start(ditlab, spec, disk, monkeypatch):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", [["--local"], []], ids=["local", "ray"])
 def test_a_full_home_of_a_long_run(how, spec, disk, tmp_path):
-    """In processes of their own, where every library's log reaches the terminal. Ray writes below the run as well."""
+    """In processes of their own, where every library's log reaches the terminal. Ray writes below
+    the run as well.
+    """
     home = disk.path / "home"
     options = [
         "train",
@@ -159,12 +198,19 @@ def test_a_full_home_of_a_long_run(how, spec, disk, tmp_path):
     command = [sys.executable, "-m", "ditlab", *map(str, options)]
     environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     try:
         deadline = time.monotonic() + 120
         while not list(home.glob("train/*/checkpoints/*/manifest.json")):
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate(timeout=30)
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate(
+                timeout=30
+            )
             time.sleep(0.05)
         disk.fill()
         out, err = process.communicate(timeout=300)

@@ -29,7 +29,10 @@ class Quick:
         return str(self.said.json["run_id"])
 
     def drawn(self) -> set[str]:
-        return {file.stem for file in (self.home / "train" / self.run_id / "media" / "figures").iterdir()}
+        return {
+            file.stem
+            for file in (self.home / "train" / self.run_id / "media" / "figures").iterdir()
+        }
 
     def page(self) -> str:
         return (self.home / "train" / self.run_id / "report.html").read_text(encoding="utf-8")
@@ -54,9 +57,14 @@ def at_home(quick, blank_pictures, monkeypatch) -> Quick:
 def test_a_quick_run_ends_with_samples_and_loss_and_names_the_rest(quick):
     left = quick.said.json["figures_left"]
     assert quick.drawn() == {"samples", "loss"}
-    assert {"trajectory", "attention", "schedule"} <= set(left) and not {"samples", "loss"} & set(left)
+    assert {"trajectory", "attention", "schedule"} <= set(left) and not {"samples", "loss"} & set(
+        left
+    )
     [line] = [line for line in quick.said.err.splitlines() if "figures were left" in line]
-    assert line.startswith(f"{len(left)} of {len(left) + 2} figures") and f"figures {quick.run_id}`" in line
+    assert (
+        line.startswith(f"{len(left)} of {len(left) + 2} figures")
+        and f"figures {quick.run_id}`" in line
+    )
     assert "What the trained network draws." in quick.page()
 
 
@@ -98,14 +106,20 @@ def test_the_most_telling_of_the_others_is_drawn_where_there_is_any_time(at_home
 )
 def test_first_kinds_always_then_others_until_their_time_is_over(first, others, seconds, drawn):
     ticks = count(0.0, 10.0)  # each figure takes 10 s
-    assert "".join(kind for kind, _ in scheduled(first, others, seconds, lambda: next(ticks))) == drawn
+    assert (
+        "".join(kind for kind, _ in scheduled(first, others, seconds, lambda: next(ticks))) == drawn
+    )
 
 
-@pytest.mark.parametrize(("seconds", "left"), [(1e9, ["0:30", "0:20", "0:10"]), (15.0, ["0:25", "0:15", "0:05"])])
+@pytest.mark.parametrize(
+    ("seconds", "left"), [(1e9, ["0:30", "0:20", "0:10"]), (15.0, ["0:25", "0:15", "0:05"])]
+)
 def test_a_stage_has_the_count_and_the_time_left_by_pace_and_by_budget(seconds, left):
     ticks = iter([0.0, 0.0, 10.0, 20.0, 30.0])
     stages = [stage for _, stage in scheduled("ab", "cd", seconds, lambda: next(ticks))]
-    expected = [f"drawing figures {number} of 4, {text} left" for number, text in enumerate(left, start=2)]
+    expected = [
+        f"drawing figures {number} of 4, {text} left" for number, text in enumerate(left, start=2)
+    ]
     assert stages == ["drawing figures 1 of 4", *expected]
 
 
@@ -130,7 +144,9 @@ SAVING = "ditlab.analysis.figures.FigureSet.save_formats"
     ],
     ids=["a figure", "within a library", "the page", "before any"],
 )
-def test_a_signal_leaves_the_figures_of_all_seeds_to_commands_that_are_named(at_home, monkeypatch, place, what):
+def test_a_signal_leaves_the_figures_of_all_seeds_to_commands_that_are_named(
+    at_home, monkeypatch, place, what
+):
     """Nothing is raised, so the summaries follow, and exit code 0."""
     monkeypatch.setattr(place, what)
     monkeypatch.setattr("ditlab.api.final_figures.is_interrupted", lambda: what is refuse)
@@ -143,4 +159,7 @@ def test_a_signal_leaves_the_figures_of_all_seeds_to_commands_that_are_named(at_
     assert _draw_figures(seeds, None, True, line) == []
     assert len(warned) == 2
     for text, seed in zip(warned, seeds, strict=True):
-        assert text.startswith(f"run {seed.run_id} is finished; a signal ended") and f"figures {seed.run_id}`" in text
+        assert (
+            text.startswith(f"run {seed.run_id} is finished; a signal ended")
+            and f"figures {seed.run_id}`" in text
+        )

@@ -36,7 +36,9 @@ def heavy_after(*commands: list[str], light: tuple[str, ...] = ()) -> list[str]:
         "    try:\n        main()\n    except SystemExit:\n        pass\n"
         f"print([name for name in {HEAVY} if name in sys.modules and name not in {light}])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     found: list[str] = ast.literal_eval(done.stdout.splitlines()[-1])
     return found
 
@@ -51,14 +53,26 @@ def test_what_the_package_logs_reaches_a_person_once(spec, tmp_path):
         file = tmp_path / name
         file.write_text(stamped(spec.read_text()).replace("depth: 1", "depth: 2"))
         said = run_inside("validate", file, home=tmp_path / "home")
-        warning = f"warning: {file} was changed since DiTLab wrote it, by hand or by damage; it counts as it is now.\n"
-        assert said.code == 0 and said.err.count("changed since") == 1 and said.err.startswith(warning)
+        warning = (
+            f"warning: {file} was changed since DiTLab wrote it, by hand or by damage; it "
+            "counts as it is now.\n"
+        )
+        assert (
+            said.code == 0 and said.err.count("changed since") == 1 and said.err.startswith(warning)
+        )
 
 
 @pytest.mark.parametrize(
     ("needed", "commands"),
     [
-        (("pydantic",), (["validate", "SPEC"], ["show", "SPEC"], ["validate", "SPEC", "--set", "model.dpeth=3"])),
+        (
+            ("pydantic",),
+            (
+                ["validate", "SPEC"],
+                ["show", "SPEC"],
+                ["validate", "SPEC", "--set", "model.dpeth=3"],
+            ),
+        ),
         (("pydantic",), (["runs"],)),
         pytest.param(
             ("pydantic", "numpy", "pyarrow", "torch"),
@@ -111,7 +125,9 @@ def test_arguments_that_click_refuses_are_one_line_as_well(ditlab):
     ):
         said = ditlab(*arguments)
         assert said.code == 2 and said.out == "", arguments
-        assert message in said.err and said.err.count("\n") == 1 and "--help`)" in said.err, said.err
+        assert message in said.err and said.err.count("\n") == 1 and "--help`)" in said.err, (
+            said.err
+        )
 
 
 def test_errors_as_json(ditlab):
@@ -129,18 +145,33 @@ def test_a_fault_of_ours_is_an_object_as_well(ditlab, spec, monkeypatch):
     with contextlib.redirect_stdout(out), pytest.raises(ZeroDivisionError):
         main()
     found = json.loads(out.getvalue())
-    assert (found["kind"], found["message"], found["exit_code"]) == ("crash", "ZeroDivisionError: division by zero", 1)
+    assert (found["kind"], found["message"], found["exit_code"]) == (
+        "crash",
+        "ZeroDivisionError: division by zero",
+        1,
+    )
 
 
 def test_numbers_that_json_cannot_hold_become_null(capsys):
-    emit({"metrics": {"train/grad_norm": float("inf"), "train/loss": 0.5}, "files": [float("nan"), 1]}, as_json=True)
+    emit(
+        {
+            "metrics": {"train/grad_norm": float("inf"), "train/loss": 0.5},
+            "files": [float("nan"), 1],
+        },
+        as_json=True,
+    )
     line = capsys.readouterr().out
-    assert json.loads(line) == {"metrics": {"train/grad_norm": None, "train/loss": 0.5}, "files": [None, 1]}
+    assert json.loads(line) == {
+        "metrics": {"train/grad_norm": None, "train/loss": 0.5},
+        "files": [None, 1],
+    }
 
 
 def test_a_closed_pipe_is_no_traceback(spec, tmp_path):
     command = f"{sys.executable} -m ditlab schema | head -c 10"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, timeout=60, check=False
+    )
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
     assert len(done.stdout) == 10
 
@@ -163,8 +194,14 @@ main()
 
 
 def test_ctrl_c_while_the_process_ends_changes_no_exit_code(tmp_path):
-    done = subprocess.run([sys.executable, "-c", ENDING], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2 and "Traceback" not in done.stderr and "KeyboardInterrupt" not in done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", ENDING], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (
+        done.returncode == 2
+        and "Traceback" not in done.stderr
+        and "KeyboardInterrupt" not in done.stderr
+    )
 
 
 def test_an_interruption_that_a_library_makes_another_error_of():
@@ -175,32 +212,62 @@ def test_an_interruption_that_a_library_makes_another_error_of():
         "    except KeyboardInterrupt:\n        raise ValueError('SchemaError') from None\n"
         "main.cli.main = building\nmain.main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stderr) == (130, "ditlab: interrupted.\n")
 
 
-FULL = "ditlab: standard output cannot be used (No space left on device); make room there, or correct its permissions."
-ENDS = {"<&-": None, ">&-": None, "2>&-": None, "| head -1": None, "| true": None, "2>&1 | head -1": None,
-        "2> /dev/full": None, "> /dev/full": FULL}  # fmt: skip
+FULL = (
+    "ditlab: standard output cannot be used (No space left on device); make room there, or "
+    "correct its permissions."
+)
+ENDS = {
+    "<&-": None,
+    ">&-": None,
+    "2>&-": None,
+    "| head -1": None,
+    "| true": None,
+    "2>&1 | head -1": None,
+    "2> /dev/full": None,
+    "> /dev/full": FULL,
+}
 
 
 def in_a_shell(command: str, end: str, home, cwd) -> subprocess.CompletedProcess[str]:
     """Run a command whose standard streams end as `end` says; the exit code is the command's."""
     line = f"set -o pipefail; {shlex.quote(sys.executable)} -m ditlab {command} {end}"
     environment = {**os.environ, "DITLAB_HOME": str(home)}
-    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100, cwd=cwd, env=environment)
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=100, cwd=cwd, env=environment
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "code"),
     [
-        ("runs", 0), ("runs --json", 0), ("runs show {run}", 0), ("runs log {run} --json", 0), ("runs rm {run}", 2),
-        ("runs rm {run} --json", 2), ("runz --json", 2), ("schema", 0), ("show {spec}", 0), ("show {spec} --json", 0),
-        ("validate {spec}", 0), ("new --list", 0), ("new", 0), ("data list", 0), ("params {spec}", 0), ("--help", 0),
+        ("runs", 0),
+        ("runs --json", 0),
+        ("runs show {run}", 0),
+        ("runs log {run} --json", 0),
+        ("runs rm {run}", 2),
+        ("runs rm {run} --json", 2),
+        ("runz --json", 2),
+        ("schema", 0),
+        ("show {spec}", 0),
+        ("show {spec} --json", 0),
+        ("validate {spec}", 0),
+        ("new --list", 0),
+        ("new", 0),
+        ("data list", 0),
+        ("params {spec}", 0),
+        ("--help", 0),
     ],
-)  # fmt: skip
-def test_streams_that_are_closed_full_or_left_end_a_command_in_a_sentence(finished, tmp_path, command, code):
+)
+def test_streams_that_are_closed_full_or_left_end_a_command_in_a_sentence(
+    finished, tmp_path, command, code
+):
     command = command.format(run=finished.run_id, spec=shlex.quote(str(finished.spec)))
     for end, sentence in ENDS.items():
         said = in_a_shell(command, end, finished.home, tmp_path)
@@ -215,7 +282,10 @@ def test_streams_that_are_closed_full_or_left_end_a_command_in_a_sentence(finish
 @pytest.mark.slow
 def test_nobody_is_asked_where_standard_input_is_closed(finished, tmp_path):
     said = in_a_shell(f"runs rm {finished.run_id}", "<&-", finished.home, tmp_path)
-    assert said.returncode == 2 and "nobody can be asked whether to delete" in said.stderr.splitlines()[-1]
+    assert (
+        said.returncode == 2
+        and "nobody can be asked whether to delete" in said.stderr.splitlines()[-1]
+    )
     said = in_a_shell("runs --json", "> /dev/full", finished.home, tmp_path)
     assert said.returncode == 1 and said.stderr.splitlines()[-1] == FULL
 
@@ -229,9 +299,13 @@ def test_files_of_the_working_folder_take_no_modules_place(finished, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_ends_any_command_without_a_traceback(number):
-    """`systemctl stop`, `timeout` and a closed terminal, where nothing is to be saved: here it reads a spec."""
+    """`systemctl stop`, `timeout` and a closed terminal, where nothing is to be saved: here it
+    reads a spec.
+    """
     command = [sys.executable, "-m", "ditlab", "validate", "-"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         wait_until(lambda: handles_sigterm(process.pid), 20, "a command that is ready")
         process.send_signal(number)
         assert process.stderr and process.stderr.read().strip() == "ditlab: interrupted."

@@ -1,4 +1,6 @@
-"""A family is one folder: written anywhere on the Python path, it trains and samples, and nothing else changes."""
+"""A family is one folder: written anywhere on the Python path, it trains and samples, and nothing
+else changes.
+"""
 
 import sys
 import textwrap
@@ -196,7 +198,9 @@ def test_a_folder_on_the_path_is_a_family(tmp_path: Path, monkeypatch: pytest.Mo
     assert without.code == 2 and "model.family='toy' is no known family" in without.err
 
     monkeypatch.syspath_prepend(folder.parents[1])
-    monkeypatch.setattr(ditlab_models, "__path__", extend_path(ditlab_models.__path__, "ditlab_models"))
+    monkeypatch.setattr(
+        ditlab_models, "__path__", extend_path(ditlab_models.__path__, "ditlab_models")
+    )
     try:
         trained = run_inside("train", experiment, "--local", "--json", **place)
     finally:
@@ -204,11 +208,21 @@ def test_a_folder_on_the_path_is_a_family(tmp_path: Path, monkeypatch: pytest.Mo
             del sys.modules[name]
         vars(ditlab_models).pop("toy", None)
     assert trained.code == 0, trained.err
-    assert trained.json["step"] == 3 and {"train/error", "eval/error"} <= set(trained.json["metrics"])
+    assert trained.json["step"] == 3 and {"train/error", "eval/error"} <= set(
+        trained.json["metrics"]
+    )
 
     path = str(folder.parents[1])
     sampled = run_process(
-        "sample", "toy-run", "--num", "5", "--out", tmp_path / "out", "--json", **place, PYTHONPATH=path
+        "sample",
+        "toy-run",
+        "--num",
+        "5",
+        "--out",
+        tmp_path / "out",
+        "--json",
+        **place,
+        PYTHONPATH=path,
     )
     assert sampled.code == 0, sampled.err
     assert load_file(tmp_path / "out" / "samples.safetensors")["values"].shape == (5, 1, 8, 8)

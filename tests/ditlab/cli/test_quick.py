@@ -33,7 +33,12 @@ def test_a_plan_is_one_of_the_short_run(ditlab, spec):
 def test_steps_below_the_files_warmup(ditlab):
     """The file's warm-up alone would refuse them; it is shortened with the run."""
     said = ditlab(
-        "train", CHECKOUT / "experiments/digits/dit.yaml", "--quick", "--dry-run", "--set", "training.steps=3"
+        "train",
+        CHECKOUT / "experiments/digits/dit.yaml",
+        "--quick",
+        "--dry-run",
+        "--set",
+        "training.steps=3",
     )
     assert said.code == 0 and "  schedule.warmup=2 (was 50)\n" in said.err, said.err
 
@@ -52,5 +57,8 @@ def test_mistakes_are_one_sentence(ditlab, spec, home, command):
     said = ditlab(command, spec.with_name("nowhere.yaml"), "--quick")
     assert said.code == 2 and said.err.count("\n") == 1 and "no such file" in said.err
     said = ditlab("tune", "--quick", "--resume", "abc")
-    assert said.err == "ditlab: --quick shortens a sweep's file, and none is given; name the sweep's YAML as well.\n"
+    assert said.err == (
+        "ditlab: --quick shortens a sweep's file, and none is given; name the sweep's YAML "
+        "as well.\n"
+    )
     assert not home.exists()

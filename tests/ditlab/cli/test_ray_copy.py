@@ -1,4 +1,6 @@
-"""Commands of a Ray job, which begin in a copy of the working directory that Ray deletes: nothing is kept there."""
+"""Commands of a Ray job, which begin in a copy of the working directory that Ray deletes: nothing
+is kept there.
+"""
 
 import json
 import os
@@ -14,23 +16,44 @@ from support.command import run_here
 from support.sweeps import written_sweep
 
 WRITING = [
-    "train small.yaml", "train small.yaml --local", "tune sweep.yaml", "tune sweep.yaml --dry-run", "evaluate small",
-    "sample small", "figures small --kind loss", "data import text --source notes.txt --name notes", "prove small.yaml",
-    "compare small other", "report small", "runs",
-]  # fmt: skip
+    "train small.yaml",
+    "train small.yaml --local",
+    "tune sweep.yaml",
+    "tune sweep.yaml --dry-run",
+    "evaluate small",
+    "sample small",
+    "figures small --kind loss",
+    "data import text --source notes.txt --name notes",
+    "prove small.yaml",
+    "compare small other",
+    "report small",
+    "runs",
+]
 ELSEWHERE = [
     ("schema --out schema.json", "--out schema.json lies"),
     ("export small --out weights", "--out weights lies"),
     ("data import text --source notes.txt --out stores", "--out stores lies"),
-    ("train small.yaml --local --set checkpoint.storage=saved", "checkpoint.storage={copy}/saved lies"),
-    ("train small.yaml --local --set tracking.uri=sqlite:///m.db", "tracking.uri=sqlite:///m.db lies"),
+    (
+        "train small.yaml --local --set checkpoint.storage=saved",
+        "checkpoint.storage={copy}/saved lies",
+    ),
+    (
+        "train small.yaml --local --set tracking.uri=sqlite:///m.db",
+        "tracking.uri=sqlite:///m.db lies",
+    ),
 ]
 
 
 @pytest.fixture
 def copy(spec, tmp_path, monkeypatch):
     """The working directory of a job without a home, as Ray makes it."""
-    folder = tmp_path / "session" / "runtime_resources" / "working_dir_files" / "_ray_pkg_8bf4cdf66d5c3a98"
+    folder = (
+        tmp_path
+        / "session"
+        / "runtime_resources"
+        / "working_dir_files"
+        / "_ray_pkg_8bf4cdf66d5c3a98"
+    )
     folder.mkdir(parents=True)
     (folder / "small.yaml").write_text(spec.read_text())
     (folder / "notes.txt").write_text("some words of text\n" * 50)
@@ -49,7 +72,9 @@ def refused(capfd, monkeypatch, command, words):
 
 
 @pytest.mark.parametrize("command", WRITING)
-def test_a_home_in_the_copy_is_refused_before_anything_is_written(copy, capfd, monkeypatch, command):
+def test_a_home_in_the_copy_is_refused_before_anything_is_written(
+    copy, capfd, monkeypatch, command
+):
     words = f"DITLAB_HOME={copy}/runs (the default, as DITLAB_HOME is not set) lies in Ray's copy"
     refused(capfd, monkeypatch, command, words)
 
@@ -84,10 +109,12 @@ def test_a_job_on_the_submitters_machine_takes_its_home(copy, tmp_path, monkeypa
     facts = json.loads(unnamed)
     boot, device, inode = facts["identity"]
     for other in (
-        {"identity": ["another", device, inode]}, {"identity": [boot, device, inode + 1]},
+        {"identity": ["another", device, inode]},
+        {"identity": [boot, device, inode + 1]},
         {"folder": str(tmp_path / "none")},
-    ):  # fmt: skip
-        assert home_of_job(json.dumps({**facts, **other})) is None  # another machine; a container of this one
+    ):
+        # another machine; a container of this one
+        assert home_of_job(json.dumps({**facts, **other})) is None
     assert home_of_job("{") is None
 
 
@@ -106,4 +133,7 @@ def test_what_a_job_prints_is_read_in_another_folder(tmp_path, monkeypatch):
     assert short_path(tmp_path / "page.html") == "page.html"
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert short_path(tmp_path / "page.html") == str(tmp_path / "page.html")
-    assert command_line("sample", "1a2b3c4d") == f"DITLAB_HOME='{tmp_path}/my runs' ditlab sample 1a2b3c4d"
+    assert (
+        command_line("sample", "1a2b3c4d")
+        == f"DITLAB_HOME='{tmp_path}/my runs' ditlab sample 1a2b3c4d"
+    )

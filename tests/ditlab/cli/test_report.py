@@ -15,7 +15,11 @@ def test_report_writes_the_page_and_names_it(home, ditlab, tmp_path):
     assert said.code == 0 and said.out.strip() == str(folder.path / "report.html")
     assert said.err.splitlines()[-1].endswith(f"runs show {folder.run_id}")
     found = ditlab("report", "digits-dit", "--out", tmp_path / "new" / "page.html", "--json").json
-    assert found == {"run_id": folder.run_id, "file": str(tmp_path / "new" / "page.html"), "bytes": found["bytes"]}
+    assert found == {
+        "run_id": folder.run_id,
+        "file": str(tmp_path / "new" / "page.html"),
+        "bytes": found["bytes"],
+    }
     assert found["bytes"] == (tmp_path / "new" / "page.html").stat().st_size > 20_000
     assert not (home / "mlflow.db").exists()
 
@@ -58,13 +62,25 @@ def test_a_training_leaves_its_page_as_a_file_and_an_artifact(finished):
     page = (folder / "report.html").read_text()
     assert "finished at step 4 of 4" in page and "ended: finished" in page
     lines = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-    trained = lines[: [line["kind"] for line in lines].index("end")]  # commands of other tests add to the run later
-    assert [line["artifact_path"] for line in trained if line.get("path") == "report.html"] == [None]
+    # commands of other tests add to the run later
+    trained = lines[: [line["kind"] for line in lines].index("end")]
+    assert [line["artifact_path"] for line in trained if line.get("path") == "report.html"] == [
+        None
+    ]
 
 
 @pytest.mark.slow
 def test_a_training_without_a_page(ditlab, spec, home):
-    said = ditlab("train", spec, "--local", "--json", "--set", "tracking.report=false", "--set", "training.steps=2")
+    said = ditlab(
+        "train",
+        spec,
+        "--local",
+        "--json",
+        "--set",
+        "tracking.report=false",
+        "--set",
+        "training.steps=2",
+    )
     assert said.code == 0 and not list(home.glob("train/*/report.html"))
 
 

@@ -1,4 +1,6 @@
-"""Objects of commands under `--json` have the type that `ditlab schema --result` prints; all tests are held to it."""
+"""Objects of commands under `--json` have the type that `ditlab schema --result` prints; all tests
+are held to it.
+"""
 
 import json
 from collections.abc import Iterator
@@ -31,7 +33,11 @@ def commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Comma
 
 def test_every_command_takes_json_and_has_a_type():
     found = dict(commands(cli))
-    assert [name for name, command in found.items() if "as_json" not in {each.name for each in command.params}] == []
+    assert [
+        name
+        for name, command in found.items()
+        if "as_json" not in {each.name for each in command.params}
+    ] == []
     kinds = {f"data import {kind}" for kind in importers()}
     assert kinds < set(found) and set(found) - kinds | {"data import"} == set(result_types())
 
@@ -39,7 +45,9 @@ def test_every_command_takes_json_and_has_a_type():
 def test_a_schema_says_what_a_program_reads(ditlab):
     schema = ditlab("schema", "--result", "train", "--json").json
     trained = schema["$defs"]["TrainedOutput"]
-    assert {"run_id", "status", "reason", "metrics"} <= set(trained["required"]) and "quick" not in trained["required"]
+    assert {"run_id", "status", "reason", "metrics"} <= set(
+        trained["required"]
+    ) and "quick" not in trained["required"]
     assert "budget" in trained["properties"]["reason"]["description"]
     assert {"$ref": "#/$defs/ErrorOutput"} in schema["anyOf"]
     refused = ditlab("schema", "--result", "trian", "--json")
@@ -71,12 +79,26 @@ def test_the_page_for_programs_has_every_command_and_key():
 
 
 OF_A_RUN = [
-    "runs", "runs show RUN", "runs log RUN", "runs query VALUES(1)", "runs rm RUN --dry-run", "verify RUN --steps 0",
-    "report RUN --out OUT/page.html", "export RUN --out OUT/export", "weights inspect OUT/export",
-    "sample RUN --num 2 --out OUT/samples", "evaluate RUN --rows 8", "figures RUN --list",
-    "train SPEC --local --dry-run", "tune SWEEP --dry-run", "params SPEC --shapes", "show SPEC", "show SWEEP", "new",
+    "runs",
+    "runs show RUN",
+    "runs log RUN",
+    "runs query VALUES(1)",
+    "runs rm RUN --dry-run",
+    "verify RUN --steps 0",
+    "report RUN --out OUT/page.html",
+    "export RUN --out OUT/export",
+    "weights inspect OUT/export",
+    "sample RUN --num 2 --out OUT/samples",
+    "evaluate RUN --rows 8",
+    "figures RUN --list",
+    "train SPEC --local --dry-run",
+    "tune SWEEP --dry-run",
+    "params SPEC --shapes",
+    "show SPEC",
+    "show SWEEP",
+    "new",
     "data list",
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +111,18 @@ def folder(tmp_path_factory):
 def test_results_of_a_run(with_run, finished, folder, words):
     sweep = folder / "swept.yaml"
     sweep.write_text(
-        f"name: swept\nbase: {finished.spec}\nspace: {{optimizer.lr: {{kind: grid, values: [1.0e-3, 1.0e-4]}}}}\n"
-        "metric: eval/velocity\nsearch: {kind: grid}\n"
+        f"name: swept\nbase: {finished.spec}\nspace: {{optimizer.lr: {{kind: grid, values: "
+        "[1.0e-3, 1.0e-4]}}\nmetric: eval/velocity\nsearch: {kind: grid}\n"
     )
-    places = {"RUN": finished.run_id, "SPEC": str(finished.spec), "SWEEP": str(sweep), "OUT": str(folder)}
+    places = {
+        "RUN": finished.run_id,
+        "SPEC": str(finished.spec),
+        "SWEEP": str(sweep),
+        "OUT": str(folder),
+    }
     given = [places.get(word) or word.replace("OUT", places["OUT"]) for word in words.split()]
     said = with_run(*given, "--json")
     assert said.code == 0, said.err
-    assert said.out.count("\n") == 1 and isinstance(json.loads(said.out), dict), "all else is on standard error"
+    assert said.out.count("\n") == 1 and isinstance(json.loads(said.out), dict), (
+        "all else is on standard error"
+    )

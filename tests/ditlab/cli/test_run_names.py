@@ -4,10 +4,15 @@ import pytest
 
 NAMES = ["../../etc", "..", ".", "/etc", "train/../..", "a/b"]
 COMMANDS = {
-    "sample": ("sample", "{}"), "evaluate": ("evaluate", "{}"), "figures": ("figures", "{}"),
-    "export": ("export", "{}", "--out", "exported"), "compare": ("compare", "{}", "{}"), "sync": ("runs", "sync", "{}"),
-    "train": ("train", "SPEC", "--local", "--resume", "{}"), "tune": ("tune", "--resume", "{}"),
-}  # fmt: skip
+    "sample": ("sample", "{}"),
+    "evaluate": ("evaluate", "{}"),
+    "figures": ("figures", "{}"),
+    "export": ("export", "{}", "--out", "exported"),
+    "compare": ("compare", "{}", "{}"),
+    "sync": ("runs", "sync", "{}"),
+    "train": ("train", "SPEC", "--local", "--resume", "{}"),
+    "tune": ("tune", "--resume", "{}"),
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -15,6 +20,10 @@ def test_it_is_unknown(ditlab, home, spec, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "etc").mkdir()
     for name in NAMES:
-        said = ditlab(*(str(spec) if part == "SPEC" else part.format(name) for part in COMMANDS[command]))
-        assert said.code == 2 and said.err.count("\n") == 1 and f"run '{name}' is unknown" in said.err, name
+        said = ditlab(
+            *(str(spec) if part == "SPEC" else part.format(name) for part in COMMANDS[command])
+        )
+        assert (
+            said.code == 2 and said.err.count("\n") == 1 and f"run '{name}' is unknown" in said.err
+        ), name
     assert not (tmp_path / "exported").exists() and not list((tmp_path / "etc").iterdir())

@@ -28,7 +28,10 @@ def drawn(said) -> torch.Tensor:
 def test_sample_writes_a_picture_and_the_numbers(finished, with_run, tmp_path):
     said = with_run("sample", finished.run_id, "--num", "3", "--out", tmp_path / "out", "--json")
     assert said.out.count("\n") == 1 and said.json["run_id"] == finished.run_id
-    assert {Path(file).name for file in said.json["files"]} == {"samples.png", "samples.safetensors"}
+    assert {Path(file).name for file in said.json["files"]} == {
+        "samples.png",
+        "samples.safetensors",
+    }
     assert drawn(said).shape == (3, 1, 8, 8)
     with Image.open(tmp_path / "out" / "samples.png") as picture:
         assert min(picture.size) > 8
@@ -39,8 +42,12 @@ def test_the_same_seed_gives_the_same_bytes(finished, with_run, tmp_path):
         with_run("sample", "small", "--num", "4", "--seed", "3", "--out", tmp_path / name)
     for file in ("samples.png", "samples.safetensors"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    other = with_run("sample", "small", "--num", "4", "--seed", "4", "--out", tmp_path / "three", "--json")
-    assert not torch.equal(drawn(other), load_file(tmp_path / "one" / "samples.safetensors")["values"])
+    other = with_run(
+        "sample", "small", "--num", "4", "--seed", "4", "--out", tmp_path / "three", "--json"
+    )
+    assert not torch.equal(
+        drawn(other), load_file(tmp_path / "one" / "samples.safetensors")["values"]
+    )
 
 
 def test_the_first_of_many_are_the_same(blank_pictures, with_run, tmp_path):
@@ -63,7 +70,9 @@ def test_samples_are_those_of_the_evaluations(finished, with_run, tmp_path):
 def test_solver_settings_change_the_samples_and_are_checked(finished, with_run, tmp_path):
     plain = drawn(with_run("sample", "small", "--num", "2", "--out", tmp_path / "a", "--json"))
     heun = ["--solver", "heun", "--steps", "8"]
-    other = drawn(with_run("sample", "small", "--num", "2", *heun, "--out", tmp_path / "b", "--json"))
+    other = drawn(
+        with_run("sample", "small", "--num", "2", *heun, "--out", tmp_path / "b", "--json")
+    )
     assert not torch.equal(plain, other)
     for option, value, message in (
         ("--solver", "hein", "sampling.solver='hein' must be 'euler', 'heun'"),
@@ -72,7 +81,9 @@ def test_solver_settings_change_the_samples_and_are_checked(finished, with_run, 
         ("--label", "3", "label=3 was given to an unconditional model"),
     ):
         said = with_run("sample", "small", option, value)
-        assert said.code == 2 and said.out == "" and message in said.err and said.err.count("\n") == 1
+        assert (
+            said.code == 2 and said.out == "" and message in said.err and said.err.count("\n") == 1
+        )
 
 
 def test_trajectory(finished, with_run, tmp_path):
@@ -100,9 +111,17 @@ def test_evaluate_logs_each_point_once(finished, with_run):
     assert first.code == second.code == 0, second.err
     assert first.out.count("\n") == 1 and first.json == second.json
     assert set(first.json) == {
-        "run_id", "step", "metrics", "measurements", "intervals", "differences", "evaluation"
-    }  # fmt: skip
-    assert {"held_out/velocity", "held_out/direction", "held_out/velocity_t0"} <= set(first.json["metrics"])
+        "run_id",
+        "step",
+        "metrics",
+        "measurements",
+        "intervals",
+        "differences",
+        "evaluation",
+    }
+    assert {"held_out/velocity", "held_out/direction", "held_out/velocity_t0"} <= set(
+        first.json["metrics"]
+    )
     points = [
         (record["step"], name)
         for record in map(json.loads, journal.read_text().splitlines())
@@ -129,25 +148,39 @@ def test_figures_of_few_and_of_all_held_out_samples_are_told_apart(with_run):
 
 
 def test_evaluate_says_what_was_measured(finished, with_run):
-    """An evaluation of other rows is another measurement; training's own of as many rows is the same one."""
+    """An evaluation of other rows is another measurement; training's own of as many rows is the
+    same one.
+    """
     lines = (finished.home / "train" / finished.run_id / "journal.jsonl").read_text().splitlines()
     tags = [record["values"] for record in map(json.loads, lines) if record["kind"] == "tags"]
-    trained = next(json.loads(values[f"{TAG_PREFIX}eval"]) for values in tags if f"{TAG_PREFIX}eval" in values)
+    trained = next(
+        json.loads(values[f"{TAG_PREFIX}eval"]) for values in tags if f"{TAG_PREFIX}eval" in values
+    )
     asked = ((), ("--rows", "32"), ("--rows", "33"))
     whole, few, more = (with_run("evaluate", "small", *rows, "--json").json for rows in asked)
-    assert few["measurements"]["eval"]["digest"] == trained["digest"], "training's own has training's name"
-    assert few["metrics"].items() <= whole["metrics"].items() and "held_out/velocity" in whole["metrics"]
+    assert few["measurements"]["eval"]["digest"] == trained["digest"], (
+        "training's own has training's name"
+    )
+    assert (
+        few["metrics"].items() <= whole["metrics"].items()
+        and "held_out/velocity" in whole["metrics"]
+    )
     measured = [Measurement(**[*each["measurements"].values()][-1]) for each in (whole, few, more)]
     assert len({each.digest for each in measured}) == 3
     assert len({each["evaluation"] for each in (whole, few, more)}) == 3
     assert differing_parts(measured) == ["held-out samples"]
     lines = (finished.home / "train" / finished.run_id / "journal.jsonl").read_text().splitlines()
     tags = [record["values"] for record in map(json.loads, lines) if record["kind"] == "tags"]
-    assert [values[EVALUATION_TAG] for values in tags if EVALUATION_TAG in values][-1] == whole["evaluation"]
+    assert [values[EVALUATION_TAG] for values in tags if EVALUATION_TAG in values][-1] == whole[
+        "evaluation"
+    ]
 
 
 def test_evaluate_does_not_depend_on_the_batches(finished, with_run):
-    found = [with_run("evaluate", "small", "--batch", size, "--json").json["metrics"] for size in ("7", "256")]
+    found = [
+        with_run("evaluate", "small", "--batch", size, "--json").json["metrics"]
+        for size in ("7", "256")
+    ]
     assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
@@ -162,7 +195,11 @@ def test_export_loads_into_a_fresh_network(finished, with_run, tmp_path):
 
     x, t = torch.randn(3, 1, 8, 8), torch.tensor([0.1, 0.5, 0.9])
     with torch.no_grad():
-        expected = open_training_run("small", Home(finished.home), print).saved().network(torch.device("cpu"))(x, t)
+        expected = (
+            open_training_run("small", Home(finished.home), print)
+            .saved()
+            .network(torch.device("cpu"))(x, t)
+        )
         assert expected.abs().max() > 0
         assert torch.equal(network(x, t), expected)
 
@@ -170,7 +207,9 @@ def test_export_loads_into_a_fresh_network(finished, with_run, tmp_path):
 def test_raw_weights_are_not_the_average(finished, with_run, tmp_path):
     for option, name in ((["--raw"], "raw"), ([], "average")):
         with_run("export", "small", "--out", tmp_path / name, *option)
-    raw, average = (load_file(tmp_path / name / "weights.safetensors") for name in ("raw", "average"))
+    raw, average = (
+        load_file(tmp_path / name / "weights.safetensors") for name in ("raw", "average")
+    )
     assert raw.keys() == average.keys()
     assert any(not torch.equal(raw[name], average[name]) for name in raw)
 
@@ -186,7 +225,8 @@ def test_figures_writes_every_kind_that_it_lists(blank_pictures, with_run, tmp_p
     assert all(Path(file).stat().st_size > 0 for file in said.json["files"])
 
 
-@pytest.mark.slow  # seconds of drawing; every figure's content and every panel's drawing have quick tests of their own
+# seconds of drawing; every figure's content and every panel's drawing have quick tests of their own
+@pytest.mark.slow
 def test_all_figures_of_a_run(with_run, tmp_path):
     said = with_run("figures", "small", "--out", tmp_path, "--json")
     assert said.code == 0, said.err
@@ -195,7 +235,9 @@ def test_all_figures_of_a_run(with_run, tmp_path):
 
 def test_figures_without_a_run(blank_pictures, ditlab, tmp_path):
     kinds = ditlab("figures", "--list", "--json").json["kinds"]
-    assert {"schedules", "embeddings-embedding_growth"} <= set(kinds) and any(kind.startswith("dit-") for kind in kinds)
+    assert {"schedules", "embeddings-embedding_growth"} <= set(kinds) and any(
+        kind.startswith("dit-") for kind in kinds
+    )
     said = ditlab("figures", "--out", tmp_path / "out", "--json")
     assert said.code == 0, said.err
     assert {Path(file).stem for file in said.json["files"]} == set(kinds)
@@ -209,7 +251,9 @@ def test_some_figures_without_a_run(ditlab, tmp_path):
     assert said.code == 0, said.err
     assert {Path(file).stem for file in said.json["files"]} == set(kinds)
     assert all(Path(file).stat().st_size > 500 for file in said.json["files"])
-    assert figures().folder == Home.from_environment().root / "figures", "a checkout is left as it was"
+    assert figures().folder == Home.from_environment().root / "figures", (
+        "a checkout is left as it was"
+    )
     growth = figures().draw("embeddings-embedding_growth")  # a figure of many frames
     assert growth is not None and len(growth.figure.frames) > 5 and growth.image.width > 100
 
@@ -246,19 +290,28 @@ def test_formats(blank_pictures, ditlab, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_on_exports_loads_one_where_ditlab_cannot_be_imported(finished, with_run, tmp_path, monkeypatch):
+def test_the_page_on_exports_loads_one_where_ditlab_cannot_be_imported(
+    finished, with_run, tmp_path, monkeypatch
+):
     """The page's block as it stands, in a process whose path holds the networks alone."""
     monkeypatch.chdir(tmp_path)
     said = with_run("export", finished.run_id, "--out", "runs/exported")
-    assert said.code == 0 and said.err.rstrip().endswith("print(ditlab.load_export('runs/exported').network)\""), (
-        said.err
-    )
+    assert said.code == 0 and said.err.rstrip().endswith(
+        "print(ditlab.load_export('runs/exported').network)\""
+    ), said.err
     page = (CHECKOUT / "docs" / "exports.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "ditlab_models").symlink_to(CHECKOUT / "models" / "ditlab_models")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    absent = "import sys\nsys.modules.update(dict.fromkeys(('ditlab', 'ray', 'mlflow', 'deepspeed')))\n"
+    absent = (
+        "import sys\nsys.modules.update(dict.fromkeys(('ditlab', 'ray', 'mlflow', 'deepspeed')))\n"
+    )
     found = subprocess.run(
-        [sys.executable, "-c", absent + block], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", absent + block],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert found.returncode == 0 and found.stdout.startswith("torch.Size([4, "), found.stderr

@@ -24,14 +24,21 @@ def device_seconds(home: Path) -> list[float]:
 @pytest.mark.timeout(900)
 def test_a_program_searches_until_the_budget_refuses_the_next_run(spec, home, monkeypatch):
     assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) <= 40
-    text = spec.read_text(encoding="utf-8").replace("steps: 4}", "steps: 120}", 1).replace("every: 2", "every: 60")
+    text = (
+        spec.read_text(encoding="utf-8")
+        .replace("steps: 4}", "steps: 120}", 1)
+        .replace("every: 2", "every: 60")
+    )
     spec.write_text(f"{text}resources: {{cpus_per_worker: 1}}\n", encoding="utf-8")
-    begun = run_inside("train", spec, "--local", "--json", home=home)  # makes MLflow's database, too, from a copy
+    # makes MLflow's database, too, from a copy
+    begun = run_inside("train", spec, "--local", "--json", home=home)
     assert begun.code == 0, begun.err
     (first,) = device_seconds(home)
     budget = max(12.0, round(3 * first, 1))  # a few runs, whatever the speed of the machine
     monkeypatch.setenv("DITLAB_BUDGET", f"{budget}s")
-    done = subprocess.run([sys.executable, PROGRAM, spec], capture_output=True, text=True, timeout=880, check=False)
+    done = subprocess.run(
+        [sys.executable, PROGRAM, spec], capture_output=True, text=True, timeout=880, check=False
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     refused = found["refused"]
@@ -40,11 +47,18 @@ def test_a_program_searches_until_the_budget_refuses_the_next_run(spec, home, mo
 
     listed, seconds = run_inside(*LIST, home=home).json, device_seconds(home)
     assert len(seconds) - 1 == found["runs"] > 0
-    assert budget <= sum(seconds) <= budget + max(seconds) and 3600 * listed["budget"]["used"]["core"] >= budget
+    assert (
+        budget <= sum(seconds) <= budget + max(seconds)
+        and 3600 * listed["budget"]["used"]["core"] >= budget
+    )
 
-    values = {row["run_id"]: row["main_value"] for row in listed["runs"] if row["status"] == "finished"}
+    values = {
+        row["run_id"]: row["main_value"] for row in listed["runs"] if row["status"] == "finished"
+    }
     assert found["best"] == min(values, key=values.__getitem__)
     two = list(values)[:2]
     compared = run_inside("compare", *two, "--grid", "0", "--no-log", "--json", home=home).json
     metric = listed["runs"][0]["main_metric"]
-    assert {run["run_id"]: run["metrics"][metric] for run in compared["runs"]} == {each: values[each] for each in two}
+    assert {run["run_id"]: run["metrics"][metric] for run in compared["runs"]} == {
+        each: values[each] for each in two
+    }

@@ -47,33 +47,58 @@ def test_validate_names_each_file(ditlab, spec, home):
 def three(spec):
     """A spec whose store has images of 8 pixels of three classes."""
     columns = {
-        "image": Column(dtype="uint8", shape=(1, 8, 8), value_range=(0, 255)), "label": Column(dtype="int64"),
-    }  # fmt: skip
+        "image": Column(dtype="uint8", shape=(1, 8, 8), value_range=(0, 255)),
+        "label": Column(dtype="int64"),
+    }
     rows = {"image": np.zeros((60, 1, 8, 8), np.uint8), "label": np.arange(60) % 3}
     store = spec.with_name("three")
     write_store(store, columns, [rows], name="three", description="", source=Source(kind="test"))
     path = spec.with_name("three.yaml")
-    path.write_text(f"extends: small.yaml\ndata: {{kind: arrow, path: {store}}}\nmodel: {{num_classes: 3}}\n")
+    path.write_text(
+        f"extends: small.yaml\ndata: {{kind: arrow, path: {store}}}\nmodel: {{num_classes: 3}}\n"
+    )
     return path
 
 
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [
-        ("model.num_classes=2", "label from 0 to 2, but the model has 2 classes; set model.num_classes to 3 or"),
-        ("model.image_size=16", "image (1, 8, 8), but the model takes (1, 16, 16); set model.image_size to 8 or"),
-        ("model.channels=3", "image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1 or"),
-        ("data.hold_out={column: colour, values: [3]}", "data.hold_out.column=colour is no column of class indices"),
+        (
+            "model.num_classes=2",
+            "label from 0 to 2, but the model has 2 classes; set model.num_classes to 3 or",
+        ),
+        (
+            "model.image_size=16",
+            "image (1, 8, 8), but the model takes (1, 16, 16); set model.image_size to 8 or",
+        ),
+        (
+            "model.channels=3",
+            "image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1 or",
+        ),
+        (
+            "data.hold_out={column: colour, values: [3]}",
+            "data.hold_out.column=colour is no column of class indices",
+        ),
     ],
 )
-def test_what_the_data_refuse_is_the_same_sentence_in_every_command(ditlab, three, setting, problem):
+def test_what_the_data_refuse_is_the_same_sentence_in_every_command(
+    ditlab, three, setting, problem
+):
     assert ditlab("validate", three).err.startswith("next: ")
     said = [
         ditlab(*command, three, "--set", setting)
-        for command in (["train", "--local", "--dry-run"], ["validate"], ["show"], ["plan", "--gpu", "cpu"])
+        for command in (
+            ["train", "--local", "--dry-run"],
+            ["validate"],
+            ["show"],
+            ["plan", "--gpu", "cpu"],
+        )
     ]
     assert [each.code for each in said] == [2] * 4
-    sentences = [each.err.splitlines()[-1].removeprefix("ditlab: ").removeprefix(f"{three}: ") for each in said]
+    sentences = [
+        each.err.splitlines()[-1].removeprefix("ditlab: ").removeprefix(f"{three}: ")
+        for each in said
+    ]
     assert problem in sentences[0] and sentences == sentences[:1] * 4
 
 
@@ -87,7 +112,10 @@ def test_a_trial_that_the_data_refuse_is_named(ditlab, three):
     said = [ditlab(*command, path) for command in (["tune", "--dry-run"], ["validate"], ["show"])]
     assert [each.code for each in said] == [2] * 3
     sentences = [each.err.splitlines()[-1] for each in said]
-    assert all("trial 1 (" in each and "model has 2 classes; set model.num_classes to 3" in each for each in sentences)
+    assert all(
+        "trial 1 (" in each and "model has 2 classes; set model.num_classes to 3" in each
+        for each in sentences
+    )
 
 
 def test_a_spec_is_compared_with_its_data_without_torch(three):
@@ -96,7 +124,9 @@ def test_a_spec_is_compared_with_its_data_without_torch(three):
         f"cli.main(['validate', {str(three)!r}], standalone_mode=False)\n"
         "print([name for name in ('torch', 'sklearn', 'scipy', 'ray') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
+    )
     assert done.stdout.splitlines() == [f"{three}: valid", "[]"]
 
 
@@ -111,15 +141,17 @@ def test_validate_goes_on_after_a_mistake(ditlab, spec):
 
 def test_a_spec_from_standard_input(ditlab, spec, monkeypatch):
     def piped(*arguments, text=None):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((text or spec.read_text()).encode())))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO((text or spec.read_text()).encode()))
+        )
         return ditlab(*arguments)
 
     monkeypatch.chdir(spec.parent)
     assert piped("validate", "-").out == "standard input: valid\n"
     assert piped("validate", "-", text=SWEEP).out == "standard input: valid (sweep, 8 trials)\n"
-    assert parse_yaml(piped("show", "-", "--set", "checkpoint.storage=x").out, "out")["checkpoint"]["storage"] == str(
-        spec.parent / "x"
-    )
+    assert parse_yaml(piped("show", "-", "--set", "checkpoint.storage=x").out, "out")["checkpoint"][
+        "storage"
+    ] == str(spec.parent / "x")
     assert piped("params", "-").code == 0
     assert piped("validate", "-", text="extends: small.yaml\nseed: -1").err == (
         "ditlab: standard input: seed=-1 must be at least 0.\n"
@@ -141,7 +173,10 @@ def test_validate_as_json(ditlab, spec):
     assert said.out.count("\n") == 1
     found = said.json
     assert found.pop("not_compared").keys() == {str(spec)}
-    assert found == {"valid": [str(spec)], "spec_hash": {str(spec): load_experiment(spec).content_hash()}}
+    assert found == {
+        "valid": [str(spec)],
+        "spec_hash": {str(spec): load_experiment(spec).content_hash()},
+    }
 
 
 def test_validate_takes_sweeps_beside_experiments(ditlab, spec, sweep, home):
@@ -177,12 +212,21 @@ def test_show_gives_the_sweep_back(ditlab, sweep, tmp_path):
 
 def test_show_gives_the_experiment_back(ditlab, spec, tmp_path):
     said = ditlab(
-        "show", spec, "--set", "model.depth=2", "--set", "training.ema=null", "--set", "training.clip.max_norm=2"
+        "show",
+        spec,
+        "--set",
+        "model.depth=2",
+        "--set",
+        "training.ema=null",
+        "--set",
+        "training.clip.max_norm=2",
     )
     assert said.code == 0 and said.err.startswith("next: ")
     again = tmp_path / "again.yaml"
     again.write_text(said.out)
-    experiment = load_experiment(spec, ["model.depth=2", "training.ema=null", "training.clip.max_norm=2"])
+    experiment = load_experiment(
+        spec, ["model.depth=2", "training.ema=null", "training.clip.max_norm=2"]
+    )
     assert load_experiment(again) == experiment
     assert load_experiment(again).content_hash() == experiment.content_hash()
     assert ditlab("show", again).out == said.out
@@ -233,7 +277,11 @@ def test_params_add_up(ditlab, spec, home):
     table = ditlab("params", spec).out
     assert f"{said.json['total']:,}" in table
     by_parameter = said.json["by_parameter"]
-    assert sum(each["parameters"] for each in by_parameter) == sum(said.json["roles"].values()) == said.json["total"]
+    assert (
+        sum(each["parameters"] for each in by_parameter)
+        == sum(said.json["roles"].values())
+        == said.json["total"]
+    )
     (fused,) = [each for each in by_parameter if each["name"] == "blocks.*.attention.qkv.weight"]
     assert (fused["role"], fused["num_parts"]) == ("matrix", 3)
     assert "all matrix" in table and f"{said.json['roles']['matrix']:,}" in table
@@ -246,12 +294,16 @@ def test_params_of_a_network_larger_than_memory(ditlab, spec):
 
 
 def test_modules_of_the_objective_are_counted_beside_the_total(ditlab, spec):
-    spec.write_text("name: pictures\nmodel: {family: pixelhdm}\ntraining: {steps: 2}\n", encoding="utf-8")
+    spec.write_text(
+        "name: pictures\nmodel: {family: pixelhdm}\ntraining: {steps: 2}\n", encoding="utf-8"
+    )
     said = ditlab("params", spec, "--json")
     assert said.json["total"] == 356_705_879
     assert said.json["training_only"] == {"projection": 7_078_656}
     assert sum(said.json["roles"].values()) == 356_705_879 + 7_078_656
-    assert any(each["name"].startswith("objective.projection") for each in said.json["by_parameter"])
+    assert any(
+        each["name"].startswith("objective.projection") for each in said.json["by_parameter"]
+    )
     assert "7,078,656" in ditlab("params", spec).out
 
 
@@ -267,9 +319,15 @@ def test_every_command_with_a_spec_takes_overrides(ditlab, spec):
         assert said.code == 2 and "model.depth=0 must be at least 1" in said.err, command
 
 
-@pytest.mark.parametrize("command", [("show",), ("train", "--dry-run", "--local")], ids=["show", "dry-run"])
-def test_reversed_text_is_visible_on_a_terminal_and_whole_in_a_file(ditlab, spec, monkeypatch, command):
-    spec.write_text(spec.read_text().replace("tracking: {", 'tracking: {experiment: "small\\u202eevil", '))
+@pytest.mark.parametrize(
+    "command", [("show",), ("train", "--dry-run", "--local")], ids=["show", "dry-run"]
+)
+def test_reversed_text_is_visible_on_a_terminal_and_whole_in_a_file(
+    ditlab, spec, monkeypatch, command
+):
+    spec.write_text(
+        spec.read_text().replace("tracking: {", 'tracking: {experiment: "small\\u202eevil", ')
+    )
     name, *flags = command
     assert "small\u202eevil" in ditlab(name, spec, *flags).out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)

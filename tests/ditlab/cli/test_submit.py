@@ -1,4 +1,6 @@
-"""Refusals of `ditlab submit` before anything is sent. Jobs themselves: tests/ditlab/cluster/test_jobs.py."""
+"""Refusals of `ditlab submit` before anything is sent. Jobs themselves:
+tests/ditlab/cluster/test_jobs.py.
+"""
 
 import contextlib
 import json
@@ -37,7 +39,10 @@ def said(capfd, monkeypatch, *arguments):
 def test_an_address_where_nothing_answers(capfd, monkeypatch):
     monkeypatch.chdir(CHECKOUT)
     err = said(capfd, monkeypatch, SPEC, "--address", "http://127.0.0.1:9")
-    assert "--address http://127.0.0.1:9: no job server of Ray answers there (Connection refused)" in err
+    assert (
+        "--address http://127.0.0.1:9: no job server of Ray answers there (Connection refused)"
+        in err
+    )
 
 
 def test_an_address_of_another_kind(capfd, monkeypatch):
@@ -67,7 +72,9 @@ def test_a_spec_that_would_not_travel(capfd, monkeypatch, tmp_path):
 
 def test_a_mistake_in_the_spec_is_found_before_the_upload(capfd, monkeypatch):
     monkeypatch.chdir(CHECKOUT)
-    err = said(capfd, monkeypatch, SPEC, "--set", "model.dpeth=6", "--address", "http://127.0.0.1:9")
+    err = said(
+        capfd, monkeypatch, SPEC, "--set", "model.dpeth=6", "--address", "http://127.0.0.1:9"
+    )
     assert "did you mean 'depth'?" in err
 
 
@@ -80,13 +87,17 @@ def test_the_package_of_a_checkout_is_small_and_holds_its_code():
         "experiments/digits/dit.yaml",
     ):
         assert needed in files
-    assert not [name for name in files if name.startswith(("tests/", "docs/", ".git/", ".venv/", "runs/"))]
+    assert not [
+        name for name in files if name.startswith(("tests/", "docs/", ".git/", ".venv/", "runs/"))
+    ]
     assert runtime_env(CHECKOUT)["env_vars"]["PYTHONPATH"] == "platform:models"
 
 
 def test_from_another_folder_the_code_travels_beside_it(tmp_path):
     environment = runtime_env(tmp_path)
-    assert environment["working_dir"] == str(tmp_path) and "PYTHONPATH" not in environment["env_vars"]
+    assert (
+        environment["working_dir"] == str(tmp_path) and "PYTHONPATH" not in environment["env_vars"]
+    )
     packages = ("platform/ditlab", "models/ditlab_models", "platform/ditlab_addons")
     assert environment["py_modules"] == [str(CHECKOUT / package) for package in packages]
 
@@ -94,7 +105,9 @@ def test_from_another_folder_the_code_travels_beside_it(tmp_path):
 def test_the_file_for_ray_job_submit_says_the_same():
     from ditlab.spec.yaml_text import parse_yaml
 
-    written = parse_yaml((CHECKOUT / "platform" / "runtime_env.yaml").read_text(), "runtime_env.yaml")
+    written = parse_yaml(
+        (CHECKOUT / "platform" / "runtime_env.yaml").read_text(), "runtime_env.yaml"
+    )
     assert written["env_vars"] == runtime_env(CHECKOUT)["env_vars"]
 
 
@@ -108,8 +121,12 @@ def test_each_option_of_train_and_tune_is_passed_on_or_local():
     own = {each.name: each.opts for each in submit.params}
     for command in (train, tune):
         for each in command.params[1:]:  # the first is the file
-            assert each.name in LOCAL or own.get(each.name) == each.opts, f"{command.name} {each.opts[0]}"
-    assert not own.keys() - {each.name for each in (*train.params, *tune.params)} - OF_THE_JOB_SERVER
+            assert each.name in LOCAL or own.get(each.name) == each.opts, (
+                f"{command.name} {each.opts[0]}"
+            )
+    assert (
+        not own.keys() - {each.name for each in (*train.params, *tune.params)} - OF_THE_JOB_SERVER
+    )
 
 
 @pytest.fixture
@@ -133,7 +150,8 @@ def sent(monkeypatch):
 def test_a_job_has_the_options_of_train(sent, capfd, monkeypatch, home):
     monkeypatch.setenv("DITLAB_FIGURES", "off")  # of this shell: the nodes have their own
     options = shlex.split(
-        "--set training.steps=40 --resume auto --quick --seeds 2 --no-figures --prove --grace 900 --json"
+        "--set training.steps=40 --resume auto --quick --seeds 2 --no-figures --prove --grace "
+        "900 --json"
     )
     done = run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait", *options)
     assert done.code == 0 and done.json["job"] == "digits-dit-quick-1", done.err

@@ -14,16 +14,22 @@ from ditlab.sweeps.progress import SweepProgress
 from support.sweeps import LR, sweep_of
 
 TIME = {"kind": "logit_normal", "mean": 0.0, "std": 1.0}
-SWEEP = sweep_of({**LR, "objective.time": {"kind": "choice", "values": [{"kind": "uniform"}, TIME]}}, trials=8)
+SWEEP = sweep_of(
+    {**LR, "objective.time": {"kind": "choice", "values": [{"kind": "uniform"}, TIME]}}, trials=8
+)
 METRICS = list(SWEEP.metrics)
 
 
 def trial(number, status="finished", value=None, **changes):
     has_started = status != "waiting"
     fields = {
-        "run_id": f"{number:08d}", "values": {"optimizer.lr": 1 / 3000}, "status": status, "step": 1000 * has_started,
-        "total_steps": 6000 * has_started, "metrics": {} if value is None else {"eval/velocity": value},
-    }  # fmt: skip
+        "run_id": f"{number:08d}",
+        "values": {"optimizer.lr": 1 / 3000},
+        "status": status,
+        "step": 1000 * has_started,
+        "total_steps": 6000 * has_started,
+        "metrics": {} if value is None else {"eval/velocity": value},
+    }
     return Trial(number, **{**fields, **changes})
 
 
@@ -32,7 +38,9 @@ def progress(trials, best=None, ended_before=()):
 
 
 def on_terminal(trials, best=None, then=lambda table: None):
-    console = TerminalConsole(file=io.StringIO(), force_terminal=True, width=140, height=60, _environ={"TERM": "xterm"})
+    console = TerminalConsole(
+        file=io.StringIO(), force_terminal=True, width=140, height=60, _environ={"TERM": "xterm"}
+    )
     with SweepTable(console) as table:
         table.update(progress(trials, best))
         then(table)
@@ -47,12 +55,22 @@ def lines_of(trials, best=None):
 
 
 def test_each_trial_is_a_row():
-    heading, first, second = lines_of([
-        trial(0, value=0.123456, values={"optimizer.lr": 1 / 3000, "objective.time": TIME}), trial(1, "waiting")
-    ])  # fmt: skip
+    heading, first, second = lines_of(
+        [
+            trial(0, value=0.123456, values={"optimizer.lr": 1 / 3000, "objective.time": TIME}),
+            trial(1, "waiting"),
+        ]
+    )
     assert heading.split() == ["trial", "run", "lr", "time", "status", "step", *METRICS]
-    assert first.split() == ["0", "00000000", "0.0003333", *describe_value(TIME).split(), "finished",
-                             "1,000/6,000", "0.12346"]  # fmt: skip
+    assert first.split() == [
+        "0",
+        "00000000",
+        "0.0003333",
+        *describe_value(TIME).split(),
+        "finished",
+        "1,000/6,000",
+        "0.12346",
+    ]
     assert second.split() == ["1", "0.0003333", "waiting"]  # no id of a run that does not exist yet
 
 
@@ -68,7 +86,9 @@ def test_terminal_shows_the_table_and_its_title():
 
 
 def test_terminal_shows_whole_warnings():
-    text = on_terminal([trial(0)], then=lambda table: table.warn("trial 3: [bold] is no markup here"))
+    text = on_terminal(
+        [trial(0)], then=lambda table: table.warn("trial 3: [bold] is no markup here")
+    )
     assert "warning: trial 3: [bold] is no markup here" in text
 
 
@@ -78,12 +98,15 @@ def numbers(lines):
 
 def test_running_and_last_ended_trials_and_the_best_are_shown_of_many():
     trials = [trial(0, value=0.1)] + [trial(n, "finished", 1.0) for n in range(1, 60)]
-    trials += [trial(n, "running") for n in range(60, 66)] + [trial(n, "waiting") for n in range(66, 200)]
+    trials += [trial(n, "running") for n in range(60, 66)] + [
+        trial(n, "waiting") for n in range(66, 200)
+    ]
     shown = numbers(lines_of(trials, best=0)[1:])
     assert len(shown) == MAX_ROWS and shown == sorted(shown)
     assert shown[0] == 0  # the best
     assert set(range(60, 66)) <= set(shown)  # the running ones
-    assert set(shown) == {0, *range(60, 66), *range(60 - (MAX_ROWS - 7), 60)}  # and those that ended last
+    # and those that ended last
+    assert set(shown) == {0, *range(60, 66), *range(60 - (MAX_ROWS - 7), 60)}
 
 
 def test_next_waiting_trials_fill_the_table():
@@ -114,7 +137,11 @@ def printed(capsys):
 
 def test_each_end_is_printed_once_without_a_terminal(printed):
     trials = [trial(0, "running"), trial(1, "waiting"), trial(2, "interrupted")]
-    ended = [trial(0, value=0.5), trial(1, "stopped", 0.75), trial(2, "failed", note="diverged: loss is NaN")]
+    ended = [
+        trial(0, value=0.5),
+        trial(1, "stopped", 0.75),
+        trial(2, "failed", note="diverged: loss is NaN"),
+    ]
     assert printed(trials, ended, ended) == [
         "trial 0 (lr=0.0003333): finished at step 1000, eval/velocity 0.5",
         "trial 1 (lr=0.0003333): stopped at step 1000, eval/velocity 0.75",
@@ -149,6 +176,9 @@ def test_log_counts_trials_and_names_those_that_train(capsys, monkeypatch):
 def test_line_of_many_running_trials_names_the_first():
     table = SweepTable(TerminalConsole(file=io.StringIO()))
     table.update(progress([trial(number, "running") for number in range(6)]))
-    assert table.describe().endswith("trial 3 at step 1,000/6,000, 2 more") and table.describe().count("at step") == 4
+    assert (
+        table.describe().endswith("trial 3 at step 1,000/6,000, 2 more")
+        and table.describe().count("at step") == 4
+    )
     table.update(progress([trial(0, "waiting")]))
     assert table.describe() == "starting of 8"

@@ -1,4 +1,6 @@
-"""`tracking.uri: null` where MLFLOW_TRACKING_URI is set: at the launch of a run, and in every later command."""
+"""`tracking.uri: null` where MLFLOW_TRACKING_URI is set: at the launch of a run, and in every later
+command.
+"""
 
 import json
 import shutil
@@ -51,7 +53,9 @@ def test_null_is_the_environments_address_at_launch_and_the_runs_own_later(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["C#", "a?b", "50%25", "ü 🎈 'q\"u' back\\slash &+;[br]*:c"])
 def test_an_odd_folder_holds_all_of_a_home(ditlab, tmp_path, spec, monkeypatch, name):
-    """Database, artifacts, checkpoints and export lie in the folders that were named; MLflow and its UI read them."""
+    """Database, artifacts, checkpoints and export lie in the folders that were named; MLflow and
+    its UI read them.
+    """
     monkeypatch.setattr(mlflow_connection, "_make_database", databases.REAL)
     for folder in ("home", "kept", "export"):
         (tmp_path / folder).mkdir()
@@ -63,22 +67,40 @@ def test_an_odd_folder_holds_all_of_a_home(ditlab, tmp_path, spec, monkeypatch, 
     run = said.json["run_id"]
     assert ditlab("train", home.run(run).spec, "--local", "--resume", run).code == 0
     assert ditlab("export", run, "--out", tmp_path / "export" / name).code == 0
-    assert [path.name for path in (tmp_path / "kept").rglob("step-*")] and not home.run(run).checkpoints.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["export", "home", "kept", "small.yaml"]
-    assert all([path.name for path in (tmp_path / each).iterdir()] == [name] for each in ("export", "home", "kept"))
+    assert [path.name for path in (tmp_path / "kept").rglob("step-*")] and not home.run(
+        run
+    ).checkpoints.exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "export",
+        "home",
+        "kept",
+        "small.yaml",
+    ]
+    assert all(
+        [path.name for path in (tmp_path / each).iterdir()] == [name]
+        for each in ("export", "home", "kept")
+    )
     client = mlflow.MlflowClient(said.json["tracking_uri"])
     (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert "train/loss" in found.data.metrics
     number = found.info.run_id
     assert "spec.yaml" in [each.path for each in client.list_artifacts(number)]
-    assert Path(client.download_artifacts(number, "spec.yaml", str(tmp_path))).read_text().startswith("name: small")
+    assert (
+        Path(client.download_artifacts(number, "spec.yaml", str(tmp_path)))
+        .read_text()
+        .startswith("name: small")
+    )
     with served(home.root) as server:
         assert f"/experiments/{found.info.experiment_id}/runs" in server.page
-        assert server.ask(f"/get-artifact?run_id={number}&path=spec.yaml")[1].startswith(b"name: small")
+        assert server.ask(f"/get-artifact?run_id={number}&path=spec.yaml")[1].startswith(
+            b"name: small"
+        )
 
 
 @pytest.mark.slow
-def test_a_run_in_the_homes_database_stays_there(ditlab, home, spec, tmp_path, monkeypatch, mlflow_template):
+def test_a_run_in_the_homes_database_stays_there(
+    ditlab, home, spec, tmp_path, monkeypatch, mlflow_template
+):
     databases.seed(home, mlflow_template)
     said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/team.db")
@@ -108,7 +130,10 @@ def test_the_specs_address_comes_first(home, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("http://me:pass-word@host:5000", "MLFLOW_TRACKING_URI=http://me:***@host:5000 holds a password"),
+        (
+            "http://me:pass-word@host:5000",
+            "MLFLOW_TRACKING_URI=http://me:***@host:5000 holds a password",
+        ),
         ("http://me:pass/word@host:5000", "MLFLOW_TRACKING_URI=http://me:***@host:5000"),
         ("file:///tmp/mlruns", "MLFLOW_TRACKING_URI='file:///tmp/mlruns' is no tracking address"),
     ],

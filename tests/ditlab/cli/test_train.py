@@ -16,7 +16,9 @@ def test_one_json_object_and_nothing_else(finished):
     assert said.out.count("\n") == 1
     assert {"run_id", "status", "step", "metrics", "checkpoint", "tracking_uri"} <= set(said.json)
     assert (said.json["status"], said.json["step"]) == ("finished", 4)
-    assert {"train/loss", "train/velocity", "train/lr", "train/grad_norm", "eval/velocity"} <= set(said.json["metrics"])
+    assert {"train/loss", "train/velocity", "train/lr", "train/grad_norm", "eval/velocity"} <= set(
+        said.json["metrics"]
+    )
     assert Path(said.json["checkpoint"]).name == "step-00000004"
     assert said.json["tracking_uri"] == f"sqlite:///{finished.home / 'mlflow.db'}"
     assert f"run {finished.run_id} finished: 4 steps" in said.err
@@ -25,13 +27,20 @@ def test_one_json_object_and_nothing_else(finished):
 def test_everything_lies_under_home(finished):
     assert {path.name for path in finished.spec.parent.iterdir()} == {"home", "small.yaml"}
     run = finished.home / "train" / finished.run_id
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-00000002", "step-00000004"}
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {
+        "step-00000002",
+        "step-00000004",
+    }
     assert (run / "media" / "samples-00000004.png").stat().st_size > 0
     assert json.loads((run / "run.json").read_text())["status"] == "finished"
 
 
 def test_every_step_is_in_the_journal_once(finished):
-    steps = [r["step"] for r in journal(finished.home, finished.run_id) if "train/loss" in r.get("values", ())]
+    steps = [
+        r["step"]
+        for r in journal(finished.home, finished.run_id)
+        if "train/loss" in r.get("values", ())
+    ]
     assert steps == [1, 2, 3, 4]
 
 
@@ -53,10 +62,16 @@ def test_resume_of_a_finished_run_does_nothing_more(finished, with_run):
     before = journal(finished.home, finished.run_id)
     said = with_run("train", finished.spec, "--local", "--resume", finished.run_id, "--json")
     assert said.code == 0, said.err
-    assert (said.json["run_id"], said.json["step"], said.json["status"]) == (finished.run_id, 4, "finished")
+    assert (said.json["run_id"], said.json["step"], said.json["status"]) == (
+        finished.run_id,
+        4,
+        "finished",
+    )
     assert said.json["metrics"]["train/loss"] == finished.said.json["metrics"]["train/loss"]
     after = journal(finished.home, finished.run_id)
-    assert [r for r in after if r["kind"] == "metrics"] == [r for r in before if r["kind"] == "metrics"]
+    assert [r for r in after if r["kind"] == "metrics"] == [
+        r for r in before if r["kind"] == "metrics"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,14 @@ def test_resume_with_fewer_steps_is_refused(finished, with_run):
 
 def test_a_server_that_does_not_answer_costs_a_warning(ditlab, home, spec):
     """Nothing listens on port 9 of this machine."""
-    sets = ["--set", "tracking.uri=http://127.0.0.1:9", "--set", "evaluation.every=null", "--set", "training.steps=2"]
+    sets = [
+        "--set",
+        "tracking.uri=http://127.0.0.1:9",
+        "--set",
+        "evaluation.every=null",
+        "--set",
+        "training.steps=2",
+    ]
     said = ditlab("train", spec, "--local", "--json", *sets)
     assert said.code == 0, said.err
     assert (said.json["status"], said.json["tracking_uri"]) == ("finished", "http://127.0.0.1:9")
@@ -102,10 +124,22 @@ def test_a_server_that_does_not_answer_costs_a_warning(ditlab, home, spec):
 
 
 def test_relative_paths_hold_from_anywhere(ditlab, home, spec, tmp_path, monkeypatch):
-    """A run's spec names its checkpoint folder absolutely, as later commands run in other directories."""
+    """A run's spec names its checkpoint folder absolutely, as later commands run in other
+    directories.
+    """
     monkeypatch.chdir(tmp_path)
-    said = ditlab("train", spec, "--local", "--json", "--set", "checkpoint.storage=kept", "--set", "training.steps=1",
-                  "--set", "evaluation.every=null")  # fmt: skip
+    said = ditlab(
+        "train",
+        spec,
+        "--local",
+        "--json",
+        "--set",
+        "checkpoint.storage=kept",
+        "--set",
+        "training.steps=1",
+        "--set",
+        "evaluation.every=null",
+    )
     assert said.code == 0, said.err
     assert Path(said.json["checkpoint"]).is_relative_to(tmp_path / "kept")
     (tmp_path / "elsewhere").mkdir()

@@ -23,26 +23,53 @@ def grid_of(*paths):
 
 MISTAKES = {
     "no axis": ({"space": {}}, "space={} holds no axis; add one"),
-    "no such axis": ({"space": {"optimizer.rl": LR}}, "optimizer.kind=adamw has no field 'rl'; did you mean 'lr'?"),
+    "no such axis": (
+        {"space": {"optimizer.rl": LR}},
+        "optimizer.kind=adamw has no field 'rl'; did you mean 'lr'?",
+    ),
     "no such section": ({"space": {"optimiser.lr": LR}}, "did you mean 'optimizer'?"),
     "no such fixed": ({"fixed": {"training.stpes": 3}}, "did you mean 'steps'?"),
     "out of range": ({"space": {"training.ema.decay": RANGE}}, "must be below 1."),
-    "not whole": ({"space": {"model.depth": {"kind": "uniform", "low": 1, "high": 4}}}, "must be a whole number"),
-    "no such metric": ({"metric": "eval/velocty"}, "metric=eval/velocty is reported by no trial of this sweep; did you "
-                       "mean 'eval/velocity'?"),
-    "no evaluation": ({"fixed": {"evaluation.every": None}}, "metric=eval/velocity is reported by no trial"),
-    "weighted metric": ({"space": {"objective.weights.velocity": {"kind": "uniform", "low": 0.5, "high": 2.0}},
-                         "metric": "train/loss"}, "so small weights, or"),
+    "not whole": (
+        {"space": {"model.depth": {"kind": "uniform", "low": 1, "high": 4}}},
+        "must be a whole number",
+    ),
+    "no such metric": (
+        {"metric": "eval/velocty"},
+        "metric=eval/velocty is reported by no trial of this sweep; did you mean 'eval/velocity'?",
+    ),
+    "no evaluation": (
+        {"fixed": {"evaluation.every": None}},
+        "metric=eval/velocity is reported by no trial",
+    ),
+    "weighted metric": (
+        {
+            "space": {"objective.weights.velocity": {"kind": "uniform", "low": 0.5, "high": 2.0}},
+            "metric": "train/loss",
+        },
+        "so small weights, or",
+    ),
     "too many cores": ({"fixed": {"resources.cpus_per_worker": 64}}, "at 64 CPUs each do not fit"),
     "a gpu": ({"fixed": {"resources.gpus_per_worker": 1}}, "needs 1 GPU, this machine has 0"),
-    "a part of a gpu": ({"fixed": {"resources.gpus_per_worker": 0.25}}, "needs 0.25 GPU, this machine has 0"),
-    "large grid": ({"search": {"kind": "grid"}, "space": {"model.depth": GRID}, "trials": 5},
-                   "space has 20 combinations (model.depth 20), and trials=5; set trials to 20"),
+    "a part of a gpu": (
+        {"fixed": {"resources.gpus_per_worker": 0.25}},
+        "needs 0.25 GPU, this machine has 0",
+    ),
+    "large grid": (
+        {"search": {"kind": "grid"}, "space": {"model.depth": GRID}, "trials": 5},
+        "space has 20 combinations (model.depth 20), and trials=5; set trials to 20",
+    ),
     "endless grid": ({"search": {"kind": "grid"}}, "has no end of values for search.kind=grid"),
     "no end": ({"trials": None}, "trials=null leaves search.kind=random without an end"),
     "no trial": ({"trials": 0}, "trials=0 must be at least 1"),
-    "small population": ({"scheduler": {"kind": "pbt", "interval": 2}, "trials": 2}, "make no population"),
-    "late grace": ({"scheduler": {"kind": "asha", "grace": 50}}, "scheduler.grace=50 leaves nothing"),
+    "small population": (
+        {"scheduler": {"kind": "pbt", "interval": 2}, "trials": 2},
+        "make no population",
+    ),
+    "late grace": (
+        {"scheduler": {"kind": "asha", "grace": 50}},
+        "scheduler.grace=50 leaves nothing",
+    ),
     "no such kind": ({"scheduler": {"kind": "ahsa", "grace": 2}}, "did you mean 'asha'?"),
     "no time": ({"time_budget": "2 weeks"}, "time_budget='2 weeks' is no time"),
     "no device hours": ({"budget": {"device_hours": 0}}, "budget.device_hours=0 must be above 0"),
@@ -50,12 +77,26 @@ MISTAKES = {
     "unknown key": ({"trails": 4}, "did you mean 'trials'?"),
     "no base": ({"base": "nowhere.yaml"}, "nowhere.yaml"),
     "base of base": ({"base": "sweep.yaml"}, "sweep.yaml"),
-    "password": ({"fixed": {"tracking.uri": "http://me:word@host:5000"}}, "http://me:***@host:5000 holds a password"),
-    "no data": ({"fixed": {"data": {"kind": "arrow", "path": "nowhere"}}}, "nowhere holds no store"),
-    "one bad trial": ({"search": {"kind": "grid"}, "trials": None, "space": {
-        "model.width": {"kind": "grid", "values": [48, 32]}, "model.num_heads": {"kind": "grid", "values": [2, 3]}}},
-        "trial 3 (model.width=32, model.num_heads=3): "),
-}  # fmt: skip
+    "password": (
+        {"fixed": {"tracking.uri": "http://me:word@host:5000"}},
+        "http://me:***@host:5000 holds a password",
+    ),
+    "no data": (
+        {"fixed": {"data": {"kind": "arrow", "path": "nowhere"}}},
+        "nowhere holds no store",
+    ),
+    "one bad trial": (
+        {
+            "search": {"kind": "grid"},
+            "trials": None,
+            "space": {
+                "model.width": {"kind": "grid", "values": [48, 32]},
+                "model.num_heads": {"kind": "grid", "values": [2, 3]},
+            },
+        },
+        "trial 3 (model.width=32, model.num_heads=3): ",
+    ),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +117,13 @@ def written(spec, tmp_path):
     """`written(**changes)`: a sweep's file beside the small experiment."""
 
     def write(**changes):
-        mapping = {"name": "rates", "base": spec.name, "space": {"optimizer.lr": LR}, "metric": "eval/velocity",
-                   "trials": 4}  # fmt: skip
+        mapping = {
+            "name": "rates",
+            "base": spec.name,
+            "space": {"optimizer.lr": LR},
+            "metric": "eval/velocity",
+            "trials": 4,
+        }
         path = tmp_path / "sweep.yaml"
         path.write_text(dump_yaml({**mapping, **changes}), encoding="utf-8")
         return path
@@ -89,7 +135,9 @@ def written(spec, tmp_path):
 def made(home, written):
     """The id of a sweep whose trials have not started."""
     path = written()
-    return create_sweep(prepare_sweep(load_sweep(path, ()), str(path), local_nodes(), remote=False)).folder.sweep_id
+    return create_sweep(
+        prepare_sweep(load_sweep(path, ()), str(path), local_nodes(), remote=False)
+    ).folder.sweep_id
 
 
 def check(said, message):
@@ -100,7 +148,9 @@ def check(said, message):
 
 
 def left(home):
-    """Names under DITLAB_HOME, except the store of the embedded digits and the marker of the home's format."""
+    """Names under DITLAB_HOME, except the store of the embedded digits and the marker of the home's
+    format.
+    """
     return sorted(path.name for path in home.glob("*") if path.name not in ("stores", "home.json"))
 
 
@@ -113,9 +163,13 @@ def test_mistakes_in_a_sweep(ditlab, home, written):
 def test_overrides_are_checked(ditlab, home, written):
     check(ditlab("tune", written(), "--set", "trials=0"), "trials=0 must be at least 1")
     check(
-        ditlab("tune", written(), "--set", "space.optimizer.lr={kind: int, low: 3, high: 1}"), "low must be below high"
+        ditlab("tune", written(), "--set", "space.optimizer.lr={kind: int, low: 3, high: 1}"),
+        "low must be below high",
     )
-    check(ditlab("tune", written(), "--dry-run", "--set", "metric=eval/x"), "metric=eval/x is reported by no trial")
+    check(
+        ditlab("tune", written(), "--dry-run", "--set", "metric=eval/x"),
+        "metric=eval/x is reported by no trial",
+    )
     assert left(home) == []
 
 
@@ -141,16 +195,25 @@ def test_neither_file_nor_resumed_sweep(ditlab, home):
 
 
 def test_resume_auto_without_a_file(ditlab, home):
-    check(ditlab("tune", "--resume", "auto"), "--resume auto finds a sweep by its file, and none is given")
+    check(
+        ditlab("tune", "--resume", "auto"),
+        "--resume auto finds a sweep by its file, and none is given",
+    )
     assert not home.exists()
 
 
 def test_overrides_without_a_file(ditlab, home, made):
-    check(ditlab("tune", "--resume", made, "--set", "trials=8"), "--set trials=8 changes a file, and none is given")
+    check(
+        ditlab("tune", "--resume", made, "--set", "trials=8"),
+        "--set trials=8 changes a file, and none is given",
+    )
 
 
 def test_address_where_nothing_answers(ditlab, home, written):
-    check(ditlab("tune", written(), "--address", "127.0.0.1:1"), "--address 127.0.0.1:1: no Ray cluster answers there")
+    check(
+        ditlab("tune", written(), "--address", "127.0.0.1:1"),
+        "--address 127.0.0.1:1: no Ray cluster answers there",
+    )
     assert not home.exists()
 
 
@@ -207,7 +270,9 @@ def test_dry_run_shows_every_trial_and_creates_none(ditlab, home, written):
     said = ditlab("tune", written(), "--dry-run")
     assert said.code == 0, said.err
     same, heading, *rows = [line for line in said.out.splitlines() if line.strip()][:6]
-    found = re.fullmatch(r"all 4 trials: workers 1 x 1 CPU, parameters ([\d,]+), steps 4, time \S+ s", same)
+    found = re.fullmatch(
+        r"all 4 trials: workers 1 x 1 CPU, parameters ([\d,]+), steps 4, time \S+ s", same
+    )
     assert found and int(found[1].replace(",", "")) > 10_000
     assert heading.split() == ["trial", "lr"] and len(rows) == 4
     for number, row in enumerate(rows):
@@ -221,13 +286,28 @@ def test_dry_run_shows_every_trial_and_creates_none(ditlab, home, written):
 def test_dry_run_as_json(ditlab, home, written):
     said = ditlab("tune", written(trials=3, concurrent=1), "--dry-run", "--json")
     assert said.code == 0 and said.out.count("\n") == 1
-    names = ["status", "trials", "num_trials", "concurrent", "seconds", "device_hours", "device", "idle_seconds"]
+    names = [
+        "status",
+        "trials",
+        "num_trials",
+        "concurrent",
+        "seconds",
+        "device_hours",
+        "device",
+        "idle_seconds",
+    ]
     assert list(said.json) == names
-    assert (said.json["status"], said.json["num_trials"], said.json["concurrent"]) == ("dry-run", 3, 1)
+    assert (said.json["status"], said.json["num_trials"], said.json["concurrent"]) == (
+        "dry-run",
+        3,
+        1,
+    )
     assert [list(trial) for trial in said.json["trials"]] == [
         ["number", "values", "parameters", "steps", "seconds", "arm", "seed"]
     ] * 3
-    assert said.json["seconds"] == pytest.approx(sum(trial["seconds"] for trial in said.json["trials"]))
+    assert said.json["seconds"] == pytest.approx(
+        sum(trial["seconds"] for trial in said.json["trials"])
+    )
     assert left(home) == []
     values = [trial["values"] for trial in said.json["trials"]]
     again = ditlab("tune", written(trials=3), "--dry-run", "--json").json
@@ -244,6 +324,13 @@ def test_dry_run_of_a_resumed_sweep(ditlab, home, made):
     before = {path: path.read_bytes() for path in (home / "train").rglob("*") if path.is_file()}
     said = ditlab("tune", "--resume", made, "--dry-run", "--json")
     assert said.code == 0 and len(said.json["trials"]) == 4
-    assert {path: path.read_bytes() for path in (home / "train").rglob("*") if path.is_file()} == before
-    ledger = [json.loads(line) for line in (home / "train" / made / "trials.jsonl").read_text().splitlines()]
-    assert [trial["values"] for trial in said.json["trials"]] == [trial["values"] for trial in ledger]
+    assert {
+        path: path.read_bytes() for path in (home / "train").rglob("*") if path.is_file()
+    } == before
+    ledger = [
+        json.loads(line)
+        for line in (home / "train" / made / "trials.jsonl").read_text().splitlines()
+    ]
+    assert [trial["values"] for trial in said.json["trials"]] == [
+        trial["values"] for trial in ledger
+    ]

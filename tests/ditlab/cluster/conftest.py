@@ -1,4 +1,6 @@
-"""Fixtures of tests that train on Ray: one Ray instance, a home for each file, one run that nothing interrupts."""
+"""Fixtures of tests that train on Ray: one Ray instance, a home for each file, one run that nothing
+interrupts.
+"""
 
 import sys
 from collections.abc import Callable
@@ -34,16 +36,23 @@ def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def unbroken(ray: Any, tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Unbroken:
     """A run of two Ray workers that nothing interrupts: what interrupted runs must come to."""
-    home, experiment = databases.seed(tmp_path_factory.mktemp("unbroken"), mlflow_template), broken("unbroken")
+    home, experiment = (
+        databases.seed(tmp_path_factory.mktemp("unbroken"), mlflow_template),
+        broken("unbroken"),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DITLAB_HOME", str(home))
         result = train(experiment, warn=_warn)
-    return Unbroken(checkpoint_of(home, result.run_id), tracked(home, "unbroken")[0], experiment, home, result)
+    return Unbroken(
+        checkpoint_of(home, result.run_id), tracked(home, "unbroken")[0], experiment, home, result
+    )
 
 
 @pytest.fixture
 def go(ray: Any, at_home: Path) -> Callable[..., TrainingResult]:
-    """`go(experiment, resume=None)` trains on the Ray instance of the session; warnings go to standard error."""
+    """`go(experiment, resume=None)` trains on the Ray instance of the session; warnings go to
+    standard error.
+    """
 
     def run(experiment: Experiment, resume: str | None = None) -> TrainingResult:
         return train(experiment, resume=resume, warn=_warn)

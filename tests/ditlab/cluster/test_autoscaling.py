@@ -1,5 +1,5 @@
-"""A cluster that grows for a run and shrinks after it: cluster.yaml's node types and start command, Ray's own
-autoscaler, nodes that are processes of this machine."""
+"""A cluster that grows for a run and shrinks after it: cluster.yaml's node types and start command,
+Ray's own autoscaler, nodes that are processes of this machine."""
 
 import json
 import os
@@ -43,9 +43,25 @@ def cluster(tmp_path_factory):
 
 def begin(cluster, spec, *more):
     """`ditlab train` on the cluster, with the token."""
-    command = [sys.executable, "-m", "ditlab", "train", str(spec), "--address", cluster.address, *more]
-    environment = {**os.environ, **cluster.access, "DITLAB_HOME": str(cluster.shared / "home"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "ditlab",
+        "train",
+        str(spec),
+        "--address",
+        cluster.address,
+        *more,
+    ]
+    environment = {
+        **os.environ,
+        **cluster.access,
+        "DITLAB_HOME": str(cluster.shared / "home"),
+        "OMP_NUM_THREADS": "1",
+    }
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def train(cluster, spec, *more):

@@ -19,14 +19,19 @@ def test_cores_are_shared_out_and_fit_on_a_node():
 def test_more_than_the_nodes_hold_is_refused():
     wide = Resources(workers=2, cpus_per_worker=3)
     check_capacity(wide, [{"CPU": 3.0}, {"CPU": 4.0}])
-    with pytest.raises(UserError, match=r"at 3 CPUs each do not fit: .*; set resources\.workers to at most 1, or add"):
-        check_capacity(wide, [{"CPU": 5.0}])  # six cores are wanted, and three of them on one node only once
+    with pytest.raises(
+        UserError,
+        match=r"at 3 CPUs each do not fit: .*; set resources\.workers to at most 1, or add",
+    ):
+        # six cores are wanted, and three of them on one node only once
+        check_capacity(wide, [{"CPU": 5.0}])
     with pytest.raises(UserError, match=r"lower resources\.cpus_per_worker"):
         check_capacity(wide, [{"CPU": 2.0}] * 8)  # sixteen cores, and no node with three
     gpus = Resources(workers=2, gpus_per_worker=1)
     check_capacity(gpus, [{"CPU": 4.0, "GPU": 2.0}])
     with pytest.raises(
-        UserError, match=r"1 GPU each do not fit: the cluster has 4 CPUs, 1 GPUs; set resources\.workers"
+        UserError,
+        match=r"1 GPU each do not fit: the cluster has 4 CPUs, 1 GPUs; set resources\.workers",
     ):
         check_capacity(gpus, [{"CPU": 4.0, "GPU": 1.0}])
 
@@ -49,13 +54,19 @@ def test_as_many_trials_fit_as_share_the_cores_of_one_machine(cores, workers):
     resources, machine = Resources(workers=workers), [{"CPU": cores}]
     for concurrent in (1, 2, 3, 7, 16):
         if cores / (workers * concurrent) >= 0.01:
-            assert runs_that_fit(resources, cpu_share(resources, machine, concurrent), machine) >= concurrent
+            assert (
+                runs_that_fit(resources, cpu_share(resources, machine, concurrent), machine)
+                >= concurrent
+            )
 
 
 def test_how_many_runs_fit():
     assert runs_that_fit(Resources(), CpuShare(1, 1.0), [{"CPU": 8.0}]) == 8
     assert runs_that_fit(Resources(workers=2), CpuShare(3, 3.0), [{"CPU": 8.0}, {"CPU": 4.0}]) == 1
-    assert runs_that_fit(Resources(workers={"min": 2, "max": 4}), CpuShare(1, 1.0), [{"CPU": 8.0}]) == 4
+    assert (
+        runs_that_fit(Resources(workers={"min": 2, "max": 4}), CpuShare(1, 1.0), [{"CPU": 8.0}])
+        == 4
+    )
     assert (
         runs_that_fit(Resources(), CpuShare(1, 0.1), [{"CPU": 1.0}]) == 10
     )  # 1 / 0.1 is 10, and 0.1 no binary fraction
@@ -79,7 +90,10 @@ def test_no_room_for_one_trial():
     machine = [{"CPU": 2.0}]
     resources = Resources(workers=2, cpus_per_worker=1)
     check_capacity(resources, machine, cpu_share(resources, machine, 5))
-    with pytest.raises(UserError, match=r"at 64 CPUs each do not fit: the cluster has 2 CPUs, 0 GPUs; lower resources"):
+    with pytest.raises(
+        UserError,
+        match=r"at 64 CPUs each do not fit: the cluster has 2 CPUs, 0 GPUs; lower resources",
+    ):
         check_capacity(Resources(cpus_per_worker=64), machine, CpuShare(64, 64.0))
     with pytest.raises(UserError, match=r"at 0\.5 CPU and 0\.25 GPU each do not fit"):
         check_capacity(Resources(gpus_per_worker=0.25), machine, CpuShare(1, 0.5))

@@ -1,4 +1,6 @@
-"""The command is killed, stopped or started twice: the next one goes on in the same bits and the same MLflow run."""
+"""The command is killed, stopped or started twice: the next one goes on in the same bits and the
+same MLflow run.
+"""
 
 import json
 import os
@@ -28,7 +30,12 @@ def start(spec: Path, home: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "ditlab", "train", str(spec), "--json", *more]
     environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -43,7 +50,9 @@ def nobody_is_left(home: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_command_is_resumed_at_once_in_the_same_bits(spec, unbroken, tmp_path):
-    """The next command starts while the workers of the first still live: none of their points is logged twice."""
+    """The next command starts while the workers of the first still live: none of their points is
+    logged twice.
+    """
     process = start(spec, tmp_path)
     wait_until(lambda: has_step(tmp_path, "driven", 40), 150, "step 40")
     process.kill()
@@ -74,9 +83,13 @@ def test_a_command_killed_again_and_again(spec, unbroken, tmp_path):
 
 @pytest.mark.slow
 def test_sigterm_saves_a_second_launch_is_refused_and_nobody_is_left(spec, tmp_path):
-    process = start(spec, tmp_path, "--set", "training.steps=100000", "--set", "resources.workers=1")
+    process = start(
+        spec, tmp_path, "--set", "training.steps=100000", "--set", "resources.workers=1"
+    )
     wait_until(lambda: has_step(tmp_path, "driven", 10), 150, "step 10")
-    second = run_process("train", spec, "--resume", "driven", "--set", "training.steps=100000", home=tmp_path)
+    second = run_process(
+        "train", spec, "--resume", "driven", "--set", "training.steps=100000", home=tmp_path
+    )
     assert second.code == 2 and "is being trained by another process" in second.err
     process.terminate()
     code, out, err = finish(process)

@@ -1,4 +1,6 @@
-"""Signals to a command with a Ray of its own, and Ray's own death: checkpoint, exit code, words, nobody left behind."""
+"""Signals to a command with a Ray of its own, and Ray's own death: checkpoint, exit code, words,
+nobody left behind.
+"""
 
 import json
 import os
@@ -27,14 +29,22 @@ pytestmark = pytest.mark.slow
 def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A training at its tenth step or later, with a checkpoint every fifth."""
     home, spec = folder / "home", folder / "spec.yaml"
-    spec.write_text(dump_yaml(tiny(training__steps=100_000, checkpoint={"every": 5, "keep": 2}).to_dict()))
+    spec.write_text(
+        dump_yaml(tiny(training__steps=100_000, checkpoint={"every": 5, "keep": 2}).to_dict())
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "ditlab", "train", str(spec), "--json"], env={**os.environ, "DITLAB_HOME": str(home)},
-        start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "ditlab", "train", str(spec), "--json"],
+        env={**os.environ, "DITLAB_HOME": str(home)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         deadline = time.monotonic() + 120
-        while not any('"step":10,' in journal.read_text() for journal in home.glob("train/*/journal.jsonl")):
+        while not any(
+            '"step":10,' in journal.read_text() for journal in home.glob("train/*/journal.jsonl")
+        ):
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline, "no tenth step within two minutes"
             time.sleep(0.1)
@@ -50,13 +60,15 @@ def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_signal_leaves_a_checkpoint_and_no_process(way, tmp_path):
     with training(tmp_path) as process:
         if way == "Ctrl-C":
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+            # as a terminal does: to the whole foreground group
+            os.killpg(process.pid, signal.SIGINT)
         elif way == "timeout":
             process.terminate()
             os.killpg(process.pid, signal.SIGTERM)
         else:
             for each in [*psutil.Process(process.pid).children(recursive=True), process]:
-                each.send_signal(signal.SIGUSR1 if way == "USR1@300" else signal.SIGTERM)  # Slurm: to all of a step
+                # Slurm: to all of a step
+                each.send_signal(signal.SIGUSR1 if way == "USR1@300" else signal.SIGTERM)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     result = json.loads(out.strip().splitlines()[-1])
@@ -69,14 +81,17 @@ def test_a_signal_leaves_a_checkpoint_and_no_process(way, tmp_path):
 @pytest.mark.parametrize("signalled", [True, False])
 def test_ray_that_dies_first_is_told_within_seconds(signalled, tmp_path):
     with training(tmp_path) as process:
-        [head] = [each for each in psutil.Process(process.pid).children() if each.name() == "gcs_server"]
+        [head] = [
+            each for each in psutil.Process(process.pid).children() if each.name() == "gcs_server"
+        ]
         head.kill()
         if signalled:
             process.terminate()
         begun = time.monotonic()
         out, err = process.communicate(timeout=60)
     assert process.returncode == (130 if signalled else 1), out + err
-    assert time.monotonic() - begun < 20  # mostly MLflow's import; the sentence itself comes within 5 s
+    # mostly MLflow's import; the sentence itself comes within 5 s
+    assert time.monotonic() - begun < 20
     assert "Ray on this machine has died (its process gcs_server ended with code -9)" in err
     assert "Check failed" not in err and "Traceback" not in err
 
@@ -100,11 +115,12 @@ def test_signals_are_heard_within_a_ray_of_our_own_and_after_it(number, place):
     """Ray's C++ part replaces the handler of SIGTERM as it starts, and removes any as it ends."""
     raised = f"os.kill(os.getpid(), {int(number)})"
     code = (
-        "import os\nfrom ditlab.cluster.session import ray_session\nfrom ditlab.runs.signals import command_signals\n"
-        "try:\n    with command_signals():\n        with ray_session(None, 1):\n"
-        f"            {raised if place == 'within' else 'pass'}\n"
-        f"        {raised}\n"
-        "except KeyboardInterrupt:\n    print('heard')\n"
+        "import os\nfrom ditlab.cluster.session import ray_session\nfrom ditlab.runs.signals "
+        "import command_signals\ntry:\n    with command_signals():\n        with "
+        f"ray_session(None, 1):\n            {raised if place == 'within' else 'pass'}\n"
+        f"        {raised}\nexcept KeyboardInterrupt:\n    print('heard')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr

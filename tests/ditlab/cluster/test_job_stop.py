@@ -1,4 +1,6 @@
-"""`ray job stop` of a job on two nodes, whatever it is doing: it ends in time, has saved, and the same line goes on."""
+"""`ray job stop` of a job on two nodes, whatever it is doing: it ends in time, has saved, and the
+same line goes on.
+"""
 
 import json
 import time
@@ -43,12 +45,20 @@ def test_a_stopped_job_has_saved_and_goes_on(tmp_path: Path) -> None:
             assert scene.job.wait(IN_TIME) == "STOPPED", scene.job.log()
             [record] = list_runs(Home(ours.home))
             assert record.status == "interrupted", scene.job.log()
-            saved = newest(Home(ours.home).run(record.run_id).checkpoints).manifest.step if run.look().step else 0
+            saved = (
+                newest(Home(ours.home).run(record.run_id).checkpoints).manifest.step
+                if run.look().step
+                else 0
+            )
             assert saved == record.step == run.step, scene.job.log()
             print(f"stopped at step {saved} after {time.monotonic() - asked:.1f} s")
 
         starting = Scene(ours, run, nodes, words)
-        wait_until(lambda: any("RayTrainWorker" in each for node in nodes for each in node.titles()), 240, "a worker")
+        wait_until(
+            lambda: any("RayTrainWorker" in each for node in nodes for each in node.titles()),
+            240,
+            "a worker",
+        )
         stop(starting)
 
         training = Scene(ours, run, nodes, words)
@@ -66,5 +76,7 @@ def test_a_stopped_job_has_saved_and_goes_on(tmp_path: Path) -> None:
         assert json.loads(last.job.log().splitlines()[-1])["run_id"] == record.run_id
         assert [loss.step for loss in run.look().losses] == list(range(1, STEPS + 1))
         tracked = ours.mlflow.run(record.run_id)["info"]
-        assert sorted(ours.mlflow.steps(tracked["run_id"], "train/loss")) == list(range(1, STEPS + 1))
+        assert sorted(ours.mlflow.steps(tracked["run_id"], "train/loss")) == list(
+            range(1, STEPS + 1)
+        )
         assert tracked["status"] == "FINISHED"

@@ -1,4 +1,6 @@
-"""Jobs on nodes where DiTLab is installed from its wheel, submitted by somebody who has installed it, too."""
+"""Jobs on nodes where DiTLab is installed from its wheel, submitted by somebody who has installed
+it, too.
+"""
 
 import json
 import shutil
@@ -14,7 +16,14 @@ from support.clusters.lab import lab
 from support.clusters.nodes import CHECKOUT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-CHANGES = ["--set", "training.steps=20", "--set", "schedule.warmup=5", "--set", "resources.workers=2"]
+CHANGES = [
+    "--set",
+    "training.steps=20",
+    "--set",
+    "schedule.warmup=5",
+    "--set",
+    "resources.workers=2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +43,36 @@ def here(tmp_path_factory):
 
 def test_a_folder_with_a_spec_is_all_that_travels(here, tmp_path):
     shutil.copy(CHECKOUT / "experiments" / "digits" / "dit.yaml", tmp_path / "mine.yaml")
-    options = {"env": here.client, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 400}
+    options = {
+        "env": here.client,
+        "cwd": tmp_path,
+        "capture_output": True,
+        "text": True,
+        "timeout": 400,
+    }
     command = ["python", "-m", "ditlab", "train", "mine.yaml", "--set", "name=by-ray", *CHANGES]
-    job = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--address", here.nodes.jobs]
+    job = [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "job",
+        "submit",
+        "--address",
+        here.nodes.jobs,
+    ]
     done = subprocess.run([*job, "--working-dir", ".", "--", *command], check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
-    submit = [here.nodes.python, "-m", "ditlab", "submit", "mine.yaml", "--set", "name=by-ditlab", *CHANGES, "--json"]
+    submit = [
+        here.nodes.python,
+        "-m",
+        "ditlab",
+        "submit",
+        "mine.yaml",
+        "--set",
+        "name=by-ditlab",
+        *CHANGES,
+        "--json",
+    ]
     done = subprocess.run(submit, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["status"] == "finished"
@@ -53,17 +86,33 @@ def test_a_folder_with_a_spec_is_all_that_travels(here, tmp_path):
 def test_a_sweep_is_submitted_as_one(here, tmp_path):
     shutil.copy(CHECKOUT / "experiments" / "digits" / "dit.yaml", tmp_path / "dit.yaml")
     (tmp_path / "sweep.yaml").write_text(
-        "name: rates\nbase: dit.yaml\n"
-        "fixed: {training.steps: 8, schedule.warmup: 2, evaluation.every: 4, evaluation.samples: 0}\n"
-        "space: {optimizer.lr: {kind: choice, values: [1.0e-4, 1.0e-3]}}\n"
-        "search: {kind: grid}\nmetric: eval/velocity\nmode: min\ntrials: 2\nconcurrent: 2\n"
+        "name: rates\nbase: dit.yaml\nfixed: {training.steps: 8, schedule.warmup: 2, "
+        "evaluation.every: 4, evaluation.samples: 0}\nspace: {optimizer.lr: {kind: choice, "
+        "values: [1.0e-4, 1.0e-3]}}\nsearch: {kind: grid}\nmetric: eval/velocity\nmode: "
+        "min\ntrials: 2\nconcurrent: 2\n"
     )
-    submit = [here.nodes.python, "-m", "ditlab", "submit", "sweep.yaml", "--resume", "auto", "--json"]
-    options = {"env": here.client, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 600}
+    submit = [
+        here.nodes.python,
+        "-m",
+        "ditlab",
+        "submit",
+        "sweep.yaml",
+        "--resume",
+        "auto",
+        "--json",
+    ]
+    options = {
+        "env": here.client,
+        "cwd": tmp_path,
+        "capture_output": True,
+        "text": True,
+        "timeout": 600,
+    }
     done = subprocess.run(submit, check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert [trial["status"] for trial in result["trials"]] == ["finished", "finished"]
-    again = subprocess.run(submit, check=False, **options)  # it has ended: the same line begins another
+    # it has ended: the same line begins another
+    again = subprocess.run(submit, check=False, **options)
     assert again.returncode == 0, again.stderr
     assert json.loads(again.stdout.splitlines()[-1])["run_id"] != result["run_id"]

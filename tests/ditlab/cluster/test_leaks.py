@@ -1,4 +1,6 @@
-"""An exception whose message holds every secret leaves none of them in streams, DITLAB_HOME, MLflow or Ray's logs."""
+"""An exception whose message holds every secret leaves none of them in streams, DITLAB_HOME, MLflow
+or Ray's logs.
+"""
 
 import json
 import secrets
@@ -13,7 +15,11 @@ from support.command import run_process
 from support.served import NAME, Served, account, guarded
 
 PLUGINS = Path(__file__).parents[2] / "support" / "plugins"
-PASSWORD, KEY, TOKEN = "leaky-" + secrets.token_hex(8), "AKse/" + secrets.token_hex(12), secrets.token_hex(32)
+PASSWORD, KEY, TOKEN = (
+    "leaky-" + secrets.token_hex(8),
+    "AKse/" + secrets.token_hex(12),
+    secrets.token_hex(32),
+)
 SPEC = """\
 name: leaking
 model: {family: breaking, image_size: 8, patch_size: 4, width: 32, depth: 1, num_heads: 2}
@@ -48,7 +54,11 @@ def tags_of(server: Served) -> dict[str, str]:
     """Tags of the only run on the server."""
     body = json.dumps({"experiment_ids": ["1"]}).encode()
     answer = server.ask(
-        "/api/2.0/mlflow/runs/search", f"{NAME}:{PASSWORD}", body, "POST", Content_Type="application/json"
+        "/api/2.0/mlflow/runs/search",
+        f"{NAME}:{PASSWORD}",
+        body,
+        "POST",
+        Content_Type="application/json",
     )
     (run,) = json.loads(answer[1])["runs"]
     return {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
@@ -62,13 +72,25 @@ def test_no_secret_is_left_anywhere(tmp_path: Path, short: Path, options: tuple[
     home, log = tmp_path / "home", tmp_path / "server.log"
     with guarded(tmp_path / "mlflow", log, account(PASSWORD)) as server:
         environment = {
-            **account(PASSWORD), "AWS_SECRET_ACCESS_KEY": KEY, "RAY_AUTH_TOKEN": TOKEN, "PYTHONPATH": str(PLUGINS),
-            "MLFLOW_TRACKING_URI": server.url, "RAY_TMPDIR": str(short),
-        }  # fmt: skip
+            **account(PASSWORD),
+            "AWS_SECRET_ACCESS_KEY": KEY,
+            "RAY_AUTH_TOKEN": TOKEN,
+            "PYTHONPATH": str(PLUGINS),
+            "MLFLOW_TRACKING_URI": server.url,
+            "RAY_TMPDIR": str(short),
+        }
         said = run_process(
-            "train", tmp_path / "leaking.yaml", "--json", *options, home=home, cwd=tmp_path, **environment
+            "train",
+            tmp_path / "leaking.yaml",
+            "--json",
+            *options,
+            home=home,
+            cwd=tmp_path,
+            **environment,
         )
-        assert said.code == 1 and "ConnectionError: no access with ['***', '***', '***']" in said.err
+        assert (
+            said.code == 1 and "ConnectionError: no access with ['***', '***', '***']" in said.err
+        )
         assert "objective.py" in said.err  # the traceback is there
         again = run_process("runs", "sync", home=home, cwd=tmp_path, **environment)
         listed = run_process("runs", "--json", home=home, cwd=tmp_path, **environment)

@@ -10,7 +10,10 @@ import pytest
 from ditlab.cluster.session import TRIES, end_attempt, start_with_patience
 from ditlab.errors import RunFailed
 
-SLOW = "The current node timed out during startup. This could happen because some of the raylet failed to startup."
+SLOW = (
+    "The current node timed out during startup. This could happen because some of the raylet "
+    "failed to startup."
+)
 
 
 class Starts:
@@ -30,10 +33,14 @@ class Starts:
 
 
 def test_slow_start_is_tried_again(monkeypatch):
-    starts = Starts(Exception(SLOW), RuntimeError("Failed to start GCS.  Last 0 lines of error files"))
+    starts = Starts(
+        Exception(SLOW), RuntimeError("Failed to start GCS.  Last 0 lines of error files")
+    )
     starts.run(monkeypatch)
     assert starts.events == ["start", "clean", "start", "clean", "start"]
-    assert len(starts.said) == 2 and all("as this machine is busy; trying again" in each for each in starts.said)
+    assert len(starts.said) == 2 and all(
+        "as this machine is busy; trying again" in each for each in starts.said
+    )
 
 
 def test_start_that_is_slow_for_good_is_one_sentence(monkeypatch):
@@ -45,7 +52,9 @@ def test_start_that_is_slow_for_good_is_one_sentence(monkeypatch):
 
 def test_other_failures_are_not_tried_again(monkeypatch):
     starts = Starts(OSError(28, "No space left on device"))
-    with pytest.raises(RunFailed, match=r"cannot be started on this machine \(No space left on device\)"):
+    with pytest.raises(
+        RunFailed, match=r"cannot be started on this machine \(No space left on device\)"
+    ):
         starts.run(monkeypatch)
     assert starts.events == ["start", "clean"] and not starts.said
 
@@ -60,7 +69,9 @@ def test_processes_of_a_failed_start_end_and_others_stay(tmp_path):
     ours = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     ended = []
     try:
-        ray = SimpleNamespace(__file__=str(script.with_name("__init__.py")), shutdown=lambda: ended.append(True))
+        ray = SimpleNamespace(
+            __file__=str(script.with_name("__init__.py")), shutdown=lambda: ended.append(True)
+        )
         end_attempt(ray, before)
         assert left.poll() is not None and ended == [True]
         assert earlier.poll() is None and ours.poll() is None

@@ -42,12 +42,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
 
 
 def ditlab(cluster: RayNodes, folder: Path, *words: str) -> Said:
-    """Run a command on the cluster in a process of its own: Ray reads a token once a process, and others have one."""
+    """Run a command on the cluster in a process of its own: Ray reads a token once a process, and
+    others have one.
+    """
     there = ("--out", str(folder), "--address", cluster.address)
-    return run_process("data", *words, *there, home=folder.with_name("home"), cwd=cluster.folder, **cluster.access)
+    return run_process(
+        "data", *words, *there, home=folder.with_name("home"), cwd=cluster.folder, **cluster.access
+    )
 
 
-def test_an_import_that_is_killed_ten_times_gives_the_same_store(photographs, expected, cluster, tmp_path):
+def test_an_import_that_is_killed_ten_times_gives_the_same_store(
+    photographs, expected, cluster, tmp_path
+):
     """Eight times the import alone is killed, and twice a node with all that runs there as well."""
     killed = KilledImport(photographs, tmp_path, cluster.address, **cluster.access)
     chance, done = random.Random(5), []
@@ -80,11 +86,22 @@ def test_a_node_that_is_lost_costs_no_image(photographs, expected, cluster, tmp_
 
 
 def test_mistakes_come_back_as_one_sentence(cluster, photographs, tmp_path):
-    options = ["--source", str(photographs), "--resolution", "768", "--patch", "16", "--missing-caption", "refuse"]
+    options = [
+        "--source",
+        str(photographs),
+        "--resolution",
+        "768",
+        "--patch",
+        "16",
+        "--missing-caption",
+        "refuse",
+    ]
     said = ditlab(cluster, tmp_path / "stores", "import", "images", *options)
     assert said.code == 2
     (line,) = [line for line in said.err.splitlines() if line.startswith("ditlab: ")]
-    assert re.match(r"ditlab: 051\.jpg has no caption; write one into a \.txt file.*skip\.$", line), said.err
+    assert re.match(
+        r"ditlab: 051\.jpg has no caption; write one into a \.txt file.*skip\.$", line
+    ), said.err
     assert "Traceback" not in said.err
     assert not (tmp_path / "stores").exists()
 
@@ -92,7 +109,16 @@ def test_mistakes_come_back_as_one_sentence(cluster, photographs, tmp_path):
 def test_features_made_on_ray_are_those_made_here(cluster, expected, tmp_path):
     encoder = str(write_image_encoder(tmp_path / "image", patch=64))
     here = encode_store(expected.path, encode_images=encoder, name="here", out=tmp_path)
-    said = ditlab(cluster, tmp_path, "encode", str(expected.path), "--encode-images", encoder, "--name", "there")
+    said = ditlab(
+        cluster,
+        tmp_path,
+        "encode",
+        str(expected.path),
+        "--encode-images",
+        encoder,
+        "--name",
+        "there",
+    )
     assert said.code == 0, said.err
     there = BucketedStore.open(pointed_folder(tmp_path / "there"))
     assert there.fingerprint == here.store.fingerprint != expected.fingerprint
@@ -101,5 +127,8 @@ def test_features_made_on_ray_are_those_made_here(cluster, expected, tmp_path):
 def test_a_node_says_which_folders_it_does_not_see(tmp_path):
     (tmp_path / "probe").write_text("word")
     assert probe_node(str(tmp_path / "probe"), "word", str(tmp_path)) == []
-    assert probe_node(str(tmp_path / "probe"), "another", str(tmp_path / "none")) == ["out", "source"]
+    assert probe_node(str(tmp_path / "probe"), "another", str(tmp_path / "none")) == [
+        "out",
+        "source",
+    ]
     assert probe_node(str(tmp_path / "none"), "word", None) == ["out"]

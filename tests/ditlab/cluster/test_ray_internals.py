@@ -10,7 +10,9 @@ from ditlab.cluster import ray_internals
 from ditlab.cluster.ray_internals import INTERNALS, ray_internal
 
 INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
-"""Attributes of a PopulationBasedTraining that `sweeps.search` uses; `_metric` of MedianStoppingRule, too."""
+"""Attributes of a PopulationBasedTraining that `sweeps.search` uses; `_metric` of
+MedianStoppingRule, too.
+"""
 PLATFORM = Path(ray_internals.__file__).parents[1]
 
 
@@ -30,12 +32,17 @@ def test_what_the_schedulers_of_sweeps_inherit_is_there():
 
 def test_a_name_that_has_moved_is_one_sentence_with_the_version(monkeypatch):
     monkeypatch.setattr(ray_internals, "INTERNALS", {"gone": "ray._private.worker"})
-    with pytest.raises(RuntimeError, match=r"Ray 2\.\d+\.\d+ has moved ray\._private\.worker\.gone.*pip install 'ray"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"Ray 2\.\d+\.\d+ has moved ray\._private\.worker\.gone.*pip install 'ray",
+    ):
         ray_internal("gone")
 
 
 def test_no_other_file_uses_them():
-    private = re.compile(r"\bray\.(_private|_raylet|experimental)|\b_internal\b|internal_kv|_schedule_trial_train")
+    private = re.compile(
+        r"\bray\.(_private|_raylet|experimental)|\b_internal\b|internal_kv|_schedule_trial_train"
+    )
     found = {
         str(path.relative_to(PLATFORM)): line
         for path in PLATFORM.rglob("*.py")

@@ -34,7 +34,9 @@ print(imported.store.fingerprint)
 
 
 def test_two_nodes_and_a_kill_give_the_store_of_one_process(tmp_path, monkeypatch):
-    source = write_corpus(tmp_path / "corpus", "jsonl", [prose(300 + number, seed=number) for number in range(600)])
+    source = write_corpus(
+        tmp_path / "corpus", "jsonl", [prose(300 + number, seed=number) for number in range(600)]
+    )
     monkeypatch.setattr(import_blocks, "LEAST_BYTES", BLOCK_BYTES)
     options = TextOptions(source=source, processes=1, **OPTIONS)
     expected = import_data("text", options, tmp_path / "expected")[0].store

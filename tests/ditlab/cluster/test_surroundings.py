@@ -1,4 +1,6 @@
-"""What the user's environment is for does not reach the Ray instance and the processes that a run starts."""
+"""What the user's environment is for does not reach the Ray instance and the processes that a run
+starts.
+"""
 
 import json
 import os
@@ -9,7 +11,12 @@ from pathlib import Path
 import pytest
 from ray._private import node
 
-from ditlab.cluster.session import LONGEST_FOLDER, check_address, check_socket_folder, start_with_patience
+from ditlab.cluster.session import (
+    LONGEST_FOLDER,
+    check_address,
+    check_socket_folder,
+    start_with_patience,
+)
 from ditlab.engine.distributed import current_rank
 from ditlab.errors import RunFailed, UserError
 from support.trainings.workers import TINY, tiny, train_here
@@ -31,17 +38,25 @@ def test_a_folder_that_is_too_long_for_sockets_is_refused_with_the_remedy(monkey
 
     most = LONGEST_FOLDER
     assert (
-        refused() == "" == refused(TMPDIR="/" + "x" * (most - 1)) == refused(TMPDIR="/" + "x" * 94, RAY_TMPDIR="/tmp")
+        refused()
+        == ""
+        == refused(TMPDIR="/" + "x" * (most - 1))
+        == refused(TMPDIR="/" + "x" * 94, RAY_TMPDIR="/tmp")
     )
     for name in ("TMPDIR", "RAY_TMPDIR"):
         for value in ("/" + "x" * most, "/" + "ü" * (most // 2 + 1), "here", ""):
-            assert refused(**{name: value}).startswith(f"{name}={value} is no folder for Ray's sockets")
+            assert refused(**{name: value}).startswith(
+                f"{name}={value} is no folder for Ray's sockets"
+            )
     assert refused(TMPDIR="here").endswith("set RAY_TMPDIR to a shorter one, such as /tmp.")
 
 
 def test_the_longest_of_rays_sockets_is_what_is_counted():
     source = Path(node.__file__).read_text()
-    assert 'default_prefix="plasma_store"' in source and 'os.path.join(self._session_dir, "sockets")' in source
+    assert (
+        'default_prefix="plasma_store"' in source
+        and 'os.path.join(self._session_dir, "sockets")' in source
+    )
     assert r'f"session_{date_str}_{os.getpid()}"' in source and '"%Y-%m-%d_%H-%M-%S_%f"' in source
 
 
@@ -56,7 +71,9 @@ def test_the_users_variable_is_named_and_not_an_option(monkeypatch):
         assert str(caught.value).startswith(named) and remedy in str(caught.value)
 
 
-@pytest.mark.parametrize("variables", [MPI, {**MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, {"LOCAL_SIZE": ""}])
+@pytest.mark.parametrize(
+    "variables", [MPI, {**MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, {"LOCAL_SIZE": ""}]
+)
 def test_an_mpi_launcher_around_a_run_is_not_its_own(monkeypatch, tmp_path, variables):
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -102,12 +119,20 @@ with without_uv():
 
 
 def test_ray_packs_no_folder_below_uv_run_though_it_was_imported_before(tmp_path):
-    """A process whose first arguments are `uv run` is what Ray looks for among a driver's parents."""
+    """A process whose first arguments are `uv run` is what Ray looks for among a driver's
+    parents.
+    """
     (tmp_path / "run").write_text(
         f"import subprocess\nsubprocess.run([{sys.executable!r}, '-c', {ASKING!r}], check=True)"
     )
     done = subprocess.run(
-        ["uv", "run"], executable=sys.executable, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+        ["uv", "run"],
+        executable=sys.executable,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert done.stdout.splitlines() == ["['py_executable', 'working_dir']", "[]"]
 
@@ -115,7 +140,9 @@ def test_ray_packs_no_folder_below_uv_run_though_it_was_imported_before(tmp_path
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
-    """Below `uv run`, below mpirun, behind a proxy that takes nothing, with a long TMPDIR; the doctor agrees."""
+    """Below `uv run`, below mpirun, behind a proxy that takes nothing, with a long TMPDIR; the
+    doctor agrees.
+    """
     folder = tmp_path / ("x" * max(1, 94 - len(str(tmp_path))))
     folder.mkdir()
     project = tmp_path / "project"
@@ -127,16 +154,29 @@ def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(json.dumps(TINY))
     environment = {
-        **os.environ, **MPI, "TMPDIR": str(folder), "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://[::1]:9",
-        "all_proxy": "http://127.0.0.1:9", "DITLAB_HOME": str(tmp_path / "home"), "SLURM_PROCID": "3", "PMI_RANK": "3",
-    }  # fmt: skip
+        **os.environ,
+        **MPI,
+        "TMPDIR": str(folder),
+        "http_proxy": "http://127.0.0.1:9",
+        "https_proxy": "http://[::1]:9",
+        "all_proxy": "http://127.0.0.1:9",
+        "DITLAB_HOME": str(tmp_path / "home"),
+        "SLURM_PROCID": "3",
+        "PMI_RANK": "3",
+    }
     for name in ("no_proxy", "NO_PROXY", "RAY_ADDRESS", "RAY_TMPDIR"):
         environment.pop(name, None)
     for command in (["train", str(spec), "--set", "resources.workers=1"], ["doctor", "--json"]):
         done = subprocess.run(
-            ["uv", "run", *command], executable=sys.executable, cwd=project, env=environment, capture_output=True,
-            text=True, timeout=280, check=False,
-        )  # fmt: skip
+            ["uv", "run", *command],
+            executable=sys.executable,
+            cwd=project,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         assert f"TMPDIR={folder} is no folder for Ray's sockets" in done.stderr + done.stdout
         assert "takes nothing" not in done.stderr and "crash" not in done.stderr

@@ -1,4 +1,6 @@
-"""Whole commands on damaged homes: an exit code of the documents and a sentence, and no other run is touched."""
+"""Whole commands on damaged homes: an exit code of the documents and a sentence, and no other run
+is touched.
+"""
 
 import random
 
@@ -24,7 +26,11 @@ def damages(one, num_flips, num_typed, seed):
 
 
 def files_of(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".lock"}
+    return {
+        path: path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix != ".lock"
+    }
 
 
 @pytest.mark.slow
@@ -47,7 +53,15 @@ def test_commands_on_damaged_homes(one, tmp_path):
 @pytest.mark.timeout(3600)
 def test_resumes_on_damaged_homes(one, finished, tmp_path):
     """A run goes on to its end, or says why not; the other run's files keep every byte."""
-    names = ("journal", "run.json", "spec.yaml", "cursor", "checkpoint's manifest", "checkpoint's shard", "store.json")
+    names = (
+        "journal",
+        "run.json",
+        "spec.yaml",
+        "cursor",
+        "checkpoint's manifest",
+        "checkpoint's shard",
+        "store.json",
+    )
     every = [case for case in cases(readers.ledger(prepared(sweep_of()))) if case.name in names]
     faults, ended = [], []
     for number in range(NUM_RESUMES):
@@ -60,14 +74,24 @@ def test_resumes_on_damaged_homes(one, finished, tmp_path):
             before = files_of(one.other.path)
             case.place(one).write_bytes(damaged)
             said = run_watched(
-                "train", finished.spec, "--local", "--resume", one.first.run_id, "--set", "training.steps=6",
-                one=one, cwd=tmp_path,
-            )  # fmt: skip
+                "train",
+                finished.spec,
+                "--local",
+                "--resume",
+                one.first.run_id,
+                "--set",
+                "training.steps=6",
+                one=one,
+                cwd=tmp_path,
+            )
             ended.append(said.code)
             if fault := fault_of(said):
                 faults.append(f"{case.name}, {label}: {fault}")
             if case.name == "journal" and not number % 2 and "damaged line" not in said.err:
-                faults.append(f"{case.name}, {label}: the resume says nothing of the damaged line: {said.err[-600:]}")
+                faults.append(
+                    f"{case.name}, {label}: the resume says nothing of the damaged line: "
+                    f"{said.err[-600:]}"
+                )
             if files_of(one.other.path) != before:
                 faults.append(f"{case.name}, {label}: another run was changed")
     print(f"{NUM_RESUMES} resumes, exit codes {sorted(ended)}")

@@ -1,4 +1,6 @@
-"""MLflow's database damaged: each command says one sentence, training goes on, and a new database gets everything."""
+"""MLflow's database damaged: each command says one sentence, training goes on, and a new database
+gets everything.
+"""
 
 import re
 import sqlite3
@@ -35,7 +37,9 @@ def torn_pages(path):
     """Pages of noise in the places of metrics and tags; the schema is whole."""
     with closing(sqlite3.connect(path)) as connection:
         (size,) = connection.execute("PRAGMA page_size").fetchone()
-        pages = connection.execute("SELECT rootpage FROM sqlite_master WHERE name IN ('metrics', 'tags')").fetchall()
+        pages = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name IN ('metrics', 'tags')"
+        ).fetchall()
     content = bytearray(path.read_bytes())
     for (page,) in pages:
         content[(page - 1) * size : page * size] = b"\x5a" * size
@@ -64,27 +68,40 @@ def test_a_damaged_database_is_named(one, tmp_path):
     assert database_damage(database) == "" and database_damage(tmp_path / "none.db") == ""
     for damage in UNREADABLE:
         damage(database)
-        assert re.fullmatch(r".*mlflow\.db cannot be read \(file is not a database\)", database_damage(database))
+        assert re.fullmatch(
+            r".*mlflow\.db cannot be read \(file is not a database\)", database_damage(database)
+        )
         database.write_bytes(whole)
     torn_pages(database)
     assert re.fullmatch(r".*mlflow\.db is damaged in parts \(.*Page.*\)", database_damage(database))
 
 
 def test_a_look_at_a_database_leaves_the_locks_on_it(tmp_path):
-    """SQLite's locks are the process's: a descriptor that is closed ends them, and two writers break the file."""
+    """SQLite's locks are the process's: a descriptor that is closed ends them, and two writers
+    break the file.
+    """
     database = tmp_path / "mlflow.db"
     write = "import sqlite3, sys; sqlite3.connect(sys.argv[1], 0).execute('BEGIN IMMEDIATE')"
     with closing(sqlite3.connect(database, isolation_level=None)) as ours:
-        ours.executescript("CREATE TABLE runs (run_uuid TEXT); CREATE TABLE experiments (name TEXT)")
+        ours.executescript(
+            "CREATE TABLE runs (run_uuid TEXT); CREATE TABLE experiments (name TEXT)"
+        )
         ours.execute("BEGIN IMMEDIATE")
         assert not holds_run(database, "none") and database_damage(database) == ""
-        other = subprocess.run([sys.executable, "-c", write, str(database)], capture_output=True, text=True, timeout=60)
+        other = subprocess.run(
+            [sys.executable, "-c", write, str(database)], capture_output=True, text=True, timeout=60
+        )
     assert "database is locked" in other.stderr
 
 
 def points_in_mlflow(database, run_id):
-    """(Metric, step) of every point of a run, read without MLflow, which would keep the file open."""
-    query = "SELECT metrics.key, step FROM metrics JOIN tags USING (run_uuid) WHERE tags.key = ? AND tags.value = ?"
+    """(Metric, step) of every point of a run, read without MLflow, which would keep the file
+    open.
+    """
+    query = (
+        "SELECT metrics.key, step FROM metrics JOIN tags USING (run_uuid) WHERE tags.key = ? "
+        "AND tags.value = ?"
+    )
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
         return set(connection.execute(query, ("ditlab.run", run_id)).fetchall())
 
@@ -93,7 +110,9 @@ def points_in_mlflow(database, run_id):
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_commands_on_a_damaged_database(one, finished, tmp_path, damage):
-    """Training and evaluation go on; `runs sync` fills a new database, but for one of a later MLflow, and keeps all."""
+    """Training and evaluation go on; `runs sync` fills a new database, but for one of a later
+    MLflow, and keeps all.
+    """
     said = run_watched("runs", "sync", one=one, cwd=tmp_path)
     assert said.code == 0, said.err
     database = one.home.mlflow_database
@@ -102,7 +121,15 @@ def test_commands_on_a_damaged_database(one, finished, tmp_path, damage):
     whole = database.read_bytes()
     journals = {folder: folder.journal.read_bytes() for folder in (one.first, one.other)}
     commands = {
-        "train": ("train", finished.spec, "--local", "--resume", one.first.run_id, "--set", "training.steps=6"),
+        "train": (
+            "train",
+            finished.spec,
+            "--local",
+            "--resume",
+            one.first.run_id,
+            "--set",
+            "training.steps=6",
+        ),
         "new": ("train", finished.spec, "--local"),
         "evaluate": ("evaluate", OTHER),
         "rm": ("runs", "rm", OTHER, "--mlflow", "--dry-run"),
@@ -117,7 +144,16 @@ def test_commands_on_a_damaged_database(one, finished, tmp_path, damage):
             faults.append(f"{name}: {fault}")
         if name in ("train", "new") and said.code != 0:
             faults.append(f"{name}: the training did not go on: {said.err[-500:]}")
-        if len([line for line in said.err.splitlines() if "mlflow.db" in line or "MLflow refused" in line]) > 2:
+        if (
+            len(
+                [
+                    line
+                    for line in said.err.splitlines()
+                    if "mlflow.db" in line or "MLflow refused" in line
+                ]
+            )
+            > 2
+        ):
             faults.append(f"{name}: more than a sentence: {said.err}")
     assert not faults, "\n\n".join(faults)
     for folder, content in journals.items():
@@ -135,7 +171,9 @@ def test_commands_on_a_damaged_database(one, finished, tmp_path, damage):
         assert (one.home.root / synced.json["refilled"]["database"]).read_bytes() == damaged
     assert points_in_mlflow(database, one.first.run_id) >= expected
     again = run_process("runs", "sync", "--json", home=one.home.root, cwd=tmp_path)
-    assert again.json["synced"] and not any(each["sent"] for each in again.json["synced"]), "and once"
+    assert again.json["synced"] and not any(each["sent"] for each in again.json["synced"]), (
+        "and once"
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Pipes, devices, links in a circle, folders, terabytes of nothing in place of data and checkpoints: none hangs."""
+"""Pipes, devices, links in a circle, folders, terabytes of nothing in place of data and
+checkpoints: none hangs.
+"""
 
 import os
 import resource
@@ -17,9 +19,18 @@ from support.watchdog import watchdog
 
 KINDS = ("pipe", "device", "circle", "dangling", "socket", "folder", "terabyte")
 OWN = (
-    "journal", "journal of node 1", "run.json", "cursor", "mlflow.db", "picture", "home.json",
-    "checkpoint's manifest", "checkpoint's shard", "snapshot's manifest", "snapshot's shard",
-)  # fmt: skip
+    "journal",
+    "journal of node 1",
+    "run.json",
+    "cursor",
+    "mlflow.db",
+    "picture",
+    "home.json",
+    "checkpoint's manifest",
+    "checkpoint's shard",
+    "snapshot's manifest",
+    "snapshot's shard",
+)
 """Files that nobody but us writes, and that are opened as they are."""
 OF_STORES = {readers.digits, readers.named, readers.buckets}
 """Readers of stores, which are the user's own and opened plainly."""
@@ -42,7 +53,9 @@ def little_memory():
     """Limit this process to the memory that it has and `LARGEST` more."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + LARGEST, before[1]))
+    resource.setrlimit(
+        resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + LARGEST, before[1])
+    )
     try:
         yield
     finally:
@@ -50,7 +63,9 @@ def little_memory():
 
 
 @pytest.mark.parametrize(
-    "kinds", [pytest.param(KINDS, marks=pytest.mark.slow), ("pipe", "device")], ids=["all kinds", "a pipe and a device"]
+    "kinds",
+    [pytest.param(KINDS, marks=pytest.mark.slow), ("pipe", "device")],
+    ids=["all kinds", "a pipe and a device"],
 )
 def test_readers_neither_wait_nor_read_without_end(one, kinds):
     verdicts = Verdicts()
@@ -66,7 +81,9 @@ def test_readers_neither_wait_nor_read_without_end(one, kinds):
 
 
 LEFT_OUT = {("ui", "--home"), ("schema", "--out"), ("inspect", "--out")}
-"""A server that goes on until Ctrl-C; files that are written, one of which may be a pipe that a person reads."""
+"""A server that goes on until Ctrl-C; files that are written, one of which may be a pipe that a
+person reads.
+"""
 
 
 @pytest.mark.slow
@@ -74,10 +91,15 @@ LEFT_OUT = {("ui", "--home"), ("schema", "--out"), ("inspect", "--out")}
 @pytest.mark.parametrize("kind", ["pipe", "device", "circle", "terabyte"])
 def test_special_files_as_arguments_of_every_command(one, finished, tmp_path, kind):
     values = {
-        "run": one.first.run_id, "spec": finished.spec, "store": "digits", "uri": "file:///nowhere", "path": "digits",
+        "run": one.first.run_id,
+        "spec": finished.spec,
+        "store": "digits",
+        "uri": "file:///nowhere",
+        "path": "digits",
         "place": "digits",
-        "--out": tmp_path / "out", "--source": tmp_path,
-    }  # fmt: skip
+        "--out": tmp_path / "out",
+        "--source": tmp_path,
+    }
     faults, num = [], 0
     for names, parameter, required in path_parameters():
         if (names[-1], parameter) in LEFT_OUT or (kind == "terabyte" and "import" in names):
@@ -91,7 +113,9 @@ def test_special_files_as_arguments_of_every_command(one, finished, tmp_path, ki
         if fault := fault_of(said):
             faults.append(f"{' '.join(map(str, arguments))}: {fault}")
         elif said.code != 2 and not (kind == "terabyte" and parameter == "--out"):
-            faults.append(f"{' '.join(map(str, arguments))}: exit code {said.code}, {said.err[-300:]}")
+            faults.append(
+                f"{' '.join(map(str, arguments))}: exit code {said.code}, {said.err[-300:]}"
+            )
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
     print(f"{num} commands, {len(faults)} faults")
     assert not faults, "\n\n".join(faults)

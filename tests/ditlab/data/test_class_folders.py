@@ -35,7 +35,9 @@ sampling: {steps: 2}
 def pets(tmp_path) -> Path:
     """Three class folders of eight pictures each."""
     names = [f"{folder}/{n}.png" for folder in ("cat", "dog", "golden_retriever") for n in range(8)]
-    return captioned_folder(tmp_path / "pets", {name: (smooth(20, 24, n), None) for n, name in enumerate(names)})
+    return captioned_folder(
+        tmp_path / "pets", {name: (smooth(20, 24, n), None) for n, name in enumerate(names)}
+    )
 
 
 def ditlab(tmp_path: Path, *arguments: object) -> Said:
@@ -85,13 +87,14 @@ def test_a_model_learns_and_draws_the_classes_of_folders(tmp_path, pets):
     refused = ditlab(tmp_path, "sample", trained.json["run_id"], "--label", "cow")
     assert refused.code == 2
     assert refused.err.endswith(
-        "ditlab: --label cow is no class of this run's data; their names are cat, dog, golden_retriever.\n"
+        "ditlab: --label cow is no class of this run's data; their names are cat, dog, "
+        "golden_retriever.\n"
     )
 
 
 def test_a_class_without_a_sample_is_named_and_not_drawn_unasked(tmp_path, pets):
-    """In the import, before training, and in samples: those of no class in particular are of the others in turn.
-    Samples are shown with the names of their classes."""
+    """In the import, before training, and in samples: those of no class in particular are of the
+    others in turn. Samples are shown with the names of their classes."""
     (tmp_path / "pets" / "budgie").mkdir()
     (tmp_path / "pets" / "budgie" / "0.png").write_bytes(b"no picture")
     done = imported(tmp_path, "--label-from", "folder")
@@ -106,12 +109,25 @@ def test_a_class_without_a_sample_is_named_and_not_drawn_unasked(tmp_path, pets)
     assert shown == "cat\ndog\ngolden_retriever\ncat\n", (
         "an evaluation's grid has names, which MLflow and the page show"
     )
-    drawn = ditlab(tmp_path, "sample", trained.json["run_id"], "--label", "dog", "--num", "2", "--trajectory", "--json")
+    drawn = ditlab(
+        tmp_path,
+        "sample",
+        trained.json["run_id"],
+        "--label",
+        "dog",
+        "--num",
+        "2",
+        "--trajectory",
+        "--json",
+    )
     pictures = [file for file in map(Path, drawn.json["files"]) if file.suffix in (".png", ".gif")]
     described = {read_description(file.with_suffix(".png")) for file in pictures}
     assert len(pictures) == 2 and described == {"2 samples of dog, 2 in a row."}
     data = open_data(ArrowData(path="images-pets-16"), Home(tmp_path / "home"))
-    sampler, inputs = FlowSampler(FlowSamplingSpec(), (3, 16, 16), 4), ModelInputs((), (), torch.device("cpu"))
+    sampler, inputs = (
+        FlowSampler(FlowSamplingSpec(), (3, 16, 16), 4),
+        ModelInputs((), (), torch.device("cpu")),
+    )
     conditions = sample_conditions(sampler, 5, data.held_out, inputs)
     assert conditions.tensors["label"].tolist() == [1, 2, 3, 1, 2]
     asked = sample_conditions(sampler, 2, data.held_out, inputs, SampleRequest(label=0))

@@ -53,7 +53,9 @@ def test_import_mnist_from_a_folder_into_another(ditlab, tmp_path, write_idx):
     refused = ditlab("import", "mnist", "--source", ".")
     assert refused.code == 2
     assert "--no-checksum" in refused.err and "Traceback" not in refused.err
-    done = ditlab("import", "mnist", "--source", ".", "--no-checksum", "--out", "elsewhere", "--json")
+    done = ditlab(
+        "import", "mnist", "--source", ".", "--no-checksum", "--out", "elsewhere", "--json"
+    )
     assert Path(last_line(done)["stores"][0]["path"]).match("elsewhere/mnist-test@*")
     assert "--no-checksum" in done.err
 
@@ -70,7 +72,13 @@ def test_importers_are_listed_with_a_line_each_and_their_own_options(ditlab):
         assert re.search(rf"^ +{line}", listed, re.MULTILINE)
     assert "..." not in listed.partition("Commands:")[2]
     get = ditlab("import", "get", "--help").out
-    for flag in ("--source TEXT", "--cell-type TEXT", "--accessibility [atpm|ones]", "--regions", "--max-span"):
+    for flag in (
+        "--source TEXT",
+        "--cell-type TEXT",
+        "--accessibility [atpm|ones]",
+        "--regions",
+        "--max-span",
+    ):
         assert flag in get
     assert "[default: 5000000; x>=1]" in get and "[required]" in get and "--checksum" not in get
     assert "--checksum / --no-checksum" in ditlab("import", "mnist", "--help").out
@@ -78,12 +86,14 @@ def test_importers_are_listed_with_a_line_each_and_their_own_options(ditlab):
 
 def test_help_of_an_import_needs_no_heavy_library(tmp_path):
     code = (
-        "import sys\nfrom ditlab.cli.main import cli\n"
-        "for kind in ('digits', 'get', 'images', 'mnist', 'text'):\n"
-        "    cli.main(['data', 'import', kind, '--help'], standalone_mode=False)\n"
-        "print([name for name in ('torch', 'pyarrow', 'zarr', 'sklearn', 'tokenizers') if name in sys.modules])"
+        "import sys\nfrom ditlab.cli.main import cli\nfor kind in ('digits', 'get', 'images', "
+        "'mnist', 'text'):\n    cli.main(['data', 'import', kind, '--help'], "
+        "standalone_mode=False)\nprint([name for name in ('torch', 'pyarrow', 'zarr', "
+        "'sklearn', 'tokenizers') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -92,9 +102,15 @@ def test_mistakes_end_with_2_and_the_remedy(ditlab):
         (("import", "digit"), "there is no importer 'digit'; did you mean 'digits'?"),
         (("inspect", "nothing"), "nothing holds no store"),
         (("import", "digits", "--source", "."), "No such option '--source'"),
-        (("import", "digits", "--out", "s3://BUCKET/x"), "--out=s3:/BUCKET/x is a URI, and shards are written to a"),
+        (
+            ("import", "digits", "--out", "s3://BUCKET/x"),
+            "--out=s3:/BUCKET/x is a URI, and shards are written to a",
+        ),
         (("import", "digits", "--address", "auto"), "No such option '--address'"),
-        (("import", "images", "--source", "none"), "--source=none: there is no such file or folder; correct it."),
+        (
+            ("import", "images", "--source", "none"),
+            "--source=none: there is no such file or folder; correct it.",
+        ),
     ):
         done = ditlab(*arguments)
         assert done.code == 2, arguments
@@ -103,16 +119,26 @@ def test_mistakes_end_with_2_and_the_remedy(ditlab):
 
 def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     shapes = [(64, 64), (64, 128), (64, 64), (20, 20)]
-    captioned_folder(tmp_path / "photos", {f"{n}.png": (smooth(*size), f"slope {n}") for n, size in enumerate(shapes)})
+    captioned_folder(
+        tmp_path / "photos",
+        {f"{n}.png": (smooth(*size), f"slope {n}") for n, size in enumerate(shapes)},
+    )
     (tmp_path / "photos" / "broken.png").write_bytes(b"")
     (tmp_path / "photos" / "broken.txt").write_text("none")
     done = ditlab("import", "images", "--source", "photos", "--resolution", "128", "--json")
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"], store["outcome"]) == ("images-photos-128", 3, "written")
     lines = done.err.splitlines()[-5:]
-    assert lines[0].startswith("images-photos-128: 3 rows in ") and "bytes of decoded pixels" in lines[1]
-    assert lines[2] == ("  10 files found: 3 images, 5 captions and classes; 2 left out: 1 too small, 1 unreadable")
-    assert lines[3].startswith("  left out: 3.png: too small (20x20 pixels); broken.png: unreadable (no BMP, JPEG")
+    assert (
+        lines[0].startswith("images-photos-128: 3 rows in ")
+        and "bytes of decoded pixels" in lines[1]
+    )
+    assert lines[2] == (
+        "  10 files found: 3 images, 5 captions and classes; 2 left out: 1 too small, 1 unreadable"
+    )
+    assert lines[3].startswith(
+        "  left out: 3.png: too small (20x20 pixels); broken.png: unreadable (no BMP, JPEG"
+    )
     assert lines[4] == "warning: 2 of 10 files (20%) were left out, most as too small."
     assert "3.png: too small (20x20 pixels)" in store["receipt"]["listed"]
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
@@ -120,13 +146,19 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
         (64, 64, 2),
         (64, 128, 1),
     ]
-    assert seen["receipt"] == store["receipt"] and store["left_out"] == {"too small": 1, "unreadable": 1}
+    assert seen["receipt"] == store["receipt"] and store["left_out"] == {
+        "too small": 1,
+        "unreadable": 1,
+    }
     assert seen["fingerprint"] == store["fingerprint"]
     assert seen["columns"]["image"]["shape"] == [3, 64, -1] and seen["rows"] == 3
     assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
     table = ditlab("inspect", "images-photos-128", "--out", "grid.png").out
     assert re.search(r"64x128 +2 +1 +33\.3%", table) and "(3, 64, any)" in table
-    assert all(words in " ".join(table.split()) for words in ("3.png: too small (20x20 pixels)", "2 of 10 files (20%)"))
+    assert all(
+        words in " ".join(table.split())
+        for words in ("3.png: too small (20x20 pixels)", "2 of 10 files (20%)")
+    )
 
 
 def test_mistakes_about_images_end_with_2_and_the_knob(ditlab, tmp_path):
@@ -140,7 +172,9 @@ def test_mistakes_about_images_end_with_2_and_the_knob(ditlab, tmp_path):
 
 def test_a_store_without_images_has_no_picture(ditlab, tmp_path):
     column = Column(dtype="int64", shape=(6,), unit="token")
-    with StoreWriter(tmp_path / "tokens", {"tokens": column}, name="tokens", source=Source(kind="t")) as writer:
+    with StoreWriter(
+        tmp_path / "tokens", {"tokens": column}, name="tokens", source=Source(kind="t")
+    ) as writer:
         writer.append({"tokens": np.zeros((3, 6), np.int64)})
     assert last_line(ditlab("inspect", "tokens", "--json"))["picture"] is None
 
@@ -150,7 +184,11 @@ def test_a_dry_run_imports_the_beginning_and_leaves_nothing(ditlab, tmp_path, mo
     monkeypatch.setattr("ditlab.api.imports.FIRST", 4)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    files = {f"{kind}/{n}.png": (smooth(8 * (n % 3), 16, n) if n % 3 else b"", None) for kind in "ab" for n in range(6)}
+    files = {
+        f"{kind}/{n}.png": (smooth(8 * (n % 3), 16, n) if n % 3 else b"", None)
+        for kind in "ab"
+        for n in range(6)
+    }
     captioned_folder(tmp_path / "pets", files)
     (tmp_path / "pets" / "x.heic").touch()
     source = "pets"
@@ -163,10 +201,21 @@ def test_a_dry_run_imports_the_beginning_and_leaves_nothing(ditlab, tmp_path, mo
     assert (found["sizes"], found["classes"]) == ({"16x16": 1}, ["a", "b"])
     files, pictures = found["receipt"]["levels"]
     assert files["left_out"] == {"not read (.heic)": 1}
-    assert pictures == {"unit": "images", "used": {"images": 1}, "left_out": {"unreadable": 2, "too small": 1}}
-    assert not any("no sample" in each for each in found["receipt"]["warnings"]), "b was not looked at"
-    assert "images-pets-16: 1 rows of the beginning of the source alone; nothing was written\n" in done.err
-    assert not (tmp_path / "home" / "stores").exists() and not any((tmp_path / "temporary").iterdir())
+    assert pictures == {
+        "unit": "images",
+        "used": {"images": 1},
+        "left_out": {"unreadable": 2, "too small": 1},
+    }
+    assert not any("no sample" in each for each in found["receipt"]["warnings"]), (
+        "b was not looked at"
+    )
+    assert (
+        "images-pets-16: 1 rows of the beginning of the source alone; nothing was written\n"
+        in done.err
+    )
+    assert not (tmp_path / "home" / "stores").exists() and not any(
+        (tmp_path / "temporary").iterdir()
+    )
 
 
 @pytest.mark.parametrize("ending", ["txt", "jsonl"])
@@ -181,31 +230,50 @@ def test_a_dry_run_of_text(ditlab, tmp_path, monkeypatch, ending):
     done = ditlab("import", "text", "--source", f"texts.{ending}", *chosen)
     (found,) = last_line(done)["stores"]
     documents = found["receipt"]["levels"][1]["used"]["documents"]
-    assert (documents, found["rows"]) == {"txt": (1, 400), "jsonl": (22, 22)}[ending], "a piece is the least"
+    assert (documents, found["rows"]) == {"txt": (1, 400), "jsonl": (22, 22)}[ending], (
+        "a piece is the least"
+    )
     assert not (tmp_path / "home" / "stores").exists()
 
 
 def test_grey_pictures_are_drawn_and_train_a_model_of_one_channel(ditlab, tmp_path):
-    files = {f"{kind}/{n}.png": (smooth(12, 16, n), None) for kind in ("cat", "dog") for n in range(8)}
+    files = {
+        f"{kind}/{n}.png": (smooth(12, 16, n), None) for kind in ("cat", "dog") for n in range(8)
+    }
     captioned_folder(tmp_path / "pets", files)
-    chosen = ("--label-from", "folder", "--sizes", "square", "--resolution", "8", "--patch", "2", "--grey")
+    chosen = (
+        "--label-from",
+        "folder",
+        "--sizes",
+        "square",
+        "--resolution",
+        "8",
+        "--patch",
+        "2",
+        "--grey",
+    )
     done = ditlab("import", "images", "--source", "pets", "--name", "pets", *chosen)
     assert done.code == 0, done.err
     seen = last_line(ditlab("inspect", "pets", "--json"))
     assert seen["columns"]["image"]["shape"] == [1, 8, 8] and Path(seen["picture"]).exists()
     (tmp_path / "grey.yaml").write_text(
-        "name: grey\ndata: {kind: arrow, path: pets, hold_out: 0.25}\nbatch: {size: 4}\ntraining: {steps: 2}\n"
-        "model: {family: dit, image_size: 8, patch_size: 2, width: 16, depth: 1, num_heads: 2, num_classes: 2}\n"
-        "evaluation: {every: 2, samples: 2}\nsampling: {solver: euler, steps: 2}\ntracking: {system_metrics: false}\n"
+        "name: grey\ndata: {kind: arrow, path: pets, hold_out: 0.25}\nbatch: {size: "
+        "4}\ntraining: {steps: 2}\nmodel: {family: dit, image_size: 8, patch_size: 2, width: "
+        "16, depth: 1, num_heads: 2, num_classes: 2}\nevaluation: {every: 2, samples: "
+        "2}\nsampling: {solver: euler, steps: 2}\ntracking: {system_metrics: false}\n"
     )
 
     def train(channels: int) -> Said:
         spec = tmp_path / "grey.yaml"
-        return run_inside("train", spec, "--local", "--set", f"model.channels={channels}", home=tmp_path / "home")
+        return run_inside(
+            "train", spec, "--local", "--set", f"model.channels={channels}", home=tmp_path / "home"
+        )
 
     refused = train(3)
-    assert refused.code == 2 and "holds image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1" in (
-        refused.err
+    assert (
+        refused.code == 2
+        and "holds image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1"
+        in (refused.err)
     )
     trained = train(1)
     assert trained.code == 0 and "finished: 2 steps" in trained.out, trained.err

@@ -36,7 +36,9 @@ def draw(law) -> tuple[np.ndarray, np.ndarray]:
     return x, hidden(x.shape[:2])
 
 
-def by_enumeration(law: PlantedModules, x: np.ndarray, mask: np.ndarray, present: np.ndarray) -> np.ndarray:
+def by_enumeration(
+    law: PlantedModules, x: np.ndarray, mask: np.ndarray, present: np.ndarray
+) -> np.ndarray:
     """E[x | seen regions] of one window (R, C), summed over every sequence of pairs."""
     on, regions = law.on_probability, len(x)
     total, expected = 0.0, np.zeros(x.shape)
@@ -63,7 +65,9 @@ def test_the_optimum_is_the_sum_over_all_hidden_sequences(ratio):
         expected = by_enumeration(law, x[window], mask[window], present[window])
         asked = mask[window] & present[window]
         np.testing.assert_allclose(predicted[window][asked], expected[asked], rtol=1e-10)
-    assert np.array_equal(predicted[~mask & present], x[~mask & present]), "what is seen is its own expectation"
+    assert np.array_equal(predicted[~mask & present], x[~mask & present]), (
+        "what is seen is its own expectation"
+    )
     assert not predicted[~present].any()
 
 
@@ -79,7 +83,9 @@ def test_masked_and_absent_regions_are_not_used(law, draw):
 
 def test_with_nothing_seen_the_optimum_is_the_law_s_mean(law):
     predicted = law.predict(np.zeros((1, 64, 32), np.float32), np.ones((1, 64), bool))
-    np.testing.assert_allclose(predicted, np.broadcast_to(law.mean.mean(axis=0), predicted.shape), rtol=1e-10)
+    np.testing.assert_allclose(
+        predicted, np.broadcast_to(law.mean.mean(axis=0), predicted.shape), rtol=1e-10
+    )
 
 
 def test_long_windows_of_many_features_stay_exact():
@@ -105,7 +111,10 @@ def test_nothing_else_that_was_tried_has_a_lower_error(law, draw, monkeypatch):
         return float(np.square((prediction - x)[mask]).mean())
 
     mean = law.mean.mean(axis=0)
-    others = {f"scaled by {scale}": mean + scale * (optimum - mean) for scale in (0.0, 0.8, 0.95, 1.05, 1.2)}
+    others = {
+        f"scaled by {scale}": mean + scale * (optimum - mean)
+        for scale in (0.0, 0.8, 0.95, 1.05, 1.2)
+    }
     others["seen regions beside"] = law.predict(x, mask | (np.arange(64) % 8 == 0)[None])
     others["least squares on top"] = on_top(optimum, x, mask)
     for constant, value in {"DOMAIN_PEAKS": 6, "PROGRAM_PEAKS": 12, "BACKGROUND": 0.05}.items():
@@ -117,19 +126,25 @@ def test_nothing_else_that_was_tried_has_a_lower_error(law, draw, monkeypatch):
 
 
 def on_top(optimum: np.ndarray, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Correct the optimum by a regression on the regions beside, fitted on half the windows, used on the others."""
+    """Correct the optimum by a regression on the regions beside, fitted on half the windows, used
+    on the others.
+    """
     beside = [np.roll(np.where(mask[..., None], 0, x), shift, axis=1) for shift in (-2, -1, 1, 2)]
     inputs = np.concatenate([np.ones((*mask.shape, 1)), *beside], axis=-1)
     corrected = optimum.copy()
     half = len(x) // 2
     for fit, use in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
-        weights = np.linalg.lstsq(inputs[fit][mask[fit]], (x - optimum)[fit][mask[fit]], rcond=None)[0]
+        weights = np.linalg.lstsq(
+            inputs[fit][mask[fit]], (x - optimum)[fit][mask[fit]], rcond=None
+        )[0]
         corrected[use] += inputs[use] @ weights
     return corrected
 
 
 def test_the_optimum_uses_more_than_the_neighbouring_regions(law, draw):
-    """R^2 within features, at half of the regions masked: what the shipped experiment's target is a share of."""
+    """R^2 within features, at half of the regions masked: what the shipped experiment's target is a
+    share of.
+    """
     x, mask = draw
     spread = np.square(x[mask] - x[mask].mean(axis=0)).sum()
 
@@ -151,7 +166,9 @@ def test_modules_belong_to_pairs_and_a_program_alone_is_uninformative():
     law = PlantedModules(MotifsData(domains=5, programs=7))
     by_program = law.on_probability.reshape(5, 7, 32).mean(axis=0)
     np.testing.assert_allclose(by_program, np.broadcast_to(by_program[0], by_program.shape))
-    assert len(np.unique(law.on_probability > 0.1, axis=0)) == 35, "each pair has a module of its own"
+    assert len(np.unique(law.on_probability > 0.1, axis=0)) == 35, (
+        "each pair has a module of its own"
+    )
 
 
 def test_runs_have_the_stated_average_length():
@@ -203,7 +220,9 @@ def test_the_store_holds_the_chromosomes_and_the_last_two_are_held_out(home):
 
 def test_the_optimum_comes_with_the_data_and_survives_pickling(home):
     splits = open_data(SMALL, home)
-    x, present = (splits.held_out.gather(name, np.arange(14)).numpy() for name in ("regions", "present"))
+    x, present = (
+        splits.held_out.gather(name, np.arange(14)).numpy() for name in ("regions", "present")
+    )
     mask = hidden(present.shape) & present
     optimal = splits.references["optimal"]
     again = pickle.loads(pickle.dumps(dict(splits.references)))["optimal"]
@@ -212,17 +231,29 @@ def test_the_optimum_comes_with_the_data_and_survives_pickling(home):
 
 
 def test_other_rows_can_be_held_out_of_the_same_store(home):
-    one = SMALL.model_copy(update={"hold_out": HoldOutClasses(column="chromosome", values=("chr2",))})
+    one = SMALL.model_copy(
+        update={"hold_out": HoldOutClasses(column="chromosome", values=("chr2",))}
+    )
     share = SMALL.model_copy(update={"hold_out": 0.25})
     assert [len(open_data(spec, home).held_out) for spec in (one, share)] == [7, 7]
     assert len(list(home.stores.iterdir())) == 1
-    unknown = SMALL.model_copy(update={"hold_out": HoldOutClasses(column="chromosome", values=("chr5",))})
+    unknown = SMALL.model_copy(
+        update={"hold_out": HoldOutClasses(column="chromosome", values=("chr5",))}
+    )
     with pytest.raises(UserError, match=r"data\.hold_out\.values=chr5"):
         open_data(unknown, home)
 
 
 @pytest.mark.parametrize(
-    "values", [{"domains": 1}, {"programs": 17}, {"motifs": 0}, {"chromosomes": 2}, {"peaks": 0}, {"regions": 1001}]
+    "values",
+    [
+        {"domains": 1},
+        {"programs": 17},
+        {"motifs": 0},
+        {"chromosomes": 2},
+        {"peaks": 0},
+        {"regions": 1001},
+    ],
 )
 def test_values_out_of_bounds_are_one_error(values):
     with pytest.raises(ValidationError) as refused:

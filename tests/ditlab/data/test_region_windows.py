@@ -13,7 +13,9 @@ from support.datasets.writing import StoreWriter
 def peaks_of(*counts: int, gap: int = 1000) -> np.ndarray:
     """Return peaks of as many chromosomes as there are counts."""
     starts = [np.arange(count, dtype=np.int64) * gap + 10 for count in counts]
-    return np.concatenate([make_peaks(number, start, start + 400) for number, start in enumerate(starts)])
+    return np.concatenate(
+        [make_peaks(number, start, start + 400) for number, start in enumerate(starts)]
+    )
 
 
 def windows_of(plan, peaks: np.ndarray) -> list[tuple[int, int, int]]:
@@ -33,19 +35,30 @@ def test_no_window_comes_twice_and_no_peak_is_left_out(peaks, regions, stride):
     plan = plan_windows(peaks_of(*peaks), regions, stride)
     windows = windows_of(plan, peaks_of(*peaks))
     assert plan.dropped == 0
-    held = [{(number, peak) for peak in range(first, first + size)} for number, first, size in windows]
+    held = [
+        {(number, peak) for peak in range(first, first + size)} for number, first, size in windows
+    ]
     for earlier, later in pairwise(held):
         assert not later <= earlier, "a window within the one before holds nothing new"
     assert windows == sorted(set(windows))
     if (stride or regions) <= regions:
-        assert set().union(*held) == {(number, peak) for number, n in enumerate(peaks) for peak in range(n)}
+        assert set().union(*held) == {
+            (number, peak) for number, n in enumerate(peaks) for peak in range(n)
+        }
     for number, first, size in windows:
-        assert size == regions or first + size == peaks[number], "only a chromosome's last window is shorter"
+        assert size == regions or first + size == peaks[number], (
+            "only a chromosome's last window is shorter"
+        )
 
 
 def test_windows_begin_a_stride_apart():
     peaks = peaks_of(10, 3)
-    assert windows_of(plan_windows(peaks, 4, stride=3), peaks) == [(0, 0, 4), (0, 3, 4), (0, 6, 4), (1, 0, 3)]
+    assert windows_of(plan_windows(peaks, 4, stride=3), peaks) == [
+        (0, 0, 4),
+        (0, 3, 4),
+        (0, 6, 4),
+        (1, 0, 3),
+    ]
 
 
 def test_windows_that_span_too_much_are_dropped_and_counted():

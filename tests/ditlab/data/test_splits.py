@@ -35,10 +35,11 @@ def test_digits_need_nothing_and_are_scikit_learns(home):
 def test_two_processes_may_write_built_in_stores_at_once(home):
     """Both processes write the same files of digits and generated regions, without strays."""
     code = (
-        "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.data.splits import open_data;"
-        "from ditlab.spec.data import DigitsData, MotifsData; spec = MotifsData.model_validate_json(sys.argv[2]);"
-        "print('ready', flush=True); sys.stdin.readline();"
-        "print(*(open_data(each, Home(Path(sys.argv[1]))).fingerprint for each in (DigitsData(), spec)))"
+        "import sys; from pathlib import Path; from ditlab.home import Home; from "
+        "ditlab.data.splits import open_data;from ditlab.spec.data import DigitsData, "
+        "MotifsData; spec = MotifsData.model_validate_json(sys.argv[2]);print('ready', "
+        "flush=True); sys.stdin.readline();print(*(open_data(each, "
+        "Home(Path(sys.argv[1]))).fingerprint for each in (DigitsData(), spec)))"
     )
     motifs = MotifsData(motifs=5, chromosomes=4, peaks=40, regions=6)
     both = [Forked(code, str(home.root), motifs.model_dump_json()) for _ in range(2)]
@@ -47,7 +48,9 @@ def test_two_processes_may_write_built_in_stores_at_once(home):
         process.go()
     answers = {process.stdout.read().strip() for process in both}
     assert [process.wait(60) for process in both] == [0, 0]
-    assert answers == {" ".join(open_data(spec, home).fingerprint for spec in (DigitsData(), motifs))}
+    assert answers == {
+        " ".join(open_data(spec, home).fingerprint for spec in (DigitsData(), motifs))
+    }
     assert [sorted(path.suffix for path in store.iterdir()) for store in home.stores.iterdir()] == [
         [".arrow", ".bin", ".json"]
     ] * 2
@@ -75,14 +78,19 @@ def mnist(tmp_path: Path, home: Home, write_idx):
             if split in splits:
                 write_idx(folder / f"{stem}-images-idx3-ubyte", np.full((rows, 28, 28), rows % 256))
                 write_idx(folder / f"{stem}-labels-idx1-ubyte", np.arange(rows) % 10)
-        run_import("mnist", ImportRequest(home.stores, home.caches, MnistOptions(source=folder, checksum=False)))
+        run_import(
+            "mnist",
+            ImportRequest(home.stores, home.caches, MnistOptions(source=folder, checksum=False)),
+        )
 
     return make
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_mnist_that_was_not_imported_names_the_command(home, split):
-    with pytest.raises(UserError, match=rf"data\.split={split}.*`ditlab data import mnist --source DIR`"):
+    with pytest.raises(
+        UserError, match=rf"data\.split={split}.*`ditlab data import mnist --source DIR`"
+    ):
         open_data(MnistData(split=split), home)
 
 
@@ -116,9 +124,13 @@ def test_an_unknown_kind_is_answered_with_the_known_ones(home):
 
 
 def test_a_store_by_name(make_store, home, tmp_path, monkeypatch):
-    """Stores in the working directory come first; a folder there without a store does not hide the home's."""
+    """Stores in the working directory come first; a folder there without a store does not hide the
+    home's.
+    """
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"known holds no store.*or one that `ditlab data list` lists"):
+    with pytest.raises(
+        UserError, match=r"known holds no store.*or one that `ditlab data list` lists"
+    ):
         open_data(ArrowData(path="known"), home)
     theirs = make_store(rows=20, name="home/stores/known")
     assert store_folder("known", home) == theirs.path
@@ -142,10 +154,15 @@ def test_a_share_of_overlapping_windows_gives_a_note(home, tmp_path):
 
 
 def test_chromosomes_and_cell_types_are_left_out_and_named(home, tmp_path):
-    """Three chromosomes with 2, 3 and 4 windows of each of two cell types; a row of either is held out once."""
+    """Three chromosomes with 2, 3 and 4 windows of each of two cell types; a row of either is held
+    out once.
+    """
     columns = {
         name: Column(dtype="uint8", shape=(), num_classes=len(names), names=names)
-        for name, names in (("chromosome", ("chr1", "chr2", "chr3")), ("cell_type", ("B", "T", "none")))
+        for name, names in (
+            ("chromosome", ("chr1", "chr2", "chr3")),
+            ("cell_type", ("B", "T", "none")),
+        )
     }
     chromosome = np.repeat([0, 1, 2], [4, 6, 8]).astype(np.uint8)
     cells = (np.arange(18) % 2).astype(np.uint8)
@@ -155,16 +172,30 @@ def test_chromosomes_and_cell_types_are_left_out_and_named(home, tmp_path):
     def split(*classes):
         return open_data(ArrowData(path=str(tmp_path / "cells"), hold_out=list(classes)), home)
 
-    both = split({"column": "chromosome", "values": ["chr2"]}, {"column": "cell_type", "values": ["T"]})
+    both = split(
+        {"column": "chromosome", "values": ["chr2"]}, {"column": "cell_type", "values": ["T"]}
+    )
     assert (len(both.train), len(both.held_out)) == (2 + 4, 6 + 2 + 4)
     assert both.left_out == {"chromosome": ("chr2",), "cell_type": ("T",)}
-    kept = both.train.gather("chromosome", np.arange(6)), both.train.gather("cell_type", np.arange(6))
+    kept = (
+        both.train.gather("chromosome", np.arange(6)),
+        both.train.gather("cell_type", np.arange(6)),
+    )
     assert sorted(kept[0].tolist()) == [0, 0, 2, 2, 2, 2] and kept[1].tolist() == [0] * 6
     assert open_data(ArrowData(path=str(tmp_path / "cells")), home).left_out == {}
     for classes, reason in (
-        ([{"column": "tissue", "values": ["T"]}], "data.hold_out.column=tissue is no column of class indices"),
-        ([{"column": "cell_type", "values": ["NK"]}], "data.hold_out.values=NK is no class of cell_type"),
-        ([{"column": "cell_type", "values": ["none"]}], "values=none holds no row out; cell_type has rows of B, T"),
+        (
+            [{"column": "tissue", "values": ["T"]}],
+            "data.hold_out.column=tissue is no column of class indices",
+        ),
+        (
+            [{"column": "cell_type", "values": ["NK"]}],
+            "data.hold_out.values=NK is no class of cell_type",
+        ),
+        (
+            [{"column": "cell_type", "values": ["none"]}],
+            "values=none holds no row out; cell_type has rows of B, T",
+        ),
         ([{"column": "cell_type", "values": ["B", "T"]}], "values=B, T holds out every row"),
     ):
         with pytest.raises(UserError, match=reason):
@@ -172,13 +203,20 @@ def test_chromosomes_and_cell_types_are_left_out_and_named(home, tmp_path):
 
 
 def write_windows(path: Path, stride: int) -> None:
-    """Windows of 4 of the 1,000 peaks of one chromosome (at most 300 windows before their neighbours), 10 of another;
-    peaks of the same place on both, and peaks that overlap each other, are none that windows share."""
+    """Windows of 4 of the 1,000 peaks of one chromosome (at most 300 windows before their
+    neighbours), 10 of another; peaks of the same place on both, and peaks that overlap each other,
+    are none that windows share."""
     start = np.arange(1000, dtype=np.int64) * 100
-    peaks = np.concatenate([make_peaks(0, start, start + 150), make_peaks(1, start[:10], start[:10] + 150)])
+    peaks = np.concatenate(
+        [make_peaks(0, start, start + 150), make_peaks(1, start[:10], start[:10] + 150)]
+    )
     plan = plan_windows(peaks, 4, stride)
-    with StoreWriter(path, region_columns(4, ("A",), (1.0,), ("chr1", "chr2")), name="w", source=Source(kind="t")) as w:
-        for batch in window_batches(peaks, plan, 4, 1, lambda first, stop: np.ones((stop - first, 1), np.float32)):
+    with StoreWriter(
+        path, region_columns(4, ("A",), (1.0,), ("chr1", "chr2")), name="w", source=Source(kind="t")
+    ) as w:
+        for batch in window_batches(
+            peaks, plan, 4, 1, lambda first, stop: np.ones((stop - first, 1), np.float32)
+        ):
             w.append(batch)
 
 
@@ -190,5 +228,7 @@ def test_packing_reaches_the_codec_and_needs_an_end_token(make_store, home):
     joined = open_data(spec.model_copy(update={"packing": "joined"}), home).text
     assert joined is not None and joined.packing == "joined"
     store = make_store(rows=50)
-    with pytest.raises(UserError, match=r"data\.packing=masked needs the token that ends a document, and the store"):
+    with pytest.raises(
+        UserError, match=r"data\.packing=masked needs the token that ends a document, and the store"
+    ):
         open_data(ArrowData(path=str(store.path), packing="masked"), home)

@@ -25,4 +25,6 @@ def text_folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def image_folder(tmp_path_factory) -> Path:
-    return write_image_encoder(tmp_path_factory.mktemp("encoders") / "image", width=24, patch=4, num_registers=3)
+    return write_image_encoder(
+        tmp_path_factory.mktemp("encoders") / "image", width=24, patch=4, num_registers=3
+    )

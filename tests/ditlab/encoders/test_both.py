@@ -1,4 +1,6 @@
-"""Encoders of captions and of images alike: features are a row's own, cached or not, and nothing of them is trained."""
+"""Encoders of captions and of images alike: features are a row's own, cached or not, and nothing of
+them is trained.
+"""
 
 from functools import partial
 
@@ -9,7 +11,9 @@ import torch
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 
-TEXTS = np.array(["a red seven", "nothing", "a green circle on the left of a blue square", "sept rouge, é"])
+TEXTS = np.array(
+    ["a red seven", "nothing", "a green circle on the left of a blue square", "sept rouge, é"]
+)
 IMAGES = torch.rand(4, 3, 16, 24, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
 
@@ -59,7 +63,9 @@ def test_a_row_is_encoded_once(kind):
 def test_they_are_frozen(kind):
     make, inputs = kind
     encoder = make()
-    assert not encoder.network.training and not any(each.requires_grad for each in encoder.network.parameters())
+    assert not encoder.network.training and not any(
+        each.requires_grad for each in encoder.network.parameters()
+    )
     (made,) = features(encoder, inputs[[0]])
     weight = torch.ones(made.shape[-1], requires_grad=True)
     (made * weight).sum().backward()  # features can be kept for a backward pass
@@ -68,5 +74,7 @@ def test_they_are_frozen(kind):
 
 def test_bf16(kind):
     make, inputs = kind
-    for found, expected in zip(features(make(dtype=torch.bfloat16), inputs), features(make(), inputs), strict=True):
+    for found, expected in zip(
+        features(make(dtype=torch.bfloat16), inputs), features(make(), inputs), strict=True
+    ):
         assert found.dtype == torch.bfloat16 and torch.allclose(found.float(), expected, atol=0.15)

@@ -32,7 +32,11 @@ def refused(folder, *words, width=32, **how) -> None:
 
 @pytest.mark.parametrize(
     ("missing", "word"),
-    [("config.json", "config.json"), ("model.safetensors", "weights"), ("tokenizer.json", "tokeniser")],
+    [
+        ("config.json", "config.json"),
+        ("model.safetensors", "weights"),
+        ("tokenizer.json", "tokeniser"),
+    ],
 )
 def test_incomplete_folders(text, missing, word):
     (text / missing).unlink()
@@ -41,21 +45,35 @@ def test_incomplete_folders(text, missing, word):
 
 def test_a_shard_that_is_missing(text):
     (text / "model.safetensors").unlink()
-    index = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    index = {
+        "weight_map": {
+            "a": "model-00001-of-00002.safetensors",
+            "b": "model-00002-of-00002.safetensors",
+        }
+    }
     (text / "model.safetensors.index.json").write_text(json.dumps(index))
     (text / "model-00001-of-00002.safetensors").touch()
     refused(text, "holds no model-00002-of-00002.safetensors,")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "circle", "dangling"])
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+)
 def test_special_files_are_not_waited_for(text, name, kind):
     special_files.put(kind, text / name)
     refused(text, f"encoders.text={text}: {name} cannot be read")
 
 
-INDICES = ("[", "[" * 10**5, "null", "{}", '{"weight_map": 1}', '{"weight_map": {"a": 1}}',
-           '{"weight_map": {"a": "../a"}}')  # fmt: skip
+INDICES = (
+    "[",
+    "[" * 10**5,
+    "null",
+    "{}",
+    '{"weight_map": 1}',
+    '{"weight_map": {"a": 1}}',
+    '{"weight_map": {"a": "../a"}}',
+)
 
 
 @pytest.mark.parametrize("index", INDICES, ids=range(len(INDICES)))
@@ -104,7 +122,11 @@ def test_a_width_that_is_not_the_models(text):
 
 def test_padding_on_the_left(tmp_path):
     folder = write_text_encoder(tmp_path / "left", padding_side="left")
-    refused(folder, "pads on the left", "set padding_side to right and a pad_token in its tokenizer_config.json")
+    refused(
+        folder,
+        "pads on the left",
+        "set padding_side to right and a pad_token in its tokenizer_config.json",
+    )
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "padding_side": "right"}))
     FrozenTextEncoder(str(folder), 32, 16)
@@ -122,7 +144,12 @@ def test_names_that_cannot_be_fetched(tmp_path, monkeypatch):
         raise OSError("Name or service not known")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
-    refused("Qwen/Qwen3-0.6B", "encoders.text=Qwen/Qwen3-0.6B is no folder here", "not known", downloads=tmp_path)
+    refused(
+        "Qwen/Qwen3-0.6B",
+        "encoders.text=Qwen/Qwen3-0.6B is no folder here",
+        "not known",
+        downloads=tmp_path,
+    )
     monkeypatch.undo()
     refused("/no/such/folder", "the Hugging Face hub does not give it", downloads=tmp_path)
 
@@ -134,13 +161,20 @@ def test_messages_name_the_flag(tmp_path):
 def test_images_need_a_dinov3(text, image_folder, tmp_path):
     with pytest.raises(UserError, match=r"encoders\.image=.* of the kind qwen3, .* name a DINOv3"):
         FrozenImageEncoder(str(text), 24, 4)
-    with pytest.raises(UserError, match=r"patches of 4 pixels, and the model's have 16; set model\.patch_size to 4"):
+    with pytest.raises(
+        UserError, match=r"patches of 4 pixels, and the model's have 16; set model\.patch_size to 4"
+    ):
         FrozenImageEncoder(str(image_folder), 24, 16)
-    with pytest.raises(UserError, match=r"24 features a patch, .* set objective\.alignment_width to 24"):
+    with pytest.raises(
+        UserError, match=r"24 features a patch, .* set objective\.alignment_width to 24"
+    ):
         FrozenImageEncoder(str(image_folder), 768, 4)
     with pytest.raises(UserError, match=r"holds no config\.json and no weights"):
         FrozenImageEncoder(str(tmp_path), 24, 4)
-    assert FrozenImageEncoder(str(write_image_encoder(tmp_path / "wide", width=32)), None, 4).width == 32
+    assert (
+        FrozenImageEncoder(str(write_image_encoder(tmp_path / "wide", width=32)), None, 4).width
+        == 32
+    )
 
 
 def test_without_transformers(text_folder, monkeypatch):

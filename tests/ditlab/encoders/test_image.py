@@ -18,13 +18,17 @@ def images() -> torch.Tensor:
 
 
 def test_features_are_the_patch_tokens(encoder, image_folder, images):
-    """Behind the class token and the registers, of images that torchvision would have normalised."""
+    """Behind the class token and the registers, of images that torchvision would have
+    normalised.
+    """
     from transformers import AutoModel
 
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
     pixels = ((images + 1) / 2 - mean.view(3, 1, 1)) / std.view(3, 1, 1)
     with torch.no_grad():
-        tokens = AutoModel.from_pretrained(image_folder).eval()(pixel_values=pixels).last_hidden_state
+        tokens = (
+            AutoModel.from_pretrained(image_folder).eval()(pixel_values=pixels).last_hidden_state
+        )
     assert tokens.shape == (5, 1 + 3 + 4 * 6, 24)
     found = encoder.encode(images)
     assert found.shape == (5, 24, 24) and torch.allclose(found, tokens[:, 4:], atol=1e-4)
@@ -41,16 +45,26 @@ def test_patches_come_row_by_row(encoder, images):
 
 def test_normalisation():
     white, black = normalised(torch.ones(1, 3, 1, 1)), normalised(-torch.ones(1, 3, 1, 1))
-    assert white.flatten().tolist() == pytest.approx([(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225])
-    assert black.flatten().tolist() == pytest.approx([-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225])
+    assert white.flatten().tolist() == pytest.approx(
+        [(1 - 0.485) / 0.229, (1 - 0.456) / 0.224, (1 - 0.406) / 0.225]
+    )
+    assert black.flatten().tolist() == pytest.approx(
+        [-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225]
+    )
 
 
 def test_any_size(encoder):
     for height, width in ((4, 4), (8, 20), (32, 8)):
-        assert encoder.encode(torch.zeros(2, 3, height, width)).shape == (2, height * width // 16, 24)
+        assert encoder.encode(torch.zeros(2, 3, height, width)).shape == (
+            2,
+            height * width // 16,
+            24,
+        )
 
 
-def test_keys_of_the_cache_are_those_of_stored_images_and_of_their_shape(encoder, image_folder, images):
+def test_keys_of_the_cache_are_those_of_stored_images_and_of_their_shape(
+    encoder, image_folder, images
+):
     passes = []
     cached = FrozenImageEncoder(str(image_folder), 24, 4, cache=100)
     cached.network.register_forward_hook(lambda *_: passes.append(1))

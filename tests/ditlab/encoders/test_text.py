@@ -19,7 +19,9 @@ def direct(text_folder):
     """(tokeniser, network) by transformers alone, as a person would use them."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(text_folder), AutoModelForCausalLM.from_pretrained(text_folder).model.eval()
+    return AutoTokenizer.from_pretrained(text_folder), AutoModelForCausalLM.from_pretrained(
+        text_folder
+    ).model.eval()
 
 
 def test_features_are_the_last_hidden_states(encoder, direct):
@@ -52,7 +54,9 @@ def test_last_token_is_at_mask_sum_less_one():
 def test_padding_does_not_change_features(encoder, monkeypatch):
     """Captions of all lengths in one pass, as on a GPU."""
     one_by_one = encoder.encode(TEXTS)
-    monkeypatch.setattr("ditlab.encoders.text.batch_slices", lambda num, device, at_once: [slice(0, num)])
+    monkeypatch.setattr(
+        "ditlab.encoders.text.batch_slices", lambda num, device, at_once: [slice(0, num)]
+    )
     padded = encoder.encode(TEXTS)
     assert torch.equal(padded["text_mask"], one_by_one["text_mask"])
     for name in ("text", "text_pooled"):
@@ -67,10 +71,14 @@ def test_other_words_give_other_features(encoder):
 def test_captions_that_are_cut_are_counted(text_folder, encoder):
     short = FrozenTextEncoder(str(text_folder), 32, 3)
     made = short.encode(TEXTS)
-    assert made["text"].shape[1] == 3 and short.num_truncated == sum(n > 3 for n in encoder.num_tokens(TEXTS)) > 0
+    assert (
+        made["text"].shape[1] == 3
+        and short.num_truncated == sum(n > 3 for n in encoder.num_tokens(TEXTS)) > 0
+    )
     assert short.num_tokens(TEXTS) == [min(n, 3) for n in encoder.num_tokens(TEXTS)]
     whole = encoder.encode(TEXTS[:1])["text"][0, :3]
-    assert torch.allclose(made["text"][0], whole, atol=1e-5)  # nothing before a cut changes: the model looks back alone
+    # nothing before a cut changes: the model looks back alone
+    assert torch.allclose(made["text"][0], whole, atol=1e-5)
     assert encoder.num_truncated == 0
 
 

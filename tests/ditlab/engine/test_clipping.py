@@ -10,7 +10,16 @@ import torch
 from ditlab.engine.distributed import single_process
 from ditlab.engine.update import Ratio, ZScore
 from ditlab.spec.optimization import RatioZClip, ZClip
-from support.trainings.engines import Job, Pass, Step, drive_here, engine_for, pieces_of, put_together, run_step
+from support.trainings.engines import (
+    Job,
+    Pass,
+    Step,
+    drive_here,
+    engine_for,
+    pieces_of,
+    put_together,
+    run_step,
+)
 from support.trainings.workers import tiny
 
 
@@ -25,13 +34,17 @@ def limit(clip, norm):
 
 
 def test_a_spike_is_clipped_by_its_own_z_score():
-    """Mean 1, deviation 0.5: a norm of 3 is 4 deviations out, twice z, so it is clipped to half of z deviations."""
+    """Mean 1, deviation 0.5: a norm of 3 is 4 deviations out, twice z, so it is clipped to half of
+    z deviations.
+    """
     clip = z_score(1.0, 0.25, max_norm=None)
     assert limit(clip, 3.0) == 1.5
     # The clipped norm enters mean and then variance, as in the paper.
     mean = 0.97 * 1.0 + 0.03 * 1.5
     assert clip.state()["clip.mean"] == pytest.approx(mean, rel=1e-15)
-    assert clip.state()["clip.variance"] == pytest.approx(0.97 * 0.25 + 0.03 * (1.5 - mean) ** 2, rel=1e-15)
+    assert clip.state()["clip.variance"] == pytest.approx(
+        0.97 * 0.25 + 0.03 * (1.5 - mean) ** 2, rel=1e-15
+    )
     assert limit(z_score(1.0, 0.25), 3.0) == 1.0  # the bound is in force
     assert limit(z_score(1.0, 0.25, max_norm=None), 2.0) == math.inf  # two deviations are no spike
     assert limit(z_score(1.0, 0.0, max_norm=None), 1.25) == 1.0  # nothing varied: back to the mean
@@ -55,7 +68,9 @@ def test_ratio_sets_the_limit_before_the_average_moves():
     assert seen[2] == (pytest.approx(19.9), pytest.approx(0.99 * 7.96 + 0.01 * 19.9))
 
 
-@pytest.mark.parametrize("clip", [ZScore(ZClip(warmup=1)), Ratio(RatioZClip())], ids=["zscore", "ratio"])
+@pytest.mark.parametrize(
+    "clip", [ZScore(ZClip(warmup=1)), Ratio(RatioZClip())], ids=["zscore", "ratio"]
+)
 def test_a_norm_that_is_not_finite_is_not_counted(clip):
     limit(clip, 2.0)
     before = clip.state()
@@ -63,10 +78,15 @@ def test_a_norm_that_is_not_finite_is_not_counted(clip):
     assert clip.state() == before
 
 
-@pytest.mark.parametrize(("kind", "spec"), [(ZScore, ZClip(warmup=3)), (Ratio, RatioZClip())], ids=["zscore", "ratio"])
+@pytest.mark.parametrize(
+    ("kind", "spec"), [(ZScore, ZClip(warmup=3)), (Ratio, RatioZClip())], ids=["zscore", "ratio"]
+)
 def test_statistics_survive_json_exactly(kind, spec):
     one, two = kind(spec), kind(spec)
-    norms = [float(x) for x in torch.rand(12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 9]
+    norms = [
+        float(x)
+        for x in torch.rand(12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 9
+    ]
     for norm in norms[:6]:
         limit(one, norm)
     two.load(json.loads(json.dumps(one.state())))
@@ -90,13 +110,16 @@ def test_the_limit_of_the_step_clips_the_gradient_that_adam_sees(stage):
         assert second > 10 * first
         seen = math.sqrt(
             sum(
-                float(((after.tensors[key] - 0.9 * before.tensors[key]) / 0.1).double().square().sum())
+                float(
+                    ((after.tensors[key] - 0.9 * before.tensors[key]) / 0.1).double().square().sum()
+                )
                 for key in after.tensors
                 if key[0] == "exp_avg"
             )
         )
         assert seen == pytest.approx(first, rel=1e-3)
-        assert engine.scalars()["clip.mean"] == pytest.approx(first)  # what enters is the clipped norm
+        # what enters is the clipped norm
+        assert engine.scalars()["clip.mean"] == pytest.approx(first)
         engine.close()
 
 
@@ -107,7 +130,9 @@ def test_a_step_left_out_does_not_enter_the_statistics():
     assert states[0].scalars == states[2].scalars
 
 
-@pytest.mark.parametrize("clip", [{"kind": "zclip", "warmup": 2, "z": 0.5}, {"kind": "zclip_ratio", "ratio": 1.0}])
+@pytest.mark.parametrize(
+    "clip", [{"kind": "zclip", "warmup": 2, "z": 0.5}, {"kind": "zclip_ratio", "ratio": 1.0}]
+)
 @pytest.mark.parametrize("stage", [0, 3])
 def test_resume_is_bit_identical(tmp_path, stage, clip):
     steps = [Step([[Pass(0)]], number=number) for number in range(4)]

@@ -1,4 +1,6 @@
-"""A closed engine leaves the process as it found it: torch's own functions, and no network in memory."""
+"""A closed engine leaves the process as it found it: torch's own functions, and no network in
+memory.
+"""
 
 import gc
 import sys
@@ -26,14 +28,19 @@ def test_other_stages_compute_the_same_after_stage_3():
     drive_here(Job(experiment_of(3), STEPS))
     assert functional.linear is OWN
     after = drive_here(Job(experiment_of(0), STEPS))
-    assert after.state.equals(before.state) and (after.losses, after.norms) == (before.losses, before.norms)
+    assert after.state.equals(before.state) and (after.losses, after.norms) == (
+        before.losses,
+        before.norms,
+    )
 
 
 def test_linear_is_replaced_until_the_last_engine_closes():
     """The second engine is around the same module, whose parameters are partitioned already."""
     first, second = module_for(experiment_of(3)), module_for(experiment_of(3))
     with single_process(use_gpu=False) as rank:
-        engines = [engine_for(experiment_of(3), rank, 1, module=module) for module in (first, second)]
+        engines = [
+            engine_for(experiment_of(3), rank, 1, module=module) for module in (first, second)
+        ]
         replaced = functional.linear
         assert replaced is not OWN
         engines.pop(0).close()

@@ -1,4 +1,6 @@
-"""Regional compilation: one graph a block kind, numbers of the eager step, exact resume, every ZeRO stage."""
+"""Regional compilation: one graph a block kind, numbers of the eager step, exact resume, every ZeRO
+stage.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,12 @@ EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SMALL = {
     "digits/dit": ["model.depth=3", "model.width=32"],
     "digits/unet": ["model.width=16"],
-    "pixelhdm/small": ["model.width=64", "model.num_heads=2", "model.num_kv_heads=1", "model.patch_depth=3"],
+    "pixelhdm/small": [
+        "model.width=64",
+        "model.num_heads=2",
+        "model.num_kv_heads=1",
+        "model.patch_depth=3",
+    ],
     "region/small": ["model.width=32", "model.depth=3"],
     "dlm/small": ["model.width=96", "model.depth=3"],
 }
@@ -32,14 +39,22 @@ SMALL = {
 
 def small(name: str, **engine: Any) -> Experiment:
     options = ", ".join(
-        f"{key}: {value}" for key, value in {"zero": "{stage: 1}", "compile": "false", **engine}.items()
+        f"{key}: {value}"
+        for key, value in {"zero": "{stage: 1}", "compile": "false", **engine}.items()
     )
-    changes = [*SMALL[name], f"engine={{{options}}}", "training.precision=fp32", "schedule={kind: constant}"]
+    changes = [
+        *SMALL[name],
+        f"engine={{{options}}}",
+        "training.precision=fp32",
+        "schedule={kind: constant}",
+    ]
     return load_experiment(EXPERIMENTS / f"{name}.yaml", changes)
 
 
 def batch_for(experiment: Experiment, size: int, length: int) -> dict[str, torch.Tensor]:
-    """Batch of the family's fields; images are 16 pixels wide, and `length` is that of the other free axes."""
+    """Batch of the family's fields; images are 16 pixels wide, and `length` is that of the other
+    free axes.
+    """
     generator = torch.Generator().manual_seed(size * 100 + length)
     found = {}
     for field in experiment.model.batch_fields():
@@ -76,7 +91,11 @@ def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[Measured
             noise = KeyedNoise(0, "train", number, 0, size, torch.device("cpu"), 0)
             loss = engine.forward_backward(batch, noise, True)["loss"]
             norm = float(engine.step(number, 1e-3))
-            moments = {name: values.clone() for (field, name, _), values in engine.state() if field == "exp_avg"}
+            moments = {
+                name: values.clone()
+                for (field, name, _), values in engine.state()
+                if field == "exp_avg"
+            }
             found.append(Measured(float(loss), norm, moments))
             with engine.evaluating():
                 module.forward("loss", batch, noise)
@@ -85,12 +104,20 @@ def steps(experiment: Experiment, sizes: list[tuple[int, int]]) -> list[Measured
     return found
 
 
-def graphs(monkeypatch: pytest.MonkeyPatch, experiment: Experiment, sizes: list[tuple[int, int]]) -> int:
-    """Graphs that steps of these sizes take. No kernels are made of them: a graph is one whatever comes of it."""
+def graphs(
+    monkeypatch: pytest.MonkeyPatch, experiment: Experiment, sizes: list[tuple[int, int]]
+) -> int:
+    """Graphs that steps of these sizes take. No kernels are made of them: a graph is one whatever
+    comes of it.
+    """
     compiling = torch.compile
     with monkeypatch.context() as patched:
         patched.setattr(
-            torch, "compile", lambda function, dynamic, options: compiling(function, dynamic=dynamic, backend="eager")
+            torch,
+            "compile",
+            lambda function, dynamic, options: compiling(
+                function, dynamic=dynamic, backend="eager"
+            ),
         )
         torch._dynamo.reset()
         counters.clear()
@@ -103,7 +130,9 @@ VARYING = [(16, 8), (32, 8), (16, 12), (18, 12), (16, 8)]
 """Batch and length: halved and odd micro-batches, buckets; one size that comes again."""
 
 
-@pytest.mark.skipif(missing_to_compile() is not None, reason="no C++ compiler, or no headers of Python")
+@pytest.mark.skipif(
+    missing_to_compile() is not None, reason="no C++ compiler, or no headers of Python"
+)
 def test_one_graph_a_block_kind_whatever_the_sizes(monkeypatch):
     assert graphs(monkeypatch, small("digits/dit", compile="true"), VARYING) == 1
 
@@ -111,15 +140,29 @@ def test_one_graph_a_block_kind_whatever_the_sizes(monkeypatch):
 @pytest.mark.slow
 def test_one_graph_a_block_kind_of_every_family_and_stage(monkeypatch):
     # of pixelhdm one more than kinds: the first pixel block's input is a view
-    for name, expected in {"digits/unet": 2, "pixelhdm/small": 3, "region/small": 2, "dlm/small": 1}.items():
+    for name, expected in {
+        "digits/unet": 2,
+        "pixelhdm/small": 3,
+        "region/small": 2,
+        "dlm/small": 1,
+    }.items():
         assert graphs(monkeypatch, small(name, compile="true"), VARYING) == expected, name
-    # torch chooses a CPU's convolutions by whether a batch has 16 samples: of unet a graph for either
-    assert graphs(monkeypatch, small("digits/unet", compile="true"), [*VARYING, (8, 8), (2, 8)]) == 4
+    # torch chooses a CPU's convolutions by whether a batch has 16 samples: of unet a graph for
+    # either
+    assert (
+        graphs(monkeypatch, small("digits/unet", compile="true"), [*VARYING, (8, 8), (2, 8)]) == 4
+    )
     for options in (
-        {"zero": "{stage: 0}"}, {"zero": "{stage: 2}"}, {"zero": "{stage: 3}"}, {"activation_checkpointing": "true"},
-        {"activation_offload": "cpu"}, {"zero": "{stage: 3}", "activation_checkpointing": "true"},
-    ):  # fmt: skip
-        assert graphs(monkeypatch, small("digits/dit", compile="true", **options), VARYING) == 1, options
+        {"zero": "{stage: 0}"},
+        {"zero": "{stage: 2}"},
+        {"zero": "{stage: 3}"},
+        {"activation_checkpointing": "true"},
+        {"activation_offload": "cpu"},
+        {"zero": "{stage: 3}", "activation_checkpointing": "true"},
+    ):
+        assert graphs(monkeypatch, small("digits/dit", compile="true", **options), VARYING) == 1, (
+            options
+        )
 
 
 def test_eager_runs_have_no_graph(monkeypatch):
@@ -129,18 +172,24 @@ def test_eager_runs_have_no_graph(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_compiled_steps_give_the_eager_numbers(name):
-    """Over five updates: losses within 1e-4 and the gradient's norm within 1e-3 of the eager ones, relatively.
+    """Over five updates: losses within 1e-4 and the gradient's norm within 1e-3 of the eager ones,
+    relatively.
 
-    Of each parameter, the distance of the two first moments over the eager one's length (or over a thousandth of the
-    longest where that is more): within 1e-4 for the first gradient, from equal weights, and within 5e-3 after updates.
+    Of each parameter, the distance of the two first moments over the eager one's length (or over a
+    thousandth of the longest where that is more): within 1e-4 for the first gradient, from equal
+    weights, and within 5e-3 after updates.
     """
-    eager, compiled = (steps(small(name, compile=compile), VARYING) for compile in ("false", "true"))
+    eager, compiled = (
+        steps(small(name, compile=compile), VARYING) for compile in ("false", "true")
+    )
     for number, (found, expected) in enumerate(zip(compiled, eager, strict=True)):
         assert found.loss == pytest.approx(expected.loss, rel=1e-4)
         assert found.norm == pytest.approx(expected.norm, rel=1e-3)
         longest = max(float(moment.norm()) for moment in expected.moments.values())
         for key, moment in expected.moments.items():
-            distance = float((found.moments[key] - moment).norm()) / max(float(moment.norm()), 1e-3 * longest)
+            distance = float((found.moments[key] - moment).norm()) / max(
+                float(moment.norm()), 1e-3 * longest
+            )
             assert distance <= (1e-4 if number == 0 else 5e-3), (number, key)
 
 
@@ -157,7 +206,9 @@ def test_the_gradient_of_a_weight_is_the_product_whichever_operand_is_copied():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_compiled_blocks_draw_the_eager_samples(name):
-    """Within 1e-3, or with 1% of other tokens; once compiled blocks are left, samples have the eager bits again."""
+    """Within 1e-3, or with 1% of other tokens; once compiled blocks are left, samples have the
+    eager bits again.
+    """
     from ditlab.engine.compilation import compiled_blocks
 
     experiment, cpu = small(name), torch.device("cpu")
@@ -167,8 +218,14 @@ def test_compiled_blocks_draw_the_eager_samples(name):
     for parameter in network.parameters():  # most heads begin at 0
         torch.nn.init.normal_(parameter, std=0.05)
     changes = {"steps": 6} if hasattr(sampling, "steps") else {}
-    sampler = family.build_sampler(sampling.model_copy(update=changes), experiment.model, experiment.objective)
-    rows = RealRows(batch_for(experiment, 4, 8), {}, {}, fixed_noise(0, cpu)) if sampler.takes_rows != "none" else None
+    sampler = family.build_sampler(
+        sampling.model_copy(update=changes), experiment.model, experiment.objective
+    )
+    rows = (
+        RealRows(batch_for(experiment, 4, 8), {}, {}, fixed_noise(0, cpu))
+        if sampler.takes_rows != "none"
+        else None
+    )
     conditions = sampler.conditions(4, SampleRequest(rows=rows))
 
     def draw() -> torch.Tensor:
@@ -189,20 +246,27 @@ def test_options_change_no_number():
     """Recomputed and offloaded activations, and blocks gathered whole, run the same graphs."""
     plain = steps(small("digits/dit", compile="true"), VARYING)
     for options in (
-        {"activation_checkpointing": "true"}, {"activation_offload": "cpu"},
+        {"activation_checkpointing": "true"},
+        {"activation_offload": "cpu"},
         {"activation_checkpointing": "true", "activation_offload": "cpu"},
-        {"zero": "{stage: 3}"}, {"zero": "{stage: 3}", "activation_checkpointing": "true"},
-    ):  # fmt: skip
+        {"zero": "{stage: 3}"},
+        {"zero": "{stage: 3}", "activation_checkpointing": "true"},
+    ):
         found = steps(small("digits/dit", compile="true", **options), VARYING)
         assert [each.loss for each in found] == [each.loss for each in plain], options
-        assert [each.norm for each in found] == pytest.approx([each.norm for each in plain], rel=1e-6), options
+        assert [each.norm for each in found] == pytest.approx(
+            [each.norm for each in plain], rel=1e-6
+        ), options
 
 
 @pytest.mark.slow
 def test_every_stage_and_two_workers_train_the_same_model():
     script = [Step([[Pass(0), Pass(1)], [Pass(2), Pass(3)]], number=number) for number in range(3)]
     jobs = [
-        Job(tiny(engine={"zero": {"stage": stage}, "compile": compile}, resources__workers=2), script)
+        Job(
+            tiny(engine={"zero": {"stage": stage}, "compile": compile}, resources__workers=2),
+            script,
+        )
         for compile, stage in ((False, 1), (True, 0), (True, 1), (True, 2), (True, 3))
     ]
     eager, *compiled = drive_workers(jobs, 2)
@@ -216,7 +280,14 @@ def test_bf16_follows_eager():
     script = [Step([[Pass(0)]], number=number) for number in range(3)]
     for stage in (1, 3):
         eager, compiled = (
-            drive_here(Job(tiny(engine={"zero": {"stage": stage}, "compile": c}, training__precision="bf16"), script))
+            drive_here(
+                Job(
+                    tiny(
+                        engine={"zero": {"stage": stage}, "compile": c}, training__precision="bf16"
+                    ),
+                    script,
+                )
+            )
             for c in (False, True)
         )
         assert compiled.losses == pytest.approx(eager.losses, rel=2e-2)
@@ -225,7 +296,9 @@ def test_bf16_follows_eager():
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_compiled_run_resumes_bit_for_bit(tmp_path, stage):
-    experiment = tiny(engine={"zero": {"stage": stage}, "compile": True}, evaluation={"every": 2, "limit": 40})
+    experiment = tiny(
+        engine={"zero": {"stage": stage}, "compile": True}, evaluation={"every": 2, "limit": 40}
+    )
     train_here(experiment, tmp_path, tmp_path / "whole")
     train_here(experiment, tmp_path, tmp_path / "parts", stop_after=3)
     torch._dynamo.reset()  # as another process: its graphs come from the cache, or are made anew

@@ -1,4 +1,6 @@
-"""The decision of `engine.compile: auto` is a function of spec, device type and torch's version alone."""
+"""The decision of `engine.compile: auto` is a function of spec, device type and torch's version
+alone.
+"""
 
 import os
 from types import SimpleNamespace
@@ -27,29 +29,41 @@ def test_truth_table(monkeypatch):
         ("auto", 1, "cpu", "3.0.0", True),
     ]:
         experiment = tiny(engine={"compile": wanted, "zero": {"stage": stage}})
-        monkeypatch.setattr("ditlab.spec.compiling.installed_torch", lambda version=torch_version: version)
+        monkeypatch.setattr(
+            "ditlab.spec.compiling.installed_torch", lambda version=torch_version: version
+        )
         decision = compile_decision(experiment, device)
         assert decision.is_compiled is compiled, (wanted, stage, device, torch_version)
         assert f"engine.compile={str(wanted).lower()}" in str(decision)
-        same = f"compiled by torch {torch_version.split('+')[0]} for {device}" if compiled else "eager"
+        same = (
+            f"compiled by torch {torch_version.split('+')[0]} for {device}" if compiled else "eager"
+        )
         assert decision.numbers == same
 
 
 def test_zero_3_under_a_torch_that_loses_its_gradients_is_refused(monkeypatch):
     monkeypatch.setattr("ditlab.spec.compiling.installed_torch", lambda: "2.11.0+cu130")
     experiment = tiny(engine={"compile": True, "zero": {"stage": 3}})
-    with pytest.raises(UserError, match=r"loses gradients under torch 2\.11\.0; install torch 2\.13 or later, or set"):
+    with pytest.raises(
+        UserError,
+        match=r"loses gradients under torch 2\.11\.0; install torch 2\.13 or later, or set",
+    ):
         compile_decision(experiment, "cuda")
 
 
 def test_the_machine_decides_nothing(monkeypatch):
-    """Not even a missing compiler: that is an error, whichever way compiled blocks were asked for."""
+    """Not even a missing compiler: that is an error, whichever way compiled blocks were asked
+    for.
+    """
     experiment, blocks = tiny(engine={"compile": "auto"}), SimpleNamespace(compiled_modules=dict)
     decision = compile_decision(experiment, "cpu")
     monkeypatch.setenv("PATH", os.devnull)
     monkeypatch.delenv("CXX", raising=False)
     assert compile_decision(experiment, "cpu") == decision
-    with pytest.raises(UserError, match=r"^engine\.compile needs a C\+\+ compiler.*`g\+\+`; install g\+\+ .* to false"):
+    with pytest.raises(
+        UserError,
+        match=r"^engine\.compile needs a C\+\+ compiler.*`g\+\+`; install g\+\+ .* to false",
+    ):
         compile_blocks(blocks, torch.device("cpu"), whole_gathers=False)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(UserError, match="`no-such-compiler`"):
@@ -60,15 +74,21 @@ def test_headers_of_python_are_asked_for_where_they_are_missing(monkeypatch, tmp
     """Debian's g++ comes without them, and torch's generated code includes Python.h."""
     monkeypatch.setenv("CXX", "true")
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
-    wanted = rf"needs Python's headers, and {tmp_path}/Python\.h is missing; install python3-dev, or set"
+    wanted = (
+        rf"needs Python's headers, and {tmp_path}/Python\.h is missing; install python3-dev, or set"
+    )
     with pytest.raises(UserError, match=wanted):
-        compile_blocks(SimpleNamespace(compiled_modules=dict), torch.device("cpu"), whole_gathers=False)
+        compile_blocks(
+            SimpleNamespace(compiled_modules=dict), torch.device("cpu"), whole_gathers=False
+        )
     (tmp_path / "Python.h").touch()
     assert missing_to_compile() is None
 
 
 def test_a_network_without_blocks_is_refused():
-    with pytest.raises(UserError, match="network Linear names none; give it a method `compiled_modules`, or set"):
+    with pytest.raises(
+        UserError, match="network Linear names none; give it a method `compiled_modules`, or set"
+    ):
         compile_blocks(torch.nn.Linear(1, 1), torch.device("cpu"), whole_gathers=False)
 
 
@@ -76,4 +96,6 @@ def test_a_resumed_run_names_the_difference():
     eager, compiled = "eager", "compiled by torch 2.13.0 for cpu"
     assert compiled_warning(eager, eager) == compiled_warning(compiled, compiled) == ""
     assert f"were {eager}, and here they are {compiled}" in compiled_warning(eager, compiled)
-    assert "set engine.compile as it was" in compiled_warning(compiled, "compiled by torch 2.14.0 for cpu")
+    assert "set engine.compile as it was" in compiled_warning(
+        compiled, "compiled by torch 2.14.0 for cpu"
+    )

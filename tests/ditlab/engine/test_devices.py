@@ -17,7 +17,9 @@ EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 
 @pytest.mark.parametrize(("visible", "local_rank", "index"), [(4, 2, 2), (1, 2, 0), (1, 0, 0)])
 def test_a_worker_that_sees_one_gpu_takes_it(monkeypatch, visible, local_rank, index):
-    """DeepSpeed puts its engine on the device of number LOCAL_RANK, so that must be the same one."""
+    """DeepSpeed puts its engine on the device of number LOCAL_RANK, so that must be the same
+    one.
+    """
     taken = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
@@ -33,8 +35,12 @@ def test_a_group_laid_out_for_a_gpu_begins_its_parameters_at_multiples_of_16_byt
     network: Any = experiment.family.build_network(experiment.model)
     moved = {}
     for is_aligned in (False, True):
-        groups = build_optimizer(network, parameter_facts(network), experiment.optimizer, is_aligned).param_groups
+        groups = build_optimizer(
+            network, parameter_facts(network), experiment.optimizer, is_aligned
+        ).param_groups
         sizes = [[each.numel() for each in group["params"]] for group in groups]
         begins = [zip(group, accumulate(group, initial=0), strict=False) for group in sizes]
-        moved[is_aligned] = sum(size % 8 == 0 and begin % 8 > 0 for group in begins for size, begin in group)
+        moved[is_aligned] = sum(
+            size % 8 == 0 and begin % 8 > 0 for group in begins for size, begin in group
+        )
     assert moved[False] > 0 and moved[True] == 0

@@ -1,4 +1,6 @@
-"""Frozen parameters, LoRA and learning rates by pattern under ZeRO against the reference; exact resume; compilation."""
+"""Frozen parameters, LoRA and learning rates by pattern under ZeRO against the reference; exact
+resume; compilation.
+"""
 
 import pytest
 import torch
@@ -19,7 +21,10 @@ def tuned(stage=0, precision="fp32", freeze=None, lora=LORA, **fields):
 
 CASES = {
     "lora": {},
-    "lora and a head": {"freeze": ["blocks.*", "*embedding*"], "lr_patterns": {"head*": 3.0, "*.bias": 0.5}},
+    "lora and a head": {
+        "freeze": ["blocks.*", "*embedding*"],
+        "lr_patterns": {"head*": 3.0, "*.bias": 0.5},
+    },
     "frozen": {"freeze": ["blocks.0", "*.bias"], "lora": None, "lr_patterns": {}},
     "muon": {"freeze": ["blocks.*.mlp.*"], "kind": "muon", "adamw_lr": 2e-3},
 }
@@ -31,7 +36,9 @@ def test_one_worker_trains_the_weights_of_the_reference(case, stage):
     experiment = tuned(stage, **CASES[case])
     module = module_for(experiment)
     frozen = {name for name, each in module.named_parameters() if not each.requires_grad}
-    assert frozen and any(name.endswith(A) for name, _ in module.named_parameters()) == (case != "frozen")
+    assert frozen and any(name.endswith(A) for name, _ in module.named_parameters()) == (
+        case != "frozen"
+    )
     trace = drive_here(Job(experiment, SCRIPT))
     assert_close(trace.state, reference_training(tuned(**CASES[case]), SCRIPT))
     for name, start in module.named_parameters():
@@ -45,7 +52,10 @@ def test_one_worker_trains_the_weights_of_the_reference(case, stage):
 def test_bf16_adapters_have_float32_masters_and_the_base_stays_in_bf16(stage):
     experiment = tuned(stage, precision="bf16")
     state = drive_here(Job(experiment, SCRIPT)).state
-    expected, start = reference_training(tuned(), SCRIPT), dict(module_for(tuned()).named_parameters())
+    expected, start = (
+        reference_training(tuned(), SCRIPT),
+        dict(module_for(tuned()).named_parameters()),
+    )
     for (field, name), values in state.tensors.items():
         assert values.dtype == (torch.bfloat16 if field == "frozen" else torch.float32)
         if field == "master":
@@ -53,14 +63,24 @@ def test_bf16_adapters_have_float32_masters_and_the_base_stays_in_bf16(stage):
             assert (values - due).norm() < 0.2 * (due - start[name].detach().view(-1)).norm(), name
 
 
-@pytest.mark.parametrize("changes", [
-    {"engine.activation_checkpointing": True}, {"engine.activation_offload": "cpu"},
-    pytest.param({"engine.compile": True}, marks=pytest.mark.slow),
-    pytest.param({"engine.compile": True, "engine.activation_checkpointing": True}, marks=pytest.mark.slow),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engine.activation_checkpointing": True},
+        {"engine.activation_offload": "cpu"},
+        pytest.param({"engine.compile": True}, marks=pytest.mark.slow),
+        pytest.param(
+            {"engine.compile": True, "engine.activation_checkpointing": True},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("stage", [1, 3])
 def test_memory_and_compilation_change_no_number(stage, changes):
-    """The first block has no adapters, so that no gradient reaches its inputs: two kinds of block to compile."""
+    """The first block has no adapters, so that no gradient reaches its inputs: two kinds of block
+    to compile.
+    """
     lora = {**LORA, "targets": ["blocks.1.*"]}
     plain = tuned(stage, lora=lora).replace("model.depth", 2)
     found = drive_here(Job(plain.replace_all(changes), SCRIPT)).state
@@ -70,11 +90,15 @@ def test_memory_and_compilation_change_no_number(stage, changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("stages", [(2,), (0, 1, 3)], ids=str)
 def test_two_workers_train_the_same_weights_and_resume_bit_for_bit(stages, tmp_path):
-    experiments = [tuned(stage) for stage in stages] + [tuned(stage, precision="bf16") for stage in stages if stage]
+    experiments = [tuned(stage) for stage in stages] + [
+        tuned(stage, precision="bf16") for stage in stages if stage
+    ]
     whole = [Step([[Pass(0)], [Pass(1)]], number=number) for number in range(4)]
     paths = [tmp_path / str(number) for number in range(len(experiments))]
     places = list(zip(experiments, paths, strict=True))
-    jobs = [Job(experiment, SPLIT) for experiment in experiments] + [Job(each, whole) for each in experiments]
+    jobs = [Job(experiment, SPLIT) for experiment in experiments] + [
+        Job(each, whole) for each in experiments
+    ]
     traces = drive_workers([*jobs, *(Job(each, whole[:2], save=path) for each, path in places)], 2)
     expected = reference_training(tuned(), SCRIPT)
     for experiment, trace in zip(experiments, traces, strict=False):
@@ -85,7 +109,9 @@ def test_two_workers_train_the_same_weights_and_resume_bit_for_bit(stages, tmp_p
         assert rest.state.equals(unbroken.state)
 
 
-@pytest.mark.parametrize("offload", [{"offload": "cpu"}, {"offload": "cpu", "offload_parameters": "cpu"}], ids=str)
+@pytest.mark.parametrize(
+    "offload", [{"offload": "cpu"}, {"offload": "cpu", "offload_parameters": "cpu"}], ids=str
+)
 def test_offloaded_state(offload):
     experiment = tuned(3).replace("engine.zero", offload)
     assert_close(drive_here(Job(experiment, SCRIPT)).state, reference_training(tuned(), SCRIPT))

@@ -1,4 +1,6 @@
-"""Memory that glibc keeps from step to step; in a process of its own, whose heap holds nothing else."""
+"""Memory that glibc keeps from step to step; in a process of its own, whose heap holds nothing
+else.
+"""
 
 import ctypes
 import json
@@ -39,19 +41,25 @@ with single_process(use_gpu=False) as rank:
     engine.close()
 print(json.dumps([*found, resident()]))
 """
-"""Resident bytes: at first, inside with 16 tensors of 16 MiB filled and freed, outside, with an engine, with the same
-tensors filled and freed there, and with the engine closed."""
+"""Resident bytes: at first, inside with 16 tensors of 16 MiB filled and freed, outside, with an
+engine, with the same tensors filled and freed there, and with the engine closed."""
 MOST = 200 * 2**20
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library than glibc")
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallopt"), reason="another C library than glibc"
+)
 @pytest.mark.slow
 def test_freed_tensors_stay_while_an_engine_is_open_and_go_when_it_is_closed():
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
-        [sys.executable, "-c", RESIDENT], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
-        timeout=120, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", RESIDENT],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     first, inside, outside, opened, filled, closed = json.loads(done.stdout.splitlines()[-1])
     assert inside - first > MOST
     assert inside - outside > MOST

@@ -1,4 +1,6 @@
-"""A non-finite gradient never reaches weights, moments or average: the step is left out, and the next one is clean."""
+"""A non-finite gradient never reaches weights, moments or average: the step is left out, and the
+next one is clean.
+"""
 
 import functools
 import math
@@ -8,7 +10,10 @@ import pytest
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers
 from support.trainings.workers import tiny
 
-KINDS = [(0, "fp32"), *((stage, precision) for stage in (1, 2, 3) for precision in ("fp32", "bf16"))]
+KINDS = [
+    (0, "fp32"),
+    *((stage, precision) for stage in (1, 2, 3) for precision in ("fp32", "bf16")),
+]
 CLIPS = {
     "none": {"kind": "none"},
     "norm": {"kind": "norm", "max_norm": 0.5},
@@ -24,10 +29,15 @@ def experiment_of(stage, precision, clip):
 
 
 def steps_of(workers, numbers=range(4), poison=False, **spoiled):
-    """Steps of two passes a worker; step `BAD` is `spoiled`, or the last worker's first batch of it is poisoned."""
+    """Steps of two passes a worker; step `BAD` is `spoiled`, or the last worker's first batch of it
+    is poisoned.
+    """
 
     def passes(bad):
-        return [[Pass(2 * rank, poison=bad and rank == workers - 1), Pass(2 * rank + 1)] for rank in range(workers)]
+        return [
+            [Pass(2 * rank, poison=bad and rank == workers - 1), Pass(2 * rank + 1)]
+            for rank in range(workers)
+        ]
 
     return [
         Step(passes(poison and number == BAD), number=number, **(spoiled if number == BAD else {}))
@@ -46,20 +56,27 @@ def spared(stage, precision, clip):
 
 @pytest.mark.parametrize(("stage", "precision"), KINDS)
 def test_a_nan_in_a_batch_changes_nothing(stage, precision):
-    found = drive_here(Job(experiment_of(stage, precision, "norm"), steps_of(1, poison=True), kept=(1, 2)))
+    found = drive_here(
+        Job(experiment_of(stage, precision, "norm"), steps_of(1, poison=True), kept=(1, 2))
+    )
     reference = spared(stage, precision, "norm")
     assert [math.isfinite(norm) for norm in found.norms] == [True, True, False, True]
-    assert found.states[2].equals(found.states[1])  # weights, moments, average and Adam's step count, bit for bit
+    # weights, moments, average and Adam's step count, bit for bit
+    assert found.states[2].equals(found.states[1])
     assert found.state.equals(reference.state)
     assert found.losses[3:] == reference.losses[2:]
     assert not found.state.equals(found.states[2])
 
 
 @pytest.mark.parametrize("clip", CLIPS)
-@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3])
+@pytest.mark.parametrize(
+    "stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3]
+)
 def test_an_unhealthy_loss_changes_nothing_whatever_the_clipping(stage, clip):
     """The caller's word: a loss may be infinite where its gradient is not."""
-    found = drive_here(Job(experiment_of(stage, "fp32", clip), steps_of(1, healthy=False), kept=(1, 2)))
+    found = drive_here(
+        Job(experiment_of(stage, "fp32", clip), steps_of(1, healthy=False), kept=(1, 2))
+    )
     assert all(math.isfinite(norm) for norm in found.norms)
     assert found.states[2].equals(found.states[1])
     assert found.state.equals(spared(stage, "fp32", clip).state)

@@ -35,8 +35,16 @@ def named(zero):
 
 
 def experiment_of(zero, precision="fp32"):
-    # Wide enough that partitions exceed the megabyte below which DeepSpeed keeps state in memory after all.
-    model = {"family": "dit", "image_size": 8, "patch_size": 4, "width": 128, "depth": 1, "num_heads": 2}
+    # Wide enough that partitions exceed the megabyte below which DeepSpeed keeps state in memory
+    # after all.
+    model = {
+        "family": "dit",
+        "image_size": 8,
+        "patch_size": 4,
+        "width": 128,
+        "depth": 1,
+        "num_heads": 2,
+    }
     return tiny(model=model, engine__zero=zero, training__precision=precision)
 
 
@@ -44,7 +52,10 @@ def script(workers=1, numbers=range(4), poison=False):
     """Steps of two passes a worker; the third holds a NaN where there is `poison`."""
 
     def passes(bad):
-        return [[Pass(2 * rank, poison=bad and rank == 0), Pass(2 * rank + 1)] for rank in range(workers)]
+        return [
+            [Pass(2 * rank, poison=bad and rank == 0), Pass(2 * rank + 1)]
+            for rank in range(workers)
+        ]
 
     return [Step(passes(poison and number == 2), number=number) for number in numbers]
 
@@ -101,7 +112,9 @@ def test_two_workers_offload_alike():
     """Four steps, the third with a NaN in one worker's batch."""
     places = [{"stage": 3}, *CPU]
     script_of_two = script(2, poison=True)
-    expected, *traces = drive_workers([Job(experiment_of(zero), script_of_two) for zero in places], 2)
+    expected, *traces = drive_workers(
+        [Job(experiment_of(zero), script_of_two) for zero in places], 2
+    )
     for found, zero in zip(traces, places[1:], strict=True):
         assert [math.isfinite(norm) for norm in found.norms] == [True, True, False, True], zero
         assert found.losses[3:] == pytest.approx(expected.losses[3:], rel=1e-6), zero
@@ -126,14 +139,18 @@ def test_evaluation_sees_the_average_and_leaves_training_alone(zero):
     with torch.no_grad():
         for name, value in reference.named_parameters():
             value.copy_(before.tensors["ema", name].view(value.shape))
-        torch.testing.assert_close(seen, reference.eval()("network", image, time), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            seen, reference.eval()("network", image, time), rtol=1e-5, atol=1e-6
+        )
     unbroken = drive_here(Job(experiment_of(zero), [Step([[Pass(0)]])] * 2 + [Step([[Pass(1)]])]))
     assert (loss, norm) == (unbroken.losses[2], unbroken.norms[2])
 
 
 @pytest.mark.parametrize("zero", [{"stage": 3}, CPU[2]], ids=named)
 def test_a_partition_of_several_groups(here, monkeypatch, zero):
-    """DeepSpeed cuts partitions of more than 1e9 values; here of more than 3e5, which updates them one at a time."""
+    """DeepSpeed cuts partitions of more than 1e9 values; here of more than 3e5, which updates them
+    one at a time.
+    """
 
     def cut(*arguments):
         config = configuration(*arguments)

@@ -1,4 +1,6 @@
-"""Clipping, activation checkpointing, compilation, precision, training-only modules: each does what it says."""
+"""Clipping, activation checkpointing, compilation, precision, training-only modules: each does what
+it says.
+"""
 
 import pytest
 import torch
@@ -19,7 +21,9 @@ def home(tmp_path_factory):
 
 
 def first_gradient_norm(path) -> float:
-    """Norm of the gradient that Adam saw at the first step: its first moment is then (1 - beta1) times it."""
+    """Norm of the gradient that Adam saw at the first step: its first moment is then (1 - beta1)
+    times it.
+    """
     reader = newest(path)
     squares = 0.0
     for name, shape in reader.manifest.shapes.items():
@@ -32,7 +36,11 @@ def first_gradient_norm(path) -> float:
 def test_clipping_bounds_the_gradient_that_adam_sees(home, tmp_path, stage):
     def run(clip, name):
         experiment = tiny(
-            model__depth=1, batch__size=16, training__steps=1, training__clip=clip, engine__zero={"stage": stage}
+            model__depth=1,
+            batch__size=16,
+            training__steps=1,
+            training__clip=clip,
+            engine__zero={"stage": stage},
         )
         _, recorder = train_here(experiment, home, tmp_path / name)
         return recorder.values[1]["train/grad_norm"], first_gradient_norm(tmp_path / name)
@@ -48,11 +56,15 @@ def test_clipping_bounds_the_gradient_that_adam_sees(home, tmp_path, stage):
 
 
 @pytest.mark.parametrize("stage", STAGES[:3])
-@pytest.mark.parametrize("clip", [{"kind": "norm", "max_norm": 1.0}, {"kind": "zclip"}], ids=["norm", "zclip"])
+@pytest.mark.parametrize(
+    "clip", [{"kind": "norm", "max_norm": 1.0}, {"kind": "zclip"}], ids=["norm", "zclip"]
+)
 def test_no_step_waits_for_the_device(stage, clip, monkeypatch):
     calls = []
     with single_process(use_gpu=False) as rank:
-        engine = engine_for(tiny(model__depth=1, engine__zero={"stage": stage}, training__clip=clip), rank, 2)
+        engine = engine_for(
+            tiny(model__depth=1, engine__zero={"stage": stage}, training__clip=clip), rank, 2
+        )
         from deepspeed.accelerator import get_accelerator
 
         monkeypatch.setattr(get_accelerator(), "synchronize", lambda *_: calls.append(1))
@@ -67,7 +79,9 @@ def test_no_step_waits_for_the_device(stage, clip, monkeypatch):
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_keeping_fewer_activations_changes_no_number(home, tmp_path, stage):
     short = {"steps": 2, "ema": {"decay": 0.9}}
-    plain = train_here(tiny(engine__zero={"stage": stage}, training=short), home, tmp_path / "plain")[1].losses
+    plain = train_here(
+        tiny(engine__zero={"stage": stage}, training=short), home, tmp_path / "plain"
+    )[1].losses
     assert len(plain) == 2
     for name, options in {
         "recomputed": {"activation_checkpointing": True},
@@ -79,7 +93,9 @@ def test_keeping_fewer_activations_changes_no_number(home, tmp_path, stage):
 
 
 def test_a_module_keeps_what_it_is_told_to():
-    """Tensors kept on the device: all; the inputs alone; none, as autograd's hooks move them away."""
+    """Tensors kept on the device: all; the inputs alone; none, as autograd's hooks move them
+    away.
+    """
 
     def packed(recomputed, offloaded):
         module = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 4))
@@ -104,7 +120,9 @@ def test_a_module_keeps_what_it_is_told_to():
 @pytest.mark.slow
 def test_compiled_network_trains_the_same(home, tmp_path):
     plain = train_here(tiny(), home, tmp_path / "plain")[1].losses
-    compiled = train_here(tiny(engine={"zero": {"stage": 1}, "compile": True}), home, tmp_path / "compiled")[1].losses
+    compiled = train_here(
+        tiny(engine={"zero": {"stage": 1}, "compile": True}), home, tmp_path / "compiled"
+    )[1].losses
     for step, loss in plain.items():
         assert compiled[step] == pytest.approx(loss, rel=1e-4)
 
@@ -117,7 +135,9 @@ def test_fp16_trains_or_says_why_not(home, tmp_path):
         _, recorder = train_here(experiment, home, tmp_path / "fp16")
         assert all(loss == loss for loss in recorder.losses.values())
     else:
-        with pytest.raises(UserError, match=r"training\.precision=fp16 is not supported on this cpu; set"):
+        with pytest.raises(
+            UserError, match=r"training\.precision=fp16 is not supported on this cpu; set"
+        ):
             train_here(experiment, home, tmp_path / "fp16")
 
 
@@ -134,23 +154,43 @@ def test_learning_rate_follows_the_schedule(home, tmp_path):
 def test_a_step_moves_weights_by_its_own_learning_rate(stage):
     """Not by the spec's: a warm-up's first step may have none."""
     with single_process(use_gpu=False) as rank:
-        engine = engine_for(tiny(model__depth=1, engine__zero={"stage": stage}), rank, accumulation=1)
+        engine = engine_for(
+            tiny(model__depth=1, engine__zero={"stage": stage}), rank, accumulation=1
+        )
 
         def moved(rate):
             before = {key: values.clone() for key, values in engine.state() if key[0] == "master"}
             engine.forward_backward(batch_of(0, Pass(0)), noise_of(0, Pass(0)), last=True)
             engine.step(0, rate)
-            return max(float((values - before[key]).abs().max()) for key, values in engine.state() if key in before)
+            return max(
+                float((values - before[key]).abs().max())
+                for key, values in engine.state()
+                if key in before
+            )
 
-        # Adam's step from one gradient, met again and again, is its rate; weight decay adds a hundredth of a weight.
-        assert [moved(0.0), moved(1e-2), moved(1e-3)] == [0.0, pytest.approx(1e-2, rel=0.1), pytest.approx(1e-3, rel=1)]
+        # Adam's step from one gradient, met again and again, is its rate; weight decay adds a
+        # hundredth of a weight.
+        assert [moved(0.0), moved(1e-2), moved(1e-3)] == [
+            0.0,
+            pytest.approx(1e-2, rel=0.1),
+            pytest.approx(1e-3, rel=1),
+        ]
         engine.close()
 
 
 def test_it_learns_digits(home, tmp_path):
-    """A hundred steps take the held-out error from 1.74 (what an untrained network gives) well below 1."""
+    """A hundred steps take the held-out error from 1.74 (what an untrained network gives) well
+    below 1.
+    """
     experiment = tiny(
-        model={"family": "dit", "image_size": 8, "patch_size": 4, "width": 64, "depth": 2, "num_heads": 2},
+        model={
+            "family": "dit",
+            "image_size": 8,
+            "patch_size": 4,
+            "width": 64,
+            "depth": 2,
+            "num_heads": 2,
+        },
         batch={"size": 64},
         optimizer={"kind": "adamw", "lr": 3e-3},
         training={"steps": 100, "ema": {"decay": 0.97}},
@@ -166,7 +206,9 @@ def test_it_learns_digits(home, tmp_path):
 
 @pytest.mark.slow
 def test_an_evaluation_compiles_nothing():
-    """Samplers ask for many shapes; each would take one of the eight that torch.compile makes before it gives up."""
+    """Samplers ask for many shapes; each would take one of the eight that torch.compile makes
+    before it gives up.
+    """
     from torch._dynamo.utils import counters
 
     def graphs():

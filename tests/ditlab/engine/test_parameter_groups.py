@@ -1,9 +1,18 @@
-"""Parameter groups of AdamW under ZeRO, with state or parameters on the CPU too: against a plain reading; resume."""
+"""Parameter groups of AdamW under ZeRO, with state or parameters on the CPU too: against a plain
+reading; resume.
+"""
 
 import pytest
 
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers
-from support.trainings.grouped import SCRIPT, SPLIT, assert_close, reference_training, resumed, small
+from support.trainings.grouped import (
+    SCRIPT,
+    SPLIT,
+    assert_close,
+    reference_training,
+    resumed,
+    small,
+)
 
 GROUPS = {"kind": "adamw", "lr_factors": {"head": 2.0}}
 PARAMETERS_ON_CPU = {"offload_parameters": "cpu"}
@@ -17,14 +26,21 @@ def test_groups_of_adamw_train_as_plain_ones_and_take_over_an_older_state(stage,
     single = small(stage, kind="adamw", no_decay=[])
     before = drive_here(Job(single, SCRIPT, save=tmp_path / "single")).state
     moved = drive_here(
-        Job(grouped, [Step([[Pass(9)]], healthy=False)], load=tmp_path / "single", save=tmp_path / "many")
+        Job(
+            grouped,
+            [Step([[Pass(9)]], healthy=False)],
+            load=tmp_path / "single",
+            save=tmp_path / "many",
+        )
     )
     back = drive_here(Job(single, [Step([[Pass(9)]], healthy=False)], load=tmp_path / "many"))
     assert moved.state.equals(before) and back.state.equals(before)
 
 
 def offloaded():
-    """Groups of AdamW with their state on the CPU at every stage that has it, and parameters there at stage 3."""
+    """Groups of AdamW with their state on the CPU at every stage that has it, and parameters there
+    at stage 3.
+    """
     places = [(stage, {"offload": "cpu"}) for stage in (1, 2, 3)]
     places += [(3, PARAMETERS_ON_CPU), (3, {"offload": "cpu", **PARAMETERS_ON_CPU})]
     return [small(stage, zero=zero, **GROUPS) for stage, zero in places]

@@ -1,4 +1,6 @@
-"""Phases of a step: they add up to its time, on the host's clock and on a device that is behind it."""
+"""Phases of a step: they add up to its time, on the host's clock and on a device that is behind
+it.
+"""
 
 import pytest
 
@@ -7,7 +9,9 @@ from support.trainings.phases import phases_by_stage
 
 
 class Device:
-    """A GPU that a test lets work: its events pass when their moment has come, and nobody may wait for them."""
+    """A GPU that a test lets work: its events pass when their moment has come, and nobody may wait
+    for them.
+    """
 
     def __init__(self) -> None:
         self.host = self.done = 0.0
@@ -39,7 +43,9 @@ class Event:
 
 
 def step_of(clock: PhaseClock, tick, seconds: dict[str, float]) -> None:
-    """One step of a loop: forward with a collective within it, the others, and 0.25 s between them."""
+    """One step of a loop: forward with a collective within it, the others, and 0.25 s between
+    them.
+    """
     for name in ("data", "forward", "backward", "update"):
         with clock.phase(name):
             tick(seconds[name])
@@ -78,13 +84,21 @@ def test_phases_of_steps_add_up_to_their_time_with_those_within_others():
         tick(1.0)
     tick(0.5)
     rest = clock.read_rest()
-    assert rest.num_steps == 0 and rest.seconds[PHASES.index("evaluation")] == 3.0 and sum(rest.seconds) == 3.5
+    assert (
+        rest.num_steps == 0
+        and rest.seconds[PHASES.index("evaluation")] == 3.0
+        and sum(rest.seconds) == 3.5
+    )
 
 
 def test_a_step_that_failed_leaves_nothing_behind():
     now = [0.0]
     clock = PhaseClock(lambda: now[0])
-    with pytest.raises(ValueError, match="no memory"), clock.phase("forward"), clock.phase("reduce"):
+    with (
+        pytest.raises(ValueError, match="no memory"),
+        clock.phase("forward"),
+        clock.phase("reduce"),
+    ):
         now[0] += 5.0
         raise ValueError("no memory")
     now[0] += 5.0
@@ -122,7 +136,9 @@ def test_a_device_is_read_when_it_is_there_and_never_waited_for():
 
 @pytest.mark.parametrize("stages", [(2,), pytest.param((0, 1, 3), marks=pytest.mark.slow)])
 def test_waiting_for_a_slow_worker_is_its_peers_reduction_at_every_stage(stages):
-    """The one that sleeps has it in its own passes, the other one in `reduce`; with either the sum is the wall time."""
+    """The one that sleeps has it in its own passes, the other one in `reduce`; with either the sum
+    is the wall time.
+    """
     slept = 0.05
     for stage, (quick, slow) in phases_by_stage(stages, slept, num_steps=2).items():
         for phases, wall in (quick, slow):

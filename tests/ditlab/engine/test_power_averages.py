@@ -1,4 +1,6 @@
-"""Averages of power-function profile in the engine: the profile's weights of the master weights, at every stage."""
+"""Averages of power-function profile in the engine: the profile's weights of the master weights, at
+every stage.
+"""
 
 import pytest
 import torch
@@ -31,12 +33,15 @@ def experiment_of(**changes):
 
 def script(workers=1):
     return [
-        Step([[Pass(number + 10 * rank, poison=number == LEFT_OUT)] for rank in range(workers)]) for number in range(6)
+        Step([[Pass(number + 10 * rank, poison=number == LEFT_OUT)] for rank in range(workers)])
+        for number in range(6)
     ]
 
 
 def assert_weighted(states):
-    """Each average after the last update is the profile's sum of the master weights after every update."""
+    """Each average after the last update is the profile's sum of the master weights after every
+    update.
+    """
     applied = [states[number] for number in sorted(states) if number != LEFT_OUT]
     names = [name for field, name in applied[-1].tensors if field == "master"]
     for length in LENGTHS:
@@ -54,13 +59,23 @@ def test_averages_are_the_profiles_sums_of_the_applied_updates(changes):
     states = drive_here(Job(experiment_of(**changes), script(), kept=range(6))).states
     assert_weighted(states)
     before, after = states[LEFT_OUT - 1], states[LEFT_OUT]
-    assert all(torch.equal(before.tensors[key], after.tensors[key]) for key in before.tensors if "power" in key[0])
+    assert all(
+        torch.equal(before.tensors[key], after.tensors[key])
+        for key in before.tensors
+        if "power" in key[0]
+    )
 
 
 def test_keeping_averages_changes_nothing_else():
-    plain, kept = drive_here(Job(tiny(), script())).state, drive_here(Job(experiment_of(), script())).state
+    plain, kept = (
+        drive_here(Job(tiny(), script())).state,
+        drive_here(Job(experiment_of(), script())).state,
+    )
     assert all(torch.equal(value, kept.tensors[key]) for key, value in plain.tensors.items())
-    assert {key[0] for key in kept.tensors.keys() - plain.tensors.keys()} == {"power_0.05", "power_0.2"}
+    assert {key[0] for key in kept.tensors.keys() - plain.tensors.keys()} == {
+        "power_0.05",
+        "power_0.2",
+    }
     assert kept.scalars.items() - plain.scalars.items() == {(START, 0.0)}
 
 
@@ -79,19 +94,34 @@ def test_two_workers_at_every_stage_keep_the_averages_of_one_and_hand_them_over(
     """Four steps by two workers, two by one: the averages go on where they were."""
     stages = (0, 1, 2, 3)
     two = [
-        Job(experiment_of(engine__zero={"stage": stage}), script(2)[:4], save=tmp_path / f"{stage}") for stage in stages
+        Job(experiment_of(engine__zero={"stage": stage}), script(2)[:4], save=tmp_path / f"{stage}")
+        for stage in stages
     ]
     states = drive_workers(two, 2)
     for stage, trace in zip(stages, states, strict=True):
-        rest = [Step(step.passes, step.healthy, number) for number, step in enumerate(script()) if number >= 4]
-        job = Job(experiment_of(engine__zero={"stage": stage}), rest, load=tmp_path / f"{stage}", kept=range(2))
+        rest = [
+            Step(step.passes, step.healthy, number)
+            for number, step in enumerate(script())
+            if number >= 4
+        ]
+        job = Job(
+            experiment_of(engine__zero={"stage": stage}),
+            rest,
+            load=tmp_path / f"{stage}",
+            kept=range(2),
+        )
         own = drive_here(job)
-        power = {key: value for key, value in trace.state.tensors.items() if key[0].startswith("power")}
+        power = {
+            key: value for key, value in trace.state.tensors.items() if key[0].startswith("power")
+        }
         assert power
         for (field, name), value in power.items():
             gamma = PowerProfile(float(field.removeprefix("power_"))).gamma
             expected = value.double()
             for number, state in enumerate((own.states[0], own.states[1]), start=4):
-                beta = (1 - 1 / number) ** (gamma + 1)  # three updates of two workers were applied before
+                # three updates of two workers were applied before
+                beta = (1 - 1 / number) ** (gamma + 1)
                 expected = beta * expected + (1 - beta) * state.tensors["master", name].double()
-            torch.testing.assert_close(own.state.tensors[field, name].double(), expected, rtol=2e-6, atol=1e-7)
+            torch.testing.assert_close(
+                own.state.tensors[field, name].double(), expected, rtol=2e-6, atol=1e-7
+            )

@@ -14,14 +14,27 @@ from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSpec
 from support.trainings.workers import tiny
 
 STEPS, ALIGNED = 6, 3
-SIZES = {"width": 16, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1, "num_heads": 2}
-SIZES |= {"num_kv_heads": 1, "mrope_widths": (2, 2, 4), "bottleneck_width": 8, "time_width": 8, "max_resolution": 16}
+SIZES = {
+    "width": 16,
+    "pixel_width": 4,
+    "patch_size": 8,
+    "patch_depth": 1,
+    "pixel_depth": 1,
+    "num_heads": 2,
+}
+SIZES |= {
+    "num_kv_heads": 1,
+    "mrope_widths": (2, 2, 4),
+    "bottleneck_width": 8,
+    "time_width": 8,
+    "max_resolution": 16,
+}
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_a_retired_alignments_last_gradient_is_gone(stage):
-    """ZeRO-3 keeps the gradient of a parameter that a backward pass leaves out, and would count it in every norm from
-    then on, and so in clipping."""
+    """ZeRO-3 keeps the gradient of a parameter that a backward pass leaves out, and would count it
+    in every norm from then on, and so in clipping."""
     found, expected = traced(stage), traced(0)
     assert found.norms == pytest.approx(expected.norms, rel=1e-4)
     assert found.alignments == pytest.approx(expected.alignments, rel=1e-4)
@@ -41,14 +54,17 @@ def traced(stage):
     spec = PixelHDMSpec(**SIZES, text_encoder="learned", text_length=4, text_depth=1)
     # at a weight that shows in the norm
     objective = FAMILY.build_objective(
-        PixelHDMObjectiveSpec(weights={"alignment": 50.0}, alignment_block=1, alignment_width=6), spec
+        PixelHDMObjectiveSpec(weights={"alignment": 50.0}, alignment_block=1, alignment_width=6),
+        spec,
     )
     plain = {"image": torch.rand(2, 3, 16, 16) * 2 - 1, "caption": torch.full((2, 4), 65)}
     features = {"image_features": torch.randn(2, 4, 6)}
     trace = Trace([], [])
     with single_process(use_gpu=False) as rank:
         network = FAMILY.build_network(spec)
-        engine = Engine(TrainingModule(network, objective), tiny(engine__zero={"stage": stage}), rank, 2, 1)
+        engine = Engine(
+            TrainingModule(network, objective), tiny(engine__zero={"stage": stage}), rank, 2, 1
+        )
         rooted = RootedNetwork(engine, network, lambda: None)
         for step in range(STEPS):
             batch = plain | features if step < ALIGNED else plain
@@ -57,6 +73,8 @@ def traced(stage):
             trace.norms.append(float(engine.step(step, 1e-3)))
             with engine.evaluating():
                 found = objective.metrics(rooted, batch, noise)
-            trace.alignments.extend(float(found[name].mean()) for name in ("alignment",) if name in found)
+            trace.alignments.extend(
+                float(found[name].mean()) for name in ("alignment",) if name in found
+            )
         engine.close()
     return trace

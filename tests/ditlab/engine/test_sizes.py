@@ -1,4 +1,6 @@
-"""Passes that count for more, less or nothing; and another engine, of another size, around the same modules."""
+"""Passes that count for more, less or nothing; and another engine, of another size, around the same
+modules.
+"""
 
 import functools
 
@@ -32,8 +34,8 @@ def experiment_of(stage, **changes):
 
 @pytest.mark.slow
 def test_three_workers_share_four_micro_batches():
-    """Two passes each; what counts is weighted so that the mean over all six is the mean over the four. A filler
-    counts nothing, NaN or not."""
+    """Two passes each; what counts is weighted so that the mean over all six is the mean over the
+    four. A filler counts nothing, NaN or not."""
     counts = 6 / 4
     shares = [
         [Pass(0, counts), Pass(1, counts)],
@@ -49,7 +51,9 @@ def test_three_workers_share_four_micro_batches():
         for (kind, name), value in whole.state.tensors.items():
             if kind == "master":
                 # Adam divides by the root of tiny second moments: summation order shows.
-                torch.testing.assert_close(found.state.tensors[kind, name], value, rtol=1e-3, atol=1e-4)
+                torch.testing.assert_close(
+                    found.state.tensors[kind, name], value, rtol=1e-3, atol=1e-4
+                )
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -67,7 +71,10 @@ def test_fillers_alone_give_no_gradient(stage, precision):
 
 
 def recomputing(precision, **zero):
-    return tiny(engine={"zero": zero, "activation_checkpointing": True}, training={"steps": 6, "precision": precision})
+    return tiny(
+        engine={"zero": zero, "activation_checkpointing": True},
+        training={"steps": 6, "precision": precision},
+    )
 
 
 @functools.cache
@@ -94,8 +101,8 @@ def unbroken(precision, **zero):
     ],
 )
 def test_halved_after_an_error_it_goes_on_as_before(zero, precision, where):
-    """A step of two passes, an error in the second pass of the second step; another engine around the same modules
-    does that step and one more in four passes of half the size."""
+    """A step of two passes, an error in the second pass of the second step; another engine around
+    the same modules does that step and one more in four passes of half the size."""
     experiment = recomputing(precision, **zero)
     reference = unbroken(precision, **zero)
     halves = [Pass(micro, 1.0, False, start, start + 2) for micro in (0, 1) for start in (0, 2)]

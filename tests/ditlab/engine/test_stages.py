@@ -1,4 +1,6 @@
-"""Every ZeRO stage and number of workers trains the same model, and loads the state of any other."""
+"""Every ZeRO stage and number of workers trains the same model, and loads the state of any
+other.
+"""
 
 import shutil
 
@@ -19,12 +21,16 @@ def home(tmp_path_factory):
 def evaluated(stage, **changes):
     """Held-out metrics and samples in the middle and at the end."""
     evaluation = {"every": 3, "samples": 2, "limit": 50}
-    return tiny(engine__zero={"stage": stage}, evaluation=evaluation, sampling={"steps": 1}, **changes)
+    return tiny(
+        engine__zero={"stage": stage}, evaluation=evaluation, sampling={"steps": 1}, **changes
+    )
 
 
 @pytest.fixture(scope="module")
 def curves(home, tmp_path_factory):
-    """Losses by (workers, stage), and by workers for draws by batch; and the paths of the checkpoints."""
+    """Losses by (workers, stage), and by workers for draws by batch; and the paths of the
+    checkpoints.
+    """
     folder = tmp_path_factory.mktemp("curves")
     found, paths = {}, {}
     for stage in STAGES:
@@ -61,9 +67,13 @@ def test_same_loss_curve_whatever_the_stage_and_the_workers(curves, workers, sta
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("stage", STAGES)
 def test_same_held_out_figures_whatever_the_stage_and_the_workers(curves, workers, stage):
-    """Four batches over two workers, the last one short; at stage 3 every forward pass needs both."""
+    """Four batches over two workers, the last one short; at stage 3 every forward pass needs
+    both.
+    """
     _, paths = curves
-    expected, found = (final(path).manifest.metrics for path in (paths[1, 0], paths[workers, stage]))
+    expected, found = (
+        final(path).manifest.metrics for path in (paths[1, 0], paths[workers, stage])
+    )
     assert found["eval/velocity"] == pytest.approx(expected["eval/velocity"], rel=1e-4)
 
 
@@ -78,14 +88,22 @@ def test_same_state_in_the_checkpoint(curves, workers, stage):
     for name, shape in reference.manifest.shapes.items():
         numel = torch.Size(shape).numel()
         for field in ("master", "exp_avg", "ema"):
-            expected, found = reference.read(field, name, 0, numel), reader.read(field, name, 0, numel)
-            # Adam divides by the root of tiny second moments: summation order shows in the fourth digit.
+            expected, found = (
+                reference.read(field, name, 0, numel),
+                reader.read(field, name, 0, numel),
+            )
+            # Adam divides by the root of tiny second moments: summation order shows in the fourth
+            # digit.
             torch.testing.assert_close(found, expected, rtol=2e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3])
+@pytest.mark.parametrize(
+    "stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3]
+)
 def test_state_moves_to_any_stage(curves, home, tmp_path, stage):
-    """Six steps at stage 2 with two workers, three more here at another stage: as if never moved."""
+    """Six steps at stage 2 with two workers, three more here at another stage: as if never
+    moved.
+    """
     _, paths = curves
     unbroken = tiny(training__steps=9, engine__zero={"stage": stage})
     _, reference = train_here(unbroken, home, tmp_path / "unbroken")
@@ -99,7 +117,9 @@ def test_state_moves_to_any_stage(curves, home, tmp_path, stage):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_resume_is_bit_identical(curves, home, tmp_path, stage):
-    """Stopped after four steps in the middle of an epoch and resumed: the same bits as never stopped."""
+    """Stopped after four steps in the middle of an epoch and resumed: the same bits as never
+    stopped.
+    """
     experiment = evaluated(stage)
     stopped, before = train_here(experiment, home, tmp_path / "broken", stop_after=4)
     assert (stopped.status, stopped.step) == ("interrupted", 4)
@@ -110,7 +130,10 @@ def test_resume_is_bit_identical(curves, home, tmp_path, stage):
     for name, shape in one.manifest.shapes.items():
         numel = torch.Size(shape).numel()
         for field in ("master", "exp_avg", "exp_avg_sq", "ema"):
-            assert torch.equal(one.read(field, name, 0, numel), two.read(field, name, 0, numel)), (field, name)
+            assert torch.equal(one.read(field, name, 0, numel), two.read(field, name, 0, numel)), (
+                field,
+                name,
+            )
 
 
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 2, 3])
@@ -124,7 +147,9 @@ def test_bf16_follows_fp32_and_resumes(curves, home, tmp_path, stage):
     one, two = final(tmp_path / "bf16"), final(tmp_path / "broken")
     for name, shape in one.manifest.shapes.items():
         numel = torch.Size(shape).numel()
-        assert torch.equal(one.read("master", name, 0, numel), two.read("master", name, 0, numel)), name
+        assert torch.equal(
+            one.read("master", name, 0, numel), two.read("master", name, 0, numel)
+        ), name
 
 
 def test_without_a_micro_batch_size_workers_change_no_draw(curves):

@@ -1,4 +1,6 @@
-"""Attention by tiles under the engine: a mask that is no tensor passes ZeRO's hooks, recomputation and offload."""
+"""Attention by tiles under the engine: a mask that is no tensor passes ZeRO's hooks, recomputation
+and offload.
+"""
 
 import pytest
 
@@ -8,13 +10,19 @@ from support.trainings.workers import tiny, train_here
 
 DLM = {
     "model": {
-        "family": "dlm", "length": 256, "vocabulary": 256, "width": 32, "depth": 2, "num_heads": 2, "block_size": 64,
+        "family": "dlm",
+        "length": 256,
+        "vocabulary": 256,
+        "width": 32,
+        "depth": 2,
+        "num_heads": 2,
+        "block_size": 64,
     },
     "data": {"kind": "text", "length": 256, "packing": "masked"},
     "sampling": {"block": {}, "steps": 2},
     "batch": {"size": 4, "micro": 2},
     "checkpoint": {"every": None},
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow
@@ -22,12 +30,16 @@ def test_losses_are_those_of_dense_attention(tmp_path, monkeypatch):
     """Within 1e-5 relatively, over two updates."""
     use_reference_flex(monkeypatch)
     for engine in (
-        {"zero": {"stage": 1}, "activation_checkpointing": True}, {"zero": {"stage": 0}, "activation_offload": "cpu"},
-        {"zero": {"stage": 3}}, {"zero": {"stage": 3}, "activation_checkpointing": True},
-    ):  # fmt: skip
+        {"zero": {"stage": 1}, "activation_checkpointing": True},
+        {"zero": {"stage": 0}, "activation_offload": "cpu"},
+        {"zero": {"stage": 3}},
+        {"zero": {"stage": 3}, "activation_checkpointing": True},
+    ):
         losses = []
         for backend in ("dense", "flex"):
             monkeypatch.setattr(network, "attention_backend", lambda *of, backend=backend: backend)
             spec = tiny(**DLM, engine=engine, training__steps=3)
-            losses.append(train_here(spec, tmp_path / "home", tmp_path / f"{backend} {engine}")[1].losses)
+            losses.append(
+                train_here(spec, tmp_path / "home", tmp_path / f"{backend} {engine}")[1].losses
+            )
         assert [*losses[0]] == [1, 2, 3] and losses[1] == pytest.approx(losses[0], rel=1e-5), engine

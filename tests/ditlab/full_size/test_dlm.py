@@ -1,4 +1,6 @@
-"""The published language model, whole: one optimiser step through the platform at 1024 tokens out of 50257."""
+"""The published language model, whole: one optimiser step through the platform at 1024 tokens out
+of 50257.
+"""
 
 import json
 from pathlib import Path
@@ -34,11 +36,19 @@ def test_parameters(ditlab):
 
 
 def word_tokenizer(file: Path, vocabulary: int) -> None:
-    """A tokeniser of GPT-2's size without a download: a word each, numbers of words that never occur after them."""
+    """A tokeniser of GPT-2's size without a download: a word each, numbers of words that never
+    occur after them.
+    """
     words = sorted({word for text in python_docs() for word in text.split()})
     names = [END_TEXT, "<|unknown|>", *words[: vocabulary - 2]]
     names += [f"<|{number}|>" for number in range(vocabulary - len(names))]
-    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     content = {
         "version": "1.0",
         "added_tokens": [{"id": 0, "content": END_TEXT, **added}],
@@ -60,12 +70,26 @@ def test_one_step_at_1024_tokens(ditlab, tmp_path):
         if number < 60:
             (text / f"{number:02}.txt").write_text(document, encoding="utf-8")
     word_tokenizer(tokenizer := tmp_path / "tokenizer.json", 50_257)
-    imported = ditlab("data", "import", "text", "--source", text, "--tokenizer", tokenizer, "--name", "text", "--json")
+    imported = ditlab(
+        "data",
+        "import",
+        "text",
+        "--source",
+        text,
+        "--tokenizer",
+        tokenizer,
+        "--name",
+        "text",
+        "--json",
+    )
     assert imported.code == 0, imported.err
     (store,) = imported.json["stores"]
     changes = [*ONE_STEP, f"data.path={store['path']}"]
-    said = ditlab("train", str(SPEC), *(part for change in changes for part in ("--set", change)), "--json")
+    said = ditlab(
+        "train", str(SPEC), *(part for change in changes for part in ("--set", change)), "--json"
+    )
     assert said.code == 0, said.err
     assert said.json["status"] == "finished" and said.json["step"] == 1
-    # zero scores are the bound's start, ln V: 10.82; two sequences and one evaluated one tell it within a few nats
+    # zero scores are the bound's start, ln V: 10.82; two sequences and one evaluated one tell it
+    # within a few nats
     assert said.json["metrics"]["eval/bound"] == pytest.approx(np.log(50_257), abs=3)

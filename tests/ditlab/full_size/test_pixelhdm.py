@@ -1,12 +1,17 @@
-"""PixelHDM's published setting, whole: one optimiser step through the platform at 256x256, with features stored
-beforehand and with both encoders, at their own full size, in the step."""
+"""PixelHDM's published setting, whole: one optimiser step through the platform at 256x256, with
+features stored beforehand and with both encoders, at their own full size, in the step."""
 
 from pathlib import Path
 
 import pytest
 
 from support.datasets.photographs import captioned_folder, smooth
-from support.datasets.tiny_encoders import DINOV3_VIT_B16, QWEN3_0_6B, write_image_encoder, write_text_encoder
+from support.datasets.tiny_encoders import (
+    DINOV3_VIT_B16,
+    QWEN3_0_6B,
+    write_image_encoder,
+    write_text_encoder,
+)
 
 SPEC = Path(__file__).parents[3] / "experiments/pixelhdm/base.yaml"
 ONE_STEP = (
@@ -14,7 +19,8 @@ ONE_STEP = (
     "batch={size: 1, micro: 1}",
     "training={epochs: null, steps: 1}",
     "evaluation={every: null, samples: 0}",
-    # in the background a second copy of weights, moments and average would wait in memory: 6 GB beside the step's 11
+    # in the background a second copy of weights, moments and average would wait in memory: 6 GB
+    # beside the step's 11
     "checkpoint={every: null, write: blocking}",
 )
 
@@ -33,7 +39,12 @@ def encoders(tmp_path_factory) -> dict[str, Path]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("features", ["stored", "made in the step"])
 def test_one_step_at_256_pixels(ditlab, tmp_path, encoders, features):
-    captions = ("a slope", "a slope of many colours from one corner to the other", "ein Hang", "red to green")
+    captions = (
+        "a slope",
+        "a slope of many colours from one corner to the other",
+        "ein Hang",
+        "red to green",
+    )
     photographs = {f"{n}.png": (smooth(300, 280, n), caption) for n, caption in enumerate(captions)}
     source = captioned_folder(tmp_path / "photographs", photographs)
     words = ["--source", source, "--resolution", "256", "--name", "images", "--processes", "1"]
@@ -43,7 +54,9 @@ def test_one_step_at_256_pixels(ditlab, tmp_path, encoders, features):
     assert imported.code == 0, imported.err
     named = {"text": "null", "image": "null"} if features == "stored" else encoders
     changes = [*ONE_STEP, *(f"encoders.{kind}={place}" for kind, place in named.items())]
-    said = ditlab("train", SPEC, *(part for change in changes for part in ("--set", change)), "--json")
+    said = ditlab(
+        "train", SPEC, *(part for change in changes for part in ("--set", change)), "--json"
+    )
     assert said.code == 0, said.err
     assert said.json["status"] == "finished" and said.json["step"] == 1
     metrics = said.json["metrics"]

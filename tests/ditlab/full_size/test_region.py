@@ -1,4 +1,6 @@
-"""The published region network, whole: one optimiser step through the platform, on generated windows of its size."""
+"""The published region network, whole: one optimiser step through the platform, on generated
+windows of its size.
+"""
 
 from pathlib import Path
 

@@ -38,22 +38,29 @@ def data(view: View, held_out: int = 0) -> SimpleNamespace:
 
 def test_batches_of_each_size_make_an_epoch(view):
     plan = plan_run(tiny(batch={"size": 8}, training={"epochs": 3}), data(view, 5))
-    assert plan == RunPlan(3 * (5 + 1 + 2), 8, train_samples=72, held_out_samples=5, left_out_samples=0 + 1 + 7)
+    assert plan == RunPlan(
+        3 * (5 + 1 + 2), 8, train_samples=72, held_out_samples=5, left_out_samples=0 + 1 + 7
+    )
 
 
 def test_sizes_that_fill_no_batch_are_named_with_the_remedy(view):
     plan = plan_run(tiny(batch={"size": 20}), data(view))
     assert (plan.epoch_steps, plan.left_out_samples) == (3, 9 + 3)
     assert plan.note == (
-        "data.path=s: image sizes with fewer training samples than batch.size=20 are never trained on: 16x4 (9); lower "
-        "batch.size, or import the images again with fewer sizes."
+        "data.path=s: image sizes with fewer training samples than batch.size=20 are never "
+        "trained on: 16x4 (9); lower batch.size, or import the images again with fewer sizes."
     )
-    with pytest.raises(UserError, match=r"batch\.size=48 is larger than the 40 training samples of the commonest of 3"):
+    with pytest.raises(
+        UserError,
+        match=r"batch\.size=48 is larger than the 40 training samples of the commonest of 3",
+    ):
         plan_run(tiny(batch={"size": 48}), data(view))
 
 
 class Channel:
-    """Channel of workers that are done one after the other: the last one sees what all have given."""
+    """Channel of workers that are done one after the other: the last one sees what all have
+    given.
+    """
 
     def __init__(self):
         self.given = []
@@ -73,7 +80,10 @@ class Objective:
         self.passes += 1
         image = batch["image"]
         drawn = noise.normal("noise", image.shape) * noise.uniform("time", (len(image), 1, 1, 1))
-        return {"product": (image * drawn).mean((1, 2, 3)).mean(), "words": batch["words"].sum(1).mean()}
+        return {
+            "product": (image * drawn).mean((1, 2, 3)).mean(),
+            "words": batch["words"].sum(1).mean(),
+        }
 
     def summary(self, means):
         return means
@@ -82,7 +92,14 @@ class Objective:
 def measure(view, batch_size, limit, rank=0, world_size=1, channel=None):
     objective = Objective()
     found = held_out_metrics(
-        None, objective, view, INPUTS, batch_size, limit, Rank(rank, world_size, rank, CPU), channel or Channel()
+        None,
+        objective,
+        view,
+        INPUTS,
+        batch_size,
+        limit,
+        Rank(rank, world_size, rank, CPU),
+        channel or Channel(),
     )
     return found, objective.passes
 
@@ -109,7 +126,10 @@ def test_rows_of_a_limit_are_those_of_the_whole(view):
         for rows in row_set(part, INPUTS).batches(16):
             time = rows.noise.uniform("time", (len(rows.columns["number"]),)).tolist()
             for number, size, drawn in zip(
-                rows.columns["number"], [rows.batch["image"].shape[2:]] * len(time), time, strict=True
+                rows.columns["number"],
+                [rows.batch["image"].shape[2:]] * len(time),
+                time,
+                strict=True,
             ):
                 assert draws.setdefault((int(number), size), drawn) == drawn
     assert len(draws) == len(set(draws.values())) == 72
@@ -127,7 +147,9 @@ class Captioned:
 def test_conditions_of_several_sizes_are_padded_and_images_not_read(view, monkeypatch):
     read = []
     padded = View.padded
-    monkeypatch.setattr(View, "padded", lambda self, name, rows: read.append(name) or padded(self, name, rows))
+    monkeypatch.setattr(
+        View, "padded", lambda self, name, rows: read.append(name) or padded(self, name, rows)
+    )
     words = sample_conditions(Captioned(), 80, view, INPUTS).tensors["words"]
     assert words.shape == (80, 12) and "image" not in read
     numbers = view.padded("number", np.arange(72))

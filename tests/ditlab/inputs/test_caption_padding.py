@@ -1,4 +1,6 @@
-"""Captions padded to their batch: losses, resume and workers do not depend on the store's longest caption."""
+"""Captions padded to their batch: losses, resume and workers do not depend on the store's longest
+caption.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -22,10 +24,20 @@ CPU = torch.device("cpu")
 ROWS, LONGEST = 24, 96
 LENGTHS = [3 * number % 41 for number in range(ROWS - 1)] + [LONGEST]
 MODEL: dict[str, Any] = {
-    "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 1, "pixel_depth": 1,
-    "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [4, 2, 2], "bottleneck_width": 8, "time_width": 8,
-    "max_resolution": 16, "text_length": 128,
-}  # fmt: skip
+    "family": "pixelhdm",
+    "width": 32,
+    "pixel_width": 4,
+    "patch_size": 4,
+    "patch_depth": 1,
+    "pixel_depth": 1,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "mrope_widths": [4, 2, 2],
+    "bottleneck_width": 8,
+    "time_width": 8,
+    "max_resolution": 16,
+    "text_length": 128,
+}
 
 
 def values_of() -> dict[str, np.ndarray]:
@@ -44,7 +56,9 @@ def values_of() -> dict[str, np.ndarray]:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> Path:
     folder, values = tmp_path_factory.mktemp("stores") / "captions", values_of()
-    columns = {name: Column(dtype=str(each.dtype), shape=each.shape[1:]) for name, each in values.items()}
+    columns = {
+        name: Column(dtype=str(each.dtype), shape=each.shape[1:]) for name, each in values.items()
+    }
     columns["image"] = Column(dtype="uint8", shape=(3, 8, 8), value_range=(0, 255))
     columns["caption"] = caption_column(LONGEST)
     with StoreWriter(folder, columns, name="captions", source=Source(kind="test")) as writer:
@@ -54,27 +68,38 @@ def store(tmp_path_factory) -> Path:
 
 def experiment(store: Path, encoder: str = "learned", **changes: Any) -> Experiment:
     return tiny(
-        model={**MODEL, "text_encoder": encoder}, data={"kind": "arrow", "path": str(store), "hold_out": 0.0},
-        objective={"weights": {"alignment": 0.0}}, batch={"size": 8, "micro": 2},
-        sampling={"steps": 1, "height": 8, "width": 8, "guidance": 1.0}, **changes,
-    )  # fmt: skip
+        model={**MODEL, "text_encoder": encoder},
+        data={"kind": "arrow", "path": str(store), "hold_out": 0.0},
+        objective={"weights": {"alignment": 0.0}},
+        batch={"size": 8, "micro": 2},
+        sampling={"steps": 1, "height": 8, "width": 8, "guidance": 1.0},
+        **changes,
+    )
 
 
-def losses(spec: Experiment, rows: slice, part: slice | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+def losses(
+    spec: Experiment, rows: slice, part: slice | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Loss components and gradients of stored rows, and the batch that they are of."""
     view = open_data(spec.data, Home(Path())).train
     inputs = ModelInputs.from_experiment(spec, view.columns, CPU)
-    raw = {field.name: view.store.gather(field.name, np.arange(ROWS)[rows]) for field in inputs.fields}
+    raw = {
+        field.name: view.store.gather(field.name, np.arange(ROWS)[rows]) for field in inputs.fields
+    }
     batch = inputs.prepare_batch(raw, view.columns, rows=part)
     torch.manual_seed(0)
     network: Any = spec.family.build_network(spec.model)
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     objective: Any = spec.family.build_objective(spec.objective, spec.model)
-    components = objective.loss(network, batch, KeyedNoise(0, "train", 0, 0, len(batch["image"]), CPU))
+    components = objective.loss(
+        network, batch, KeyedNoise(0, "train", 0, 0, len(batch["image"]), CPU)
+    )
     components["velocity"].backward()
     found = {name: value.detach() for name, value in components.items()}
-    return found | {name: each.grad for name, each in network.named_parameters() if each.grad is not None}, batch
+    return found | {
+        name: each.grad for name, each in network.named_parameters() if each.grad is not None
+    }, batch
 
 
 @pytest.mark.parametrize("encoder", ["learned", "frozen"])
@@ -90,12 +115,17 @@ def test_rows_that_are_on_the_device_already_are_cut_and_sliced_alike(store, enc
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
     zeros = {name: torch.zeros_like(values) for name, values in moved.items()}
     read = inputs.prepare_batch(raw, view.columns, moved=zeros)
-    assert all((values == values.flatten()[0]).all() for values in read.values()), "these rows were not read"
+    assert all((values == values.flatten()[0]).all() for values in read.values()), (
+        "these rows were not read"
+    )
 
 
 @pytest.mark.parametrize("encoder", ["learned", "frozen"])
 def test_losses_and_gradients_do_not_depend_on_padding(store, encoder, monkeypatch):
-    spec, fields = experiment(store, encoder), ("caption",) if encoder == "learned" else ("text", "text_mask")
+    spec, fields = (
+        experiment(store, encoder),
+        ("caption",) if encoder == "learned" else ("text", "text_mask"),
+    )
     cut, batch = losses(spec, slice(0, 6))
     assert {batch[name].shape[1] for name in fields} == {MULTIPLE}
     monkeypatch.setattr(model_inputs, "cut_padding", lambda raw, fields: raw)
@@ -121,7 +151,8 @@ def test_a_part_of_a_micro_batch_is_padded_as_the_whole(store):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "expected"), [((0,), 16), ((1, 16), 16), ((17, 3), 32), ((90,), 90), ((81,), 90), ((80,), 80)]
+    ("lengths", "expected"),
+    [((0,), 16), ((1, 16), 16), ((17, 3), 32), ((90,), 90), ((81,), 90), ((80,), 80)],
 )
 def test_lengths_are_multiples_or_the_stores(lengths, expected):
     raw = {"caption": torch.from_numpy(encode_captions([b"x" * length for length in lengths], 90))}

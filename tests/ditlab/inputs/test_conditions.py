@@ -56,7 +56,10 @@ class Completing:
     def conditions(self, num, request):
         if request.label is not None:
             raise ValueError("label is not known")
-        return {"scores": request.rows.batch["scores"], "draw": request.rows.noise.uniform("draw", (num,))}
+        return {
+            "scores": request.rows.batch["scores"],
+            "draw": request.rows.noise.uniform("draw", (num,)),
+        }
 
 
 class Unchoosy(Completing):
@@ -84,8 +87,14 @@ def test_rows_do_not_depend_on_the_batches(view, size):
         assert scores.dtype == torch.float32 and scores[:, 0, 0].tolist() == list(range(99, -1, -1))
         kinds = np.concatenate([batch.columns["kind"] for batch in batches])
         assert kinds.tolist() == ["odd", "even"] * 50  # names where classes have them, else numbers
-        assert np.concatenate([batch.columns["grade"] for batch in batches])[:3].tolist() == [0, 2, 1]
-        draws = torch.cat([batch.noise.uniform("mask", (len(batch.batch["scores"]), 4)) for batch in batches])
+        assert np.concatenate([batch.columns["grade"] for batch in batches])[:3].tolist() == [
+            0,
+            2,
+            1,
+        ]
+        draws = torch.cat(
+            [batch.noise.uniform("mask", (len(batch.batch["scores"]), 4)) for batch in batches]
+        )
         (whole,) = rows.batches(100)
         assert torch.equal(draws, whole.noise.uniform("mask", (100, 4)))
     assert rows.num == 100
@@ -116,7 +125,9 @@ def test_draws_are_those_of_held_out_metrics(view):
 
     found = held_out_metrics(None, Objective(), view, INPUTS, 30, 100, Rank(), Channel())
     (rows,) = row_set(view, INPUTS).batches(100)
-    assert found["draw"] == pytest.approx(float(rows.noise.uniform("mask", (100,)).mean()), rel=1e-6)
+    assert found["draw"] == pytest.approx(
+        float(rows.noise.uniform("mask", (100,)).mean()), rel=1e-6
+    )
 
 
 def test_conditions_are_of_the_first_selected_rows(view):
@@ -131,7 +142,9 @@ def test_conditions_are_of_the_first_selected_rows(view):
 def test_no_more_rows_are_read_than_needed(view, monkeypatch):
     monkeypatch.setattr("ditlab.inputs.conditions.SCAN_ROWS", 10)
     sampler = Completing("odd")
-    assert sample_conditions(sampler, 7, view, INPUTS).tensors["scores"][:, 0, 0].tolist() == list(range(99, 85, -2))
+    assert sample_conditions(sampler, 7, view, INPUTS).tensors["scores"][:, 0, 0].tolist() == list(
+        range(99, 85, -2)
+    )
     assert sampler.seen == 20
 
 

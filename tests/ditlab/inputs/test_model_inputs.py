@@ -1,4 +1,6 @@
-"""Stored features equal those computed in the step; encoders are opened and freed when they should be."""
+"""Stored features equal those computed in the step; encoders are opened and freed when they should
+be.
+"""
 
 import gc
 import weakref
@@ -31,10 +33,20 @@ CPU = torch.device("cpu")
 CAPTIONS = ["a red seven", "sept rouge, é", "a green circle on the left of a blue square", "two"]
 ROWS = 40
 MODEL: dict[str, Any] = {
-    "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 2, "pixel_depth": 1,
-    "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [4, 2, 2], "bottleneck_width": 8, "time_width": 8,
-    "max_resolution": 32, "text_length": 32,
-}  # fmt: skip
+    "family": "pixelhdm",
+    "width": 32,
+    "pixel_width": 4,
+    "patch_size": 4,
+    "patch_depth": 2,
+    "pixel_depth": 1,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "mrope_widths": [4, 2, 2],
+    "bottleneck_width": 8,
+    "time_width": 8,
+    "max_resolution": 32,
+    "text_length": 32,
+}
 OBJECTIVE = {"alignment_block": 1, "alignment_width": 24, "alignment_until": 1000}
 
 
@@ -52,7 +64,9 @@ def pictures() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (ROWS, 3, 16, 8), dtype=np.uint8)
 
 
-def write(folder: Path, pictures: np.ndarray, more: dict[str, np.ndarray], without: tuple[str, ...] = ()) -> Path:
+def write(
+    folder: Path, pictures: np.ndarray, more: dict[str, np.ndarray], without: tuple[str, ...] = ()
+) -> Path:
     """Write a store of images with captions and further columns."""
     texts = [CAPTIONS[row % len(CAPTIONS)].encode() for row in range(ROWS)]
     captions = encode_captions(texts, max(map(len, texts)))
@@ -61,7 +75,9 @@ def write(folder: Path, pictures: np.ndarray, more: dict[str, np.ndarray], witho
         "image": Column(dtype="uint8", shape=pictures.shape[1:], value_range=(0, 255)),
         "caption": caption_column(captions.shape[1]),
     }
-    columns |= {name: Column(dtype=str(each.dtype), shape=each.shape[1:]) for name, each in more.items()}
+    columns |= {
+        name: Column(dtype=str(each.dtype), shape=each.shape[1:]) for name, each in more.items()
+    }
     kept = {name: column for name, column in columns.items() if name not in without}
     with StoreWriter(folder, kept, name="captioned", source=Source(kind="test")) as writer:
         writer.append({name: values[name] for name in kept})
@@ -82,15 +98,20 @@ def encoded(tmp_path_factory, pictures, folders) -> Path:
     more = text_columns(encoder, texts, longest)
     assert more.keys() == text_shapes(encoder, longest).keys()
     more |= image_columns(FrozenImageEncoder(folders["image"], None, 4), pictures)
-    return write(tmp_path_factory.mktemp("stores") / "encoded", pictures, more, without=("caption",))
+    return write(
+        tmp_path_factory.mktemp("stores") / "encoded", pictures, more, without=("caption",)
+    )
 
 
 def experiment(store: Path, encoders: dict[str, Any] | None = None, **changes: Any) -> Experiment:
     sections = {
-        "model": MODEL, "objective": OBJECTIVE, "data": {"kind": "arrow", "path": str(store), "hold_out": 0.2},
-        "encoders": {"precision": "fp32", **(encoders or {})}, "batch": {"size": 8, "micro": 4},
+        "model": MODEL,
+        "objective": OBJECTIVE,
+        "data": {"kind": "arrow", "path": str(store), "hold_out": 0.2},
+        "encoders": {"precision": "fp32", **(encoders or {})},
+        "batch": {"size": 8, "micro": 4},
         "sampling": {"steps": 1, "height": 16, "width": 8, "guidance": 1.0},
-    }  # fmt: skip
+    }
     return tiny(**(sections | changes))
 
 
@@ -112,7 +133,9 @@ def test_features_are_made_of_captions_and_images(raw, folders, pictures):
     inputs, batch = rows(spec)
     assert [field.name for field in inputs.fields] == ["image", "caption"]
     assert set(batch) == inputs.names == {field.name for field in spec.batch_fields()}
-    expected = FrozenTextEncoder(folders["text"], 32, 32).encode([CAPTIONS[row % 4] for row in range(6)])
+    expected = FrozenTextEncoder(folders["text"], 32, 32).encode(
+        [CAPTIONS[row % 4] for row in range(6)]
+    )
     for name, values in expected.items():
         assert torch.equal(batch[name], values)
     images = torch.from_numpy(pictures[:6]).float() / 127.5 - 1
@@ -124,9 +147,18 @@ def test_features_are_made_of_captions_and_images(raw, folders, pictures):
 def test_stored_features_are_those_of_the_step(raw, encoded, folders):
     inputs, stored = rows(experiment(encoded))
     _, made = rows(experiment(raw, folders))
-    assert [field.name for field in inputs.fields] == ["image", "text", "text_mask", "text_pooled", "image_features"]
+    assert [field.name for field in inputs.fields] == [
+        "image",
+        "text",
+        "text_mask",
+        "text_pooled",
+        "image_features",
+    ]
     tokens = made["text"].shape[1]
-    assert torch.equal(stored["text_mask"][:, :tokens], made["text_mask"]) and not stored["text_mask"][:, tokens:].any()
+    assert (
+        torch.equal(stored["text_mask"][:, :tokens], made["text_mask"])
+        and not stored["text_mask"][:, tokens:].any()
+    )
     for name in ("image", "text_pooled", "image_features", "text"):
         values = stored[name][:, :tokens] if name == "text" else stored[name]
         assert values.dtype == torch.float32
@@ -138,18 +170,25 @@ def test_stored_features_are_not_computed_again(encoded, folders, monkeypatch):
     monkeypatch.setattr(FrozenImageEncoder, "__init__", None)
     inputs, batch = rows(experiment(encoded, folders))
     assert {field.name for field in inputs.fields} == set(batch) == inputs.names
-    assert inputs.encode is not None and inputs.encode(["a red seven"])["text_pooled"].shape == (1, 32)
+    assert inputs.encode is not None and inputs.encode(["a red seven"])["text_pooled"].shape == (
+        1,
+        32,
+    )
 
 
 def test_bf16_features_come_as_float32(raw, folders):
     _, batch = rows(experiment(raw, {**folders, "precision": "bf16"}))
-    assert {values.dtype for name, values in batch.items() if name != "text_mask"} == {torch.float32}
+    assert {values.dtype for name, values in batch.items() if name != "text_mask"} == {
+        torch.float32
+    }
     _, exact = rows(experiment(raw, folders))
     assert 0 < (batch["text"] - exact["text"]).abs().max() < 0.2
 
 
 def test_without_encoders_rows_are_the_stores(raw):
-    spec = experiment(raw, model={**MODEL, "text_encoder": "learned"}, objective={"weights": {"alignment": 0.0}})
+    spec = experiment(
+        raw, model={**MODEL, "text_encoder": "learned"}, objective={"weights": {"alignment": 0.0}}
+    )
     inputs, batch = rows(spec)
     view = whole(spec)
     taken = {field.name: view.gather(field.name, np.arange(6)) for field in spec.batch_fields()}
@@ -164,14 +203,31 @@ def test_a_few_fields(raw, folders):
     few = inputs.only(("text", "text_mask", "text_pooled"))
     assert [field.name for field in few.fields] == ["caption"]
     found = few.prepare_batch({"caption": view.gather("caption", np.arange(6))}, view.columns)
-    assert set(found) == {"text", "text_mask", "text_pooled"} and torch.equal(found["text"], batch["text"])
+    assert set(found) == {"text", "text_mask", "text_pooled"} and torch.equal(
+        found["text"], batch["text"]
+    )
 
 
 @pytest.mark.parametrize(
     ("encoders", "words"),
     [
-        ((), ("holds no features of captions (text, text_mask, text_pooled)", "set encoders.text", "--encode-text")),
-        (("text",), ("holds no features of images", "set encoders.image", "--encode-images", "weights.alignment=0")),
+        (
+            (),
+            (
+                "holds no features of captions (text, text_mask, text_pooled)",
+                "set encoders.text",
+                "--encode-text",
+            ),
+        ),
+        (
+            ("text",),
+            (
+                "holds no features of images",
+                "set encoders.image",
+                "--encode-images",
+                "weights.alignment=0",
+            ),
+        ),
     ],
 )
 def test_features_without_a_source_are_refused(raw, folders, tmp_path, encoders, words):
@@ -183,17 +239,22 @@ def test_features_without_a_source_are_refused(raw, folders, tmp_path, encoders,
 
 def test_an_encoder_without_captions(pictures, folders, tmp_path):
     spec = experiment(write(tmp_path / "store", pictures, {}, without=("caption",)), folders)
-    with pytest.raises(UserError, match=r"neither features of captions nor captions for encoders\.text="):
+    with pytest.raises(
+        UserError, match=r"neither features of captions nor captions for encoders\.text="
+    ):
         check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
 
 
 def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, tmp_path, monkeypatch):
     home = Home(tmp_path)
-    monkeypatch.setattr("ditlab.encoders.checkpoint.EncoderCheckpoint.network", None)  # no weights are read
+    # no weights are read
+    monkeypatch.setattr("ditlab.encoders.checkpoint.EncoderCheckpoint.network", None)
     for spec in (experiment(raw, folders), experiment(encoded), experiment(encoded, folders)):
         check_inputs(spec, open_data(spec.data, home), home)
     spec = experiment(raw, folders, model={**MODEL, "width": 64, "mrope_widths": [8, 4, 4]})
-    with pytest.raises(UserError, match=r"encoders\.text=.* gives 32 features a token, but model\.width=64"):
+    with pytest.raises(
+        UserError, match=r"encoders\.text=.* gives 32 features a token, but model\.width=64"
+    ):
         check_inputs(spec, open_data(spec.data, home), home)
     spec = experiment(raw, {**folders, "image": str(tmp_path)})
     with pytest.raises(UserError, match=r"encoders\.image=.* holds no config\.json"):
@@ -202,14 +263,17 @@ def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, tmp_
 
 def test_cut_captions_are_counted_and_warned_about_ever_more_seldom(raw, folders):
     heard: list[str] = []
-    encoders = {**folders, "cache": 0}  # so that the same captions are cut anew, as those of an epoch are
+    # so that the same captions are cut anew, as those of an epoch are
+    encoders = {**folders, "cache": 0}
     spec = experiment(raw, encoders, model={**MODEL, "text_length": 3})
     view = whole(spec)
     inputs = ModelInputs.from_experiment(spec, view.columns, CPU, heard.append)
     taken = {field.name: view.gather(field.name, np.arange(4)) for field in inputs.fields}
     for _ in range(12):
         assert inputs.prepare_batch(taken, view.columns)["text"].shape[1] == 3
-    assert inputs._extractor.text.num_truncated == 12 * (cut := inputs._extractor.text.num_truncated // 12)
+    assert inputs._extractor.text.num_truncated == 12 * (
+        cut := inputs._extractor.text.num_truncated // 12
+    )
     assert 1 < cut <= 4 and len(heard) == 2 and "model.text_length=3" in heard[0]
     assert f"({cut} so far)" in heard[0] and f"({10 * cut} so far)" in heard[1]
 
@@ -225,7 +289,12 @@ def test_a_retired_encoder_is_freed(raw, folders):
     assert held() is None
     view = whole(experiment(raw))
     taken = {field.name: view.gather(field.name, np.arange(2)) for field in inputs.fields}
-    assert set(inputs.prepare_batch(taken, view.columns)) == {"image", "text", "text_mask", "text_pooled"}
+    assert set(inputs.prepare_batch(taken, view.columns)) == {
+        "image",
+        "text",
+        "text_mask",
+        "text_pooled",
+    }
     assert inputs.retire(())  # a run that went back to an earlier step
     assert "image_features" in inputs.prepare_batch(taken, view.columns)
 
@@ -243,15 +312,23 @@ def test_prompts(raw, folders):
     found = encode(["a red seven", "two"])
     expected = FrozenTextEncoder(folders["text"], 32, 32).encode(["a red seven", "two"])
     assert all(torch.equal(found[name], values) for name, values in expected.items())
-    assert all(ModelInputs.from_experiment(other, (), CPU).encode is None for other in (experiment(raw), tiny()))
-    learned = experiment(raw, {"image": folders["image"]}, model={**MODEL, "text_encoder": "learned"})
+    assert all(
+        ModelInputs.from_experiment(other, (), CPU).encode is None
+        for other in (experiment(raw), tiny())
+    )
+    learned = experiment(
+        raw, {"image": folders["image"]}, model={**MODEL, "text_encoder": "learned"}
+    )
     assert ModelInputs.from_experiment(learned, (), CPU).encode is None
 
 
 def test_stored_features_of_other_patches_are_refused_before_anything_starts(encoded, tmp_path):
     """Patches of 8 pixels: 2 of an image of 16 x 8, of which the store has the features of 8."""
     spec = experiment(encoded, model={**MODEL, "patch_size": 8})
-    with pytest.raises(UserError, match=r"image_features are of 8 patches, and images of 16 x 8 pixels have 2 \(model"):
+    with pytest.raises(
+        UserError,
+        match=r"image_features are of 8 patches, and images of 16 x 8 pixels have 2 \(model",
+    ):
         check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
 
 
@@ -261,7 +338,12 @@ def test_the_hash_depends_on_all_that_features_depend_on(raw, folders):
     del spec["encoders"]
     assert class_for(spec).model_validate(spec).content_hash() == plain.content_hash()
     known = {plain.content_hash()}
-    for change in ({"text": "a"}, {"text": "b"}, {"image": "a"}, {"image": "a", "precision": "bf16"}):
+    for change in (
+        {"text": "a"},
+        {"text": "b"},
+        {"image": "a"},
+        {"image": "a", "precision": "bf16"},
+    ):
         found = experiment(raw, change).content_hash()
         assert found not in known
         assert experiment(raw, {**change, "cache": 0, "compile": True}).content_hash() == found
@@ -271,8 +353,12 @@ def test_the_hash_depends_on_all_that_features_depend_on(raw, folders):
 def test_folders_become_absolute_and_names_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "qwen").mkdir()
-    found = absolute_paths({"encoders": {"text": "qwen", "image": "facebook/dinov3", "cache": 1}}, Home(tmp_path))
-    assert found == {"encoders": {"text": str(tmp_path / "qwen"), "image": "facebook/dinov3", "cache": 1}}
+    found = absolute_paths(
+        {"encoders": {"text": "qwen", "image": "facebook/dinov3", "cache": 1}}, Home(tmp_path)
+    )
+    assert found == {
+        "encoders": {"text": str(tmp_path / "qwen"), "image": "facebook/dinov3", "cache": 1}
+    }
 
 
 def run(spec: Experiment, folder: Path, stop_after: int | None = None) -> Any:
@@ -283,9 +369,13 @@ def run(spec: Experiment, folder: Path, stop_after: int | None = None) -> Any:
 def five_steps(raw, folders) -> Experiment:
     """Five steps, the last two of them without the alignment loss."""
     return experiment(
-        raw, folders, training={"steps": 5}, objective={**OBJECTIVE, "alignment_until": 3},
-        evaluation={"every": 3, "samples": 2, "limit": 4}, checkpoint={"every": 1, "keep": 9},
-    )  # fmt: skip
+        raw,
+        folders,
+        training={"steps": 5},
+        objective={**OBJECTIVE, "alignment_until": 3},
+        evaluation={"every": 3, "samples": 2, "limit": 4},
+        checkpoint={"every": 1, "keep": 9},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -316,10 +406,17 @@ def test_metrics_of_a_run_leave_out_a_loss_that_ended(straight):
 
 def test_training_on_stored_features_is_the_same_training(five_steps, straight, encoded, tmp_path):
     """Losses agree up to float16's rounding."""
-    spec = five_steps.to_dict() | {"encoders": {}, "data": {**five_steps.to_dict()["data"], "path": str(encoded)}}
+    spec = five_steps.to_dict() | {
+        "encoders": {},
+        "data": {**five_steps.to_dict()["data"], "path": str(encoded)},
+    }
     stored = run(class_for(spec).model_validate(spec), tmp_path / "stored")
     assert stored.losses == pytest.approx(straight[2].losses, rel=1e-3)
-    assert [step for step, values in stored.values.items() if "train/alignment" in values] == [1, 2, 3]
+    assert [step for step, values in stored.values.items() if "train/alignment" in values] == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_modules_of_the_loss_start_from_the_seed(encoded, tmp_path):

@@ -24,9 +24,13 @@ def test_the_same_key_gives_the_same_numbers(distribution):
 
 
 @pytest.mark.parametrize("distribution", ["uniform", "normal"])
-@pytest.mark.parametrize("change", [{"seed": 2}, {"stream": "evaluate"}, {"step": 6}, {"micro_index": 3}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"seed": 2}, {"stream": "evaluate"}, {"step": 6}, {"micro_index": 3}], ids=str
+)
 def test_another_key_gives_others(distribution, change):
-    one, two = (getattr(source, distribution)("time", (8,)) for source in (noise(), noise(**change)))
+    one, two = (
+        getattr(source, distribution)("time", (8,)) for source in (noise(), noise(**change))
+    )
     assert not torch.isin(one, two).any()
 
 
@@ -36,7 +40,9 @@ def test_names_are_part_of_the_key():
 
 def test_keys_do_not_run_together():
     """(1, 23) and (12, 3) are two keys."""
-    seeds = {derived_seed(*key) for key in itertools.product((1, 12, 123), ("a", "a/1"), (3, 23, 123))}
+    seeds = {
+        derived_seed(*key) for key in itertools.product((1, 12, 123), ("a", "a/1"), (3, 23, 123))
+    }
     assert len(seeds) == 18
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -47,7 +53,9 @@ def test_a_gpus_numbers_are_keyed_alike_and_not_a_cpus():
     for distribution in ("uniform", "normal"):
         one, two = (getattr(noise(device=device), distribution)("time", (8, 3)) for _ in range(2))
         assert one.device == device and torch.equal(one, two)
-        assert torch.equal(getattr(noise(device=device, start=3), distribution)("time", (2, 3)), one[3:5])
+        assert torch.equal(
+            getattr(noise(device=device, start=3), distribution)("time", (2, 3)), one[3:5]
+        )
         assert not torch.isin(one.cpu(), getattr(noise(), distribution)("time", (8, 3))).any()
 
 
@@ -78,8 +86,12 @@ def test_distributions_have_their_moments():
     uniform = noise(micro_size=40_000).uniform("u", (40_000,))
     normal = noise(micro_size=40_000).normal("n", (40_000,))
     assert uniform.min() >= 0 and uniform.max() < 1
-    assert uniform.mean() == pytest.approx(0.5, abs=0.01) and uniform.var() == pytest.approx(1 / 12, abs=0.003)
-    assert normal.mean() == pytest.approx(0, abs=0.02) and normal.var() == pytest.approx(1, abs=0.03)
+    assert uniform.mean() == pytest.approx(0.5, abs=0.01) and uniform.var() == pytest.approx(
+        1 / 12, abs=0.003
+    )
+    assert normal.mean() == pytest.approx(0, abs=0.02) and normal.var() == pytest.approx(
+        1, abs=0.03
+    )
 
 
 @pytest.mark.parametrize("sizes", [[3 * BLOCK], [1] * 5, [7, BLOCK, 50], [BLOCK - 1, 2, BLOCK]])
@@ -87,7 +99,9 @@ def test_a_rows_numbers_do_not_depend_on_its_batch(sizes):
     whole = RowNoise(0, "evaluate", 0, CPU).normal("noise", (3 * BLOCK, 2))
     row = 0
     for size in sizes:
-        assert torch.equal(RowNoise(0, "evaluate", row, CPU).normal("noise", (size, 2)), whole[row : row + size])
+        assert torch.equal(
+            RowNoise(0, "evaluate", row, CPU).normal("noise", (size, 2)), whole[row : row + size]
+        )
         row += size
 
 
@@ -95,7 +109,11 @@ def test_a_training_does_not_depend_on_the_global_seed(tmp_path):
     losses = []
     for seed in (123, 7):
         torch.manual_seed(seed)
-        losses.append(train_here(tiny(training__steps=3), tmp_path / "home", tmp_path / str(seed))[1].losses)
+        losses.append(
+            train_here(tiny(training__steps=3), tmp_path / "home", tmp_path / str(seed))[1].losses
+        )
     assert losses[0] == losses[1]
-    other = train_here(tiny(training__steps=3, seed=1), tmp_path / "home", tmp_path / "other")[1].losses
+    other = train_here(tiny(training__steps=3, seed=1), tmp_path / "home", tmp_path / "other")[
+        1
+    ].losses
     assert other != losses[0]

@@ -1,4 +1,6 @@
-"""The Python interface: specs, runs, metrics, samples, evaluation, comparison and exports, without a word printed."""
+"""The Python interface: specs, runs, metrics, samples, evaluation, comparison and exports, without
+a word printed.
+"""
 
 import shutil
 import subprocess
@@ -27,7 +29,9 @@ def small(finished, monkeypatch) -> ditlab.Run:
 def mine(finished, tmp_path, monkeypatch) -> ditlab.Run:
     """A copy of the run, to be written to."""
     home = tmp_path / "home"
-    settled(shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches")))
+    settled(
+        shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+    )
     monkeypatch.setenv("DITLAB_HOME", str(home))
     monkeypatch.chdir(tmp_path)
     return ditlab.open_run("small")
@@ -41,20 +45,27 @@ def nothing_is_printed(capfd) -> Iterator[None]:
 
 def test_importing_costs_nothing_heavy():
     code = (
-        "import sys, ditlab\n"
-        "spec = ditlab.load('experiments/digits/dit.yaml').replace('optimizer.lr', 3e-4)\n"
-        "ditlab.find_runs(), ditlab.UserError, dir(ditlab)\n"
-        "print(spec.optimizer.lr, [name for name in ('torch', 'ray', 'mlflow', 'deepspeed') if name in sys.modules])"
+        "import sys, ditlab\nspec = "
+        "ditlab.load('experiments/digits/dit.yaml').replace('optimizer.lr', 3e-4)\n"
+        "ditlab.find_runs(), ditlab.UserError, dir(ditlab)\nprint(spec.optimizer.lr, [name for "
+        "name in ('torch', 'ray', 'mlflow', 'deepspeed') if name in sys.modules])"
     )
     root = Path(__file__).parents[3]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
+    )
     assert done.stdout.strip() == "0.0003 []"
 
 
 def test_every_name_exists():
-    assert all(hasattr(ditlab, name) for name in dir(ditlab)) and set(dir(ditlab)) > set(ditlab.__all__)
-    folder = Path(ditlab.__file__).parent  # a module of an exported name would take its place once it is imported
-    assert not [name for name in dir(ditlab) if (folder / name).exists() or (folder / f"{name}.py").exists()]
+    assert all(hasattr(ditlab, name) for name in dir(ditlab)) and set(dir(ditlab)) > set(
+        ditlab.__all__
+    )
+    # a module of an exported name would take its place once it is imported
+    folder = Path(ditlab.__file__).parent
+    assert not [
+        name for name in dir(ditlab) if (folder / name).exists() or (folder / f"{name}.py").exists()
+    ]
     with pytest.raises(AttributeError, match="module 'ditlab' has no attribute 'trian'"):
         ditlab.trian  # noqa: B018
 
@@ -63,16 +74,25 @@ def test_specs_are_loaded_changed_and_checked(spec):
     found = ditlab.load(spec, overrides=["model.depth=2"])
     assert (found.name, found.model.depth) == ("small", 2)
     changed = found.replace("optimizer.lr", 3e-4)
-    assert (changed.optimizer.lr, found.optimizer.lr) == (3e-4, 1e-4) and changed.model == found.model
+    assert (changed.optimizer.lr, found.optimizer.lr) == (
+        3e-4,
+        1e-4,
+    ) and changed.model == found.model
     assert changed == ditlab.load(str(spec), ["model.depth=2", "optimizer.lr=3e-4"])
     assert found.replace("optimizer.betas", (0.8, 0.9)).optimizer.betas == (0.8, 0.9)
     assert found.replace("training.ema", None).training.ema is None
     assert found.replace("sampling", {"steps": 9}).sampling.steps == 9
     assert found.replace("training", changed.training) == found
-    both = found.replace_all({"schedule": {"kind": "warmup_cosine", "warmup": 9}, "training.steps": 10})
+    both = found.replace_all(
+        {"schedule": {"kind": "warmup_cosine", "warmup": 9}, "training.steps": 10}
+    )
     assert (both.schedule.warmup, both.training.steps) == (9, 10)
     for path, value, message in (
-        ("model.dpeth", 3, "model.dpeth=3: model.family=dit has no field 'dpeth'; did you mean 'depth'?"),
+        (
+            "model.dpeth",
+            3,
+            "model.dpeth=3: model.family=dit has no field 'dpeth'; did you mean 'depth'?",
+        ),
         ("optimizer.lr", "fast", "optimizer.lr='fast' must be a number."),
         ("batch.micro", 24, "batch.size=32 is no multiple of batch.micro=24"),
         ("model", {"family": "dti"}, "model.family='dti' is no known family"),
@@ -103,9 +123,16 @@ def test_parameters_and_shapes(spec):
 
 
 def test_runs_are_found(small, finished):
-    assert (small.id, small.name, small.status, small.step) == (finished.run_id, "small", "finished", 4)
+    assert (small.id, small.name, small.status, small.step) == (
+        finished.run_id,
+        "small",
+        "finished",
+        4,
+    )
     assert ditlab.open_run(small.id[:5]).id == small.id and small.refresh().record == small.record
-    assert [run.id for run in ditlab.find_runs(name="small", family="dit", status="finished")] == [small.id]
+    assert [run.id for run in ditlab.find_runs(name="small", family="dit", status="finished")] == [
+        small.id
+    ]
     assert ditlab.find_runs(status="failed") == ditlab.find_runs(name="nope") == []
     assert small.spec == ditlab.load(finished.spec)
     with pytest.raises(ditlab.UserError, match="run 'smal1' is unknown"):
@@ -121,14 +148,28 @@ def test_remarks_reach_the_caller(mine, capfd):
 
 def test_metrics_are_a_table(small):
     table = small.metrics()
-    assert table.column_names[:2] == ["step", "time"] and table["step"].to_pylist() == [0, 1, 2, 3, 4]
+    assert table.column_names[:2] == ["step", "time"] and table["step"].to_pylist() == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     assert {"train/loss", "eval/velocity"} <= set(table.column_names)
-    assert table["train/loss"].to_pylist()[0] is None and table["eval/velocity"].to_pylist()[1] is None
+    assert (
+        table["train/loss"].to_pylist()[0] is None and table["eval/velocity"].to_pylist()[1] is None
+    )
     assert table.schema.field("time").type == pa.timestamp("ms", tz="UTC")
     assert small.metrics("train/loss")["step"].to_pylist() == [1, 2, 3, 4]
     few = small.metrics("eval/velocity")
-    assert few.column_names == ["step", "time", "eval/velocity"] and few["step"].to_pylist() == [0, 2, 4]
-    with pytest.raises(ditlab.UserError, match=r"has no metric 'train/los'; did you mean 'train/loss'\?"):
+    assert few.column_names == ["step", "time", "eval/velocity"] and few["step"].to_pylist() == [
+        0,
+        2,
+        4,
+    ]
+    with pytest.raises(
+        ditlab.UserError, match=r"has no metric 'train/los'; did you mean 'train/loss'\?"
+    ):
         small.metrics("train/los")
 
 
@@ -142,13 +183,25 @@ def test_curves_are_plots(small, tmp_path):
 def test_samples_are_tensors_and_pictures(small, with_run, tmp_path):
     drawn = small.sample(3, seed=7, trajectory=True)
     assert drawn.values.shape == (3, 1, 8, 8) and len(drawn) == 3 and drawn.step == 4
-    assert drawn.trajectory.shape == (5, 3, 1, 8, 8) and drawn.conditions == {} and drawn.texts == []
+    assert (
+        drawn.trajectory.shape == (5, 3, 1, 8, 8) and drawn.conditions == {} and drawn.texts == []
+    )
     assert [image.size for image in drawn.images] == [(8, 8)] * 3
     pixels = np.asarray(drawn.images[1], dtype=np.float64) / 255
     np.testing.assert_allclose(pixels, (drawn.values[1, 0].clamp(-1, 1) + 1).numpy() / 2, atol=0.01)
     assert drawn._repr_png_().startswith(b"\x89PNG") and len(drawn.animation.figure.frames) >= 5
     files = drawn.save(tmp_path / "python")
-    said = with_run("sample", "small", "--num", "3", "--seed", "7", "--trajectory", "--out", tmp_path / "command")
+    said = with_run(
+        "sample",
+        "small",
+        "--num",
+        "3",
+        "--seed",
+        "7",
+        "--trajectory",
+        "--out",
+        tmp_path / "command",
+    )
     assert [file.name for file in files] == [Path(line).name for line in said.out.splitlines()]
     for file in files:
         assert file.read_bytes() == (tmp_path / "command" / file.name).read_bytes()
@@ -162,7 +215,9 @@ def test_evaluation_is_added_to_the_run_once(mine):
     assert mine.evaluate(rows=5).num_samples == 5
     table = mine.metrics("held_out/velocity")
     assert table["step"].to_pylist() == [4]
-    assert table["held_out/velocity"].to_pylist() == [pytest.approx(found.metrics["held_out/velocity"])]
+    assert table["held_out/velocity"].to_pylist() == [
+        pytest.approx(found.metrics["held_out/velocity"])
+    ]
     with pytest.raises(ditlab.UserError, match="changes samples alone"):
         mine.evaluate(overrides=["sampling.steps=2"])
 
@@ -172,7 +227,9 @@ def test_runs_are_compared(mine):
     shutil.copytree(mine.folder.path, other)
     found = ditlab.compare(mine, ditlab.open_run(other.name), grid=2, out="page", log=False)
     assert [run.run_id for run in found.runs] == [mine.id, other.name] and found.summary
-    assert found.files[0] == Path("page/comparison.html") and all(file.stat().st_size for file in found.files)
+    assert found.files[0] == Path("page/comparison.html") and all(
+        file.stat().st_size for file in found.files
+    )
     with pytest.raises(ditlab.UserError, match="a comparison takes 2 to 8"):
         ditlab.compare(mine)
 
@@ -183,7 +240,9 @@ def test_figures_by_kind(small, tmp_path):
     assert figures.draw("schedule").image.width > 100
     assert figures.save_formats("loss", tmp_path) == [tmp_path / "loss.png"]
     assert "schedules" in ditlab.figures().kinds
-    with pytest.raises(ditlab.UserError, match="--kind schedul is unknown for this run; did you mean 'schedule'"):
+    with pytest.raises(
+        ditlab.UserError, match="--kind schedul is unknown for this run; did you mean 'schedule'"
+    ):
         figures.draw("schedul")
 
 
@@ -202,7 +261,9 @@ def test_an_export_is_a_network_ready_to_use(small, tmp_path):
         assert picture.size[0] > 8
     raw = ditlab.load_export(small.export(tmp_path / "raw", averaged=False).folder)
     average = dict(model.network.named_parameters())
-    assert any(not torch.equal(value, average[name]) for name, value in raw.network.named_parameters())
+    assert any(
+        not torch.equal(value, average[name]) for name, value in raw.network.named_parameters()
+    )
     with pytest.raises(ditlab.UserError, match=r"holds no spec\.yaml, so it is no export"):
         ditlab.load_export(tmp_path)
     with pytest.raises(ditlab.UserError, match="guidance=2 needs a conditional model"):
@@ -220,11 +281,17 @@ def test_samples_are_drawn_with_compiled_blocks_where_that_is_asked_for(small, t
 
 
 def test_samples_begin_with_given_noise(small, tmp_path):
-    """Samples of a run and of its export are equal, however many are drawn at once; computed in float64."""
+    """Samples of a run and of its export are equal, however many are drawn at once; computed in
+    float64.
+    """
     model = ditlab.load_export(small.export(tmp_path / "export").folder, device="cpu")
     drawn = small.sample(3, seed=7, trajectory=True)
     noise = drawn.samples.trajectory[0]
-    for again in (small.sample(noise=noise), model.sample(3, noise=noise), model.sample(noise=noise, batch=2)):
+    for again in (
+        small.sample(noise=noise),
+        model.sample(3, noise=noise),
+        model.sample(noise=noise, batch=2),
+    ):
         torch.testing.assert_close(again.values, drawn.values)
         assert len(again) == 3 and again.folder.name != drawn.folder.name
     model.network.double()
@@ -232,7 +299,10 @@ def test_samples_begin_with_given_noise(small, tmp_path):
     assert wide.values.dtype == torch.float64
     torch.testing.assert_close(wide.values.float(), drawn.values, rtol=1e-4, atol=1e-5)
     for wrong, message in (
-        (noise[:, :, 1:], r"noise has the shape \(3, 1, 7, 8\), and samples begin with \(3, 1, 8, 8\)"),
+        (
+            noise[:, :, 1:],
+            r"noise has the shape \(3, 1, 7, 8\), and samples begin with \(3, 1, 8, 8\)",
+        ),
         (noise[:2], r"\(2, 1, 8, 8\), and 3 samples are drawn"),
         (noise.numpy(), "noise must be a torch.Tensor"),
     ):

@@ -1,4 +1,6 @@
-"""Output that pages show below `$ COMMAND` is what the command prints, or is named here with a reason."""
+"""Output that pages show below `$ COMMAND` is what the command prints, or is named here with a
+reason.
+"""
 
 import os
 import re
@@ -23,15 +25,21 @@ AS_IT_STANDS = (
     "docs/agents.md: $ ditlab validate experiments/digits/dit.yaml --json",
 )
 KEYS_ONLY = "docs/agents.md: $ "
-"""Objects of trainings on a busy machine: their keys are compared, their numbers are of that machine."""
+"""Objects of trainings on a busy machine: their keys are compared, their numbers are of that
+machine.
+"""
 NOT_COMPARED = {
     "docs/data.md: $ ditlab data import images --source pets": "7,390 photographs are needed",
     "docs/cluster.md: $ ditlab doctor --cluster": "several nodes are needed; tests/ditlab_addons/doctor has them",
 }
 SHORT = (
-    "training.steps=2", "schedule.warmup=0", "evaluation.samples=1", "evaluation.limit=8", "sampling.steps=1",
+    "training.steps=2",
+    "schedule.warmup=0",
+    "evaluation.samples=1",
+    "evaluation.limit=8",
+    "sampling.steps=1",
     "tracking.system_metrics=false",
-)  # fmt: skip
+)
 """Settings that make the demo a matter of seconds, and change no printed number but the steps."""
 
 
@@ -69,22 +77,31 @@ def printed_by(command: str, home: Path) -> str:
 @pytest.mark.parametrize("name", [name for name in SHOWN if name.startswith(KEYS_ONLY)])
 def test_keys_of_shown_objects_are_those_of_the_command(name):
     words = SHOWN[name].command.split()
-    schema = run_inside("schema", "--result", words[words.index("ditlab") + 1], home=Path("/nowhere")).out
+    schema = run_inside(
+        "schema", "--result", words[words.index("ditlab") + 1], home=Path("/nowhere")
+    ).out
     keys = set(re.findall(r'"(\w+)":', SHOWN[name].text))
     assert keys <= {*re.findall(r'"(\w+)"', schema), "core", "eval"}
 
 
 def check(output: PrintedOutput, printed: str) -> None:
     if not is_printed(output.text, printed):
-        pytest.fail(f"{output.page} shows other lines than `{output.command}` prints today:\n\n{printed}")
+        pytest.fail(
+            f"{output.page} shows other lines than `{output.command}` prints today:\n\n{printed}"
+        )
 
 
 def whole(out: str, err: str) -> str:
-    """Both streams of a training as a terminal shows them at the end: the next command last, without progress, and
-    without the line on threads that OMP_NUM_THREADS, which tests set, brings."""
-    said = [line for line in err.splitlines() if not line.startswith(("[", "threads of each worker: "))]
+    """Both streams of a training as a terminal shows them at the end: the next command last,
+    without progress, and without the line on threads that OMP_NUM_THREADS, which tests set, brings.
+    """
+    said = [
+        line for line in err.splitlines() if not line.startswith(("[", "threads of each worker: "))
+    ]
     next_ones = [line for line in said if line.startswith("next: ")]
-    return "\n".join([*(line for line in said if line not in next_ones), *out.splitlines(), *next_ones, ""])
+    return "\n".join(
+        [*(line for line in said if line not in next_ones), *out.splitlines(), *next_ones, ""]
+    )
 
 
 @pytest.fixture
@@ -98,29 +115,48 @@ def folder(tmp_path, monkeypatch) -> Path:
 def test_a_short_demo_prints_what_the_readme_shows(folder, blank_pictures):
     settings = [part for setting in SHORT for part in ("--set", setting)]
     said = run_inside(
-        "train", "experiments/digits/demo.yaml", "--local", "--no-figures", *settings, home=folder / "runs"
+        "train",
+        "experiments/digits/demo.yaml",
+        "--local",
+        "--no-figures",
+        *settings,
+        home=folder / "runs",
     )
     assert said.code == 0, said.err
-    printed = whole(said.out, said.err).replace("2 steps", "900 steps").replace("00000002.png", "00000900.png")
+    printed = (
+        whole(said.out, said.err)
+        .replace("2 steps", "900 steps")
+        .replace("00000002.png", "00000900.png")
+    )
     output = shown(DEMO)
     if not is_printed(output.text, printed):
         pytest.fail(
-            f"README.md shows other lines than `{output.command}` prints; `python -m pytest -m slow -k whole_demo "
-            f"tests/ditlab/interface/test_printed_output.py` trains it and prints those to paste:\n\n{printed}"
+            f"README.md shows other lines than `{output.command}` prints; `python -m pytest -m "
+            "slow -k whole_demo tests/ditlab/interface/test_printed_output.py` trains it and "
+            f"prints those to paste:\n\n{printed}"
         )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_whole_demo_prints_what_the_readme_shows(folder):
-    """All 900 steps on Ray, as `make demo` does. The training loss may differ in its last digits, no more."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("DITLAB_HOME", "DITLAB_FIGURES")}
+    """All 900 steps on Ray, as `make demo` does. The training loss may differ in its last digits,
+    no more.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DITLAB_HOME", "DITLAB_FIGURES")
+    }
     command = [sys.executable, "-m", "ditlab", "train", "experiments/digits/demo.yaml"]
     done = subprocess.run(command, env=kept, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     printed = whole(done.stdout, done.stderr)
     check(shown(DEMO), printed)
-    losses = [float(re.findall(r"training loss ([\d.]+)", text)[0]) for text in (shown(DEMO).text, printed)]
+    losses = [
+        float(re.findall(r"training loss ([\d.]+)", text)[0])
+        for text in (shown(DEMO).text, printed)
+    ]
     assert losses[1] == pytest.approx(losses[0], rel=0.1), printed
 
 
@@ -132,7 +168,9 @@ def test_the_table_of_times_has_the_phases_of_a_run(finished, with_run):
 
 def table_of(text: str) -> list[str]:
     """Header and phases of the first table of times in a text."""
-    found = re.search(r"^where the time of .*\n(.*)\n((?:  \w+ +[\d,.]+ .*\n)+)", text, re.MULTILINE)
+    found = re.search(
+        r"^where the time of .*\n(.*)\n((?:  \w+ +[\d,.]+ .*\n)+)", text, re.MULTILINE
+    )
     assert found
     return [found[1], *(row.split()[0] for row in found[2].splitlines())]
 

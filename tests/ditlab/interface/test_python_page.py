@@ -19,10 +19,15 @@ CHECKOUT = Path(__file__).parents[3]
 
 @pytest.fixture
 def workplace(tmp_path, monkeypatch) -> Path:
-    """A working directory with the digits' experiment, in smaller batches and evaluations, and a home of its own."""
+    """A working directory with the digits' experiment, in smaller batches and evaluations, and a
+    home of its own.
+    """
     place = Path("experiments/digits/dit.yaml")
     spec = (CHECKOUT / place).read_text(encoding="utf-8")
-    for number, smaller in (("batch: {size: 128}", "batch: {size: 32}"), ("samples: 64}", "samples: 16, limit: 32}")):
+    for number, smaller in (
+        ("batch: {size: 128}", "batch: {size: 32}"),
+        ("samples: 64}", "samples: 16, limit: 32}"),
+    ):
         assert number in spec
         spec = spec.replace(number, smaller)
     (tmp_path / place).parent.mkdir(parents=True)
@@ -35,7 +40,10 @@ def workplace(tmp_path, monkeypatch) -> Path:
 def code_of(page: str) -> list[str]:
     """The Python of a page, block by block."""
     text = (CHECKOUT / page).read_text(encoding="utf-8")
-    return [textwrap.dedent(block) for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+    return [
+        textwrap.dedent(block)
+        for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    ]
 
 
 def run(blocks: list[str], name: str) -> dict[str, object]:
@@ -53,7 +61,10 @@ def assert_nothing_else(workplace: Path) -> None:
 @pytest.mark.slow
 def test_the_python_page_runs(workplace, capsys):
     found = run(code_of("docs/python.md"), "docs/python.md")
-    assert "model.dpeth=6: model.family=dit has no field 'dpeth'; did you mean 'depth'?" in capsys.readouterr().out
+    assert (
+        "model.dpeth=6: model.family=dit has no field 'dpeth'; did you mean 'depth'?"
+        in capsys.readouterr().out
+    )
     assert found["drawn"].values.shape == (16, 1, 8, 8)
     for file in (
         "loss.png",
@@ -73,7 +84,8 @@ def test_the_readme_s_script_runs(workplace, monkeypatch, capsys):
     monkeypatch.setenv("DITLAB_HOME", str(workplace / "runs"))
     run([script], "README.md")
     assert script.rstrip().endswith(f"# {capsys.readouterr().out.splitlines()[-1]}")
-    assert {path.name for path in workplace.iterdir()} == {"experiments", "runs"}  # nothing beside what git ignores
+    # nothing beside what git ignores
+    assert {path.name for path in workplace.iterdir()} == {"experiments", "runs"}
     for file in ("runs/loss.png", "runs/samples/samples.png"):
         assert (workplace / file).stat().st_size > 0, file
 
@@ -99,7 +111,10 @@ def test_a_history_of_wandb_keeps_its_steps_in_mlflow(tmp_path, mlflow_template)
     assert experiment
     (imported,) = client.search_runs([experiment.experiment_id])
     points = {
-        name: [(point.step, point.value) for point in client.get_metric_history(imported.info.run_id, name)]
+        name: [
+            (point.step, point.value)
+            for point in client.get_metric_history(imported.info.run_id, name)
+        ]
         for name in imported.data.metrics
     }
     assert points == {"train/loss": [(1, 1.5), (2, 1.25), (7, 1.0)], "eval/velocity": [(5, 0.9)]}
@@ -114,4 +129,6 @@ def test_metrics_of_a_run_leave_as_parquet_and_csv(finished, tmp_path, monkeypat
     read = [csv.read_csv("runs/digits-demo.csv"), parquet.read_table("runs/digits-demo.parquet")]
     losses = [table.filter(pc.is_valid(table["train/loss"])) for table in read]
     assert [table["step"].to_pylist() for table in losses] == [[1, 2, 3, 4]] * 2
-    assert losses[0]["train/loss"].to_pylist() == pytest.approx(losses[1]["train/loss"].to_pylist(), rel=1e-12)
+    assert losses[0]["train/loss"].to_pylist() == pytest.approx(
+        losses[1]["train/loss"].to_pylist(), rel=1e-12
+    )

@@ -1,4 +1,6 @@
-"""The Python API of sweeps, as far as it needs no Ray; `tests/ditlab/sweeps/test_session.py` runs whole sweeps."""
+"""The Python API of sweeps, as far as it needs no Ray; `tests/ditlab/sweeps/test_session.py` runs
+whole sweeps.
+"""
 
 import pytest
 

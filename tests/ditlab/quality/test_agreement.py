@@ -39,12 +39,24 @@ SHAPE = (3, 8, 8)
 DATA = {"kind": "captioned_digits", "size": 8, "colours": 3}
 AGREEMENT = tuple(
     f"quality/agreement{end}" for end in ("", "_digit", "_colour", "_real", "_chance")
-)  # fmt: skip
+)
 MODEL = {
-    "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 1, "pixel_depth": 1,
-    "num_heads": 2, "num_kv_heads": 1, "mrope_widths": [4, 6, 6], "bottleneck_width": 8, "time_width": 8,
-    "max_resolution": 64, "text_encoder": "learned", "text_length": 32, "text_depth": 1,
-}  # fmt: skip
+    "family": "pixelhdm",
+    "width": 32,
+    "pixel_width": 4,
+    "patch_size": 4,
+    "patch_depth": 1,
+    "pixel_depth": 1,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "mrope_widths": [4, 6, 6],
+    "bottleneck_width": 8,
+    "time_width": 8,
+    "max_resolution": 64,
+    "text_encoder": "learned",
+    "text_length": 32,
+    "text_depth": 1,
+}
 
 
 def experiment(**changes):
@@ -156,7 +168,9 @@ def test_samples_are_asked_for_what_the_captions_of_held_out_rows_say(data, home
     """Over and over where there are fewer rows than samples; prompts are for pictures alone."""
     num = len(data.held_out) + 5
     measuring = meter(data, home, sampling={"height": 8, "width": 8, **sampling})
-    captions = decode_captions(measuring.conditions(num).tensors["caption"].numpy().astype(np.uint8))
+    captions = decode_captions(
+        measuring.conditions(num).tensors["caption"].numpy().astype(np.uint8)
+    )
     expected, columns = measuring.expected(num), data.held_out.columns
     assert expected["digit"].shape == (num,)
     for caption, digit, colour in zip(captions, expected["digit"], expected["colour"], strict=True):
@@ -169,7 +183,9 @@ def test_the_names_of_the_figures_are_known_beforehand(reference, data, home, pr
     spec = experiment(evaluation={"every": 1, "quality": 100}, sampling=sampling)
     images, expected = held_out(reference.basis)
     measuring = QualityEvaluator(spec, data, home, CPU)
-    found = measuring.measure(DrawnSamples(images[:100], {name: values[:100] for name, values in expected.items()}))
+    found = measuring.measure(
+        DrawnSamples(images[:100], {name: values[:100] for name, values in expected.items()})
+    )
     assert tuple(found) == quality_names(spec, data)
     assert set(found) <= set(metric_names(spec, data, build_model(spec).objective))
 
@@ -184,7 +200,10 @@ def test_samples_must_have_the_size_of_the_images(data):
     assert quality_ineligibility(spec, data).endswith(
         "holds images of 8 x 8 pixels and none of 16 x 8, which samples have"
     )
-    with pytest.raises(UserError, match=r"evaluation\.quality=0, set sampling\.height and sampling\.width, or change"):
+    with pytest.raises(
+        UserError,
+        match=r"evaluation\.quality=0, set sampling\.height and sampling\.width, or change",
+    ):
         check_quality(spec, data)
 
 
@@ -207,7 +226,10 @@ def bucketed(folder, rows):
         }
         captions = encode_captions([f"all {names[each]}".encode() for each in colour], 12)
         return BucketPart(
-            height, width, columns, lambda: iter([{"image": images, "caption": captions, "colour": colour}])
+            height,
+            width,
+            columns,
+            lambda: iter([{"image": images, "caption": captions, "colour": colour}]),
         )
 
     parts = [part(height, width, num) for (height, width), num in rows.items()]
@@ -221,11 +243,15 @@ def test_samples_are_measured_against_the_bucket_of_their_size(tmp_path):
     data = open_data(ArrowData(**spec), Home(tmp_path))
     assert isinstance(data.train.store, BucketedStore)
     sampling = {"height": 8, "width": 12, "steps": 1, "solver": "euler"}
-    measuring = QualityEvaluator(experiment(data=spec, sampling=sampling), data, Home(tmp_path), CPU)
+    measuring = QualityEvaluator(
+        experiment(data=spec, sampling=sampling), data, Home(tmp_path), CPU
+    )
     of_size = measuring.basis.data
     assert len(of_size.train) + len(of_size.held_out) == 400
     assert of_size.held_out.gather("image", np.arange(3)).shape == (3, 3, 8, 12)
-    captions = decode_captions(measuring.conditions(150).tensors["caption"].numpy().astype(np.uint8))
+    captions = decode_captions(
+        measuring.conditions(150).tensors["caption"].numpy().astype(np.uint8)
+    )
     expected = measuring.expected(150)["colour"]
     assert captions == [f"all {('red', 'green', 'blue')[each]}" for each in expected]
     images = torch.cat(list(image_batches(of_size.held_out, measuring.basis.image, CPU)))
@@ -244,7 +270,9 @@ def test_samples_are_measured_against_the_bucket_of_their_size(tmp_path):
 def test_a_bucket_that_is_missing_or_small_is_named(tmp_path, size, reason):
     spec = bucketed(tmp_path / "sizes", {(8, 8): 300, (12, 8): 100})
     data = open_data(ArrowData(**spec), Home(tmp_path))
-    job = experiment(data=spec, sampling={"height": size[0], "width": size[1]}, evaluation={"quality": 100})
+    job = experiment(
+        data=spec, sampling={"height": size[0], "width": size[1]}, evaluation={"quality": 100}
+    )
     with pytest.raises(UserError, match=reason):
         check_quality(job, data)
 
@@ -258,7 +286,9 @@ def test_evaluate_compares_guidance_without_adding_to_the_run(tmp_path, capfd, m
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     spec = tmp_path / "spec.yaml"
     evaluation = {"every": 2, "samples": 0, "limit": 8, "quality": 100}
-    job = experiment(name="small", training={"steps": 2}, checkpoint={"every": 2}, evaluation=evaluation)
+    job = experiment(
+        name="small", training={"steps": 2}, checkpoint={"every": 2}, evaluation=evaluation
+    )
     spec.write_text(json.dumps(job.to_dict()))
     trained = run_here(capfd, monkeypatch, "train", spec, "--local", "--json")
     assert trained.code == 0, trained.err
@@ -269,7 +299,15 @@ def test_evaluate_compares_guidance_without_adding_to_the_run(tmp_path, capfd, m
     journal = tmp_path / "home" / "train" / trained.json["run_id"] / "journal.jsonl"
     before = journal.read_bytes()
     other = run_here(
-        capfd, monkeypatch, "evaluate", "small", "--quality", "100", "--set", "sampling.guidance=1", "--json"
+        capfd,
+        monkeypatch,
+        "evaluate",
+        "small",
+        "--quality",
+        "100",
+        "--set",
+        "sampling.guidance=1",
+        "--json",
     )
     assert other.code == 0 and journal.read_bytes() == before
     assert set(other.json["metrics"]) == {*QUALITY_METRICS, *AGREEMENT}
@@ -277,7 +315,10 @@ def test_evaluate_compares_guidance_without_adding_to_the_run(tmp_path, capfd, m
     assert "not added to the run" in " ".join(other.err.split())
     for arguments, problem in (
         (["--set", "sampling.guidance=1"], "add --quality NUM"),
-        (["--quality", "100", "--set", "model.width=8"], "sampling settings and other places of its encoders alone"),
+        (
+            ["--quality", "100", "--set", "model.width=8"],
+            "sampling settings and other places of its encoders alone",
+        ),
         (["--quality", "100", "--set", "sampling.height=12"], "none of 12 x 8"),
     ):
         refused = run_here(capfd, monkeypatch, "evaluate", "small", *arguments)

@@ -1,4 +1,6 @@
-"""Distances between sets of points: closed forms, invariants, and what is left of them with few samples."""
+"""Distances between sets of points: closed forms, invariants, and what is left of them with few
+samples.
+"""
 
 import math
 
@@ -16,7 +18,9 @@ def drawn(num, dim, seed, mean=0.0, std=1.0):
 def with_moments(points, mean, covariance):
     """The points moved and mixed so that their sample mean and covariance are exactly these."""
     centred = points - points.mean(0)
-    whitened = centred @ torch.linalg.inv(torch.linalg.cholesky(centred.T @ centred / (len(points) - 1))).T
+    whitened = (
+        centred @ torch.linalg.inv(torch.linalg.cholesky(centred.T @ centred / (len(points) - 1))).T
+    )
     return whitened @ torch.linalg.cholesky(covariance).T + mean
 
 
@@ -31,7 +35,9 @@ def test_frechet_of_gaussians_that_share_their_axes():
     mean = torch.tensor([3.0, 0.0, -4.0]).double()
     one = with_moments(drawn(50, 3, 0), torch.zeros(3).double(), torch.diag(s1**2))
     two = with_moments(drawn(80, 3, 1), mean, torch.diag(s2**2))
-    assert frechet_distance(one, two) == pytest.approx(25 + float((s1 - s2).square().sum()), rel=1e-9)
+    assert frechet_distance(one, two) == pytest.approx(
+        25 + float((s1 - s2).square().sum()), rel=1e-9
+    )
 
 
 def test_frechet_of_two_dimensional_gaussians():
@@ -40,7 +46,9 @@ def test_frechet_of_two_dimensional_gaussians():
     cross = math.sqrt(float((s1 @ s2).trace()) + 2 * math.sqrt(float(torch.linalg.det(s1 @ s2))))
     expected = float(s1.trace() + s2.trace()) - 2 * cross
     zero = torch.zeros(2).double()
-    found = frechet_distance(with_moments(drawn(40, 2, 5), zero, s1), with_moments(drawn(40, 2, 6), zero, s2))
+    found = frechet_distance(
+        with_moments(drawn(40, 2, 5), zero, s1), with_moments(drawn(40, 2, 6), zero, s2)
+    )
     assert found == pytest.approx(expected, rel=1e-9)
 
 
@@ -54,24 +62,36 @@ def test_frechet_of_a_set_with_itself_and_of_two_sets_both_ways(num):
 
 
 def test_frechet_where_covariances_have_no_full_rank():
-    """In a space with dimensions that nothing moves in, it is the distance in the space without them."""
+    """In a space with dimensions that nothing moves in, it is the distance in the space without
+    them.
+    """
     one, two = drawn(60, 4, 10), drawn(70, 4, 11, mean=0.3, std=2.0)
-    flat = [torch.cat([points, torch.full((len(points), 6), 2.0).double()], 1) for points in (one, two)]
+    flat = [
+        torch.cat([points, torch.full((len(points), 6), 2.0).double()], 1) for points in (one, two)
+    ]
     turn = torch.linalg.qr(drawn(10, 10, 12)).Q
-    assert frechet_distance(flat[0] @ turn, flat[1] @ turn) == pytest.approx(frechet_distance(one, two), rel=1e-6)
+    assert frechet_distance(flat[0] @ turn, flat[1] @ turn) == pytest.approx(
+        frechet_distance(one, two), rel=1e-6
+    )
 
 
 def test_frechet_is_biased_upwards_and_less_so_with_more_samples():
     found = [frechet_distance(drawn(num, 16, 13), drawn(num, 16, 14)) for num in (8, 64, 512, 4096)]
     assert all(math.isfinite(value) for value in found)
     assert found == sorted(found, reverse=True) and found[0] > 5
-    many = [frechet_distance(drawn(1024, 16, 2 * seed), drawn(1024, 16, 2 * seed + 1)) for seed in range(20)]
-    assert sum(many) / 20 == pytest.approx(16 * (16 + 5) / (2 * 1024), rel=0.1)  # as the docstring has it
+    many = [
+        frechet_distance(drawn(1024, 16, 2 * seed), drawn(1024, 16, 2 * seed + 1))
+        for seed in range(20)
+    ]
+    # as the docstring has it
+    assert sum(many) / 20 == pytest.approx(16 * (16 + 5) / (2 * 1024), rel=0.1)
 
 
 def test_frechet_takes_any_dtype_and_passes_nan_on():
     one, two = drawn(50, 4, 15), drawn(50, 4, 16)
-    assert frechet_distance(one.float(), two.float()) == pytest.approx(frechet_distance(one, two), rel=1e-4)
+    assert frechet_distance(one.float(), two.float()) == pytest.approx(
+        frechet_distance(one, two), rel=1e-4
+    )
     two[3, 1] = float("nan")
     assert math.isnan(frechet_distance(one, two)) and math.isnan(kernel_distance(one, two).value)
 
@@ -82,7 +102,10 @@ def test_kernel_distance_is_the_average_over_pairs():
 
     def mean(xs, ys, same):
         values = [
-            (float(x @ y) / 3 + 1) ** 3 for i, x in enumerate(xs) for j, y in enumerate(ys) if not (same and i == j)
+            (float(x @ y) / 3 + 1) ** 3
+            for i, x in enumerate(xs)
+            for j, y in enumerate(ys)
+            if not (same and i == j)
         ]
         return sum(values) / len(values)
 
@@ -92,8 +115,8 @@ def test_kernel_distance_is_the_average_over_pairs():
 
 
 def test_kernel_distance_of_shifted_gaussians():
-    """One dimension, N(0, 1) and N(m, 1): with (xy + 1)^3 the squared difference of means of the features
-    x^3, sqrt(3) x^2, sqrt(3) x is (m^3 + 3m)^2 + 3 m^4 + 3 m^2."""
+    """One dimension, N(0, 1) and N(m, 1): with (xy + 1)^3 the squared difference of means of the
+    features x^3, sqrt(3) x^2, sqrt(3) x is (m^3 + 3m)^2 + 3 m^4 + 3 m^2."""
     m = 0.7
     expected = (m**3 + 3 * m) ** 2 + 3 * m**4 + 3 * m**2
     pairs = [(drawn(500, 1, 2 * seed), drawn(500, 1, 2 * seed + 1, mean=m)) for seed in range(100)]
@@ -102,16 +125,22 @@ def test_kernel_distance_of_shifted_gaussians():
 
 
 def test_kernel_distance_is_unbiased_and_knows_its_error():
-    """For one distribution it is as often below 0 as above; for two, its spread over draws is the standard error."""
+    """For one distribution it is as often below 0 as above; for two, its spread over draws is the
+    standard error.
+    """
 
     def distances(mean, num_subsets):
-        pairs = [(drawn(40, 8, 2 * seed), drawn(40, 8, 2 * seed + 1, mean=mean)) for seed in range(150)]
+        pairs = [
+            (drawn(40, 8, 2 * seed), drawn(40, 8, 2 * seed + 1, mean=mean)) for seed in range(150)
+        ]
         return [kernel_distance(one, two, num_subsets) for one, two in pairs]
 
     same = torch.tensor([one.value for one in distances(0.0, 2)])
     assert abs(same.mean()) < 3 * same.std() / 150**0.5
     other = distances(0.5, 5)
-    errors, values = (torch.tensor([getattr(one, name) for one in other]) for name in ("standard_error", "value"))
+    errors, values = (
+        torch.tensor([getattr(one, name) for one in other]) for name in ("standard_error", "value")
+    )
     assert float(errors.mean()) == pytest.approx(float(values.std()), rel=0.25)
 
 

@@ -73,7 +73,10 @@ def test_images_without_classes_are_measured_by_the_encoder(tmp_path, encoder):
     assert abs(near["quality/kernel_dino"]) < 3 * near["quality/kernel_dino_error"]
     assert not Home(tmp_path).classifiers.exists()
     found = find_basis(data, (3, 16, 16))
-    assert "no images (3, 16, 16) with class indices" in found and "encoders.image names no encoder" in found
+    assert (
+        "no images (3, 16, 16) with class indices" in found
+        and "encoders.image names no encoder" in found
+    )
 
 
 def test_features_are_means_over_patches_scaled_to_the_real_ones(tmp_path, encoder):
@@ -83,17 +86,23 @@ def test_features_are_means_over_patches_scaled_to_the_real_ones(tmp_path, encod
     _, basis = opened(tmp_path, encoder)
     reference = QualityReference(basis, Home(tmp_path))
     network = AutoModel.from_pretrained(encoder).eval()
-    mean, std = (torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    mean, std = (
+        torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
 
     @torch.no_grad()
     def features(images):
-        return network(pixel_values=((images + 1) / 2 - mean) / std).last_hidden_state[:, 5:].mean(1)
+        return (
+            network(pixel_values=((images + 1) / 2 - mean) / std).last_hidden_state[:, 5:].mean(1)
+        )
 
     compared = features(torch.cat(list(image_batches(reference.real.reference, basis.image, CPU))))
     real = features(real_images_of(basis))
     scale = compared.square().mean().rsqrt()
     expected = frechet_distance(scale * compared, scale * real)
-    assert reference.measure(real_images_of(basis))["quality/frechet_dino"] == pytest.approx(expected, rel=1e-3)
+    assert reference.measure(real_images_of(basis))["quality/frechet_dino"] == pytest.approx(
+        expected, rel=1e-3
+    )
 
 
 def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatch):
@@ -108,7 +117,9 @@ def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatc
 
 
 def test_large_images_are_measured_by_the_encoder_alone(tmp_path, encoder):
-    """The nearest ones are looked for among images averaged to 64 pixels a side: a copy is still a copy."""
+    """The nearest ones are looked for among images averaged to 64 pixels a side: a copy is still a
+    copy.
+    """
     _, basis = opened(tmp_path, encoder, shape=(3, 80, 72), num=300, classes=True)
     reference = QualityReference(basis, Home(tmp_path))
     copies = torch.cat(list(image_batches(reference.real.train, basis.image, CPU, 40)))
@@ -138,17 +149,31 @@ def test_an_encoder_counts_by_its_weights_not_by_its_place(tmp_path, encoder):
 
 
 def experiment(spec, encoder, **sizes):
-    model = {"family": "dit", "width": 32, "depth": 1, "num_heads": 2, "channels": 3, "image_size": 16, "patch_size": 4}
+    model = {
+        "family": "dit",
+        "width": 32,
+        "depth": 1,
+        "num_heads": 2,
+        "channels": 3,
+        "image_size": 16,
+        "patch_size": 4,
+    }
     return tiny(
-        model={**model, **sizes}, data=spec, evaluation={"quality": 100}, encoders={"image": str(encoder)}
-    )  # fmt: skip
+        model={**model, **sizes},
+        data=spec,
+        evaluation={"quality": 100},
+        encoders={"image": str(encoder)},
+    )
 
 
 def test_an_experiment_with_an_encoder_names_its_figures(tmp_path, encoder):
     job = experiment(store(tmp_path / "store", (3, 16, 16)), encoder)
     data = open_data(job.data, Home(tmp_path))
     check_quality(job, data)
-    assert quality_ineligibility(job, data) == "" and quality_names(job, data) == (*NEAREST, *ENCODER_FIGURES)
+    assert quality_ineligibility(job, data) == "" and quality_names(job, data) == (
+        *NEAREST,
+        *ENCODER_FIGURES,
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +183,9 @@ def test_an_experiment_with_an_encoder_names_its_figures(tmp_path, encoder):
         (16, "nowhere/there/is", r"encoders\.image=nowhere/there/is is no folder here"),
     ],
 )
-def test_an_encoder_that_cannot_be_used_is_told_before_the_run(tmp_path, encoder, size, place, problem):
+def test_an_encoder_that_cannot_be_used_is_told_before_the_run(
+    tmp_path, encoder, size, place, problem
+):
     sizes = {"image_size": size, "patch_size": 2}
     job = experiment(store(tmp_path / "store", (3, size, size)), place or encoder, **sizes)
     with pytest.raises(UserError, match=problem):

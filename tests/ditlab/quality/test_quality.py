@@ -1,4 +1,6 @@
-"""Sample quality: that its figures order what a person would order, and what training and its classifier promise."""
+"""Sample quality: that its figures order what a person would order, and what training and its
+classifier promise.
+"""
 
 import json
 import math
@@ -63,12 +65,16 @@ def pixels(reference, view):
 
 
 def noisy(images, std):
-    return (images + std * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(-1, 1)
+    return (
+        images + std * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    ).clamp(-1, 1)
 
 
 def blurred(images):
     row = torch.tensor([0.25, 0.5, 0.25])
-    return nn.functional.conv2d(nn.functional.pad(images, (1, 1, 1, 1), value=-1.0), (row[:, None] * row)[None, None])
+    return nn.functional.conv2d(
+        nn.functional.pad(images, (1, 1, 1, 1), value=-1.0), (row[:, None] * row)[None, None]
+    )
 
 
 # What the figures mean, on real digits
@@ -86,7 +92,9 @@ def test_worse_images_are_further_away(reference):
 
 
 def test_real_images_that_nothing_learned_from_are_the_floor(reference):
-    """The kernel distance of held-out images is zero within its error; noise is a hundred errors away."""
+    """The kernel distance of held-out images is zero within its error; noise is a hundred errors
+    away.
+    """
     real = pixels(reference, reference.real.held_out)
     floor, far = reference.measure(real), reference.measure(noisy(torch.zeros_like(real), 1.0))
     assert abs(floor["quality/kernel"]) < 2 * floor["quality/kernel_error"]
@@ -97,7 +105,9 @@ def test_real_images_that_nothing_learned_from_are_the_floor(reference):
 def test_one_good_image_again_and_again_is_no_good_sample(reference):
     """Nor is one without two of the ten classes."""
     real = pixels(reference, reference.real.held_out)
-    labels = torch.cat([labels for _, labels in batches(reference.real.held_out, reference.basis.classes[0], CPU)])
+    labels = torch.cat(
+        [labels for _, labels in batches(reference.real.held_out, reference.basis.classes[0], CPU)]
+    )
     floor = reference.measure(real)["quality/frechet"]
     assert reference.measure(real[:1].repeat(180, 1, 1, 1))["quality/frechet"] > 20 * floor
     assert reference.measure(real[labels < 8])["quality/frechet"] > 1.5 * floor
@@ -105,8 +115,13 @@ def test_one_good_image_again_and_again_is_no_good_sample(reference):
 
 def test_copies_are_told_from_honest_samples(reference):
     """Copies are as good as real images by every other figure."""
-    real, trained = pixels(reference, reference.real.held_out), pixels(reference, reference.real.train)[:400]
-    honest, copied, nearly = (reference.measure(images) for images in (real, trained, noisy(trained, 0.1)))
+    real, trained = (
+        pixels(reference, reference.real.held_out),
+        pixels(reference, reference.real.train)[:400],
+    )
+    honest, copied, nearly = (
+        reference.measure(images) for images in (real, trained, noisy(trained, 0.1))
+    )
     expected = honest["quality/nearest_held_out"]
     assert honest["quality/nearest"] == expected == copied["quality/nearest_held_out"]
     assert copied["quality/nearest"] == 0 and nearly["quality/nearest"] < 0.5 * expected
@@ -115,14 +130,17 @@ def test_copies_are_told_from_honest_samples(reference):
 
 def test_the_reference_is_unknown_to_the_classifier(data):
     real = real_images(data)
-    fit, compared, train = (set(view.rows.tolist()) for view in (real.fit, real.reference, data.train))
+    fit, compared, train = (
+        set(view.rows.tolist()) for view in (real.fit, real.reference, data.train)
+    )
     assert not fit & compared and fit | compared == train == set(real.train.rows.tolist())
     assert not train & set(real.held_out.rows.tolist())
 
 
 def test_computed_rows_are_split_in_the_same_way(tmp_path):
     splits = open_data(
-        arrow_data(hold_out=0.25, order={"kind": "lanes", "lanes": 2}, **store(tmp_path / "store")), Home(tmp_path)
+        arrow_data(hold_out=0.25, order={"kind": "lanes", "lanes": 2}, **store(tmp_path / "store")),
+        Home(tmp_path),
     )
     real = real_images(splits)
     listed = splits.train.rows[np.arange(len(splits.train))].tolist()
@@ -158,7 +176,9 @@ def trained(data, beat=lambda: None):
 
 
 def same_bits(one, two):
-    return all(torch.equal(one.state_dict()[name], value) for name, value in two.state_dict().items())
+    return all(
+        torch.equal(one.state_dict()[name], value) for name, value in two.state_dict().items()
+    )
 
 
 @pytest.mark.usefixtures("few_steps")
@@ -222,7 +242,12 @@ def test_what_is_not_whole_is_made_again(data, tmp_path):
     made = keep(data, Home(tmp_path))
     (kept,) = [*Home(tmp_path).classifiers.glob("*.safetensors")]
     whole = kept.read_bytes()
-    for damaged in (b"", whole[:-100], whole[:-1] + b"\x01", whole.replace(b'accuracy\\": 0', b'accuracy\\": 1')):
+    for damaged in (
+        b"",
+        whole[:-100],
+        whole[:-1] + b"\x01",
+        whole.replace(b'accuracy\\": 0', b'accuracy\\": 1'),
+    ):
         kept.write_bytes(damaged)
         assert same_bits(keep(data, Home(tmp_path)).network, made.network)
     special_files.put("pipe", kept)
@@ -273,7 +298,11 @@ def test_a_home_that_cannot_be_written_is_the_users_to_mend(data, tmp_path):
     [
         ({"labels": False}, {}, "holds no images (1, 8, 8) with class indices"),
         ({"num": 200}, {}, "holds out 20 images, and at least 50 are needed"),
-        ({"shape": (1, 128, 128)}, {"model__image_size": 128, "model__patch_size": 16}, "128 x 128 pixels are not 8"),
+        (
+            {"shape": (1, 128, 128)},
+            {"model__image_size": 128, "model__patch_size": 16},
+            "128 x 128 pixels are not 8",
+        ),
         ({"num": 600}, {}, ""),
     ],
 )
@@ -284,7 +313,10 @@ def test_data_that_gives_no_figures_is_refused(tmp_path, made, model, reason):
     found = quality_ineligibility(experiment, splits)
     assert reason in found and bool(found) == bool(reason)
     if reason:
-        with pytest.raises(UserError, match=r"evaluation\.quality=100 cannot be measured, as .*evaluation\.quality=0"):
+        with pytest.raises(
+            UserError,
+            match=r"evaluation\.quality=100 cannot be measured, as .*evaluation\.quality=0",
+        ):
             check_quality(experiment, splits)
         with pytest.raises(UserError):
             quality(torch.zeros(100, *splits.train.columns["image"].shape), splits, Home(tmp_path))
@@ -317,12 +349,16 @@ def run(home, folder, **evaluation):
     return train_here(tiny(evaluation=settings, sampling={"steps": 3}), home, folder)
 
 
-def test_every_evaluation_has_quality_figures_and_training_goes_on_as_without(in_training, tmp_path):
+def test_every_evaluation_has_quality_figures_and_training_goes_on_as_without(
+    in_training, tmp_path
+):
     outcome, recorder = run(in_training, tmp_path / "one", quality=100)
     _, again = run(in_training, tmp_path / "two", quality=100, every=6, samples=50)
     _, without = run(in_training, tmp_path / "three")
     assert set(QUALITY_METRICS) <= set(outcome.metrics)
-    measured = {step: values for step, values in recorder.values.items() if "quality/frechet" in values}
+    measured = {
+        step: values for step, values in recorder.values.items() if "quality/frechet" in values
+    }
     assert list(measured) == [0, 3, 6]
     for name in QUALITY_METRICS:  # the same noise, however many are drawn at once
         assert again.values[6][name] == pytest.approx(recorder.values[6][name], rel=1e-3)
@@ -333,7 +369,8 @@ def test_the_training_of_the_classifier_counts_as_progress(few_steps, tmp_path, 
     """Or the worker would be taken for one that hangs."""
     activities = []
     monkeypatch.setattr(
-        "ditlab.training.reporting.ProgressMarker.tick", lambda marker: activities.append(marker.activity)
+        "ditlab.training.reporting.ProgressMarker.tick",
+        lambda marker: activities.append(marker.activity),
     )
     run(tmp_path / "home", tmp_path / "checkpoints", quality=100, every=10)
     assert activities.count("measuring samples") >= 20
@@ -344,15 +381,24 @@ def test_two_workers(in_training, tmp_path):
     """Under ZeRO-3 all draw; one measures."""
     evaluation = {"every": 6, "samples": 0, "limit": 40, "quality": 100}
     jobs = [
-        tiny(evaluation=evaluation, sampling={"steps": 2}, engine={"zero": {"stage": stage}}, resources={"workers": 2})
+        tiny(
+            evaluation=evaluation,
+            sampling={"steps": 2},
+            engine={"zero": {"stage": stage}},
+            resources={"workers": 2},
+        )
         for stage in (1, 3)
     ]
-    losses = train_workers([(job, in_training, tmp_path / str(place)) for place, job in enumerate(jobs)])
+    losses = train_workers(
+        [(job, in_training, tmp_path / str(place)) for place, job in enumerate(jobs)]
+    )
     assert [sorted(found) for found in losses] == [[1, 2, 3, 4, 5, 6]] * 2
 
 
 def test_evaluate_repeats_what_training_measured(in_training, tmp_path, capfd, monkeypatch):
-    """To the bit, by the run's threads; by other batches the difference is named, and nothing of it is added."""
+    """To the bit, by the run's threads; by other batches the difference is named, and nothing of it
+    is added.
+    """
     spec = tmp_path / "spec.yaml"
     evaluation = {"every": 4, "samples": 0, "quality": 100}
     small = tiny(name="small", evaluation=evaluation, training={"steps": 4}, sampling={"steps": 2})
@@ -362,22 +408,39 @@ def test_evaluate_repeats_what_training_measured(in_training, tmp_path, capfd, m
     said = run_here(capfd, monkeypatch, "evaluate", "small", "--json")
     assert said.code == 0 and "never with" in " ".join(said.err.split()), said.err
     found, before = said.json["metrics"], trained.json["metrics"]
-    repeated = {name: value for name, value in before.items() if name.startswith(("eval/", "quality/"))}
-    assert repeated == found and set(QUALITY_METRICS) <= set(repeated) and not said.json["differences"]
+    repeated = {
+        name: value for name, value in before.items() if name.startswith(("eval/", "quality/"))
+    }
+    assert (
+        repeated == found and set(QUALITY_METRICS) <= set(repeated) and not said.json["differences"]
+    )
     assert said.json["measurements"]["quality"]["words"]["number"] == "100"
     assert said.json["intervals"]["eval/velocity"][0] < found["eval/velocity"]
     journal = in_training / "train" / said.json["run_id"] / "journal.jsonl"
-    tags = [json.loads(line)["values"] for line in journal.read_text().splitlines() if '"kind":"tags"' in line]
-    ways = [Measurement.parse(values[f"{TAG_PREFIX}quality"]) for values in tags if f"{TAG_PREFIX}quality" in values]
+    tags = [
+        json.loads(line)["values"]
+        for line in journal.read_text().splitlines()
+        if '"kind":"tags"' in line
+    ]
+    ways = [
+        Measurement.parse(values[f"{TAG_PREFIX}quality"])
+        for values in tags
+        if f"{TAG_PREFIX}quality" in values
+    ]
     assert len(ways) == 2 and ways[0] == ways[1]
-    other = run_here(capfd, monkeypatch, "evaluate", "small", "--batch", "5", "--quality", "120", "--json")
+    other = run_here(
+        capfd, monkeypatch, "evaluate", "small", "--batch", "5", "--quality", "120", "--json"
+    )
     assert other.json["differences"] == {
         "eval": ["evaluation batch 5 in place of 16"],
         "quality": ["batch 5 in place of 16", "number 120 in place of 100"],
-    }  # fmt: skip
-    assert "eval/... is not measured as in training: evaluation batch 5 in place of 16; not" in " ".join(
-        other.err.split()
+    }
+    assert (
+        "eval/... is not measured as in training: evaluation batch 5 in place of 16; not"
+        in " ".join(other.err.split())
     )
-    assert len([line for line in journal.read_text().splitlines() if '"kind":"tags"' in line]) == len(tags)
+    assert len(
+        [line for line in journal.read_text().splitlines() if '"kind":"tags"' in line]
+    ) == len(tags)
     few = run_here(capfd, monkeypatch, "evaluate", "small", "--quality", "50")
     assert few.code == 2 and "50 is not in the range" in few.err

@@ -31,7 +31,13 @@ def chain(home):
 
 
 def experiment(**changes):
-    changes = {"data": CHAIN, "model__vocabulary": 8, "model__length": 32, "sampling__steps": 16, **changes}
+    changes = {
+        "data": CHAIN,
+        "model__vocabulary": 8,
+        "model__length": 32,
+        "sampling__steps": 16,
+        **changes,
+    }
     return smallest("dlm", evaluation__quality=100, **changes)
 
 
@@ -51,7 +57,9 @@ def test_a_ratio_of_sums_is_that_of_means_where_bottoms_are_equal():
     assert found == pytest.approx((2.5, 2.5 - half, 2.5 + half), rel=1e-3)
     one = ratio_estimate(np.array([1.0]), np.array([2.0]))
     assert one.named("x") == {"x": 0.5} and list(one.exp().named("x")) == ["x"]
-    assert Estimate(0.0, -1.0, 1.0).exp().named("p") == pytest.approx({"p": 1, "p_low": 1 / math.e, "p_high": math.e})
+    assert Estimate(0.0, -1.0, 1.0).exp().named("p") == pytest.approx(
+        {"p": 1, "p_low": 1 / math.e, "p_high": math.e}
+    )
 
 
 def test_too_little_text_and_a_scorer_of_pictures_are_refused(chain):
@@ -59,4 +67,6 @@ def test_too_little_text_and_a_scorer_of_pictures_are_refused(chain):
     with pytest.raises(UserError, match="holds out 19 samples of text, and at least 20 are needed"):
         check_quality(experiment(), few)
     with pytest.raises(UserError, match=r"used by nothing, as model\.family=dit draws no text"):
-        check_quality(smallest("dit", evaluation__quality=100, evaluation__scorer={"model": "x"}), chain)
+        check_quality(
+            smallest("dit", evaluation__quality=100, evaluation__scorer={"model": "x"}), chain
+        )

@@ -36,10 +36,22 @@ def warnings() -> list[str]:
 
 def attempt(step: int = 0, workers: int = 1):
     return RecordedAttempt(
-        attempt=1, chain=ORIGIN, step=step, workers=workers,
-        halvings=0, left_out=[], device="cpu", processor="a CPU", threads=1,
-        versions={"torch": "2"}, code="c", data="d", spec_hash="s", numerics=4, blocks="eager",
-    )  # fmt: skip
+        attempt=1,
+        chain=ORIGIN,
+        step=step,
+        workers=workers,
+        halvings=0,
+        left_out=[],
+        device="cpu",
+        processor="a CPU",
+        threads=1,
+        versions={"torch": "2"},
+        code="c",
+        data="d",
+        spec_hash="s",
+        numerics=4,
+        blocks="eager",
+    )
 
 
 def write(folder, warnings, first, last, saved=None, workers=1) -> dict[str, str]:
@@ -82,7 +94,9 @@ def test_a_chain_by_hand(folder, warnings):
 
 
 def test_steps_are_done_again(folder, warnings):
-    """Killed after step 9, resumed from step 4 by two workers: both doings stay, the last one counts."""
+    """Killed after step 9, resumed from step 4 by two workers: both doings stay, the last one
+    counts.
+    """
     saved = write(folder, warnings, 1, 4)
     writer = ReceiptWriter(folder, warnings.append)
     writer.begin(attempt(4), saved)
@@ -129,7 +143,9 @@ def test_a_torn_row_is_cut_off(folder, warnings):
 
 
 def test_receipts_begin_anew_where_rows_are_gone(folder, warnings):
-    """The checkpoint that a resume begins from is vouched for by no row: `since` says from where the chain counts."""
+    """The checkpoint that a resume begins from is vouched for by no row: `since` says from where
+    the chain counts.
+    """
     saved = write(folder, warnings, 1, 6)
     folder.receipt_rows.unlink()
     last = write(folder, warnings, 7, 9, saved)
@@ -165,7 +181,9 @@ def test_files_that_are_none(folder, warnings, kind):
 
 
 def test_rows_are_written_at_once(folder, warnings):
-    """A process that is killed loses none; rows that a full disk refused follow once it takes them."""
+    """A process that is killed loses none; rows that a full disk refused follow once it takes
+    them.
+    """
     writer = ReceiptWriter(folder, warnings.append)
     writer.begin(attempt(), {})
     for step in (1, 2):
@@ -185,7 +203,9 @@ def test_numbers_beyond_float32_are_infinite(folder, warnings):
     writer.add(1, 2**63 - 1, 1e39, -1e300, float("nan"))
     writer.close()
     (row,) = read_receipts(folder).rows
-    assert row["loss"] == np.inf and row["norm"] == -np.inf and np.isnan(row["lr"]) and warnings == []
+    assert (
+        row["loss"] == np.inf and row["norm"] == -np.inf and np.isnan(row["lr"]) and warnings == []
+    )
 
 
 def test_none_at_all(folder):
@@ -194,10 +214,15 @@ def test_none_at_all(folder):
 
 
 def test_samples_digest():
-    """The same for every cut of a batch; another for a sample that is missing, doubled, moved or drawn otherwise."""
+    """The same for every cut of a batch; another for a sample that is missing, doubled, moved or
+    drawn otherwise.
+    """
     rows, places = np.array([7, 3, 9, 4]), np.arange(4)
     whole = samples_digest(rows, places, places, 5, 1)
-    parts = [samples_digest(rows[part], places[part], places[part], 5, 1) for part in (slice(0, 1), slice(1, 4))]
+    parts = [
+        samples_digest(rows[part], places[part], places[part], 5, 1)
+        for part in (slice(0, 1), slice(1, 4))
+    ]
     assert joined_digest(parts) == whole and 0 <= whole <= SAMPLES_MASK
     others = {
         samples_digest(rows[:3], places[:3], places[:3], 5, 1),
@@ -211,7 +236,9 @@ def test_samples_digest():
 
 
 def test_mix64_is_splitmix64():
-    """The generator's first numbers from seed 0: its state grows by the golden ratio before each is mixed."""
+    """The generator's first numbers from seed 0: its state grows by the golden ratio before each is
+    mixed.
+    """
     assert mix64(np.array([0], np.uint64))[0] == 0xE220A8397B1DCDAF
     assert mix64(np.array([0x9E3779B97F4A7C15], np.uint64))[0] == 0x6E789E6AA1B965F4
 

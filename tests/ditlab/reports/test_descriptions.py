@@ -1,4 +1,6 @@
-"""Pictures carry their alternative text, pages read it from them, and axes count what can be counted."""
+"""Pictures carry their alternative text, pages read it from them, and axes count what can be
+counted.
+"""
 
 import os
 from pathlib import Path
@@ -25,7 +27,11 @@ def ticks(panel: Lines, axis: str) -> list[str]:
     axes = canvas.add_subplot()
     draw_lines(panel, axes)
     canvas.draw_without_rendering()
-    return [label.get_text() for label in getattr(axes, f"get_{axis}ticklabels")(which="both") if label.get_text()]
+    return [
+        label.get_text()
+        for label in getattr(axes, f"get_{axis}ticklabels")(which="both")
+        if label.get_text()
+    ]
 
 
 def test_pictures_carry_their_alternative_text(tmp_path: Path) -> None:
@@ -33,13 +39,18 @@ def test_pictures_carry_their_alternative_text(tmp_path: Path) -> None:
     png, svg = save_formats(figure, tmp_path / "a", ("png", "svg"))
     assert read_description(png) == read_description(svg) == f"{ABOUT}."
     assert ImageFile(png).alternative == f"{ABOUT}."
-    assert ImageFile(save_figure(Figure([Text(["b"])], alt="bare"), tmp_path / "b.png")).alternative == "bare."
+    assert (
+        ImageFile(save_figure(Figure([Text(["b"])], alt="bare"), tmp_path / "b.png")).alternative
+        == "bare."
+    )
     assert ImageFile(tmp_path / "some_loss-c.png").alternative == "some loss c"
     assert NamedPicture("adaln", "data:", about="bare").alternative == "bare"
     assert NamedPicture("adaln", "data:").alternative == "Figure: adaln"
 
 
-@pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n" + b"\xff" * 99, b"<svg><desc>open", b"GIF89a"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x89PNG\r\n\x1a\n" + b"\xff" * 99, b"<svg><desc>open", b"GIF89a"]
+)
 def test_a_damaged_picture_has_no_alternative_text(content: bytes, tmp_path: Path) -> None:
     for suffix in (".png", ".svg", ".gif"):
         path = tmp_path / f"a{suffix}"
@@ -60,14 +71,18 @@ def test_there_is_no_layer_one_and_a_half() -> None:
 def test_logarithmic_axes_are_written_plainly() -> None:
     x = np.geomspace(1e-4, 20, 9)
     panel = Lines([Curve(x, np.linspace(0.06, 0.4, 9))], log_x=True, log_y=True)
-    assert {"0.001", "0.1", "10"} <= set(ticks(panel, "x")) and {"0.1", "0.2", "0.3"} <= set(ticks(panel, "y"))
+    assert {"0.001", "0.1", "10"} <= set(ticks(panel, "x")) and {"0.1", "0.2", "0.3"} <= set(
+        ticks(panel, "y")
+    )
     assert not any("10^" in text or "times" in text for axis in "xy" for text in ticks(panel, axis))
 
 
 def test_each_held_out_metric_has_a_panel_of_its_own() -> None:
     steps = np.arange(3)
     last = {"train/loss": 3.0, "eval/perplexity": 240.0, "eval/bound": 5.5}
-    history = {name: Series(steps, np.linspace(value / 2, value, 3), steps) for name, value in last.items()}
+    history = {
+        name: Series(steps, np.linspace(value / 2, value, 3), steps) for name, value in last.items()
+    }
     panels = loss_figure(history).panels[1:]
     assert [panel.title for panel in panels if isinstance(panel, Lines)] == ["bound", "perplexity"]
 
@@ -80,10 +95,15 @@ def test_captions_of_a_row_stand_on_one_line() -> None:
 
 
 def test_captions_of_several_lines_stand_below_their_image() -> None:
-    layout = GridLayout(ImageGrid(np.ones((4, 16, 16)), ["a long caption of two lines", "b", "", "d"], columns=2))
+    layout = GridLayout(
+        ImageGrid(np.ones((4, 16, 16)), ["a long caption of two lines", "b", "", "d"], columns=2)
+    )
     captions = list(layout.captions())
     below = layout.corner(0)[0] + layout.tile_height
-    assert " ".join(text for _, _, text in captions) == "a long caption of two lines b d" and len(captions) == 4
+    assert (
+        " ".join(text for _, _, text in captions) == "a long caption of two lines b d"
+        and len(captions) == 4
+    )
     places = [y for _, y, _ in captions]
     assert below < places[0] < places[1] < layout.corner(2)[0] and places[2] == places[0]
 
@@ -97,12 +117,16 @@ def test_short_names_of_columns_stand_upright() -> None:
 
 
 def test_an_equation_is_not_broken_over_lines() -> None:
-    lines = wrap("Principal components of the tokens behind the last block, t = 0.25", 4.3, 12).split("\n")
+    lines = wrap(
+        "Principal components of the tokens behind the last block, t = 0.25", 4.3, 12
+    ).split("\n")
     assert len(lines) > 1 and lines[-1].endswith("t = 0.25")
 
 
 def test_text_below_curves_has_the_width_that_it_needs() -> None:
-    canvas = draw_canvas(Figure([Lines([Curve([0, 1], [0, 1])], "", "x", "y"), Text(["w" * 90])], columns=1))
+    canvas = draw_canvas(
+        Figure([Lines([Curve([0, 1], [0, 1])], "", "x", "y"), Text(["w" * 90])], columns=1)
+    )
     canvas.draw_without_rendering()
     band = canvas.axes[1].get_window_extent()
     written = canvas.axes[1].texts[0].get_window_extent()

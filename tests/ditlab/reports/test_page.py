@@ -15,8 +15,23 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from PIL import Image
 
-from ditlab.reports.formatting import describe_value, escape_markdown, format_cell, format_duration, shorten
-from ditlab.reports.page import Code, ImageFile, Page, Paragraphs, Section, Table, write_html, write_markdown
+from ditlab.reports.formatting import (
+    describe_value,
+    escape_markdown,
+    format_cell,
+    format_duration,
+    shorten,
+)
+from ditlab.reports.page import (
+    Code,
+    ImageFile,
+    Page,
+    Paragraphs,
+    Section,
+    Table,
+    write_html,
+    write_markdown,
+)
 
 NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"
 
@@ -45,7 +60,9 @@ def _picture(folder: Path, name: str = "a picture (1).png") -> ImageFile:
 
 def _page(*parts: Table | ImageFile | Paragraphs | Code) -> Page:
     return Page(
-        f"Title {NASTY}", f"Lead {NASTY}", [Section(f"Section {NASTY}", parts), Section("b", []), Section("c", [])]
+        f"Title {NASTY}",
+        f"Lead {NASTY}",
+        [Section(f"Section {NASTY}", parts), Section("b", []), Section("c", [])],
     )
 
 
@@ -55,11 +72,16 @@ def test_html_shows_every_text_unchanged_and_holds_no_script_but_its_own(tmp_pat
     html = write_html(page, tmp_path / "page.html").read_text()
     reader = _Reader(html)
     names = [tag for tag, _ in reader.tags]
-    assert names.count("script") == 1 and not any(key.startswith("on") for _, attrs in reader.tags for key in attrs)
+    assert names.count("script") == 1 and not any(
+        key.startswith("on") for _, attrs in reader.tags for key in attrs
+    )
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"script-src &#39;sha256-{digest}&#39;" in html and "unsafe-inline&#39;; script-src" in html
-    # title, h1, lead, navigation, heading, column, cell, caption, paragraph, code, caption of the picture
+    assert (
+        f"script-src &#39;sha256-{digest}&#39;" in html and "unsafe-inline&#39;; script-src" in html
+    )
+    # title, h1, lead, navigation, heading, column, cell, caption, paragraph, code, caption of the
+    # picture
     assert sum(NASTY in text for text in reader.texts) == 11
 
 
@@ -67,14 +89,23 @@ def test_html_is_self_contained(tmp_path: Path) -> None:
     picture = _picture(tmp_path / "pictures")
     html = write_html(_page(picture), tmp_path / "page.html").read_text()
     assert not re.search(r"https?://|url\(|@import", html)
-    addresses = [value for _, attrs in _Reader(html).tags for key, value in attrs.items() if key in {"src", "href"}]
+    addresses = [
+        value
+        for _, attrs in _Reader(html).tags
+        for key, value in attrs.items()
+        if key in {"src", "href"}
+    ]
     assert all(address and address.startswith(("data:", "#")) for address in addresses)
-    data = next(address for address in addresses if address and address.startswith("data:image/png;base64,"))
+    data = next(
+        address for address in addresses if address and address.startswith("data:image/png;base64,")
+    )
     assert base64.b64decode(data.partition(",")[2]) == picture.path.read_bytes()
 
 
 def test_columns_of_numbers_are_aligned_to_the_right(tmp_path: Path) -> None:
-    table = Table(["name", "value", "mixed"], [["a", 1.5, 1], ["b", None, "x"], ["c", math.nan, None]])
+    table = Table(
+        ["name", "value", "mixed"], [["a", 1.5, 1], ["b", None, "x"], ["c", math.nan, None]]
+    )
     assert table.numeric == [False, True, False]
     html = write_html(_page(table), tmp_path / "page.html").read_text()
     assert '<td class="number">nan</td>' in html and '<td class="number"></td>' in html
@@ -104,11 +135,24 @@ def test_code_in_markdown_may_hold_fences(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, ""), (0, "0"), (1234567, "1,234,567"), (True, "true"), (0.0, "0"), (0.123456, "0.1235"),
-        (1.5e-5, "1.5e-5"), (1e-4, "0.0001"), (12345.678, "12,346"), (600.0, "600"), (0.99999, "1"), (2.5e9, "2.5e9"),
-        (-0.25, "-0.25"), (math.nan, "nan"), (math.inf, "inf"), ("a", "a"),
+        (None, ""),
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (True, "true"),
+        (0.0, "0"),
+        (0.123456, "0.1235"),
+        (1.5e-5, "1.5e-5"),
+        (1e-4, "0.0001"),
+        (12345.678, "12,346"),
+        (600.0, "600"),
+        (0.99999, "1"),
+        (2.5e9, "2.5e9"),
+        (-0.25, "-0.25"),
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        ("a", "a"),
     ],
-)  # fmt: skip
+)
 def test_format_cell(value: str | int | float | None, text: str) -> None:
     assert format_cell(value) == text
 
@@ -139,19 +183,34 @@ def test_formatting_of_values_durations_and_long_texts() -> None:
         and describe_value(None) == "null"
         and describe_value(True) == "true"
     )
-    assert [format_duration(s) for s in (0, 0.25, 42, 59.7, 200, 3599.6, 3900, 7200, 12_345, 183600)] == [
-        "0 s", "0.25 s", "42 s", "1 min", "3 min 20 s", "1 h", "1 h 5 min", "2 h", "3 h 25 min", "2 d 3 h",
-    ]  # fmt: skip
+    assert [
+        format_duration(s) for s in (0, 0.25, 42, 59.7, 200, 3599.6, 3900, 7200, 12_345, 183600)
+    ] == [
+        "0 s",
+        "0.25 s",
+        "42 s",
+        "1 min",
+        "3 min 20 s",
+        "1 h",
+        "1 h 5 min",
+        "2 h",
+        "3 h 25 min",
+        "2 d 3 h",
+    ]
     assert shorten("short", 10) == "short" and len(shorten("a long name that goes on", 12)) <= 12
 
 
 def test_control_characters_and_lone_surrogates_are_replaced(tmp_path: Path) -> None:
     page = Page("t", "red \x1b[31m and \ud800 half", [])
     for write, name in ((write_html, "p.html"), (write_markdown, "p.md")):
-        assert "\N{REPLACEMENT CHARACTER}" in write(page, tmp_path / name).read_text(encoding="utf-8")
+        assert "\N{REPLACEMENT CHARACTER}" in write(page, tmp_path / name).read_text(
+            encoding="utf-8"
+        )
 
 
-def test_full_disk_raises_and_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_raises_and_leaves_the_old_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_html(Page("old", "", []), tmp_path / "page.html")
 
     def full(self: Path, target: Path) -> None:

@@ -22,7 +22,9 @@ def _trial(number: int, status: str, metrics: dict[str, float]) -> Trial:
 
 def _summary(trials: list[Trial], modes: tuple[Literal["min", "max"], ...]) -> SweepSummary:
     names = tuple("abc"[: len(modes)])
-    return SweepSummary("s", "s", names, modes, [], trials, "random", "none", 1.0, len(trials), "base.yaml")
+    return SweepSummary(
+        "s", "s", names, modes, [], trials, "random", "none", 1.0, len(trials), "base.yaml"
+    )
 
 
 @st.composite
@@ -31,15 +33,21 @@ def summaries(draw: st.DrawFn, least: int = 1, most: int = 3) -> SweepSummary:
     names = "abc"[: len(modes)]
     numbers = draw(st.lists(st.integers(0, 50), unique=True, max_size=14))
     trials = [
-        _trial(number, draw(st.sampled_from(STATUSES)), draw(st.dictionaries(st.sampled_from(names), VALUES)))
+        _trial(
+            number,
+            draw(st.sampled_from(STATUSES)),
+            draw(st.dictionaries(st.sampled_from(names), VALUES)),
+        )
         for number in numbers
     ]
     return _summary(trials, modes)
 
 
 def _dominates(summary: SweepSummary, one: Trial, other: Trial) -> bool:
-    pairs = [(one.metrics[name], other.metrics[name], mode)
-             for name, mode in zip(summary.metrics, summary.modes, strict=True)]  # fmt: skip
+    pairs = [
+        (one.metrics[name], other.metrics[name], mode)
+        for name, mode in zip(summary.metrics, summary.modes, strict=True)
+    ]
     no_worse = all(a <= b if mode == "min" else a >= b for a, b, mode in pairs)
     return no_worse and any(a != b for a, b, _ in pairs)
 
@@ -55,9 +63,13 @@ def _group(summary: SweepSummary, trial: Trial) -> int:
 
 
 @given(summaries())
-def test_every_trial_is_ranked_once_by_status_and_the_best_has_not_failed(summary: SweepSummary) -> None:
+def test_every_trial_is_ranked_once_by_status_and_the_best_has_not_failed(
+    summary: SweepSummary,
+) -> None:
     ranked = rank(summary)
-    assert sorted(trial.number for trial in ranked) == sorted(trial.number for trial in summary.trials)
+    assert sorted(trial.number for trial in ranked) == sorted(
+        trial.number for trial in summary.trials
+    )
     groups = [_group(summary, trial) for trial in ranked]
     assert groups == sorted(groups)
     candidates = [t for t in summary.trials if t.status in STATUSES[:4] and _has_values(summary, t)]
@@ -74,9 +86,16 @@ def test_one_metric_ranks_by_value_then_by_number_and_its_front_is_the_best_fini
     for before, after in pairwise(rank(summary)):
         if _group(summary, before) == _group(summary, after):
             known = _has_values(summary, before) and before.status in STATUSES[:4]
-            keys = [(sign * trial.metrics["a"] if known else 0, trial.number) for trial in (before, after)]
+            keys = [
+                (sign * trial.metrics["a"] if known else 0, trial.number)
+                for trial in (before, after)
+            ]
             assert keys[0] < keys[1]
-    done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
+    done = [
+        trial
+        for trial in summary.trials
+        if trial.status == "finished" and _has_values(summary, trial)
+    ]
     pick = min if summary.modes[0] == "min" else max
     assert len(pareto(summary)) == min(1, len(done))
     if done:
@@ -85,39 +104,71 @@ def test_one_metric_ranks_by_value_then_by_number_and_its_front_is_the_best_fini
 
 
 @given(summaries(least=2))
-def test_several_metrics_rank_by_front_which_no_finished_trial_dominates(summary: SweepSummary) -> None:
+def test_several_metrics_rank_by_front_which_no_finished_trial_dominates(
+    summary: SweepSummary,
+) -> None:
     sign = 1 if summary.modes[0] == "min" else -1
     ranked = rank(summary)
     for status in STATUSES[:4]:
-        left = [trial for trial in summary.trials if trial.status == status and _has_values(summary, trial)]
+        left = [
+            trial
+            for trial in summary.trials
+            if trial.status == status and _has_values(summary, trial)
+        ]
         expected: list[int] = []
         while left:
-            front = [trial for trial in left if not any(_dominates(summary, other, trial) for other in left)]
+            front = [
+                trial
+                for trial in left
+                if not any(_dominates(summary, other, trial) for other in left)
+            ]
             front.sort(key=lambda trial: (sign * trial.metrics["a"], trial.number))
             expected += [trial.number for trial in front]
             left = [trial for trial in left if trial not in front]
-        members = [trial for trial in ranked if trial.status == status and _has_values(summary, trial)]
+        members = [
+            trial for trial in ranked if trial.status == status and _has_values(summary, trial)
+        ]
         assert [trial.number for trial in members] == expected
-    done = [trial for trial in summary.trials if trial.status == "finished" and _has_values(summary, trial)]
-    undominated = {trial.number for trial in done if not any(_dominates(summary, other, trial) for other in done)}
+    done = [
+        trial
+        for trial in summary.trials
+        if trial.status == "finished" and _has_values(summary, trial)
+    ]
+    undominated = {
+        trial.number
+        for trial in done
+        if not any(_dominates(summary, other, trial) for other in done)
+    }
     leaders = [trial.number for trial in pareto(summary)]
     assert set(leaders) == undominated and len(leaders) == len(undominated)
     assert leaders == [trial.number for trial in rank(summary) if trial.number in undominated]
 
 
 def test_failed_trial_with_the_lowest_loss_is_not_best() -> None:
-    trials = [_trial(0, "failed", {"a": 0.0}), _trial(1, "stopped", {"a": 1.0}), _trial(2, "finished", {"a": 5.0})]
+    trials = [
+        _trial(0, "failed", {"a": 0.0}),
+        _trial(1, "stopped", {"a": 1.0}),
+        _trial(2, "finished", {"a": 5.0}),
+    ]
     assert [trial.number for trial in rank(_summary(trials, ("min",)))] == [2, 1, 0]
 
 
 def test_equal_in_one_metric_and_better_in_another_dominates() -> None:
-    trials = [_trial(number, "finished", {"a": 1.0, "b": b}) for number, b in enumerate((2.0, 1.0, 1.0))]
+    trials = [
+        _trial(number, "finished", {"a": 1.0, "b": b}) for number, b in enumerate((2.0, 1.0, 1.0))
+    ]
     summary = _summary(trials, ("min", "min"))
-    assert [trial.number for trial in pareto(summary)] == [1, 2]  # and of two that are equal, neither
+    # and of two that are equal, neither
+    assert [trial.number for trial in pareto(summary)] == [1, 2]
     assert [trial.number for trial in rank(summary)] == [1, 2, 0]
 
 
 def test_ranking_imports_nothing_heavy() -> None:
     heavy = "{'numpy', 'torch', 'matplotlib', 'sklearn'}"
     code = f"import sys, ditlab.reports.sweep_records as _; print({heavy} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )

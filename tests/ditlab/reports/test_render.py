@@ -11,13 +11,24 @@ from PIL import Image
 
 from ditlab.reports.rendering.image_grid import MARGIN, GridLayout
 from ditlab.reports.rendering.render import save_figure, to_image
-from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, Text, grid_columns
+from ditlab_models.figures import (
+    Curve,
+    Figure,
+    Heatmap,
+    ImageGrid,
+    Lines,
+    Panel,
+    Text,
+    grid_columns,
+)
 
 RNG = np.random.default_rng(0)
 LONG = "a title so long that no single line of the picture could ever hold the whole of it, " * 3
 PANELS: dict[str, Panel] = {
     "gray": ImageGrid(RNG.random((10, 8, 8)), [str(index) for index in range(10)], title=LONG),
-    "colour": ImageGrid(RNG.random((3, 32, 48, 3)), ["$5 and $6 {of} a very long caption indeed", "b"], columns=2),
+    "colour": ImageGrid(
+        RNG.random((3, 32, 48, 3)), ["$5 and $6 {of} a very long caption indeed", "b"], columns=2
+    ),
     "one": ImageGrid(RNG.random((1, 256, 256))),
     "none": ImageGrid(RNG.random((0, 8, 8)), title="no samples"),
     "heat": Heatmap(RNG.normal(size=(6, 9)), LONG, "column", "row", diverging=True, mark=(2, 3)),
@@ -25,15 +36,25 @@ PANELS: dict[str, Panel] = {
     "constant": Heatmap(np.zeros((3, 3)), diverging=True),
     "holes": Heatmap(np.array([[1.0, np.nan], [np.inf, 2.0]])),
     "lines": Lines(
-        [Curve(np.arange(1, 50), 1 / np.arange(1, 50), "train", np.full(49, 0.01)), Curve([3], [0.5], "eval")],
-        "loss", "step", "nats", log_y=True,
+        [
+            Curve(np.arange(1, 50), 1 / np.arange(1, 50), "train", np.full(49, 0.01)),
+            Curve([3], [0.5], "eval"),
+        ],
+        "loss",
+        "step",
+        "nats",
+        log_y=True,
     ),
-    "many": Lines([Curve(np.arange(9), RNG.random(9), f"run number {index}") for index in range(20)], LONG),
+    "many": Lines(
+        [Curve(np.arange(9), RNG.random(9), f"run number {index}") for index in range(20)], LONG
+    ),
     "no lines": Lines([], "nothing yet"),
-    "text": Text(["short", "cost: $5 $x$ \\frac{1}{2} tab\there \x00", "word " * 3000, "x" * 3000], LONG),
+    "text": Text(
+        ["short", "cost: $5 $x$ \\frac{1}{2} tab\there \x00", "word " * 3000, "x" * 3000], LONG
+    ),
     "much text": Text(["line\n" * 100] * 40),
     "no text": Text([]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PANELS)
@@ -55,7 +76,19 @@ def test_panels_are_laid_out_in_rows() -> None:
 
 @pytest.mark.parametrize(
     ("num", "columns"),
-    [(0, 1), (1, 1), (8, 8), (9, 9), (16, 8), (36, 9), (50, 10), (64, 8), (65, 11), (68, 10), (100, 10)],
+    [
+        (0, 1),
+        (1, 1),
+        (8, 8),
+        (9, 9),
+        (16, 8),
+        (36, 9),
+        (50, 10),
+        (64, 8),
+        (65, 11),
+        (68, 10),
+        (100, 10),
+    ],
 )
 def test_the_last_row_of_a_grid_is_full_or_nearly_so(num: int, columns: int) -> None:
     assert grid_columns(num) == columns
@@ -110,8 +143,12 @@ def test_figure_without_frames_is_saved_as_png(tmp_path: Path) -> None:
 
 
 def test_frames_are_saved_as_gif_with_a_still_png(tmp_path: Path) -> None:
-    frames = [Figure([ImageGrid(np.full((num, 8, 8), num / 10))], f"t = {num}") for num in (1, 2, 9)]
-    path = save_figure(Figure([PANELS["gray"]], frames=frames, seconds_per_frame=0.1), tmp_path / "noise.png")
+    frames = [
+        Figure([ImageGrid(np.full((num, 8, 8), num / 10))], f"t = {num}") for num in (1, 2, 9)
+    ]
+    path = save_figure(
+        Figure([PANELS["gray"]], frames=frames, seconds_per_frame=0.1), tmp_path / "noise.png"
+    )
     assert path == tmp_path / "noise.gif" and (tmp_path / "noise.png").exists()
     with Image.open(path) as animation:
         assert animation.n_frames == 3 and animation.info["loop"] == 0
@@ -126,7 +163,9 @@ def test_still_of_a_figure_of_frames_is_the_last_frame() -> None:
 
 def test_threads_draw_the_same_as_one() -> None:
     text = Text(["two short", "texts"], "title")
-    figures = [Figure([panel]) for panel in (PANELS["colour"], PANELS["constant"], PANELS["lines"], text)]
+    figures = [
+        Figure([panel]) for panel in (PANELS["colour"], PANELS["constant"], PANELS["lines"], text)
+    ]
     alone = [to_image(figure) for figure in figures]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(to_image, figures * 2))
@@ -139,7 +178,13 @@ def test_pyplot_is_not_imported_and_the_font_cache_lies_under_home(tmp_path: Pat
         "from ditlab.reports.rendering.render import to_image\n"
         "to_image(Figure([Heatmap(np.eye(3))]))\nprint('matplotlib.pyplot' in sys.modules)"
     )
-    environment = {"DITLAB_HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "person")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    environment = {
+        "DITLAB_HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path / "person"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert done.stdout.strip() == "False"
     assert (tmp_path / "caches" / "matplotlib").is_dir() and not (tmp_path / "person").exists()

@@ -21,11 +21,17 @@ from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Tr
 from ditlab.reports.sweep_report import summary_text, write_sweep_report
 from ditlab_models.figures import Figure, ImageGrid
 
-LR, KIND, SCALE = AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category"), AxisInfo("time.scale", "linear")
+LR, KIND, SCALE = (
+    AxisInfo("optimizer.lr", "log"),
+    AxisInfo("time.kind", "category"),
+    AxisInfo("time.scale", "linear"),
+)
 FIGURES = ["effects.png", "objective.png", "curves.png"]
 
 
-def _trial(number: int, values: dict[str, Any], loss: float, status: str = "finished", **more: Any) -> Trial:
+def _trial(
+    number: int, values: dict[str, Any], loss: float, status: str = "finished", **more: Any
+) -> Trial:
     step = {"finished": 100, "waiting": 0}.get(status, 40)
     curve = MetricCurve([10, step], [2.0, loss])
     curves = {} if status == "waiting" else {"eval/loss": curve, "train/loss": curve}
@@ -35,9 +41,13 @@ def _trial(number: int, values: dict[str, Any], loss: float, status: str = "fini
 
 
 def _sweep(
-    num: int, loss: Callable[[dict[str, Any]], float], status: Callable[[int], str] = lambda _: "finished"
+    num: int,
+    loss: Callable[[dict[str, Any]], float],
+    status: Callable[[int], str] = lambda _: "finished",
 ) -> SweepSummary:
-    """Random trials of three axes, the third of which is only used where the second is `shifted`."""
+    """Random trials of three axes, the third of which is only used where the second is
+    `shifted`.
+    """
     generator = np.random.default_rng(0)
     trials = []
     for number in range(num):
@@ -51,7 +61,17 @@ def _sweep(
 
 def _of(trials: list[Trial], axes: list[AxisInfo]) -> SweepSummary:
     return SweepSummary(
-        "sweep-1", "lr & more", ("eval/loss",), ("min",), axes, trials, "random", "asha", 90.0, len(trials), "base.yaml"
+        "sweep-1",
+        "lr & more",
+        ("eval/loss",),
+        ("min",),
+        axes,
+        trials,
+        "random",
+        "asha",
+        90.0,
+        len(trials),
+        "base.yaml",
     )
 
 
@@ -61,7 +81,10 @@ def _bowl(values: dict[str, Any]) -> float:
 
 def _wide() -> SweepSummary:
     scales: tuple[Literal["linear", "log", "category"], ...] = ("linear", "log", "category")
-    axes = [AxisInfo(f"a.section_{index}.quite_a_long_name_{index}", scales[index % 3]) for index in range(12)]
+    axes = [
+        AxisInfo(f"a.section_{index}.quite_a_long_name_{index}", scales[index % 3])
+        for index in range(12)
+    ]
 
     def values(number: int) -> dict[str, Any]:
         texts = (1.0 + number % 5, 1.0 + number % 7, "long " * 12 + str(number % 4))
@@ -79,7 +102,11 @@ def _mappings() -> SweepSummary:
     values = [{"kind": "cosine", "warmup": 50}, {"a": {"b": 1}}, None, [0.9, 0.99], True]
     return _of(
         [
-            _trial(n, {axes[0].path: values[n % 5], axes[1].path: "auto" if n else 3, axes[2].path: 2}, n / 7)
+            _trial(
+                n,
+                {axes[0].path: values[n % 5], axes[1].path: "auto" if n else 3, axes[2].path: 2},
+                n / 7,
+            )
             for n in range(9)
         ],
         axes,
@@ -101,7 +128,9 @@ CASES: dict[str, SweepSummary] = {
     "twelve axes": _wide(),
     "mappings": _mappings(),
     "no axes": _of([_trial(0, {}, 1.0), _trial(1, {}, -1.0)], []),
-    "strange numbers": _of([_trial(n, {LR.path: (0.0, -1.0, math.nan, 1e300)[n]}, -1e300) for n in range(4)], [LR]),
+    "strange numbers": _of(
+        [_trial(n, {LR.path: (0.0, -1.0, math.nan, 1e300)[n]}, -1e300) for n in range(4)], [LR]
+    ),
 }
 
 
@@ -109,17 +138,24 @@ CASES: dict[str, SweepSummary] = {
 def test_every_sweep_has_a_report(name: str, tmp_path: Path) -> None:
     summary = CASES[name]
     paths = write_sweep_report(
-        summary, tmp_path / "r", "name: x\n" if best(summary) else "", "ditlab tune --resume sweep-1"
+        summary,
+        tmp_path / "r",
+        "name: x\n" if best(summary) else "",
+        "ditlab tune --resume sweep-1",
     )
     assert [path.name for path in paths[:2]] == ["report.html", "report.md"]
-    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == sorted(path.name for path in paths)
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == sorted(
+        path.name for path in paths
+    )
     html, markdown = paths[0].read_text(), paths[1].read_text()
     assert html.count("<img") == markdown.count("![") == len(paths) - 2
     for path in paths[2:]:
         with Image.open(path) as picture:
             assert picture.info["dpi"][0] == pytest.approx(120, abs=1)
             inked = (np.asarray(picture) < 128).any(axis=2)
-        assert inked.any() and not any(edge.any() for edge in (inked[:2], inked[-2:], inked[:, :2], inked[:, -2:]))
+        assert inked.any() and not any(
+            edge.any() for edge in (inked[:2], inked[-2:], inked[:, :2], inked[:, -2:])
+        )
     for trial in summary.trials:
         assert f"{trial.run_id}</td>" in html
     assert ("ditlab train best.yaml" in html) == (best(summary) is not None)
@@ -128,7 +164,9 @@ def test_every_sweep_has_a_report(name: str, tmp_path: Path) -> None:
 
 
 def test_reports_are_deterministic(tmp_path: Path) -> None:
-    one, two = (write_sweep_report(_sweep(8, _bowl), tmp_path / name, "a: 1", "resume") for name in "ab")
+    one, two = (
+        write_sweep_report(_sweep(8, _bowl), tmp_path / name, "a: 1", "resume") for name in "ab"
+    )
     assert [path.name for path in one[2:]] == FIGURES
     assert all(a.read_bytes() == b.read_bytes() for a, b in zip(one, two, strict=True))
 
@@ -142,7 +180,10 @@ def test_picture_of_an_earlier_report_is_deleted(tmp_path: Path) -> None:
 def test_the_page_shows_what_all_cost(tmp_path: Path) -> None:
     trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2))]
     summary = _of([replace(trial, device_hours={"GPU": 1.5}) for trial in trials], [LR])
-    assert "Cost: 3 GPU hours." in write_sweep_report(summary, tmp_path, "a: 1", "resume")[0].read_text()
+    assert (
+        "Cost: 3 GPU hours."
+        in write_sweep_report(summary, tmp_path, "a: 1", "resume")[0].read_text()
+    )
 
 
 def test_samples_of_all_trials_are_rows_with_the_same_noise_in_a_column(tmp_path: Path) -> None:
@@ -154,11 +195,13 @@ def test_samples_of_all_trials_are_rows_with_the_same_noise_in_a_column(tmp_path
             save_figure(figure, media / f"samples-{step:08d}.png")
             save_strip(figure, strip_path(media, step))
         rows.append((f"trial {number}", media))
-    (tmp_path / "run-1" / "samples-00000100.png").write_bytes(b"damaged")  # the strip is read, not the grid
+    # the strip is read, not the grid
+    (tmp_path / "run-1" / "samples-00000100.png").write_bytes(b"damaged")
     samples = write_samples(rows, tmp_path / "r" / "samples.png")
     assert isinstance(samples, ImageFile)
     shown = np.asarray(Image.open(samples.path).convert("L"))
-    near = pytest.approx(8 * 88, abs=16)  # eight tiles of 88 pixels, and some of the titles' letters
+    # eight tiles of 88 pixels, and some of the titles' letters
+    near = pytest.approx(8 * 88, abs=16)
     assert [int((shown == level).any(axis=0).sum()) for level in (64, 191)] == [near, near]
     trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2))]
     files = write_sweep_report(_of(trials, [LR]), tmp_path / "r", "a: 1", "resume", samples)
@@ -170,17 +213,26 @@ def test_report_marks_the_pareto_front(tmp_path: Path) -> None:
     points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0)]
     trials = [_trial(n, {LR.path: 1e-3}, x, speed=y) for n, (x, y) in enumerate(points)]
     summary = replace(_of(trials, [LR]), metrics=("eval/loss", "speed"), modes=("min", "min"))
-    assert summary_text(summary, {}).startswith("3 trials are Pareto-optimal in eval/loss (lower is better), speed")
+    assert summary_text(summary, {}).startswith(
+        "3 trials are Pareto-optimal in eval/loss (lower is better), speed"
+    )
     markdown = write_sweep_report(summary, tmp_path, "a: 1", "resume")[1].read_text()
     cells = [line.split(" | ") for line in markdown.splitlines() if "| run-" in line]
-    assert [(row[0], row[6]) for row in cells] == [("| 0", "yes"), ("| 1", "yes"), ("| 3", "yes"), ("| 2", "")]
+    assert [(row[0], row[6]) for row in cells] == [
+        ("| 0", "yes"),
+        ("| 1", "yes"),
+        ("| 3", "yes"),
+        ("| 2", ""),
+    ]
 
 
 def test_summary_names_the_best_trial_and_its_distance() -> None:
-    trials = [_trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2, 0.25))]
+    trials = [
+        _trial(n, {LR.path: 10.0 ** -(n + 2)}, loss) for n, loss in enumerate((0.4, 0.2, 0.25))
+    ]
     assert summary_text(_of(trials, [LR]), {}) == (
-        "Trial 1 is the best of the 3 trials: eval/loss = 0.2 (lower is better), with optimizer.lr = 0.001. The next, "
-        "trial 2, is at 0.25."
+        "Trial 1 is the best of the 3 trials: eval/loss = 0.2 (lower is better), with "
+        "optimizer.lr = 0.001. The next, trial 2, is at 0.25."
     )
     close = [*trials, _trial(3, {}, 0.2005)]
     assert "That is within 1 %" in summary_text(_of(close, [LR]), {})
@@ -235,7 +287,9 @@ def test_positions_lie_on_their_axes() -> None:
 
 
 def test_diverged_trial_does_not_compress_the_others() -> None:
-    summary = _of([_trial(n, {}, loss) for n, loss in enumerate((1.0, 1.1, 1.2, 1.3, 1.4, 1e9))], [])
+    summary = _of(
+        [_trial(n, {}, loss) for n, loss in enumerate((1.0, 1.1, 1.2, 1.3, 1.4, 1e9))], []
+    )
     shown = shown_values(summary)
     assert shown[4] == 1.4 and 1.4 < shown[5] < 3
 
@@ -244,7 +298,14 @@ def test_short_names_are_distinct() -> None:
     paths = ("optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr", "model.depth")
     names = short_names(paths, ("trial", "step"))
     assert list(names) == list(paths)
-    assert list(names.values()) == ["optimizer.lr", "a.b.scale", "c.b.scale", "x.step", "lr", "depth"]
+    assert list(names.values()) == [
+        "optimizer.lr",
+        "a.b.scale",
+        "c.b.scale",
+        "x.step",
+        "lr",
+        "depth",
+    ]
     assert short_names(paths)["x.step"] == "step"
 
 
@@ -265,4 +326,9 @@ def test_axis_has_another_name_than_the_other_columns(tmp_path: Path) -> None:
 def test_pyplot_and_scikit_learn_are_not_imported_early() -> None:
     heavy = "{'matplotlib.pyplot', 'sklearn', 'torch'}"
     code = f"import sys, ditlab.reports.sweep_report as _; print({heavy} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "set()\n"
+    )

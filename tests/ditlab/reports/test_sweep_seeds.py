@@ -1,4 +1,6 @@
-"""Arms of a sweep with several seeds: means over seeds, the ranking, and whether the best one is told apart."""
+"""Arms of a sweep with several seeds: means over seeds, the ranking, and whether the best one is
+told apart.
+"""
 
 import math
 
@@ -6,7 +8,15 @@ import pytest
 
 from ditlab.intervals import unpaired_interval
 from ditlab.reports.sweep_differences import differences_to_best, not_told_apart
-from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial, arms_of, best, rank
+from ditlab.reports.sweep_records import (
+    AxisInfo,
+    MetricCurve,
+    SweepSummary,
+    Trial,
+    arms_of,
+    best,
+    rank,
+)
 from ditlab.reports.sweep_report import summary_text
 
 METRIC = "eval/velocity"
@@ -17,20 +27,44 @@ def run(arm, seed, value, status="finished", **axes):
     metrics = {} if value is None else {METRIC: value}
     curves = {} if value is None else {METRIC: MetricCurve([2, 4], [value + 1, value])}
     number = 100 * seed + arm
-    return Trial(number, f"run-{number}", axes or {"lr": arm}, status, 4, 4, metrics=metrics, curves=curves, arm=arm,
-                 seed=seed)  # fmt: skip
+    return Trial(
+        number,
+        f"run-{number}",
+        axes or {"lr": arm},
+        status,
+        4,
+        4,
+        metrics=metrics,
+        curves=curves,
+        arm=arm,
+        seed=seed,
+    )
 
 
 def summary_of(runs, seeds=3, unshared=(), axis="lr", **changes):
     return SweepSummary(
-        "id", "rates", (METRIC,), ("min",), [AxisInfo(axis, "linear")], arms_of(runs, [METRIC]), "grid", "none", 1.0,
-        len(runs), "base", num_seeds=seeds, unshared=unshared, **changes,
-    )  # fmt: skip
+        "id",
+        "rates",
+        (METRIC,),
+        ("min",),
+        [AxisInfo(axis, "linear")],
+        arms_of(runs, [METRIC]),
+        "grid",
+        "none",
+        1.0,
+        len(runs),
+        "base",
+        num_seeds=seeds,
+        unshared=unshared,
+        **changes,
+    )
 
 
 def block(arm, offset, noise=(0.0, 0.01, -0.01), **axes):
-    return [run(arm, seed, 1 + shared + offset + own, **axes)
-            for seed, (shared, own) in enumerate(zip(SEEDS, noise, strict=True))]  # fmt: skip
+    return [
+        run(arm, seed, 1 + shared + offset + own, **axes)
+        for seed, (shared, own) in enumerate(zip(SEEDS, noise, strict=True))
+    ]
 
 
 def test_arms_are_ranked_by_means_and_told_apart_by_pairs():
@@ -38,12 +72,19 @@ def test_arms_are_ranked_by_means_and_told_apart_by_pairs():
     summary = summary_of([*block(0, 0.1), *block(1, 0.0, (0.01, 0.0, 0.0)), *block(2, 0.2)])
     assert [arm.number for arm in rank(summary)] == [1, 0, 2]
     first = best(summary)
-    assert first.metrics[METRIC] == pytest.approx(1 + sum(SEEDS) / 3 + 0.01 / 3) and first.run_id == "run-1"
+    assert (
+        first.metrics[METRIC] == pytest.approx(1 + sum(SEEDS) / 3 + 0.01 / 3)
+        and first.run_id == "run-1"
+    )
     assert list(first.curves[METRIC].values)[-1] == pytest.approx(first.metrics[METRIC])
     differences = differences_to_best(summary)
-    assert [each.interval.num for each in differences] == [3, 3] and not_told_apart(differences) == []
+    assert [each.interval.num for each in differences] == [3, 3] and not_told_apart(
+        differences
+    ) == []
     assert "Arm 1 is the best of the 3 arms" in summary_text(summary, {})
-    assert "Arm 1 before arm 0 by 0.097" in summary_text(summary, {}) and "3 pairs" in summary_text(summary, {})
+    assert "Arm 1 before arm 0 by 0.097" in summary_text(summary, {}) and "3 pairs" in summary_text(
+        summary, {}
+    )
 
 
 def test_arms_that_share_no_draws_are_compared_by_means():
@@ -52,14 +93,20 @@ def test_arms_that_share_no_draws_are_compared_by_means():
     (difference,) = differences_to_best(summary)
     assert difference.interval.num_other == 3 and not_told_apart([difference]) == [0]
     text = summary_text(summary, {})
-    assert "has the lowest mean of the 2 arms, not told apart from arm 0" in text and "3 and 3 seeds, unpaired" in text
+    assert (
+        "has the lowest mean of the 2 arms, not told apart from arm 0" in text
+        and "3 and 3 seeds, unpaired" in text
+    )
 
 
 def test_an_arm_with_fewer_seeds_is_said_and_ranked_behind():
     lost = [run(0, 0, 0.5), run(0, 1, None, "failed"), run(0, 2, 0.5)]
     summary = summary_of([*lost, *block(1, 0.0)])
     assert [arm.number for arm in rank(summary)] == [1, 0]
-    assert "Arms with values of fewer seeds than others are ranked behind those: 0." in summary_text(summary, {})
+    assert (
+        "Arms with values of fewer seeds than others are ranked behind those: 0."
+        in summary_text(summary, {})
+    )
 
 
 def test_two_pairs_are_stated_with_their_wide_interval():

@@ -27,17 +27,38 @@ MARKUP = "<script>alert('$x_1$')</script> & \\frac{1}{2} \x00"
 HUGE = MARKUP * 400
 FIGURE = Figure(
     [
-        Heatmap(np.arange(6.0).reshape(2, 3), HUGE, MARKUP, MARKUP, x_names=[HUGE] * 3, unit=HUGE,
-                cell_texts=[["a", "$b$", "<i>"]] * 2),
-        Lines([Curve(np.arange(3), np.arange(3.0), HUGE), Curve(np.arange(5000), np.arange(5000.0), "_hidden")], HUGE),
+        Heatmap(
+            np.arange(6.0).reshape(2, 3),
+            HUGE,
+            MARKUP,
+            MARKUP,
+            x_names=[HUGE] * 3,
+            unit=HUGE,
+            cell_texts=[["a", "$b$", "<i>"]] * 2,
+        ),
+        Lines(
+            [
+                Curve(np.arange(3), np.arange(3.0), HUGE),
+                Curve(np.arange(5000), np.arange(5000.0), "_hidden"),
+            ],
+            HUGE,
+        ),
         Bars([HUGE, "two"], np.array([1.0, 2.0]), MARKUP, texts=[HUGE, ""]),
-        Points([PointGroup(np.arange(3), np.arange(3), HUGE), PointGroup([1], [2], texts=[HUGE])], MARKUP),
-        Diagram([Box(HUGE, HUGE), Box("b", column=1), Box("c", row=1)], [Arrow(0, 1, HUGE), Arrow(1, 2)], MARKUP),
+        Points(
+            [PointGroup(np.arange(3), np.arange(3), HUGE), PointGroup([1], [2], texts=[HUGE])],
+            MARKUP,
+        ),
+        Diagram(
+            [Box(HUGE, HUGE), Box("b", column=1), Box("c", row=1)],
+            [Arrow(0, 1, HUGE), Arrow(1, 2)],
+            MARKUP,
+        ),
         ImageGrid(np.eye(4)[None], [HUGE], title=MARKUP),
         Text([HUGE], MARKUP),
     ],
-    HUGE, columns=3,
-)  # fmt: skip
+    HUGE,
+    columns=3,
+)
 
 
 def test_an_svg_is_xml_that_refers_to_nothing_and_shows_texts_as_written() -> None:
@@ -46,10 +67,18 @@ def test_an_svg_is_xml_that_refers_to_nothing_and_shows_texts_as_written() -> No
     assert root.get("role") == "img" and float(root.get("width", "").removesuffix("pt")) < 2500
     space = "{http://www.w3.org/2000/svg}"
     title, description = root.find(f"{space}title"), root.find(f"{space}desc")
-    assert title is not None and title.text is not None and title.text.startswith("<script>alert('$x_1$')</script> &")
-    assert len(title.text) <= 300 and description is not None and len(description.text or "") <= 1000
+    assert (
+        title is not None
+        and title.text is not None
+        and title.text.startswith("<script>alert('$x_1$')</script> &")
+    )
+    assert (
+        len(title.text) <= 300 and description is not None and len(description.text or "") <= 1000
+    )
     for element in root.iter():
-        assert element.tag.removeprefix(space) not in {"script", "style"} or "import" not in (element.text or "")
+        assert element.tag.removeprefix(space) not in {"script", "style"} or "import" not in (
+            element.text or ""
+        )
         for name, value in element.attrib.items():
             if name.endswith("href"):
                 assert value.startswith(("#", "data:image/png;base64,")), value[:80]
@@ -59,9 +88,13 @@ def test_an_svg_is_xml_that_refers_to_nothing_and_shows_texts_as_written() -> No
 
 
 def test_files_by_format(tmp_path: Path) -> None:
-    figure = Figure([ImageGrid(np.eye(4)[None])], "one", frames=[Figure([ImageGrid(np.eye(4)[None])])])
+    figure = Figure(
+        [ImageGrid(np.eye(4)[None])], "one", frames=[Figure([ImageGrid(np.eye(4)[None])])]
+    )
     files = save_formats(figure, tmp_path / "a.b", ("png", "svg", "pdf"))
-    assert [file.name for file in files] == ["a.b.gif", "a.b.svg", "a.b.pdf"] and (tmp_path / "a.b.png").is_file()
+    assert [file.name for file in files] == ["a.b.gif", "a.b.svg", "a.b.pdf"] and (
+        tmp_path / "a.b.png"
+    ).is_file()
     assert files[1].read_bytes() == to_svg(figure).encode()
     with Image.open(tmp_path / "a.b.png") as still:
         assert still.text == {"Title": "one", "Description": "one. Grid of images, 1 images."}
@@ -71,13 +104,18 @@ def test_files_by_format(tmp_path: Path) -> None:
 
 def luminance(red: float, green: float, blue: float) -> float:
     """Relative luminance of a colour of [0, 1] (WCAG 2.2)."""
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)]
+    linear = [
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(first: str, second: str) -> float:
     """Contrast of two colours `#rrggbb`, from 1 to 21 (WCAG 2.2)."""
-    channels = [[int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)] for colour in (first, second)]
+    channels = [
+        [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+        for colour in (first, second)
+    ]
     darker, lighter = sorted(luminance(*each) for each in channels)
     return (lighter + 0.05) / (darker + 0.05)
 

@@ -8,19 +8,53 @@ from ditlab.cli.progress import TerminalConsole
 from ditlab.reports.formatting import terminal_table
 
 RUNS = (
-    {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number", "/s": "number"},
+    {
+        "run": "id",
+        "name": "text",
+        "family": "id",
+        "status": "text",
+        "step": "number",
+        "age": "number",
+        "/s": "number",
+    },
     [
-        ["43b74af7", "digits-demo-by-class x3", "pixelhdm", "lost host gone", "12,900/40,000", "31 min", "306.4"],
+        [
+            "43b74af7",
+            "digits-demo-by-class x3",
+            "pixelhdm",
+            "lost host gone",
+            "12,900/40,000",
+            "31 min",
+            "306.4",
+        ],
         ["0ad8cede", "a", "dit", "finished", "6/6", "2 d", "1,024"],
     ],
     ("/s", "age", "family"),
 )
 PLAN = (
-    {"ZeRO": "id", "ckpt": "id"} | dict.fromkeys(["state", "act.", "work", "total", "host", "micro", "most"], "number"),
-    [["3 nvme all*", "yes", "1,033.5", "8,137.2", "1,512.7", ">11,133.9", "1,694.2", "1,024", "none"]] * 2,
+    {"ZeRO": "id", "ckpt": "id"}
+    | dict.fromkeys(["state", "act.", "work", "total", "host", "micro", "most"], "number"),
+    [
+        [
+            "3 nvme all*",
+            "yes",
+            "1,033.5",
+            "8,137.2",
+            "1,512.7",
+            ">11,133.9",
+            "1,694.2",
+            "1,024",
+            "none",
+        ]
+    ]
+    * 2,
     ("host", "work", "act."),
 )
-ANSWER = ({f"column_{number}": "text" for number in range(12)}, [[f"value-{number}" for number in range(12)]], ())
+ANSWER = (
+    {f"column_{number}": "text" for number in range(12)},
+    [[f"value-{number}" for number in range(12)]],
+    (),
+)
 
 
 def lines(columns, rows, optional, width):
@@ -35,18 +69,25 @@ def test_every_word_is_whole_or_its_column_is_named(table, width):
     columns, rows, optional = table
     shown = lines(*table, width)
     assert max(map(len, shown)) <= width
-    left_out = [line.partition(": ")[2].split(", ") for line in shown if line.startswith("not shown at")]
+    left_out = [
+        line.partition(": ")[2].split(", ") for line in shown if line.startswith("not shown at")
+    ]
     missing = left_out[0] if left_out else []
     assert set(missing) <= set(optional)
     words = " ".join(shown).split()
     for place, heading in enumerate(columns):
         for text in (heading, *(row[place] for row in rows)):
-            assert heading in missing or all(word in words for word in text.split()), (heading, text)
+            assert heading in missing or all(word in words for word in text.split()), (
+                heading,
+                text,
+            )
 
 
 def test_no_more_is_left_out_than_must_be():
     last = [lines(*RUNS, width)[-1] for width in (87, 75, 67, 57)]
     assert last[0].startswith("0ad8cede")
     assert last[1:] == [
-        "not shown at 75 columns: /s", "not shown at 67 columns: age, /s", "not shown at 57 columns: family, age, /s"
-    ]  # fmt: skip
+        "not shown at 75 columns: /s",
+        "not shown at 67 columns: age, /s",
+        "not shown at 57 columns: family, age, /s",
+    ]

@@ -25,7 +25,10 @@ def use(home, hours, name="used", parent=""):
 @pytest.mark.parametrize("text", ["banana", "0", "0h", "-4h", "4", "4 weeks", "nan h"])
 def test_texts_that_are_no_budget(text, monkeypatch):
     monkeypatch.setenv("DITLAB_BUDGET", text)
-    with pytest.raises(UserError, match=r"DITLAB_BUDGET=.* is no budget; write device hours above 0 with their unit"):
+    with pytest.raises(
+        UserError,
+        match=r"DITLAB_BUDGET=.* is no budget; write device hours above 0 with their unit",
+    ):
         HomeBudget.from_environment()
 
 
@@ -42,7 +45,10 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
     said = ditlab("train", spec, "--local", "--resume", "auto")
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert ditlab("train", spec, "--local", "--json").json["kind"] == "budget"
-    assert "DITLAB_BUDGET=4h is used up: runs under" in said.err and "have taken 4 core hours" in said.err
+    assert (
+        "DITLAB_BUDGET=4h is used up: runs under" in said.err
+        and "have taken 4 core hours" in said.err
+    )
     assert "core hours; set a larger DITLAB_BUDGET" in said.err
     listed = ditlab("runs", "--json")
     assert listed.json["budget"] == {"hours": 4.0, "used": {"core": 4.0}}
@@ -61,9 +67,16 @@ def test_run_ends_with_a_checkpoint_and_goes_on_with_a_larger_budget(run_home, m
     warnings = []
     result = train(tiny(name="bounded", training__steps=100_000), local=True, warn=warnings.append)
     folder = run_home.run(result.run_id)
-    assert (result.status, result.step > 0, result.checkpoint is not None) == ("interrupted", True, True)
+    assert (result.status, result.step > 0, result.checkpoint is not None) == (
+        "interrupted",
+        True,
+        True,
+    )
     assert warnings == [
-        f"DITLAB_BUDGET={text} is used up: stopping after a final checkpoint; `--resume` goes on with a larger one."
+        (
+            f"DITLAB_BUDGET={text} is used up: stopping after a final checkpoint; `--resume` "
+            "goes on with a larger one."
+        )
     ]
     record = read_record(folder)
     assert (record.status, record.message) == ("interrupted", f"DITLAB_BUDGET={text} is used up")

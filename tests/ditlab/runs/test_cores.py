@@ -38,18 +38,29 @@ def machine(monkeypatch):
 
 
 def test_what_limits_the_threads(machine, monkeypatch, tmp_path):
-    assert worker_threads(Resources()) == (8, "") and worker_threads(Resources(workers=3)).number == 2
+    assert (
+        worker_threads(Resources()) == (8, "") and worker_threads(Resources(workers=3)).number == 2
+    )
     machine[0] = 2.6
     number, reason = worker_threads(Resources(workers=2))
-    assert number == 2 and "other processes keep 2.6 of 8 cores busy; resources.cpus_per_worker=4" in reason
+    assert (
+        number == 2
+        and "other processes keep 2.6 of 8 cores busy; resources.cpus_per_worker=4" in reason
+    )
     machine[0] = 0.0
-    assert worker_threads(Resources(cpus_per_worker=8)) == (8, "") and worker_threads(Resources(), 7) == (7, "")
+    assert worker_threads(Resources(cpus_per_worker=8)) == (8, "") and worker_threads(
+        Resources(), 7
+    ) == (7, "")
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
     assert worker_threads(Resources()) == (3, "OMP_NUM_THREADS=3")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5})
     assert worker_threads(Resources()).number == 2 and allowed_cores() == (2, "the affinity mask")
     number, reason = worker_threads(Resources(), 7)
-    assert number == 7 and "its sums depend on their number, though the affinity mask allows 2 of 8 cores" in reason
+    assert (
+        number == 7
+        and "its sums depend on their number, though the affinity mask allows 2 of 8 cores"
+        in reason
+    )
 
 
 def test_threads_that_outnumber_the_free_cores_sleep_while_they_wait(machine, monkeypatch):
@@ -68,7 +79,8 @@ def test_threads_that_outnumber_the_free_cores_sleep_while_they_wait(machine, mo
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("300000 100000\n", 3), ("max 100000\n", 8), ("50000 100000\n", 1), ("nonsense", 8)]
+    ("text", "found"),
+    [("300000 100000\n", 3), ("max 100000\n", 8), ("50000 100000\n", 1), ("nonsense", 8)],
 )
 def test_a_control_group_limits_the_cores(machine, monkeypatch, tmp_path, text, found):
     (tmp_path / "cpu.max").write_text(text)
@@ -124,7 +136,11 @@ def test_a_time_says_that_the_machine_was_busy(machine):
 
 def test_a_busy_process_is_counted_and_this_one_is_not():
     before = busy_cores()
-    loop = [sys.executable, "-c", "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"]
+    loop = [
+        sys.executable,
+        "-c",
+        "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass",
+    ]
     own = subprocess.Popen(loop)
     try:
         assert busy_cores() < before + 0.9
@@ -137,7 +153,9 @@ def test_a_resumed_run_keeps_its_threads(home, monkeypatch):
     home = Home(home)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setattr(cores, "busy_cores", lambda: 0.0)
-    first = train(tiny(training__steps=3, tracking__uri="http://127.0.0.1:9"), local=True, warn=print)
+    first = train(
+        tiny(training__steps=3, tracking__uri="http://127.0.0.1:9"), local=True, warn=print
+    )
     assert [each.threads for each in read_attempts(home.run(first.run_id)).values()] == [2]
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said = []
@@ -153,6 +171,9 @@ def test_a_resumed_run_keeps_its_threads(home, monkeypatch):
         run = open_run(first.run_id, warn=said.append)
         assert run.sample(1).threads == 1, "samples take the free cores"
         assert run.evaluate(rows=2).threads == 2, "an evaluation gives the bits of training"
-        assert "computing with 1 thread, as other" in said[0] and "with 2 threads, as in training" in said[1]
+        assert (
+            "computing with 1 thread, as other" in said[0]
+            and "with 2 threads, as in training" in said[1]
+        )
     finally:
         torch.set_num_threads(before)

@@ -1,5 +1,5 @@
-"""The evaluator of a run: lost ones are started again, mistakes are one sentence, a second terminal does as
-much."""
+"""The evaluator of a run: lost ones are started again, mistakes are one sentence, a second terminal
+does as much."""
 
 import pytest
 
@@ -47,9 +47,18 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
     ("changes", "words"),
     [
         ({"evaluation": {**ASYNC, "every": None}}, "evaluation.every is null"),
-        ({"evaluation": {**ASYNC, "resources": {"custom": {"cheap": 1}}}}, "evaluation.resources={cheap: 1}"),
-        ({"training__stop": {"metric": "eval/velocty"}, "evaluation": ASYNC}, "did you mean 'eval/velocity'?"),
-        ({"training__stop": {"metric": "eval/velocity"}}, "training.stop.metric='eval/velocity' is not measured"),
+        (
+            {"evaluation": {**ASYNC, "resources": {"custom": {"cheap": 1}}}},
+            "evaluation.resources={cheap: 1}",
+        ),
+        (
+            {"training__stop": {"metric": "eval/velocty"}, "evaluation": ASYNC},
+            "did you mean 'eval/velocity'?",
+        ),
+        (
+            {"training__stop": {"metric": "eval/velocity"}},
+            "training.stop.metric='eval/velocity' is not measured",
+        ),
     ],
 )
 def test_mistakes_before_anything_starts(changes, words, run_home):
@@ -59,7 +68,9 @@ def test_mistakes_before_anything_starts(changes, words, run_home):
 
 
 def test_reserved_resources():
-    """Workers do not get the cores that an evaluation reserves; resources that no node has are refused."""
+    """Workers do not get the cores that an evaluation reserves; resources that no node has are
+    refused.
+    """
     nodes = [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 4.0, "cheap": 2.0}]
 
     def left(**resources):
@@ -68,7 +79,9 @@ def test_reserved_resources():
     assert left() == nodes == nodes_for_workers(tiny(), nodes)
     assert left(cpus=2, custom={"cheap": 1}) == [nodes[0], {"CPU": 2.0, "cheap": 1.0}]
     assert left(cpus=8) == [{"CPU": 0.0, "GPU": 2.0}, nodes[1]]
-    with pytest.raises(UserError, match=r"evaluation.resources=\{cpus: 1, dear: 1\} are on no node .* start a node"):
+    with pytest.raises(
+        UserError, match=r"evaluation.resources=\{cpus: 1, dear: 1\} are on no node .* start a node"
+    ):
         left(cpus=1, custom={"dear": 1})
     with pytest.raises(UserError, match=r"cpus: 9"):
         left(cpus=9)

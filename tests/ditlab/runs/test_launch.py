@@ -17,10 +17,18 @@ from support.trainings.workers import tiny
 def test_a_launch_is_plain_json_and_comes_back_equal(tmp_path):
     memory = MemoryPlan(halvings=1, skipped_steps=(3, 4, 5), step=5, attempts=4)
     launch = Launch(
-        tiny(), Home(tmp_path), "abcd1234", resumed=True, before=tiny(training__steps=2),
-        tags={"ditlab.trial": "3"}, memory=memory,
-        trial_channel="trial-x", gated=True, versions={"ray": "2.60.0"}, observers=("a.b:c",),
-    )  # fmt: skip
+        tiny(),
+        Home(tmp_path),
+        "abcd1234",
+        resumed=True,
+        before=tiny(training__steps=2),
+        tags={"ditlab.trial": "3"},
+        memory=memory,
+        trial_channel="trial-x",
+        gated=True,
+        versions={"ray": "2.60.0"},
+        observers=("a.b:c",),
+    )
     again = Launch.from_dict(json.loads(json.dumps(launch.to_dict())))
     assert again == launch
     assert again.folder.path == tmp_path / "train" / "abcd1234"
@@ -29,7 +37,9 @@ def test_a_launch_is_plain_json_and_comes_back_equal(tmp_path):
 
 def test_checkpoints_of_another_storage_lie_under_the_runs_id(tmp_path):
     launch = Launch(tiny(), Home(tmp_path), "abcd1234", resumed=False)
-    elsewhere = replace(launch, experiment=tiny(checkpoint={"storage": str(tmp_path / "elsewhere")}))
+    elsewhere = replace(
+        launch, experiment=tiny(checkpoint={"storage": str(tmp_path / "elsewhere")})
+    )
     assert elsewhere.checkpoints().location == str(tmp_path / "elsewhere" / "abcd1234")
 
 
@@ -44,5 +54,7 @@ def test_a_torch_that_loses_gradients_is_refused_before_a_run_exists(tmp_path, m
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
     monkeypatch.setattr(compiling, "installed_torch", lambda: "2.11.0")
     with pytest.raises(UserError, match=r"loses gradients under torch 2\.11\.0"):
-        check_launch(tiny(engine={"compile": True, "zero": {"stage": 3}}), None, local=True, remote=False)
+        check_launch(
+            tiny(engine={"compile": True, "zero": {"stage": 3}}), None, local=True, remote=False
+        )
     assert not (tmp_path / "train").exists()

@@ -75,7 +75,9 @@ def test_a_home_that_cannot_be_written_is_a_user_error(folder, home, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("ditlab.runs.lifecycle.update_record", full)
-    with pytest.raises(UserError, match=rf"DITLAB_HOME={home.root} cannot be written \(No space left on device\)"):
+    with pytest.raises(
+        UserError, match=rf"DITLAB_HOME={home.root} cannot be written \(No space left on device\)"
+    ):
         lifecycle(folder, home).start(6)
 
 
@@ -97,17 +99,34 @@ def test_an_interruption_that_the_workers_could_not_report(folder, home):
 
 
 FAILURES = [
-    (UserError("optimizer.lr=0 is no rate.\nSet it."), "failed", "optimizer.lr=0 is no rate.", "user_error"),
-    (RunFailed("diverged: loss is NaN", kind="diverged"), "failed", "diverged: loss is NaN", "diverged"),
+    (
+        UserError("optimizer.lr=0 is no rate.\nSet it."),
+        "failed",
+        "optimizer.lr=0 is no rate.",
+        "user_error",
+    ),
+    (
+        RunFailed("diverged: loss is NaN", kind="diverged"),
+        "failed",
+        "diverged: loss is NaN",
+        "diverged",
+    ),
     (RunFailed("it failed"), "failed", "it failed", "crash"),
-    (ZeroDivisionError("division by zero"), "failed", "ZeroDivisionError: division by zero", "crash"),
+    (
+        ZeroDivisionError("division by zero"),
+        "failed",
+        "ZeroDivisionError: division by zero",
+        "crash",
+    ),
     (AssertionError(), "failed", "AssertionError", "crash"),
     (KeyboardInterrupt(), "interrupted", "KeyboardInterrupt", None),
     (SystemExit(3), "failed", "SystemExit: 3", "crash"),
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES])
+@pytest.mark.parametrize(
+    ("error", "status", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES]
+)
 def test_an_exception_is_recorded(folder, home, error, status, message, kind):
     one = lifecycle(folder, home)
     one.start(6)

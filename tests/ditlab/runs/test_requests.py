@@ -1,4 +1,6 @@
-"""Requests to a run in training, from the command to the answer, whatever phase the run is in and however it ends."""
+"""Requests to a run in training, from the command to the answer, whatever phase the run is in and
+however it ends.
+"""
 
 import errno
 import threading
@@ -25,7 +27,11 @@ from ditlab_addons.ask.request import ask
 from support.command import run_here
 from support.trainings.workers import tiny
 
-SPEC = {"evaluation": {"every": 4, "samples": 0, "limit": 32}, "sampling": {"steps": 2}, "tracking__report": False}
+SPEC = {
+    "evaluation": {"every": 4, "samples": 0, "limit": 32},
+    "sampling": {"steps": 2},
+    "tracking__report": False,
+}
 
 
 @pytest.fixture
@@ -36,7 +42,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """`asked(*verbs)`: the next training finds these requests as it begins; returns the folder's place to be."""
+    """`asked(*verbs)`: the next training finds these requests as it begins; returns the folder's
+    place to be.
+    """
 
     def first(*verbs):
         enter = TrackedReporter.__enter__
@@ -54,7 +62,11 @@ def asked(monkeypatch):
 
 def read_answers(folder):
     listed = Inbox(folder.requests).listed()
-    return {each.number: Inbox(folder.requests).read(each, RequestAnswer) for each in listed if listed[each]}
+    return {
+        each.number: Inbox(folder.requests).read(each, RequestAnswer)
+        for each in listed
+        if listed[each]
+    }
 
 
 def answers(folder):
@@ -64,7 +76,10 @@ def answers(folder):
 def test_equal_open_requests_are_one_and_a_damaged_answer_is_one_sentence(folder):
     posted = [post_request(folder, verb) for verb in ("sample", "evaluate", "sample", "checkpoint")]
     assert [request.number for request in posted] == [1, 2, 1, 3]
-    inbox, others = Inbox(folder.requests), ("00000004-format.json", "notes.txt", ".00000009-sample.json.1a2b.part")
+    inbox, others = (
+        Inbox(folder.requests),
+        ("00000004-format.json", "notes.txt", ".00000009-sample.json.1a2b.part"),
+    )
     for name in others:
         (inbox.folder / name).touch()
     assert open_requests(folder) == [posted[0], posted[1], posted[3]]
@@ -94,7 +109,10 @@ def test_a_checkpoint_that_cannot_be_written_is_answered(folder):
     worker.saved(2, "elsewhere")
     assert answers(folder) == [] and worker.next() is None
     worker.saved(3, "", "the disk is full.")
-    assert answers(folder) == [("checkpoint", "not done", 3)] and read_answers(folder)[1].message == "the disk is full."
+    assert (
+        answers(folder) == [("checkpoint", "not done", 3)]
+        and read_answers(folder)[1].message == "the disk is full."
+    )
 
 
 def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, blank_pictures):
@@ -102,18 +120,29 @@ def test_each_request_is_answered_recorded_and_done_in_order(run_home, asked, bl
     result = train(tiny(**SPEC), local=True)
     folder = run_home.run(result.run_id)
     assert answers(folder) == [
-        ("evaluate", "done", 1), ("sample", "done", 2), ("checkpoint", "done", 3), (STOP_VERB, "done", 4),
-    ]  # fmt: skip
+        ("evaluate", "done", 1),
+        ("sample", "done", 2),
+        ("checkpoint", "done", 3),
+        (STOP_VERB, "done", 4),
+    ]
     assert (result.status, result.step) == ("interrupted", 4)
     evaluation, sample, checkpoint, stop = read_answers(folder).values()
     found = read_content(folder.journal).metrics["eval/velocity"]
     points = dict(zip(found.steps, found.values, strict=True))
     assert sorted(points) == [0, 1, 4] and points[1] == evaluation.metrics["eval/velocity"]
-    assert sample.files[0].endswith("asked-00000002.png") and (folder.media / "asked-00000002.png").stat().st_size
-    assert [checkpoint.checkpoint, stop.checkpoint] == [str(folder.checkpoints / f"step-0000000{n}") for n in (3, 4)]
-    told = [event.text for event in EventReader(folder).read_all() if event.text.startswith("asked")]
+    assert (
+        sample.files[0].endswith("asked-00000002.png")
+        and (folder.media / "asked-00000002.png").stat().st_size
+    )
+    assert [checkpoint.checkpoint, stop.checkpoint] == [
+        str(folder.checkpoints / f"step-0000000{n}") for n in (3, 4)
+    ]
+    told = [
+        event.text for event in EventReader(folder).read_all() if event.text.startswith("asked")
+    ]
     assert told[0] == "asked: request 1: evaluate, done at step 1" and len(told) == 4
-    # Whoever resumes it wants it to go on: a stop that came too late is withdrawn, the rest is done.
+    # Whoever resumes it wants it to go on: a stop that came too late is withdrawn, the rest is
+    # done.
     post_request(folder, STOP_VERB)
     post_request(folder, "sample")
     assert train(tiny(**SPEC), local=True, resume=result.run_id).status == "finished"
@@ -128,7 +157,11 @@ def test_a_trial_s_sweep_hears_nothing_of_what_is_asked(run_home, asked, monkeyp
     asked("checkpoint", "evaluate", STOP_VERB)
     result = train(tiny(**SPEC), local=True)
     folder = run_home.run(result.run_id)
-    assert answers(folder) == [("checkpoint", "not done", 0), ("evaluate", "done", 1), (STOP_VERB, "not done", 0)]
+    assert answers(folder) == [
+        ("checkpoint", "not done", 0),
+        ("evaluate", "done", 1),
+        (STOP_VERB, "not done", 0),
+    ]
     assert result.status == "finished" and read_answers(folder)[2].metrics["eval/velocity"]
     assert set(read_content(folder.journal).metrics["eval/velocity"].steps) == {0, 4, 6}
 
@@ -143,7 +176,11 @@ def test_a_person_asks_while_it_trains(run_home, ditlab_in):
     folder = RunFolder(new.pop().parent)
     try:
         said = ditlab_in("ask", folder.run_id, "evaluate", "--json")  # while it starts
-        assert (said.code, said.json["status"], said.json["run_id"]) == (0, "done", folder.run_id), said.err
+        assert (said.code, said.json["status"], said.json["run_id"]) == (
+            0,
+            "done",
+            folder.run_id,
+        ), said.err
         assert said.json["metrics"]["eval/velocity"] > 0
         later = ditlab_in("ask", folder.run_id, "checkpoint", "--no-wait", "--json")
         assert later.code == 0 and later.json["status"] in ("open", "done"), later.err
@@ -165,20 +202,30 @@ def ditlab_in(run_home, capfd, monkeypatch):
 
 def test_a_run_that_is_over_is_one_sentence(run_home, ditlab_in):
     run_id = next(run_home.runs.iterdir()).name
-    for verb, instead in (("sample", f"`ditlab sample {run_id}`"), ("evaluate", f"`ditlab evaluate {run_id}`")):
+    for verb, instead in (
+        ("sample", f"`ditlab sample {run_id}`"),
+        ("evaluate", f"`ditlab evaluate {run_id}`"),
+    ):
         said = ditlab_in("ask", run_id, verb)
         assert said.code == 2 and instead in said.err and "is finished" in said.err
         assert len(said.err.strip().splitlines()) == 1
-    assert "invalid choice" in (said := ditlab_in("ask", run_id, "smaple")).err.lower() or "is not one of" in said.err
+    assert (
+        "invalid choice" in (said := ditlab_in("ask", run_id, "smaple")).err.lower()
+        or "is not one of" in said.err
+    )
     assert said.code == 2
-    assert (said := ditlab_in("ask", "nobody", "sample")).code == 2 and "of another DITLAB_HOME" in said.err
+    assert (
+        said := ditlab_in("ask", "nobody", "sample")
+    ).code == 2 and "of another DITLAB_HOME" in said.err
     with pytest.raises(UserError, match="'dance' is nothing that a run can be asked for"):
         ask(run_home.run(run_id), "dance")
     assert not run_home.run(run_id).requests.exists()
 
 
 @pytest.mark.parametrize("status", ["running", "finished"])
-def test_a_lost_run_keeps_the_request_and_one_that_is_over_does_not(run_home, monkeypatch, ditlab_in, status):
+def test_a_lost_run_keeps_the_request_and_one_that_is_over_does_not(
+    run_home, monkeypatch, ditlab_in, status
+):
     folder = run_home.run(next(run_home.runs.iterdir()).name)
     states = iter(["", f"run {folder.run_id} is over."])  # between the request and the first look
     monkeypatch.setattr(asking, "refusal", lambda *_: next(states))
@@ -186,17 +233,26 @@ def test_a_lost_run_keeps_the_request_and_one_that_is_over_does_not(run_home, mo
     answer = ask(folder, "sample")
     told = "asked for and not done yet: sample." in ditlab_in("runs", "show", folder.run_id).err
     assert told == (status == "running")
-    assert answer.status == "not done" and ("is done once the run goes on" in answer.message) == (status == "running")
-    assert [each.verb for each in open_requests(folder)] == (["sample"] if status == "running" else [])
+    assert answer.status == "not done" and ("is done once the run goes on" in answer.message) == (
+        status == "running"
+    )
+    assert [each.verb for each in open_requests(folder)] == (
+        ["sample"] if status == "running" else []
+    )
 
 
 def test_what_comes_too_late_is_said(run_home, asked):
     asked("checkpoint", "evaluate", "sample")
     late = train(tiny(**SPEC, training__steps=1), local=True)
     assert answers(run_home.run(late.run_id)) == [
-        ("checkpoint", "done", 1), ("evaluate", "not done", 0), ("sample", "not done", 0),
-    ]  # fmt: skip
-    assert "has ended meanwhile (finished) at step 1" in read_answers(run_home.run(late.run_id))[2].message
+        ("checkpoint", "done", 1),
+        ("evaluate", "not done", 0),
+        ("sample", "not done", 0),
+    ]
+    assert (
+        "has ended meanwhile (finished) at step 1"
+        in read_answers(run_home.run(late.run_id))[2].message
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,11 +265,15 @@ def test_what_fails_is_not_done_and_what_crashes_is_done_again(run_home, asked, 
         patched.setattr(RunEvaluation, "sample", Mock(side_effect=error))
         train(tiny(**SPEC), local=True)
     folder = run_home.run((set(run_home.runs.iterdir()) - before).pop().name)
-    assert [request.verb for request in open_requests(folder)] == ([] if answers(folder) else ["sample"])
+    assert [request.verb for request in open_requests(folder)] == (
+        [] if answers(folder) else ["sample"]
+    )
     train(tiny(**SPEC), local=True, resume=folder.run_id)
     is_done = isinstance(error, RuntimeError)
     assert answers(folder) == [("sample", "done" if is_done else "not done", 1)]
-    assert is_done or "the run has failed meanwhile: out of memory" in read_answers(folder)[1].message
+    assert (
+        is_done or "the run has failed meanwhile: out of memory" in read_answers(folder)[1].message
+    )
 
 
 def test_samples_that_the_disk_refuses_are_not_done(run_home, asked, monkeypatch):
@@ -222,7 +282,10 @@ def test_samples_that_the_disk_refuses_are_not_done(run_home, asked, monkeypatch
     monkeypatch.setattr(reporter, "save_grid", Mock(side_effect=refusal))
     result = train(tiny(**SPEC), local=True)
     answer = read_answers(run_home.run(result.run_id))[1]
-    assert (answer.status, answer.files) == ("not done", []) and "No space left on device); make room" in answer.message
+    assert (answer.status, answer.files) == (
+        "not done",
+        [],
+    ) and "No space left on device); make room" in answer.message
 
 
 @pytest.mark.slow

@@ -35,7 +35,9 @@ def test_a_longer_run_is_recorded_with_its_new_spec(run_home):
 
 
 def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled(run_home):
-    """The rate of a run of cosine jumps where the run becomes longer: it is a function of the whole length."""
+    """The rate of a run of cosine jumps where the run becomes longer: it is a function of the whole
+    length.
+    """
     cosine = {"kind": "warmup_cosine", "final": 0.1}
     run = train(tiny(name="cosine", training__steps=4, schedule=cosine), local=True).run_id
     folder = run_home.run(run)
@@ -44,21 +46,36 @@ def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled
     said = []
     assert [line for line in plan_training(longer, local=True, resume=run).notes if "->" in line]
     train(longer, local=True, resume=run, say=said.append)
-    rates = "learning rate 0.0001 at step 4 and 0.0004499 at step 5, where the schedule of before gives 0.0001"
-    assert said[1:4] == ["resumed with training.steps: 4 -> 8", "resumed with tracking.every: 1 -> 2", rates]
+    rates = (
+        "learning rate 0.0001 at step 4 and 0.0004499 at step 5, where the schedule of before "
+        "gives 0.0001"
+    )
+    assert said[1:4] == [
+        "resumed with training.steps: 4 -> 8",
+        "resumed with tracking.every: 1 -> 2",
+        rates,
+    ]
     records = read_records(folder.journal)
     (record,) = [each for each in records if each["kind"] == "resume"]
     new = read_record(folder).spec_hash
     assert (record["step"], record["rates"]) == (4, rates)
     changes = {"training.steps": ("4", "8"), "tracking.every": ("1", "2"), "spec_hash": (old, new)}
     assert record["changes"] == changes
-    logged = {each["step"]: each["values"]["train/lr"] for each in records if "train/lr" in each.get("values", {})}
+    logged = {
+        each["step"]: each["values"]["train/lr"]
+        for each in records
+        if "train/lr" in each.get("values", {})
+    }
     assert [f"{logged[step]:.4g}" for step in (4, 6)] == [
         "0.0001",
         f"{learning_rate(longer.schedule, 1e-3, 5, 8, 1):.4g}",
     ]
     assert folder.spec_of(old).read_bytes() == before and new == longer.content_hash() != old
-    (text,) = [each["values"]["ditlab.resume.1"] for each in records if "ditlab.resume.1" in each.get("values", {})]
+    (text,) = [
+        each["values"]["ditlab.resume.1"]
+        for each in records
+        if "ditlab.resume.1" in each.get("values", {})
+    ]
     assert text == f"after step 4: training.steps: 4 -> 8; tracking.every: 1 -> 2; {rates}"
     note = (folder.media / "note.md").read_text()
     assert "steps=8" in note and "resumed after step 4 with training.steps&#58; 4 -&#62; 8" in note
@@ -71,16 +88,28 @@ def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled
 
 
 def test_auto_says_which_run_it_means_or_why_none(run_home):
-    """A finished run has no successor by itself: a new one begins, and the line names the run to go on from."""
+    """A finished run has no successor by itself: a new one begins, and the line names the run to go
+    on from.
+    """
     run, spec = only_run(run_home), tiny(training__steps=2)
 
     def noted(experiment):
-        return plan_training(experiment, local=True, resume="auto").notes[1].removeprefix("--resume auto: ")
+        return (
+            plan_training(experiment, local=True, resume="auto")
+            .notes[1]
+            .removeprefix("--resume auto: ")
+        )
 
     none = f"no unfinished run {spec.name} has spec hash {spec.content_hash()}, so a new one begins"
-    assert noted(spec) == f"{none}; the newest of that name, {run} (finished), has spec hash {spec.content_hash()}"
+    assert (
+        noted(spec)
+        == f"{none}; the newest of that name, {run} (finished), has spec hash {spec.content_hash()}"
+    )
     update_record(run_home.run(run), status="interrupted")
-    assert noted(spec) == f"run {run} ({spec.name}, spec hash {spec.content_hash()}), interrupted at step 2 of 2"
+    assert (
+        noted(spec)
+        == f"run {run} ({spec.name}, spec hash {spec.content_hash()}), interrupted at step 2 of 2"
+    )
     assert f"{run} (interrupted)" in noted(tiny(training__steps=3))
     assert noted(tiny(name="another")).endswith("so a new one begins")
     # resumed with another length, it is found by its spec of now
@@ -93,21 +122,32 @@ def test_a_stable_rate_goes_on_and_ends_without_a_jump(run_home):
     stable = {"kind": "warmup_stable_decay", "warmup": 2}
     run = train(tiny(name="stable", training__steps=4, schedule=stable), local=True).run_id
     said = []
-    train(tiny(name="stable", training__steps=6, schedule=stable), local=True, resume=run, say=said.append)
+    train(
+        tiny(name="stable", training__steps=6, schedule=stable),
+        local=True,
+        resume=run,
+        say=said.append,
+    )
     ended = tiny(name="stable", training__steps=8, schedule={**stable, "decay_start": 6})
     train(ended, local=True, resume=run, say=said.append)
     assert [line for line in said if line.startswith(("resumed", "learning"))] == [
-        "resumed with training.steps: 4 -> 6", "resumed with schedule.decay_start: null -> 6",
+        "resumed with training.steps: 4 -> 6",
+        "resumed with schedule.decay_start: null -> 6",
         "resumed with training.steps: 6 -> 8",
-        "learning rate 0.001 at step 6 and 0.0002929 at step 7, where the schedule of before gives 0.001",
-    ]  # fmt: skip
+        (
+            "learning rate 0.001 at step 6 and 0.0002929 at step 7, where the schedule of "
+            "before gives 0.001"
+        ),
+    ]
     with pytest.raises(UserError, match=r"another experiment: schedule.final=0.5 \(was 0.0\)"):
         go(tiny(name="stable", training__steps=9, schedule={**stable, "final": 0.5}), run)
 
 
 def test_a_run_does_not_leave_its_checkpoints_behind(run_home, tmp_path):
     run = only_run(run_home)
-    with pytest.raises(UserError, match=rf"is not where run {run} keeps its .*set checkpoint.storage=null"):
+    with pytest.raises(
+        UserError, match=rf"is not where run {run} keeps its .*set checkpoint.storage=null"
+    ):
         go(tiny(training__steps=3, checkpoint={"storage": str(tmp_path / "elsewhere")}), run)
 
 
@@ -115,12 +155,17 @@ def test_two_processes_do_not_train_one_run(run_home):
     run = only_run(run_home)
     folder = run_home.run(run)
     before = read_record(folder)
-    with lock_run(folder), pytest.raises(UserError, match=f"run {run} is being trained by another process"):
+    with (
+        lock_run(folder),
+        pytest.raises(UserError, match=f"run {run} is being trained by another process"),
+    ):
         go(tiny(training__steps=3), run)
     assert read_record(folder) == before
 
 
-def test_another_numerics_version_is_recorded_and_a_resume_across_versions_warns(run_home, monkeypatch):
+def test_another_numerics_version_is_recorded_and_a_resume_across_versions_warns(
+    run_home, monkeypatch
+):
     """A run of this version goes on with the next."""
     run = only_run(run_home)
     folder = run_home.run(run)
@@ -130,10 +175,17 @@ def test_another_numerics_version_is_recorded_and_a_resume_across_versions_warns
         monkeypatch.setattr(f"ditlab.{module}.NUMERICS_VERSION", later)
     _, warnings = go(tiny(training__steps=3), run)
     (warning,) = warnings
-    assert f"numerics version {now}" in warning and f"version {later}" in warning and "not one curve" in warning
+    assert (
+        f"numerics version {now}" in warning
+        and f"version {later}" in warning
+        and "not one curve" in warning
+    )
     assert newest(folder.checkpoints).manifest.numerics == later
     tags = [one["values"] for one in read_records(folder.journal) if one["kind"] == "tags"]
-    assert [one["ditlab.numerics"] for one in tags if "ditlab.numerics" in one] == [str(now), str(later)]
+    assert [one["ditlab.numerics"] for one in tags if "ditlab.numerics" in one] == [
+        str(now),
+        str(later),
+    ]
     assert go(tiny(training__steps=4), run)[1] == []
 
 
@@ -162,18 +214,31 @@ def test_a_failed_run_records_the_step_it_can_go_on_from(run_home, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_in_this_process_has_the_threads_of_its_spec_and_leaves_the_others(run_home, monkeypatch):
-    """As many as on Ray, on whatever cores there are; recorded. Without the knob: torch's number."""
+def test_a_run_in_this_process_has_the_threads_of_its_spec_and_leaves_the_others(
+    run_home, monkeypatch
+):
+    """As many as on Ray, on whatever cores there are; recorded. Without the knob: torch's
+    number.
+    """
     run, seen = only_run(run_home), []
     monkeypatch.setattr(
         Trainer,
         "train_span",
-        lambda *args, run=Trainer.train_span, **kwargs: (seen.append(torch.get_num_threads()), run(*args, **kwargs))[1],
+        lambda *args, run=Trainer.train_span, **kwargs: (
+            seen.append(torch.get_num_threads()),
+            run(*args, **kwargs),
+        )[1],
     )
     before = torch.get_num_threads()
     for steps, cpus in ((3, 2), (4, 64), (5, None)):
         go(tiny(training__steps=steps, resources={"cpus_per_worker": cpus}), run)
         assert torch.get_num_threads() == before
     assert seen == [2, 64, before]
-    tags = [one["values"] for one in read_records(run_home.run(run).journal) if one["kind"] == "tags"]
-    assert [one["ditlab.threads"] for one in tags if "ditlab.threads" in one][-3:] == ["2", "64", str(before)]
+    tags = [
+        one["values"] for one in read_records(run_home.run(run).journal) if one["kind"] == "tags"
+    ]
+    assert [one["ditlab.threads"] for one in tags if "ditlab.threads" in one][-3:] == [
+        "2",
+        "64",
+        str(before),
+    ]

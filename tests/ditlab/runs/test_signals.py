@@ -1,4 +1,6 @@
-"""Signals to a command: what is one request, what is a second one, and that it ends in time whatever it does."""
+"""Signals to a command: what is one request, what is a second one, and that it ends in time
+whatever it does.
+"""
 
 import os
 import resource
@@ -32,7 +34,9 @@ TRAINING = """with stop_signals(grace={grace}) as stop:
             while not stop.count: wait(0.02)
             print("saving", flush=True)
             {saving}"""
-STUCK = "subprocess.Popen(['sleep', '300'])\n            while True:\n                try: wait(1)\n"
+STUCK = (
+    "subprocess.Popen(['sleep', '300'])\n            while True:\n                try: wait(1)\n"
+)
 STUCK += "                except KeyboardInterrupt: pass"
 
 
@@ -40,7 +44,12 @@ def begin(body: str, before: Callable[[], object] | None = None) -> subprocess.P
     """A command that is about to do `body`; `before` runs in its process before the command."""
     command = [sys.executable, "-c", SCRIPT.replace("{body}", body)]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=before, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=before,
+        start_new_session=True,
     )
     assert process.stdout and process.stdout.readline() == "ready\n"
     return process
@@ -59,13 +68,18 @@ def test_a_signal_twice_at_once_is_one_request_as_timeout_sends_it():
 
 
 def test_a_module_that_is_interrupted_within_exec_has_its_own_exit_code(tmp_path):
-    """As `python -m ditlab` within the making of a dataclass, in one start of twelve by TERM within 4 s."""
+    """As `python -m ditlab` within the making of a dataclass, in one start of twelve by TERM within
+    4 s.
+    """
     (tmp_path / "stopped.py").write_text(
-        "import sys\nfrom ditlab.runs.signals import command_signals\ntry:\n    with command_signals():\n"
-        "        exec('import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)')\n"
-        "except KeyboardInterrupt:\n    sys.exit(130)\n"
+        "import sys\nfrom ditlab.runs.signals import command_signals\ntry:\n    with "
+        "command_signals():\n        exec('import os, signal, time; os.kill(os.getpid(), "
+        "signal.SIGTERM); time.sleep(9)')\nexcept KeyboardInterrupt:\n    sys.exit(130)\n"
     )
-    assert subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, timeout=60).returncode == 130
+    assert (
+        subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, timeout=60).returncode
+        == 130
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -125,9 +139,9 @@ def test_a_limit_of_cpu_time_that_the_kernel_repeats_is_one_request():
     spin = "end = time.process_time() + 2\n            while time.process_time() < end: pass"
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     process = begin(
-        training(saving=f"print(stop.count)\n            {spin}\n            print(stop.count)").replace(
-            "wait(0.02)", "pass"
-        ),
+        training(
+            saving=f"print(stop.count)\n            {spin}\n            print(stop.count)"
+        ).replace("wait(0.02)", "pass"),
         before=lambda: resource.setrlimit(resource.RLIMIT_CPU, (1, hard)),
     )
     assert process.communicate(timeout=60) == ("saving\n1\n1\n", "") and process.returncode == 0
@@ -153,12 +167,14 @@ def test_handlers_are_put_back_for_a_notebook():
 
 
 def test_a_handler_that_c_code_took_the_place_of_is_put_back():
-    """As Ray's C++ part does, at its start and at its end: Python goes on to name its own handler."""
+    """As Ray's C++ part does, at its start and at its end: Python goes on to name its own
+    handler.
+    """
     code = (
-        "import ctypes, os, signal\nfrom ditlab.runs.signals import command_signals, renew_handlers\n"
-        "with command_signals():\n"
-        "    ctypes.CDLL(None).signal(signal.SIGTERM, None)\n    renew_handlers()\n"
-        "    try: os.kill(os.getpid(), signal.SIGTERM)\n    except KeyboardInterrupt: os._exit(7)\n"
+        "import ctypes, os, signal\nfrom ditlab.runs.signals import command_signals, "
+        "renew_handlers\nwith command_signals():\n    ctypes.CDLL(None).signal(signal.SIGTERM, "
+        "None)\n    renew_handlers()\n    try: os.kill(os.getpid(), signal.SIGTERM)\n    "
+        "except KeyboardInterrupt: os._exit(7)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
 

@@ -1,4 +1,6 @@
-"""Training, evaluation and sampling in one process load no Ray, and the first step waits for what it needs alone."""
+"""Training, evaluation and sampling in one process load no Ray, and the first step waits for what
+it needs alone.
+"""
 
 import json
 import os
@@ -52,9 +54,14 @@ def test_local_commands_load_no_ray(tmp_path, mlflow_template):
     seed(tmp_path / "home", mlflow_template)
     (tmp_path / "alone.yaml").write_text(SPEC)
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS], cwd=tmp_path, env={**os.environ, "DITLAB_HOME": str(tmp_path / "home")},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", COMMANDS],
+        cwd=tmp_path,
+        env={**os.environ, "DITLAB_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("done without ray\n")
 
@@ -62,11 +69,24 @@ def test_local_commands_load_no_ray(tmp_path, mlflow_template):
 @pytest.mark.slow
 def test_what_the_first_draw_waits_for(finished):
     """Nothing that draws figures is imported before there are samples."""
-    command = [sys.executable, TESTS / "support" / "trainings" / "first_step.py", "sample", finished.run_id]
+    command = [
+        sys.executable,
+        TESTS / "support" / "trainings" / "first_step.py",
+        "sample",
+        finished.run_id,
+    ]
     environment = {**os.environ, "DITLAB_HOME": str(finished.home)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=200, check=True
+    )
     modules = set(json.loads(done.stdout.splitlines()[-1]))
-    assert "torch" in modules and not modules & {*LATER, "matplotlib", "scipy", "sklearn", "torch._dynamo"}
+    assert "torch" in modules and not modules & {
+        *LATER,
+        "matplotlib",
+        "scipy",
+        "sklearn",
+        "torch._dynamo",
+    }
 
 
 SLOW = [
@@ -79,14 +99,39 @@ SLOW = [
 def test_what_the_first_step_waits_for(family, tmp_path):
     """Without evaluation, nothing that draws or writes pages is imported before the first step."""
     spec = TESTS.parent / "experiments" / f"{family}.yaml"
-    none = ["--set", "evaluation.every=null", "--set", "evaluation.samples=0", "--set", "engine.compile=false"]
-    command = [sys.executable, TESTS / "support" / "trainings" / "first_step.py", "train", spec, "--local", *none]
+    none = [
+        "--set",
+        "evaluation.every=null",
+        "--set",
+        "evaluation.samples=0",
+        "--set",
+        "engine.compile=false",
+    ]
+    command = [
+        sys.executable,
+        TESTS / "support" / "trainings" / "first_step.py",
+        "train",
+        spec,
+        "--local",
+        *none,
+    ]
     environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home")}
-    made = run_inside("train", spec, "--local", "--dry-run", *none, home=tmp_path / "home")  # the data
+    # the data
+    made = run_inside("train", spec, "--local", "--dry-run", *none, home=tmp_path / "home")
     assert made.code == 0, made.err
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=200, check=True
+    )
     modules = set(json.loads(done.stdout.splitlines()[-1]))
-    drawing = {"matplotlib", "jinja2", "PIL", "scipy", "pandas", "sklearn", "torch._inductor.compile_fx"}
+    drawing = {
+        "matplotlib",
+        "jinja2",
+        "PIL",
+        "scipy",
+        "pandas",
+        "sklearn",
+        "torch._inductor.compile_fx",
+    }
     assert not modules & {*LATER, *drawing}, family
     # The compiler takes a second. A loss of dlm is kept out of graphs.
     assert ("torch._dynamo" in modules) == (family == "dlm/small"), family

@@ -1,4 +1,6 @@
-"""Derived values of an experiment, the fields that its hash covers, and its written form, which loses nothing."""
+"""Derived values of an experiment, the fields that its hash covers, and its written form, which
+loses nothing.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,14 @@ from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 
 SMALL = {
     "name": "small",
-    "model": {"family": "dit", "image_size": 8, "patch_size": 2, "width": 32, "depth": 1, "num_heads": 2},
+    "model": {
+        "family": "dit",
+        "image_size": 8,
+        "patch_size": 2,
+        "width": 32,
+        "depth": 1,
+        "num_heads": 2,
+    },
     "training": {"steps": 2},
 }
 
@@ -79,7 +88,10 @@ def test_what_decides_the_weights_is_content(change):
 
 
 def test_defaults_written_out_change_no_hash():
-    assert build(seed=0, optimizer={"kind": "adamw", "lr": 1e-4}).content_hash() == build().content_hash()
+    assert (
+        build(seed=0, optimizer={"kind": "adamw", "lr": 1e-4}).content_hash()
+        == build().content_hash()
+    )
 
 
 def test_the_hash_is_the_same_everywhere():
@@ -113,7 +125,9 @@ RATES = st.floats(min_value=1e-30, max_value=1e30)
     betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)).map(list),
     title=TEXTS,
     path=TEXTS,
-    clip=st.one_of(st.just({"kind": "none"}), RATES.map(lambda norm: {"kind": "norm", "max_norm": norm})),
+    clip=st.one_of(
+        st.just({"kind": "none"}), RATES.map(lambda norm: {"kind": "norm", "max_norm": norm})
+    ),
     ema=st.one_of(st.none(), st.floats(0, 0.9999).map(lambda decay: {"decay": decay})),
 )
 def test_yaml_gives_the_same_experiment_back(name, seed, lr, betas, title, path, clip, ema):

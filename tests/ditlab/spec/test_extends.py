@@ -18,7 +18,9 @@ def test_mappings_merge_lists_replace_later_wins():
 def test_another_kind_replaces_the_whole_mapping(selector):
     below = {"m": {selector: "one", "x": 1}}
     assert merge(below, {"m": {selector: "two", "y": 2}}) == {"m": {selector: "two", "y": 2}}
-    assert merge(below, {"m": {selector: "one", "y": 2}}) == {"m": {selector: "one", "x": 1, "y": 2}}
+    assert merge(below, {"m": {selector: "one", "y": 2}}) == {
+        "m": {selector: "one", "x": 1, "y": 2}
+    }
     assert merge(below, {"m": {"y": 2}}) == {"m": {selector: "one", "x": 1, "y": 2}}
 
 
@@ -29,8 +31,13 @@ def test_null_and_scalars_replace_mappings():
 
 def test_three_generations_over_folders(small, write):
     write("base.yaml", {**small, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.99]}})
-    write("middle/dit.yaml", {"extends": "../base.yaml", "name": "middle", "optimizer": {"lr": 1e-4}})
-    child = write("middle/deep/dit.yaml", {"extends": "../dit.yaml", "seed": 7, "optimizer": {"betas": [0.8, 0.9]}})
+    write(
+        "middle/dit.yaml", {"extends": "../base.yaml", "name": "middle", "optimizer": {"lr": 1e-4}}
+    )
+    child = write(
+        "middle/deep/dit.yaml",
+        {"extends": "../dit.yaml", "seed": 7, "optimizer": {"betas": [0.8, 0.9]}},
+    )
     experiment = load_experiment(child)
     assert (experiment.name, experiment.seed) == ("middle", 7)
     assert (experiment.optimizer.lr, experiment.optimizer.betas) == (1e-4, (0.8, 0.9))

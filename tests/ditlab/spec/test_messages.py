@@ -12,11 +12,26 @@ GAUSSIAN = {"model": {"variance_channels": "predicted"}, "objective": {"process"
 MISTAKES = [
     ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),
     ({"model": {"dpeth": 3}}, "model.family=dit has no field 'dpeth=3'; did you mean 'depth'?"),
-    ({"evaluation": {"where": "async"}}, "evaluation.where='async' is no known field; did you mean 'evaluation.mode'?"),
-    ({"optimizer": {"learning_rate": 1}}, "has no field 'learning_rate=1'; did you mean 'optimizer.lr'?"),
-    ({"training": {"batch_size": 8}}, "training.batch_size=8 is no known field; did you mean 'batch.size'?"),
-    ({"engine": {"zero": {"stge": 3}}}, "engine.zero.stge=3 is no known field; did you mean 'stage'?"),
-    ({"training": {"clip": {"kind": "norm", "nrom": 1}}}, "training.clip.kind=norm has no field 'nrom=1'"),
+    (
+        {"evaluation": {"where": "async"}},
+        "evaluation.where='async' is no known field; did you mean 'evaluation.mode'?",
+    ),
+    (
+        {"optimizer": {"learning_rate": 1}},
+        "has no field 'learning_rate=1'; did you mean 'optimizer.lr'?",
+    ),
+    (
+        {"training": {"batch_size": 8}},
+        "training.batch_size=8 is no known field; did you mean 'batch.size'?",
+    ),
+    (
+        {"engine": {"zero": {"stge": 3}}},
+        "engine.zero.stge=3 is no known field; did you mean 'stage'?",
+    ),
+    (
+        {"training": {"clip": {"kind": "norm", "nrom": 1}}},
+        "training.clip.kind=norm has no field 'nrom=1'",
+    ),
     ({"model": {1: 2}}, "model.family=dit has no field '1'; known: adaln,"),
     ({"model": {"depth": "abc"}}, "model.depth='abc' must be a whole number."),
     ({"model": {"depth": 2.5}}, "model.depth=2.5 must be a whole number."),
@@ -28,68 +43,157 @@ MISTAKES = [
     ({"optimizer": {"betas": 0.9}}, "optimizer.betas=0.9 must be a list."),
     ({"engine": {"compile": 1}}, "engine.compile=1 must be true, false or auto."),
     ({"engine": {"zero": {"stage": 4}}}, "engine.zero.stage=4 must be 0, 1, 2 or 3."),
-    ({"training": {"precision": "fp8"}}, "training.precision='fp8' must be 'fp32', 'bf16' or 'fp16'."),
+    (
+        {"training": {"precision": "fp8"}},
+        "training.precision='fp8' must be 'fp32', 'bf16' or 'fp16'.",
+    ),
     ({"training": {"steps": 0}}, "training.steps=0 must be at least 1, or null for none."),
     ({"training": None}, "training=null must be a mapping of fields (steps, epochs,"),
     ({"data": "digits"}, "data='digits' must be a mapping of fields (kind, hold_out)."),
-    ({"data": {"hold_out": 0.1}}, "data.kind is missing; set it to one of digits, captioned_digits, mnist, arrow"),
+    (
+        {"data": {"hold_out": 0.1}},
+        "data.kind is missing; set it to one of digits, captioned_digits, mnist, arrow",
+    ),
     ({"data": {"kind": "minst"}}, "data.kind='minst' is unknown; did you mean 'mnist'?"),
     ({"data": {"kind": "arrow"}}, "data.path is missing; give it a value."),
     ({"resources": {"workers": "many"}}, "resources.workers='many' must be a whole number."),
-    ({"resources": {"workers": {"min": 8, "max": 2}}}, "resources.workers={min: 8, max: 2} is no range; write"),
-    ({"resources": {"workers": {"min": 1, "max": 9}}, "batch": {"size": 64, "micro": 16}}, "of up to 9 workers one;"),
-    ({"engine": {"zero": {"offload": "cpu", "stage": 0}}}, "and engine.zero.stage=0 has none; set engine.zero.stage"),
-    ({"engine": {"zero": {"offload_parameters": "cpu"}}}, "engine.zero.stage=1 has none; set engine.zero.stage to 3."),
-    ({"training": {"clip": {"kind": "zclip", "ratio": 2}}}, "has no field 'ratio=2'; set training.clip.kind to zclip_"),
-    ({"training": {"clip": {"kind": "zclip_ratio", "ratio": 0.5}}}, "training.clip.ratio=0.5 must be at least 1."),
-    ({"training": {"epochs": 3}}, "training.steps=2 and training.epochs=3 exclude each other; remove one: set"),
+    (
+        {"resources": {"workers": {"min": 8, "max": 2}}},
+        "resources.workers={min: 8, max: 2} is no range; write",
+    ),
+    (
+        {"resources": {"workers": {"min": 1, "max": 9}}, "batch": {"size": 64, "micro": 16}},
+        "of up to 9 workers one;",
+    ),
+    (
+        {"engine": {"zero": {"offload": "cpu", "stage": 0}}},
+        "and engine.zero.stage=0 has none; set engine.zero.stage",
+    ),
+    (
+        {"engine": {"zero": {"offload_parameters": "cpu"}}},
+        "engine.zero.stage=1 has none; set engine.zero.stage to 3.",
+    ),
+    (
+        {"training": {"clip": {"kind": "zclip", "ratio": 2}}},
+        "has no field 'ratio=2'; set training.clip.kind to zclip_",
+    ),
+    (
+        {"training": {"clip": {"kind": "zclip_ratio", "ratio": 0.5}}},
+        "training.clip.ratio=0.5 must be at least 1.",
+    ),
+    (
+        {"training": {"epochs": 3}},
+        "training.steps=2 and training.epochs=3 exclude each other; remove one: set",
+    ),
     ({"evaluation": {"every": 0}}, "evaluation.every=0 must be at least 1, or null for none."),
     ({"optimizer": {"kind": ["adamw"]}}, "is unknown; did you mean 'adamw'?"),
     ({"schedule": {"kind": {}}}, "schedule.kind='{}' is unknown; known: constant"),
-    ({"notify": [{"on": ["finish"], "to": "env:A"}]}, "notify.0.on.0='finish' must be 'finished', 'failed'"),
-    ({"notify": [{"on": [], "to": "env:A"}]}, "notify.on=[] names no event; write some, such as [finished, failed]"),
+    (
+        {"notify": [{"on": ["finish"], "to": "env:A"}]},
+        "notify.0.on.0='finish' must be 'finished', 'failed'",
+    ),
+    (
+        {"notify": [{"on": [], "to": "env:A"}]},
+        "notify.on=[] names no event; write some, such as [finished, failed]",
+    ),
     ({"notify": [{"on": ["failed"]}]}, "notify.0.to is missing; give it a value."),
     ({"tracking": {"budget": 0}}, "tracking.budget=0 must be at least 1, or null for none."),
     ({"checkpoint": {"keep": 0}}, "checkpoint.keep=0 must be at least 1."),
-    ({"training": {"steps": None}}, "training.steps and training.epochs are both null; give one of them."),
-    ({"batch": {"micro": 48}}, "batch.size=128 is no multiple of batch.micro=48 times resources.workers=1; set"),
-    ({"resources": {"workers": 3}}, "batch.size=128 is no multiple of resources.workers=3; set batch.size to"),
-    ({"model": {"patch_size": 3}}, "model.image_size=8 is no multiple of model.patch_size=3; set model.image_size"),
-    ({"checkpoint": {"storage": "s3://a:b@bucket/x"}}, "checkpoint.storage=s3://... holds a password or key"),
-    ({"schedule": {"kind": "constant", "warmup": 2}}, "leaves nothing of training.steps=2; set schedule.warmup to 0,"),
-    ({"objective": {"weights": {"velocity": 0.0}}}, "objective.weights are all 0, so nothing trains; set"),
-    ({"objective": {"process": "gausian"}}, "objective.process='gausian' is unknown; did you mean 'gaussian'?"),
-    ({"objective": {"process": "gaussian"}}, "objective.variance=learned_range needs channels for the variance, which"),
+    (
+        {"training": {"steps": None}},
+        "training.steps and training.epochs are both null; give one of them.",
+    ),
+    (
+        {"batch": {"micro": 48}},
+        "batch.size=128 is no multiple of batch.micro=48 times resources.workers=1; set",
+    ),
+    (
+        {"resources": {"workers": 3}},
+        "batch.size=128 is no multiple of resources.workers=3; set batch.size to",
+    ),
+    (
+        {"model": {"patch_size": 3}},
+        "model.image_size=8 is no multiple of model.patch_size=3; set model.image_size",
+    ),
+    (
+        {"checkpoint": {"storage": "s3://a:b@bucket/x"}},
+        "checkpoint.storage=s3://... holds a password or key",
+    ),
+    (
+        {"schedule": {"kind": "constant", "warmup": 2}},
+        "leaves nothing of training.steps=2; set schedule.warmup to 0,",
+    ),
+    (
+        {"objective": {"weights": {"velocity": 0.0}}},
+        "objective.weights are all 0, so nothing trains; set",
+    ),
+    (
+        {"objective": {"process": "gausian"}},
+        "objective.process='gausian' is unknown; did you mean 'gaussian'?",
+    ),
+    (
+        {"objective": {"process": "gaussian"}},
+        "objective.variance=learned_range needs channels for the variance, which",
+    ),
     (
         {"objective": {"process": "gaussian", "variance": "beta"}},
-        "objective.weights.bound=0.001 trains a learned variance, and objective.variance=beta is fixed; set",
+        (
+            "objective.weights.bound=0.001 trains a learned variance, and "
+            "objective.variance=beta is fixed; set"
+        ),
     ),
-    ({"objective": {"process": "gaussian", "weights": {"noise": 0.0}}}, "objective.weights.noise=0 leaves the"),
+    (
+        {"objective": {"process": "gaussian", "weights": {"noise": 0.0}}},
+        "objective.weights.noise=0 leaves the",
+    ),
     (
         {"objective": {"process": "gaussian"}, "sampling": {"solver": "heun"}},
-        "sampling.solver=heun is for objective.process=flow, and objective.process=gaussian here; set sampling.solver "
-        "to one of ddpm, ddim.",
+        (
+            "sampling.solver=heun is for objective.process=flow, and "
+            "objective.process=gaussian here; set sampling.solver to one of ddpm, ddim."
+        ),
     ),
     (
         {"sampling": {"solver": "ddpm"}},
-        "sampling.solver=ddpm is for objective.process=gaussian, and objective.process=flow here; set sampling.solver "
-        "to one of euler, heun, midpoint, rk4.",
+        (
+            "sampling.solver=ddpm is for objective.process=gaussian, and "
+            "objective.process=flow here; set sampling.solver to one of euler, heun, midpoint, "
+            "rk4."
+        ),
     ),
-    ({**GAUSSIAN, "sampling": {"steps": 2000}}, "sampling.steps=2000 is more than objective.noise.steps=1000; set"),
-    ({**GAUSSIAN, "sampling": {"eta": 0.5}}, "sampling.eta=0.5 is read by sampling.solver=ddim alone (it is ddpm);"),
-    ({**GAUSSIAN, "sampling": {"guided_channels": 3}}, "sampling.guided_channels=3 is more than model.channels=1; set"),
-    ({"model": {"variance_channels": "predicted"}}, "is read under objective.process=gaussian alone (it is flow); set"),
-    ({"model": {"mlp_norm_eps": 1e-5}}, "model.mlp_norm_eps=1e-05 needs model.adaln=zero (it is scale_shift); set"),
+    (
+        {**GAUSSIAN, "sampling": {"steps": 2000}},
+        "sampling.steps=2000 is more than objective.noise.steps=1000; set",
+    ),
+    (
+        {**GAUSSIAN, "sampling": {"eta": 0.5}},
+        "sampling.eta=0.5 is read by sampling.solver=ddim alone (it is ddpm);",
+    ),
+    (
+        {**GAUSSIAN, "sampling": {"guided_channels": 3}},
+        "sampling.guided_channels=3 is more than model.channels=1; set",
+    ),
+    (
+        {"model": {"variance_channels": "predicted"}},
+        "is read under objective.process=gaussian alone (it is flow); set",
+    ),
+    (
+        {"model": {"mlp_norm_eps": 1e-5}},
+        "model.mlp_norm_eps=1e-05 needs model.adaln=zero (it is scale_shift); set",
+    ),
     ({"name": "a/b"}, "name='a/b' must begin with a letter or digit"),
     ({"name": ""}, "name='' must begin with"),
     ({"name": 12}, "name=12 must be text (in quotes"),
     ({"seed": -1}, "seed=-1 must be at least 0."),
     ({"seed": 2**63}, "seed=9223372036854775808 must be below 9,223,372,036,854,775,808."),
     ({"tracking": {"experiment": ""}}, "tracking.experiment='' must be at least a character long."),
-    ({"base": "dit.yaml"}, "a file with `base` is a sweep; name an experiment, or use `ditlab tune`"),
+    (
+        {"base": "dit.yaml"},
+        "a file with `base` is a sweep; name an experiment, or use `ditlab tune`",
+    ),
     ({"model": None}, f"model.family is missing; set it to one of {', '.join(families())}."),
     ({"model": {"family": "dti"}}, "model.family='dti' is no known family; did you mean 'dit'?"),
-]  # fmt: skip
+]
 
 
 def mistakes(small, change):

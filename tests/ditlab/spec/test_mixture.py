@@ -12,7 +12,11 @@ from ditlab.spec.plugins import AddedParts, DataSource
 from ditlab.spec.sweep_space import check_sweep, enumerate_trials, experiment_for
 
 DIGITS = {"kind": "digits"}
-TWO = {"kind": "mixture", "parts": {"b": DIGITS, "a": {**DIGITS, "hold_out": 0.2}}, "weights": {"a": 3, "b": 1}}
+TWO = {
+    "kind": "mixture",
+    "parts": {"b": DIGITS, "a": {**DIGITS, "hold_out": 0.2}},
+    "weights": {"a": 3, "b": 1},
+}
 MOTIFS = {"kind": "motifs", "hold_out": {"column": "chromosome", "values": []}}
 
 
@@ -40,8 +44,14 @@ def test_the_order_in_a_file_is_no_part_of_the_content(small):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weights": {"a": 1}}, "data.weights gives part 'b' no weight; set data.weights.b above 0."),
-        ({"weights": {"a": 1, "b": 1, "c": 2}}, "data.weights.c=2 is the weight of no part (data.parts has b, a)"),
+        (
+            {"weights": {"a": 1}},
+            "data.weights gives part 'b' no weight; set data.weights.b above 0.",
+        ),
+        (
+            {"weights": {"a": 1, "b": 1, "c": 2}},
+            "data.weights.c=2 is the weight of no part (data.parts has b, a)",
+        ),
         ({"weights": {"a": 1, "b": 0}}, "data.weights.b=0 must be above 0."),
         ({"weights": {"a": 1, "b": -1}}, "data.weights.b=-1 must be above 0."),
         ({"weights": {"a": 1, "b": float("nan")}}, "data.weights.b=nan must be finite."),
@@ -49,23 +59,46 @@ def test_the_order_in_a_file_is_no_part_of_the_content(small):
         ({"weights": {"a": 1, "b": "x"}}, "data.weights.b='x' must be a number."),
         ({"weights": 7}, "data.weights=7 must be a mapping of fields."),
         ({"parts": {}, "weights": {}}, "data.parts={} names no source; give at least one"),
-        ({"parts": {"a": {"kind": "digitz"}}}, "data.parts.a.kind='digitz' is unknown; did you mean 'digits'?"),
-        ({"parts": {"a": {**DIGITS, "hold_uot": 0}}}, "data.parts.a.kind=digits has no field 'hold_uot=0'; did you"),
+        (
+            {"parts": {"a": {"kind": "digitz"}}},
+            "data.parts.a.kind='digitz' is unknown; did you mean 'digits'?",
+        ),
+        (
+            {"parts": {"a": {**DIGITS, "hold_uot": 0}}},
+            "data.parts.a.kind=digits has no field 'hold_uot=0'; did you",
+        ),
         ({"parts": {"a": {"kind": "arrow"}}}, "data.parts.a.path is missing; give it a value."),
         ({"parts": {"a": 7}}, "data.parts.a=7 must be a mapping of fields"),
-        ({"parts": {"a": TWO}}, "data.parts.a.kind=mixture is a mixture in a mixture; write its parts here."),
+        (
+            {"parts": {"a": TWO}},
+            "data.parts.a.kind=mixture is a mixture in a mixture; write its parts here.",
+        ),
         ({"parts": {"a/b": DIGITS}}, "data.parts holds the name 'a/b'"),
         ({"parts": {"kind": DIGITS}}, "data.parts holds the name 'kind', which cannot be"),
-        ({"parts": {"a": MOTIFS}}, "data.parts.a.hold_out.values=[]: names no class; name one or more, or give da"),
-        ({"parts": {"a": {"kind": "motifs", "peaks": 100_000, "motifs": 1000, "chromosomes": 100}}},
-         "data.parts.a.chromosomes=100, data.parts.a.peaks=100000, data.parts.a.motifs=1000 give"),
+        (
+            {"parts": {"a": MOTIFS}},
+            "data.parts.a.hold_out.values=[]: names no class; name one or more, or give da",
+        ),
+        (
+            {
+                "parts": {
+                    "a": {"kind": "motifs", "peaks": 100_000, "motifs": 1000, "chromosomes": 100}
+                }
+            },
+            (
+                "data.parts.a.chromosomes=100, data.parts.a.peaks=100000, "
+                "data.parts.a.motifs=1000 give"
+            ),
+        ),
         ({"draw": "row"}, "data.draw='row' must be 'auto', 'sample' or 'batch'."),
     ],
-)  # fmt: skip
+)
 def test_mistakes(small, changes, message):
     parts = changes.get("parts")
     weights = {"weights": dict.fromkeys(parts, 1)} if isinstance(parts, dict) else {}
-    assert refusal(validate_experiment, {**small, "data": {**TWO, **weights, **changes}}).startswith(message)
+    assert refusal(
+        validate_experiment, {**small, "data": {**TWO, **weights, **changes}}
+    ).startswith(message)
 
 
 def test_lanes_are_of_a_single_source(small):
@@ -80,8 +113,14 @@ def test_lanes_are_of_a_single_source(small):
     ("changes", "message"),
     [
         ({"training": {"epochs": 2}}, "training.epochs=2 is no length for data.kind=mixture"),
-        ({"schedule": {"kind": "constant", "warmup_epochs": 0.5}}, "schedule.warmup_epochs=0.5 is no length for data."),
-        ({"schedule": {"kind": "stepped_cosine_restart"}}, "schedule.cycle=null, one epoch, is no length for data."),
+        (
+            {"schedule": {"kind": "constant", "warmup_epochs": 0.5}},
+            "schedule.warmup_epochs=0.5 is no length for data.",
+        ),
+        (
+            {"schedule": {"kind": "stepped_cosine_restart"}},
+            "schedule.cycle=null, one epoch, is no length for data.",
+        ),
     ],
 )
 def test_a_length_in_epochs(small, changes, message):
@@ -91,7 +130,9 @@ def test_a_length_in_epochs(small, changes, message):
 
 def test_paths_of_parts_and_weights(small):
     def data(*overrides):
-        return validate_experiment(assign({**small, "data": TWO}, parse_overrides(overrides), class_for)).data
+        return validate_experiment(
+            assign({**small, "data": TWO}, parse_overrides(overrides), class_for)
+        ).data
 
     assert data("data.weights.a=9").weights == {"a": 9, "b": 1}
     assert data("data.parts.b.hold_out=0.4").parts["b"].hold_out == 0.4
@@ -99,7 +140,9 @@ def test_paths_of_parts_and_weights(small):
     more = data("data.parts={copy: {kind: text}}", "data.weights={copy: 1}", "data.weights.copy=2")
     assert more.parts["copy"].kind == "text" and more.weights["copy"] == 2
     assert "data.weights.c is no known field" in refusal(data, "data.weights.c=1")
-    assert "data.parts.b.kind=digits has no field 'hold_uot'; did you mean" in refusal(data, "data.parts.b.hold_uot=0")
+    assert "data.parts.b.kind=digits has no field 'hold_uot'; did you mean" in refusal(
+        data, "data.parts.b.hold_uot=0"
+    )
     assert "data.weights.a is a plain value" in refusal(data, "data.weights.a.b=1")
 
 
@@ -116,13 +159,28 @@ def test_weights_are_axes_of_a_sweep(small, sweep_of):
     [
         ({"data.weights.c": [1, 2]}, {}, ": data.weights.c is no known field; known: a, b"),
         ({"data.weights.a": [0, 1]}, {}, "data.weights.a=0 must be above 0"),
-        ({"data.weights.a": [1, 2]}, {"metric": "train/loss"}, "is the loss that space.data.weights"),
-        ({"data.weights": [{"a": 1}]}, {"metric": "train/loss"}, "is the loss that space.data.weights"),
-        ({"data.parts.a.hold_out": [0.1]}, {"metric": "train/loss"}, "is the loss that space.data.parts"),
-        ({"data.weights.a": [1, 2]}, {"fixed": {"data.kind": "digits"}},
-         "data.kind=digits has no field 'weights'; set data.kind to mixture first."),
+        (
+            {"data.weights.a": [1, 2]},
+            {"metric": "train/loss"},
+            "is the loss that space.data.weights",
+        ),
+        (
+            {"data.weights": [{"a": 1}]},
+            {"metric": "train/loss"},
+            "is the loss that space.data.weights",
+        ),
+        (
+            {"data.parts.a.hold_out": [0.1]},
+            {"metric": "train/loss"},
+            "is the loss that space.data.parts",
+        ),
+        (
+            {"data.weights.a": [1, 2]},
+            {"fixed": {"data.kind": "digits"}},
+            "data.kind=digits has no field 'weights'; set data.kind to mixture first.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_in_axes(small, sweep_of, axes, changes, message):
     small["data"] = TWO
     space = {path: {"kind": "choice", "values": values} for path, values in axes.items()}

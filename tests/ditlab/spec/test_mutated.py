@@ -17,7 +17,18 @@ from ditlab.spec.values import value_at
 from ditlab.spec.yaml_text import dump_yaml, parse_yaml
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
-CHARACTERS = ["\0", "\x1b", "\x85", "\u2028", "\ufeff", "\ud800", "\t", "\r", "\n", *"!&*%@`'\"#:,[]{}?-|>0~=."]
+CHARACTERS = [
+    "\0",
+    "\x1b",
+    "\x85",
+    "\u2028",
+    "\ufeff",
+    "\ud800",
+    "\t",
+    "\r",
+    "\n",
+    *"!&*%@`'\"#:,[]{}?-|>0~=.",
+]
 TOKENS = (
     """
 !!bool 7|!!int abc|!!float x|!!null x|!!str [a]|!!map x|!!seq {}|2020-13-45|1:30:00|0o9|_|-_|0x_|1_000|1e400|1e-400|.5
@@ -63,19 +74,36 @@ def mutated(text: str, draw: random.Random) -> str:
             case 4:
                 words = list(re.finditer(r"[\w.+-]+", text))
                 word = draw.choice(words) if words else None
-                text = text[: word.start()] + draw.choice(TOKENS) + text[word.end() :] if word else text
+                text = (
+                    text[: word.start()] + draw.choice(TOKENS) + text[word.end() :]
+                    if word
+                    else text
+                )
             case 5:
                 del lines[line]
                 text = "\n".join(
-                    [*lines, f"{draw.choice(['extends', 'base'])}: {draw.choice([*TOKENS, '.', 'dit.yaml'])}"]
+                    [
+                        *lines,
+                        (
+                            f"{draw.choice(['extends', 'base'])}: "
+                            f"{draw.choice([*TOKENS, '.', 'dit.yaml'])}"
+                        ),
+                    ]
                 )
     return text
 
 
 def fields(mapping: dict, above: str = "") -> list[str]:
     paths = [f"{above}{key}" for key in mapping]
-    return [*paths, *(path for key, value in mapping.items() if isinstance(value, dict)
-                      for path in fields(value, f"{above}{key}."))]  # fmt: skip
+    return [
+        *paths,
+        *(
+            path
+            for key, value in mapping.items()
+            if isinstance(value, dict)
+            for path in fields(value, f"{above}{key}.")
+        ),
+    ]
 
 
 def load(path: Path, overrides: list[str]) -> dict:
@@ -86,12 +114,16 @@ def load(path: Path, overrides: list[str]) -> dict:
     return sweep.to_dict()
 
 
-@pytest.mark.parametrize("rounds", [60, pytest.param(4_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "rounds", [60, pytest.param(4_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+)
 def test_every_mutation_loads_or_is_refused(rounds, tmp_path):
     draw = random.Random(17)
     shutil.copytree(EXPERIMENTS, tmp_path / "experiments")
     files = sorted((tmp_path / "experiments").glob("*/*.yaml"))
-    paths = {file: [*fields(load(file, [])), *NAMES] for file in (files if rounds > 1_000 else files[:3])}
+    paths = {
+        file: [*fields(load(file, [])), *NAMES] for file in (files if rounds > 1_000 else files[:3])
+    }
     num_refused = 0
     for _ in range(rounds):
         file = draw.choice(list(paths))
@@ -100,14 +132,20 @@ def test_every_mutation_loads_or_is_refused(rounds, tmp_path):
             file.write_bytes(mutated(before, draw).encode("utf-8", "surrogatepass"))
         else:
             value = draw.choice(TOKENS)
-            overrides = [f"{draw.choice(paths[file])}={value if draw.random() < 0.8 else mutated(value, draw)}"]
+            overrides = [
+                f"{draw.choice(paths[file])}={value if draw.random() < 0.8 else mutated(value, draw)}"
+            ]
         try:
             mapping = load(file, overrides)
         except UserError as error:
             num_refused += 1
-            assert all(line.isprintable() and len(line) < 1_000 for line in str(error).splitlines()), str(error)
+            assert all(
+                line.isprintable() and len(line) < 1_000 for line in str(error).splitlines()
+            ), str(error)
         else:
-            assert parse_yaml(dump_yaml(mapping), "written") == json.loads(json.dumps(mapping, allow_nan=False))
+            assert parse_yaml(dump_yaml(mapping), "written") == json.loads(
+                json.dumps(mapping, allow_nan=False)
+            )
         file.write_text(before)
     print(f"{rounds} mutations, {num_refused} refused")
     assert rounds / 2 < num_refused < rounds
@@ -118,12 +156,24 @@ EXTREMES = [-1, 10**400, 1.7e308]
 
 def test_extreme_values_load_or_are_refused():
     """In every number of a spec of each family, some of whose products are infinite."""
-    for file in ("digits/dit", "digits/unet_class", "region/small", "dlm/uniform", "pixelhdm/small"):
+    for file in (
+        "digits/dit",
+        "digits/unet_class",
+        "region/small",
+        "dlm/uniform",
+        "pixelhdm/small",
+    ):
         mapping = load_experiment(EXPERIMENTS / f"{file}.yaml").to_dict()
-        numbers = [path for path in fields(mapping) if isinstance(value_at(mapping, path.split(".")), int | float)]
+        numbers = [
+            path
+            for path in fields(mapping)
+            if isinstance(value_at(mapping, path.split(".")), int | float)
+        ]
         for path in numbers:
             for value in EXTREMES:
                 try:
-                    build_experiment(merge(mapping, nested(path.split("."), value)), "spec.yaml").content_hash()
+                    build_experiment(
+                        merge(mapping, nested(path.split("."), value)), "spec.yaml"
+                    ).content_hash()
                 except UserError as error:
                     assert len(str(error)) < 2_000, (file, path)

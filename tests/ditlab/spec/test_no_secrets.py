@@ -1,4 +1,6 @@
-"""A password or key in any address of a spec is refused by every command, which does not repeat it."""
+"""A password or key in any address of a spec is refused by every command, which does not repeat
+it.
+"""
 
 import pytest
 
@@ -12,16 +14,28 @@ batch: {size: 32, micro: 16}
 training: {steps: 4}
 """
 PLACES = {
-    "checkpoint.storage": (f"s3://AKIA:{SECRET}@bucket/path", "checkpoint.storage=s3://... holds a password or key"),
+    "checkpoint.storage": (
+        f"s3://AKIA:{SECRET}@bucket/path",
+        "checkpoint.storage=s3://... holds a password or key",
+    ),
     "checkpoint.storage query": (
         f"s3://b/p?secret_key={SECRET}",
         "checkpoint.storage=s3://... holds a password or key",
     ),
-    "tracking.uri": (f"http://me:{SECRET}@host:5000", "tracking.uri=http://me:***@host:5000 holds a password"),
-    "tracking.experiment": (f"https://me:{SECRET}@host", "tracking.experiment=https://... holds a password or key"),
+    "tracking.uri": (
+        f"http://me:{SECRET}@host:5000",
+        "tracking.uri=http://me:***@host:5000 holds a password",
+    ),
+    "tracking.experiment": (
+        f"https://me:{SECRET}@host",
+        "tracking.experiment=https://... holds a password or key",
+    ),
     "name": (f"https://me:{SECRET}@host", "name=https://... holds a password or key"),
     "data.nowhere": (f"gs://me:{SECRET}@bucket/data", "did you mean"),
-    "training.steps": (f"gs://me:{SECRET}@bucket/data", "training.steps=gs://... holds a password or key"),
+    "training.steps": (
+        f"gs://me:{SECRET}@bucket/data",
+        "training.steps=gs://... holds a password or key",
+    ),
 }
 
 
@@ -46,15 +60,21 @@ def check(said, message=""):
 def test_set_on_the_command_line(say, command, where):
     value, message = PLACES[where]
     knob = where.partition(" ")[0]
-    # A path that leads nowhere is named with its nearest; whichever is said first, the value is not.
-    check(say(command, "spec.yaml", "--set", f"{knob}={value}"), "" if knob == "data.nowhere" else message)
+    # A path that leads nowhere is named with its nearest; whichever is said first, the value is
+    # not.
+    check(
+        say(command, "spec.yaml", "--set", f"{knob}={value}"),
+        "" if knob == "data.nowhere" else message,
+    )
 
 
 @pytest.mark.parametrize("command", ["validate", "show", "train"])
 def test_in_the_file(say, tmp_path, command):
     text = f"{EXPERIMENT}checkpoint: {{storage: 's3://AKIA:{SECRET}@bucket/path'}}\n"
     (tmp_path / "spec.yaml").write_text(text)
-    check(say(command, "spec.yaml", "--json"), "checkpoint.storage=s3://... holds a password or key")
+    check(
+        say(command, "spec.yaml", "--json"), "checkpoint.storage=s3://... holds a password or key"
+    )
     (tmp_path / "child.yaml").write_text("extends: spec.yaml\nname: child\n")
     check(say(command, "child.yaml"), "checkpoint.storage=s3://... holds a password or key")
 
@@ -69,7 +89,8 @@ def test_in_the_file(say, tmp_path, command):
 )
 def test_in_a_sweep(say, tmp_path, line):
     sweep = (
-        "name: s\nbase: spec.yaml\nspace: {optimizer.lr: {kind: choice, values: [0.1]}}\ntrials: 1\nmetric: eval/loss\n"
+        "name: s\nbase: spec.yaml\nspace: {optimizer.lr: {kind: choice, values: "
+        "[0.1]}}\ntrials: 1\nmetric: eval/loss\n"
     )
     (tmp_path / "sweep.yaml").write_text(f"{sweep}{line}\n")
     for command in ("validate", "show", "tune"):
@@ -80,27 +101,52 @@ HOOK = f"https://hooks.example/{SECRET}"
 
 
 @pytest.mark.parametrize(
-    "notify", [f"[{{on: [best], to: '{HOOK}'}}]", f"[{{on: [best], url: '{HOOK}'}}]", f"['{HOOK}']", HOOK,
-               f"[{{on: ['{HOOK}'], to: env:HOOK}}]", f"[{{on: [best], to: 'xoxb {SECRET}'}}]",
-               f"[{{on: [best], to: {{a: '{HOOK}'}}}}]"]
-)  # fmt: skip
+    "notify",
+    [
+        f"[{{on: [best], to: '{HOOK}'}}]",
+        f"[{{on: [best], url: '{HOOK}'}}]",
+        f"['{HOOK}']",
+        HOOK,
+        f"[{{on: ['{HOOK}'], to: env:HOOK}}]",
+        f"[{{on: [best], to: 'xoxb {SECRET}'}}]",
+        f"[{{on: [best], to: {{a: '{HOOK}'}}}}]",
+    ],
+)
 def test_an_address_of_notify_stands_in_the_environment_alone(say, tmp_path, notify):
-    sentence = "notify.to=... is no env:NAME; write the address into an environment variable and name that"
+    sentence = (
+        "notify.to=... is no env:NAME; write the address into an environment variable and name that"
+    )
     (tmp_path / "notify.yaml").write_text(f"extends: spec.yaml\nnotify: {notify}\n")
-    for arguments in (["validate", "notify.yaml"], ["train", "spec.yaml", "--set", f"notify={notify}"]):
+    for arguments in (
+        ["validate", "notify.yaml"],
+        ["train", "spec.yaml", "--set", f"notify={notify}"],
+    ):
         check(say(*arguments), sentence)
-    check(say("show", "spec.yaml", "--set", f"notify.to={HOOK}"), "--set notify.to=...: notify is a plain value")
-    check(say("show", "spec.yaml", "--set", f"notfy={HOOK}"), "--set notfy=...: notfy is no known field; did you mean")
-    (tmp_path / "keyed.yaml").write_text(f"extends: spec.yaml\nnotify: [{{on: [best], {HOOK}: 3}}]\n")
+    check(
+        say("show", "spec.yaml", "--set", f"notify.to={HOOK}"),
+        "--set notify.to=...: notify is a plain value",
+    )
+    check(
+        say("show", "spec.yaml", "--set", f"notfy={HOOK}"),
+        "--set notfy=...: notfy is no known field; did you mean",
+    )
+    (tmp_path / "keyed.yaml").write_text(
+        f"extends: spec.yaml\nnotify: [{{on: [best], {HOOK}: 3}}]\n"
+    )
     check(say("show", "keyed.yaml"), "notify.0....=3 is no known field")
-    sweep = "name: s\nbase: notify.yaml\nspace: {optimizer.lr: {kind: choice, values: [0.1]}}\nmetric: eval/loss\n"
+    sweep = (
+        "name: s\nbase: notify.yaml\nspace: {optimizer.lr: {kind: choice, values: "
+        "[0.1]}}\nmetric: eval/loss\n"
+    )
     (tmp_path / "sweep.yaml").write_text(f"{sweep}trials: 1\n")
     check(say("tune", "sweep.yaml"), sentence)
 
 
 def test_as_a_value_of_an_axis(say, tmp_path):
     axis = f"{{data.path: {{kind: choice, values: ['a', 's3://AKIA:{SECRET}@bucket/path']}}}}"
-    (tmp_path / "sweep.yaml").write_text(f"name: s\nbase: spec.yaml\nspace: {axis}\ntrials: 1\nmetric: eval/loss\n")
+    (tmp_path / "sweep.yaml").write_text(
+        f"name: s\nbase: spec.yaml\nspace: {axis}\ntrials: 1\nmetric: eval/loss\n"
+    )
     check(say("validate", "sweep.yaml"), "space.data.path.values=s3://... holds a password or key")
 
 

@@ -17,11 +17,24 @@ def load(small, write):
 
 def test_values_are_yaml(load):
     experiment = load(
-        "model.depth=3", "optimizer.lr=1e-2", "training.ema=null", "optimizer.betas=[0.8, 0.95]", "name=other",
-        "training.clip={kind: norm, max_norm: 0.5}", "engine.compile=true",
-    )  # fmt: skip
-    assert (experiment.model.depth, experiment.optimizer.lr, experiment.training.ema) == (3, 1e-2, None)
-    assert (experiment.optimizer.betas, experiment.name, experiment.engine.compile) == ((0.8, 0.95), "other", True)
+        "model.depth=3",
+        "optimizer.lr=1e-2",
+        "training.ema=null",
+        "optimizer.betas=[0.8, 0.95]",
+        "name=other",
+        "training.clip={kind: norm, max_norm: 0.5}",
+        "engine.compile=true",
+    )
+    assert (experiment.model.depth, experiment.optimizer.lr, experiment.training.ema) == (
+        3,
+        1e-2,
+        None,
+    )
+    assert (experiment.optimizer.betas, experiment.name, experiment.engine.compile) == (
+        (0.8, 0.95),
+        "other",
+        True,
+    )
     assert experiment.training.clip.max_norm == 0.5
 
 
@@ -34,9 +47,14 @@ def test_values_may_hold_equals_signs(load):
 
 
 def test_a_default_can_be_changed_in_part(load):
-    """A section that the file leaves out has the default's kind, so its fields can be set one by one."""
+    """A section that the file leaves out has the default's kind, so its fields can be set one by
+    one.
+    """
     experiment = load(
-        "training.clip.max_norm=0.5", "data.hold_out=0.2", "engine.zero.stage=3", "training.ema.decay=0.5"
+        "training.clip.max_norm=0.5",
+        "data.hold_out=0.2",
+        "engine.zero.stage=3",
+        "training.ema.decay=0.5",
     )
     assert (experiment.training.clip.kind, experiment.training.clip.max_norm) == ("norm", 0.5)
     assert (experiment.data.kind, experiment.data.hold_out) == ("digits", 0.2)
@@ -44,7 +62,10 @@ def test_a_default_can_be_changed_in_part(load):
 
 
 def test_another_kind_drops_the_fields_of_the_old_one(load):
-    experiment = load("schedule={kind: warmup_cosine, warmup: 1, final: 0.1}", "schedule.kind=stepped_cosine_restart")
+    experiment = load(
+        "schedule={kind: warmup_cosine, warmup: 1, final: 0.1}",
+        "schedule.kind=stepped_cosine_restart",
+    )
     assert experiment.schedule.kind == "stepped_cosine_restart"
     assert not hasattr(experiment.schedule, "final")
 
@@ -63,25 +84,42 @@ def test_another_family(load):
     assert load("model.family=unet", "model.image_size=8").model.family == "unet"
 
 
-@pytest.mark.parametrize(("written", "name"), [("0755", "0755"), ("true", "true"), ("null", "null"), ("'1'", "1")])
+@pytest.mark.parametrize(
+    ("written", "name"), [("0755", "0755"), ("true", "true"), ("null", "null"), ("'1'", "1")]
+)
 def test_a_field_of_text_takes_the_text_as_it_is_written(load, written, name):
     assert load(f"name={written}").name == name
 
 
 def test_the_fields_type_decides(load):
     experiment = load(
-        "training.steps=1e3", "encoders.cache=2E1", "checkpoint.storage=null", "optimizer.lr=1e3", "data.hold_out=1e-1",
-        "tracking.experiment=a: b # c", "checkpoint.every=null",
-    )  # fmt: skip
-    assert (experiment.training.steps, experiment.encoders.cache, experiment.optimizer.lr) == (1000, 20, 1000.0)
+        "training.steps=1e3",
+        "encoders.cache=2E1",
+        "checkpoint.storage=null",
+        "optimizer.lr=1e3",
+        "data.hold_out=1e-1",
+        "tracking.experiment=a: b # c",
+        "checkpoint.every=null",
+    )
+    assert (experiment.training.steps, experiment.encoders.cache, experiment.optimizer.lr) == (
+        1000,
+        20,
+        1000.0,
+    )
     assert (experiment.checkpoint.storage, experiment.checkpoint.every) == (None, None)
     assert experiment.tracking.experiment == "a: b # c"
 
 
 def test_so_does_it_for_the_fixed_fields_of_a_sweep(small, write):
     axis = {"seed": {"kind": "choice", "values": [1, 2]}}
-    path = write("sweep.yaml", {"name": "s", "base": small, "space": axis, "metric": "eval/velocity", "trials": 2})
-    found = load_sweep(path, ["name=0755", "fixed.tracking.experiment=0755", "fixed.training.steps=1e3", "trials=1e1"])
+    path = write(
+        "sweep.yaml",
+        {"name": "s", "base": small, "space": axis, "metric": "eval/velocity", "trials": 2},
+    )
+    found = load_sweep(
+        path,
+        ["name=0755", "fixed.tracking.experiment=0755", "fixed.training.steps=1e3", "trials=1e1"],
+    )
     assert (found.name, found.trials) == ("0755", 10)
     assert found.fixed == {"tracking.experiment": "0755", "training.steps": 1000}
 
@@ -90,10 +128,19 @@ def test_so_does_it_for_the_fixed_fields_of_a_sweep(small, write):
     ("override", "said"),
     [
         ("training.steps=1e-3", "training.steps=0.001 must be a whole number, or null for none."),
-        ("checkpoint.every=off", "checkpoint.every='off' must be a whole number, or null for none."),
-        ("checkpoint.every=false", "checkpoint.every=false must be a whole number, or null for none."),
+        (
+            "checkpoint.every=off",
+            "checkpoint.every='off' must be a whole number, or null for none.",
+        ),
+        (
+            "checkpoint.every=false",
+            "checkpoint.every=false must be a whole number, or null for none.",
+        ),
         ("training.ema=none", "must be a mapping of fields (decay), or null for none."),
-        ("checkpoint.storage=none", "--set checkpoint.storage=none: write null for none, and quotes"),
+        (
+            "checkpoint.storage=none",
+            "--set checkpoint.storage=none: write null for none, and quotes",
+        ),
         ("engine.activation_checkpointing=on", "must be true or false."),
         ("engine.activation_checkpointing=No", "must be true or false."),
     ],
@@ -112,7 +159,10 @@ def test_words_of_yaml_1_1_are_told_what_to_write(load, override, said):
         ("engine.zero.stge=3", "engine.zero.stge is no known field; did you mean 'stage'?"),
         ("objective.weights.velocty=1.0", "did you mean 'velocity'?"),
         ("objective.time.std=2.0", "set objective.time.kind to logit_normal first"),
-        ("training.clip.max_nrom=3", "training.clip.kind=norm has no field 'max_nrom'; did you mean 'max_norm'?"),
+        (
+            "training.clip.max_nrom=3",
+            "training.clip.kind=norm has no field 'max_nrom'; did you mean 'max_norm'?",
+        ),
         ("data.path=x", "set data.kind to arrow first"),
         ("model.depth.deeper=3", "model.depth is a plain value"),
         ("optimizer.betas.0=3", "optimizer.betas is a plain value"),

@@ -1,4 +1,6 @@
-"""Attention among the documents of a row: where it is refused, and what it changes of a run's identity."""
+"""Attention among the documents of a row: where it is refused, and what it changes of a run's
+identity.
+"""
 
 import pytest
 
@@ -11,26 +13,36 @@ TEXT = {"kind": "text", "length": 16}
 
 
 def build(model=DLM, data=TEXT):
-    return validate_experiment({"name": "a", "model": model, "data": data, "training": {"steps": 2}})
+    return validate_experiment(
+        {"name": "a", "model": model, "data": data, "training": {"steps": 2}}
+    )
 
 
 def test_joined_leaves_a_run_what_it_was_and_masked_does_not():
     assert build().data.packing == "joined"
     assert build(data={**TEXT, "packing": "joined"}).content_hash() == build().content_hash()
     assert build(data={**TEXT, "packing": "masked"}).content_hash() != build().content_hash()
-    assert build().content_hash() == "0083213e4de3d2f8", "the hash of runs from before there was a packing"
+    assert build().content_hash() == "0083213e4de3d2f8", (
+        "the hash of runs from before there was a packing"
+    )
 
 
-@pytest.mark.parametrize("data", [{**TEXT, "packing": "masked"}, {"kind": "arrow", "path": "x", "packing": "masked"}])
+@pytest.mark.parametrize(
+    "data", [{**TEXT, "packing": "masked"}, {"kind": "arrow", "path": "x", "packing": "masked"}]
+)
 def test_a_model_without_documents_is_refused(data):
-    with pytest.raises(UserError, match=r"data\.packing=masked .* model\.family=dit reads no documents; set data"):
+    with pytest.raises(
+        UserError, match=r"data\.packing=masked .* model\.family=dit reads no documents; set data"
+    ):
         build(DIT, data)
 
 
 def test_parts_of_a_mixture_share_one_packing():
     parts = {"a": {**TEXT, "packing": "masked"}, "b": TEXT}
     mixture = {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0}}
-    with pytest.raises(UserError, match=r"data\.parts\.a\.packing=masked and data\.parts\.b\.packing=joined cannot"):
+    with pytest.raises(
+        UserError, match=r"data\.parts\.a\.packing=masked and data\.parts\.b\.packing=joined cannot"
+    ):
         build(data=mixture)
     mixture["parts"] = {"a": parts["a"], "b": parts["a"]}
     build(data=mixture)

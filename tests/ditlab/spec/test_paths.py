@@ -39,12 +39,17 @@ def test_a_path_is_taken_from_the_folder_of_its_own_file(lab, caplog):
     found = child(lab, "sampling.steps=3")
     assert found.data.path == str(lab / "pets/store")
     assert found.checkpoint.storage == str(lab / "lab/kept")
-    assert child(lab, "data.path=pets/more", "checkpoint.storage=here").data.path == str(lab / "work/pets/more")
+    assert child(lab, "data.path=pets/more", "checkpoint.storage=here").data.path == str(
+        lab / "work/pets/more"
+    )
     assert not caplog.records
 
 
 def test_mixtures_encoders_masks_and_sweeps_have_paths_too(lab, write, small):
-    parts = {name: {"kind": "arrow", "path": path} for name, path in (("a", "./a"), ("b", "known"), ("c", "s3://b/c"))}
+    parts = {
+        name: {"kind": "arrow", "path": path}
+        for name, path in (("a", "./a"), ("b", "known"), ("c", "s3://b/c"))
+    }
     mixture = {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0, "c": 1.0}}
     write("lab/mixture.yaml", {**small, "data": mixture})
     found = load_experiment(lab / "lab/mixture.yaml").data.parts
@@ -52,19 +57,24 @@ def test_mixtures_encoders_masks_and_sweeps_have_paths_too(lab, write, small):
     path = write(
         "lab/masked.yaml",
         {
-            "sampling": {"mask": {"path": "ask.bed"}}, "encoders": {"text": "Qwen/Qwen3-0.6B"},
+            "sampling": {"mask": {"path": "ask.bed"}},
+            "encoders": {"text": "Qwen/Qwen3-0.6B"},
             "evaluation": {"scorer": {"model": "models/gpt2"}},
         },
-    )  # fmt: skip
+    )
     (lab / "lab/Qwen").mkdir()
     assert files.read_with_parents(path) == {
-        "sampling": {"mask": {"path": str(lab / "lab/ask.bed")}}, "encoders": {"text": "Qwen/Qwen3-0.6B"},
+        "sampling": {"mask": {"path": str(lab / "lab/ask.bed")}},
+        "encoders": {"text": "Qwen/Qwen3-0.6B"},
         "evaluation": {"scorer": {"model": str(lab / "lab/models/gpt2")}},
-    }  # fmt: skip
+    }
     (lab / "lab/Qwen/Qwen3-0.6B").mkdir()
     assert files.read_with_parents(path)["encoders"]["text"] == str(lab / "lab/Qwen/Qwen3-0.6B")
     sweep = SWEEP.format(folder="mine") + "fixed: {checkpoint.storage: ../all}\n"
-    axis = "data.path: {kind: choice, values: [./x, ./y]}, seed: {kind: choice, values: [1, 2], when: {data.path: ./x}}"
+    axis = (
+        "data.path: {kind: choice, values: [./x, ./y]}, seed: {kind: choice, values: [1, 2], "
+        "when: {data.path: ./x}}"
+    )
     sweep = sweep.replace("{optimizer.lr", f"{{{axis}, optimizer.lr")
     read = load_sweep(write("lab/sweep.yaml", sweep), ["fixed.data.path=../z"])
     assert read.fixed == {"checkpoint.storage": str(lab / "all"), "data.path": str(lab / "z")}
@@ -85,10 +95,22 @@ def test_a_plain_name_is_a_store_of_the_home(lab, small, write, caplog):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("data.path=${DATA}/pets", "variables such as ${DATA} are not read in specs; write what it stands for."),
-        ("checkpoint.storage=s3://$BUCKET/x", "variables such as $BUCKET are not read in specs; write what"),
-        ("tracking.uri=http://$HOST:5000", "variables such as $HOST are not read in specs; write what it stands for."),
-        ("tracking.experiment=${USER}", "variables such as ${USER} are not read in specs; write what it stands for."),
+        (
+            "data.path=${DATA}/pets",
+            "variables such as ${DATA} are not read in specs; write what it stands for.",
+        ),
+        (
+            "checkpoint.storage=s3://$BUCKET/x",
+            "variables such as $BUCKET are not read in specs; write what",
+        ),
+        (
+            "tracking.uri=http://$HOST:5000",
+            "variables such as $HOST are not read in specs; write what it stands for.",
+        ),
+        (
+            "tracking.experiment=${USER}",
+            "variables such as ${USER} are not read in specs; write what it stands for.",
+        ),
     ],
 )
 def test_variables_are_refused(lab, override, said):
@@ -109,4 +131,6 @@ def test_variables_of_sweeps_and_of_parents_are_refused(lab, small, write):
     path = write("lab/x.yaml", {"extends": "$LAB/base.yaml"})
     with pytest.raises(UserError, match=r"extends=\$LAB/base\.yaml names no file"):
         load_experiment(path)
-    assert load_experiment(write("y.yaml", {**small, "tracking": {"experiment": "costs $5 or $more"}}))
+    assert load_experiment(
+        write("y.yaml", {**small, "tracking": {"experiment": "costs $5 or $more"}})
+    )

@@ -7,7 +7,14 @@ import pytest
 import ditlab
 from ditlab.errors import UserError
 from ditlab.spec.files import is_sweep
-from ditlab.spec.quick import BATCH, RHYTHM, STEPS, load_quick_experiment, load_quick_sweep, shorten_experiment
+from ditlab.spec.quick import (
+    BATCH,
+    RHYTHM,
+    STEPS,
+    load_quick_experiment,
+    load_quick_sweep,
+    shorten_experiment,
+)
 from ditlab.spec.sweep_space import check_sweep, enumerate_trials, experiment_for
 
 FOLDER = Path(__file__).parents[3] / "experiments"
@@ -28,8 +35,16 @@ def test_every_shipped_experiment_is_made_short(shortened):
         training, evaluation = short.training, short.evaluation
         assert (training.steps, training.epochs) == (STEPS, None), path
         assert short.batch.size <= BATCH and evaluation.samples <= 4 and evaluation.limit <= 32
-        assert evaluation.every >= STEPS and (short.checkpoint.every or STEPS) >= STEPS and evaluation.quality == 0
-        assert getattr(short.schedule, "warmup", 0) <= 2 and short.sampling.steps <= 10 and not short.engine.compile
+        assert (
+            evaluation.every >= STEPS
+            and (short.checkpoint.every or STEPS) >= STEPS
+            and evaluation.quality == 0
+        )
+        assert (
+            getattr(short.schedule, "warmup", 0) <= 2
+            and short.sampling.steps <= 10
+            and not short.engine.compile
+        )
         assert short.model == ditlab.load(path).model and short.name.endswith("-quick")
 
 
@@ -38,7 +53,9 @@ def test_every_shipped_sweep_is_made_short(shortened):
         sweep = shortened[path].spec
         check_sweep(sweep, str(path))
         assert sweep.trials == 2 and len(enumerate_trials(sweep) or [0, 0]) == 2, path
-        assert set(sweep.space) == set(ditlab.load_sweep(path).space) and sweep.name.endswith("-quick")
+        assert set(sweep.space) == set(ditlab.load_sweep(path).space) and sweep.name.endswith(
+            "-quick"
+        )
         trial = experiment_for(sweep, {})
         assert trial.training.steps == STEPS and trial.batch.size <= BATCH
         assert trial.evaluation.every == (
@@ -48,9 +65,19 @@ def test_every_shipped_sweep_is_made_short(shortened):
 
 
 def test_what_is_set_stays():
-    sets = ["evaluation.samples=16", "batch.size=64", "sampling={solver: euler, steps: 25}", "name=mine"]
+    sets = [
+        "evaluation.samples=16",
+        "batch.size=64",
+        "sampling={solver: euler, steps: 25}",
+        "name=mine",
+    ]
     short = load_quick_experiment(DIGITS, sets).spec
-    assert (short.evaluation.samples, short.batch.size, short.sampling.steps, short.name) == (16, 64, 25, "mine")
+    assert (short.evaluation.samples, short.batch.size, short.sampling.steps, short.name) == (
+        16,
+        64,
+        25,
+        "mine",
+    )
     assert (short.training.steps, short.evaluation.limit) == (STEPS, 32)
 
 
@@ -61,13 +88,21 @@ def test_a_length_that_is_set_has_a_short_warmup(override):
 
 
 def test_steps_that_are_set_take_the_place_of_a_length_in_epochs():
-    quick = load_quick_experiment(FOLDER / "mnist/dit.yaml", ["training.steps=7", "training.epochs=null"])
+    quick = load_quick_experiment(
+        FOLDER / "mnist/dit.yaml", ["training.steps=7", "training.epochs=null"]
+    )
     assert (quick.spec.training.steps, quick.spec.training.epochs) == (7, None)
 
 
 def test_workers_share_the_batch():
-    for workers, micro, expected in (("4", "8", (16, 4)), ("{min: 2, max: 8}", "32", (16, 2)), ("32", "4", (32, 1))):
-        before = ditlab.load(DIGITS, [f"resources.workers={workers}", "batch.size=256", f"batch.micro={micro}"])
+    for workers, micro, expected in (
+        ("4", "8", (16, 4)),
+        ("{min: 2, max: 8}", "32", (16, 2)),
+        ("32", "4", (32, 1)),
+    ):
+        before = ditlab.load(
+            DIGITS, [f"resources.workers={workers}", "batch.size=256", f"batch.micro={micro}"]
+        )
         short = shorten_experiment(before).spec
         assert (short.batch.size, short.batch.micro) == expected
 
@@ -95,15 +130,25 @@ def test_sweeps_keep_what_is_set():
     sets = ["trials=4", "fixed.training.steps=10", "fixed.evaluation.limit=128"]
     sweep = load_quick_sweep(path, sets).spec
     trial = experiment_for(sweep, {})
-    assert (sweep.trials, trial.training.steps, trial.evaluation.limit, trial.schedule.warmup) == (4, 10, 128, 2)
+    assert (sweep.trials, trial.training.steps, trial.evaluation.limit, trial.schedule.warmup) == (
+        4,
+        10,
+        128,
+        2,
+    )
 
 
 def varied(**changes):
-    return ditlab.Sweep.model_validate(ditlab.load_sweep(FOLDER / "digits/sweep_schedule.yaml").to_dict() | changes)
+    return ditlab.Sweep.model_validate(
+        ditlab.load_sweep(FOLDER / "digits/sweep_schedule.yaml").to_dict() | changes
+    )
 
 
 def test_a_grid_is_drawn_from():
-    axes = {"model.num_heads": {"kind": "grid", "values": [1, 2, 4]}, "seed": {"kind": "int", "low": 0, "high": 9}}
+    axes = {
+        "model.num_heads": {"kind": "grid", "values": [1, 2, 4]},
+        "seed": {"kind": "int", "low": 0, "high": 9},
+    }
     short = ditlab.quick(varied(space=axes, search={"kind": "grid"}, trials=None)).spec
     assert (short.search.kind, len(enumerate_trials(short))) == ("random", 2)
 
@@ -115,13 +160,25 @@ def test_an_axis_of_a_length_stays():
 
 def test_a_population_keeps_its_size_and_its_rhythm():
     axes = {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}
-    short = ditlab.quick(varied(space=axes, scheduler={"kind": "pbt", "interval": 100}, concurrent=None)).spec
-    assert (short.trials, short.scheduler.interval, experiment_for(short, {}).evaluation.every) == (4, RHYTHM, RHYTHM)
+    short = ditlab.quick(
+        varied(space=axes, scheduler={"kind": "pbt", "interval": 100}, concurrent=None)
+    ).spec
+    assert (short.trials, short.scheduler.interval, experiment_for(short, {}).evaluation.every) == (
+        4,
+        RHYTHM,
+        RHYTHM,
+    )
 
 
 def test_every_change_is_a_line_of_a_terminal(shortened):
     for found in shortened.values():
         lines = found.lines()
-        assert lines[0] == f"--quick makes {len(found.changes)} changes:" and len(lines) == len(found.changes) + 1
+        assert (
+            lines[0] == f"--quick makes {len(found.changes)} changes:"
+            and len(lines) == len(found.changes) + 1
+        )
         assert all(line.isprintable() for line in lines), lines
-    assert f"  training.steps=20 (was {ditlab.load(DIGITS).training.steps})" in shortened[DIGITS].lines()
+    assert (
+        f"  training.steps=20 (was {ditlab.load(DIGITS).training.steps})"
+        in shortened[DIGITS].lines()
+    )

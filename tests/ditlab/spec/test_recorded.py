@@ -20,7 +20,9 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A spec as DiTLab writes it into a run's folder."""
     files._warn_once.cache_clear()
     file = tmp_path / "spec.yaml"
-    file.write_bytes(encode_recorded(load_experiment(Path("experiments/digits/dit.yaml")).to_dict()))
+    file.write_bytes(
+        encode_recorded(load_experiment(Path("experiments/digits/dit.yaml")).to_dict())
+    )
     return file
 
 
@@ -70,7 +72,9 @@ def test_fields_of_a_newer_version_are_refused(spec: Path) -> None:
     ):
         spec.write_bytes(encode_recorded({**written, section: {**written[section], **change}}))
         said = refusal(spec)
-        assert said.startswith(f"{spec}: was written by a DiTLab, or with packages, newer than those here ("), said
+        assert said.startswith(
+            f"{spec}: was written by a DiTLab, or with packages, newer than those here ("
+        ), said
         assert next(iter(change)) in said and said.endswith("); open the run with them."), said
     assert "model.family='dit9' is no known family" in said
 
@@ -83,7 +87,10 @@ def test_a_mistake_of_a_hand_is_that_of_any_spec(spec: Path) -> None:
 def test_no_link_is_read_in_its_place(spec: Path) -> None:
     spec.rename(spec.with_name("elsewhere.yaml"))
     spec.symlink_to("elsewhere.yaml")
-    assert refusal(spec) == f"{spec}: cannot be read (a link, no plain file); put the run's own file there."
+    assert (
+        refusal(spec)
+        == f"{spec}: cannot be read (a link, no plain file); put the run's own file there."
+    )
     spec.unlink()
     assert "no such file" in refusal(spec)
 
@@ -94,5 +101,7 @@ def test_a_sweep_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     folder.spec.write_bytes(encode_recorded(written))
     assert folder.load_sweep().name == "digits-schedule"
     folder.spec.write_bytes(encode_recorded({**written, "scheduler": {"kind": "hyperband"}}))
-    with pytest.raises(UserError, match=r"newer than those here \(scheduler\.kind='hyperband' is unknown\)"):
+    with pytest.raises(
+        UserError, match=r"newer than those here \(scheduler\.kind='hyperband' is unknown\)"
+    ):
         folder.load_sweep()

@@ -34,13 +34,21 @@ def test_is_a_valid_schema_of_2020_12(schema):
 
 def test_every_field_says_what_it_means(schema):
     named = dict(properties(schema))
-    assert {"AdamW.lr", "DiTSpec.depth", "UNetSpec.image_size", "Zero.stage", "VelocityWeights.velocity"} <= set(named)
+    assert {
+        "AdamW.lr",
+        "DiTSpec.depth",
+        "UNetSpec.image_size",
+        "Zero.stage",
+        "VelocityWeights.velocity",
+    } <= set(named)
     silent = [name for name, content in named.items() if len(content.get("description", "")) < 3]
     assert not silent
 
 
 def test_every_spec_says_what_it_is(schema):
-    assert not [name for name, definition in schema["$defs"].items() if not definition.get("description")]
+    assert not [
+        name for name, definition in schema["$defs"].items() if not definition.get("description")
+    ]
 
 
 def test_every_field_of_the_classes_is_in_it(schema, small):
@@ -49,7 +57,9 @@ def test_every_field_of_the_classes_is_in_it(schema, small):
 
 
 def test_unknown_keys_are_refused_everywhere(schema):
-    assert all(definition["additionalProperties"] is False for definition in schema["$defs"].values())
+    assert all(
+        definition["additionalProperties"] is False for definition in schema["$defs"].values()
+    )
 
 
 def test_takes_what_the_spec_takes(validator, small):
@@ -59,7 +69,9 @@ def test_takes_what_the_spec_takes(validator, small):
 
 def test_a_child_may_leave_out_what_its_parent_gives(validator):
     validator.validate({"extends": "base.yaml"})
-    validator.validate({"extends": "base.yaml", "schedule": {"warmup": 3}, "model": {"num_classes": 10}})
+    validator.validate(
+        {"extends": "base.yaml", "schedule": {"warmup": 3}, "model": {"num_classes": 10}}
+    )
 
 
 @pytest.mark.parametrize(

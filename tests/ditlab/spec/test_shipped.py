@@ -53,7 +53,9 @@ def test_fits_the_json_schema(path, validator):
 def test_sweeps_are_checked_through(path):
     jsonschema = pytest.importorskip("jsonschema")
     check_sweep(load_sweep(path), label(path))
-    jsonschema.Draft202012Validator(sweep_schema()).validate(parse_yaml(path.read_text(encoding="utf-8"), path.name))
+    jsonschema.Draft202012Validator(sweep_schema()).validate(
+        parse_yaml(path.read_text(encoding="utf-8"), path.name)
+    )
 
 
 def refusal(path: Path, overrides: list[str]) -> str:
@@ -63,7 +65,9 @@ def refusal(path: Path, overrides: list[str]) -> str:
 
 
 def test_a_shorter_run_names_what_else_to_set():
-    """Setting what the messages say, one after the other, makes 30 steps of every shipped experiment."""
+    """Setting what the messages say, one after the other, makes 30 steps of every shipped
+    experiment.
+    """
     for path in FILES:
         overrides = ["training.steps=30"]
         for _ in range(3):
@@ -79,10 +83,14 @@ def test_a_shorter_run_names_what_else_to_set():
 
 
 def test_null_samples_are_none():
-    experiment = load_experiment(FOLDER / "digits/dit.yaml", ["evaluation.quality=null", "evaluation.samples=null"])
+    experiment = load_experiment(
+        FOLDER / "digits/dit.yaml", ["evaluation.quality=null", "evaluation.samples=null"]
+    )
     assert (experiment.evaluation.quality, experiment.evaluation.samples) == (0, 0)
 
 
 def test_names_are_unique():
-    names = [load_experiment(path).name for path in FILES] + [load_sweep(path).name for path in SWEEPS]
+    names = [load_experiment(path).name for path in FILES] + [
+        load_sweep(path).name for path in SWEEPS
+    ]
     assert len(set(names)) == len(names)

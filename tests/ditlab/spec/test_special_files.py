@@ -1,4 +1,6 @@
-"""A spec, its `extends` and its `base` may name any file: each that is no spec is one sentence, at once."""
+"""A spec, its `extends` and its `base` may name any file: each that is no spec is one sentence, at
+once.
+"""
 
 import json
 import os
@@ -35,7 +37,12 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
     (tmp_path / "folder").mkdir()
-    for link, target in (("device", "/dev/zero"), ("itself", "itself"), ("ring", "gnir"), ("gnir", "ring")):
+    for link, target in (
+        ("device", "/dev/zero"),
+        ("itself", "itself"),
+        ("ring", "gnir"),
+        ("gnir", "ring"),
+    ):
         (tmp_path / link).symlink_to(target)
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("socket")
@@ -65,7 +72,9 @@ def test_no_special_file_is_read(folder, name):
     for knob, load in (("extends", load_experiment), ("base", load_sweep), ("extends", spec_files)):
         child.write_text(f"{knob}: {json.dumps(name)}\nname: x\n")
         said = refusal(load, child)
-        assert said.startswith(f"{child}: {knob}=") and message in said and said.endswith(PARENT), knob
+        assert said.startswith(f"{child}: {knob}=") and message in said and said.endswith(PARENT), (
+            knob
+        )
 
 
 def test_a_link_to_a_spec_is_read(folder, small, write):

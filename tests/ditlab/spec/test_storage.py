@@ -21,15 +21,23 @@ SECRETS = [
 ]
 HARMLESS = [
     "s3://bucket/prefix?region=eu-west-1&endpoint_override=127.0.0.1:9000&scheme=http",
-    "http://host:5000/a@b", "hdfs://me@host:8020/folder", "abfs://container@account.dfs.core.windows.net/prefix",
-    "s3://bucket/a:b@c", "file:///a b", "runs/store", "a: b@c", "",
-]  # fmt: skip
+    "http://host:5000/a@b",
+    "hdfs://me@host:8020/folder",
+    "abfs://container@account.dfs.core.windows.net/prefix",
+    "s3://bucket/a:b@c",
+    "file:///a b",
+    "runs/store",
+    "a: b@c",
+    "",
+]
 
 
 @pytest.mark.parametrize("value", SECRETS)
 def test_a_secret_is_refused_and_not_repeated(value):
     for refuse in (refuse_secret, refuse_storage):
-        with pytest.raises(ValueError, match=r"data\.path=\w*://\.\.\. holds a password or key") as caught:
+        with pytest.raises(
+            ValueError, match=r"data\.path=\w*://\.\.\. holds a password or key"
+        ) as caught:
             refuse("data.path", value)
         assert "hunter2" not in str(caught.value)
 

@@ -9,7 +9,8 @@ from ditlab.errors import UserError
 from ditlab.spec.yaml_text import MAX_BYTES, dump_yaml, parse_yaml
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"{own}: &{own} [{', '.join([f'*{above}'] * 10)}]\n" for above, own in zip("abcdefgh", "bcdefghi", strict=True)
+    f"{own}: &{own} [{', '.join([f'*{above}'] * 10)}]\n"
+    for above, own in zip("abcdefgh", "bcdefghi", strict=True)
 )
 
 
@@ -23,7 +24,16 @@ def refusal(text: str) -> str:
 
 def test_yaml_1_2_values():
     text = "a: 1e-4\nb: no\nc: ~\nd: 0o17\ne: [1, true]\nf: '12'\ng: 12\nh: .5\n"
-    expected = {"a": 1e-4, "b": "no", "c": None, "d": 15, "e": [1, True], "f": "12", "g": 12, "h": 0.5}
+    expected = {
+        "a": 1e-4,
+        "b": "no",
+        "c": None,
+        "d": 15,
+        "e": [1, True],
+        "f": "12",
+        "g": 12,
+        "h": 0.5,
+    }
     assert parse_yaml(text, "spec.yaml") == expected
     assert parse_yaml("", "spec.yaml") is None
 
@@ -59,8 +69,9 @@ def test_tags_are_refused(text):
 
 
 def test_dates_and_merge_keys_say_what_to_write_instead():
-    assert "'!!timestamp' is refused; write a plain value, and a text, such as a date, in" in refusal(
-        "name: 2020-01-01\n"
+    assert (
+        "'!!timestamp' is refused; write a plain value, and a text, such as a date, in"
+        in refusal("name: 2020-01-01\n")
     )
     assert "'!!merge' is refused" in refusal("a: &a {b: 1}\nmodel: {<<: *a}\n")
 
@@ -86,7 +97,10 @@ def test_bombs_are_refused_at_once(text):
     ("text", "message"),
     [
         ("#" * (MAX_BYTES + 1), "has 262,145 bytes, and at most 262,144 are read; write less."),
-        ("#" + "é" * (MAX_BYTES // 2), "has 262,145 bytes, and at most 262,144 are read; write less."),
+        (
+            "#" + "é" * (MAX_BYTES // 2),
+            "has 262,145 bytes, and at most 262,144 are read; write less.",
+        ),
     ],
     ids=["bytes", "letters"],
 )
@@ -116,18 +130,39 @@ def test_what_is_no_value_is_named(text, message):
 
 
 def test_sentences_hold_no_control_characters():
-    for text in ('a: !"\x1b[31m" b', "a: !\\x1b b", 'a: b\n"\\e[31m": 1\n"\\e[31m": 2', "a: !!int '\\e[31m\n7'"):
+    for text in (
+        'a: !"\x1b[31m" b',
+        "a: !\\x1b b",
+        'a: b\n"\\e[31m": 1\n"\\e[31m": 2',
+        "a: !!int '\\e[31m\n7'",
+    ):
         assert refusal(text).isprintable()
 
 
 @pytest.mark.parametrize(
-    "text", ["name: [a\n", "name: a\n\tb: c\n", "name: *x\n", "a: b\n---\nc: d\n", "a: \x01\n", "seed: " + "9" * 5_000]
+    "text",
+    [
+        "name: [a\n",
+        "name: a\n\tb: c\n",
+        "name: *x\n",
+        "a: b\n---\nc: d\n",
+        "a: \x01\n",
+        "seed: " + "9" * 5_000,
+    ],
 )
 def test_what_is_no_yaml_is_one_short_sentence(text):
     assert len(refusal(text)) < 200
 
 
 def test_dump_loads_back():
-    mapping = {"a": "no", "b": "1e3", "c": None, "d": [0.9, 1e-8], "e": {"f": True, "g": ""}, "h": "a: #b\n", "i": "12"}
+    mapping = {
+        "a": "no",
+        "b": "1e3",
+        "c": None,
+        "d": [0.9, 1e-8],
+        "e": {"f": True, "g": ""},
+        "h": "a: #b\n",
+        "i": "12",
+    }
     assert parse_yaml(dump_yaml(mapping), "dump") == mapping
     assert list(parse_yaml(dump_yaml({"z": 1, "a": 2}), "dump")) == ["z", "a"]

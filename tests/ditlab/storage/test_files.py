@@ -1,4 +1,6 @@
-"""Durable files: old or new content and nothing between, and JSON lines that outlive a torn write."""
+"""Durable files: old or new content and nothing between, and JSON lines that outlive a torn
+write.
+"""
 
 import errno
 import json
@@ -90,7 +92,11 @@ def test_lines_outlive_a_torn_one(tmp_path, torn):
     assert read_json_lines(path) == JsonLines([{"step": 1, "text": "zwölf"}, {"step": 3}], 1)
 
 
-RECORDS = [{"step": 1, "values": {"a": [1.5, None, "x"]}}, {"step": 2, "values": {}}, {"step": 3, "text": 'say "},"'}]
+RECORDS = [
+    {"step": 1, "values": {"a": [1.5, None, "x"]}},
+    {"step": 2, "values": {}},
+    {"step": 3, "text": 'say "},"'},
+]
 
 
 def written(path):
@@ -126,7 +132,9 @@ def test_a_line_without_a_checksum_is_damaged(tmp_path):
 
 def test_a_line_that_another_tool_wrote_anew_is_damaged(tmp_path):
     written(tmp_path / "lines")
-    (tmp_path / "lines").write_text(json.dumps(json.loads((tmp_path / "lines").read_text().splitlines()[0])))
+    (tmp_path / "lines").write_text(
+        json.dumps(json.loads((tmp_path / "lines").read_text().splitlines()[0]))
+    )
     assert read_json_lines(tmp_path / "lines") == JsonLines([], 1)
 
 

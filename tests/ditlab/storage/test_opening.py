@@ -31,11 +31,15 @@ def test_a_name_in_a_uri_as_it_is_written_and_encoded(name, tmp_path):
         assert files.path == files.child("x").path.removesuffix("/x") == str(folder)
         assert CheckpointStore.at(uri).location == str(folder)
         assert RemoteFiles.open("data.path", files.location_of("step-1")).path == f"{folder}/step-1"
-    for key in {name.replace("?", "%3F"), quote(name)}:  # in an object store's URI, `?` begins the settings
-        files = RemoteFiles.open("data.path", f"s3://bucket/{key}?region=x&endpoint_override=127.0.0.1:9")
+    # in an object store's URI, `?` begins the settings
+    for key in {name.replace("?", "%3F"), quote(name)}:
+        files = RemoteFiles.open(
+            "data.path", f"s3://bucket/{key}?region=x&endpoint_override=127.0.0.1:9"
+        )
         assert files.path == f"bucket/{name}" and files.child("x").path == f"bucket/{name}/x"
         assert RemoteFiles.open("data.path", files.location_of("x")).path == f"bucket/{name}/x"
-    files = RemoteFiles.open("data.path", f"memory://b/{name.replace('?', '')}")  # fsspec decodes nothing
+    # fsspec decodes nothing
+    files = RemoteFiles.open("data.path", f"memory://b/{name.replace('?', '')}")
     assert files.location_of("x") == f"memory://b/{name.replace('?', '')}/x"
 
 
@@ -85,7 +89,9 @@ def test_sizes_are_those_of_plain_files(tmp_path):
 def test_what_a_library_raises_names_the_knob_inside_named(tmp_path):
     files = RemoteFiles.open("data.path", f"file://{tmp_path}")
     with (
-        pytest.raises(Unreachable, match=r"data\.path=file://.* cannot be read \(.*\); look there\."),
+        pytest.raises(
+            Unreachable, match=r"data\.path=file://.* cannot be read \(.*\); look there\."
+        ),
         files.translating_errors("cannot be read", "look there"),
     ):
         files.read("", "nothing")

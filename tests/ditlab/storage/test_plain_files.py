@@ -5,7 +5,14 @@ import socket
 
 import pytest
 
-from ditlab.storage.plain_files import UnusableFile, check_plain, open_regular_file, parse_json, read_json, read_plain
+from ditlab.storage.plain_files import (
+    UnusableFile,
+    check_plain,
+    open_regular_file,
+    parse_json,
+    read_json,
+    read_plain,
+)
 
 
 def make_pipe(path):
@@ -87,7 +94,9 @@ def test_a_missing_file_is_missing(tmp_path):
         read_plain(tmp_path / "run.json", 1)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5_000, "NaN", '{"a": -Infinity}', b"\xff\xfe", "", "{'a': 1}"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "1" * 5_000, "NaN", '{"a": -Infinity}', b"\xff\xfe", "", "{'a': 1}"]
+)
 def test_what_is_no_json_is_a_value_error(text):
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)

@@ -1,4 +1,6 @@
-"""Sweeps whose trials are evaluated asynchronously decide as those that are evaluated by their workers."""
+"""Sweeps whose trials are evaluated asynchronously decide as those that are evaluated by their
+workers.
+"""
 
 import threading
 from types import MappingProxyType
@@ -29,18 +31,27 @@ def by_number(result):
 
 
 def found(result):
-    return [(trial.values, trial.seed, trial.status, trial.step, trial.metrics[METRIC]) for trial in by_number(result)]
+    return [
+        (trial.values, trial.seed, trial.status, trial.step, trial.metrics[METRIC])
+        for trial in by_number(result)
+    ]
 
 
 @pytest.mark.parametrize("fields", [RACE, ASHA], ids=["race", "asha"])
 def test_decisions_are_those_of_evaluations_in_the_training(fields, ray, tracked_home):
-    inline, asynchronous = (run_sweep(fixed={"evaluation.mode": mode}, **fields) for mode in ("inline", "async"))
+    inline, asynchronous = (
+        run_sweep(fixed={"evaluation.mode": mode}, **fields) for mode in ("inline", "async")
+    )
     assert found(asynchronous) == found(inline)
     assert {trial.status for trial in inline.summary.trials} == {"finished", "stopped"}
     for pair in zip(by_number(inline), by_number(asynchronous), strict=True):
         one, other = (metric_history(tracked_home.run(trial.run_id))[METRIC] for trial in pair)
-        values, of_other = (dict(zip(each.steps.tolist(), each.values.tolist(), strict=True)) for each in (one, other))
-        of_other.setdefault(0, values[0])  # passed over where the evaluator comes after a newer checkpoint
+        values, of_other = (
+            dict(zip(each.steps.tolist(), each.values.tolist(), strict=True))
+            for each in (one, other)
+        )
+        # passed over where the evaluator comes after a newer checkpoint
+        of_other.setdefault(0, values[0])
         assert of_other == values
 
 
@@ -56,11 +67,15 @@ def test_a_trial_is_asked_and_its_sweep_decides_as_before(ray, tracked_home):
         for trial in progress.trials:
             folder = Home(tracked_home.root).run(trial.run_id)
             if folder.run_id not in threads and folder.journal.exists():
-                threads[folder.run_id] = threading.Thread(target=ask_trial, args=(folder,), daemon=True)
+                threads[folder.run_id] = threading.Thread(
+                    target=ask_trial, args=(folder,), daemon=True
+                )
                 threads[folder.run_id].start()
 
     result = run_sweep(ask_each, **fields)
     for thread in threads.values():
         thread.join(60)
     assert found(result) == found(expected)
-    assert len(answers) == 3 and any(each.status == "done" and each.metrics for each in answers.values()), answers
+    assert len(answers) == 3 and any(
+        each.status == "done" and each.metrics for each in answers.values()
+    ), answers

@@ -26,15 +26,22 @@ def test_one_trial_a_core_unless_the_sweep_sets_concurrent():
 
 def test_note_where_fewer_trials_fit_than_concurrent():
     note = "concurrent=4 trials do not fit at once: 2 of them do."
-    assert plan(TWO, 20, {"cpus_per_worker": 1}, concurrent=4) == Concurrency(2, CpuShare(1, 1.0), note)
+    assert plan(TWO, 20, {"cpus_per_worker": 1}, concurrent=4) == Concurrency(
+        2, CpuShare(1, 1.0), note
+    )
     on_gpus = plan(GPUS, 20, {"gpus_per_worker": 0.5}, concurrent=6)
-    assert (on_gpus.num_trials, on_gpus.note) == (4, "concurrent=6 trials do not fit at once: 4 of them do.")
+    assert (on_gpus.num_trials, on_gpus.note) == (
+        4,
+        "concurrent=6 trials do not fit at once: 4 of them do.",
+    )
 
 
 def test_population_trains_all_at_once_or_is_refused():
     pbt = {"kind": "pbt", "interval": 2}
     assert plan(TWO, 6, scheduler=pbt) == Concurrency(6, CpuShare(1, 0.33))
-    with pytest.raises(UserError, match=r"trains all of trials=6 at once, and 2 of them fit; lower trials, or"):
+    with pytest.raises(
+        UserError, match=r"trains all of trials=6 at once, and 2 of them fit; lower trials, or"
+    ):
         plan(TWO, 6, {"cpus_per_worker": 1}, scheduler=pbt)
 
 

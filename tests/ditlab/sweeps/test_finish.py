@@ -33,14 +33,23 @@ def finish(one, status, parent=None, reason=""):
 
 @pytest.fixture
 def sweep_with(home):
-    """`sweep_with(*statuses)`: a sweep with trials of these statuses, whose metric is 1 above the number."""
+    """`sweep_with(*statuses)`: a sweep with trials of these statuses, whose metric is 1 above the
+    number.
+    """
 
     def make(*statuses, message="diverged: loss is NaN"):
         one = started(sweep_of(trials=len(statuses)))
         for trial, status in zip(planned(one), statuses, strict=True):
             if status != "waiting":
                 curve = {} if status == "failed" else {2: 3.0, 6: trial.number + 1.0}
-                trial_run(home, one.sweep, trial, status, curve, message=message if status == "failed" else "")
+                trial_run(
+                    home,
+                    one.sweep,
+                    trial,
+                    status,
+                    curve,
+                    message=message if status == "failed" else "",
+                )
         return one
 
     return make
@@ -74,19 +83,33 @@ def test_result_for_json(sweep_with):
     one = sweep_with("failed", "finished", "stopped", "waiting")
     found = finish(one, "interrupted").to_dict()
     assert list(found) == [
-        "run_id", "status", "reason", "trials", "best", "why_no_best", "best_of_comparable", "report",
-    ]  # fmt: skip
+        "run_id",
+        "status",
+        "reason",
+        "trials",
+        "best",
+        "why_no_best",
+        "best_of_comparable",
+        "report",
+    ]
     trials = planned(one)
     assert [trial["number"] for trial in found["trials"]] == [1, 2, 0, 3]
     assert [trial["metrics"][METRIC] for trial in found["trials"]] == [2.0, 3.0, None, None]
     assert found["best"] == {
-        "number": 1, "run_id": trials[1].run_id, "values": trials[1].values, "metrics": {METRIC: 2.0}
-    }  # fmt: skip
-    assert found["why_no_best"] == "" and found["best_of_comparable"] == [{"where": {}, "trials": 2, **found["best"]}]
+        "number": 1,
+        "run_id": trials[1].run_id,
+        "values": trials[1].values,
+        "metrics": {METRIC: 2.0},
+    }
+    assert found["why_no_best"] == "" and found["best_of_comparable"] == [
+        {"where": {}, "trials": 2, **found["best"]}
+    ]
 
 
 def test_trials_that_are_measured_otherwise_have_no_best(home):
-    """Values of an axis that decides what is held out: each is ranked alone, by what the trials recorded."""
+    """Values of an axis that decides what is held out: each is ranked alone, by what the trials
+    recorded.
+    """
     axes = {"data.hold_out": {"kind": "grid", "values": [0.1, 0.2]}, **LR}
     one = started(sweep_of(axes))
     for trial in planned(one):
@@ -96,14 +119,22 @@ def test_trials_that_are_measured_otherwise_have_no_best(home):
         journal.append("tags", values=measurement_tags({"eval": Measurement.of(parts)}))
         journal.close()
     result = finish(one, "finished")
-    found, why = result.to_dict(), f"{METRIC} is measured in 2 ways, which differ in: held-out samples"
+    found, why = (
+        result.to_dict(),
+        f"{METRIC} is measured in 2 ways, which differ in: held-out samples",
+    )
     assert found["best"] is None and why in found["why_no_best"]
-    assert [each["where"] for each in found["best_of_comparable"]] == [{"data.hold_out": 0.1}, {"data.hold_out": 0.2}]
+    assert [each["where"] for each in found["best_of_comparable"]] == [
+        {"data.hold_out": 0.1},
+        {"data.hold_out": 0.2},
+    ]
     assert [trial["number"] for trial in found["trials"]] == [2, 0, 3, 1]
     assert [each["number"] for each in found["best_of_comparable"]] == [2, 3]
     lines = summary_lines(result)
     assert why in lines[1]
-    assert not (one.folder.report / "best.yaml").exists() and not any(line.startswith("  best:") for line in lines)
+    assert not (one.folder.report / "best.yaml").exists() and not any(
+        line.startswith("  best:") for line in lines
+    )
     page = (one.folder.report / "report.md").read_text()
     assert why in page and "## The best spec" not in page
 
@@ -112,12 +143,18 @@ def test_interrupted_sweep(sweep_with, home):
     one = sweep_with("finished", "running", "waiting")
     result = finish(one, "interrupted")
     assert result.exit_code == 130
-    assert [read_record(home.run(trial.run_id)).status for trial in planned(one)[:2]] == ["finished", "interrupted"]
+    assert [read_record(home.run(trial.run_id)).status for trial in planned(one)[:2]] == [
+        "finished",
+        "interrupted",
+    ]
     assert not home.run(planned(one)[2].run_id).path.exists()
     lines = summary_lines(result)
     assert lines[0] == f"sweep {result.sweep_id} interrupted: 1 finished of 3 trials"
-    assert lines[1].startswith(f"  best: trial 0 (run {planned(one)[0].run_id}), {METRIC} 1: optimizer.lr=")
-    assert not any("ditlab tune" in line for line in lines)  # that is the command's last line, on standard error
+    assert lines[1].startswith(
+        f"  best: trial 0 (run {planned(one)[0].run_id}), {METRIC} 1: optimizer.lr="
+    )
+    # that is the command's last line, on standard error
+    assert not any("ditlab tune" in line for line in lines)
 
 
 def test_sweep_out_of_time(sweep_with):
@@ -125,17 +162,28 @@ def test_sweep_out_of_time(sweep_with):
     result = finish(one, "stopped", reason="time_budget is used up")
     lines = summary_lines(result)
     head = f"sweep {result.sweep_id} stopped, as time_budget is used up: 1 failed of 4 trials"
-    assert (result.exit_code, lines[:2]) == (0, [head, "  not run to their end: 1 interrupted (trial 0), 2 not begun"])
+    assert (result.exit_code, lines[:2]) == (
+        0,
+        [head, "  not run to their end: 1 interrupted (trial 0), 2 not begun"],
+    )
     assert read_record(one.folder.folder).message == "time_budget is used up"
 
 
 def test_sweep_whose_trials_have_all_failed(sweep_with):
     one, parent = sweep_with("failed", "failed"), FakeParent()
-    with pytest.raises(RunFailed, match=rf"no trial gave a value of {METRIC} \(diverged: loss is NaN\); see .*report"):
+    with pytest.raises(
+        RunFailed,
+        match=rf"no trial gave a value of {METRIC} \(diverged: loss is NaN\); see .*report",
+    ):
         finish(one, "finished", parent)
     record = read_record(one.folder.folder)
-    assert (record.status, parent.status) == ("failed", "failed") and "no trial gave a value" in record.message
-    assert (one.folder.report / "report.html").exists() and not (one.folder.report / "best.yaml").exists()
+    assert (record.status, parent.status) == (
+        "failed",
+        "failed",
+    ) and "no trial gave a value" in record.message
+    assert (one.folder.report / "report.html").exists() and not (
+        one.folder.report / "best.yaml"
+    ).exists()
 
 
 def test_summary_names_failed_trials(sweep_with):
@@ -154,7 +202,11 @@ def test_a_signal_while_the_report_is_drawn_leaves_it_to_a_resume(sweep_with, mo
     with monkeypatch.context() as patched:
         patched.setattr("ditlab.sweeps.results.write_sweep_report", interrupted)
         result = finish_sweep(one, "finished", 10.0, parent, warnings.append)
-    assert (result.exit_code, parent.status, read_record(one.folder.folder).status) == (0, "finished", "finished")
+    assert (result.exit_code, parent.status, read_record(one.folder.folder).status) == (
+        0,
+        "finished",
+        "finished",
+    )
     assert len(warnings) == 1 and f"`ditlab tune --resume {one.folder.sweep_id}`" in warnings[0]
     assert not any("report:" in line for line in summary_lines(result))
     assert finish(one, "finished").report.is_file()

@@ -18,7 +18,12 @@ def folder(home):
     return SweepFolder(create_run(home, "a-sweep", family="dit", spec_hash="", trials=3))
 
 
-VALUES = {"optimizer.lr": 1 / 3, "objective.time": {"kind": "uniform"}, "optimizer.betas": [0.9, 0.95], "a": None}
+VALUES = {
+    "optimizer.lr": 1 / 3,
+    "objective.time": {"kind": "uniform"},
+    "optimizer.betas": [0.9, 0.95],
+    "a": None,
+}
 
 
 def test_ledger_returns_the_planned_trials(folder, home):
@@ -40,7 +45,11 @@ def test_planned_trial_is_flushed_to_the_disk(folder, home, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: synced.update(content_of(file)))
     trial = folder.plan_trial(home, 0, VALUES)
     assert folder.folder.path in synced  # the ledger is new there
-    assert parse_json_line(synced[folder.ledger]) == {"number": 0, "run_id": trial.run_id, "values": VALUES}
+    assert parse_json_line(synced[folder.ledger]) == {
+        "number": 0,
+        "run_id": trial.run_id,
+        "values": VALUES,
+    }
 
 
 def test_torn_last_line_is_ignored_and_the_next_line_is_whole(folder, home):
@@ -66,7 +75,9 @@ def test_used_run_id_is_not_given_again(folder, home, monkeypatch):
 
 def test_ordinary_run_is_no_sweep(home):
     run = create_run(home, "a-run", family="dit", spec_hash="")
-    with pytest.raises(UserError, match=rf"run {run.run_id} is no sweep: it has no sweep.yaml; give a sweep's id"):
+    with pytest.raises(
+        UserError, match=rf"run {run.run_id} is no sweep: it has no sweep.yaml; give a sweep's id"
+    ):
         SweepFolder(run).load_sweep()
     assert SweepFolder(run).planned_trials() == []
 
@@ -74,13 +85,17 @@ def test_ordinary_run_is_no_sweep(home):
 def test_elapsed_time_survives_and_a_damaged_file_counts_as_zero(folder, home):
     assert folder.load_elapsed() == 0.0
     folder.save_elapsed(12.5)
-    assert folder.load_elapsed() == 12.5 and parse_json_line(folder.clock.read_bytes()) == {"seconds": 12.5}
+    assert folder.load_elapsed() == 12.5 and parse_json_line(folder.clock.read_bytes()) == {
+        "seconds": 12.5
+    }
     assert folder.damage(home) == []
     changed = folder.clock.read_text().replace("12.5", "92.5")
     for damaged in ("", "{", "[]", "{}", changed):
         folder.clock.write_text(damaged)
         assert folder.load_elapsed() == 0.0
-        assert folder.damage(home) == [f"{folder.clock} is damaged: the time of earlier sessions counts as none."]
+        assert folder.damage(home) == [
+            f"{folder.clock} is damaged: the time of earlier sessions counts as none."
+        ]
 
 
 def test_trial_has_a_record_once_it_has_started(home):

@@ -1,4 +1,6 @@
-"""Forecasts of a sweep's duration, by runs that are written without training and by timed passes."""
+"""Forecasts of a sweep's duration, by runs that are written without training and by timed
+passes.
+"""
 
 import io
 import os
@@ -29,9 +31,13 @@ DEPTHS = {"model.depth": {"kind": "grid", "values": [1, 2]}}
 
 
 def earlier_run(home, speeds, step=6, parent="another-sweep", **changes):
-    """Write a trial that trained at these speeds (samples a second); without a parent, a run of its own."""
+    """Write a trial that trained at these speeds (samples a second); without a parent, a run of its
+    own.
+    """
     experiment = tiny(**changes)
-    folder = create_run(home, experiment.name, family=experiment.model.family, spec_hash="", parent=parent)
+    folder = create_run(
+        home, experiment.name, family=experiment.model.family, spec_hash="", parent=parent
+    )
     folder.spec.write_text(dump_yaml(experiment.to_dict()))
     log(folder, {place: {SPEED: speed} for place, speed in enumerate(speeds, 1)})
     update_record(folder, status="finished", step=step)
@@ -45,19 +51,26 @@ def table_lines(one, expected):
 
 
 def test_speed_of_an_earlier_run(home):
-    earlier_run(home, [20.0, 1000.0, 30.0, 32.0, 31.0])  # the median counts, not a slow start or a burst
+    # the median counts, not a slow start or a burst
+    earlier_run(home, [20.0, 1000.0, 30.0, 32.0, 31.0])
     one = prepared(sweep_of(trials=4, concurrent=2))
     found = forecast(one)
-    assert found.seconds == dict.fromkeys(range(4), pytest.approx(6 * 32 / 31))  # 6 steps of 32 samples
+    # 6 steps of 32 samples
+    assert found.seconds == dict.fromkeys(range(4), pytest.approx(6 * 32 / 31))
     assert found.total == pytest.approx(4 * 6 * 32 / 31 / 2)
     assert found.lines == [
-        "expected: 12 s with 2 at once, 0.00688 core hours, by the speed of earlier runs of this kind"
+        (
+            "expected: 12 s with 2 at once, 0.00688 core hours, by the speed of earlier runs "
+            "of this kind"
+        )
     ]
 
 
 def test_run_of_its_own_had_all_cores(home):
     earlier_run(home, [64.0], parent="")
-    alone, together = (forecast(prepared(sweep_of(trials=4, concurrent=number))) for number in (1, 2))
+    alone, together = (
+        forecast(prepared(sweep_of(trials=4, concurrent=number))) for number in (1, 2)
+    )
     assert (alone.seconds[0], together.seconds[0]) == (3.0, 6.0)
     assert alone.total == together.total == 12.0
 
@@ -66,12 +79,16 @@ def test_run_of_its_own_on_a_gpu_had_no_more_than_a_trial(home):
     gpu = {"gpus_per_worker": 0.5}
     earlier_run(home, [32.0], parent="", resources=gpu)
     nodes = [{"CPU": 8.0, "GPU": 2.0}]
-    one = prepare_sweep(sweep_of(base={**BASE, "resources": gpu}, trials=4), "sweep.yaml", nodes, remote=True)
+    one = prepare_sweep(
+        sweep_of(base={**BASE, "resources": gpu}, trials=4), "sweep.yaml", nodes, remote=True
+    )
     found = forecast(one)
     assert (one.concurrency.num_trials, found.seconds[0], found.total) == (4, 6.0, 6.0)
 
 
-@pytest.mark.parametrize(("status", "left"), [("finished", 3), ("stopped", 3), ("failed", 3), ("interrupted", 4)])
+@pytest.mark.parametrize(
+    ("status", "left"), [("finished", 3), ("stopped", 3), ("failed", 3), ("interrupted", 4)]
+)
 def test_ended_trials_take_no_more_time(home, status, left):
     earlier_run(home, [32.0])
     one = started(sweep_of(trials=4, concurrent=1))
@@ -84,21 +101,33 @@ def test_ended_trials_take_no_more_time(home, status, left):
 
 def test_trials_of_different_lengths_are_summed(home):
     earlier_run(home, [32.0])
-    one = prepared(sweep_of({"training.steps": {"kind": "grid", "values": [60, 3600, 7200]}}, trials=3, concurrent=1))
+    one = prepared(
+        sweep_of(
+            {"training.steps": {"kind": "grid", "values": [60, 3600, 7200]}}, trials=3, concurrent=1
+        )
+    )
     found = forecast(one)
     assert found.seconds == {0: 60.0, 1: 3600.0, 2: 7200.0} and found.total == 10860.0
     assert found.lines[0].startswith("expected: 3 h 1 min with 1 at once")
     same, heading, *rows = table_lines(one, found)
     assert re.fullmatch(r"all 3 trials: workers 1 x \d+ CPU, parameters [\d,]+", same)
-    assert heading.split() == ["trial", "training.steps", "steps", "time"]  # there is one `steps` already
+    # there is one `steps` already
+    assert heading.split() == ["trial", "training.steps", "steps", "time"]
     assert [re.split(r"\s{2,}", row.strip())[-2:] for row in rows] == [
-        ["60", "1 min"], ["3,600", "1 h"], ["7,200", "2 h"]
-    ]  # fmt: skip
+        ["60", "1 min"],
+        ["3,600", "1 h"],
+        ["7,200", "2 h"],
+    ]
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"model__depth": 3}, {"batch__micro": 8}, {"training__precision": "bf16"}, {"resources__workers": 2}],
+    [
+        {"model__depth": 3},
+        {"batch__micro": 8},
+        {"training__precision": "bf16"},
+        {"resources__workers": 2},
+    ],
     ids=str,
 )
 def test_run_of_another_speed_is_ignored(home, changes):
@@ -107,7 +136,9 @@ def test_run_of_another_speed_is_ignored(home, changes):
     assert "timed steps on this machine" in found.lines[0] and found.total < 600
 
 
-@pytest.mark.parametrize("changes", [{"optimizer__lr": 0.1}, {"training__steps": 3}, {"resources__max_failures": 9}])
+@pytest.mark.parametrize(
+    "changes", [{"optimizer__lr": 0.1}, {"training__steps": 3}, {"resources__max_failures": 9}]
+)
 def test_settings_without_effect_on_the_speed_are_ignored(home, changes):
     earlier_run(home, [32.0], **changes)
     assert forecast(prepared(sweep_of())).seconds[0] == 6.0
@@ -137,17 +168,24 @@ def test_timed_passes_share_the_machine(home, monkeypatch):
 
 def test_what_was_timed_beside_other_work_is_a_range(home):
     spin = "import time; end = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
-    begin = [f"{sys.executable} -c '{spin}' >&2 & echo $!" for _ in range(2 * (os.cpu_count() or 1))]
-    # Begun by a shell that ends, so that they are no children of this process, whose work is its own.
+    begin = [
+        f"{sys.executable} -c '{spin}' >&2 & echo $!" for _ in range(2 * (os.cpu_count() or 1))
+    ]
+    # Begun by a shell that ends, so that they are no children of this process, whose work is its
+    # own.
     begun = subprocess.run(["sh", "-c", "\n".join(begin)], stdout=subprocess.PIPE, check=True)
     try:
-        time.sleep(4 * LOOK)  # since this module was imported they have done more than half of the cores' work
+        # since this module was imported they have done more than half of the cores' work
+        time.sleep(4 * LOOK)
         found = forecast(prepared(sweep_of()))
     finally:
         for pid in map(int, begun.stdout.split()):
             os.kill(pid, signal.SIGKILL)
-    assert found.idle_total is not None and found.idle_total <= found.total  # equal for steps shorter than a turn
-    assert " to " in found.lines[0] and found.lines[1].startswith("this machine was busy: others kept")
+    # equal for steps shorter than a turn
+    assert found.idle_total is not None and found.idle_total <= found.total
+    assert " to " in found.lines[0] and found.lines[1].startswith(
+        "this machine was busy: others kept"
+    )
 
 
 def test_each_kind_of_network_has_its_own_speed(home):
@@ -167,7 +205,11 @@ def test_speed_on_a_gpu_is_known_only_from_earlier_runs(home):
     assert found.lines == ["expected: unknown (no earlier run on a GPU to take the speed from)"]
     assert (found.device, found.device_hours) == ("GPU", None)
     same, _, *rows = table_lines(one, found)
-    assert same.startswith("all 6 trials: workers 1 x 0.5 GPU,") and same.endswith(", time ?") and len(rows) == 6
+    assert (
+        same.startswith("all 6 trials: workers 1 x 0.5 GPU,")
+        and same.endswith(", time ?")
+        and len(rows) == 6
+    )
     earlier_run(home, [32.0], resources={"gpus_per_worker": 0.5})
     assert forecast(one).total == pytest.approx(6 * 6.0 / 4)
 
@@ -177,7 +219,10 @@ def test_scheduler_that_stops_trials_early_is_mentioned(home, kind, more):
     earlier_run(home, [32.0])
     scheduler = {"kind": kind, **({"grace": 2} if more else {})}
     lines = forecast(prepared(sweep_of(scheduler=scheduler))).lines
-    assert lines[1:] == [f"scheduler {kind} stops some trials earlier: this is the longest it takes"] * more
+    assert (
+        lines[1:]
+        == [f"scheduler {kind} stops some trials earlier: this is the longest it takes"] * more
+    )
 
 
 def test_search_that_proposes_trials_as_it_goes(home):
@@ -190,7 +235,9 @@ def test_search_that_proposes_trials_as_it_goes(home):
 
 
 def budgeted(hours, **changes):
-    return prepared(sweep_of(**{"trials": 4, "concurrent": 1, "budget": {"device_hours": hours}, **changes}))
+    return prepared(
+        sweep_of(**{"trials": 4, "concurrent": 1, "budget": {"device_hours": hours}, **changes})
+    )
 
 
 def test_budget_is_forecast(home):
@@ -198,14 +245,22 @@ def test_budget_is_forecast(home):
     earlier_run(home, [32.0])
     each = 6 / 3600
     assert forecast(budgeted(5 * each)).lines[-1] == (
-        "budget.device_hours=0.00833333 holds: 0 core hours are used, and about 0.00667 more are expected"
+        "budget.device_hours=0.00833333 holds: 0 core hours are used, and about 0.00667 more "
+        "are expected"
     )
-    assert "does not hold: 0 core hours are used, and about 0.00667 more" in forecast(budgeted(2.5 * each)).lines[-1]
-    with pytest.raises(UserError, match=r"=0.0015 is less than the shortest trial takes, about 0.00167 core hours"):
+    assert (
+        "does not hold: 0 core hours are used, and about 0.00667 more"
+        in forecast(budgeted(2.5 * each)).lines[-1]
+    )
+    with pytest.raises(
+        UserError, match=r"=0.0015 is less than the shortest trial takes, about 0.00167 core hours"
+    ):
         forecast(budgeted(0.0015))
     asha = {"scheduler": {"kind": "asha", "grace": 2, "reduction": 2}}
     assert "does not hold" in forecast(budgeted(0.001, **asha)).lines[-1]
-    with pytest.raises(UserError, match=r"less than the shortest trial takes, about 0.000556 core hours"):
+    with pytest.raises(
+        UserError, match=r"less than the shortest trial takes, about 0.000556 core hours"
+    ):
         forecast(budgeted(0.0005, **asha))
 
 
@@ -214,13 +269,21 @@ def test_budget_of_a_resumed_sweep_counts_what_is_used(home):
     one = started(sweep_of(trials=4, concurrent=1))
     folder = trial_run(home, one.sweep, planned(one)[0], "finished", {6: 1.0})
     start = {"time": 1000, "run_id": folder.run_id, "name": "a", "experiment": "a", "family": "dit"}
-    lines = encode_record("start", start) + encode_record("tags", {"time": 1000, "values": {DEVICES_TAG: "2 core"}})
+    lines = encode_record("start", start) + encode_record(
+        "tags", {"time": 1000, "values": {DEVICES_TAG: "2 core"}}
+    )
     folder.journal.write_bytes(lines + encode_record("end", {"time": 19_000, "status": "finished"}))
     again = budgeted(0.02)
     line = forecast(again, read_past_trials(again, one.folder)).lines[-1]
-    assert line == "budget.device_hours=0.02 holds: 0.01 core hours are used, and about 0.005 more are expected"
+    assert line == (
+        "budget.device_hours=0.02 holds: 0.01 core hours are used, and about 0.005 more "
+        "are expected"
+    )
     again = budgeted(0.01)
-    with pytest.raises(UserError, match=r"=0.01 is used up: the trials have taken 0.01 core hours; resume the sweep"):
+    with pytest.raises(
+        UserError,
+        match=r"=0.01 is used up: the trials have taken 0.01 core hours; resume the sweep",
+    ):
         forecast(again, read_past_trials(again, one.folder))
 
 
@@ -228,7 +291,15 @@ def test_as_json(home):
     earlier_run(home, [32.0])
     one = prepared(sweep_of(trials=3, concurrent=1))
     found = forecast(one).to_dict(one)
-    assert list(found) == ["trials", "num_trials", "concurrent", "seconds", "device_hours", "device", "idle_seconds"]
+    assert list(found) == [
+        "trials",
+        "num_trials",
+        "concurrent",
+        "seconds",
+        "device_hours",
+        "device",
+        "idle_seconds",
+    ]
     assert (found["num_trials"], found["concurrent"], found["seconds"]) == (3, 1, 18.0)
     for number, trial in enumerate(found["trials"]):
         assert list(trial) == ["number", "values", "parameters", "steps", "seconds", "arm", "seed"]

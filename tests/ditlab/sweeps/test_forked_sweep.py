@@ -16,7 +16,9 @@ from support.trainings.workers import newest, same_state, tiny
 @pytest.fixture
 def parent(home):
     """Id of a run of three steps."""
-    return train(tiny(training__steps=3, tracking__uri="http://127.0.0.1:9"), local=True, warn=print).run_id
+    return train(
+        tiny(training__steps=3, tracking__uri="http://127.0.0.1:9"), local=True, warn=print
+    ).run_id
 
 
 def test_a_sweep_holds_its_parents_checkpoint_from_its_start_on(home, parent):
@@ -25,11 +27,19 @@ def test_a_sweep_holds_its_parents_checkpoint_from_its_start_on(home, parent):
     assert all(trial.experiment.start.point == f"{parent}@3" for trial in one.prepared.trials)
     store = recorded_checkpoints(home.run(parent))
     assert store.held_digest(3, one.folder.sweep_id)
-    with pytest.raises(UserError, match=rf"run {parent} is needed by run {one.folder.sweep_id} \(rates\)"):
+    with pytest.raises(
+        UserError, match=rf"run {parent} is needed by run {one.folder.sweep_id} \(rates\)"
+    ):
         plan_removal([parent])
     for changes, sentence in (
-        ({"fixed": {**fixed, "start.step": 2}}, r"start.step=2: run \w+ has no checkpoint of that step; it has 3"),
-        ({"fixed": fixed, "space": {"model.width": {"kind": "choice", "values": [48]}}}, r"has other parameters"),
+        (
+            {"fixed": {**fixed, "start.step": 2}},
+            r"start.step=2: run \w+ has no checkpoint of that step; it has 3",
+        ),
+        (
+            {"fixed": fixed, "space": {"model.width": {"kind": "choice", "values": [48]}}},
+            r"has other parameters",
+        ),
         ({"fixed": {**fixed, "training.steps": 3}}, r"leaves nothing to train from start.step=3"),
     ):
         with pytest.raises(UserError, match=sentence):
@@ -43,12 +53,16 @@ def test_trials_on_ray_go_on_from_the_same_checkpoint(ray, home, parent):
     base = {**small_sweep()["base"], "resources": {"cpus_per_worker": 1}}
     fixed = {"start.run": parent, "start.step": 3, "training.steps": 5, "evaluation.every": None}
     space = {"optimizer.lr": {"kind": "grid", "values": [1e-3, 3e-4]}}
-    result = tune(build_sweep(small_sweep(base=base, fixed=fixed, space=space, metric="train/loss"), "test"))
+    result = tune(
+        build_sweep(small_sweep(base=base, fixed=fixed, space=space, metric="train/loss"), "test")
+    )
     assert result.status == "finished"
     for trial in result.summary.trials:
         folder = home.run(trial.run_id)
         assert read_record(folder).start == f"{parent}@3"
-        alone = train(folder.spec, ["name=alone", "tracking.uri=http://127.0.0.1:9"], local=True, warn=print)
+        alone = train(
+            folder.spec, ["name=alone", "tracking.uri=http://127.0.0.1:9"], local=True, warn=print
+        )
         assert same_state(newest(folder.checkpoints), newest(alone.folder / "checkpoints"))
         remove_runs(alone.run_id)
     with pytest.raises(UserError, match=rf"run {parent} is the parent of "):

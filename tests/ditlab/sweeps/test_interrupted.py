@@ -33,7 +33,12 @@ def start_tune(home: Path, *arguments: str | Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "ditlab", "tune", *map(str, arguments), "--json"]
     environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -44,19 +49,32 @@ def trial_records(home: Path) -> list[RunRecord]:
 
 
 SEARCHES = {
-    "random": {"search": {"kind": "random"}, "trials": 5,
-               "space": {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}},
-    "grid": {"search": {"kind": "grid"},
-             "space": {"optimizer.lr": {"kind": "grid", "values": [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]}}},
-    "optuna": {"search": {"kind": "optuna", "startup": 2}, "trials": 5,
-               "space": {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}}},
-}  # fmt: skip
+    "random": {
+        "search": {"kind": "random"},
+        "trials": 5,
+        "space": {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}},
+    },
+    "grid": {
+        "search": {"kind": "grid"},
+        "space": {"optimizer.lr": {"kind": "grid", "values": [1e-4, 3e-4, 1e-3, 3e-3, 1e-2]}},
+    },
+    "optuna": {
+        "search": {"kind": "optuna", "startup": 2},
+        "trials": 5,
+        "space": {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-2}},
+    },
+}
 
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_killed_sweep_is_resumed_with_the_same_trials(search, tmp_path):
     home, unbroken_home = tmp_path / "home", tmp_path / "unbroken"
-    path = written(tmp_path, concurrent=1, fixed={"training.steps": 40, "evaluation.every": 20}, **SEARCHES[search])
+    path = written(
+        tmp_path,
+        concurrent=1,
+        fixed={"training.steps": 40, "evaluation.every": 20},
+        **SEARCHES[search],
+    )
     process = start_tune(home, path)
 
     def num_finished() -> int:
@@ -66,12 +84,17 @@ def test_killed_sweep_is_resumed_with_the_same_trials(search, tmp_path):
     process.kill()
     process.wait(10)
     (sweep,) = [record for record in list_runs(Home(home)) if record.trials]
-    journals = {record.run_id: Home(home).run(record.run_id).journal.read_bytes()
-                for record in trial_records(home) if record.status == "finished"}  # fmt: skip
+    journals = {
+        record.run_id: Home(home).run(record.run_id).journal.read_bytes()
+        for record in trial_records(home)
+        if record.status == "finished"
+    }
     said = run_process("tune", "--resume", sweep.run_id, "--json", home=home)
     assert said.code == 0, said.err
     trials = {trial["number"]: trial for trial in said.json["trials"]}
-    assert sorted(trials) == [0, 1, 2, 3, 4] and all(trial["status"] == "finished" for trial in trials.values())
+    assert sorted(trials) == [0, 1, 2, 3, 4] and all(
+        trial["status"] == "finished" for trial in trials.values()
+    )
     for run_id, journal in journals.items():  # ended trials are untouched
         assert Home(home).run(run_id).journal.read_bytes() == journal
     for trial in trials.values():  # no step twice, none left out
@@ -80,8 +103,13 @@ def test_killed_sweep_is_resumed_with_the_same_trials(search, tmp_path):
     assert sorted(tracked_runs(home, sweep.run_id)[1]) == [0, 1, 2, 3, 4]
     if search != "optuna":
         unbroken = run_process("tune", path, "--json", home=unbroken_home)
-        values = {trial["number"]: (trial["values"], trial["metrics"]) for trial in unbroken.json["trials"]}
-        assert values == {number: (trial["values"], trial["metrics"]) for number, trial in trials.items()}
+        values = {
+            trial["number"]: (trial["values"], trial["metrics"])
+            for trial in unbroken.json["trials"]
+        }
+        assert values == {
+            number: (trial["values"], trial["metrics"]) for number, trial in trials.items()
+        }
     wait_until(lambda: processes_of(home) == [], 30, "the end of all processes")
 
 
@@ -103,9 +131,17 @@ def test_ctrl_c_saves_checkpoints_from_which_trials_are_resumed(tmp_path):
     result = json.loads(out.splitlines()[-1])
     assert result["status"] == "interrupted" and f"--resume {result['run_id']}" in err
     for record in trial_records(home):
-        assert record.status == "interrupted" and checkpoint_of(home, record.run_id).manifest.step == record.step
+        assert (
+            record.status == "interrupted"
+            and checkpoint_of(home, record.run_id).manifest.step == record.step
+        )
     wait_until(lambda: processes_of(home) == [], 30, "the end of all processes")
     said = run_process("tune", "--resume", result["run_id"], "--json", home=home)
-    assert said.code == 0 and [trial["status"] for trial in said.json["trials"]] == ["finished", "finished"]
+    assert said.code == 0 and [trial["status"] for trial in said.json["trials"]] == [
+        "finished",
+        "finished",
+    ]
     for trial in said.json["trials"]:
-        assert metric_history(Home(home).run(trial["run_id"]))["train/loss"].steps.tolist() == list(range(1, 1501))
+        assert metric_history(Home(home).run(trial["run_id"]))["train/loss"].steps.tolist() == list(
+            range(1, 1501)
+        )

@@ -19,15 +19,22 @@ def test_trial_whose_line_is_damaged_is_planned_again(home):
     one.folder.ledger.write_bytes(b"".join(lines))
     again = resume_sweep(prepared(one.sweep), one.folder)
     after = planned(again)
-    said = f"{one.folder.ledger}: damaged lines are passed over (1); a trial without a line is run again."
+    said = (
+        f"{one.folder.ledger}: damaged lines are passed over (1); a trial without a line is "
+        "run again."
+    )
     assert again.notes[0] == said and one.folder.damage(home) == [said]
-    assert [trial for trial in after if trial.number != 2] == [trial for trial in before if trial.number != 2]
+    assert [trial for trial in after if trial.number != 2] == [
+        trial for trial in before if trial.number != 2
+    ]
     assert after[2].values == before[2].values and after[2].run_id != before[2].run_id
 
 
 def test_sweep_that_makes_other_trials_is_refused(home):
     one = started(sweep_of())
-    with pytest.raises(UserError, match=r"trial 0 has optimizer.lr=.* does not make \(4 trials differ\); restore"):
+    with pytest.raises(
+        UserError, match=r"trial 0 has optimizer.lr=.* does not make \(4 trials differ\); restore"
+    ):
         read_past_trials(prepared(sweep_of(seed=1)), one.folder)
 
 
@@ -42,10 +49,14 @@ def test_special_file_as_ledger_is_refused(home, make):
 
 def test_damaged_elapsed_time_and_takeovers_are_said(home):
     one = started(sweep_of())
-    run = trial_run(home, one.sweep, planned(one)[0], "finished", {2: 0.5}, parent=one.folder.sweep_id)
+    run = trial_run(
+        home, one.sweep, planned(one)[0], "finished", {2: 0.5}, parent=one.folder.sweep_id
+    )
     taken = Takeover(2, "abcdabcd", 2, {"optimizer.lr": 0.1}, "key")
     whole = encode_json_line(vars(taken))
-    (run.path / "exploits.jsonl").write_bytes(whole + whole.replace(b"0.1", b"0.7") + b'{"step": 1}\n')
+    (run.path / "exploits.jsonl").write_bytes(
+        whole + whole.replace(b"0.1", b"0.7") + b'{"step": 1}\n'
+    )
     one.folder.clock.write_text("{}")
     notes = one.folder.damage(home)
     assert read_takeovers(run) == [taken]

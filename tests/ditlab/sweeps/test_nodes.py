@@ -1,4 +1,6 @@
-"""A sweep as a job on several nodes: trials run on different ones, a node is lost, the job is stopped and resumed."""
+"""A sweep as a job on several nodes: trials run on different ones, a node is lost, the job is
+stopped and resumed.
+"""
 
 import json
 import time
@@ -19,9 +21,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 STEPS, TRIALS = 600, 4
 FIXED: dict[str, Any] = {
-    "training.steps": STEPS, "evaluation.every": 200, "evaluation.samples": 0, "checkpoint.every": 50,
-    "tracking.budget": None, "tracking.system_metrics": False,
-}  # fmt: skip
+    "training.steps": STEPS,
+    "evaluation.every": 200,
+    "evaluation.samples": 0,
+    "checkpoint.every": 50,
+    "tracking.budget": None,
+    "tracking.system_metrics": False,
+}
 
 
 class Trials:
@@ -38,14 +44,18 @@ class Trials:
         """The journal of each trial that has started, by number."""
         for record in list_runs(self._home):
             if record.trial >= 0:
-                self._followed.setdefault(record.run_id, Followed(self._home.root, record.name, number=record.trial))
+                self._followed.setdefault(
+                    record.run_id, Followed(self._home.root, record.name, number=record.trial)
+                )
         return {one.number: one.look() for one in self._followed.values()}
 
     def training(self) -> list[Followed]:
         return [one for one in self.all().values() if 0 < one.step < STEPS]
 
     def statuses(self) -> dict[int, str]:
-        return {record.trial: record.status for record in list_runs(self._home) if record.trial >= 0}
+        return {
+            record.trial: record.status for record in list_runs(self._home) if record.trial >= 0
+        }
 
 
 def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path: Path) -> None:
@@ -53,7 +63,9 @@ def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path: Path) -> None:
         ours.nodes.start_head(num_cpus=0)
         nodes = [ours.nodes.add_node(), ours.nodes.add_node()]
         space = {"optimizer.lr": {"kind": "grid", "values": [1e-2, 3e-3, 1e-3, 3e-4]}}
-        spec = written_sweep(tmp_path, space, search={"kind": "grid"}, trials=None, fixed=FIXED, concurrent=2)
+        spec = written_sweep(
+            tmp_path, space, search={"kind": "grid"}, trials=None, fixed=FIXED, concurrent=2
+        )
         job, trials = RayJob(ours.nodes, ["tune", spec, "--json"]), Trials(ours)
 
         def going(job: RayJob, what: str, is_so: Any) -> None:
@@ -72,8 +84,13 @@ def test_trials_survive_the_loss_of_a_node_and_a_stop(tmp_path: Path) -> None:
         steps, groups = lost.step, len(lost.groups)
         next(node for node in nodes if node.id.startswith(lost.groups[-1].nodes[0])).kill()
         ours.nodes.add_node()
-        going(job, "the lost trial on another node", lambda: len(lost.look().groups) > groups and lost.step > steps)
-        assert "lost_node" in lost.failures or not lost.failures, lost.failures  # its leader may have been lost, too
+        going(
+            job,
+            "the lost trial on another node",
+            lambda: len(lost.look().groups) > groups and lost.step > steps,
+        )
+        # its leader may have been lost, too
+        assert "lost_node" in lost.failures or not lost.failures, lost.failures
 
         job.stop()
         assert job.wait(180) == "STOPPED", job.log()
@@ -95,7 +112,9 @@ def check(ours: Lab, trials: Trials, log: str) -> None:
     carried = set()
     for number, run in trials.all().items():
         assert [loss.step for loss in run.losses] == steps, number
-        run_id = next(record.run_id for record in list_runs(Home(ours.home)) if record.trial == number)
+        run_id = next(
+            record.run_id for record in list_runs(Home(ours.home)) if record.trial == number
+        )
         tracked = ours.mlflow.run(run_id)
         tags = {tag["key"]: tag["value"] for tag in tracked["data"]["tags"]}
         assert (tags["mlflow.parentRunId"], tags["ditlab.trial"]) == (parent, str(number))

@@ -48,30 +48,42 @@ def test_axis_over_paths(home, tmp_path):
     found = portable(home, {"data.path": {"kind": "grid", "values": paths}}, base=base, trials=5)
     there = ["one", "me/two"]
     assert listed(found, "data.path") == [
-        *(str(tmp_path / path) for path in there), str(tmp_path.parent / "three"), "/four", "s3://bucket/five"
-    ]  # fmt: skip
+        *(str(tmp_path / path) for path in there),
+        str(tmp_path.parent / "three"),
+        "/four",
+        "s3://bucket/five",
+    ]
 
 
 def test_paths_under_fixed(home, tmp_path):
     found = portable(home, fixed={"data": STORES["one"], "checkpoint.storage": "kept"})
     assert found.fixed == {
-        "data": {"kind": "arrow", "path": str(tmp_path / "one")}, "checkpoint.storage": str(tmp_path / "kept")
-    }  # fmt: skip
+        "data": {"kind": "arrow", "path": str(tmp_path / "one")},
+        "checkpoint.storage": str(tmp_path / "kept"),
+    }
     found = portable(home, base={**BASE, "data": STORES["one"]}, fixed={"data.path": "two"})
     assert found.fixed == {"data.path": str(tmp_path / "two")}
     assert found.base["data"]["path"] == str(tmp_path / "one")
 
 
 def test_values_that_are_no_paths_stay(home):
-    space = {**LR, "model.depth": {"kind": "choice", "values": [1, 2]}, "objective.time": {
-        "kind": "choice", "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}]}}  # fmt: skip
+    space = {
+        **LR,
+        "model.depth": {"kind": "choice", "values": [1, 2]},
+        "objective.time": {
+            "kind": "choice",
+            "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}],
+        },
+    }
     sweep = sweep_of(space, fixed={"training.steps": 3, "name": "one"})
     assert portable_sweep(sweep, home)[0].to_dict() == sweep.to_dict()
 
 
 def test_portable_sweep_stays_the_same_in_another_directory(home, monkeypatch, tmp_path):
     once = portable(
-        home, {"data": {"kind": "choice", "values": list(STORES.values())}}, fixed={"checkpoint.storage": "x"}
+        home,
+        {"data": {"kind": "choice", "values": list(STORES.values())}},
+        fixed={"checkpoint.storage": "x"},
     )
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")

@@ -1,4 +1,6 @@
-"""State of a sweep's trials in its driver: those that run are read, and what has ended is not read again."""
+"""State of a sweep's trials in its driver: those that run are read, and what has ended is not read
+again.
+"""
 
 import shutil
 

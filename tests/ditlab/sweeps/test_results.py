@@ -13,8 +13,14 @@ from ditlab.sweeps.trial import values_at
 from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]
-CURVES = [{0: 9.0, 2: 3.0, 4: 2.0, 6: 1.0}, {0: 9.0, 2: 3.0, 4: 0.75, 6: 0.5}, {0: 9.0, 2: 8.0}, {0: 9.0},
-          {0: 9.0, 2: 0.1}, {}]  # fmt: skip
+CURVES = [
+    {0: 9.0, 2: 3.0, 4: 2.0, 6: 1.0},
+    {0: 9.0, 2: 3.0, 4: 0.75, 6: 0.5},
+    {0: 9.0, 2: 8.0},
+    {0: 9.0},
+    {0: 9.0, 2: 0.1},
+    {},
+]
 
 
 @pytest.fixture
@@ -22,7 +28,14 @@ def sweep(home):
     """Seven trials, each of another status; the last has not started."""
     one = started(sweep_of(trials=7))
     for trial, status, curve in zip(planned(one), STATUSES, CURVES, strict=False):
-        trial_run(home, one.sweep, trial, status, curve, message="diverged: loss is NaN" if status == "failed" else "")
+        trial_run(
+            home,
+            one.sweep,
+            trial,
+            status,
+            curve,
+            message="diverged: loss is NaN" if status == "failed" else "",
+        )
     return one
 
 
@@ -33,12 +46,24 @@ def test_summary_holds_every_trial(sweep):
     assert [trial.run_id for trial in found.trials] == [trial.run_id for trial in planned(sweep)]
     assert [trial.values for trial in found.trials] == [trial.values for trial in planned(sweep)]
     assert [trial.step for trial in found.trials] == [6, 6, 2, 0, 2, 0, 0]
-    assert [trial.metrics.get(METRIC) for trial in found.trials] == [1.0, 0.5, 8.0, 9.0, 0.1, None, None]
+    assert [trial.metrics.get(METRIC) for trial in found.trials] == [
+        1.0,
+        0.5,
+        8.0,
+        9.0,
+        0.1,
+        None,
+        None,
+    ]
     assert found.trials[3].note == "diverged: loss is NaN" and found.trials[0].note == ""
     assert found.trials[0].total_steps == 6 and found.trials[6].curves == {}
     assert (found.sweep_id, found.name, found.seconds, found.total_trials, found.base) == (
-        sweep.folder.sweep_id, "rates", 12.5, 7, "tiny"
-    )  # fmt: skip
+        sweep.folder.sweep_id,
+        "rates",
+        12.5,
+        7,
+        "tiny",
+    )
 
 
 def test_curves_come_from_the_journal(sweep, home):
@@ -53,7 +78,11 @@ def test_curves_come_from_the_journal(sweep, home):
 def test_all_trials_wait_before_the_first(home):
     found = summarize_sweep(started(sweep_of()), 0.0)
     assert [trial.status for trial in found.trials] == ["waiting"] * 4
-    assert best(found) is None and best_spec(sweep_of(), found) == "" and past_curves(sweep_of(), found) == {}
+    assert (
+        best(found) is None
+        and best_spec(sweep_of(), found) == ""
+        and past_curves(sweep_of(), found) == {}
+    )
 
 
 def test_best_trial_as_a_spec(sweep, tmp_path):
@@ -63,10 +92,18 @@ def test_best_trial_as_a_spec(sweep, tmp_path):
     path.write_text(best_spec(sweep.sweep, found))
     experiment = load_experiment(path)
     trial = planned(sweep)[1]
-    assert experiment.optimizer.lr == trial.values["optimizer.lr"] and experiment.name == "rates-best"
-    assert experiment.to_dict() == {**trial_experiment(sweep.sweep, trial).to_dict(), "name": "rates-best"}
+    assert (
+        experiment.optimizer.lr == trial.values["optimizer.lr"] and experiment.name == "rates-best"
+    )
+    assert experiment.to_dict() == {
+        **trial_experiment(sweep.sweep, trial).to_dict(),
+        "name": "rates-best",
+    }
     first = path.read_text().splitlines()[0]
-    assert first == f"# Trial 1 (run {trial.run_id}) of the sweep rates ({found.sweep_id}): {METRIC}=0.5."
+    assert (
+        first
+        == f"# Trial 1 (run {trial.run_id}) of the sweep rates ({found.sweep_id}): {METRIC}=0.5."
+    )
 
 
 def test_mode_max_ranks_the_largest_first(home):
@@ -77,7 +114,9 @@ def test_mode_max_ranks_the_largest_first(home):
 
 
 def test_speed_ranks_by_the_median_of_a_trials_points(home):
-    """A last point is a second's, and a trial without any is not ranked; no scheduler can act on speed."""
+    """A last point is a second's, and a trial without any is not ranked; no scheduler can act on
+    speed.
+    """
     one = started(sweep_of(metric="perf/mfu", mode="max", trials=3))
     curves = ({1: 0.5, 2: 0.5, 3: 0.1}, {1: 0.2, 2: 0.3, 3: 0.6}, {})
     for trial, curve in zip(planned(one), curves, strict=True):
@@ -90,7 +129,9 @@ def test_speed_ranks_by_the_median_of_a_trials_points(home):
     for name in ("time/forwards", "perf/tokens_per_second"):  # digits have no tokens
         with pytest.raises(UserError, match=f"metric={name} is reported by no trial"):
             prepared(sweep_of(metric=name))
-    with pytest.raises(UserError, match=r"metric=perf/mfu is measured over a whole trial .* scheduler.kind to none"):
+    with pytest.raises(
+        UserError, match=r"metric=perf/mfu is measured over a whole trial .* scheduler.kind to none"
+    ):
         prepared(sweep_of(metric="perf/mfu", scheduler={"kind": "asha", "grace": 2}))
 
 
@@ -106,19 +147,39 @@ def test_value_that_is_not_finite_is_never_best(home, value):
 
 def test_ranking_table(sweep):
     table = ranking_table(summarize_sweep(sweep, 0.0))
-    assert list(table) == ["trial", "run", "status", "step", METRIC, "optimizer.lr", "seconds", "note"]
+    assert list(table) == [
+        "trial",
+        "run",
+        "status",
+        "step",
+        METRIC,
+        "optimizer.lr",
+        "seconds",
+        "note",
+    ]
     assert table["trial"] == [1, 0, 2, 4, 5, 3, 6]
-    assert table["status"] == ["finished", "finished", "stopped", "interrupted", "running", "failed", "waiting"]
+    assert table["status"] == [
+        "finished",
+        "finished",
+        "stopped",
+        "interrupted",
+        "running",
+        "failed",
+        "waiting",
+    ]
     assert table[METRIC] == [0.5, 1.0, 8.0, 0.1, None, 9.0, None]
     assert {len(column) for column in table.values()} == {7}
-    assert table["optimizer.lr"] == [planned(sweep)[number].values["optimizer.lr"] for number in table["trial"]]
+    assert table["optimizer.lr"] == [
+        planned(sweep)[number].values["optimizer.lr"] for number in table["trial"]
+    ]
 
 
 def test_past_curves_are_those_of_finished_and_stopped_trials(sweep):
     curves = past_curves(sweep.sweep, summarize_sweep(sweep, 0.0))
     run_ids = [trial.run_id for trial in planned(sweep)[:3]]
     assert list(curves) == run_ids
-    assert curves[run_ids[0]] == MetricCurve([2, 4, 6], [3.0, 2.0, 1.0])  # without step 0, before any training
+    # without step 0, before any training
+    assert curves[run_ids[0]] == MetricCurve([2, 4, 6], [3.0, 2.0, 1.0])
 
 
 def test_pause_between_sessions_is_no_training_time(home, monkeypatch):
@@ -134,35 +195,55 @@ def test_pause_between_sessions_is_no_training_time(home, monkeypatch):
 
 
 def test_trial_of_a_population_has_its_last_values(home):
-    one = started(sweep_of(scheduler={"kind": "pbt", "interval": 2}, fixed={"training.steps": 8}, concurrent=4))
+    one = started(
+        sweep_of(
+            scheduler={"kind": "pbt", "interval": 2}, fixed={"training.steps": 8}, concurrent=4
+        )
+    )
     trials = planned(one)
     for trial, value in zip(trials, (4.0, 3.0, 2.0, 1.0), strict=True):
         trial_run(home, one.sweep, trial, "finished", {2: value, 4: value / 2})
     taken = Takeover(2, trials[2].run_id, 2, {"optimizer.lr": 0.0123}, "k")
     record_takeover(home.run(trials[3].run_id), taken, trial_experiment(one.sweep, trials[3]))
     found = summarize_sweep(one, 0.0)
-    assert found.trials[3].values == {"optimizer.lr": 0.0123} and found.trials[2].values == trials[2].values
+    assert (
+        found.trials[3].values == {"optimizer.lr": 0.0123}
+        and found.trials[2].values == trials[2].values
+    )
     assert found.trials[3].note == taken.sentence() and best(found).number == 3
     text = best_spec(one.sweep, found)
-    assert f"# Its values were the last of several: {taken.sentence()}." in text and "lr: 0.0123" in text
+    assert (
+        f"# Its values were the last of several: {taken.sentence()}." in text
+        and "lr: 0.0123" in text
+    )
 
 
 def test_scales_of_the_axes(home):
     one = started(
-        sweep_of({
-            "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
-            "training.ema.decay": {"kind": "uniform", "low": 0.5, "high": 0.9},
-            "model.depth": {"kind": "choice", "values": [1, 2]},
-            "schedule.kind": {"kind": "choice", "values": ["constant", "warmup_cosine"]},
-            "schedule.warmup": {"kind": "int", "low": 0, "high": 3, "when": {"schedule.kind": "warmup_cosine"}},
-        }, trials=8)
-    )  # fmt: skip
+        sweep_of(
+            {
+                "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
+                "training.ema.decay": {"kind": "uniform", "low": 0.5, "high": 0.9},
+                "model.depth": {"kind": "choice", "values": [1, 2]},
+                "schedule.kind": {"kind": "choice", "values": ["constant", "warmup_cosine"]},
+                "schedule.warmup": {
+                    "kind": "int",
+                    "low": 0,
+                    "high": 3,
+                    "when": {"schedule.kind": "warmup_cosine"},
+                },
+            },
+            trials=8,
+        )
+    )
     found = summarize_sweep(one, 0.0)
     assert [axis.scale for axis in found.axes] == ["log", "linear", "linear", "category", "linear"]
     assert [axis.path for axis in found.axes] == list(one.sweep.space)
     table = ranking_table(found)
     kinds = table["schedule.kind"]
-    assert [warmup is None for warmup in table["schedule.warmup"]] == [kind == "constant" for kind in kinds]
+    assert [warmup is None for warmup in table["schedule.warmup"]] == [
+        kind == "constant" for kind in kinds
+    ]
 
 
 def test_values_at_a_step_are_the_journal_s(home):

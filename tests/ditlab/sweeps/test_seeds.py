@@ -1,4 +1,6 @@
-"""Seeds of a sweep: arms crossed with seeds in the ledger, in a resumed sweep and in Optuna's study, and mistakes."""
+"""Seeds of a sweep: arms crossed with seeds in the ledger, in a resumed sweep and in Optuna's
+study, and mistakes.
+"""
 
 import pytest
 
@@ -18,7 +20,14 @@ OPTUNA = {"search": {"kind": "optuna", "startup": 1}, "trials": 2, "seeds": 3}
 def test_all_arms_come_at_the_first_seed_first(home):
     one = started(sweep_of(seeds=2, trials=3, fixed={"seed": 5}))
     found = planned(one)
-    assert [(trial.arm, trial.seed) for trial in found] == [(0, 5), (1, 5), (2, 5), (0, 6), (1, 6), (2, 6)]
+    assert [(trial.arm, trial.seed) for trial in found] == [
+        (0, 5),
+        (1, 5),
+        (2, 5),
+        (0, 6),
+        (1, 6),
+        (2, 6),
+    ]
     assert found[0].values == found[3].values and one.num_trials == 6
     experiment = trial_experiment(one.sweep, found[4])
     assert (experiment.name, experiment.seed) == ("rates-001-seed6", 6)
@@ -61,8 +70,16 @@ def test_the_study_gets_the_mean_of_an_arm(home):
 @pytest.mark.parametrize(
     ("space", "changes", "message"),
     [
-        ({"seed": {"kind": "grid", "values": [0, 1]}}, {}, "space.seed and seeds=3 both set the seed of a trial"),
-        (None, {"scheduler": {"kind": "pbt", "interval": 2}}, "seeds=3 repeats an arm, and under scheduler.kind=pbt"),
+        (
+            {"seed": {"kind": "grid", "values": [0, 1]}},
+            {},
+            "space.seed and seeds=3 both set the seed of a trial",
+        ),
+        (
+            None,
+            {"scheduler": {"kind": "pbt", "interval": 2}},
+            "seeds=3 repeats an arm, and under scheduler.kind=pbt",
+        ),
         (None, {"trials": 4000}, "seeds=3 makes 12,000 runs of 4,000 arms"),
     ],
 )
@@ -81,7 +98,10 @@ def test_axes_by_which_draws_differ_are_named():
     space = {
         "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
         "batch.size": {"kind": "choice", "values": [16, 32]},
-        "objective.time": {"kind": "choice", "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}]},
+        "objective.time": {
+            "kind": "choice",
+            "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}],
+        },
         "objective.weights.direction": {"kind": "uniform", "low": 0.0, "high": 0.3},
         "data.hold_out": {"kind": "choice", "values": [0.1, 0.2]},
     }

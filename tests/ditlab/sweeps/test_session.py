@@ -34,7 +34,8 @@ def run_sweep(on_progress: Any = None, **fields: Any) -> SweepResult:
 
 
 def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home, breaking_family):
-    """The first of two trials fails, in a worker that the other reuses; the best spec trains to the bits of its trial.
+    """The first of two trials fails, in a worker that the other reuses; the best spec trains to the
+    bits of its trial.
 
     Workers and this process have one thread each: sums over more threads round otherwise.
     """
@@ -50,15 +51,22 @@ def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home,
     assert "a bug, by a test" in by_number[0].note
     best = result.to_dict()["best"]
     assert best["values"]["objective.fault.kind"] == "none"
-    assert progress[-1].counts == "1 finished, 1 failed of 2" and progress[-1].leader == best["number"]
+    assert (
+        progress[-1].counts == "1 finished, 1 failed of 2" and progress[-1].leader == best["number"]
+    )
 
     parent, children = tracked_runs(root, result.sweep_id)
     assert sorted(children) == [0, 1]
-    assert [children[number].data.tags.get("ditlab.failure") for number in range(2)] == ["crash", None]
+    assert [children[number].data.tags.get("ditlab.failure") for number in range(2)] == [
+        "crash",
+        None,
+    ]
     assert children[1].info.run_name == f"fault=none ({result.summary.name}-001)"
     assert children[1].data.tags["ditlab.changed"] == "fault=none"
     client = mlflow.MlflowClient(f"sqlite:///{root}/mlflow.db")
-    facts = json.loads(Path(client.download_artifacts(parent.info.run_id, "facts.json")).read_text())
+    facts = json.loads(
+        Path(client.download_artifacts(parent.info.run_id, "facts.json")).read_text()
+    )
     assert parent.info.status == "FINISHED" and facts["ditlab.best_trial"] == str(best["number"])
     assert parent.data.metrics["trials/failed"] == 1
     assert parent.data.metrics["best/eval/velocity"] == best["metrics"]["eval/velocity"]
@@ -75,20 +83,26 @@ def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home,
 def test_asha_stops_worse_trials_at_a_rung(ray, tracked_home):
     """Trials run one after the other, in a known order; the second is far worse at step 2."""
     result = run_sweep(
-        name="halved", fixed={"training.steps": 8}, scheduler={"kind": "asha", "grace": 2, "reduction": 2},
-        space={"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-6, 2e-2]}}, concurrent=1,
-    )  # fmt: skip
+        name="halved",
+        fixed={"training.steps": 8},
+        scheduler={"kind": "asha", "grace": 2, "reduction": 2},
+        space={"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-6, 2e-2]}},
+        concurrent=1,
+    )
     statuses = {trial.number: (trial.status, trial.step) for trial in result.summary.trials}
     assert statuses[0] == ("finished", 8) and statuses[1] == ("stopped", 2)
     _, children = tracked_runs(tracked_home.root, result.sweep_id)
     assert children[1].info.status == "FINISHED"
     stopped = next(trial.run_id for trial in result.summary.trials if trial.number == 1)
-    assert checkpoint_of(tracked_home.root, stopped).manifest.step == 2  # from which it can be resumed
+    # from which it can be resumed
+    assert checkpoint_of(tracked_home.root, stopped).manifest.step == 2
 
 
 @pytest.mark.slow
 def test_workers_of_a_stopped_trial_end_within_seconds(ray, tracked_home):
-    """The good trial trains for a minute more, and the bad one's resources are released meanwhile."""
+    """The good trial trains for a minute more, and the bad one's resources are released
+    meanwhile.
+    """
     wait_until(lambda: not worker_processes(), 60, "workers of an earlier test to end")
     seen: list[tuple[float, int]] = []
     stopped_at: list[float] = []
@@ -99,10 +113,13 @@ def test_workers_of_a_stopped_trial_end_within_seconds(ray, tracked_home):
             stopped_at.append(time.monotonic())
 
     result = run_sweep(
-        watch, name="freed", fixed={"training.steps": 3000, "evaluation.every": 10},
+        watch,
+        name="freed",
+        fixed={"training.steps": 3000, "evaluation.every": 10},
         scheduler={"kind": "asha", "grace": 10, "reduction": 2},
-        space={"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-7]}}, concurrent=2,
-    )  # fmt: skip
+        space={"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-7]}},
+        concurrent=2,
+    )
     assert [trial.status for trial in result.summary.trials] == ["finished", "stopped"]
     assert max(num for _, num in seen) == 2
     first_alone = next(at for at, num in seen if at > stopped_at[0] and num == 1)
@@ -114,10 +131,14 @@ def test_workers_of_a_stopped_trial_end_within_seconds(ray, tracked_home):
 def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, tracked_home):
     space = {"optimizer.lr": {"kind": "loguniform", "low": 1e-5, "high": 1e-2}}
     fields = {
-        "name": "population", "space": space, "search": {"kind": "random"}, "trials": 4, "seed": 3,
+        "name": "population",
+        "space": space,
+        "search": {"kind": "random"},
+        "trials": 4,
+        "seed": 3,
         "fixed": {"training.steps": 12, "checkpoint.keep": 20},
         "scheduler": {"kind": "pbt", "interval": 4, "resample": 0.0},
-    }  # fmt: skip
+    }
     first, second = run_sweep(**fields), run_sweep(**fields)
     by_number = {trial.number: tracked_home.run(trial.run_id) for trial in first.summary.trials}
     takeovers = {number: read_takeovers(run) for number, run in by_number.items()}
@@ -133,8 +154,13 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
             assert rates[takeover.step + 1] == pytest.approx(rate)  # in force, and logged
             index = history["pbt/optimizer.lr"].steps.tolist().index(takeover.step)
             assert history["pbt/optimizer.lr"].values[index] == rate
-            own, donor = history["eval/velocity"], metric_history(tracked_home.run(takeover.donor))["eval/velocity"]
-            scores = [series.values[series.steps.tolist().index(takeover.step)] for series in (own, donor)]
+            own, donor = (
+                history["eval/velocity"],
+                metric_history(tracked_home.run(takeover.donor))["eval/velocity"],
+            )
+            scores = [
+                series.values[series.steps.tolist().index(takeover.step)] for series in (own, donor)
+            ]
             assert scores[1] < scores[0]  # the donor was better
         if found:
             tags = JournalFacts.of(read_content(by_number[number].journal)).tags
@@ -144,14 +170,19 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
         parts = verify(by_number[number].run_id, steps=0).parts
         assert [(part.part, part.sentence) for part in parts if part.verdict == "off"] == []
     # Synchronous, so the load of the machine changes nothing.
-    values = [[(t.number, t.values, t.metrics["eval/velocity"]) for t in one.summary.trials] for one in (first, second)]
+    values = [
+        [(t.number, t.values, t.metrics["eval/velocity"]) for t in one.summary.trials]
+        for one in (first, second)
+    ]
     assert values[0] == values[1]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_time_budget_stops_a_sweep_in_order(ray, tracked_home, monkeypatch):
-    """The budget counts as used up once every trial has trained, however long its workers took to start."""
+    """The budget counts as used up once every trial has trained, however long its workers took to
+    start.
+    """
     trained: list[bool] = []
 
     def watch(progress: SweepProgress) -> None:
@@ -168,8 +199,12 @@ def test_time_budget_stops_a_sweep_in_order(ray, tracked_home, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_budget_of_device_hours_stops_a_sweep_that_goes_on_with_a_larger_one(ray, tracked_home, monkeypatch):
-    """The forecast takes a trial for a hundred samples, and the budget for half of what the trials really take."""
+def test_budget_of_device_hours_stops_a_sweep_that_goes_on_with_a_larger_one(
+    ray, tracked_home, monkeypatch
+):
+    """The forecast takes a trial for a hundred samples, and the budget for half of what the trials
+    really take.
+    """
     monkeypatch.setattr("ditlab.sweeps.forecast._time_steps", lambda *_: Speed(1e9, "no step"))
     fixed, said = {"training.steps": 400, "evaluation.every": 200}, list[str]()
     space = {"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-3, 1e-4, 1e-5]}}
@@ -182,25 +217,35 @@ def test_budget_of_device_hours_stops_a_sweep_that_goes_on_with_a_larger_one(ray
     assert result.reason.startswith("budget.device_hours=0.001 is used up (0.00")
     assert read_record(tracked_home.run(result.sweep_id)).message == result.reason
     assert sum(trial.has_ended for trial in result.summary.trials) < 4
-    with pytest.raises(UserError, match=r"budget.device_hours=0.001 is used up: the trials have taken 0.00"):
+    with pytest.raises(
+        UserError, match=r"budget.device_hours=0.001 is used up: the trials have taken 0.00"
+    ):
         tune(resume=result.sweep_id)
     monkeypatch.setenv("DITLAB_BUDGET", "1s")
-    with pytest.raises(UserError, match=r"DITLAB_BUDGET=1s is used up: runs under .* have taken 0\.00"):
+    with pytest.raises(
+        UserError, match=r"DITLAB_BUDGET=1s is used up: runs under .* have taken 0\.00"
+    ):
         tune(resume=result.sweep_id)
     monkeypatch.delenv("DITLAB_BUDGET")
     larger = build_sweep(small_sweep(budget={"device_hours": 1.0}, **fields), "test")
     again = tune(larger, resume=result.sweep_id)
-    assert [trial.status for trial in again.summary.trials] == ["finished"] * 4 and again.reason == ""
+    assert [trial.status for trial in again.summary.trials] == [
+        "finished"
+    ] * 4 and again.reason == ""
 
 
 @pytest.mark.slow
 def test_weights_of_a_mixture_are_swept(ray, tracked_home):
-    """Before the first step all trials have the same network, so what is measured does not depend on the weights."""
+    """Before the first step all trials have the same network, so what is measured does not depend
+    on the weights.
+    """
     digits = {"kind": "digits"}
     parts = {"many": digits, "few": {**digits, "hold_out": 0.5}}
     data = {"kind": "mixture", "parts": parts, "weights": {"many": 1.0, "few": 1.0}}
     base = {**small_sweep()["base"], "data": data}
-    result = run_sweep(base=base, space={"data.weights.few": {"kind": "grid", "values": [0.1, 10.0]}}, concurrent=1)
+    result = run_sweep(
+        base=base, space={"data.weights.few": {"kind": "grid", "values": [0.1, 10.0]}}, concurrent=1
+    )
     assert [trial.status for trial in result.summary.trials] == ["finished", "finished"]
     histories = [metric_history(tracked_home.run(trial.run_id)) for trial in result.summary.trials]
     for name in ("eval/velocity", "eval/many/velocity", "eval/few/velocity"):

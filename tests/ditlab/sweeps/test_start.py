@@ -30,7 +30,9 @@ def test_new_sweep_has_its_whole_ledger_before_the_first_trial(home):
 DIGITS = {"kind": "digits"}
 ASHA = {"scheduler": {"kind": "asha", "grace": 2}}
 APART = {
-    "held-out samples": {"data": {"kind": "choice", "values": [DIGITS, {**DIGITS, "hold_out": 0.01}]}},
+    "held-out samples": {
+        "data": {"kind": "choice", "values": [DIGITS, {**DIGITS, "hold_out": 0.01}]}
+    },
     "their number": {"evaluation.limit": {"kind": "choice", "values": [16, 32]}},
 }
 
@@ -42,24 +44,46 @@ def test_nothing_chooses_among_trials_that_do_not_compare(home, name, changes):
     with pytest.raises(UserError) as refusal:
         prepared(sweep_of({**APART[name], **LR}, **changes))
     message = str(refusal.value)
-    assert f"space.{path}: trials of different values do not compare by {METRIC}, which they measure with" in message
-    assert f"{next(iter(changes))}.kind={next(iter(changes.values()))['kind']} would choose" in message
+    assert (
+        f"space.{path}: trials of different values do not compare by {METRIC}, which they "
+        "measure with"
+    ) in message
+    assert (
+        f"{next(iter(changes))}.kind={next(iter(changes.values()))['kind']} would choose" in message
+    )
     assert "make a sweep of each value, or set search.kind to random or grid" in message
     assert list_runs(home) == []
 
 
 @pytest.mark.parametrize("name", APART)
 def test_trials_that_do_not_compare_are_said_before_they_start(home, name):
-    (warning,) = [line for line in prepared(sweep_of({**APART[name], **LR})).notes if line.startswith("warning:")]
-    assert f"space.{next(iter(APART[name]))}: " in warning and "None will be the best of all" in warning
+    (warning,) = [
+        line
+        for line in prepared(sweep_of({**APART[name], **LR})).notes
+        if line.startswith("warning:")
+    ]
+    assert (
+        f"space.{next(iter(APART[name]))}: " in warning
+        and "None will be the best of all" in warning
+    )
 
 
 @pytest.mark.parametrize("changes", [ASHA, {"search": {"kind": "optuna"}}])
 def test_axes_that_no_measurement_depends_on_are_chosen_among(home, changes):
-    axes = {"model.depth": {"kind": "int", "low": 1, "high": 2}, "sampling.steps": {"kind": "choice", "values": [1, 2]}}
-    assert not any("compare" in line for line in prepared(sweep_of({**axes, **LR}, **changes)).notes)
+    axes = {
+        "model.depth": {"kind": "int", "low": 1, "high": 2},
+        "sampling.steps": {"kind": "choice", "values": [1, 2]},
+    }
+    assert not any(
+        "compare" in line for line in prepared(sweep_of({**axes, **LR}, **changes)).notes
+    )
     if changes is not ASHA:  # which refuses it for another reason
-        apart = sweep_of({**APART["held-out samples"], **LR}, metric="perf/samples_per_second", mode="max", **changes)
+        apart = sweep_of(
+            {**APART["held-out samples"], **LR},
+            metric="perf/samples_per_second",
+            mode="max",
+            **changes,
+        )
         assert not any("compare" in line for line in prepared(apart).notes)
 
 
@@ -78,11 +102,19 @@ def test_full_disk_leaves_no_sweep(home, monkeypatch):
 def test_ended_trials_are_not_run_again(home):
     one = started(sweep_of(trials=5))
     trials = planned(one)
-    for trial, status in zip(trials, ("finished", "stopped", "failed", "interrupted"), strict=False):
+    for trial, status in zip(
+        trials, ("finished", "stopped", "failed", "interrupted"), strict=False
+    ):
         trial_run(home, one.sweep, trial, status, {2: 0.5})
     stored = find_stored_sweep(home, one.folder.sweep_id, None)
     again = resume_sweep(prepared(stored.sweep), stored.folder)
-    assert [past.status for past in again.past] == ["finished", "stopped", "failed", "interrupted", "waiting"]
+    assert [past.status for past in again.past] == [
+        "finished",
+        "stopped",
+        "failed",
+        "interrupted",
+        "waiting",
+    ]
     assert [past.metrics for past in again.past] == [{METRIC: 0.5}] * 4 + [{}]
     assert again.num_remaining == 2
     assert planned(again) == trials
@@ -116,13 +148,16 @@ def test_unfinished_sweep_is_found_by_its_content(home):
     assert find_unfinished_sweep(home, sweep_of())[0] == second.folder.sweep_id
     update_record(second.folder.folder, status="finished")
     found, line = find_unfinished_sweep(home, sweep_of())
-    assert found == first.folder.sweep_id and line == f"--resume auto: sweep {found} (rates), running"
+    assert (
+        found == first.folder.sweep_id and line == f"--resume auto: sweep {found} (rates), running"
+    )
     found, line = find_unfinished_sweep(home, sweep_of(seed=2))
     assert found is None and line.endswith("so a new one begins")
     update_record(other.folder.folder, status="finished")
     assert find_unfinished_sweep(home, sweep_of(seed=1, trials=6))[0] is None
     of_samples = started(sweep_of())
-    of_samples.folder.spec.write_text("name: rates\nbase: {run: small}\n")  # another kind of the same name
+    # another kind of the same name
+    of_samples.folder.spec.write_text("name: rates\nbase: {run: small}\n")
     assert find_unfinished_sweep(home, sweep_of())[0] == first.folder.sweep_id
 
 
@@ -131,7 +166,9 @@ def test_resumed_sweep_may_have_more_trials(home):
     stored = find_stored_sweep(home, one.folder.sweep_id, sweep_of(trials=6, concurrent=1))
     before = planned(one)
     longer = resume_sweep(prepared(stored.sweep), stored.folder)
-    assert planned(longer)[:3] == before and [trial.number for trial in planned(longer)] == list(range(6))
+    assert planned(longer)[:3] == before and [trial.number for trial in planned(longer)] == list(
+        range(6)
+    )
     assert stored.folder.load_sweep().trials == 6
     assert (stored.stored.trials, longer.num_trials, longer.num_remaining) == (3, 6, 6)
 
@@ -149,15 +186,19 @@ CHANGES = [
     ({"seed": 1}, r"seed=1 \(was 0\)"),
     ({"mode": "max"}, r"mode='max' \(was 'min'\)"),
     ({"fixed": {"training.steps": 8}}, r"fixed.training.steps=8 \(was null\)"),
-    ({"space": {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1.0}}},
-     r"space.optimizer.lr.high=1.0 \(was 0.1\)"),
-]  # fmt: skip
+    (
+        {"space": {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1.0}}},
+        r"space.optimizer.lr.high=1.0 \(was 0.1\)",
+    ),
+]
 
 
 def test_sweep_with_other_trials_is_not_resumed(home):
     one = started(sweep_of())
     before = one.folder.ledger.read_bytes()
     for changes, message in CHANGES:
-        with pytest.raises(UserError, match=f"was started as another one: {message}. Resume it with its own file"):
+        with pytest.raises(
+            UserError, match=f"was started as another one: {message}. Resume it with its own file"
+        ):
             find_stored_sweep(home, one.folder.sweep_id, sweep_of(**changes))
         assert one.folder.ledger.read_bytes() == before

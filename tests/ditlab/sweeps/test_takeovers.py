@@ -9,8 +9,20 @@ from support.journals import read_records
 from support.sweeps import log
 from support.trainings.workers import tiny
 
-FIRST = Takeover(20, "aaaa0000", 20, {"optimizer.lr": 2e-3, "schedule.warmup": 3, "training.clip.kind": "norm"}, "k1")
-SECOND = Takeover(40, "bbbb0000", 40, {"optimizer.lr": 1e-3, "schedule.warmup": 4, "training.clip.kind": "norm"}, "k2")
+FIRST = Takeover(
+    20,
+    "aaaa0000",
+    20,
+    {"optimizer.lr": 2e-3, "schedule.warmup": 3, "training.clip.kind": "norm"},
+    "k1",
+)
+SECOND = Takeover(
+    40,
+    "bbbb0000",
+    40,
+    {"optimizer.lr": 1e-3, "schedule.warmup": 4, "training.clip.kind": "norm"},
+    "k2",
+)
 
 
 @pytest.fixture
@@ -20,11 +32,18 @@ def folder(home):
 
 @pytest.fixture(scope="module")
 def before():
-    return tiny(schedule={"kind": "warmup_cosine", "warmup": 1}, training__clip={"kind": "norm", "max_norm": 1.0})
+    return tiny(
+        schedule={"kind": "warmup_cosine", "warmup": 1},
+        training__clip={"kind": "norm", "max_norm": 1.0},
+    )
 
 
 def tags_of(folder):
-    return [record["values"]["ditlab.exploits"] for record in read_records(folder.journal) if record["kind"] == "tags"]
+    return [
+        record["values"]["ditlab.exploits"]
+        for record in read_records(folder.journal)
+        if record["kind"] == "tags"
+    ]
 
 
 def test_takeovers_are_read_back_in_order(folder, before):
@@ -40,7 +59,10 @@ def test_numbers_become_metrics_and_words_do_not(folder, before):
     record_takeover(folder, SECOND, before)
     history = metric_history(folder)
     assert set(history) == {"pbt/optimizer.lr", "pbt/schedule.warmup"}
-    assert (history["pbt/optimizer.lr"].steps.tolist(), history["pbt/optimizer.lr"].values.tolist()) == (
+    assert (
+        history["pbt/optimizer.lr"].steps.tolist(),
+        history["pbt/optimizer.lr"].values.tolist(),
+    ) == (
         [0, 20, 40],
         [1e-3, 2e-3, 1e-3],
     )
@@ -78,7 +100,9 @@ def test_tag_holds_all_takeovers(folder, before):
 
 def test_long_tag_keeps_its_end(folder, before):
     for number in range(80):
-        record_takeover(folder, Takeover(number, "aaaa0000", number, FIRST.values, str(number)), before)
+        record_takeover(
+            folder, Takeover(number, "aaaa0000", number, FIRST.values, str(number)), before
+        )
     tags = tags_of(folder)
     assert len(tags[-1]) == 5000 and "step 79: took over" in tags[-1]
 

@@ -38,7 +38,9 @@ def new_run(home: Home) -> Callable[..., RunFolder]:
     """`new_run(name)` makes a run in the home."""
 
     def make(name: str = "digits-dit", **changes: Any) -> RunFolder:
-        return create_run(home, name, **{"family": "dit", "spec_hash": "abc", "total_steps": 600, **changes})
+        return create_run(
+            home, name, **{"family": "dit", "spec_hash": "abc", "total_steps": 600, **changes}
+        )
 
     return make
 
@@ -59,10 +61,17 @@ class Server:
         if self._process is not None:
             return
         command = [
-            sys.executable, str(tracking_server._PROGRAM), "--workers", "1", "--port", str(self.port),
-            "--backend-store-uri", f"sqlite:///{self._root}/server.db",
-            "--artifacts-destination", str(self._root / "artifacts"),
-        ]  # fmt: skip
+            sys.executable,
+            str(tracking_server._PROGRAM),
+            "--workers",
+            "1",
+            "--port",
+            str(self.port),
+            "--backend-store-uri",
+            f"sqlite:///{self._root}/server.db",
+            "--artifacts-destination",
+            str(self._root / "artifacts"),
+        ]
         with (self._root / "server.log").open("wb") as log:
             environment = {
                 **os.environ,
@@ -70,7 +79,12 @@ class Server:
                 "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             }
             self._process = subprocess.Popen(
-                command, cwd=self._root, env=environment, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=self._root,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         deadline = time.monotonic() + 180
         while check_reachable(self.uri, 1) is not None:
@@ -110,7 +124,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> I
 
 @pytest.fixture
 def own_server() -> Iterator[Callable[[Path], Server]]:
-    """`own_server(root)`: a server of one test, with its database under `root`, killed at the end."""
+    """`own_server(root)`: a server of one test, with its database under `root`, killed at the
+    end.
+    """
     made: list[Server] = []
 
     def make(root: Path) -> Server:

@@ -38,9 +38,14 @@ def log_in(monkeypatch: pytest.MonkeyPatch, password: str = PASSWORD) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_a_refusal_says_what_to_set(closed: Served, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_says_what_to_set(
+    closed: Served, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     remedy = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
-    assert f"MLflow at {closed.url} refuses this (401: " in (said := store_fault(closed.url, home)) and remedy in said
+    assert (
+        f"MLflow at {closed.url} refuses this (401: " in (said := store_fault(closed.url, home))
+        and remedy in said
+    )
     log_in(monkeypatch, WRONG)
     assert WRONG not in (said := store_fault(closed.url, home)) and remedy in said
     log_in(monkeypatch)
@@ -50,7 +55,11 @@ def test_a_refusal_says_what_to_set(closed: Served, home: Home, monkeypatch: pyt
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("password", [None, WRONG])
 def test_a_refused_run_goes_on_and_is_sent_later(
-    closed: Served, home: Home, new_run: NewRun, monkeypatch: pytest.MonkeyPatch, password: str | None
+    closed: Served,
+    home: Home,
+    new_run: NewRun,
+    monkeypatch: pytest.MonkeyPatch,
+    password: str | None,
 ) -> None:
     if password:
         log_in(monkeypatch, password)
@@ -73,7 +82,9 @@ def test_a_refused_run_goes_on_and_is_sent_later(
     CliRunner().invoke(runs, ["sync"], catch_exceptions=False)
     client = mlflow.MlflowClient(url)
     experiment = client.get_experiment_by_name("refused")
-    (run,) = client.search_runs([experiment.experiment_id], f"attributes.run_name = 'refused-{password}'")
+    (run,) = client.search_runs(
+        [experiment.experiment_id], f"attributes.run_name = 'refused-{password}'"
+    )
     points = client.get_metric_history(run.info.run_id, "train/loss")
     assert [point.step for point in points] == list(range(1, 51)) and run.info.status == "FINISHED"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["note.txt"]

@@ -29,11 +29,28 @@ GOOD = [
     "databricks://profile",
 ]
 BAD = [
-    "", " ", "http://", "http:///path", "http://:5000", "http://host:99999", "http://host:0", "http://ho st",
-    "file:///tmp/mlruns", "/tmp/mlruns", "mlruns", "ftp://host", "sqlite:", "sqlite://", "sqlite:///",
-    "sqlite:///:memory:", "sqlite://host/file.db", "sqlite:////data/a?b.db",
-    "sqlite+pysqlcipher:////data/a.db", "htp://host:5000", "localhost:5000",
-]  # fmt: skip
+    "",
+    " ",
+    "http://",
+    "http:///path",
+    "http://:5000",
+    "http://host:99999",
+    "http://host:0",
+    "http://ho st",
+    "file:///tmp/mlruns",
+    "/tmp/mlruns",
+    "mlruns",
+    "ftp://host",
+    "sqlite:",
+    "sqlite://",
+    "sqlite:///",
+    "sqlite:///:memory:",
+    "sqlite://host/file.db",
+    "sqlite:////data/a?b.db",
+    "sqlite+pysqlcipher:////data/a.db",
+    "htp://host:5000",
+    "localhost:5000",
+]
 
 
 @pytest.mark.parametrize("uri", GOOD)
@@ -53,14 +70,18 @@ def test_null_is_the_database_under_home(tmp_path: Path) -> None:
     assert resolve_tracking_uri(None, Home(tmp_path)) == f"sqlite:///{tmp_path}/mlflow.db"
 
 
-def test_a_relative_database_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_database_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     resolved = resolve_tracking_uri("sqlite:///tracking.db", Home(tmp_path))
     assert resolved == f"sqlite:///{tmp_path}/tracking.db"
     assert resolve_tracking_uri(resolved, Home(tmp_path)) == resolved
 
 
-@pytest.mark.parametrize("name", ["C#", "a?b", "50%25", "100% x", "ü 🎈", "'q\"u' back\\slash", "&+;[br]*", "a@b:c"])
+@pytest.mark.parametrize(
+    "name", ["C#", "a?b", "50%25", "100% x", "ü 🎈", "'q\"u' back\\slash", "&+;[br]*", "a@b:c"]
+)
 def test_every_folder_has_an_address_that_mlflow_reads_as_that_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -71,20 +92,27 @@ def test_every_folder_has_an_address_that_mlflow_reads_as_that_folder(
     monkeypatch.chdir(work)
     home = Home(tmp_path / name).ensure()
     address = resolve_tracking_uri(None, home)
-    assert sqlite_path(address) == home.mlflow_database and resolve_tracking_uri(address, home) == address
+    assert (
+        sqlite_path(address) == home.mlflow_database
+        and resolve_tracking_uri(address, home) == address
+    )
     engine = create_sqlalchemy_engine_with_retry(address)
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE found (one)")
     engine.dispose()
     assert home.mlflow_database.stat().st_size and not list(work.iterdir())
     assert sorted(tmp_path.iterdir()) == sorted([work, home.root])
-    assert LocalArtifactRepository(artifact_address(home.artifacts)).artifact_dir == str(home.artifacts)
+    assert LocalArtifactRepository(artifact_address(home.artifacts)).artifact_dir == str(
+        home.artifacts
+    )
 
 
 def test_a_plain_folders_addresses_are_its_path(tmp_path: Path) -> None:
     home = Home(tmp_path / "Läufe (2026), a+b")
     assert resolve_tracking_uri(None, home) == f"sqlite:///{home.root}/mlflow.db"
-    assert resolve_tracking_uri("sqlite+pysqlite:////data/a%20b.db", home) == "sqlite:////data/a b.db"
+    assert (
+        resolve_tracking_uri("sqlite+pysqlite:////data/a%20b.db", home) == "sqlite:////data/a b.db"
+    )
     assert artifact_address(home.artifacts) == str(home.artifacts)
 
 
@@ -104,7 +132,8 @@ def test_no_module_imports_mlflow_before_it_is_needed() -> None:
     code = (
         "import importlib, pkgutil, sys, ditlab.tracking as room\n"
         "names = [found.name for found in pkgutil.walk_packages(room.__path__, 'ditlab.tracking.')]\n"
-        "names.remove('ditlab.tracking.serve_mlflow')\n"  # the program of MLflow's server, which no module imports
+        # the program of MLflow's server, which no module imports
+        "names.remove('ditlab.tracking.serve_mlflow')\n"
         "for name in names: importlib.import_module(name)\n"
         "print('mlflow' in sys.modules, len(names) > 15)"
     )

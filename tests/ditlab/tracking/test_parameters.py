@@ -45,7 +45,9 @@ def test_names_are_made_to_fit() -> None:
     assert safe_image_key("samples/t=0:5") == "samples/t_0_5"
 
 
-def test_the_environment_names_versions_and_keeps_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_versions_and_keeps_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DITLAB_TEST_SECRET", "not-for-others")
     monkeypatch.chdir(tmp_path)
     text = environment()

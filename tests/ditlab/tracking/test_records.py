@@ -21,14 +21,19 @@ def test_a_new_run_is_recorded_and_listed_newest_first(home: Home, new_run: NewR
     assert all(re.fullmatch("[0-9a-f]{8}", folder.run_id) for folder in folders)
     listed = list_runs(home)
     assert {record.name for record in listed} == {"run-0", "run-1", "run-2"}
-    assert [record.created for record in listed] == sorted((record.created for record in listed), reverse=True)
+    assert [record.created for record in listed] == sorted(
+        (record.created for record in listed), reverse=True
+    )
     assert listed[0].status == "running" and listed[0].total_steps == 600
 
 
 def test_updates_of_several_threads_lose_nothing(new_run: NewRun) -> None:
     folder = new_run()
     threads = [threading.Thread(target=update_record, args=(folder,), kwargs={"step": 10})]
-    threads += [threading.Thread(target=update_record, args=(folder,), kwargs={"message": "m"}) for _ in range(8)]
+    threads += [
+        threading.Thread(target=update_record, args=(folder,), kwargs={"message": "m"})
+        for _ in range(8)
+    ]
     threads += [threading.Thread(target=update_record, args=(folder,), kwargs={"status": "failed"})]
     for thread in threads:
         thread.start()
@@ -36,7 +41,8 @@ def test_updates_of_several_threads_lose_nothing(new_run: NewRun) -> None:
         thread.join()
     record = read_record(folder)
     assert (record.step, record.message, record.status) == (10, "m", "failed")
-    assert sorted(path.name for path in folder.path.iterdir()) == ["run.json", "run.json.lock"]  # no torn parts
+    # no torn parts
+    assert sorted(path.name for path in folder.path.iterdir()) == ["run.json", "run.json.lock"]
 
 
 def test_a_run_is_found_by_id_prefix_and_name(home: Home, new_run: NewRun) -> None:
@@ -94,7 +100,9 @@ def test_a_folder_of_runs_that_is_none_is_said(home: Home, kind: str) -> None:
     if kind == "dangling":
         assert list_runs(home) == []
         return
-    with pytest.raises(UserError, match=r"train cannot be listed \(.+\); put the folder of the runs there\.$"):
+    with pytest.raises(
+        UserError, match=r"train cannot be listed \(.+\); put the folder of the runs there\.$"
+    ):
         list_runs(home)
 
 

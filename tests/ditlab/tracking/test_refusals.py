@@ -1,4 +1,6 @@
-"""What a tracking address refuses is told by its own words, with the remedy that helps; loopback takes no proxy."""
+"""What a tracking address refuses is told by its own words, with the remedy that helps; loopback
+takes no proxy.
+"""
 
 import os
 import shlex
@@ -28,7 +30,9 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server on loopback that refuses with 403 and a text, behind a proxy of the environment that takes nothing."""
+    """A server on loopback that refuses with 403 and a text, behind a proxy of the environment that
+    takes nothing.
+    """
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv(name, "")
@@ -54,13 +58,19 @@ def server(monkeypatch):
 def test_a_refusal_quotes_the_answer_and_no_password(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong-horse-battery")
     said = refusal_message("http://lab", 403, f"{INVALID_HOST_MSG}\nno: wrong-horse-battery")
-    assert f"MLflow at http://lab refuses this (403: {INVALID_HOST_MSG} no: " in said and "wrong-horse" not in said
+    assert (
+        f"MLflow at http://lab refuses this (403: {INVALID_HOST_MSG} no: " in said
+        and "wrong-horse" not in said
+    )
     assert "set MLFLOW_TRACKING_USERNAME" in said and "--allowed-hosts" in said
     assert refusal_message("http://lab", 404, "x") is None
 
 
 def test_the_answer_within_an_error_of_mlflows_client_is_found():
-    words = f"API request to endpoint /x failed with error code 403 != 200. Response body: '{INVALID_HOST_MSG}'"
+    words = (
+        "API request to endpoint /x failed with error code 403 != 200. Response body: "
+        f"'{INVALID_HOST_MSG}'"
+    )
     assert denial(MlflowException(words, PERMISSION_DENIED)) == (403, INVALID_HOST_MSG)
     assert denial(MlflowException("no such run")) == (None, "")
 
@@ -84,7 +94,9 @@ def test_requests_to_this_machine_take_no_proxy_and_others_do(server, monkeypatc
     assert dict(os.environ) == before, "once is enough"
 
 
-def test_a_deleted_experiment_and_a_deleted_run_name_the_command_that_restores_them(tmp_path, mlflow_template):
+def test_a_deleted_experiment_and_a_deleted_run_name_the_command_that_restores_them(
+    tmp_path, mlflow_template
+):
     home = Home(databases.seed(tmp_path / "a home", mlflow_template)).ensure()
     uri = f"sqlite:///{home.mlflow_database}"
     client = connect(uri, home)
@@ -96,7 +108,10 @@ def test_a_deleted_experiment_and_a_deleted_run_name_the_command_that_restores_t
     follow(str(caught.value), uri)
     check_alive(client, run)
     client.delete_experiment(number)
-    for look in (lambda: find_or_create_experiment(client, "digits", uri, home, ""), lambda: check_alive(client, run)):
+    for look in (
+        lambda: find_or_create_experiment(client, "digits", uri, home, ""),
+        lambda: check_alive(client, run),
+    ):
         with pytest.raises(RunGoneError, match="experiment 'digits' was deleted") as caught:
             look()
     follow(str(caught.value), uri)
@@ -110,7 +125,9 @@ def follow(message, uri):
 
     program, *arguments = shlex.split(message.split("`")[1])
     assert program == "mlflow"
-    done = CliRunner().invoke(cli, arguments, env={"MLFLOW_TRACKING_URI": uri}, catch_exceptions=False)
+    done = CliRunner().invoke(
+        cli, arguments, env={"MLFLOW_TRACKING_URI": uri}, catch_exceptions=False
+    )
     assert done.exit_code == 0, done.output
 
 
@@ -136,7 +153,11 @@ def test_a_user_without_a_home_and_without_an_entry_in_passwd_is_tracked(tmp_pat
     """As `docker run --user 12345` has it."""
     home = databases.seed(tmp_path / "home", mlflow_template)
     done = subprocess.run(
-        [sys.executable, "-c", NOBODY], env={**os.environ, "DITLAB_HOME": str(home)}, capture_output=True, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", NOBODY],
+        env={**os.environ, "DITLAB_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.stdout.strip() == "{'loss': 0.5}", done.stderr

@@ -34,8 +34,12 @@ def test_runs_are_listed_with_their_last_loss(home: Home, new_run: NewRun) -> No
     update_record(folder, status="finished", step=600)
     new_run("another")
     text = invoke().stdout
-    assert folder.run_id in text and "5,000/600" in text and "finished" in text, "the step is that of the loss"
-    assert "0.000202" in text and "0.125" not in text, "the median of the last 2 %, and no single batch"
+    assert folder.run_id in text and "5,000/600" in text and "finished" in text, (
+        "the step is that of the loss"
+    )
+    assert "0.000202" in text and "0.125" not in text, (
+        "the median of the last 2 %, and no single batch"
+    )
     listed = json.loads(invoke("--num", "1", "--json").stdout)["runs"]
     assert [row["name"] for row in listed] == ["another"] and listed[0]["train_loss"] is None
 
@@ -63,13 +67,24 @@ def test_the_list_is_filtered_and_holds_the_last_evaluation(home: Home, new_run:
     assert names("--status", "failed") == ["b"] and names("--status", "lost") == []
     assert "velocity 0.25" in invoke().stdout
     (row,) = json.loads(invoke("--name", "b", "--json").stdout)["runs"]
-    assert (row["main_metric"], row["main_value"], row["samples_per_second"]) == ("eval/velocity", 0.75, 20.0)
+    assert (row["main_metric"], row["main_value"], row["samples_per_second"]) == (
+        "eval/velocity",
+        0.75,
+        20.0,
+    )
 
 
 def test_a_question_in_sql_has_the_protocol(home: Home, new_run: NewRun) -> None:
     """Values rank where they are measured alike, rounding aside."""
-    for name, value, device, batch in (("a", 0.25, "cpu", 8), ("b", 0.5, "cuda", 8), ("c", 0.75, "cpu", 64)):
-        journal, parts = JournalWriter(folder := new_run(name)), {"device": device, "evaluation batch": batch}
+    for name, value, device, batch in (
+        ("a", 0.25, "cpu", 8),
+        ("b", 0.5, "cuda", 8),
+        ("c", 0.75, "cpu", 64),
+    ):
+        journal, parts = (
+            JournalWriter(folder := new_run(name)),
+            {"device": device, "evaluation batch": batch},
+        )
         measured = measurement_tags({"eval": Measurement.of(parts)})
         journal.append("tags", values={"ditlab.main_metric": "eval/velocity", **measured})
         journal.log_metrics(9, {"eval/velocity": value})
@@ -86,8 +101,10 @@ def test_a_run_is_renamed_here_and_in_mlflow(home: Home, new_run: NewRun, store:
     journal.append("start", run_id=folder.run_id, name="before", experiment="digits", family="dit")
     journal.close()
     assert json.loads(invoke("rename", "before", "after", "--json").stdout) == {
-        "run_id": folder.run_id, "name": "after", "before": "before"
-    }  # fmt: skip
+        "run_id": folder.run_id,
+        "name": "after",
+        "before": "before",
+    }
     client = connect(f"sqlite:///{home.mlflow_database}", home)
     (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert (found.info.run_name, read_record(folder).name) == ("after", "after")
@@ -115,10 +132,24 @@ def test_what_cannot_be_read_is_said_below_the_list(home: Home, new_run: NewRun)
 
 @pytest.mark.parametrize(
     "change",
-    [{"name": 7}, {"name": None}, {"status": "odd"}, {"step": "3"}, {"step": -1}, {"created": "soon"}, {"plugins": [1]},
-     {"created": "2026-01-01T00:00:00"}, {"trial": True}, {"format": 99}, {"format": "2"}, {"step": 10**30}],
-)  # fmt: skip
-def test_a_record_of_the_wrong_shape_costs_its_run_alone(home: Home, new_run: NewRun, change: Any) -> None:
+    [
+        {"name": 7},
+        {"name": None},
+        {"status": "odd"},
+        {"step": "3"},
+        {"step": -1},
+        {"created": "soon"},
+        {"plugins": [1]},
+        {"created": "2026-01-01T00:00:00"},
+        {"trial": True},
+        {"format": 99},
+        {"format": "2"},
+        {"step": 10**30},
+    ],
+)
+def test_a_record_of_the_wrong_shape_costs_its_run_alone(
+    home: Home, new_run: NewRun, change: Any
+) -> None:
     whole, odd = new_run("whole"), new_run("odd")
     record = json.loads(odd.record.read_text())
     odd.record.write_text(json.dumps({**record, **change}))
@@ -126,4 +157,6 @@ def test_a_record_of_the_wrong_shape_costs_its_run_alone(home: Home, new_run: Ne
     assert whole.run_id in done.stdout and odd.run_id not in done.stdout
     assert f"1 run's run.json cannot be read: {odd.run_id} (" in " ".join(done.stderr.split())
     if change == {"format": 99}:
-        assert "it is of format 99, and this version of DiTLab reads 2" in " ".join(done.stderr.split())
+        assert "it is of format 99, and this version of DiTLab reads 2" in " ".join(
+            done.stderr.split()
+        )

@@ -1,4 +1,6 @@
-"""A second backend of tracking: a class of twenty lines gets a run's every record, in order, once."""
+"""A second backend of tracking: a class of twenty lines gets a run's every record, in order,
+once.
+"""
 
 import itertools
 from typing import ClassVar
@@ -65,13 +67,17 @@ def run_home(tmp_path, monkeypatch):
 
 def test_a_training_s_every_point_arrives(lines, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
-    said = run_inside("train", tmp_path / "tiny.yaml", "--local", "--no-figures", "--json", home=tmp_path / "home")
+    said = run_inside(
+        "train", tmp_path / "tiny.yaml", "--local", "--no-figures", "--json", home=tmp_path / "home"
+    )
     assert said.code == 0, said.err
     run_id = said.json["run_id"]
     journal = list(read_records(Home(tmp_path / "home").run(run_id).journal))
     notes = [record for record in journal if record["kind"] == "note"]
     sent = lines.runs[run_id]
-    assert [record for record in sent if record["kind"] != "note"] == [each for each in journal if each not in notes]
+    assert [record for record in sent if record["kind"] != "note"] == [
+        each for each in journal if each not in notes
+    ]
     assert notes[-1] in sent
     steps = [record["step"] for record in journal if "train/loss" in record.get("values", {})]
     assert steps and steps == sorted(set(steps)) and journal[-1]["kind"] == "end"

@@ -1,4 +1,6 @@
-"""A run that trains does what it is asked for at the end of a step; no bit of the weights changes."""
+"""A run that trains does what it is asked for at the end of a step; no bit of the weights
+changes.
+"""
 
 from collections.abc import Mapping
 
@@ -61,7 +63,9 @@ def trained(home, tmp_path_factory):
     """`trained(requests)`: a run of six steps that is asked at some of them."""
 
     def run(requests, stop_after=None, **changes):
-        experiment = tiny(evaluation={"every": 4, "samples": 2, "limit": 32}, sampling={"steps": 2}, **changes)
+        experiment = tiny(
+            evaluation={"every": 4, "samples": 2, "limit": 32}, sampling={"steps": 2}, **changes
+        )
         folder = tmp_path_factory.mktemp("run")
         recorder, hook, job = (
             Recorder(stop_after),
@@ -74,7 +78,14 @@ def trained(home, tmp_path_factory):
             torch.manual_seed(7)
             outcome = train(job, rank, recorder, [hook])
         recorder.receipts.close()
-        return outcome, recorder, hook, job.checkpoints, read_receipts(RunFolder(folder)), torch.get_rng_state()
+        return (
+            outcome,
+            recorder,
+            hook,
+            job.checkpoints,
+            read_receipts(RunFolder(folder)),
+            torch.get_rng_state(),
+        )
 
     return run
 
@@ -91,28 +102,54 @@ def test_the_weights_are_those_of_a_run_that_was_not_asked(trained, plain):
     assert store.steps() == [3, 5, 6] and plain[3].steps() == [3, 6]
     with store.open(6) as one, plain[3].open(6) as two:
         assert same_state(one, two) and one.manifest.metrics.keys() == two.manifest.metrics.keys()
-    assert torch.equal(state, plain[5])  # nor do they draw from anything that training might draw from
+    # nor do they draw from anything that training might draw from
+    assert torch.equal(state, plain[5])
     names = ("step", "samples", "loss", "norm", "lr")
     assert all((receipts.rows[name] == plain[4].rows[name]).all() for name in names)
     assert [VERBS[place - 1] if place else "" for place in receipts.rows["asked"]] == [
-        "sample", "evaluate", "", "evaluate", "checkpoint", "",
-    ]  # fmt: skip
+        "sample",
+        "evaluate",
+        "",
+        "evaluate",
+        "checkpoint",
+        "",
+    ]
     evaluated = sorted(name for name in plain[0].metrics if name.startswith("eval/"))
     assert recorder.requests.answers == [
-        (1, "sample", 1), (1, [], ""), (3, "evaluate", 2), (2, evaluated, ""), (5, "evaluate", 4), (4, evaluated, ""),
-        (7, "checkpoint", 5), (5, [], ""),
-    ]  # fmt: skip
-    assert recorder.requests.grids == [1] and recorder.pictures == [0, 2, 4, 6] and plain[1].pictures == [0, 4, 6]
+        (1, "sample", 1),
+        (1, [], ""),
+        (3, "evaluate", 2),
+        (2, evaluated, ""),
+        (5, "evaluate", 4),
+        (4, evaluated, ""),
+        (7, "checkpoint", 5),
+        (5, [], ""),
+    ]
+    assert (
+        recorder.requests.grids == [1]
+        and recorder.pictures == [0, 2, 4, 6]
+        and plain[1].pictures == [0, 4, 6]
+    )
     # The scheduler hears of evaluations that are due alone, and of their values.
     assert hook.steps == plain[2].steps and [step for step, _ in hook.steps] == [4]
-    assert outcome.metrics["eval/velocity"] == plain[0].metrics["eval/velocity"] and not outcome.is_asked
+    assert (
+        outcome.metrics["eval/velocity"] == plain[0].metrics["eval/velocity"]
+        and not outcome.is_asked
+    )
 
 
 @pytest.mark.slow
 def test_parameters_that_are_partitioned(trained):
     changes = {"engine__zero": {"stage": 3}}
-    expected, asked = trained({}, **changes)[3], trained({1: "sample", 2: "evaluate", 5: "checkpoint"}, **changes)
-    assert asked[3].steps() == [3, 5, 6] and asked[1].requests.grids == [1] and len(asked[1].requests.answers) == 6
+    expected, asked = (
+        trained({}, **changes)[3],
+        trained({1: "sample", 2: "evaluate", 5: "checkpoint"}, **changes),
+    )
+    assert (
+        asked[3].steps() == [3, 5, 6]
+        and asked[1].requests.grids == [1]
+        and len(asked[1].requests.answers) == 6
+    )
     with expected.open(6) as one, asked[3].open(6) as two:
         assert same_state(one, two)
 
@@ -132,7 +169,9 @@ def test_at_the_last_step_the_run_finishes(trained, plain):
 
 
 def test_a_step_that_is_done_again_is_asked_again(trained, monkeypatch):
-    """After a roll-back, and after lack of memory: what was found at a step that did not count is done once."""
+    """After a roll-back, and after lack of memory: what was found at a step that did not count is
+    done once.
+    """
     faults = [torch.OutOfMemoryError("CUDA out of memory")]
 
     def fault(step, start, batch, losses):
@@ -143,8 +182,13 @@ def test_a_step_that_is_done_again_is_asked_again(trained, monkeypatch):
     faulty(monkeypatch, fault)
     changes = {"training__non_finite": {"policy": "rollback"}}
     outcome, recorder = trained({2: "sample", 5: "evaluate"}, **changes)[:2]
-    assert (outcome.status, faults) == ("finished", []) and any("rolled back" in text for text in recorder.warnings)
-    assert [each for each in recorder.requests.answers if each[1] in VERBS] == [(1, "sample", 2), (3, "evaluate", 5)]
+    assert (outcome.status, faults) == ("finished", []) and any(
+        "rolled back" in text for text in recorder.warnings
+    )
+    assert [each for each in recorder.requests.answers if each[1] in VERBS] == [
+        (1, "sample", 2),
+        (3, "evaluate", 5),
+    ]
 
 
 def test_a_stop_of_another_reason_comes_first(trained):

@@ -1,4 +1,6 @@
-"""Asynchronous evaluation, and the early stop that follows from evaluations, inline and asynchronous."""
+"""Asynchronous evaluation, and the early stop that follows from evaluations, inline and
+asynchronous.
+"""
 
 import math
 import shutil
@@ -26,7 +28,9 @@ METRIC = "eval/velocity"
 
 
 class Journal(Recorder):
-    """A recorder that knows what earlier attempts recorded, and refuses a point that is there already."""
+    """A recorder that knows what earlier attempts recorded, and refuses a point that is there
+    already.
+    """
 
     def metrics(self, step, values):
         for name in values:
@@ -53,14 +57,17 @@ class Known(RecordedRun):
 
     def history(self, metric):
         values = self._recorder.values.items()
-        return sorted([*((step, each[metric]) for step, each in values if metric in each), *self._points])
+        return sorted(
+            [*((step, each[metric]) for step, each in values if metric in each), *self._points]
+        )
 
 
 def asynchronous(**changes):
     fixed = {
-        "training__steps": 12, "checkpoint": {"every": 100, "keep": 1},
+        "training__steps": 12,
+        "checkpoint": {"every": 100, "keep": 1},
         "evaluation": {"every": 3, "samples": 0, "limit": 16, "mode": "async"},
-    }  # fmt: skip
+    }
     return tiny(**{**fixed, **changes})
 
 
@@ -69,7 +76,9 @@ def answer(inbox, step, **fields):
 
 
 def answer_too_late(inbox, step, **fields):
-    """Leave an answer whose request is gone, as an evaluator of an attempt that was rolled back does."""
+    """Leave an answer whose request is gone, as an evaluator of an attempt that was rolled back
+    does.
+    """
     inbox.post(Request(step, EVALUATE))
     answer(inbox, step, **fields)
     (inbox.folder / f"{step:08d}-evaluate.json").unlink()
@@ -84,7 +93,12 @@ def evaluator(inbox, value=float, is_ready=lambda step: True, error=""):
         while not over.wait(0.01):
             request = inbox.newest()
             if request and is_ready(request.number):
-                answer(inbox, request.number, metrics={} if error else {METRIC: value(request.number)}, error=error)
+                answer(
+                    inbox,
+                    request.number,
+                    metrics={} if error else {METRIC: value(request.number)},
+                    error=error,
+                )
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -122,13 +136,17 @@ def test_decision(changes, values, steps):
 
 
 def test_no_step_waits_for_a_slow_evaluator(tmp_path):
-    """Nothing is answered before the last step is done; the checkpoint that waits is kept, the others pass."""
+    """Nothing is answered before the last step is done; the checkpoint that waits is kept, the
+    others pass.
+    """
     journal, inbox = Journal(), Inbox(tmp_path / "evaluator")
     waiting = []
 
     class Kept(StepHook):
         def saved(self, step, location, metrics):
-            waiting.append((step, inbox.newest().number, sorted((tmp_path / "checkpoints").glob("step-*"))))
+            waiting.append(
+                (step, inbox.newest().number, sorted((tmp_path / "checkpoints").glob("step-*")))
+            )
 
     with evaluator(inbox, is_ready=lambda step: step == 12):
         outcome = run_async(asynchronous(), tmp_path, journal, [Kept()])
@@ -143,7 +161,9 @@ def test_no_step_waits_for_a_slow_evaluator(tmp_path):
 
 
 def test_an_interrupted_run_goes_on_with_what_is_due(tmp_path):
-    """An answer that came while nobody trained is taken in once; a request that stands is answered after the resume."""
+    """An answer that came while nobody trained is taken in once; a request that stands is answered
+    after the resume.
+    """
     journal, inbox = Journal(), Inbox(tmp_path / "evaluator")
     journal.stop_after = 7
     assert run_async(asynchronous(), tmp_path, journal).status == "interrupted"
@@ -153,7 +173,8 @@ def test_an_interrupted_run_goes_on_with_what_is_due(tmp_path):
     with evaluator(inbox):
         assert run_async(asynchronous(), tmp_path, journal).status == "finished"
     assert journal.evaluated_steps()[0] == 6 and journal.evaluated_steps()[-1] == 12
-    torn = Journal(tagged=dict(journal.tagged), values=journal.values)  # killed between journal and inbox
+    # killed between journal and inbox
+    torn = Journal(tagged=dict(journal.tagged), values=journal.values)
     inbox.post(Request(12, EVALUATE))
     answer(inbox, 12, metrics={METRIC: 12.0})
     assert run_async(asynchronous(), tmp_path, torn).status == "finished" and inbox.listed() == {}
@@ -168,7 +189,8 @@ def test_scheduler_gets_each_value_at_its_step(tmp_path):
             return False
 
     inbox = Inbox(tmp_path / "evaluator")
-    answer_too_late(inbox, 9, metrics={METRIC: -1.0})  # neither hinders the evaluator nor is taken in
+    # neither hinders the evaluator nor is taken in
+    answer_too_late(inbox, 9, metrics={METRIC: -1.0})
     with evaluator(inbox):
         run_async(asynchronous(), tmp_path, Journal(), [Scheduler()], waits_for_values=True)
     assert seen == [(3, 3.0), (6, 6.0), (9, 9.0)]
@@ -185,11 +207,16 @@ def test_failed_evaluation_costs_no_training(tmp_path):
 
 @pytest.mark.parametrize("mode", ["inline", "async"])
 def test_stop_is_repeated_after_a_resume(mode, tmp_path, monkeypatch):
-    """Values get worse from step 3 on: the run ends as finished, and from an earlier checkpoint at the same step."""
+    """Values get worse from step 3 on: the run ends as finished, and from an earlier checkpoint at
+    the same step.
+    """
     stop = {"metric": METRIC, "patience": 2, "mode": "max"}  # the loss falls
     evaluation = {"every": 3, "samples": 0, "limit": 16, "mode": mode}
     experiment = asynchronous(
-        training__steps=60, training__stop=stop, evaluation=evaluation, checkpoint={"every": 2, "keep": 50}
+        training__steps=60,
+        training__stop=stop,
+        evaluation=evaluation,
+        checkpoint={"every": 2, "keep": 50},
     )
     journal, inbox = Journal(), Inbox(tmp_path / "evaluator")
     box = {"inbox": inbox if mode == "async" else None}
@@ -211,14 +238,21 @@ def test_stop_is_repeated_after_a_resume(mode, tmp_path, monkeypatch):
         assert run_async(experiment, folder, asked, **box).step == end
     again = Recorder(tagged=journal.tagged)
     again.recorded = Known(journal)
-    monkeypatch.setattr(async_evaluation, "LOOK_INTERVAL", 0.0)  # values come sooner than before, and change nothing
+    # values come sooner than before, and change nothing
+    monkeypatch.setattr(async_evaluation, "LOOK_INTERVAL", 0.0)
     with evaluator(inbox, lambda step: -float(step)):
         second = run_async(experiment, tmp_path, again, **box)
     assert (second.status, second.step) == ("finished", end)
-    assert same_state(newest(tmp_path / "checkpoints"), newest(tmp_path)) and whole.manifest.step == end
+    assert (
+        same_state(newest(tmp_path / "checkpoints"), newest(tmp_path))
+        and whole.manifest.step == end
+    )
     free = experiment.replace("training.stop", None)
     assert free.content_hash() == experiment.content_hash()
-    assert run_async(free.replace("training.steps", end + 1), tmp_path, again, inbox=None).step == end + 1
+    assert (
+        run_async(free.replace("training.steps", end + 1), tmp_path, again, inbox=None).step
+        == end + 1
+    )
     assert journal.tagged[STOP_TAG] == ""
 
 
@@ -231,6 +265,10 @@ def test_checkpoint_gives_the_bits_of_the_workers(tmp_path):
     run = training_run(experiment, tmp_path, tmp_path / "checkpoints")
     with run.checkpoints.held(6, "evaluation") as reader:
         assert run.checkpoints.held_digest(6, "evaluation")
-        found = evaluate_checkpoint(run, reader, torch.device("cpu"), Protocol(16, 1, "cpu", 1), journal.warn)
-    assert found.values == {name: each for name, each in journal.values[6].items() if name.startswith("eval/")}
+        found = evaluate_checkpoint(
+            run, reader, torch.device("cpu"), Protocol(16, 1, "cpu", 1), journal.warn
+        )
+    assert found.values == {
+        name: each for name, each in journal.values[6].items() if name.startswith("eval/")
+    }
     assert found.grid is not None and not run.checkpoints.held_digest(6, "evaluation")

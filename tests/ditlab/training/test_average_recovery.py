@@ -24,7 +24,14 @@ from support.trainings.averaged import (
     same_snapshots,
     snapshots_of,
 )
-from support.trainings.workers import Recorder, newest, tiny, train_here, train_workers, training_run
+from support.trainings.workers import (
+    Recorder,
+    newest,
+    tiny,
+    train_here,
+    train_workers,
+    training_run,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +40,18 @@ def home(tmp_path_factory):
 
 
 def kill_behind(folder, step, unfinished=()):
-    """Leave a run as a kill after `step` and before its checkpoint: its snapshots are there, some of them torn."""
+    """Leave a run as a kill after `step` and before its checkpoint: its snapshots are there, some
+    of them torn.
+    """
     CheckpointStore.at(folder).files.delete_folder(f"step-{step:08d}")
     for each in unfinished:
         (folder / "averages" / f"step-{each:08d}" / "manifest.json").unlink()
 
 
 def test_a_resumed_run_has_the_same_averages_and_snapshots(home, tmp_path):
-    """Killed between a snapshot and its checkpoint: later snapshots are dropped, and written again with those bits."""
+    """Killed between a snapshot and its checkpoint: later snapshots are dropped, and written again
+    with those bits.
+    """
     experiment = averaged(10, checkpoint={"every": 4, "keep": 5})
     train_here(experiment, home, tmp_path / "unbroken")
     train_here(experiment, home, tmp_path / "broken", stop_after=7)
@@ -52,17 +63,23 @@ def test_a_resumed_run_has_the_same_averages_and_snapshots(home, tmp_path):
     train_here(experiment, home, tmp_path / "broken")
     assert same_averages(tmp_path / "unbroken", tmp_path / "broken")
     assert same_snapshots(tmp_path / "unbroken", tmp_path / "broken")
-    assert all(len(list(path.iterdir())) == 2 for path in (tmp_path / "broken" / "averages").iterdir())
+    assert all(
+        len(list(path.iterdir())) == 2 for path in (tmp_path / "broken" / "averages").iterdir()
+    )
 
 
 @pytest.mark.slow
-def test_a_step_that_is_rolled_back_to_leaves_the_averages_of_one_that_is_left_out(home, tmp_path, monkeypatch):
+def test_a_step_that_is_rolled_back_to_leaves_the_averages_of_one_that_is_left_out(
+    home, tmp_path, monkeypatch
+):
     faulty(monkeypatch, lambda step, start, batch, losses: poison(losses) if step == 4 else losses)
     every = {"every": 3, "keep": 5}
     for policy in ("skip", "rollback"):
         experiment = averaged(7, training={"non_finite": {"policy": policy}}, checkpoint=every)
         _, recorder = train_here(experiment, home, tmp_path / policy)
-        assert any("rolled back to step 3" in each for each in recorder.warnings) == (policy == "rollback")
+        assert any("rolled back to step 3" in each for each in recorder.warnings) == (
+            policy == "rollback"
+        )
     assert same_averages(tmp_path / "skip", tmp_path / "rollback")
     assert same_snapshots(tmp_path / "skip", tmp_path / "rollback")
 
@@ -95,7 +112,9 @@ def test_a_run_that_adds_averages_begins_them_then_and_says_so(home, tmp_path):
     train_here(plain, home, tmp_path / "run", stop_after=4)
     _, recorder = train_here(added, home, tmp_path / "run")
     (warning,) = recorder.warnings
-    assert warning.startswith("training.averages: the checkpoint of step 4 has none of these lengths; they begin after")
+    assert warning.startswith(
+        "training.averages: the checkpoint of step 4 has none of these lengths; they begin after"
+    )
     with newest(tmp_path / "run") as checkpoint:
         assert checkpoint.manifest.scalars[START] == 4
         assert snapshots_of(tmp_path / "run").steps() == snapshot_steps(4, 12, 24)
@@ -107,7 +126,9 @@ def test_a_run_that_adds_averages_begins_them_then_and_says_so(home, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["all", "averaged"])
 def test_averages_of_a_fork_begin_with_its_own_first_step(home, tmp_path, state):
-    """Its own snapshots are then enough to rebuild others, and the parent's are left as they are."""
+    """Its own snapshots are then enough to rebuild others, and the parent's are left as they
+    are.
+    """
     train_here(averaged(6, checkpoint={"every": 3, "keep": 5}), home, tmp_path / "parent")
     before = all_snapshots(tmp_path / "parent")
     begin = 3 if state == "all" else 0
@@ -132,7 +153,10 @@ def test_averages_of_a_fork_begin_with_its_own_first_step(home, tmp_path, state)
 def test_snapshots_behind_a_uri(home, tmp_path):
     """They are saved, deleted after a kill and read there as on a disk."""
     store = CheckpointStore.at("memory://averages/run")
-    run = replace(training_run(averaged(8, checkpoint={"every": 3, "keep": 1}), home, tmp_path), checkpoints=store)
+    run = replace(
+        training_run(averaged(8, checkpoint={"every": 3, "keep": 1}), home, tmp_path),
+        checkpoints=store,
+    )
     for stop_after in (5, None):
         with single_process(False) as rank:
             train(run, rank, Recorder(stop_after))
@@ -140,13 +164,18 @@ def test_snapshots_behind_a_uri(home, tmp_path):
             store.delete_after(3)
     assert store.steps() == [8] and average_snapshots(store).steps() == [1, 2, 3, 4, 5, 6, 7]
     with store.open(8) as checkpoint, open_averages(store, checkpoint, pytest.fail) as kept:
-        assert kept.num_snapshots == 7 and kept.rebuild(PowerProfile(0.25)).combination.profile_error < 1e-3
+        assert (
+            kept.num_snapshots == 7
+            and kept.rebuild(PowerProfile(0.25)).combination.profile_error < 1e-3
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_exact_resume_of_two_workers_at_every_stage(home, tmp_path):
-    """Bit for bit, and from one worker to two and back: near the averages of one, whole snapshots by every number."""
+    """Bit for bit, and from one worker to two and back: near the averages of one, whole snapshots
+    by every number.
+    """
     jobs, moved = [], []
     every = {"checkpoint": {"every": 4, "keep": 5}, "batch": {"size": 16, "micro": 8}}
     stages = (0, 1, 2, 3)
@@ -161,22 +190,35 @@ def test_exact_resume_of_two_workers_at_every_stage(home, tmp_path):
     for stage in stages:
         shutil.copytree(tmp_path / f"{stage}-two", tmp_path / f"{stage}-again")
         kill_behind(tmp_path / f"{stage}-again", 12, unfinished=[10])
-    train_workers([(two, home, tmp_path / f"{stage}-again") for stage, (two, _, _) in zip(stages, jobs, strict=True)])
+    train_workers(
+        [
+            (two, home, tmp_path / f"{stage}-again")
+            for stage, (two, _, _) in zip(stages, jobs, strict=True)
+        ]
+    )
     for stage, (two, _, _) in zip(stages, jobs, strict=True):
         assert same_averages(tmp_path / f"{stage}-two", tmp_path / f"{stage}-again"), stage
         assert same_snapshots(tmp_path / f"{stage}-two", tmp_path / f"{stage}-again"), stage
         kill_behind(tmp_path / f"{stage}-moved", 12)
         train_here(two.replace_all({"resources.workers": 1}), home, tmp_path / f"{stage}-moved")
-        assert snapshots_of(tmp_path / f"{stage}-moved").steps() == snapshots_of(tmp_path / f"{stage}-one").steps()
+        assert (
+            snapshots_of(tmp_path / f"{stage}-moved").steps()
+            == snapshots_of(tmp_path / f"{stage}-one").steps()
+        )
         found = rebuilt(tmp_path / f"{stage}-moved", PowerProfile(0.2), pytest.fail)[0]
         expected = rebuilt(tmp_path / f"{stage}-one", PowerProfile(0.2), pytest.fail)[0]
-        assert relative(found, {name: value.flatten().double() for name, value in expected.items()}) < 1e-4, stage
+        assert (
+            relative(found, {name: value.flatten().double() for name, value in expected.items()})
+            < 1e-4
+        ), stage
 
 
 @pytest.mark.slow
 def test_exact_resume_at_every_stage_of_one_worker(home, tmp_path):
     for stage in (0, 1, 2, 3):
-        experiment = averaged(12, engine={"zero": {"stage": stage}}, checkpoint={"every": 4, "keep": 5})
+        experiment = averaged(
+            12, engine={"zero": {"stage": stage}}, checkpoint={"every": 4, "keep": 5}
+        )
         train_here(experiment, home, tmp_path / f"{stage}")
         shutil.copytree(tmp_path / f"{stage}", tmp_path / f"{stage}-again")
         kill_behind(tmp_path / f"{stage}-again", 12, unfinished=[7])

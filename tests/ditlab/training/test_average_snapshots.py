@@ -1,4 +1,6 @@
-"""Averages that a run keeps: rebuilt against direct ones, and snapshots that are damaged, refused or dropped."""
+"""Averages that a run keeps: rebuilt against direct ones, and snapshots that are damaged, refused
+or dropped.
+"""
 
 import shutil
 
@@ -27,14 +29,20 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(home, tmp_path_factory):
-    """A run; and averages of the lengths, computed in float64 from the master weights after every step."""
+    """A run; and averages of the lengths, computed in float64 from the master weights after every
+    step.
+    """
     folder = tmp_path_factory.mktemp("trained") / "run"
     direct: dict[float, dict[str, torch.Tensor]] = {length: {} for length in LENGTHS}
     original = Engine.step
 
     def step(engine, number, *arguments):
         norm = original(engine, number, *arguments)
-        masters = {name: values.double() for (field, name, _), values in engine.state() if field == "master"}
+        masters = {
+            name: values.double()
+            for (field, name, _), values in engine.state()
+            if field == "master"
+        }
         for length, average in direct.items():
             beta = (1 - 1 / (number + 1)) ** (PowerProfile(length).gamma + 1)
             for name, values in masters.items():
@@ -43,7 +51,9 @@ def trained(home, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Engine, "step", step)
-        outcome, recorder = train_here(averaged(STEPS, checkpoint={"every": 50, "keep": 1}), home, folder)
+        outcome, recorder = train_here(
+            averaged(STEPS, checkpoint={"every": 50, "keep": 1}), home, folder
+        )
     assert outcome.status == "finished" and recorder.warnings == []
     return folder, direct
 
@@ -52,10 +62,13 @@ def test_rebuilt_averages_are_within_a_thousandth_of_direct_ones(trained):
     """From 27 snapshots of two averages, lengths 0.05 and 0.10: of lengths between and beyond."""
     folder, direct = trained
     steps = snapshots_of(folder).steps()
-    assert steps == snapshot_steps(0, STEPS, 24) and len(steps) == SNAPSHOTS  # whatever `checkpoint.keep` says
+    # whatever `checkpoint.keep` says
+    assert steps == snapshot_steps(0, STEPS, 24) and len(steps) == SNAPSHOTS
     assert len(CheckpointStore.at(folder).steps()) == 1
-    errors = {length: relative(rebuilt(folder, PowerProfile(length), pytest.fail)[0], direct[length])
-              for length in LENGTHS}  # fmt: skip
+    errors = {
+        length: relative(rebuilt(folder, PowerProfile(length), pytest.fail)[0], direct[length])
+        for length in LENGTHS
+    }
     assert max(errors.values()) < 1e-3, errors
     assert errors[0.25] > 1e-6  # another profile than those that were kept
 
@@ -66,12 +79,18 @@ def test_the_moving_average_of_the_run_is_rebuilt_approximately(trained):
     with newest(folder) as checkpoint:
         expected = {name: value.double() for name, value in checkpoint.weights(prefix="").items()}
     assert average.combination.profile_error > 1e-4
-    assert 1e-9 < relative(found, {name: value.flatten() for name, value in expected.items()}) < 1e-3
+    assert (
+        1e-9 < relative(found, {name: value.flatten() for name, value in expected.items()}) < 1e-3
+    )
 
 
 def test_the_error_that_is_shown_is_of_the_snapshots_that_are_there(trained):
     folder, _ = trained
-    kept = [KeptAverage(length, step) for step in (*snapshot_steps(0, STEPS, 24), STEPS) for length in (0.05, 0.1)]
+    kept = [
+        KeptAverage(length, step)
+        for step in (*snapshot_steps(0, STEPS, 24), STEPS)
+        for length in (0.05, 0.1)
+    ]
     shown = rebuilt(folder, PowerProfile(0.2), pytest.fail)[1].combination.profile_error
     assert shown == pytest.approx(combine(kept, PowerProfile(0.2), STEPS).profile_error, rel=0.02)
 
@@ -106,7 +125,10 @@ def test_a_damaged_snapshot_costs_itself_alone(trained, tmp_path):
         warnings: list[str] = []
         found, average = rebuilt(tmp_path / "run", PowerProfile(0.25), warnings.append)
         assert len(warnings) == 1, (name, warnings)
-        assert "the snapshot of step 48 is skipped, and averages are rebuilt from the others: /" in warnings[0], name
+        assert (
+            "the snapshot of step 48 is skipped, and averages are rebuilt from the others: /"
+            in warnings[0]
+        ), name
         assert average.num_snapshots == whole.num_snapshots - 1
         assert relative(found, direct[0.25]) < 5e-3
         shutil.rmtree(damaged)
@@ -118,22 +140,33 @@ def test_a_folder_of_snapshots_that_is_none_is_one_error(trained, tmp_path):
     shutil.copytree(folder, tmp_path / "run", ignore=shutil.ignore_patterns("averages"))
     for kind in ("pipe", "device", "circle"):
         place = special_files.put(kind, tmp_path / "run" / "averages")
-        with pytest.raises(UserError, match=r"averages cannot be read|cannot be rebuilt from 0 snapshots"):
+        with pytest.raises(
+            UserError, match=r"averages cannot be read|cannot be rebuilt from 0 snapshots"
+        ):
             rebuilt(tmp_path / "run", PowerProfile(0.25), pytest.fail)
         special_files.remove(place)
 
 
 def test_what_cannot_be_rebuilt_is_refused(trained, home, tmp_path):
     folder, _ = trained
-    with pytest.raises(UserError, match=r"--ema 0.03 is shorter than the shortest average .* 0.05; name lengths"):
+    with pytest.raises(
+        UserError, match=r"--ema 0.03 is shorter than the shortest average .* 0.05; name lengths"
+    ):
         rebuilt(folder, PowerProfile(0.03), pytest.fail)
     shutil.copytree(folder, tmp_path / "few")
     shutil.rmtree(tmp_path / "few" / "averages")
-    with pytest.raises(UserError, match=r"--ema 0.25 cannot be rebuilt from 0 snapshots .* would be off by \d+%"):
+    with pytest.raises(
+        UserError, match=r"--ema 0.25 cannot be rebuilt from 0 snapshots .* would be off by \d+%"
+    ):
         rebuilt(tmp_path / "few", PowerProfile(0.25), pytest.fail)
-    assert rebuilt(tmp_path / "few", PowerProfile(0.1), pytest.fail)[1].combination.profile_error < 1e-9
+    assert (
+        rebuilt(tmp_path / "few", PowerProfile(0.1), pytest.fail)[1].combination.profile_error
+        < 1e-9
+    )
     train_here(tiny(model=SMALL, training__steps=2), home, tmp_path / "none")
-    with pytest.raises(UserError, match=r"the checkpoint of step 2 keeps no averages .* set training.averages"):
+    with pytest.raises(
+        UserError, match=r"the checkpoint of step 2 keeps no averages .* set training.averages"
+    ):
         rebuilt(tmp_path / "none", PowerProfile(0.1), pytest.fail)
 
 
@@ -149,7 +182,10 @@ def test_a_snapshot_that_cannot_be_written_costs_no_step(home, tmp_path, monkeyp
     outcome, recorder = train_here(averaged(6), home, tmp_path / "run")
     assert outcome.status == "finished"
     assert len(recorder.warnings) == 1, recorder.warnings
-    refused = "the snapshot of averages of step 3 was not saved (worker 0: No space left on device); make room"
+    refused = (
+        "the snapshot of averages of step 3 was not saved (worker 0: No space left on device); "
+        "make room"
+    )
     assert recorder.warnings[0].startswith(refused)
     assert snapshots_of(tmp_path / "run").steps() == [1, 2, 4, 5]
 

@@ -6,10 +6,22 @@ from support.datasets.bucketed import bucketed
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
 
 MODEL = {
-    "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 1, "pixel_depth": 1,
-    "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [4, 2, 2], "bottleneck_width": 8, "time_width": 8,
-    "max_resolution": 16, "text_encoder": "learned", "text_length": 4, "text_depth": 1,
-}  # fmt: skip
+    "family": "pixelhdm",
+    "width": 32,
+    "pixel_width": 4,
+    "patch_size": 4,
+    "patch_depth": 1,
+    "pixel_depth": 1,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "mrope_widths": [4, 2, 2],
+    "bottleneck_width": 8,
+    "time_width": 8,
+    "max_resolution": 16,
+    "text_encoder": "learned",
+    "text_length": 4,
+    "text_depth": 1,
+}
 STEPS = 10
 SIZES = {(8, 16): 12, (8, 8): 18, (16, 8): 5}
 

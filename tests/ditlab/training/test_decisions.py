@@ -1,4 +1,6 @@
-"""Decisions after a step, as a table, and what holds for every combination of facts and settings."""
+"""Decisions after a step, as a table, and what holds for every combination of facts and
+settings.
+"""
 
 from itertools import product
 
@@ -53,8 +55,12 @@ def test_what_holds_for_all_facts():
         for intervals in (EVERY_2, ASYNC, WAITING, UNTIL_4, UNSAVED, NEVER):
             for step in (1, 2, 3, 4, 6):
                 actions = decide(StepFacts(step, is_last, is_bad, must_stop, verb), intervals)
-                assert Action.CHECK in actions or not actions, "nothing is done with numbers that were not checked"
+                assert Action.CHECK in actions or not actions, (
+                    "nothing is done with numbers that were not checked"
+                )
                 assert not {Action.STOP, Action.EVALUATE} <= actions, "a stop has a time limit"
                 assert not (is_last and Action.STOP in actions)
-                assert not (must_stop and Action.REQUEST in actions), "a request stays for the next attempt"
+                assert not (must_stop and Action.REQUEST in actions), (
+                    "a request stays for the next attempt"
+                )
                 assert intervals.saves or Action.SAVE not in actions

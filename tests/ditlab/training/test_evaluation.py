@@ -17,7 +17,9 @@ CPU = torch.device("cpu")
 
 
 class Channel:
-    """Channel of workers that are done one after the other: the last one sees what all have given."""
+    """Channel of workers that are done one after the other: the last one sees what all have
+    given.
+    """
 
     def __init__(self):
         self.given = []
@@ -44,16 +46,30 @@ def setting(home):
 
 
 def measure(
-    setting, batch_size=64, limit=100, rank=0, world_size=1, channel=None, experiment=None, view=None, by_sample=None
+    setting,
+    batch_size=64,
+    limit=100,
+    rank=0,
+    world_size=1,
+    channel=None,
+    experiment=None,
+    view=None,
+    by_sample=None,
 ):
     spec, network, held_out = setting
     spec = experiment or spec
     with torch.no_grad():
         return held_out_metrics(
-            network, spec.family.build_objective(spec.objective, spec.model), view or held_out,
-            ModelInputs(spec.model.batch_fields(), (), CPU), batch_size, limit,
-            Rank(rank, world_size, rank, CPU), channel or Channel(), by_sample=by_sample,
-        )  # fmt: skip
+            network,
+            spec.family.build_objective(spec.objective, spec.model),
+            view or held_out,
+            ModelInputs(spec.model.batch_fields(), (), CPU),
+            batch_size,
+            limit,
+            Rank(rank, world_size, rank, CPU),
+            channel or Channel(),
+            by_sample=by_sample,
+        )
 
 
 def test_the_same_at_every_call(setting):
@@ -75,7 +91,9 @@ def test_whatever_the_seed_of_the_experiment(setting):
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_whatever_the_workers(setting, world_size):
-    """More workers than batches, too: all take equally many turns, and a spare turn counts for nothing."""
+    """More workers than batches, too: all take equally many turns, and a spare turn counts for
+    nothing.
+    """
     channel, by_sample, whole = Channel(), [{} for _ in range(world_size)], {}
     expected = measure(setting, 32, by_sample=whole)
     for rank in range(world_size):
@@ -86,11 +104,15 @@ def test_whatever_the_workers(setting, world_size):
 
 
 def test_values_by_sample_do_not_depend_on_batches_or_workers(setting, tmp_path):
-    """Their means are the metrics; they are kept in the run's folder, and a damaged file is none."""
+    """Their means are the metrics; they are kept in the run's folder, and a damaged file is
+    none.
+    """
     whole, parts = {}, [{}, {}]
     means = measure(setting, 64, by_sample=whole)
     assert set(whole) == set(means) and all(len(values) == 100 for values in whole.values())
-    assert {name: values.mean() for name, values in whole.items()} == pytest.approx(means, rel=1e-12)
+    assert {name: values.mean() for name, values in whole.items()} == pytest.approx(
+        means, rel=1e-12
+    )
 
     channel = Channel()
     measure(setting, 16, rank=0, world_size=2, channel=channel, by_sample=parts[0])
@@ -99,7 +121,10 @@ def test_values_by_sample_do_not_depend_on_batches_or_workers(setting, tmp_path)
         assert parts[1][name] == pytest.approx(values, rel=1e-5)
     save_by_sample(RunFolder(tmp_path), 7, whole)
     found = read_by_sample(RunFolder(tmp_path), 7)
-    assert found["velocity"] == pytest.approx(whole["velocity"], rel=1e-6) and found.keys() == whole.keys()
+    assert (
+        found["velocity"] == pytest.approx(whole["velocity"], rel=1e-6)
+        and found.keys() == whole.keys()
+    )
     (file,) = (tmp_path / "evaluations").iterdir()
     file.write_bytes(file.read_bytes()[:-30])
     assert read_by_sample(RunFolder(tmp_path), 7) == read_by_sample(RunFolder(tmp_path), 8) == {}
@@ -125,18 +150,26 @@ def test_samples_begin_with_the_same_noise(setting, home):
     sampler, one = draw_samples(network, experiment, data, 4, inputs)
     torch.manual_seed(9)
     _, two = draw_samples(network, experiment, data, 4, inputs)
-    assert torch.equal(one.values, two.values) and repr(sampler.show(one)) == repr(sampler.show(two))
+    assert torch.equal(one.values, two.values) and repr(sampler.show(one)) == repr(
+        sampler.show(two)
+    )
 
 
 def test_evaluating_changes_no_training(home, tmp_path):
     """With evaluations between, the same losses, bit for bit; the same figures at the end."""
     often = {"every": 1, "samples": 4, "limit": 40}
     short = {"steps": 3, "ema": {"decay": 0.9}}
-    _, without = train_here(tiny(training=short, evaluation={"every": None}), home, tmp_path / "without")
+    _, without = train_here(
+        tiny(training=short, evaluation={"every": None}), home, tmp_path / "without"
+    )
     _, with_them = train_here(tiny(training=short, evaluation=often), home, tmp_path / "with")
-    _, last = train_here(tiny(training=short, evaluation={**often, "every": 100}), home, tmp_path / "last")
+    _, last = train_here(
+        tiny(training=short, evaluation={**often, "every": 100}), home, tmp_path / "last"
+    )
     assert with_them.losses == without.losses
-    assert with_them.pictures[-3:] == [1, 2, 3] and last.pictures[-1] == 3 and without.pictures == []
+    assert (
+        with_them.pictures[-3:] == [1, 2, 3] and last.pictures[-1] == 3 and without.pictures == []
+    )
     assert with_them.values[3]["eval/velocity"] == last.values[3]["eval/velocity"]
     assert not any("eval/velocity" in values for values in without.values.values())
 
@@ -148,4 +181,7 @@ def test_slices_of_the_average_give_the_same_figures(home, tmp_path, monkeypatch
     monkeypatch.setattr("ditlab.engine.averages.SLICE", 1000)
     _, sliced = train_here(spec, home, tmp_path / "sliced")
     assert sliced.values.keys() == whole.values.keys() and sliced.losses == whole.losses
-    assert all(sliced.values[step]["eval/velocity"] == whole.values[step]["eval/velocity"] for step in (0, 2, 4, 6))
+    assert all(
+        sliced.values[step]["eval/velocity"] == whole.values[step]["eval/velocity"]
+        for step in (0, 2, 4, 6)
+    )

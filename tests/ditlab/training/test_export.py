@@ -25,7 +25,10 @@ def checkpoint(tmp_path_factory):
 
 
 def outputs(network):
-    x, t = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0.1, 0.5, 0.9])
+    x, t = (
+        torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0.1, 0.5, 0.9]),
+    )
     with torch.no_grad():
         return network(x, t)
 
@@ -34,7 +37,10 @@ def outputs(network):
 def test_a_fresh_network_computes_the_same(checkpoint, tmp_path, averaged):
     weights, _ = export_weights(checkpoint, tmp_path / "out", averaged)
     reader = open_checkpoint(checkpoint)
-    assert all(torch.equal(value, reader.weights(averaged)[name]) for name, value in load_file(weights).items())
+    assert all(
+        torch.equal(value, reader.weights(averaged)[name])
+        for name, value in load_file(weights).items()
+    )
     experiment, network = load_checked(tmp_path / "out", CPU)
     expected = load_network(experiment, reader.weights(averaged), CPU)
     assert torch.equal(outputs(network), outputs(expected)) and outputs(network).abs().max() > 0
@@ -72,4 +78,7 @@ def test_a_run_without_an_average_exports_its_weights(tmp_path):
     weights, _ = export_weights(tmp_path / "run" / "step-00000002", tmp_path / "out")
     reader = open_checkpoint(tmp_path / "run" / "step-00000002")
     assert not reader.has("ema")
-    assert all(torch.equal(value, reader.weights(False)[name]) for name, value in load_file(weights).items())
+    assert all(
+        torch.equal(value, reader.weights(False)[name])
+        for name, value in load_file(weights).items()
+    )

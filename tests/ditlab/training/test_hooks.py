@@ -1,4 +1,6 @@
-"""Hooks on the step loop: the moments of a training in their order, and no influence on what is trained."""
+"""Hooks on the step loop: the moments of a training in their order, and no influence on what is
+trained.
+"""
 
 import pytest
 
@@ -59,16 +61,31 @@ def home(tmp_path_factory):
 
 
 def test_moments_come_in_their_order_and_change_nothing(home, tmp_path):
-    experiment = tiny(training__steps=2, evaluation={"every": 1, "samples": 0}, checkpoint={"write": "blocking"})
+    experiment = tiny(
+        training__steps=2, evaluation={"every": 1, "samples": 0}, checkpoint={"write": "blocking"}
+    )
     hook, runs = Moments(), {}
     for name, hooks in (("with", [hook]), ("without", [])):
         run = runs[name] = training_run(experiment, home, tmp_path / name)
         with single_process(use_gpu=False) as rank:
             train(run, rank, Recorder(), hooks)
     size = experiment.batch.size
-    step = [("step_begun", 1), ("consumed", 1, size), ("step_ended", 1), ("measured", 1, True), ("merge", 1, [[7]])]
+    step = [
+        ("step_begun", 1),
+        ("consumed", 1, size),
+        ("step_ended", 1),
+        ("measured", 1, True),
+        ("merge", 1, [[7]]),
+    ]
     last = [(*moment[:1], 2, *moment[2:]) for moment in step]
-    expected = [("attempt_begun", 0), ("loader_opened", 0), *step, ("evaluated", 1), *last, ("saving",)]
+    expected = [
+        ("attempt_begun", 0),
+        ("loader_opened", 0),
+        *step,
+        ("evaluated", 1),
+        *last,
+        ("saving",),
+    ]
     assert [moment for moment in hook.seen if moment[0] != "saved"][: len(expected)] == expected
     assert ("saved", 2) in hook.seen and hook.seen[-1] == ("attempt_ended",)
     with runs["with"].checkpoints.open(2) as one, runs["without"].checkpoints.open(2) as two:
@@ -111,7 +128,9 @@ def test_every_hook_merges_its_own_numbers_and_votes_are_the_largest():
 def test_a_span_ends_where_it_is_told_and_saves_at_its_end_alone(home, tmp_path, saves):
     from ditlab.training.trainer import Trainer
 
-    run = training_run(tiny(training__steps=6, checkpoint={"every": 1}), home, tmp_path / "checkpoints")
+    run = training_run(
+        tiny(training__steps=6, checkpoint={"every": 1}), home, tmp_path / "checkpoints"
+    )
     with single_process(use_gpu=False) as rank, Trainer(run, rank, Recorder()) as trainer:
         assert trainer.train_span(3, saves).step == 3
         assert trainer.train_span(4, saves).step == 4

@@ -1,4 +1,6 @@
-"""No draw of training or evaluation escapes the keyed source, and the source gives the same whoever draws."""
+"""No draw of training or evaluation escapes the keyed source, and the source gives the same whoever
+draws.
+"""
 
 import random
 from collections.abc import Callable
@@ -25,21 +27,38 @@ from support.trainings.timings import TIMINGS
 from support.trainings.workers import tiny
 
 FOLDER = Path(__file__).parents[3] / "experiments"
-SHIPPED = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml") if not is_sweep(path))
-ONE_EACH = ("digits/dit_class.yaml", "digits/mixture.yaml", "region/small.yaml", "pixelhdm/small.yaml")
+SHIPPED = sorted(
+    str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml") if not is_sweep(path)
+)
+ONE_EACH = (
+    "digits/dit_class.yaml",
+    "digits/mixture.yaml",
+    "region/small.yaml",
+    "pixelhdm/small.yaml",
+)
 SHORT = [
-    "training={steps: 2, epochs: null}", "batch={size: 4, micro: 2}", "checkpoint.every=null", "evaluation.every=2",
-    "evaluation.samples=2", "evaluation.limit=4", "sampling.steps=2",
-    "evaluation.quality=0", "schedule={kind: constant, warmup: 0, warmup_epochs: 0}", "engine.compile=false",
-]  # fmt: skip
+    "training={steps: 2, epochs: null}",
+    "batch={size: 4, micro: 2}",
+    "checkpoint.every=null",
+    "evaluation.every=2",
+    "evaluation.samples=2",
+    "evaluation.limit=4",
+    "sampling.steps=2",
+    "evaluation.quality=0",
+    "schedule={kind: constant, warmup: 0, warmup_epochs: 0}",
+    "engine.compile=false",
+]
 NARROW = {
     "dit": ["model={width: 32, depth: 1, num_heads: 2}"],
     "unet": ["model.width=16"],
     "dlm": ["model={length: 32, vocabulary: 64, width: 32, depth: 1, num_heads: 2}"],
     "region": ["model={num_regions: 24, width: 48, depth: 1, num_heads: 2}"],
     "pixelhdm": [
-        "model={width: 32, pixel_width: 4, patch_size: 8, patch_depth: 1, pixel_depth: 1, num_heads: 4, "
-        "num_kv_heads: 2, mrope_widths: [4, 2, 2], bottleneck_width: 8, time_width: 8, max_resolution: 64}",
+        (
+            "model={width: 32, pixel_width: 4, patch_size: 8, patch_depth: 1, pixel_depth: 1, "
+            "num_heads: 4, num_kv_heads: 2, mrope_widths: [4, 2, 2], bottleneck_width: 8, "
+            "time_width: 8, max_resolution: 64}"
+        ),
         "objective.alignment_block=1",
         "sampling.height=16",
         "sampling.width=16",
@@ -54,13 +73,17 @@ def home(tmp_path_factory) -> Path:
 
 
 def _sized(field: BatchField) -> tuple[int, ...]:
-    """Its shape, with images of 2 x 2 patches, and so 4 patches' features, and 4 tokens too, for axes of any size."""
+    """Its shape, with images of 2 x 2 patches, and so 4 patches' features, and 4 tokens too, for
+    axes of any size.
+    """
     any_size = 2 * field.multiple_of if field.multiple_of > 1 else 4
     return tuple(any_size if size == ANY else size for size in field.shape)
 
 
 def with_data(experiment: Experiment, folder: Path) -> Experiment:
-    """The same on a small store of random values that has what the batches of model and loss need."""
+    """The same on a small store of random values that has what the batches of model and loss
+    need.
+    """
     fields = [replace(one, shape=_sized(one)) for one in experiment.batch_fields()]
     columns, values, generator = {}, {}, np.random.default_rng(0)
     for one in fields:
@@ -69,7 +92,9 @@ def with_data(experiment: Experiment, folder: Path) -> Experiment:
             values[one.name] = generator.integers(0, 256, (40, *one.shape), dtype=np.uint8)
         elif one.dtype == "int64":
             columns[one.name] = Column(dtype="int64", shape=one.shape, num_classes=one.num_classes)
-            values[one.name] = generator.integers(0, one.num_classes or 2, (40, *one.shape), dtype=np.int64)
+            values[one.name] = generator.integers(
+                0, one.num_classes or 2, (40, *one.shape), dtype=np.int64
+            )
         elif one.dtype == "bool":
             columns[one.name] = Column(dtype="bool", shape=one.shape)
             values[one.name] = np.ones((40, *one.shape), bool)
@@ -97,14 +122,25 @@ def family_alone(name: str, folder: Path) -> Experiment:
 
 @pytest.mark.parametrize(
     "name",
-    [*(name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.slow) for name in SHIPPED), *families()],
+    [
+        *(
+            name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.slow)
+            for name in SHIPPED
+        ),
+        *families(),
+    ],
 )
 def test_nothing_escapes(name, home, tmp_path, monkeypatch):
-    """Every experiment that comes with the project, and every family that does not; operations are counted too."""
+    """Every experiment that comes with the project, and every family that does not; operations are
+    counted too.
+    """
     monkeypatch.setattr(timing, "COUNTED_AFTER", 0.0)
     experiment = family_alone(name, tmp_path) if name in families() else shortened(FOLDER / name)
-    recorder, escaped = train_watched(with_data(experiment, tmp_path / "store"), home, tmp_path / "run")
-    assert sorted(recorder.losses) == [1, 2] and recorder.pictures == [0, 2]  # it trained, evaluated and sampled
+    recorder, escaped = train_watched(
+        with_data(experiment, tmp_path / "store"), home, tmp_path / "run"
+    )
+    # it trained, evaluated and sampled
+    assert sorted(recorder.losses) == [1, 2] and recorder.pictures == [0, 2]
     assert recorder.values[2].keys() > {"train/loss", "perf/mfu"}
     assert escaped == []
 
@@ -134,7 +170,9 @@ LEAKS: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("place", ["loss", "metrics"])
 def test_a_draw_that_escapes_is_found(place, home, tmp_path, monkeypatch):
-    """Each kind at each call, in the order of `LEAKS`; of generators that leave no trace, that they moved."""
+    """Each kind at each call, in the order of `LEAKS`; of generators that leave no trace, that they
+    moved.
+    """
     original, calls = getattr(VelocityObjective, place), []
 
     def leaking(self: Any, *inputs: Any) -> Any:
@@ -144,18 +182,27 @@ def test_a_draw_that_escapes_is_found(place, home, tmp_path, monkeypatch):
         return original(self, *inputs)
 
     monkeypatch.setattr(VelocityObjective, place, leaking)
-    experiment = tiny(training__steps=1, checkpoint__every=None, evaluation={"every": 1, "samples": 0, "limit": 4})
+    experiment = tiny(
+        training__steps=1, checkpoint__every=None, evaluation={"every": 1, "samples": 0, "limit": 4}
+    )
     _, escaped = train_watched(experiment, home, tmp_path)
     operations = [name for _, name in LEAKS.values() if name.startswith("aten")]
-    assert escaped == operations * len(calls) + [f"{name}'s global generator" for name in ("torch", "numpy", "random")]
+    assert escaped == operations * len(calls) + [
+        f"{name}'s global generator" for name in ("torch", "numpy", "random")
+    ]
 
 
 def spread(workers: int) -> Experiment:
-    """Four micro-batches a step, for one worker, two or four; conditional, so that labels are dropped too."""
+    """Four micro-batches a step, for one worker, two or four; conditional, so that labels are
+    dropped too.
+    """
     return tiny(
-        model__num_classes=10, training__steps=3, batch={"size": 32, "micro": 8}, resources={"workers": workers},
+        model__num_classes=10,
+        training__steps=3,
+        batch={"size": 32, "micro": 8},
+        resources={"workers": workers},
         evaluation={"every": 3, "samples": 0, "limit": 50},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""Training on latents: keyed draws of a stored posterior, samples decoded by the same autoencoder."""
+"""Training on latents: keyed draws of a stored posterior, samples decoded by the same
+autoencoder.
+"""
 
 import numpy as np
 import pytest
@@ -28,9 +30,15 @@ diffusers = pytest.importorskip("diffusers")
 
 CPU = torch.device("cpu")
 DIT = {
-    "family": "dit", "image_size": 8, "patch_size": 4, "channels": 4, "width": 32, "depth": 1, "num_heads": 2,
+    "family": "dit",
+    "image_size": 8,
+    "patch_size": 4,
+    "channels": 4,
+    "width": 32,
+    "depth": 1,
+    "num_heads": 2,
     "num_classes": 3,
-}  # fmt: skip
+}
 NUM = 300
 
 
@@ -56,10 +64,15 @@ def places(tmp_path_factory):
 def experiment(places, store="latents", **changes):
     changes = {"model": DIT, **changes}
     return tiny(
-        data={"kind": "arrow", "path": places[store], "hold_out": 0.2}, encoders={"autoencoder": places["vae"]},
-        training={"steps": 4, "ema": {"decay": 0.9}}, batch={"size": 8, "micro": 4}, checkpoint={"every": 2},
-        evaluation={"every": 4, "samples": 3, "limit": 6}, sampling={"steps": 2}, **changes,
-    )  # fmt: skip
+        data={"kind": "arrow", "path": places[store], "hold_out": 0.2},
+        encoders={"autoencoder": places["vae"]},
+        training={"steps": 4, "ema": {"decay": 0.9}},
+        batch={"size": 8, "micro": 4},
+        checkpoint={"every": 2},
+        evaluation={"every": 4, "samples": 3, "limit": 6},
+        sampling={"steps": 2},
+        **changes,
+    )
 
 
 def prepared(spec, home, noise, rows):
@@ -90,7 +103,10 @@ def test_a_step_draws_scaled_latents_by_its_key(places, home):
 def test_a_stopped_run_on_latents_goes_on_to_the_same_bits(places, home, tmp_path, process):
     changes = {}
     if process == "gaussian":
-        changes = {"objective": {"process": "gaussian"}, "model": {**DIT, "variance_channels": "predicted"}}
+        changes = {
+            "objective": {"process": "gaussian"},
+            "model": {**DIT, "variance_channels": "predicted"},
+        }
     spec = experiment(places, **changes)
     whole, recorder = train_here(spec, home, tmp_path / "whole")
     assert (whole.status, whole.step) == ("finished", 4)
@@ -99,7 +115,8 @@ def test_a_stopped_run_on_latents_goes_on_to_the_same_bits(places, home, tmp_pat
     train_here(spec, home, tmp_path / "stopped")
     one, two = newest(tmp_path / "whole"), newest(tmp_path / "stopped")
     assert same_state(one, two)
-    assert not any("decoder" in name for name in one.manifest.shapes)  # the autoencoder is no part of it
+    # the autoencoder is no part of it
+    assert not any("decoder" in name for name in one.manifest.shapes)
 
 
 def test_samples_are_pictures_that_the_autoencoder_decodes(places, home):
@@ -116,7 +133,9 @@ def test_samples_are_pictures_that_the_autoencoder_decodes(places, home):
     with torch.no_grad():
         expected = [network.decode(each[None] / 0.7 + 0.2).sample for each in z]
     assert torch.equal(begun, torch.cat(expected))
-    assert (run.figures().draw("samples").image.size) and run.evaluate().metrics.keys() >= {"held_out/velocity"}
+    assert (run.figures().draw("samples").image.size) and run.evaluate().metrics.keys() >= {
+        "held_out/velocity"
+    }
 
 
 def test_quality_compares_decoded_samples_with_the_images(places, home):
@@ -135,23 +154,33 @@ def test_a_plan_counts_the_autoencoder_where_samples_are_drawn(places, tmp_path)
     assert found.decoding_bytes >= 4 * 8 * 16 * 16  # features of the widest resolution
     assert encoder_work(spec.replace("evaluation.every", None), shape, tmp_path) == EncoderWork()
     there = encoder_work(experiment({**places, "vae": "hf://a/b@main"}), shape, tmp_path)
-    assert there.left_out == ("encoders.autoencoder=hf://a/b@main, which is no folder of this machine",)
+    assert there.left_out == (
+        "encoders.autoencoder=hf://a/b@main, which is no folder of this machine",
+    )
 
 
-def test_square_images_of_an_import_are_trained_on_and_those_of_several_sizes_refused(places, home, tmp_path):
+def test_square_images_of_an_import_are_trained_on_and_those_of_several_sizes_refused(
+    places, home, tmp_path
+):
     folders = {"square": [(16, 16)] * 2, "several": [(16, 16), (12, 20)]}
     for name, sizes in folders.items():
         source = captioned_folder(
             tmp_path / name, {f"{n}.png": (smooth(*size, n), "a") for n, size in enumerate(sizes)}
         )
         kind = {"sizes": "square"} if name == "square" else {"step": 4}
-        import_data("images", ImagesOptions(source=source, resolution=16, patch=4, name=name, processes=1, **kind))
+        import_data(
+            "images",
+            ImagesOptions(source=source, resolution=16, patch=4, name=name, processes=1, **kind),
+        )
         encode_store(name, autoencoder=places["vae"])
     unlabelled = {**DIT, "num_classes": None}
     square = experiment({**places, "latents": "square-encoded"}, model=unlabelled)
     check_inputs(square, open_data(square.data, Home(home)), Home(home))
     several = refusal(experiment({**places, "latents": "several-encoded"}, model=unlabelled), home)
-    assert "of 4 channels and several sizes, but the model takes 4 and 8 x 8; import the images with --sizes" in several
+    assert (
+        "of 4 channels and several sizes, but the model takes 4 and 8 x 8; import the "
+        "images with --sizes"
+    ) in several
 
 
 def refusal(spec, home):
@@ -163,22 +192,47 @@ def refusal(spec, home):
 def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places, home, tmp_path):
     command = f"`ditlab data encode STORE --autoencoder {places['vae']}`"
     found = refusal(experiment(places, "pixels"), home)
-    assert f"holds no latents for encoders.autoencoder={places['vae']}; run {command} and set data.path" in found
+    assert (
+        f"holds no latents for encoders.autoencoder={places['vae']}; run {command} and set "
+        "data.path"
+    ) in found
     other = str(write_autoencoder(tmp_path / "other", seed=1))
     found = refusal(experiment({**places, "vae": other}), home)
-    assert f"holds latents of {places['vae']} (sha256 " in found and f"encode STORE --autoencoder {other}`" in found
-    changed = encoder_difference(Encoders(autoencoder=other), folder_digests(experiment(places).encoders))
-    assert changed.startswith(f"encoders.autoencoder={other} holds an encoder of digest")  # as `ditlab sample` compares
+    assert (
+        f"holds latents of {places['vae']} (sha256 " in found
+        and f"encode STORE --autoencoder {other}`" in found
+    )
+    changed = encoder_difference(
+        Encoders(autoencoder=other), folder_digests(experiment(places).encoders)
+    )
+    # as `ditlab sample` compares
+    assert changed.startswith(f"encoders.autoencoder={other} holds an encoder of digest")
     theirs = encode_store(places["pixels"], autoencoder=other, name="theirs").store
-    parts = {"a": {"kind": "arrow", "path": places["latents"]}, "b": {"kind": "arrow", "path": str(theirs.path)}}
-    both = experiment(places).replace("data", {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0}})
+    parts = {
+        "a": {"kind": "arrow", "path": places["latents"]},
+        "b": {"kind": "arrow", "path": str(theirs.path)},
+    }
+    both = experiment(places).replace(
+        "data", {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0}}
+    )
     assert "data.parts.b holds latents of the autoencoder " in refusal(both, home)
     found = refusal(experiment(places, model={**DIT, "image_size": 16}), home)
-    assert "holds latents of 4 channels and 8 x 8, but the model takes 4 and 16 x 16; set model.channels to 4" in found
+    assert (
+        "holds latents of 4 channels and 8 x 8, but the model takes 4 and 16 x 16; set "
+        "model.channels to 4"
+    ) in found
     found = refusal(experiment({**places, "vae": str(tmp_path / "none")}), home)
-    assert f"encoders.autoencoder={tmp_path / 'none'} is not there; name a file or folder of weights" in found
-    with pytest.raises(ValueError, match=r"encoders\.autoencoder=.* is used by nothing, as this model \(model\.fam"):
+    assert (
+        f"encoders.autoencoder={tmp_path / 'none'} is not there; name a file or folder of weights"
+        in found
+    )
+    with pytest.raises(
+        ValueError, match=r"encoders\.autoencoder=.* is used by nothing, as this model \(model\.fam"
+    ):
         tiny(model={"family": "pixelhdm"}, encoders={"autoencoder": places["vae"]})
     flipped = experiment(places).replace("data.flip", 0.5)
-    with pytest.raises(UserError, match=r"data\.flip=0\.5 holds latents of an encoder, which saw each image as it is"):
+    with pytest.raises(
+        UserError,
+        match=r"data\.flip=0\.5 holds latents of an encoder, which saw each image as it is",
+    ):
         open_data(flipped.data, Home(home))

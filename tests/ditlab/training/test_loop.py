@@ -26,9 +26,14 @@ def test_a_wish_to_stop_at_the_last_step_changes_nothing(home, tmp_path):
 
 
 @pytest.mark.parametrize(("value", "stage"), [(math.inf, 0), (math.nan, 2)])
-def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(home, tmp_path, monkeypatch, value, stage):
+def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(
+    home, tmp_path, monkeypatch, value, stage
+):
     experiment = tiny(engine__zero={"stage": stage})
-    faulty(monkeypatch, lambda step, start, batch, losses: poison(losses, value) if step == 3 else losses)
+    faulty(
+        monkeypatch,
+        lambda step, start, batch, losses: poison(losses, value) if step == 3 else losses,
+    )
     outcome, recorder = train_here(experiment, home, tmp_path / "run")
     assert (outcome.status, outcome.step) == ("finished", 6)
     assert [step for step, loss in recorder.losses.items() if not math.isfinite(loss)] == [4]
@@ -42,8 +47,13 @@ def test_a_step_that_is_no_number_is_left_out_and_the_run_goes_on(home, tmp_path
 
 
 def test_many_skipped_steps_are_counted_and_not_listed(home, tmp_path, monkeypatch):
-    experiment = tiny(training__steps=13, checkpoint={"every": None}, training__non_finite={"limit": 20})
-    faulty(monkeypatch, lambda step, start, batch, losses: poison(losses, math.nan) if step > 0 else losses)
+    experiment = tiny(
+        training__steps=13, checkpoint={"every": None}, training__non_finite={"limit": 20}
+    )
+    faulty(
+        monkeypatch,
+        lambda step, start, batch, losses: poison(losses, math.nan) if step > 0 else losses,
+    )
     _, recorder = train_here(experiment, home, tmp_path / "run")
     why = "loss or gradient was NaN or infinite."
     assert recorder.warnings == [
@@ -113,10 +123,16 @@ def test_no_checkpoint_holds_what_is_no_number(home, tmp_path, monkeypatch):
     assert newest(tmp_path / "run").manifest.step == 3
 
 
-@pytest.mark.parametrize("stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3])
+@pytest.mark.parametrize(
+    "stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3]
+)
 @pytest.mark.parametrize("where", [pytest.param("forward", marks=pytest.mark.slow), "backward"])
-def test_what_does_not_fit_is_halved_and_nothing_else_changes(home, tmp_path, monkeypatch, stage, where):
-    """From step 3 on, passes of more than 8 samples run out of memory; the batch and its draws stay what they are."""
+def test_what_does_not_fit_is_halved_and_nothing_else_changes(
+    home, tmp_path, monkeypatch, stage, where
+):
+    """From step 3 on, passes of more than 8 samples run out of memory; the batch and its draws stay
+    what they are.
+    """
     experiment = tiny(engine__zero={"stage": stage})
     _, reference = train_here(experiment, home, tmp_path / "whole")
 
@@ -149,7 +165,9 @@ def test_what_does_not_fit_is_halved_and_nothing_else_changes(home, tmp_path, mo
 def test_a_batch_that_never_fits_is_left_out(home, tmp_path, monkeypatch):
     def fault(step, start, batch, losses):
         if step == 3:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes.")
+            raise RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes."
+            )
         return losses
 
     faulty(monkeypatch, fault)

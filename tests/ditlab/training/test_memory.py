@@ -29,7 +29,9 @@ def test_an_odd_micro_batch_is_left_out_instead():
 
 def test_what_never_fits_fails_with_a_remedy():
     memory = MemoryPlan()
-    with pytest.raises(RunFailed, match=r"out of memory at step 1, with micro-batches of 4 too: lower batch.micro"):
+    with pytest.raises(
+        RunFailed, match=r"out of memory at step 1, with micro-batches of 4 too: lower batch.micro"
+    ):
         for _ in range(5):
             memory = memory.next_attempt(0, tiny())
     with pytest.raises(RunFailed, match="out of memory at step 14"):

@@ -1,4 +1,6 @@
-"""Training on mixtures: as exact as on one source, whatever stops it and however many workers there are."""
+"""Training on mixtures: as exact as on one source, whatever stops it and however many workers there
+are.
+"""
 
 import dataclasses
 import shutil
@@ -20,16 +22,36 @@ from support.datasets.bucketed import bucketed
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
 
 STEPS = 10
-DIT = {"family": "dit", "image_size": 8, "channels": 3, "patch_size": 4, "width": 16, "depth": 1, "num_heads": 2}
+DIT = {
+    "family": "dit",
+    "image_size": 8,
+    "channels": 3,
+    "patch_size": 4,
+    "width": 16,
+    "depth": 1,
+    "num_heads": 2,
+}
 PIXELHDM = {
     "model": {
-        "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 1, "pixel_depth": 1,
-        "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [4, 2, 2], "bottleneck_width": 8, "time_width": 8,
-        "max_resolution": 16, "text_encoder": "learned", "text_length": 4, "text_depth": 1,
+        "family": "pixelhdm",
+        "width": 32,
+        "pixel_width": 4,
+        "patch_size": 4,
+        "patch_depth": 1,
+        "pixel_depth": 1,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "mrope_widths": [4, 2, 2],
+        "bottleneck_width": 8,
+        "time_width": 8,
+        "max_resolution": 16,
+        "text_encoder": "learned",
+        "text_length": 4,
+        "text_depth": 1,
     },
     "objective": {"weights": {"velocity": 1.0, "frequency": 1.0, "alignment": 0.0}},
     "sampling": {"height": 16, "width": 16},
-}  # fmt: skip
+}
 
 
 def experiment(folder, parts, draw="auto", order=None, **changes):
@@ -37,7 +59,11 @@ def experiment(folder, parts, draw="auto", order=None, **changes):
         data={
             "kind": "mixture",
             "parts": {
-                name: {"kind": "arrow", "path": str(folder / name), **({"order": order} if order else {})}
+                name: {
+                    "kind": "arrow",
+                    "path": str(folder / name),
+                    **({"order": order} if order else {}),
+                }
                 for name in parts
             },
             "weights": {name: 1.0 + number for number, name in enumerate(parts)},
@@ -71,10 +97,14 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder, tmp_path, kind):
     spec = KINDS[kind](folder)
     whole, recorder = train_here(spec, folder, tmp_path / "whole")
     assert (whole.status, whole.step) == ("finished", STEPS)
-    assert {f"eval/{part}velocity" for part in ("", "few/", f"{spec.data.names[1]}/")} <= recorder.values[5].keys()
+    assert {
+        f"eval/{part}velocity" for part in ("", "few/", f"{spec.data.names[1]}/")
+    } <= recorder.values[5].keys()
     stopped, _ = train_here(spec, folder, tmp_path / "stopped", 4)
     assert stopped.status == "interrupted" and stopped.step < STEPS
-    assert sum(newest(tmp_path / "stopped").manifest.draws) == stopped.step * (1 if kind in ("batch", "sizes") else 4)
+    assert sum(newest(tmp_path / "stopped").manifest.draws) == stopped.step * (
+        1 if kind in ("batch", "sizes") else 4
+    )
     train_here(spec, folder, tmp_path / "stopped")
     assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "stopped"))
 
@@ -110,15 +140,24 @@ def test_parts_are_measured_as_by_themselves_and_together_whatever_the_weights(f
         return train_here(spec, folder, tmp_path / name)[1].values[0]
 
     even = measured("even", KINDS["sample"](folder).replace_all(limit))
-    steep = measured("steep", KINDS["sample"](folder).replace_all({**limit, "data.weights.few": 50.0}))
+    steep = measured(
+        "steep", KINDS["sample"](folder).replace_all({**limit, "data.weights.few": 50.0})
+    )
     assert even == steep
     single = {
-        name: measured(name, tiny(**{
-            "model": DIT, "batch": {"size": 4, "micro": 1}, **limit,
-            "data": {"kind": "arrow", "path": str(folder / name)},
-        }))["eval/velocity"]
+        name: measured(
+            name,
+            tiny(
+                **{
+                    "model": DIT,
+                    "batch": {"size": 4, "micro": 1},
+                    **limit,
+                    "data": {"kind": "arrow", "path": str(folder / name)},
+                }
+            ),
+        )["eval/velocity"]
         for name in ("many", "few")
-    }  # fmt: skip
+    }
     assert even["eval/few/velocity"] == pytest.approx(single["few"])  # its one held-out sample
     assert even["eval/many/velocity"] == pytest.approx(single["many"])  # four, as many as there are
     assert even["eval/velocity"] == pytest.approx((4 * single["many"] + single["few"]) / 5)
@@ -131,23 +170,32 @@ def test_a_mixture_s_plan_has_no_epoch(folder):
     assert (plan.total_steps, plan.epoch_steps, plan.left_out_samples) == (STEPS, 0, 0)
     assert (plan.train_samples, plan.held_out_samples) == (36 + 11, 4 + 1)
     assert plan.mixture == (
-        "mixture drawn by sample: few 0.6667 of 11 samples (2.42 passes), many 0.3333 of 36 samples (0.37 passes); "
-        "no epoch of the whole"
+        "mixture drawn by sample: few 0.6667 of 11 samples (2.42 passes), many 0.3333 of 36 "
+        "samples (0.37 passes); no epoch of the whole"
     )
     together = [
         name
-        for name in metric_names(spec, dataclasses.replace(data, mixture=None), build_model(spec).objective)
+        for name in metric_names(
+            spec, dataclasses.replace(data, mixture=None), build_model(spec).objective
+        )
         if "eval/" in name
     ]
-    assert [name for name in metric_names(spec, data, build_model(spec).objective) if "eval/" in name] == [
+    assert [
+        name for name in metric_names(spec, data, build_model(spec).objective) if "eval/" in name
+    ] == [
         name.replace("eval/", f"eval/{part}") for part in ("", "few/", "many/") for name in together
     ]
 
 
 def test_sizes_that_fill_no_batch_of_their_part_are_named(folder):
     spec = KINDS["sizes"](folder)
-    assert "data.parts.sizes.path=" in plan_run(spec.replace("batch.size", 8), open_data(spec.data, Home(folder))).note
-    with pytest.raises(UserError, match=r"^data\.parts\.few: batch\.size=12 is larger than the 11 training samples"):
+    assert (
+        "data.parts.sizes.path="
+        in plan_run(spec.replace("batch.size", 8), open_data(spec.data, Home(folder))).note
+    )
+    with pytest.raises(
+        UserError, match=r"^data\.parts\.few: batch\.size=12 is larger than the 11 training samples"
+    ):
         plan_run(spec.replace_all({"batch.size": 12}), open_data(spec.data, Home(folder)))
 
 
@@ -158,7 +206,10 @@ def test_sizes_that_fill_no_batch_of_their_part_are_named(folder):
             "sample",
             r"^data\.draw=sample puts parts in one batch, and data\.parts\.sizes holds images of several sizes; ",
         ),
-        ("auto", r"^data\.kind=mixture holds image \(3, any, any\), but the model takes \(3, 8, 8\); "),
+        (
+            "auto",
+            r"^data\.kind=mixture holds image \(3, any, any\), but the model takes \(3, 8, 8\); ",
+        ),
     ],
 )
 def test_shapes_that_do_not_fit(folder, draw, message):
@@ -185,7 +236,11 @@ def test_rows_come_from_the_part_that_is_drawn(folder):
 
 def test_paths_of_parts_are_made_absolute(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    data = {"kind": "mixture", "parts": {"a": {"kind": "arrow", "path": "few"}}, "weights": {"a": 1.0}}
+    data = {
+        "kind": "mixture",
+        "parts": {"a": {"kind": "arrow", "path": "few"}},
+        "weights": {"a": 1.0},
+    }
     spec = portable(tiny(data=data), None, Home(folder / "home"))
     assert spec.data.parts["a"].path == str(folder / "few")
     assert validate_experiment(spec.to_dict()) == spec

@@ -1,4 +1,6 @@
-"""Training on a GPU: exact resume, and steps for which the host does not wait. Skipped without one."""
+"""Training on a GPU: exact resume, and steps for which the host does not wait. Skipped without
+one.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,21 +14,35 @@ from support.trainings.workers import newest, same_state, tiny, train_here
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 FAMILIES: Mapping[str, dict[str, Any]] = {
     "dit": {},
-    "unet": {"model": {"family": "unet", "image_size": 8, "channels": 1, "width": 16, "time_width": 16}},
+    "unet": {
+        "model": {"family": "unet", "image_size": 8, "channels": 1, "width": 16, "time_width": 16}
+    },
     "region": {
-        "model": {"family": "region", "num_features": 8, "num_regions": 32, "width": 32, "depth": 2, "num_heads": 2},
+        "model": {
+            "family": "region",
+            "num_features": 8,
+            "num_regions": 32,
+            "width": 32,
+            "depth": 2,
+            "num_heads": 2,
+        },
         "data": {"kind": "motifs", "motifs": 7, "regions": 32, "chromosomes": 4, "peaks": 1000},
     },
     "dlm": {
         "model": {
-            "family": "dlm", "length": 512, "vocabulary": 256, "width": 64, "depth": 2, "num_heads": 2,
+            "family": "dlm",
+            "length": 512,
+            "vocabulary": 256,
+            "width": 64,
+            "depth": 2,
+            "num_heads": 2,
             "block_size": 64,
         },
         "data": {"kind": "text", "length": 512, "packing": "masked"},
         "sampling": {"block": {}, "steps": 2},
         "batch": {"size": 4, "micro": 2},
     },
-}  # fmt: skip
+}
 
 
 def spec_of(family: str, **changes: Any) -> Any:
@@ -58,6 +74,9 @@ def test_the_host_waits_for_no_pass_of_a_step(family, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Stepper, "_accumulate", watched)
     train_here(
-        spec_of(family, engine={"zero": {"stage": 1}, "compile": False}), tmp_path, tmp_path / "run", use_gpu=True
+        spec_of(family, engine={"zero": {"stage": 1}, "compile": False}),
+        tmp_path,
+        tmp_path / "run",
+        use_gpu=True,
     )
     assert steps == [*range(6)]

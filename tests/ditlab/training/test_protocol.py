@@ -1,4 +1,6 @@
-"""Protocols of evaluations: what training measures is measured again afterwards, to the bit; intervals of means."""
+"""Protocols of evaluations: what training measures is measured again afterwards, to the bit;
+intervals of means.
+"""
 
 import math
 from pathlib import Path
@@ -16,15 +18,24 @@ from ditlab.intervals import paired_interval
 from ditlab.receipts.records import Measurement, RecordedAttempt
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import append_json_line
-from ditlab.training.evaluation import NUM, Evaluated, Protocol, StateEvaluator, evaluated_modules, held_out_intervals
+from ditlab.training.evaluation import (
+    NUM,
+    Evaluated,
+    Protocol,
+    StateEvaluator,
+    evaluated_modules,
+    held_out_intervals,
+)
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.workers import logged, newest, tiny, train_here, train_workers
 
 OFTEN = {"every": 3, "samples": 2, "limit": 41}
 BF16 = {"training__precision": "bf16"}
 MIXTURE = {
-    "kind": "mixture", "parts": {"a": {"kind": "digits"}, "b": {"kind": "digits"}}, "weights": {"a": 1.0, "b": 3.0}
-}  # fmt: skip
+    "kind": "mixture",
+    "parts": {"a": {"kind": "digits"}, "b": {"kind": "digits"}},
+    "weights": {"a": 1.0, "b": 3.0},
+}
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +46,22 @@ def home(tmp_path_factory) -> Path:
 def afterwards(experiment: Experiment, home: Path, checkpoints: Path) -> Evaluated:
     """Evaluate the newest checkpoint alone, as another process does."""
     data, rank = open_data(experiment.data, Home(home)), Rank(0, 1, 0, torch.device("cpu"))
-    inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device, print, Home(home))
+    inputs = ModelInputs.from_experiment(
+        experiment, data.train.columns, rank.device, print, Home(home)
+    )
     with newest(checkpoints) as reader:
         network, objective = evaluated_modules(
-            experiment, lambda prefix: reader.weights(prefix=prefix, merged=False), data.text, rank.device,
-            experiment.training.precision, experiment.resources.max_workers,
-        )  # fmt: skip
+            experiment,
+            lambda prefix: reader.weights(prefix=prefix, merged=False),
+            data.text,
+            rank.device,
+            experiment.training.precision,
+            experiment.resources.max_workers,
+        )
     evaluator = StateEvaluator(experiment, data, Home(home), inputs, rank, ControlChannel(rank))
-    return evaluator.evaluate(network, objective, experiment.micro_size, inside=torch.no_grad(), with_intervals=True)
+    return evaluator.evaluate(
+        network, objective, experiment.micro_size, inside=torch.no_grad(), with_intervals=True
+    )
 
 
 def of_evaluations(values: dict[str, float]) -> dict[str, float]:
@@ -53,18 +72,25 @@ def of_evaluations(values: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize(
     "case",
     [
-        *((family, {}) for family in FAMILIES), ("dit", BF16), ("dlm", BF16),
+        *((family, {}) for family in FAMILIES),
+        ("dit", BF16),
+        ("dlm", BF16),
         ("pixelhdm", {"engine__zero": {"stage": 3}}),
-        ("pixelhdm", {"engine__zero": {"stage": 0}}), ("pixelhdm", {"optimizer": {"kind": "muon", "lr": 1e-3}}),
-        ("dit", {"training__lora": {"rank": 2, "targets": ["*.attention.*"]}}), ("dit", {"training__ema": None}),
-        ("dit", {"data": MIXTURE}), ("dit", {"engine__compile": True}),
+        ("pixelhdm", {"engine__zero": {"stage": 0}}),
+        ("pixelhdm", {"optimizer": {"kind": "muon", "lr": 1e-3}}),
+        ("dit", {"training__lora": {"rank": 2, "targets": ["*.attention.*"]}}),
+        ("dit", {"training__ema": None}),
+        ("dit", {"data": MIXTURE}),
+        ("dit", {"engine__compile": True}),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_evaluated_afterwards(home, tmp_path, case: tuple[str, dict[str, Any]]) -> None:
     """Every family and what changes how a network computes; the run is resumed on its way."""
     family, changes = case
-    experiment = smallest(family, **{"training__steps": 4, "checkpoint__every": 2, **changes, "evaluation": OFTEN})
+    experiment = smallest(
+        family, **{"training__steps": 4, "checkpoint__every": 2, **changes, "evaluation": OFTEN}
+    )
     train_here(experiment, home, tmp_path, stop_after=2)
     _, recorder = train_here(experiment, home, tmp_path)
     step = max(recorder.values)
@@ -72,15 +98,27 @@ def test_evaluated_afterwards(home, tmp_path, case: tuple[str, dict[str, Any]]) 
     assert of_evaluations(recorder.values[step]) == found.values and len(found.values) > 1
     assert set(found.intervals) <= set(found.values) and found.intervals
     assert all(low <= found.values[name] <= high for name, (low, high) in found.intervals.items())
-    assert found.measurements["eval"].digest == Measurement.parse(recorder.tagged["ditlab.measurement.eval"]).digest
+    assert (
+        found.measurements["eval"].digest
+        == Measurement.parse(recorder.tagged["ditlab.measurement.eval"]).digest
+    )
 
 
 @pytest.mark.slow
 def test_two_workers_are_measured_by_one(home, tmp_path) -> None:
-    changes = {"evaluation": OFTEN | {"quality": 100}, "sampling": {"steps": 1}, "resources": {"workers": 2}}
-    jobs = [(tiny(engine__zero={"stage": stage}, **changes), home, tmp_path / f"dit-{stage}") for stage in (1, 3)]
+    changes = {
+        "evaluation": OFTEN | {"quality": 100},
+        "sampling": {"steps": 1},
+        "resources": {"workers": 2},
+    }
+    jobs = [
+        (tiny(engine__zero={"stage": stage}, **changes), home, tmp_path / f"dit-{stage}")
+        for stage in (1, 3)
+    ]
     for stage in (2, 3):
-        small = smallest("pixelhdm", 2, evaluation=OFTEN, training__steps=4, engine__zero__stage=stage)
+        small = smallest(
+            "pixelhdm", 2, evaluation=OFTEN, training__steps=4, engine__zero__stage=stage
+        )
         jobs.append((small, home, tmp_path / f"pixelhdm-{stage}"))
     train_workers(jobs)
     for job in jobs:
@@ -92,15 +130,27 @@ class Objective:
     """Metrics of one mean, of a function of one, and of two."""
 
     def summary(self, means):
-        return {**means, "perplexity": math.exp(means["bound"]), "ratio": means["above"] / means["below"]}
+        return {
+            **means,
+            "perplexity": math.exp(means["bound"]),
+            "ratio": means["above"] / means["below"],
+        }
 
 
 def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
     """Student's t; mapped by a monotone function; of a ratio the delta method's closed form."""
     rng = np.random.default_rng(0)
     below = rng.uniform(1, 3, 500)
-    values = {"bound": rng.normal(2, 0.5, 500), "above": 2 * below + rng.normal(0, 0.1, 500), "below": below}
-    sums = {NUM: 500.0, "one_value": 3.0, **{name: float(each.sum()) for name, each in values.items()}}
+    values = {
+        "bound": rng.normal(2, 0.5, 500),
+        "above": 2 * below + rng.normal(0, 0.1, 500),
+        "below": below,
+    }
+    sums = {
+        NUM: 500.0,
+        "one_value": 3.0,
+        **{name: float(each.sum()) for name, each in values.items()},
+    }
     found = held_out_intervals(values, sums, Objective())
     band = paired_interval(values["bound"])
     assert found["bound"] == pytest.approx((band.low, band.high)) and "one_value" not in found
@@ -109,16 +159,22 @@ def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
     linear = paired_interval((values["above"] - ratio * below) / below.mean())
     assert found["ratio"] == pytest.approx((ratio + linear.low, ratio + linear.high), rel=1e-4)
     half = (found["ratio"][1] - found["ratio"][0]) / 2
-    assert half < 0.2 * paired_interval(values["above"] / below.mean()).half_width, "the two go together"
+    assert half < 0.2 * paired_interval(values["above"] / below.mean()).half_width, (
+        "the two go together"
+    )
 
 
 def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:
-    """Threads, halved micro-batch and workers of the last attempt that began before the checkpoint."""
+    """Threads, halved micro-batch and workers of the last attempt that began before the
+    checkpoint.
+    """
     folder, experiment = RunFolder(tmp_path), tiny()
     assert Protocol.of_run(experiment, folder, 6) == Protocol(16, None, "cpu", 1)
     facts = [(0, 2, 0, 2), (4, 1, 1, 2), (6, 1, 2, 1)]  # begins at, workers, halvings, threads
     lines = [
-        RecordedAttempt(number, step, workers, halvings, [], "cpu", "", threads, {}, "", "", "", 1, "eager", "")
+        RecordedAttempt(
+            number, step, workers, halvings, [], "cpu", "", threads, {}, "", "", "", 1, "eager", ""
+        )
         for number, (step, workers, halvings, threads) in enumerate(facts, 1)
     ]
     folder.receipt_attempts.parent.mkdir()
@@ -129,9 +185,19 @@ def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:
 
 
 def test_differences_are_in_words() -> None:
-    parts = {"threads": 2, "precision": "fp32", "sampler": {"solver": "heun", "steps": 25, "guidance": 4.0}}
+    parts = {
+        "threads": 2,
+        "precision": "fp32",
+        "sampler": {"solver": "heun", "steps": 25, "guidance": 4.0},
+    }
     here = Measurement.of(parts | {"threads": 1, "sampler": {}})
     there = Measurement.of(parts)
-    assert here.differences(there) == ["sampler", "threads 1 in place of 2"] and here.differences(here) == []
-    assert here.differences(Measurement.parse(there.to_tag())) == ["sampler", "threads 1 in place of 2"]
+    assert (
+        here.differences(there) == ["sampler", "threads 1 in place of 2"]
+        and here.differences(here) == []
+    )
+    assert here.differences(Measurement.parse(there.to_tag())) == [
+        "sampler",
+        "threads 1 in place of 2",
+    ]
     assert Measurement.parse('{"digest": "", "parts": {}, "words": []}') is None

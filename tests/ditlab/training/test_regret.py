@@ -1,4 +1,6 @@
-"""Regret of held-out samples of data whose optimum is known, from the data's spec to the metric's name."""
+"""Regret of held-out samples of data whose optimum is known, from the data's spec to the metric's
+name.
+"""
 
 from pathlib import Path
 
@@ -21,22 +23,41 @@ from ditlab_models.processes.score_entropy import LossTargets, TokenLosses
 from support.models.plain_score_entropy import score_entropy
 
 CPU = torch.device("cpu")
-REGION = {"family": "region", "num_regions": 8, "width": 16, "depth": 1, "num_heads": 2, "time_width": 8}
-MOTIFS = {"kind": "motifs", "motifs": 3, "chromosomes": 4, "peaks": 400, "regions": 8, "domains": 3, "programs": 2}
+REGION = {
+    "family": "region",
+    "num_regions": 8,
+    "width": 16,
+    "depth": 1,
+    "num_heads": 2,
+    "time_width": 8,
+}
+MOTIFS = {
+    "kind": "motifs",
+    "motifs": 3,
+    "chromosomes": 4,
+    "peaks": 400,
+    "regions": 8,
+    "domains": 3,
+    "programs": 2,
+}
 CHAIN = {"kind": "markov_chain", "num": 4000, "length": 12, "states": 5, "hold_out": 0.5}
 DLM = {"family": "dlm", "length": 12, "vocabulary": 5, "width": 16, "depth": 1, "num_heads": 2}
 NOISE = {"noise": {"sigma_min": 1e-4, "sigma_max": 20.0}}
 
 
 def measured(home: Path, network: nn.Module | None = None, **spec: object) -> dict[str, float]:
-    """Held-out metrics of a network (None: untrained); a sweep may name the regret where there is one."""
+    """Held-out metrics of a network (None: untrained); a sweep may name the regret where there is
+    one.
+    """
     experiment = build_experiment({"name": "known", "training": {"steps": 1}, **spec}, "known")
     data, rank = open_data(experiment.data, Home(home)), Rank(0, 1, 0, CPU)
     objective = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
     network = network or experiment.family.build_network(experiment.model)
     inputs = ModelInputs(experiment.batch_fields(), data.train.columns, CPU)
     with torch.no_grad():
-        found = metrics_by_part(network, objective, experiment, data, inputs, 500, 2000, rank, ControlChannel(rank))
+        found = metrics_by_part(
+            network, objective, experiment, data, inputs, 500, 2000, rank, ControlChannel(rank)
+        )
     assert ("eval/regret" in metric_names(experiment, data, objective)) == ("regret" in found)
     return found
 
@@ -46,9 +67,15 @@ class PosteriorMeans(nn.Module):
 
     def __init__(self, spec: GaussianMixtureData, schedule: Tensor, by: float) -> None:
         super().__init__()
-        self.law, self.signal, self.by = mixture_of(spec), schedule.sqrt(), nn.Parameter(torch.tensor(by))
+        self.law, self.signal, self.by = (
+            mixture_of(spec),
+            schedule.sqrt(),
+            nn.Parameter(torch.tensor(by)),
+        )
 
-    def forward(self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None, index: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None, index: Tensor
+    ) -> Tensor:
         signal = self.signal[t][:, None, None]
         best = self.law.expectations(x, signal, (1 - signal**2).sqrt())[0] + self.by
         return best.gather(1, index[..., None].expand(-1, -1, best.shape[-1]))
@@ -60,13 +87,17 @@ def test_points_under_the_gaussian_process(tmp_path):
     betas = torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)
     perturbed, best = (
         measured(
-            tmp_path, PosteriorMeans(GaussianMixtureData(**data), (1 - betas).cumprod(0), by), model=model, data=data
+            tmp_path,
+            PosteriorMeans(GaussianMixtureData(**data), (1 - betas).cumprod(0), by),
+            model=model,
+            data=data,
         )
         for by in (0.2, 0.0)
     )
     share = 1 - 0.5**8  # windows without a masked region count as 0
     assert perturbed["regret"] == pytest.approx(0.04 * share, rel=2e-3) and best["regret"] < 1e-9
-    assert perturbed["masked"] - best["masked"] == pytest.approx(perturbed["regret"], rel=0.08)  # 3 standard errors
+    # 3 standard errors
+    assert perturbed["masked"] - best["masked"] == pytest.approx(perturbed["regret"], rel=0.08)
 
 
 class TrueScores(nn.Module):
@@ -77,7 +108,11 @@ class TrueScores(nn.Module):
         self.law = chain_of(spec)
 
     def forward(
-        self, x: Tensor, sigma: Tensor, targets: LossTargets | None = None, documents: Tensor | None = None
+        self,
+        x: Tensor,
+        sigma: Tensor,
+        targets: LossTargets | None = None,
+        documents: Tensor | None = None,
     ) -> Tensor | TokenLosses:
         scores = self.law.log_scores(x, sigma)
         if targets is None:
@@ -101,7 +136,9 @@ def test_tokens_of_a_chain_whose_least_bound_is_their_entropy(tmp_path):
 
 
 def test_planted_modules(tmp_path):
-    found = measured(tmp_path, model={**REGION, "num_features": 4, "positions": "sinusoidal"}, data=MOTIFS)
+    found = measured(
+        tmp_path, model={**REGION, "num_features": 4, "positions": "sinusoidal"}, data=MOTIFS
+    )
     assert 0 < found["regret"] < found["masked"]
     ddpm = {**REGION, "num_features": 4, "corruption": "ddpm"}
     assert "regret" not in measured(tmp_path, model=ddpm, data=MOTIFS)  # no closed form

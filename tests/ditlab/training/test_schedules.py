@@ -80,17 +80,29 @@ def test_a_warmup_in_epochs_is_one_in_steps():
     for kind in (ConstantSchedule, WarmupCosineSchedule, WarmupStableDecaySchedule):
         in_steps, in_epochs = kind(warmup=15), kind(warmup_epochs=1.5)
         for step in range(40):
-            assert learning_rate(in_epochs, 1e-3, step, 40, 10) == learning_rate(in_steps, 1e-3, step, 40, 10)
+            assert learning_rate(in_epochs, 1e-3, step, 40, 10) == learning_rate(
+                in_steps, 1e-3, step, 40, 10
+            )
 
 
 @pytest.mark.parametrize(("shape", "half"), [("sqrt", 1 - 0.5**0.5), ("linear", 0.5)])
 def test_a_stable_rate_falls_from_where_one_says_to_the_last_step(shape, half):
     found = rates(WarmupStableDecaySchedule(warmup=10, decay_start=800, shape=shape, final=0.1))
     assert found[9:800] == [1e-4] * 791 and found[0] == pytest.approx(1e-5)
-    assert found[899] == pytest.approx(1e-4 * (0.1 + 0.9 * half)) and found[-1] == pytest.approx(1e-5)
+    assert found[899] == pytest.approx(1e-4 * (0.1 + 0.9 * half)) and found[-1] == pytest.approx(
+        1e-5
+    )
     assert all(before > after for before, after in itertools.pairwise(found[799:]))
 
 
 def test_no_stable_rate_depends_on_the_length_of_the_run():
-    stable, ended = WarmupStableDecaySchedule(warmup=10), WarmupStableDecaySchedule(warmup=10, decay_start=800)
-    assert rates(stable, total=500) == rates(stable)[:500] == rates(ended)[:500] == rates(ended, total=900)[:500]
+    stable, ended = (
+        WarmupStableDecaySchedule(warmup=10),
+        WarmupStableDecaySchedule(warmup=10, decay_start=800),
+    )
+    assert (
+        rates(stable, total=500)
+        == rates(stable)[:500]
+        == rates(ended)[:500]
+        == rates(ended, total=900)[:500]
+    )

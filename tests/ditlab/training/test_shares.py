@@ -16,9 +16,13 @@ def test_every_sample_counts_once_and_equally(world, halvings):
             if part.counts:
                 first = share.micro_indices[part.number] * 8
                 for row in range(first + part.start, first + part.stop):
-                    # DeepSpeed takes the mean over passes and workers, the loss is the mean over a pass's rows.
+                    # DeepSpeed takes the mean over passes and workers, the loss is the mean over a
+                    # pass's rows.
                     seen[row] = seen.get(row, 0) + share.weight / (passes * world * share.pass_size)
     assert sorted(seen) == list(range(64))
     assert all(weight == pytest.approx(1 / 64) for weight in seen.values())
-    assert len({len(share.passes) for share in shares}) == 1  # or the workers would fall out of step
-    assert sum(sum(part.counts for part in share.passes) for share in shares) == shares[0].total_passes
+    # or the workers would fall out of step
+    assert len({len(share.passes) for share in shares}) == 1
+    assert (
+        sum(sum(part.counts for part in share.passes) for share in shares) == shares[0].total_passes
+    )

@@ -1,4 +1,6 @@
-"""Files of an export: the same bytes for the same weights, and no changed byte that is not noticed."""
+"""Files of an export: the same bytes for the same weights, and no changed byte that is not
+noticed.
+"""
 
 import json
 import os
@@ -16,7 +18,13 @@ from safetensors.torch import load_file, save_file
 
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
-from ditlab.training.export import check_export, export_weights, load_checked, read_facts, write_weights
+from ditlab.training.export import (
+    check_export,
+    export_weights,
+    load_checked,
+    read_facts,
+    write_weights,
+)
 from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
@@ -68,28 +76,47 @@ def test_exports_in_two_processes_are_equal_byte_for_byte(checkpoint, exported, 
     tokenizer = checkpoint.parents[1] / TOKENIZER_NAME
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        command = [sys.executable, "-c", EXPORT, str(checkpoint), str(tmp_path / seed), str(tokenizer)]
+        command = [
+            sys.executable,
+            "-c",
+            EXPORT,
+            str(checkpoint),
+            str(tmp_path / seed),
+            str(tokenizer),
+        ]
         subprocess.run(command, env=environment, check=True, timeout=300)
     for name in ("weights.safetensors", "spec.yaml", TOKENIZER_NAME):
-        contents = [(folder / name).read_bytes() for folder in (exported, tmp_path / "1", tmp_path / "2")]
+        contents = [
+            (folder / name).read_bytes() for folder in (exported, tmp_path / "1", tmp_path / "2")
+        ]
         assert contents[0] == contents[1] == contents[2]
 
 
 def test_metadata_and_tensors_have_one_order(tmp_path):
-    tensors = {"b": torch.arange(3.0), "half": torch.ones(3).bfloat16(), "a": torch.zeros(2, 0), "n": torch.tensor(7)}
+    tensors = {
+        "b": torch.arange(3.0),
+        "half": torch.ones(3).bfloat16(),
+        "a": torch.zeros(2, 0),
+        "n": torch.tensor(7),
+    }
     metadata = {name: name for name in "zyxwvutsrqponm"}
     write_weights(tmp_path / "one", tensors, metadata, [])
-    write_weights(tmp_path / "two", dict(reversed(tensors.items())), dict(reversed(metadata.items())), [])
+    write_weights(
+        tmp_path / "two", dict(reversed(tensors.items())), dict(reversed(metadata.items())), []
+    )
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     found = load_file(tmp_path / "one")
     assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[name], each) and found[name].dtype == each.dtype for name, each in tensors.items())
+    assert all(
+        torch.equal(found[name], each) and found[name].dtype == each.dtype
+        for name, each in tensors.items()
+    )
 
 
 @pytest.mark.parametrize("num", [300, pytest.param(None, marks=pytest.mark.slow)])
 def test_every_flipped_bit_of_the_weights_is_refused(copy, num):
-    """One sentence each, for 300 bits of the header and as many of the tensors; in the long test, for every bit of the
-    header and 5,000 of the tensors."""
+    """One sentence each, for 300 bits of the header and as many of the tensors; in the long test,
+    for every bit of the header and 5,000 of the tensors."""
     weights = copy / "weights.safetensors"
     content = weights.read_bytes()
     header = 8 * (8 + int.from_bytes(content[:8], "little"))
@@ -114,7 +141,9 @@ def test_every_flipped_bit_of_the_weights_is_refused(copy, num):
 def test_torn_weights_are_refused(copy, cut):
     weights = copy / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:cut])
-    with pytest.raises(UserError, match=r"weights\.safetensors is damaged .*; export the run again\."):
+    with pytest.raises(
+        UserError, match=r"weights\.safetensors is damaged .*; export the run again\."
+    ):
         load(copy)
 
 
@@ -123,11 +152,17 @@ def test_a_spec_that_a_person_edited_is_said_and_used(copy):
     assert load(copy) == []
     spec.write_text(spec.read_text().replace("name: tiny", "name: edited"))
     (warning,) = load(copy)
-    assert warning.startswith(f"{spec} was changed after the export") and "as it says now" in warning
+    assert (
+        warning.startswith(f"{spec} was changed after the export") and "as it says now" in warning
+    )
     assert load_checked(copy, CPU)[0].name == "edited"
     text = spec.read_text()
     for knob, value, message in (
-        ("depth", 9, r"does not fit the network of spec\.yaml beside it \(Missing key.*blocks\.[0-9.]*attention"),
+        (
+            "depth",
+            9,
+            r"does not fit the network of spec\.yaml beside it \(Missing key.*blocks\.[0-9.]*attention",
+        ),
         (
             "width",
             1 << 24,
@@ -145,10 +180,14 @@ def test_a_spec_that_a_person_edited_is_said_and_used(copy):
 def test_an_altered_tokeniser_is_refused(copy):
     tokenizer = copy / TOKENIZER_NAME
     tokenizer.write_bytes(tokenizer.read_bytes() + b" ")
-    with pytest.raises(UserError, match=r"tokenizer\.json was altered: its SHA-256 is not the export's"):
+    with pytest.raises(
+        UserError, match=r"tokenizer\.json was altered: its SHA-256 is not the export's"
+    ):
         load(copy)
     tokenizer.unlink()
-    with pytest.raises(UserError, match=r"tokenizer\.json cannot be read \(No such file or directory\)"):
+    with pytest.raises(
+        UserError, match=r"tokenizer\.json cannot be read \(No such file or directory\)"
+    ):
         load(copy)
 
 
@@ -163,7 +202,9 @@ def test_special_files_are_refused_without_waiting(copy, name):
     ):
         file.unlink()
         make()
-        with pytest.raises(UserError, match=rf"{name} cannot be read \({reason}\); export the run again\."):
+        with pytest.raises(
+            UserError, match=rf"{name} cannot be read \({reason}\); export the run again\."
+        ):
             load(copy)
         if file.is_dir():
             file.rmdir()
@@ -186,7 +227,10 @@ def test_weights_of_another_program_are_said(copy):
         (lambda header: header["__metadata__"].pop("sha256"), "it was altered"),
         (lambda header: header["__metadata__"].update(sha256="[1]"), ""),
         (lambda header: header["head.bias"].update(data_offsets=[0, 1 << 60]), ""),
-        (lambda header: header.update(head={"shape": [1]}), "its header describes something else than tensors"),
+        (
+            lambda header: header.update(head={"shape": [1]}),
+            "its header describes something else than tensors",
+        ),
     ],
 )
 def test_headers_of_the_wrong_form_are_one_sentence(copy, change, message):

@@ -29,27 +29,44 @@ def read(path: Path) -> tuple[dict[str, Tensor], str]:
     ("content", "taken"),
     [
         (GET, ""),
-        ({"state_dict": {f"model.{name}": each for name, each in GET.items()}, "epoch": 3},
-         "its `state_dict`, names without `model.`"),
-        ({"model": {name: each + 1 for name, each in GET.items()}, "ema": GET, "opt": {"state": {}, "param_groups": []},
-          "args": argparse.Namespace(lr=1e-4, layers=[1, 2])}, "its `ema`, not its `model`"),
-        ({"model": {f"module._orig_mod.{name}": each for name, each in GET.items()}},
-         "its `model`, names without `module.`, names without `_orig_mod.`"),
+        (
+            {"state_dict": {f"model.{name}": each for name, each in GET.items()}, "epoch": 3},
+            "its `state_dict`, names without `model.`",
+        ),
+        (
+            {
+                "model": {name: each + 1 for name, each in GET.items()},
+                "ema": GET,
+                "opt": {"state": {}, "param_groups": []},
+                "args": argparse.Namespace(lr=1e-4, layers=[1, 2]),
+            },
+            "its `ema`, not its `model`",
+        ),
+        (
+            {"model": {f"module._orig_mod.{name}": each for name, each in GET.items()}},
+            "its `model`, names without `module.`, names without `_orig_mod.`",
+        ),
     ],
     ids=["plain", "lightning", "average", "prefixes"],
-)  # fmt: skip
+)
 def test_wrappers_are_taken_off_and_named(content: Any, taken: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "file.pt")
     tensors, said = read(tmp_path / "file.pt")
     assert said == taken
-    assert tensors.keys() == GET.keys() and all(torch.equal(tensors[name], GET[name]) for name in GET)
+    assert tensors.keys() == GET.keys() and all(
+        torch.equal(tensors[name], GET[name]) for name in GET
+    )
 
 
 def test_the_average_without_names_gets_those_of_the_network(tmp_path: Path) -> None:
     """As SEDD's training saves it: a list of the parameters, which has no buffers."""
     weights = sedd_weights(23, 32, 1, 4, torch.float32)
     shadow = [each + 1 for name, each in weights.items() if name != "rotary_emb.inv_freq"]
-    saved = {"model": weights, "ema": {"decay": 0.9, "num_updates": 5, "shadow_params": shadow}, "step": 5}
+    saved = {
+        "model": weights,
+        "ema": {"decay": 0.9, "num_updates": 5, "shadow_params": shadow},
+        "step": 5,
+    }
     torch.save(saved, tmp_path / "checkpoint.pth")
     tensors, taken = read(tmp_path / "checkpoint.pth")
     assert taken == "its `ema`, not its `model`"
@@ -65,7 +82,10 @@ def write_shards(folder: Path) -> dict[str, str]:
     parts = {"model-1.safetensors": names[:10], "model-2.safetensors": names[10:]}
     for file, own in parts.items():
         save_file({name: GET[name] for name in own}, folder / file)
-    index = {"metadata": {}, "weight_map": {name: file for file, own in parts.items() for name in own}}
+    index = {
+        "metadata": {},
+        "weight_map": {name: file for file, own in parts.items() for name in own},
+    }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     return {file: hashlib.sha256((folder / file).read_bytes()).hexdigest() for file in parts}
 
@@ -73,11 +93,17 @@ def write_shards(folder: Path) -> dict[str, str]:
 def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
     hashes = write_shards(tmp_path / "sharded")
     found = PublishedWeights.open(str(tmp_path / "sharded"), "PATH", Home(tmp_path))
-    assert found.format.name == "get" and found.tensors.keys() == GET.keys() and found.files.hashes == hashes
+    assert (
+        found.format.name == "get"
+        and found.tensors.keys() == GET.keys()
+        and found.files.hashes == hashes
+    )
     lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
     assert found.files.sha256 == hashlib.sha256(lines.encode()).hexdigest()
     (tmp_path / "sharded/model-2.safetensors").unlink()
-    with pytest.raises(UserError, match=r"lacks 1 of 2 shards \(model-2\.safetensors\); fetch them too\."):
+    with pytest.raises(
+        UserError, match=r"lacks 1 of 2 shards \(model-2\.safetensors\); fetch them too\."
+    ):
         read(tmp_path / "sharded")
     index = {"weight_map": {"a": "../elsewhere.safetensors"}}
     (tmp_path / "sharded/model.safetensors.index.json").write_text(json.dumps(index))
@@ -93,7 +119,9 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
 
     refused("none", "is not there; name a file or folder of weights, or hf://OWNER/NAME@REVISION")
     (tmp_path / "empty").mkdir()
-    refused("empty", r"holds no file of weights \(\*\.safetensors, \*\.pt, \*\.pth, \*\.bin, \*\.ckpt\)")
+    refused(
+        "empty", r"holds no file of weights \(\*\.safetensors, \*\.pt, \*\.pth, \*\.bin, \*\.ckpt\)"
+    )
     (tmp_path / "weights.npz").write_bytes(b"PK")
     refused("weights.npz", "is no file of weights")
     (tmp_path / "cut.safetensors").write_bytes((100).to_bytes(8, "little") + b"{")
@@ -105,7 +133,10 @@ def test_bad_files_are_one_sentence(tmp_path: Path) -> None:
     torch.save(torch.zeros(2), tmp_path / "one.pt")
     refused("one.pt", "holds no tensors by name")
     save_file({"lin.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
-    refused("other.safetensors", r"the layout of no known format \(diffusers_dit, .*, sit\): 1 tensors, lin\.weight")
+    refused(
+        "other.safetensors",
+        r"the layout of no known format \(diffusers_dit, .*, sit\): 1 tensors, lin\.weight",
+    )
     for name in ("one", "two"):
         torch.save(GET, tmp_path / "empty" / f"{name}.pt")
     refused("empty", r"holds 2 files of weights \(one\.pt, two\.pt\); name one of them\.")
@@ -120,7 +151,9 @@ def test_a_link_is_read_by_its_own_name(tmp_path: Path) -> None:
     assert read(tmp_path / "model.safetensors")[0].keys() == GET.keys()
 
 
-def test_a_hub_that_does_not_answer_names_the_folder_to_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_does_not_answer_names_the_folder_to_fill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("huggingface_hub")
 
     def unreachable(*inputs: Any, **named: Any) -> None:
@@ -129,25 +162,38 @@ def test_a_hub_that_does_not_answer_names_the_folder_to_fill(tmp_path: Path, mon
     monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
     home, place = Home(tmp_path), "hf://ann/get@v1"
     filled = home.caches / "weights" / "ann" / "get@v1"
-    with pytest.raises(UserError, match=f"does not give it .*service not known.*; .* put them into {filled}"):
+    with pytest.raises(
+        UserError, match=f"does not give it .*service not known.*; .* put them into {filled}"
+    ):
         PublishedWeights.open(place, "PATH", home)
     filled.mkdir(parents=True)
     save_file(GET, filled / "model.safetensors")
     assert PublishedWeights.open(place, "PATH", home).format.name == "get"
     assert PublishedWeights.open(f"{place}/model.safetensors", "PATH", home).format.name == "get"
     for wrong in ("hf://ann", "hf://ann/get@v1/../../x", "hf://ann/get/a/b/../../../../x"):
-        with pytest.raises(UserError, match="names no weights on the Hugging Face hub; write hf://OWNER/NAME@REVISION"):
+        with pytest.raises(
+            UserError,
+            match="names no weights on the Hugging Face hub; write hf://OWNER/NAME@REVISION",
+        ):
             PublishedWeights.open(wrong, "PATH", home)
 
 
-def test_the_hubs_commit_is_recorded_and_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hubs_commit_is_recorded_and_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client is a stub that lays files out as the hub's cache does: a folder a commit."""
     pytest.importorskip("huggingface_hub")
     asked = []
 
-    def snapshot(name: str, *, revision: str | None, allow_patterns: list[str], cache_dir: Path, **_: Any) -> str:
+    def snapshot(
+        name: str, *, revision: str | None, allow_patterns: list[str], cache_dir: Path, **_: Any
+    ) -> str:
         asked.append((name, revision))
-        folder = Path(cache_dir) / "snapshots" / (revision if revision and len(revision) == 40 else "c" * 40)
+        folder = (
+            Path(cache_dir)
+            / "snapshots"
+            / (revision if revision and len(revision) == 40 else "c" * 40)
+        )
         folder.mkdir(parents=True, exist_ok=True)
         if "*.pt" in allow_patterns:
             torch.save(GET, folder / "get.pt")
@@ -160,26 +206,40 @@ def test_the_hubs_commit_is_recorded_and_asked_for_again(tmp_path: Path, monkeyp
     found = WeightFiles.find("hf://ann/get@main", "PATH", Home(tmp_path))
     assert found.revision == "c" * 40 and found.read()[0].keys() == GET.keys()
     WeightFiles.find("hf://ann/get@main", "PATH", Home(tmp_path), found.revision)
-    assert [each.name for each in WeightFiles.find("hf://ann/get/part", "PATH", Home(tmp_path)).paths] == [
-        "model.safetensors"
-    ]
+    assert [
+        each.name for each in WeightFiles.find("hf://ann/get/part", "PATH", Home(tmp_path)).paths
+    ] == ["model.safetensors"]
     assert asked[0] == ("ann/get", "main") and asked[-2] == ("ann/get", "c" * 40)
 
 
 def test_the_command_tells_format_spec_and_what_fits(tmp_path: Path) -> None:
     torch.save({"model": GET}, tmp_path / "get.pth")
-    said = run_inside("weights", "inspect", str(tmp_path / "get.pth"), "--json", home=tmp_path / "home")
+    said = run_inside(
+        "weights", "inspect", str(tmp_path / "get.pth"), "--json", home=tmp_path / "home"
+    )
     digest = hashlib.sha256((tmp_path / "get.pth").read_bytes()).hexdigest()
-    assert said.json["format"] == "get" and said.json["fits"] and said.json["files"] == {"get.pth": digest}
+    assert (
+        said.json["format"] == "get"
+        and said.json["fits"]
+        and said.json["files"] == {"get.pth": digest}
+    )
     assert said.json["model"]["num_features"] == 5 and said.json["num_file"] == sum(
         each.numel() for each in GET.values()
     )
-    assert said.json["command"] == ["train", "SPEC", "--set", f"model.init.from={tmp_path / 'get.pth'}"]
+    assert said.json["command"] == [
+        "train",
+        "SPEC",
+        "--set",
+        f"model.init.from={tmp_path / 'get.pth'}",
+    ]
     part = {name: each for name, each in GET.items() if not name.startswith("head_mask")}
     save_file({**part, "extra": torch.zeros(1)}, tmp_path / "part.safetensors")
-    said = run_inside("weights", "inspect", str(tmp_path / "part.safetensors"), home=tmp_path / "home")
+    said = run_inside(
+        "weights", "inspect", str(tmp_path / "part.safetensors"), home=tmp_path / "home"
+    )
     assert said.code == 1
     assert (
-        "does not fit the network in 3 tensors: head.weight is missing; head.bias is missing; extra has no" in said.out
-    )
+        "does not fit the network in 3 tensors: head.weight is missing; head.bias is "
+        "missing; extra has no"
+    ) in said.out
     assert "  family: region\n" in said.out and "    from: " in said.out

@@ -1,4 +1,6 @@
-"""Runs that begin from published weights: exactly these at step 0, their record, resumes, replays, refusals."""
+"""Runs that begin from published weights: exactly these at step 0, their record, resumes, replays,
+refusals.
+"""
 
 import shutil
 from collections.abc import Mapping
@@ -32,7 +34,14 @@ from support.trainings.workers import Recorder, newest, tiny, train_here, traini
 
 REGION: dict[str, Any] = {
     "name": "regions",
-    "model": {"family": "region", "num_features": 9, "num_regions": 12, "width": 64, "depth": 1, "num_heads": 1},
+    "model": {
+        "family": "region",
+        "num_features": 9,
+        "num_regions": 12,
+        "width": 64,
+        "depth": 1,
+        "num_heads": 1,
+    },
     "data": {"kind": "motifs", "motifs": 8, "regions": 12, "peaks": 60},
     "batch": {"size": 4},
     "training": {"steps": 2},
@@ -66,29 +75,42 @@ def first_state(experiment: Experiment, folder: Path) -> CopiedState:
 
 
 @pytest.mark.parametrize(("precision", "stage"), [("fp32", 0), ("fp32", 3), ("bf16", 1)])
-def test_a_run_begins_with_exactly_these_weights(export: Path, tmp_path: Path, precision: str, stage: int) -> None:
+def test_a_run_begins_with_exactly_these_weights(
+    export: Path, tmp_path: Path, precision: str, stage: int
+) -> None:
     """In float32 even where the network trains in another precision; so does the average."""
     spec = tiny(
-        seed=9, training__steps=1, training__precision=precision, engine__zero={"stage": stage},
-        training__ema={"decay": 0.9}, model__init={"from": str(export)},
-    )  # fmt: skip
+        seed=9,
+        training__steps=1,
+        training__precision=precision,
+        engine__zero={"stage": stage},
+        training__ema={"decay": 0.9},
+        model__init={"from": str(export)},
+    )
     state, weights = first_state(spec, tmp_path), load_file(export / "weights.safetensors")
     assert len(weights) == sum(key[0] == "master" for key in state.tensors)
     for name, value in weights.items():
         for kind in ("master", "ema"):
-            assert torch.equal(state.read(kind, f"network.{name}", 0, value.numel()), value.flatten())
+            assert torch.equal(
+                state.read(kind, f"network.{name}", 0, value.numel()), value.flatten()
+            )
 
 
 def test_a_region_network_begins_from_get(tmp_path: Path) -> None:
     weights = random_weights(get_shapes(9, 64, 1), dtype=torch.float32)
-    torch.save({"state_dict": {f"model.{name}": each for name, each in weights.items()}}, tmp_path / "get.ckpt")
+    torch.save(
+        {"state_dict": {f"model.{name}": each for name, each in weights.items()}},
+        tmp_path / "get.ckpt",
+    )
     spec = {**REGION, "model": {**REGION["model"], "init": {"from": str(tmp_path / "get.ckpt")}}}
     state = first_state(class_for(spec).model_validate(spec), tmp_path)
 
     def master(name: str, num: int) -> torch.Tensor:
         return state.read("master", f"network.{name}", 0, num)
 
-    assert torch.equal(master("blocks.0.mlp.out.bias", 64), weights["encoder.blocks.0.mlp.fc2.bias"])
+    assert torch.equal(
+        master("blocks.0.mlp.out.bias", 64), weights["encoder.blocks.0.mlp.fc2.bias"]
+    )
     assert torch.equal(master("tokens.cls", 64), weights["cls_token"].flatten())
     assert not master("blocks.0.adaln.modulation.weight", 6 * 64 * 64).any()
 
@@ -100,50 +122,83 @@ def test_a_run_records_its_weights_and_goes_on_without_them(
     place = tmp_path / "place"
     shutil.copytree(export, place)
     said: list[str] = []
-    spec = small(training__steps=2, checkpoint={"every": 1, "keep": 5}, model__init={"from": str(place)})
+    spec = small(
+        training__steps=2, checkpoint={"every": 1, "keep": 5}, model__init={"from": str(place)}
+    )
     first = train(spec, local=True, say=said.append, warn=print)
     assert f"begins from export weights at {place}: 34 tensors" in said
     folder = Home(tmp_path / "home").run(first.run_id)
     digest = PublishedWeights.open(str(export), "PATH", Home(tmp_path)).files.sha256
-    assert recorded_dataset(folder.journal)["weights"] == {"source": str(place), "format": "export", "sha256": digest}
-    (tags,) = [each["values"] for each in read_content(folder.journal).events if "ditlab.weights" in str(each)][:1]
+    assert recorded_dataset(folder.journal)["weights"] == {
+        "source": str(place),
+        "format": "export",
+        "sha256": digest,
+    }
+    (tags,) = [
+        each["values"]
+        for each in read_content(folder.journal).events
+        if "ditlab.weights" in str(each)
+    ][:1]
     assert tags["ditlab.weights"] == f"source {place}, format export, sha256 {digest}"
 
     shutil.rmtree(place)
     longer = spec.replace("training.steps", 3)
-    assert train(longer, local=True, resume=first.run_id, warn=print).step == 3  # asks for them no more
+    # asks for them no more
+    assert train(longer, local=True, resume=first.run_id, warn=print).step == 3
     with pytest.raises(UserError, match="is not there; name a file or folder of weights"):
         replay(first.run_id, 1, check=True)
     place.mkdir()
     (place / "spec.yaml").write_bytes((export / "spec.yaml").read_bytes())
     weights = load_file(export / "weights.safetensors")
     save_file({name: each + 1 for name, each in weights.items()}, place / "weights.safetensors")
-    with pytest.raises(UserError, match=f"has SHA-256 .*, and the run began with {digest}; bring those weights back"):
+    with pytest.raises(
+        UserError,
+        match=f"has SHA-256 .*, and the run began with {digest}; bring those weights back",
+    ):
         replay(first.run_id, 1, check=True)
-    again = weights_of(spec, Home(tmp_path / "home"), folder)  # as a retry before the first checkpoint
+    # as a retry before the first checkpoint
+    again = weights_of(spec, Home(tmp_path / "home"), folder)
     assert again is not None
-    with pytest.raises(UserError, match=f"the run began with {digest}; bring those weights back, or start a new run"):
+    with pytest.raises(
+        UserError,
+        match=f"the run began with {digest}; bring those weights back, or start a new run",
+    ):
         again.open()
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"model__init": {"from": "{export}", "sha256": "0" * 64}},
-         r"has SHA-256 [0-9a-f]{64}, and model\.init\.sha256 is 0{64}; bring those weights back, or set "
-         r"model\.init\.sha256 to the first\."),
-        ({"model__init": {"from": "{export}"}, "model__width": 64},
-         r"\(export\) does not fit the network in 33 tensors: .*\(32,\), the network's is \(64,\).* and 28 more; set "
-         r"model as `ditlab weights inspect` prints it, or model\.init\.strict to false to load what fits\."),
-        ({"model__init": {"from": "{export}", "format": "sedd"}},
-         r"does not fit the network in 68 tensors: .* is missing; .* and \d+ more"),
-        ({"model__init": {"from": "{export}", "format": "seddd"}},
-         r"model\.init\.format=seddd is no format of weights; did you mean 'sedd'\?"),
-        ({"model__init": {"from": "{export}/none"}}, r"model\.init\.from=.*/none is not there; name a file or folder"),
+        (
+            {"model__init": {"from": "{export}", "sha256": "0" * 64}},
+            r"has SHA-256 [0-9a-f]{64}, and model\.init\.sha256 is 0{64}; bring those weights back, or set "
+            r"model\.init\.sha256 to the first\.",
+        ),
+        (
+            {"model__init": {"from": "{export}"}, "model__width": 64},
+            r"\(export\) does not fit the network in 33 tensors: .*\(32,\), the network's is \(64,\).* and 28 more; set "
+            r"model as `ditlab weights inspect` prints it, or model\.init\.strict to false to load what fits\.",
+        ),
+        (
+            {"model__init": {"from": "{export}", "format": "sedd"}},
+            r"does not fit the network in 68 tensors: .* is missing; .* and \d+ more",
+        ),
+        (
+            {"model__init": {"from": "{export}", "format": "seddd"}},
+            r"model\.init\.format=seddd is no format of weights; did you mean 'sedd'\?",
+        ),
+        (
+            {"model__init": {"from": "{export}/none"}},
+            r"model\.init\.from=.*/none is not there; name a file or folder",
+        ),
     ],
-)  # fmt: skip
+)
 def test_weights_that_do_not_fit_are_refused_before_a_run_exists(
-    changes: dict[str, Any], said: str, export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any],
+    said: str,
+    export: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     init = {**changes["model__init"], "from": changes["model__init"]["from"].format(export=export)}
@@ -166,10 +221,14 @@ def test_without_strict_what_fits_is_loaded_and_the_rest_named(
     init = {"from": str(tmp_path / "weights.safetensors"), "format": "export", "strict": False}
     spec = tiny(seed=9, training__steps=1, model__init=init)
     plan = plan_training(small(model__init=init), local=True)
-    assert f"33 tensors; 2 do not fit: {gone} is missing; extra has no place" in "\n".join(plan.notes)
+    assert f"33 tensors; 2 do not fit: {gone} is missing; extra has no place" in "\n".join(
+        plan.notes
+    )
     state = first_state(spec, tmp_path)
     for name, value in weights.items():
-        same = torch.equal(state.read("master", f"network.{name}", 0, value.numel()), value.flatten())
+        same = torch.equal(
+            state.read("master", f"network.{name}", 0, value.numel()), value.flatten()
+        )
         assert same or name == gone
 
 
@@ -178,8 +237,14 @@ def test_other_settings_that_no_shape_shows_are_refused(tmp_path: Path) -> None:
     sizes = {"vocabulary": 23, "width": 32, "depth": 1, "mlp": "gelu", "final_norm": False}
     init = {"from": str(tmp_path / "sedd.safetensors")}
     for changes, said in (
-        ({"num_heads": 2, "norm": "layer"}, "was trained with model.num_heads=4, and model.num_heads=2 makes other"),
-        ({"num_heads": 4, "norm": "rms"}, "was trained with model.norm='layer', and model.norm='rms' makes other"),
+        (
+            {"num_heads": 2, "norm": "layer"},
+            "was trained with model.num_heads=4, and model.num_heads=2 makes other",
+        ),
+        (
+            {"num_heads": 4, "norm": "rms"},
+            "was trained with model.norm='layer', and model.norm='rms' makes other",
+        ),
     ):
         model = DLMSpec.model_validate({**sizes, **changes, "init": init})
         with pytest.raises(UserError, match=said):
@@ -187,8 +252,11 @@ def test_other_settings_that_no_shape_shows_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_fork_takes_no_published_weights() -> None:
-    with pytest.raises(UserError, match=r"model\.init\.from='x' and start\.run=abc exclude each other, .*; set "
-                       r"model\.init to null, or leave start out\."):  # fmt: skip
+    with pytest.raises(
+        UserError,
+        match=r"model\.init\.from='x' and start\.run=abc exclude each other, .*; set "
+        r"model\.init to null, or leave start out\.",
+    ):
         tiny().replace_all({"model.init": {"from": "x"}, "start": {"run": "abc", "step": 1}})
 
 

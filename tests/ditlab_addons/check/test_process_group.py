@@ -80,7 +80,10 @@ def warm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_results_and_errors_of_workers(warm: None, tmp_path: Path) -> None:
     values = np.arange(3.0)
     done: list[int] = []
-    assert run_workers(add_up, (values,), 2, threads=1, on_done=done.append) == [(0, 9.0, 1), (1, 9.0, 1)]
+    assert run_workers(add_up, (values,), 2, threads=1, on_done=done.append) == [
+        (0, 9.0, 1),
+        (1, 9.0, 1),
+    ]
     assert sorted(done) == [1, 2]
     with pytest.raises(UserError, match=r"batch\.size=7") as raised:
         run_workers(fail, ("user", str(tmp_path)), 2)
@@ -89,14 +92,19 @@ def test_results_and_errors_of_workers(warm: None, tmp_path: Path) -> None:
 
 
 def test_a_killed_worker_is_named(warm: None, tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="worker process 0 was killed by signal 9; memory may have run out"):
+    with pytest.raises(
+        RunFailed, match="worker process 0 was killed by signal 9; memory may have run out"
+    ):
         run_workers(fail, ("killed", str(tmp_path)), 2)
     assert_all_end(tmp_path)
 
 
 @pytest.mark.slow
 def test_spawned_workers_and_every_kind_of_error(tmp_path: Path) -> None:
-    assert [result[:2] for result in run_workers(add_up, (np.arange(3.0),), 2)] == [(0, 9.0), (1, 9.0)]
+    assert [result[:2] for result in run_workers(add_up, (np.arange(3.0),), 2)] == [
+        (0, 9.0),
+        (1, 9.0),
+    ]
     (single,) = run_workers(add_up, (np.arange(3.0),), 1)
     assert single[:2] == (0, 3.0)
     with pytest.raises(RunFailed, match="it diverged") as failed:

@@ -35,7 +35,9 @@ def both(finished, tmp_path_factory) -> Path:
     settled(shutil.copytree(finished.home, folder / "home"))
     shutil.copy(finished.spec, folder / "small.yaml")
     (folder / "second.yaml").write_text(SECOND)
-    said = run_inside("train", folder / "second.yaml", "--local", "--json", home=folder / "home", cwd=folder)
+    said = run_inside(
+        "train", folder / "second.yaml", "--local", "--json", home=folder / "home", cwd=folder
+    )
     assert said.code == 0, said.err
     return folder / "home"
 
@@ -84,7 +86,11 @@ def compare(mine, capfd, monkeypatch) -> Callable[..., Said]:
 
 
 def folder_of(home: Path, name: str) -> Path:
-    (found,) = [path.parent for path in home.glob("train/*/run.json") if json.loads(path.read_text())["name"] == name]
+    (found,) = [
+        path.parent
+        for path in home.glob("train/*/run.json")
+        if json.loads(path.read_text())["name"] == name
+    ]
     return found
 
 
@@ -105,8 +111,12 @@ def page(said: Said) -> str:
 
 @pytest.fixture
 def without_curves(monkeypatch) -> None:
-    """Draw a word in place of the curves, in tests of the page's text: drawing them takes the longest."""
-    monkeypatch.setattr("ditlab_addons.compare.page.curves_figure", lambda *_: Figure([Text(["curves"])]))
+    """Draw a word in place of the curves, in tests of the page's text: drawing them takes the
+    longest.
+    """
+    monkeypatch.setattr(
+        "ditlab_addons.compare.page.curves_figure", lambda *_: Figure([Text(["curves"])])
+    )
 
 
 def test_two_runs_become_a_page(compared):
@@ -114,13 +124,18 @@ def test_two_runs_become_a_page(compared):
     assert said.out.count("\n") == 1
     first, second = said.json["runs"]
     files = {Path(file).name: Path(file) for file in said.json["files"]}
-    assert files["comparison.html"].parent == compared.home / "comparisons" / f"{first['run_id']}-{second['run_id']}"
+    assert (
+        files["comparison.html"].parent
+        == compared.home / "comparisons" / f"{first['run_id']}-{second['run_id']}"
+    )
     assert {"comparison.html", "comparison.md", "training-loss.png", "held-out.png"} <= set(files)
     assert {f"samples-{run['run_id']}.png" for run in (first, second)} <= set(files)
     assert (first["family"], second["family"]) == ("dit", "unet")
     for run in (first, second):
         assert run["status"] == "finished" and run["step"] == 4 and run["samples"] == 128
-        assert run["seconds"] > 0 and run["samples_per_second"] > 0 and set(ALL) <= set(run["metrics"])
+        assert (
+            run["seconds"] > 0 and run["samples_per_second"] > 0 and set(ALL) <= set(run["metrics"])
+        )
     text = page(said)
     assert f"| total | {first['parameters']:,} | {second['parameters']:,} |" in text
     assert "| steps | 4 steps |" in text and "| samples | 25 | 25 |" in text
@@ -133,18 +148,26 @@ def test_two_runs_become_a_page(compared):
 @pytest.mark.usefixtures("without_curves")
 def test_the_page_says_the_same_to_a_person(compare, mine, tmp_path):
     said = compare("small", "second", "--no-log", "--out", tmp_path / "out", "--grid", "0")
-    assert [Path(line).name for line in said.out.splitlines()][:2] == ["comparison.html", "comparison.md"]
+    assert [Path(line).name for line in said.out.splitlines()][:2] == [
+        "comparison.html",
+        "comparison.md",
+    ]
     assert "Held-out error (velocity): " in said.err
     assert not list((tmp_path / "out").glob("samples*"))
     for name in ("small", "second"):
-        assert '"comparisons' not in (folder_of(mine, name) / "journal.jsonl").read_text()  # --no-log
+        # --no-log
+        assert '"comparisons' not in (folder_of(mine, name) / "journal.jsonl").read_text()
 
 
 def test_the_page_is_an_artifact_of_every_run(compared):
     for name in ("small", "second"):
         folder = folder_of(compared.home, name)
         records = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
-        (logged,) = [record for record in records if (record.get("artifact_path") or "").startswith("comparisons")]
+        (logged,) = [
+            record
+            for record in records
+            if (record.get("artifact_path") or "").startswith("comparisons")
+        ]
         kept = folder / logged["path"]  # a copy: the page itself may be moved
         assert kept.name == "comparison.html" and kept.exists()
 
@@ -152,7 +175,11 @@ def test_the_page_is_an_artifact_of_every_run(compared):
 def test_figures_of_one_name_are_one_measurement(compared):
     first, second = (run["measurements"] for run in compared.said.json["runs"])
     assert first == second and set(first) == {"eval"}
-    (line,) = [line for line in page(compared.said).splitlines() if line.startswith("| measurement of eval |")]
+    (line,) = [
+        line
+        for line in page(compared.said).splitlines()
+        if line.startswith("| measurement of eval |")
+    ]
     _, one, other = line.removesuffix(" |").split(" | ")
     assert one == other
     assert "is measured in" not in compared.said.err
@@ -163,9 +190,15 @@ def test_figures_of_other_measurements_are_visibly_so(compare, mine):
     """A journal that says that one run was evaluated on other samples."""
     folder = folder_of(mine, "second")
     records = records_of(folder / "journal.jsonl")
-    (tags,) = [record["values"] for record in records if "ditlab.measurement.eval" in record.get("values", {})]
+    (tags,) = [
+        record["values"]
+        for record in records
+        if "ditlab.measurement.eval" in record.get("values", {})
+    ]
     parts = Measurement.parse(tags["ditlab.measurement.eval"]).parts
-    tags["ditlab.measurement.eval"] = Measurement("0" * 64, {**parts, "held-out samples": "0" * 12}).to_tag()
+    tags["ditlab.measurement.eval"] = Measurement(
+        "0" * 64, {**parts, "held-out samples": "0" * 12}
+    ).to_tag()
     write_records(folder / "journal.jsonl", records)
     said = compare("small", "second", "--no-log", "--grid", "0")
     sentence = "eval/velocity is measured in several ways, which differ in: held-out samples."
@@ -206,7 +239,9 @@ def test_a_resumed_run_counts_its_own_steps_alone(mine):
     journal, hour = folder_of(mine, "small") / "journal.jsonl", 3_600_000
     before = summarise(open_groups(["small", "second"], Home(mine), print)[0].runs[0]).seconds
     records = records_of(journal)
-    third = next(i for i, record in enumerate(records) if record["kind"] == "metrics" and record["step"] == 3)
+    third = next(
+        i for i, record in enumerate(records) if record["kind"] == "metrics" and record["step"] == 3
+    )
     later = [{**record, "time": record["time"] + hour} for record in records[third:]]
     again = {**records[0], "time": records[third - 1]["time"] + hour}
     write_records(journal, [*records[:third], again, *later])
@@ -219,7 +254,10 @@ def test_a_resumed_run_counts_its_own_steps_alone(mine):
 def test_a_run_without_a_checkpoint_has_no_samples_and_a_page(compare, mine):
     shutil.rmtree(another(mine, "bare", status="running", step=0) / "checkpoints")
     text = page(compare("small", "bare", "--no-log", "--json"))
-    assert "No samples of bare: it has no checkpoint yet." in text and "Not finished: bare (running)." in text
+    assert (
+        "No samples of bare: it has no checkpoint yet." in text
+        and "Not finished: bare (running)." in text
+    )
     assert "| steps | 4 steps |" in text  # its journal is whole
 
 
@@ -227,7 +265,9 @@ def test_a_run_without_a_checkpoint_has_no_samples_and_a_page(compare, mine):
 def test_runs_without_a_journal_have_a_page(compare, mine):
     for name in ("mute", "silent"):
         (another(mine, name) / "journal.jsonl").unlink()
-    assert "Without training metrics in the journal: mute." in page(compare("mute", "second", "--no-log", "--json"))
+    assert "Without training metrics in the journal: mute." in page(
+        compare("mute", "second", "--no-log", "--json")
+    )
     text = page(compare("mute", "silent", "--no-log", "--json", "--grid", "0"))
     assert "fewer than two of the runs have held-out metrics" in text
 

@@ -1,4 +1,6 @@
-"""Groups of seeds in a comparison: mean curves, differences from pairs or from means, and their sentences."""
+"""Groups of seeds in a comparison: mean curves, differences from pairs or from means, and their
+sentences.
+"""
 
 import numpy as np
 import pytest
@@ -13,15 +15,30 @@ SHARED = (0.3, -0.2, 0.1, 0.25)
 def member(name, seed, last, **draws):
     values = np.array([2.0, 1.5, last])
     return ComparedRun(
-        f"{name}{seed}", f"{name}-seed{seed}", "dit", "finished", 100, 10, {"seed": str(seed), "model.family": "dit"},
-        ["velocity"], "digits", {"head": 10}, curves={"eval/velocity": RunCurve(STEPS, STEPS, values)},
-        samples_per_second=None, measured={}, cost="", by_sample=lambda step: {}, line=(),
+        f"{name}{seed}",
+        f"{name}-seed{seed}",
+        "dit",
+        "finished",
+        100,
+        10,
+        {"seed": str(seed), "model.family": "dit"},
+        ["velocity"],
+        "digits",
+        {"head": 10},
+        curves={"eval/velocity": RunCurve(STEPS, STEPS, values)},
+        samples_per_second=None,
+        measured={},
+        cost="",
+        by_sample=lambda step: {},
+        line=(),
         draws={"seed": seed, "batch.size": 10, **draws},
-    )  # fmt: skip
+    )
 
 
 def group(name, offset, num=3, noise=(0.01, -0.01, 0.0, 0.0), **draws):
-    members = [member(name, seed, 1 + SHARED[seed] + offset + noise[seed], **draws) for seed in range(num)]
+    members = [
+        member(name, seed, 1 + SHARED[seed] + offset + noise[seed], **draws) for seed in range(num)
+    ]
     return group_of(name, name, members)
 
 
@@ -36,11 +53,20 @@ def steps_difference(*runs):
 
 def test_groups_are_compared_by_pairs(tmp_path):
     one, two = group("one", 0.0), group("two", 0.1, noise=(0.0, 0.0, 0.0))
-    assert one.curves["eval/velocity"].values.tolist() == pytest.approx([2.0, 1.5, 1 + sum(SHARED[:3]) / 3])
+    assert one.curves["eval/velocity"].values.tolist() == pytest.approx(
+        [2.0, 1.5, 1 + sum(SHARED[:3]) / 3]
+    )
     found = steps_difference(one, two)
-    assert (found.num, found.num_other) == (3, 0) and found.mean == pytest.approx(-0.1) and found.excludes_zero
+    assert (
+        (found.num, found.num_other) == (3, 0)
+        and found.mean == pytest.approx(-0.1)
+        and found.excludes_zero
+    )
     text = summary_text(compared(one, two))
-    assert "one before two by 0.100 +- 0.025 in velocity (95 %, 3 pairs)" in text and "Each is one run" not in text
+    assert (
+        "one before two by 0.100 +- 0.025 in velocity (95 %, 3 pairs)" in text
+        and "Each is one run" not in text
+    )
     page = write_comparison(compared(one, two), tmp_path)[1].read_text()
     assert "| seeds | 0, 1, 2 | 0, 1, 2 |" in page and "1.07 +- 0.6" in page
 

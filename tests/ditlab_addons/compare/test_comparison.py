@@ -36,16 +36,28 @@ def line(steps: list[float], start: float, slope: float, pace: float = 1.0) -> R
 def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
     """A run of 100 steps in 100 s, whose loss falls from 2 to 1."""
     values: dict[str, Any] = {
-        "run_id": run_id, "name": f"run-{run_id}", "family": "dit", "status": "finished", "step": 100,
-        "batch_size": 10, "spec": {"name": run_id, "model.family": "dit", "objective.time.kind": "uniform"},
-        "weights": ["velocity", "direction"], "data": "digits", "components": {"blocks": 900, "head": 100},
+        "run_id": run_id,
+        "name": f"run-{run_id}",
+        "family": "dit",
+        "status": "finished",
+        "step": 100,
+        "batch_size": 10,
+        "spec": {"name": run_id, "model.family": "dit", "objective.time.kind": "uniform"},
+        "weights": ["velocity", "direction"],
+        "data": "digits",
+        "components": {"blocks": 900, "head": 100},
         "curves": {
             "train/loss": line(list(range(1, 101)), 2.0, -0.01),
             "eval/direction": line([0, 50, 100], 1.0, -0.005),
             "eval/velocity": line([0, 50, 100], 2.0, -0.01),
         },
-        "samples_per_second": 10.0, "measured": {}, "cost": "", "by_sample": lambda step: {}, "line": (), "draws": {},
-    }  # fmt: skip
+        "samples_per_second": 10.0,
+        "measured": {},
+        "cost": "",
+        "by_sample": lambda step: {},
+        "line": (),
+        "draws": {},
+    }
     return ComparedRun(**{**values, **changes})
 
 
@@ -54,7 +66,9 @@ def compared(*runs: ComparedRun) -> Comparison:
 
 
 def velocity(**changes: Any) -> dict[str, RunCurve]:
-    return {"eval/velocity": line(**{"steps": [0, 50, 100], "start": 2.0, "slope": -0.01, **changes})}
+    return {
+        "eval/velocity": line(**{"steps": [0, 50, 100], "start": 2.0, "slope": -0.01, **changes})
+    }
 
 
 # Time
@@ -96,12 +110,21 @@ def test_smoothed_curve_of_nan_is_nan() -> None:
 
 
 def test_runs_meet_at_the_most_that_all_reach() -> None:
-    """100 steps in 50 s against 200 steps in 400 s; between evaluations values are linear, but not from the start."""
+    """100 steps in 50 s against 200 steps in 400 s; between evaluations values are linear, but not
+    from the start.
+    """
     first = line([0, 30, 100], 2.0, -0.01, pace=0.5)
     second = line([0, 20, 60, 200], 2.0, -0.005, pace=2.0)
-    steps, seconds = equal_budget([first, second], "steps"), equal_budget([first, second], "seconds")
+    steps, seconds = (
+        equal_budget([first, second], "steps"),
+        equal_budget([first, second], "seconds"),
+    )
     assert steps is not None and steps.amount == 100 and steps.values == pytest.approx([1.0, 1.5])
-    assert seconds is not None and seconds.amount == 50 and seconds.values == pytest.approx([1.0, 1.875])
+    assert (
+        seconds is not None
+        and seconds.amount == 50
+        and seconds.values == pytest.approx([1.0, 1.875])
+    )
     early = equal_budget([line([0, 10], 2.0, -0.01), second], "steps")
     assert early is not None and early.values[0] == pytest.approx(1.9) and np.isnan(early.values[1])
 
@@ -132,14 +155,18 @@ MEASURED = {"eval": Measurement.of({"held-out samples": 1})}
 
 
 def kept(curve: RunCurve, spread: float = 0.0) -> Callable[[int], dict[str, np.ndarray]]:
-    """Values by held-out sample of an evaluation: 100 widely different ones around its mean, and a spread."""
+    """Values by held-out sample of an evaluation: 100 widely different ones around its mean, and a
+    spread.
+    """
     values = dict(zip(curve.steps.astype(int).tolist(), curve.values.tolist(), strict=True))
     around = np.linspace(-5, 5, 100) + spread * np.tile([1.0, -1.0], 50)
     return lambda step: {"velocity": values[step] + around}
 
 
 def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
-    """A step of b gains more than one of a but takes three times as long: the order differs by steps and time."""
+    """A step of b gains more than one of a but takes three times as long: the order differs by
+    steps and time.
+    """
     slow = run(
         "b",
         curves=velocity(steps=list(range(0, 101, 5)), slope=-0.012, pace=3.0),
@@ -147,7 +174,10 @@ def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
         samples_per_second=3.3,
     )
     first = run("a")
-    runs = [replace(each, measured=MEASURED, by_sample=kept(each.held_out["velocity"])) for each in (first, slow)]
+    runs = [
+        replace(each, measured=MEASURED, by_sample=kept(each.held_out["velocity"]))
+        for each in (first, slow)
+    ]
     runs[1] = replace(runs[1], by_sample=kept(slow.held_out["velocity"], spread=0.02))
     text = summary_text(compared(*runs))
     error = "(+- 0.004 over held-out draws, 95 %)"
@@ -158,7 +188,9 @@ def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
 
 
 def test_differences_within_their_error_over_held_out_draws_are_level() -> None:
-    """Apart by 0.1, with a standard deviation of 0.02 or 2 (n = 100), or unknown: then none is named."""
+    """Apart by 0.1, with a standard deviation of 0.02 or 2 (n = 100), or unknown: then none is
+    named.
+    """
 
     def text(spread: float, measured: dict[str, Measurement]) -> str:
         runs = []
@@ -180,21 +212,31 @@ def test_metrics_that_measure_something_else_are_not_ranked() -> None:
     base = {"settings of velocity": 1, "settings of frequency": 1, "precision": "fp32"}
 
     def text(**changes: Any) -> str:
-        other = Measurement.of(base | {name.replace("_", " "): value for name, value in changes.items()})
+        other = Measurement.of(
+            base | {name.replace("_", " "): value for name, value in changes.items()}
+        )
         first = run("a", measured={"eval": Measurement.of(base)})
         return summary_text(compared(first, run("b", measured={"eval": other})))
 
-    assert "cannot be said: eval/velocity is measured in several ways, which differ in: settings of velocity" in text(
-        settings_of_velocity=2
+    assert (
+        "cannot be said: eval/velocity is measured in several ways, which differ in: "
+        "settings of velocity"
+    ) in text(settings_of_velocity=2)
+    assert "measured in" not in text(settings_of_frequency=2) and "cannot be said" not in text(
+        settings_of_frequency=2
     )
-    assert "measured in" not in text(settings_of_frequency=2) and "cannot be said" not in text(settings_of_frequency=2)
-    assert "eval/velocity is measured in several ways, which differ in: precision." in text(precision="bf16")
+    assert "eval/velocity is measured in several ways, which differ in: precision." in text(
+        precision="bf16"
+    )
 
 
 def test_nothing_ranks_across_protocols() -> None:
     """Another kind of device draws other noise; a group's run, one that is not recorded."""
     parts = {"held-out samples": 1, "device": "cpu", "evaluation batch": 16, "threads": 2}
-    base, cuda = {"eval": Measurement.of(parts)}, {"eval": Measurement.of(parts | {"device": "cuda"})}
+    base, cuda = (
+        {"eval": Measurement.of(parts)},
+        {"eval": Measurement.of(parts | {"device": "cuda"})},
+    )
     rounded = {"eval": Measurement.of(parts | {"evaluation batch": 4, "threads": 1})}
     fine = summary_text(compared(run("a", measured=base), run("b", measured=rounded)))
     assert "cannot be said" not in fine and "differ in: evaluation batch, threads." in fine
@@ -206,7 +248,11 @@ def test_nothing_ranks_across_protocols() -> None:
     }
     for sentence, other in others.items():
         text = summary_text(compared(run("a", measured=base), other))
-        assert "Which run is better cannot be said" in text and sentence in text and "lowest" not in text
+        assert (
+            "Which run is better cannot be said" in text
+            and sentence in text
+            and "lowest" not in text
+        )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +268,9 @@ def test_nothing_ranks_across_protocols() -> None:
     ],
 )
 @pytest.mark.usefixtures("blank_canvases")
-def test_reason_is_given_where_runs_are_not_comparable(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+def test_reason_is_given_where_runs_are_not_comparable(
+    tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
     comparison = compared(run("a"), run("b", **changes))
     text = summary_text(comparison)
     assert reason in text and "lowest" not in text and comparison.budgets == []
@@ -231,11 +279,17 @@ def test_reason_is_given_where_runs_are_not_comparable(tmp_path: Path, changes: 
 
 
 def test_summary_names_unfinished_runs() -> None:
-    assert summary_text(compared(run("a", status="running"), run("b"))).endswith("Not finished: run-a (running).")
+    assert summary_text(compared(run("a", status="running"), run("b"))).endswith(
+        "Not finished: run-a (running)."
+    )
 
 
 def test_runs_of_one_name_are_labelled_with_their_ids() -> None:
-    assert compared(run("a", name="x"), run("b", name="x"), run("c")).labels == ["x (a)", "x (b)", "run-c"]
+    assert compared(run("a", name="x"), run("b", name="x"), run("c")).labels == [
+        "x (a)",
+        "x (b)",
+        "run-c",
+    ]
 
 
 def test_heaviest_common_component_ranks() -> None:
@@ -249,13 +303,20 @@ def test_heaviest_common_component_ranks() -> None:
 def run_colours(path: Path) -> set[str]:
     """Colours of the first three runs that a picture holds."""
     pixels = np.asarray(Image.open(path).convert("RGB"))
-    return {colour for colour in THEME.curves[:3] if (pixels == list(bytes.fromhex(colour[1:]))).all(axis=-1).any()}
+    return {
+        colour
+        for colour in THEME.curves[:3]
+        if (pixels == list(bytes.fromhex(colour[1:]))).all(axis=-1).any()
+    }
 
 
 def test_run_keeps_its_colour_where_others_are_missing(tmp_path: Path) -> None:
     runs = [run("a"), run("b", curves={}), run("c", curves={"eval/velocity": line([1], 1.0, 0.0)})]
     figure = curves_figure(compared(*runs), ["eval/direction", "eval/velocity"])
-    assert run_colours(save_figure(figure, tmp_path / "a.png")) == {THEME.curves[0], THEME.curves[2]}
+    assert run_colours(save_figure(figure, tmp_path / "a.png")) == {
+        THEME.curves[0],
+        THEME.curves[2],
+    }
 
 
 def grid(num: int, size: int = 8, captions: int = 0) -> Figure:
@@ -268,9 +329,21 @@ def test_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
     runs = [
         run("a", drawn=drawn),
         run("b", drawn=replace(drawn, grid=Figure([Text(["hello"])]))),
-        run("c", status="running", why_no_samples="it has no checkpoint yet", curves={}, samples_per_second=None),
-        run("d", curves={"train/loss": nothing, "eval/velocity": nothing, "eval/direction": nothing}),
-        run("e", spec={"name": "e", "model.family": "unet", "model.new": "3"}, components={"down": 7}),
+        run(
+            "c",
+            status="running",
+            why_no_samples="it has no checkpoint yet",
+            curves={},
+            samples_per_second=None,
+        ),
+        run(
+            "d", curves={"train/loss": nothing, "eval/velocity": nothing, "eval/direction": nothing}
+        ),
+        run(
+            "e",
+            spec={"name": "e", "model.family": "unet", "model.new": "3"},
+            components={"down": 7},
+        ),
         run("f", status="failed", step=0),
         run("g", drawn=replace(drawn, grid=grid(9, 64)), name="<b>|*odd*"),
         run("h", data="other", batch_size=3),
@@ -289,8 +362,14 @@ def test_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("blank_canvases")
 def test_equal_specs_are_reported(tmp_path: Path) -> None:
-    two = [run("a", spec={"name": "a", "tracking.uri": "x"}), run("b", spec={"name": "b", "tracking.uri": "y"})]
-    assert "differ in nothing but names and places" in write_comparison(compared(*two), tmp_path)[1].read_text()
+    two = [
+        run("a", spec={"name": "a", "tracking.uri": "x"}),
+        run("b", spec={"name": "b", "tracking.uri": "y"}),
+    ]
+    assert (
+        "differ in nothing but names and places"
+        in write_comparison(compared(*two), tmp_path)[1].read_text()
+    )
 
 
 def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvases) -> None:
@@ -298,8 +377,13 @@ def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvas
     curves = velocity() | {"quality/frechet": line([100], 1.0, 0.0)}
     one, other, apart = (run(f"aaa{n}", measured=way, curves=curves) for n, way in enumerate(ways))
     assert "measured in" not in summary_text(compared(one, other))
-    assert "quality/... is measured in several ways, which differ in: sampler." in summary_text(compared(one, apart))
+    assert "quality/... is measured in several ways, which differ in: sampler." in summary_text(
+        compared(one, apart)
+    )
     write_comparison(compared(one, apart), tmp_path)
     text = (tmp_path / "comparison.md").read_text()
     shown = [way["quality"].shown for way in ways]
-    assert f"| measurement of quality | {shown[0]} | {shown[2]} |" in text and "| quality/frechet | 1 | 1 |" in text
+    assert (
+        f"| measurement of quality | {shown[0]} | {shown[2]} |" in text
+        and "| quality/frechet | 1 | 1 |" in text
+    )

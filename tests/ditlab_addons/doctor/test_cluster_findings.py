@@ -16,7 +16,13 @@ from ditlab_addons.doctor.cluster import (
 )
 from ditlab_addons.doctor.machine import Finding, last_sentence
 
-OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "mlflow": "3.17.2", "ditlab": "0.1.0-3f9a01bc22d4"}
+OWN = {
+    "python": "3.11.7",
+    "ray": "2.60.0",
+    "torch": "2.8.0",
+    "mlflow": "3.17.2",
+    "ditlab": "0.1.0-3f9a01bc22d4",
+}
 GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN)
 REQUIRED = NodeRequirements(OWN, "/shared/runs", "s3://bucket/runs")
 
@@ -29,7 +35,9 @@ def verdicts(findings: list[Finding]) -> dict[str, list[str]]:
 
 
 def test_a_cluster_that_agrees_is_ok_throughout():
-    head = NodeReport("head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'")
+    head = NodeReport(
+        "head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'"
+    )
     findings = report_findings([GOOD, replace(GOOD, name="b"), head], [], REQUIRED)
     assert {each.verdict for each in findings} == {"ok"}
     assert last_sentence(findings) == "ready for a long run."
@@ -52,13 +60,15 @@ def test_what_is_wrong_on_one_node_has_its_line(report, what, verdict):
     (line,) = [each for each in findings if each.what == what]
     assert "b" in line.found and line.remedy
     ready = last_sentence(findings)
-    assert what in ready and ready.startswith("not ready" if verdict == "missing" else "ready for a long run (")
+    assert what in ready and ready.startswith(
+        "not ready" if verdict == "missing" else "ready for a long run ("
+    )
 
 
 def test_a_node_that_does_not_answer_is_missing():
-    assert verdicts(report_findings([GOOD], ["node b sent no report (no answer in 120 s); wait."], REQUIRED))[
-        "nodes"
-    ] == [
+    assert verdicts(
+        report_findings([GOOD], ["node b sent no report (no answer in 120 s); wait."], REQUIRED)
+    )["nodes"] == [
         "ok",
         "missing",
     ]
@@ -66,29 +76,44 @@ def test_a_node_that_does_not_answer_is_missing():
 
 def result(node: str, value: Any, problem: str = "") -> TaskResult:
     return TaskResult(
-        {"NodeManagerHostname": node, "NodeManagerAddress": "10.0.0.1", "NodeID": "0" * 56}, value, problem
+        {"NodeManagerHostname": node, "NodeManagerAddress": "10.0.0.1", "NodeID": "0" * 56},
+        value,
+        problem,
     )
 
 
 @pytest.mark.parametrize(
-    ("home", "cache", "verdicts"), [(50, 9, ["ok", "ok"]), (1, 9, ["note", "ok"]), (50, 1, ["ok", "note"])]
+    ("home", "cache", "verdicts"),
+    [(50, 9, ["ok", "ok"]), (1, 9, ["note", "ok"]), (50, 1, ["ok", "note"])],
 )
 def test_the_node_with_the_least_room_is_named(home, cache, verdicts):
     roomy = result("a", {"DITLAB_HOME": 50 << 30, "DITLAB_CACHE": 9 << 30})
     other = result("b", {"DITLAB_HOME": home << 30, "DITLAB_CACHE": cache << 30})
     found = list(disk_findings([roomy, other]))
     assert [each.what for each in found] == ["disk of DITLAB_HOME", "disk of DITLAB_CACHE"]
-    assert [each.verdict for each in found] == verdicts and all(each.found.endswith(", the least") for each in found)
+    assert [each.verdict for each in found] == verdicts and all(
+        each.found.endswith(", the least") for each in found
+    )
     for each in found:
-        assert (each.verdict == "note") == bool(each.remedy) == each.found.startswith("1.0 GiB free on b (")
+        assert (
+            (each.verdict == "note")
+            == bool(each.remedy)
+            == each.found.startswith("1.0 GiB free on b (")
+        )
     (failed, *_) = disk_findings([result("c", None, "no answer in 120 s"), roomy])
-    assert failed.verdict == "missing" and "c (10.0.0.1/00000000): no answer in 120 s" in failed.found
+    assert (
+        failed.verdict == "missing" and "c (10.0.0.1/00000000): no answer in 120 s" in failed.found
+    )
 
 
 def test_speeds_are_in_megabytes_a_second_and_slow_ones_noted():
-    written, read = speed_findings("DITLAB_HOME", [result("a", 250e6), result("b", 40e6)], [result("a", 300e6)])
+    written, read = speed_findings(
+        "DITLAB_HOME", [result("a", 250e6), result("b", 40e6)], [result("a", 300e6)]
+    )
     assert (written.verdict, read.verdict) == ("note", "ok")
-    assert "250 MB/s" in written.found and "40 MB/s" in written.found and "100 MB/s" in written.remedy
+    assert (
+        "250 MB/s" in written.found and "40 MB/s" in written.found and "100 MB/s" in written.remedy
+    )
     (refused,) = speed_findings("checkpoint.storage", [result("a", 0, "ACCESS_DENIED")], [])
     assert refused.verdict == "missing" and "a (10.0.0.1/00000000): ACCESS_DENIED" in refused.found
 
@@ -102,7 +127,13 @@ def test_tracking_is_checked_from_every_node():
 
 @pytest.mark.parametrize(
     ("status", "token", "expected"),
-    [(401, True, "ok"), (200, True, "missing"), (200, False, "missing"), (None, False, "missing"), (None, True, "ok")],
+    [
+        (401, True, "ok"),
+        (200, True, "missing"),
+        (200, False, "missing"),
+        (None, False, "missing"),
+        (None, True, "ok"),
+    ],
 )
 def test_a_token_that_is_not_required_is_missing(status, token, expected):
     assert token_finding(status, token).verdict == expected

@@ -1,4 +1,6 @@
-"""`ditlab doctor --cluster` on real nodes: a good cluster, one without its server, one without a token."""
+"""`ditlab doctor --cluster` on real nodes: a good cluster, one without its server, one without a
+token.
+"""
 
 import os
 from collections.abc import Iterator
@@ -30,12 +32,21 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[Ra
         yield cluster
 
 
-def doctor(cluster: RayNodes, home: Path, *arguments: str, **environment: str) -> tuple[Said, dict[str, Any]]:
+def doctor(
+    cluster: RayNodes, home: Path, *arguments: str, **environment: str
+) -> tuple[Said, dict[str, Any]]:
     """The command, and the last line of each check: verdict and what was found."""
     said = run_process(
-        "doctor", "--cluster", "--address", cluster.address, "--json", *arguments, home=home, cwd=cluster.folder,
+        "doctor",
+        "--cluster",
+        "--address",
+        cluster.address,
+        "--json",
+        *arguments,
+        home=home,
+        cwd=cluster.folder,
         **{**cluster.access, **environment},
-    )  # fmt: skip
+    )
     return said, {line["what"]: (line["verdict"], line["found"]) for line in said.json["findings"]}
 
 
@@ -61,7 +72,11 @@ def objects_in(s3: S3Server) -> list[str]:
     import boto3
 
     client = boto3.client("s3", endpoint_url=f"http://{s3.endpoint}", region_name="us-east-1")
-    return [each["Key"] for each in client.list_objects_v2(Bucket="bucket").get("Contents", []) if each["Size"]]
+    return [
+        each["Key"]
+        for each in client.list_objects_v2(Bucket="bucket").get("Contents", [])
+        if each["Size"]
+    ]
 
 
 def test_a_server_that_is_away_is_named(nodes, tmp_path):

@@ -31,7 +31,8 @@ def test_columns_of_captions_are_those_of_the_step(text):
         assert columns[name].dtype == dtype and columns[name].shape == (4, *shape)
     made = text.encode(CAPTIONS)
     assert np.array_equal(columns["text_mask"], made["text_mask"].numpy())
-    assert np.allclose(columns["text"], made["text"].numpy(), rtol=2**-11, atol=1e-6)  # float16's rounding
+    # float16's rounding
+    assert np.allclose(columns["text"], made["text"].numpy(), rtol=2**-11, atol=1e-6)
     assert np.array_equal(columns["text_pooled"], made["text_pooled"].numpy())
 
 
@@ -54,9 +55,13 @@ def test_features_that_are_not_finite_are_refused(text, image):
     with torch.no_grad():
         text.network.norm.weight.fill_(1e6)
         image.network.norm.bias.fill_(float("nan"))
-    with pytest.raises(UserError, match=r"gives text that is NaN or infinite in float16 \(they are beyond"):
+    with pytest.raises(
+        UserError, match=r"gives text that is NaN or infinite in float16 \(they are beyond"
+    ):
         text_columns(text, CAPTIONS, 64)
-    with pytest.raises(UserError, match=r"image encoder gives image_features .* \(the checkpoint is damaged\)"):
+    with pytest.raises(
+        UserError, match=r"image encoder gives image_features .* \(the checkpoint is damaged\)"
+    ):
         image_columns(image, np.zeros((1, 3, 8, 8), np.uint8))
 
 
@@ -64,5 +69,7 @@ def test_keys_are_those_of_content():
     values = torch.arange(24, dtype=torch.uint8).view(4, 6)
     keys = content_keys(values)
     assert len(set(keys)) == 4 and content_keys(values[2:]) == keys[2:]
-    assert content_keys(values.view(4, 2, 3)) != keys and content_keys(values.to(torch.int8)) != keys
+    assert (
+        content_keys(values.view(4, 2, 3)) != keys and content_keys(values.to(torch.int8)) != keys
+    )
     assert len(set(content_keys(values.float() + torch.tensor(0.5)))) == 4

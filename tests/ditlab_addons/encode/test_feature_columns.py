@@ -32,7 +32,9 @@ def run(at_home, home, tmp_path):
     source = captioned_folder(tmp_path / "photos", files)
 
     def run(**options) -> BucketedStore:
-        chosen = ImagesOptions(source=source, resolution=24, patch=4, step=8, processes=1, **options)
+        chosen = ImagesOptions(
+            source=source, resolution=24, patch=4, step=8, processes=1, **options
+        )
         (imported,) = run_import("images", ImportRequest(home.stores, home.caches, chosen))
         return imported.store
 
@@ -57,15 +59,22 @@ def test_features_are_those_of_the_encoders(run, tmp_path):
         captions = decode_captions(part.tensor("caption").numpy())
         made = text.encode(captions)
         mask = part.tensor("text_mask")
-        assert mask.shape == (len(part), tokens) and mask.sum(1).tolist() == text.num_tokens(captions)
+        assert mask.shape == (len(part), tokens) and mask.sum(1).tolist() == text.num_tokens(
+            captions
+        )
         stored = part.tensor("text")
         assert stored.dtype == torch.float16 and stored.shape == (len(part), tokens, text.width)
-        assert torch.equal(stored[mask], made["text"][made["text_mask"]].half()) and not stored[~mask].any()
+        assert (
+            torch.equal(stored[mask], made["text"][made["text_mask"]].half())
+            and not stored[~mask].any()
+        )
         assert torch.equal(part.tensor("text_pooled"), made["text_pooled"])
         pixels = part.tensor("image").float() / 127.5 - 1
         patches = part.columns["image"].shape[1] * part.columns["image"].shape[2] // 16
         assert part.columns["image_features"].shape == (patches, image.width)
-        assert torch.allclose(part.tensor("image_features").float(), image.encode(pixels), atol=1e-2)
+        assert torch.allclose(
+            part.tensor("image_features").float(), image.encode(pixels), atol=1e-2
+        )
     assert np.isclose(store.columns["text_pooled"].statistics.count, 3 * text.width)
 
 
@@ -97,7 +106,9 @@ def test_an_encoding_that_was_killed_goes_on(run, tmp_path, home, monkeypatch):
     assert encoded.name == "set-encoded" and set(encoded.columns) == set(expected.columns)
     for whole, part in zip(expected.parts, encoded.parts, strict=True):
         for column in whole.columns:
-            assert torch.allclose(whole.tensor(column).float(), part.tensor(column).float(), atol=1e-2), column
+            assert torch.allclose(
+                whole.tensor(column).float(), part.tensor(column).float(), atol=1e-2
+            ), column
     assert open_store(home.stores / "set").fingerprint == store.fingerprint
     assert encode_store("set", **places).outcome == "unchanged"
     assert not list((home.stores / "set-encoded").glob(".*"))
@@ -108,10 +119,14 @@ def test_an_encoding_that_was_killed_goes_on(run, tmp_path, home, monkeypatch):
 def test_a_store_without_buckets_gets_features(tmp_path, at_home):
     images = np.arange(4 * 3 * 8 * 8, dtype=np.uint8).reshape(4, 3, 8, 8)
     columns = {"image": Column(dtype="uint8", shape=(3, 8, 8), value_range=(0, 255))}
-    with StoreWriter(tmp_path / "plain", columns, name="plain", source=Source(kind="test")) as writer:
+    with StoreWriter(
+        tmp_path / "plain", columns, name="plain", source=Source(kind="test")
+    ) as writer:
         writer.append({"image": images})
     store = Store.open(tmp_path / "plain")
-    written = encode_store(store.path, encode_images=str(write_image_encoder(tmp_path / "image")), patch=4)
+    written = encode_store(
+        store.path, encode_images=str(write_image_encoder(tmp_path / "image")), patch=4
+    )
     assert written.store.columns["image_features"].shape == (4, 24) and len(written.store) == 4
     assert torch.equal(written.store.tensor("image"), store.tensor("image"))
 
@@ -121,15 +136,26 @@ def test_stores_that_cannot_be_encoded(run, tmp_path):
     run(name="set", caption_from="none")
     for arguments, message in (
         ({}, r"nothing to encode with; give --encode-text, --encode-images or --autoencoder\."),
-        ({"encode_text": "x"}, r"--encode-text=x needs captions, and .*set holds image; leave it out"),
-        ({"encode_images": image, "name": "set"}, r"--name=set is the store's own; name another one\."),
-        ({"encode_images": image, "name": "a/b"}, r"--name=a/b is no plain folder name; write a_b, and --out"),
+        (
+            {"encode_text": "x"},
+            r"--encode-text=x needs captions, and .*set holds image; leave it out",
+        ),
+        (
+            {"encode_images": image, "name": "set"},
+            r"--name=set is the store's own; name another one\.",
+        ),
+        (
+            {"encode_images": image, "name": "a/b"},
+            r"--name=a/b is no plain folder name; write a_b, and --out",
+        ),
         ({"encode_images": image, "patch": 16}, r"--encode-images=.*patches of 4 pixels"),
     ):
         with pytest.raises(UserError, match=message):
             encode_store("set", **arguments)
     encode_store("set", encode_images=image)
-    with pytest.raises(UserError, match=r"set-encoded@[0-9a-f]+ holds image_features already; encode the store"):
+    with pytest.raises(
+        UserError, match=r"set-encoded@[0-9a-f]+ holds image_features already; encode the store"
+    ):
         encode_store("set-encoded", encode_images=image)
     with pytest.raises(UserError, match=r"STORE=s3://b/set is a URI; name a store's folder"):
         encode_store("s3://b/set", encode_images=image)

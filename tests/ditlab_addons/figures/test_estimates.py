@@ -1,4 +1,6 @@
-"""Figures on given features: equality with torchmetrics, plain forms of the papers' formulas, and closed forms."""
+"""Figures on given features: equality with torchmetrics, plain forms of the papers' formulas, and
+closed forms.
+"""
 
 import math
 
@@ -11,7 +13,10 @@ from ditlab_addons.figures.images import estimates
 
 
 def points(num: int, dim: int, seed: int, shift: float = 0.0) -> torch.Tensor:
-    return torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + shift
+    return (
+        torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        + shift
+    )
 
 
 def features_as_they_are(width: int) -> torch.nn.Module:
@@ -23,7 +28,9 @@ def features_as_they_are(width: int) -> torch.nn.Module:
 def test_frechet_distance_is_torchmetrics_number() -> None:
     image = pytest.importorskip("torchmetrics.image.fid")
     real, generated = points(300, 16, 0), 1.2 * points(200, 16, 1, 0.3)
-    theirs = image.FrechetInceptionDistance(feature=features_as_they_are(16)).set_dtype(torch.float64)
+    theirs = image.FrechetInceptionDistance(feature=features_as_they_are(16)).set_dtype(
+        torch.float64
+    )
     theirs.update(real, real=True)
     theirs.update(generated, real=False)
     found = estimates.frechet(moments(real), generated)
@@ -35,7 +42,9 @@ def test_kernel_distance_of_all_points_is_torchmetrics_number() -> None:
     """Theirs is a mean over subsets: one of all points is the estimate itself."""
     image = pytest.importorskip("torchmetrics.image.kid")
     real, generated = points(150, 8, 0), points(150, 8, 1, 0.5)
-    theirs = image.KernelInceptionDistance(feature=features_as_they_are(8), subsets=1, subset_size=150)
+    theirs = image.KernelInceptionDistance(
+        feature=features_as_they_are(8), subsets=1, subset_size=150
+    )
     theirs.update(real, real=True)
     theirs.update(generated, real=False)
     found = estimates.mmd(real, generated)
@@ -48,7 +57,9 @@ def test_frechet_distance_of_gaussians_has_a_closed_form() -> None:
     """Along each axis: the means' difference, and that of the deviations, squared."""
     first, second = torch.tensor([1.0, 2.0, 0.5]).double(), torch.tensor([2.0, 2.0, 1.5]).double()
     mean = torch.tensor([1.0, 0.0, -2.0]).double()
-    value = frechet_of_moments(torch.zeros(3).double(), first.square().diag(), mean, second.square().diag())
+    value = frechet_of_moments(
+        torch.zeros(3).double(), first.square().diag(), mean, second.square().diag()
+    )
     assert value == pytest.approx(float((mean**2 + (first - second) ** 2).sum()), rel=1e-12)
 
 
@@ -57,12 +68,15 @@ def test_cmmd_is_the_papers_formula(monkeypatch) -> None:
     x, y = points(7, 3, 0).tolist(), points(5, 3, 1, 4.0).tolist()
     kernel = lambda a, b: math.exp(-(math.dist(a, b) ** 2) / (2 * 10**2))  # noqa: E731
     within = [
-        sum(kernel(a, b) for i, a in enumerate(z) for j, b in enumerate(z) if i != j) / (len(z) * (len(z) - 1))
+        sum(kernel(a, b) for i, a in enumerate(z) for j, b in enumerate(z) if i != j)
+        / (len(z) * (len(z) - 1))
         for z in (x, y)
     ]
     expected = sum(within) - 2 * sum(kernel(a, b) for a in x for b in y) / (len(x) * len(y))
     monkeypatch.setattr(estimates, "BLOCK", 3)
-    found = estimates.mmd(*map(torch.DoubleTensor, (x, y)), estimates.gaussian, estimates.CMMD_SCALE)
+    found = estimates.mmd(
+        *map(torch.DoubleTensor, (x, y)), estimates.gaussian, estimates.CMMD_SCALE
+    )
     assert found.mean == pytest.approx(1000 * expected, rel=1e-9)
 
 
@@ -70,15 +84,22 @@ def test_figures_of_neighbours_are_the_papers_formulas() -> None:
     real, generated = points(120, 3, 0), 0.8 * points(110, 3, 1, 0.4)
 
     def radius(place: int, own: list, k: int) -> float:
-        return sorted(math.dist(own[place], other) for i, other in enumerate(own) if i != place)[k - 1]
+        return sorted(math.dist(own[place], other) for i, other in enumerate(own) if i != place)[
+            k - 1
+        ]
 
     x, y = real.tolist(), generated.tolist()
     radii = {k: [radius(i, x, k) for i in range(len(x))] for k in (3, 5)}
     of_generated = [radius(j, y, 3) for j in range(len(y))]
-    within = {k: [[math.dist(a, b) <= radii[k][i] for b in y] for i, a in enumerate(x)] for k in (3, 5)}
+    within = {
+        k: [[math.dist(a, b) <= radii[k][i] for b in y] for i, a in enumerate(x)] for k in (3, 5)
+    }
     expected = {
         "precision": sum(any(row[j] for row in within[3]) for j in range(len(y))) / len(y),
-        "recall": sum(any(math.dist(a, b) <= r for b, r in zip(y, of_generated, strict=True)) for a in x) / len(x),
+        "recall": sum(
+            any(math.dist(a, b) <= r for b, r in zip(y, of_generated, strict=True)) for a in x
+        )
+        / len(x),
         "density": sum(map(sum, within[5])) / (5 * len(y)),
         "coverage": sum(map(any, within[5])) / len(x),
     }
@@ -98,5 +119,8 @@ def test_clip_score_is_of_image_and_caption() -> None:
     captions[1] = torch.tensor([0.0, 3.0, 4.0, 0.0])  # cosine 0.6
     captions[3] = -torch.eye(4)[3]  # below 0 counts as 0
     assert estimates.clip_score(images, captions).mean == pytest.approx(2.5 * (1 + 0.6 + 0 + 0) / 4)
-    with pytest.raises(UserError, match=r"quality/clip_score needs a caption for each image, and there are 0 captions"):
+    with pytest.raises(
+        UserError,
+        match=r"quality/clip_score needs a caption for each image, and there are 0 captions",
+    ):
         estimates.clip_score(images, captions[:0])

@@ -1,4 +1,6 @@
-"""Inception v3 of FID: the published weights' layout, and torch-fidelity's features and FID under the same weights."""
+"""Inception v3 of FID: the published weights' layout, and torch-fidelity's features and FID under
+the same weights.
+"""
 
 import hashlib
 import subprocess
@@ -43,7 +45,9 @@ def test_layout_is_that_of_the_published_weights() -> None:
 
 
 def test_images_are_resized_from_corner_to_corner() -> None:
-    """TensorFlow 1 reads place i x in / out: the first pixel stays, the last places repeat the last pixel."""
+    """TensorFlow 1 reads place i x in / out: the first pixel stays, the last places repeat the last
+    pixel.
+    """
     ramp = torch.arange(4.0).expand(1, 1, 4, 4)
     assert resize_like_tensorflow(ramp, 8)[0, 0, 0].tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3]
     assert torch.equal(resize_like_tensorflow(ramp, 4), ramp)
@@ -51,8 +55,12 @@ def test_images_are_resized_from_corner_to_corner() -> None:
 
 @pytest.mark.slow
 def test_fid_of_folders_of_pictures_is_that_of_torch_fidelity(tmp_path, monkeypatch) -> None:
-    """The command of torch-fidelity prints our FID of PNGs under the same weights; skipped where that is missing."""
-    pytest.importorskip("torch_fidelity", reason="torch-fidelity is not installed, so nothing is compared with it")
+    """The command of torch-fidelity prints our FID of PNGs under the same weights; skipped where
+    that is missing.
+    """
+    pytest.importorskip(
+        "torch_fidelity", reason="torch-fidelity is not installed, so nothing is compared with it"
+    )
     monkeypatch.setattr(estimates, "GROUPS", 2)  # each takes seconds, and no interval is compared
     monkeypatch.setattr(estimates, "FEWEST", 24)
     weights = write_weights(tmp_path / "inception.pth")
@@ -62,10 +70,26 @@ def test_fid_of_folders_of_pictures_is_that_of_torch_fidelity(tmp_path, monkeypa
         for number in range(24):
             small = generator.integers(0, level, (4, 4, 3), dtype=np.uint8)
             Image.fromarray(small).resize((32, 32)).save(tmp_path / name / f"{number:03}.png")
-    command = [sys.executable, "-m", "torch_fidelity.fidelity", "--fid", "--input1", "b", "--input2", "a", "--cpu",
-               "--feature-extractor-weights-path", "inception.pth", "--json", "--silent", "--no-cache"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "torch_fidelity.fidelity",
+        "--fid",
+        "--input1",
+        "b",
+        "--input2",
+        "a",
+        "--cpu",
+        "--feature-extractor-weights-path",
+        "inception.pth",
+        "--json",
+        "--silent",
+        "--no-cache",
+    ]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    theirs = float(said.partition('"frechet_inception_distance":')[2].strip(" \n}").split(",")[0].strip())
+    theirs = float(
+        said.partition('"frechet_inception_distance":')[2].strip(" \n}").split(",")[0].strip()
+    )
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     spec = features_named({"kind": "inception", "weights": str(weights), "sha256": digest})
     places = str(tmp_path / "b"), spec, str(tmp_path / "a")

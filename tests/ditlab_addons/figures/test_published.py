@@ -1,4 +1,6 @@
-"""Figures on published networks: from an experiment's fields to metrics, reference statistics, .npz files, refusals."""
+"""Figures on published networks: from an experiment's fields to metrics, reference statistics, .npz
+files, refusals.
+"""
 
 import hashlib
 import json
@@ -67,8 +69,14 @@ def store(tmp_path_factory):
 
 def experiment(store, *features):
     model = {
-        "family": "dit", "width": 32, "depth": 1, "num_heads": 2, "channels": 3, "image_size": 16, "patch_size": 4
-    }  # fmt: skip
+        "family": "dit",
+        "width": 32,
+        "depth": 1,
+        "num_heads": 2,
+        "channels": 3,
+        "image_size": 16,
+        "patch_size": 4,
+    }
     return tiny(model=model, data=store, evaluation={"quality": 100, "features": list(features)})
 
 
@@ -76,15 +84,21 @@ def reference(spec, home, **options):
     return QualityReference(quality_basis(spec, open_data(spec.data, home), home), home, **options)
 
 
-def test_an_experiment_s_figures_have_their_intervals_and_are_kept_once(store, dinov2, tmp_path, monkeypatch) -> None:
-    """Worse images are further away; a second reference computes no feature of a real image; a damaged one does."""
+def test_an_experiment_s_figures_have_their_intervals_and_are_kept_once(
+    store, dinov2, tmp_path, monkeypatch
+) -> None:
+    """Worse images are further away; a second reference computes no feature of a real image; a
+    damaged one does.
+    """
     spec, home, warnings = experiment(store, asked("dinov2", dinov2)), Home(tmp_path), list[str]()
     data = open_data(spec.data, home)
     check_quality(spec, data)
     measured = reference(spec, home, warn=warnings.append)
     near, far = (measured.measure(images_of(100, 1, level)) for level in (1.0, 0.3))
     names = quality_names(spec, data)
-    assert tuple(near) == names and set(names) >= {f"{name}{end}" for name in DINO for end in ("", "_low", "_high")}
+    assert tuple(near) == names and set(names) >= {
+        f"{name}{end}" for name in DINO for end in ("", "_low", "_high")
+    }
     for name in DINO:
         assert near[f"{name}_low"] < near[name] < near[f"{name}_high"] and near[name] < far[name]
     assert warnings == [], "100 images are 5 for each of 8 features"
@@ -99,7 +113,9 @@ def test_an_experiment_s_figures_have_their_intervals_and_are_kept_once(store, d
     assert reference(spec, home).measure(images_of(100, 1)) == near and len(passes) == 1
 
 
-def test_few_images_are_warned_of_with_the_unbiased_figure_beside(store, tmp_path, dinov2, monkeypatch) -> None:
+def test_few_images_are_warned_of_with_the_unbiased_figure_beside(
+    store, tmp_path, dinov2, monkeypatch
+) -> None:
     monkeypatch.setattr(of_quality, "UNBIASED_FROM", 50)
     spec, warnings = experiment(store, asked("dinov2", dinov2)), list[str]()
     measured = reference(spec, Home(tmp_path), warn=warnings.append)
@@ -120,20 +136,27 @@ def test_measurement_knows_network_and_reference(store, dinov2, tmp_path) -> Non
         experiment(store, asked("dinov2", other)),  # the same weights under another configuration
         experiment(store, asked("dinov2", dinov2, reference=str(given))),
     ]
-    bases = [quality_basis(each, open_data(each.data, Home(tmp_path)), Home(tmp_path)) for each in specs[1:]]
+    bases = [
+        quality_basis(each, open_data(each.data, Home(tmp_path)), Home(tmp_path))
+        for each in specs[1:]
+    ]
     assert len({basis.figures[0].digest() for basis in bases}) == 3
     assert len({spec.content_hash() for spec in specs}) == 1
 
 
 def test_npz_of_statistics_and_images_come_back(dinov2, tmp_path, monkeypatch) -> None:
-    """Statistics out and in: the same Frechet distance, which they alone allow; images, embedded once: all figures."""
+    """Statistics out and in: the same Frechet distance, which they alone allow; images, embedded
+    once: all figures.
+    """
     home, images = Home(tmp_path), images_of(120, 3)
     plain = PublishedFigures(features_named(asked("dinov2", dinov2)), home)
     features = torch.cat(list(plain.features([to_bytes(images)], CPU)))
     statistics = of_quality.Statistics.of([features[:50], features[50:]])
     assert torch.allclose(statistics.sigma, torch.cov(features.double().T))
     (tmp_path / "images.npz").write_bytes(npz_of_images(images))
-    assert np.array_equal(read_npz(tmp_path / "images.npz", "")["arr_0"], to_bytes(images).permute(0, 2, 3, 1).numpy())
+    assert np.array_equal(
+        read_npz(tmp_path / "images.npz", "")["arr_0"], to_bytes(images).permute(0, 2, 3, 1).numpy()
+    )
     np.savez(tmp_path / "moments.npz", mu=statistics.mu.numpy(), sigma=statistics.sigma.numpy())
     generated = torch.cat(list(plain.features([to_bytes(images_of(100, 4))], CPU)))
     figures = {}
@@ -141,14 +164,21 @@ def test_npz_of_statistics_and_images_come_back(dinov2, tmp_path, monkeypatch) -
         spec = features_named(asked("dinov2", dinov2, reference=str(tmp_path / f"{name}.npz")))
         one = PublishedFigures(spec, home)
         figures[name] = one.compare(one.reference("", list, CPU), generated)
-    assert list(figures["moments"]) == ["fd_dinov2"] and list(figures["images"]) == ["fd_dinov2", "mmd_dinov2"]
-    assert figures["moments"]["fd_dinov2"].mean == pytest.approx(figures["images"]["fd_dinov2"].mean, rel=1e-3)
+    assert list(figures["moments"]) == ["fd_dinov2"] and list(figures["images"]) == [
+        "fd_dinov2",
+        "mmd_dinov2",
+    ]
+    assert figures["moments"]["fd_dinov2"].mean == pytest.approx(
+        figures["images"]["fd_dinov2"].mean, rel=1e-3
+    )
     monkeypatch.setattr(PublishedFigures, "features", None)
     again = PublishedFigures(spec, home)
     assert again.compare(again.reference("", list, CPU), generated) == figures["images"]
 
 
-def test_a_command_measures_images_and_writes_statistics(dinov2, tmp_path, capfd, monkeypatch) -> None:
+def test_a_command_measures_images_and_writes_statistics(
+    dinov2, tmp_path, capfd, monkeypatch
+) -> None:
     for name, seed in (("a", 5), ("b", 6)):
         (tmp_path / f"{name}.npz").write_bytes(npz_of_images(images_of(100, seed)))
     network = ["--kind", "dinov2", "--weights", dinov2, "--sha256", hash_of(dinov2)]
@@ -168,12 +198,20 @@ def test_a_command_measures_images_and_writes_statistics(dinov2, tmp_path, capfd
 
 
 @pytest.mark.slow
-def test_training_and_evaluation_give_the_same_figures(store, dinov2, tmp_path, capfd, monkeypatch) -> None:
+def test_training_and_evaluation_give_the_same_figures(
+    store, dinov2, tmp_path, capfd, monkeypatch
+) -> None:
     """And samples go out as ADM writes them."""
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     spec = tmp_path / "spec.yaml"
     job = experiment(store, asked("dinov2", dinov2)).replace_all(
-        {"name": "small", "training.steps": 2, "evaluation.every": 2, "evaluation.samples": 0, "checkpoint.every": 2}
+        {
+            "name": "small",
+            "training.steps": 2,
+            "evaluation.every": 2,
+            "evaluation.samples": 0,
+            "checkpoint.every": 2,
+        }
     )
     spec.write_text(json.dumps(job.to_dict()))
     trained = run_here(capfd, monkeypatch, "train", spec, "--local", "--json")
@@ -206,17 +244,40 @@ def refusals(store, dinov2, clip, folder):
     digest = hashlib.sha256((folder / "other.pth").read_bytes()).hexdigest()
     inception = {"kind": "inception", "weights": str(folder / "other.pth"), "sha256": digest}
     return {
-        "hash": (asked("dinov2", dinov2) | {"sha256": "0" * 64}, "has the SHA-256 .* was asked for; fetch"),
-        "missing": (asked("dinov2", dinov2) | {"weights": "nowhere"}, "nowhere is not there; name a file or folder"),
-        "network": (asked("dinov2", clip), "a network of the kind clip, and the features of kind=dinov2 are of dinov2"),
-        "layout": (inception, r"no Inception v3 of FID: .* \(\d+ differ\); name the file pt_inception"),
-        "width": (asked("dinov2", dinov2, reference=str(folder / "other.npz")), "is of 5 features, and kind=dinov2"),
-        "pickled": (asked("dinov2", dinov2, reference=str(folder / "pickled.npz")), "cannot be read .* plain arrays"),
-        "statistics": (asked("clip", clip, reference=str(folder / "other.npz")), "holds no images .* kind=clip need"),
-    }  # fmt: skip
+        "hash": (
+            asked("dinov2", dinov2) | {"sha256": "0" * 64},
+            "has the SHA-256 .* was asked for; fetch",
+        ),
+        "missing": (
+            asked("dinov2", dinov2) | {"weights": "nowhere"},
+            "nowhere is not there; name a file or folder",
+        ),
+        "network": (
+            asked("dinov2", clip),
+            "a network of the kind clip, and the features of kind=dinov2 are of dinov2",
+        ),
+        "layout": (
+            inception,
+            r"no Inception v3 of FID: .* \(\d+ differ\); name the file pt_inception",
+        ),
+        "width": (
+            asked("dinov2", dinov2, reference=str(folder / "other.npz")),
+            "is of 5 features, and kind=dinov2",
+        ),
+        "pickled": (
+            asked("dinov2", dinov2, reference=str(folder / "pickled.npz")),
+            "cannot be read .* plain arrays",
+        ),
+        "statistics": (
+            asked("clip", clip, reference=str(folder / "other.npz")),
+            "holds no images .* kind=clip need",
+        ),
+    }
 
 
-@pytest.mark.parametrize("case", ["hash", "missing", "network", "layout", "width", "pickled", "statistics"])
+@pytest.mark.parametrize(
+    "case", ["hash", "missing", "network", "layout", "width", "pickled", "statistics"]
+)
 def test_what_cannot_be_measured_is_one_sentence(store, dinov2, clip, tmp_path, case) -> None:
     fields, problem = refusals(store, dinov2, clip, tmp_path)[case]
     figures = PublishedFigures(features_named(fields), Home(tmp_path))
@@ -236,7 +297,9 @@ def test_images_that_are_neither_grey_nor_rgb_cannot_be_measured(store, dinov2, 
 def test_too_few_images_are_one_sentence(dinov2, tmp_path) -> None:
     figures = PublishedFigures(features_named(asked("dinov2", dinov2)), Home(tmp_path))
     given = [images_of(99)]
-    with pytest.raises(UserError, match=r"quality/fd_dinov2 needs at least 100 generated images, and there are 99"):
+    with pytest.raises(
+        UserError, match=r"quality/fd_dinov2 needs at least 100 generated images, and there are 99"
+    ):
         figures.measure(ComparedSamples(given, lambda: given, "", CPU))
 
 

@@ -1,4 +1,6 @@
-"""Drawn text under a scorer: perplexity against closed forms, the entropy beside it and its fall, refusals."""
+"""Drawn text under a scorer: perplexity against closed forms, the entropy beside it and its fall,
+refusals.
+"""
 
 import numpy as np
 import pytest
@@ -44,11 +46,19 @@ def chain(home):
 
 @pytest.fixture(scope="module")
 def folder(chain, tmp_path_factory):
-    return write_chain_scorer(tmp_path_factory.mktemp("scorer"), chain.references["optimal"].transition)
+    return write_chain_scorer(
+        tmp_path_factory.mktemp("scorer"), chain.references["optimal"].transition
+    )
 
 
 def experiment(**changes):
-    changes = {"data": CHAIN, "model__vocabulary": 8, "model__length": 32, "sampling__steps": 16, **changes}
+    changes = {
+        "data": CHAIN,
+        "model__vocabulary": 8,
+        "model__length": 32,
+        "sampling__steps": 16,
+        **changes,
+    }
     return smallest("dlm", evaluation__quality=100, **changes)
 
 
@@ -62,14 +72,23 @@ def measured(chain, home, folder, temperature, said):
     return found
 
 
-def test_a_low_temperature_gets_a_better_perplexity_and_a_warning_that_the_entropy_fell(chain, home, folder):
+def test_a_low_temperature_gets_a_better_perplexity_and_a_warning_that_the_entropy_fell(
+    chain, home, folder
+):
     calm, loud = [], []
     one, half = measured(chain, home, folder, 1.0, calm), measured(chain, home, folder, 0.5, loud)
-    assert one["quality/generative_perplexity"] == pytest.approx(one["quality/generative_perplexity_held_out"], rel=0.1)
+    assert one["quality/generative_perplexity"] == pytest.approx(
+        one["quality/generative_perplexity_held_out"], rel=0.1
+    )
     assert half["quality/generative_perplexity_high"] < one["quality/generative_perplexity_low"]
     assert half["quality/token_entropy_high"] < half["quality/token_entropy_held_out_low"]
     assert half["quality/distinct_2"] < one["quality/distinct_2"]
-    assert not calm and len(loud) == 1 and "it repeats itself" in loud[0] and "raise sampling.temperature" in loud[0]
+    assert (
+        not calm
+        and len(loud) == 1
+        and "it repeats itself" in loud[0]
+        and "raise sampling.temperature" in loud[0]
+    )
 
 
 def test_the_scorer_of_a_known_chain_gives_its_log_probabilities(chain, folder):
@@ -86,11 +105,20 @@ def test_text_is_decoded_and_encoded_again_with_the_scorers_own_end(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = write_gpt2(tmp_path / "gpt2")
-    codec = TextCodec(lambda text: list(text.encode()), lambda ids: bytes(ids).decode(errors="replace"), 256, 255)
+    codec = TextCodec(
+        lambda text: list(text.encode()), lambda ids: bytes(ids).decode(errors="replace"), 256, 255
+    )
     row = np.array([*b"a red seven", 255, *b"two"])
     nats, counts = CausalScorer(Scorer(model=str(folder)), codec, 256).score(row[None], CPU)
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
-    ids = [*tokenizer("a red seven")["input_ids"], tokenizer.eos_token_id, *tokenizer("two")["input_ids"]]
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModelForCausalLM.from_pretrained(folder),
+    )
+    ids = [
+        *tokenizer("a red seven")["input_ids"],
+        tokenizer.eos_token_id,
+        *tokenizer("two")["input_ids"],
+    ]
     assert counts.tolist() == [len(ids) - 1] and len(ids) <= 16
     with torch.no_grad():
         loss = model(torch.tensor([ids]), labels=torch.tensor([ids])).loss
@@ -100,10 +128,19 @@ def test_text_is_decoded_and_encoded_again_with_the_scorers_own_end(tmp_path):
 @pytest.mark.parametrize(
     ("scorer", "reason"),
     [
-        ({"model": "openai-community/gpt2"}, "is no folder here, and no scorer is downloaded on the way; fetch it"),
+        (
+            {"model": "openai-community/gpt2"},
+            "is no folder here, and no scorer is downloaded on the way; fetch it",
+        ),
         ({"model": "EMPTY"}, "holds no config.json and no weights"),
-        ({"model": "CHAIN", "sha256": "0" * 64}, "has the SHA-256 .*, and evaluation.scorer.sha256=0000"),
-        ({"model": "GPT2"}, "has a vocabulary of 290 tokens and the data one of 8, without a tokeniser"),
+        (
+            {"model": "CHAIN", "sha256": "0" * 64},
+            "has the SHA-256 .*, and evaluation.scorer.sha256=0000",
+        ),
+        (
+            {"model": "GPT2"},
+            "has a vocabulary of 290 tokens and the data one of 8, without a tokeniser",
+        ),
     ],
 )
 def test_scorers_that_do_not_fit_are_refused(chain, folder, tmp_path, scorer, reason):

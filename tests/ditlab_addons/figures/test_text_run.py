@@ -92,10 +92,16 @@ def test_a_scorer_is_named_after_training(run, tmp_path):
     overrides = [f"evaluation.scorer.model={write_gpt2(tmp_path / 'gpt2', positions=64)}"]
     found = run.evaluate(quality=100, overrides=overrides)
     names = list(found.metrics)
-    assert names[0] == "quality/generative_perplexity" and "quality/token_entropy" in names and found.num_unsent is None
+    assert (
+        names[0] == "quality/generative_perplexity"
+        and "quality/token_entropy" in names
+        and found.num_unsent is None
+    )
     shown = [str(each) for each in found.terminal_tables() if isinstance(each, Text)]
     assert any("read perplexity beside entropy" in line for line in shown)
-    with pytest.raises(UserError, match="changes samples alone, and none are drawn; add --quality NUM"):
+    with pytest.raises(
+        UserError, match="changes samples alone, and none are drawn; add --quality NUM"
+    ):
         run.evaluate(overrides=overrides)
 
 
@@ -103,23 +109,40 @@ def test_a_scorer_is_named_after_training(run, tmp_path):
 def test_a_sweep_over_temperatures_measures_perplexity_beside_entropy(run, tmp_path):
     pytest.importorskip("transformers")
     sweep = {
-        "name": "temperatures", "base": {"run": run.id}, "metric": "quality/generative_perplexity", "samples": 20,
-        "seeds": 2, "space": {"sampling.temperature": {"kind": "grid", "values": [0.5, 1.0]}},
+        "name": "temperatures",
+        "base": {"run": run.id},
+        "metric": "quality/generative_perplexity",
+        "samples": 20,
+        "seeds": 2,
+        "space": {"sampling.temperature": {"kind": "grid", "values": [0.5, 1.0]}},
         "fixed": {"evaluation.scorer": {"model": str(write_gpt2(tmp_path / "gpt2", positions=64))}},
-    }  # fmt: skip
+    }
     (tmp_path / "sweep.yaml").write_text(dump_yaml(sweep))
     result = ditlab.sweep_samples(tmp_path / "sweep.yaml")
-    names = {"quality/token_entropy", "quality/distinct_2", "quality/generative_perplexity_held_out"}
-    assert result.status == "finished" and all(names <= set(trial.metrics) for trial in result.summary.trials)
+    names = {
+        "quality/token_entropy",
+        "quality/distinct_2",
+        "quality/generative_perplexity_held_out",
+    }
+    assert result.status == "finished" and all(
+        names <= set(trial.metrics) for trial in result.summary.trials
+    )
 
 
 TASKS = {
-    "own_choice": "output_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\n"
-    "doc_to_choice: [even, odd]\nmetric_list: [{metric: acc}]\n",
-    "own_rolling": "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{question}}'\n"
-    "metric_list: [{metric: bits_per_byte}]\n",
-    "own_text": "output_type: generate_until\ndoc_to_text: '{{question}}'\ndoc_to_target: '{{answer}}'\n"
-    "generation_kwargs: {until: ['.'], max_gen_toks: 8}\nmetric_list: [{metric: exact_match}]\n",
+    "own_choice": (
+        "output_type: multiple_choice\ndoc_to_text: '{{question}}'\ndoc_to_target: answer\n"
+        "doc_to_choice: [even, odd]\nmetric_list: [{metric: acc}]\n"
+    ),
+    "own_rolling": (
+        "output_type: loglikelihood_rolling\ndoc_to_text: ''\ndoc_to_target: '{{question}}'\n"
+        "metric_list: [{metric: bits_per_byte}]\n"
+    ),
+    "own_text": (
+        "output_type: generate_until\ndoc_to_text: '{{question}}'\ndoc_to_target: "
+        "'{{answer}}'\ngeneration_kwargs: {until: ['.'], max_gen_toks: 8}\nmetric_list: "
+        "[{metric: exact_match}]\n"
+    ),
 }
 
 
@@ -128,11 +151,16 @@ def test_tasks_on_disk_are_run(run, tmp_path):
     rows = [{"question": f"{n} and one is", "answer": n % 2} for n in range(4)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, text in TASKS.items():
-        place = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {tmp_path / 'rows.jsonl'}}}}}\n"
+        place = (
+            "dataset_path: json\ndataset_kwargs: {data_files: {test: "
+            f"{tmp_path / 'rows.jsonl'}}}}}\n"
+        )
         (tmp_path / f"{name}.yaml").write_text(f"task: {name}\n{place}test_split: test\n{text}")
     tasks = managers.TaskManager(include_path=str(tmp_path), include_defaults=False)
     model = ditlab.harness_model(run, draws=4)
-    found = lm_eval.simple_evaluate(model, tasks=list(TASKS), task_manager=tasks, bootstrap_iters=0)["results"]
+    found = lm_eval.simple_evaluate(
+        model, tasks=list(TASKS), task_manager=tasks, bootstrap_iters=0
+    )["results"]
     assert 0 <= found["own_choice"]["acc,none"] <= 1 and found["own_text"]["exact_match,none"] == 0
     answered = model.loglikelihood_rolling([Request((row["question"],)) for row in rows])
     num_bytes = sum(len(row["question"].encode()) for row in rows)

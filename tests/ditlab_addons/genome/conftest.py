@@ -17,7 +17,9 @@ from support.datasets.get_sources import GetSource
 def get(tmp_path: Path):
     """Import a source with options; returns the store."""
 
-    def run(source: GetSource | Path, zarr_format: int = 3, progress: Callable | None = None, **options) -> Store:
+    def run(
+        source: GetSource | Path, zarr_format: int = 3, progress: Callable | None = None, **options
+    ) -> Store:
         path = source
         if isinstance(source, GetSource):
             path = source.write(tmp_path / "source.zarr", zarr_format)

@@ -30,7 +30,16 @@ def regions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_import_and_inspect_regions(ditlab, regions):
     done = ditlab(
-        "data", "import", "get", "--source", "regions.zarr", "--cell-type", "CD4+ T cell", "--regions", "4", "--json"
+        "data",
+        "import",
+        "get",
+        "--source",
+        "regions.zarr",
+        "--cell-type",
+        "CD4+ T cell",
+        "--regions",
+        "4",
+        "--json",
     )
     (store,) = done.json["stores"]
     assert (store["name"], store["rows"]) == ("get-CD4_T_cell", 4)
@@ -40,7 +49,9 @@ def test_import_and_inspect_regions(ditlab, regions):
     assert seen["columns"]["chromosome"]["names"] == ["chr3", "chr11"]
     assert len(seen["columns"]["regions"]["divisors"]) == 15
     table = ditlab("data", "inspect", store["name"]).out
-    assert re.search(r"chromosome: rows by class\s+class +name +rows\s+0 +chr3 +2\s+1 +chr11 +2\s", table)
+    assert re.search(
+        r"chromosome: rows by class\s+class +name +rows\s+0 +chr3 +2\s+1 +chr11 +2\s", table
+    )
 
 
 def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_path):
@@ -52,7 +63,10 @@ def test_mistakes_about_regions_end_with_2_and_the_knob(ditlab, regions, tmp_pat
         (("--source", ".", "--name", "a/b"), "--name='a/b': is no plain folder name"),
         (("--source", ".", "--cell-type", ""), "--cell-type='' must be at least a character long"),
         (("--source", "."), "--source=. is no zarr store"),
-        (("--source", "regions.zarr", "--cell-type", "fetal"), "--cell-type=fetal: regions.zarr has no such cell type"),
+        (
+            ("--source", "regions.zarr", "--cell-type", "fetal"),
+            "--cell-type=fetal: regions.zarr has no such cell type",
+        ),
     ):
         done = ditlab("data", "import", "get", *arguments, "--json")
         assert done.code == 2, arguments
@@ -67,6 +81,10 @@ def test_each_peak_is_counted(get, tmp_path):
     store = get(source, cell_type="fetal_heart", regions=5, stride=6, max_span=6000)
     peaks, windows = store.manifest.receipt.levels
     left = peaks.left_out
-    assert (peaks.found, peaks.used, left) == (34, {"in windows": 17}, {"in no window": 8, "zero atpm": 9})
+    assert (peaks.found, peaks.used, left) == (
+        34,
+        {"in windows": 17},
+        {"in no window": 8, "zero atpm": 9},
+    )
     assert (windows.found, windows.used["rows"]) == (5, 4)
     assert windows.left_out == {"over 6,000 base pairs": 1}

@@ -10,7 +10,8 @@ from ditlab.data.stores.store import Store
 from ditlab_addons.genome import get_import, get_zarr
 from support.datasets.get_sources import FORMATS, MOTIFS, GetSource, peaks_of, scores
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
+# zarr: fixed-length text has no specification in format 3
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def rows(store: Store, column: str) -> np.ndarray:
@@ -38,9 +39,9 @@ def test_without_a_cell_type_all_peaks_come_with_ones(get, zarr_format):
     assert not rows(store, "regions")[~rows(store, "present")].any()
     assert store.columns["chromosome"].names == ("chr2", "chr10"), "the file's order"
     assert rows(store, "chromosome").tolist() == [0] * 6 + [1] * 3
-    assert [f"chr2:{a}-{b}" for a, b in zip(present(store, "start"), present(store, "end"), strict=True)][:23] == (
-        source.peaks[:23]
-    )
+    assert [
+        f"chr2:{a}-{b}" for a, b in zip(present(store, "start"), present(store, "end"), strict=True)
+    ][:23] == (source.peaks[:23])
     assert "fetal_heart" in store.manifest.source.note
 
 
@@ -56,7 +57,9 @@ def test_a_cell_type_drops_its_closed_peaks_first(get, shape):
     largest = source.data[kept].max(0)
     assert store.columns["regions"].divisors == (*np.where(largest > 0, largest, 1).tolist(), 1.0)
     assert [int(n) for n in present(store, "start")] == [
-        int(name.split(":")[1].split("-")[0]) for name, keep in zip(source.peaks, kept, strict=True) if keep
+        int(name.split(":")[1].split("-")[0])
+        for name, keep in zip(source.peaks, kept, strict=True)
+        if keep
     ]
     for window in range(len(store)):
         open_ = rows(store, "present")[window]
@@ -93,7 +96,8 @@ def test_blocks_chunks_and_strides_do_not_change_the_windows(get, stride, monkey
         for region in np.flatnonzero(rows(store, "present")[window]):
             start, end = rows(store, "start")[window, region], rows(store, "end")[window, region]
             np.testing.assert_array_equal(
-                rows(store, "regions")[window, region, :4], expected[numbers[f"{name}:{start}-{end}"]]
+                rows(store, "regions")[window, region, :4],
+                expected[numbers[f"{name}:{start}-{end}"]],
             )
 
 
@@ -101,7 +105,9 @@ def test_each_block_is_read_once_a_pass(get, monkeypatch):
     monkeypatch.setattr(get_import, "READ_BYTES", 1)
     read, whole = [], get_import.read_scores
     monkeypatch.setattr(
-        get_import, "read_scores", lambda data, motifs, *rows: read.append(rows) or whole(data, motifs, *rows)
+        get_import,
+        "read_scores",
+        lambda data, motifs, *rows: read.append(rows) or whole(data, motifs, *rows),
     )
     get(GetSource(), stride=2)
     assert read == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 25), (25, 30), (30, 34)] * 2
@@ -113,13 +119,16 @@ def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     monkeypatch.setattr(get_import, "READ_BYTES", 2**18)
     monkeypatch.setattr(get_zarr, "NAMES_AT_A_TIME", 1024)
     monkeypatch.setattr("ditlab.data.region_windows.BATCH_BYTES", 2**18)
-    monkeypatch.setattr("ditlab.data.stores.block_index.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
+    # as are all blocks of a large store
+    monkeypatch.setattr("ditlab.data.stores.block_index.BLOCK_BYTES", 2**18)
     monkeypatch.setattr(get_import, "WHOLE_BYTES", 2**18)
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 2**18)
     motifs = [f"M{n}" for n in range(100)]
     highest = []
     for peaks in (2_000, 2_000, 30_000):  # the first call pays for what is loaded once
-        source = GetSource(peaks_of({"chr1": peaks}), motifs, scores(peaks, 100), {"T": np.ones(peaks)})
+        source = GetSource(
+            peaks_of({"chr1": peaks}), motifs, scores(peaks, 100), {"T": np.ones(peaks)}
+        )
         path = source.write(tmp_path / f"{peaks}.zarr", chunk=500)
         del source
         tracemalloc.start()
@@ -148,7 +157,11 @@ def test_windows_that_span_too_much_are_dropped_and_noted(get, refused, tmp_path
     assert store.manifest.receipt.levels[1].left_out == {"over 5,000,000 base pairs": 2}
     far = GetSource(peaks_of({"chr2": 23, "chr10": 11}, gap=9_000_000))
     shutil.rmtree(tmp_path / "stores")
-    refused(far, "--max-span=5000000 drops all 9 windows of --regions=4 over 34 peaks", "lower --regions")
+    refused(
+        far,
+        "--max-span=5000000 drops all 9 windows of --regions=4 over 34 peaks",
+        "lower --regions",
+    )
 
 
 def test_chunks_without_a_file_are_noted(get, tmp_path):
@@ -173,12 +186,17 @@ def test_a_windows_largest_accessibility_is_kept(get):
     source = GetSource()
     store = get(source, cell_type="fetal_heart")
     atpm = source.atpm["fetal_heart"]
-    whole = (rows(store, "regions")[:, :, 4] * rows(store, "largest_accessibility")[:, None])[rows(store, "present")]
+    whole = (rows(store, "regions")[:, :, 4] * rows(store, "largest_accessibility")[:, None])[
+        rows(store, "present")
+    ]
     np.testing.assert_allclose(whole, atpm[atpm > 0], rtol=1e-6)
     assert "largest_accessibility" not in get(source).columns
 
 
 def test_windows_that_share_regions_are_noted_with_the_remedy(get):
     note = get(GetSource(), stride=2).manifest.source.note
-    assert "neighbouring windows share regions: hold out whole chromosomes: data.hold_out: {column: chromosome" in note
+    assert (
+        "neighbouring windows share regions: hold out whole chromosomes: data.hold_out: "
+        "{column: chromosome"
+    ) in note
     assert "share regions" not in get(GetSource(), stride=4).manifest.source.note

@@ -1,4 +1,6 @@
-"""GET's stores by blocks: killed imports, object stores, chunks that are not what they should be."""
+"""GET's stores by blocks: killed imports, object stores, chunks that are not what they should
+be.
+"""
 
 import shutil
 from pathlib import Path
@@ -17,7 +19,8 @@ from ditlab_addons.genome.options import GetOptions
 from support.datasets.get_sources import FORMATS, GetSource, accessibility, peaks_of, scores
 from support.object_store.server import object_server
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
+# zarr: fixed-length text has no specification in format 3
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 PEAKS = {"chr2": 250, "chr10": 150}
 ROW_BYTES = 4 * 4 * 5 + 4 + 8 + 2 * 4 * 8 + 8
@@ -41,8 +44,12 @@ def source() -> GetSource:
 
 @pytest.fixture
 def importing(tmp_path: Path):
-    def run(source: Path | str, executor: ProcessExecutor | None = None, **options: object) -> WrittenStore:
-        parsed = GetOptions(source=source, **{"regions": 4, "cell_type": "fetal_heart", "name": "set", **options})
+    def run(
+        source: Path | str, executor: ProcessExecutor | None = None, **options: object
+    ) -> WrittenStore:
+        parsed = GetOptions(
+            source=source, **{"regions": 4, "cell_type": "fetal_heart", "name": "set", **options}
+        )
         request = ImportRequest(tmp_path / "stores", tmp_path / "caches", parsed, executor=executor)
         (imported,) = run_import("get", request)
         return imported
@@ -69,7 +76,9 @@ DONE: list[tuple[str, int]] = []
 
 
 @pytest.mark.parametrize("stride", [None, 3])
-def test_kills_and_the_cut_into_blocks_change_nothing(importing, source, tmp_path, small_blocks, stride, monkeypatch):
+def test_kills_and_the_cut_into_blocks_change_nothing(
+    importing, source, tmp_path, small_blocks, stride, monkeypatch
+):
     path = source.write(tmp_path / "source.zarr")
     with monkeypatch.context() as patch:
         patch.setattr(import_blocks, "LEAST_BYTES", 2**24)
@@ -91,7 +100,9 @@ def test_kills_and_the_cut_into_blocks_change_nothing(importing, source, tmp_pat
     assert importing(path, stride=stride).store.fingerprint == expected.fingerprint
 
 
-def test_another_cell_type_or_a_changed_chunk_begins_anew(importing, source, tmp_path, small_blocks):
+def test_another_cell_type_or_a_changed_chunk_begins_anew(
+    importing, source, tmp_path, small_blocks
+):
     path = source.write(tmp_path / "source.zarr")
     whole = importing(path).store.fingerprint
     shutil.rmtree(tmp_path / "stores")
@@ -106,7 +117,9 @@ def test_another_cell_type_or_a_changed_chunk_begins_anew(importing, source, tmp
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
-def test_an_object_store_that_fails_at_times_gives_the_same_store(importing, source, tmp_path, zarr_format):
+def test_an_object_store_that_fails_at_times_gives_the_same_store(
+    importing, source, tmp_path, zarr_format
+):
     path = source.write(tmp_path / "bucket" / "source.zarr", zarr_format, chunk=20)
     (path / "data" / ("3.0" if zarr_format == 2 else "c/3/0")).unlink()
     here = importing(path, name="here")
@@ -134,7 +147,9 @@ def test_shards_of_an_object_store_are_read_in_parts(importing, tmp_path):
     path = source.write(tmp_path / "bucket" / "source.zarr", chunk=10, shards=(200, 4))
     here = importing(path, cell_type=None, name="here").store
     with object_server(tmp_path) as server:
-        there = importing(f"s3://bucket/source.zarr?{server.query}", cell_type=None, name="there").store
+        there = importing(
+            f"s3://bucket/source.zarr?{server.query}", cell_type=None, name="there"
+        ).store
     assert there.fingerprint == here.fingerprint
 
 
@@ -143,7 +158,9 @@ def test_mistakes_about_an_object_store_are_one_sentence(importing, source, tmp_
     (tmp_path / "bucket" / "empty").mkdir()
     (tmp_path / "bucket" / "empty" / "file").write_text("no zarr")
 
-    def refused(place: str, *parts: str, kind: type[UserError] = UserError, **options: object) -> None:
+    def refused(
+        place: str, *parts: str, kind: type[UserError] = UserError, **options: object
+    ) -> None:
         with pytest.raises(kind) as caught:
             importing(f"s3://bucket/{place}?{server.query}", **options)
         message = str(caught.value)
@@ -156,7 +173,9 @@ def test_mistakes_about_an_object_store_are_one_sentence(importing, source, tmp_
         refused("source.zarr/.zgroup", "/.zgroup?", "holds no array 'data'")
         refused("nothing.zarr", "there is no such file or folder; correct it.")
         refused("empty", "is no zarr store (", "name the folder of one.")
-        refused("source.zarr", "no such cell type; did you mean 'fetal_heart'?", cell_type="fetal_hart")
+        refused(
+            "source.zarr", "no such cell type; did you mean 'fetal_heart'?", cell_type="fetal_hart"
+        )
         refused("source.zarr/atpm", "holds no array 'data' (it holds fetal_heart)")
         chunk = path / "data" / "3.0"
         whole = chunk.read_bytes()
@@ -166,15 +185,28 @@ def test_mistakes_about_an_object_store_are_one_sentence(importing, source, tmp_
         refused("source.zarr", "data ", "copy ")
         chunk.write_bytes(whole)
         server.fault = lambda request: "403"
-        refused("source.zarr", "cannot be listed (", "the credentials in the environment", kind=Unreachable)
+        refused(
+            "source.zarr",
+            "cannot be listed (",
+            "the credentials in the environment",
+            kind=Unreachable,
+        )
         server.fault = lambda request: "403" if "/data/" in request.key else None
         monkeypatch.setattr("ditlab.data.source_files._PAUSES", ())
-        refused("source.zarr", "cannot be read (", "the credentials in the environment", kind=Unreachable)
+        refused(
+            "source.zarr",
+            "cannot be read (",
+            "the credentials in the environment",
+            kind=Unreachable,
+        )
 
 
 def test_a_damaged_source_leaves_no_unfinished_import(importing, source, tmp_path, small_blocks):
     source.data[399, 1] = np.nan
     path = source.write(tmp_path / "source.zarr")
-    with pytest.raises(UserError, match=r"holds nan for motif GATA of peak chr10:149010-149410 \(number 399 from 0\)"):
+    with pytest.raises(
+        UserError,
+        match=r"holds nan for motif GATA of peak chr10:149010-149410 \(number 399 from 0\)",
+    ):
         importing(path)
     assert not (tmp_path / "stores").exists()

@@ -11,7 +11,8 @@ import zarr
 
 from support.datasets.get_sources import FORMATS, GetSource
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
+# zarr: fixed-length text has no specification in format 3
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 LOST = "codec 'lost' is not among those that are read (blosc"
@@ -29,19 +30,37 @@ def rename(peak: int, name: str) -> Callable[[GetSource], None]:
     ("change", "parts"),
     [
         (lambda s: s.motifs.pop(), ["motif_names has shape (3,), and data has 4 motifs"]),
-        (lambda s: setattr(s, "motifs", "CTCF"), ["motif_names has shape (), and data has 4 motifs"]),
-        (lambda s: setattr(s, "data", np.ones((34, 0))), ["data has shape (34, 0) of float64", "one of each at least"]),
-        (lambda s: setattr(s, "data", np.ones((0, 4))), ["data has shape (0, 4) of float64", "one of each at least"]),
+        (
+            lambda s: setattr(s, "motifs", "CTCF"),
+            ["motif_names has shape (), and data has 4 motifs"],
+        ),
+        (
+            lambda s: setattr(s, "data", np.ones((34, 0))),
+            ["data has shape (34, 0) of float64", "one of each at least"],
+        ),
+        (
+            lambda s: setattr(s, "data", np.ones((0, 4))),
+            ["data has shape (0, 4) of float64", "one of each at least"],
+        ),
         (lambda s: s.motifs.__setitem__(1, "CTCF"), ["holds 'CTCF' more than once"]),
         (lambda s: s.motifs.__setitem__(1, "accessibility"), ["names a motif accessibility"]),
         (lambda s: s.peaks.pop(), ["peak_names has shape (33,), and data has 34 peaks"]),
         (lambda s: setattr(s, "data", np.ones(34)), ["data has shape (34,) of float64"]),
-        (put((7, 1), np.nan), ["holds nan for motif GATA of peak chr2:7010-7410 (number 7 from 0)"]),
+        (
+            put((7, 1), np.nan),
+            ["holds nan for motif GATA of peak chr2:7010-7410 (number 7 from 0)"],
+        ),
         (put((30, 3), np.inf), ["holds inf for motif SOX of peak chr10:7010-7410"]),
         (put((8, 0), -0.5), ["holds -0.5 for motif CTCF of peak chr2:8010-8410"]),
-        (rename(6, "chr2_6010_6410"), ["'chr2_6010_6410' as peak 6 (counted from 0)", "CHROMOSOME:START-END"]),
+        (
+            rename(6, "chr2_6010_6410"),
+            ["'chr2_6010_6410' as peak 6 (counted from 0)", "CHROMOSOME:START-END"],
+        ),
         (rename(6, ""), ["'' as peak 6"]),
-        (rename(6, "chr2:6010-6010"), ["'chr2:6010-6010' as peak 6", "does not end behind its start"]),
+        (
+            rename(6, "chr2:6010-6010"),
+            ["'chr2:6010-6010' as peak 6", "does not end behind its start"],
+        ),
         (
             rename(6, "chr2:5000-5400"),
             ["holds chr2:5010-5410 (peak 5) before chr2:5000-5400; sort the peaks by"],
@@ -62,12 +81,21 @@ def test_a_source_that_contradicts_itself_is_named(refused, tmp_path, zarr_forma
 @pytest.mark.parametrize(
     ("atpm", "parts"),
     [
-        (np.ones(33), ["atpm/T has shape (33,) of float64, and it needs a real number for each of 34 peaks"]),
+        (
+            np.ones(33),
+            ["atpm/T has shape (33,) of float64, and it needs a real number for each of 34 peaks"],
+        ),
         (np.ones((34, 2)), ["atpm/T has shape (34, 2)"]),
-        (np.where(np.arange(34) == 3, np.nan, 1), ["atpm/T holds nan for peak chr2:3010-3410 (number 3 from 0)"]),
+        (
+            np.where(np.arange(34) == 3, np.nan, 1),
+            ["atpm/T holds nan for peak chr2:3010-3410 (number 3 from 0)"],
+        ),
         (np.where(np.arange(34) == 3, -1, 1), ["atpm/T holds -1 for peak chr2:3010-3410"]),
         (np.zeros(34), ["--cell-type=T: all 34 peaks", "choose another cell type"]),
-        (np.ones(34, complex), ["atpm/T has shape (34,) of complex128, and it needs a real number"]),
+        (
+            np.ones(34, complex),
+            ["atpm/T has shape (34,) of complex128, and it needs a real number"],
+        ),
         (np.array(["0.1"] * 34), ["atpm/T has shape (34,) of <U3, and it needs a real number"]),
     ],
 )
@@ -102,7 +130,10 @@ def test_a_folder_without_a_zarr_store_is_named(refused, tmp_path):
     within = GetSource().write(tmp_path / "whole.zarr") / "data"
     for path in (tmp_path / "empty", tmp_path / "broken", within):
         refused(path, f"--source={path} is no zarr store", "name the folder of one")
-    refused(tmp_path / "nowhere", f"--source={tmp_path / 'nowhere'}: there is no such file or folder; correct it.")
+    refused(
+        tmp_path / "nowhere",
+        f"--source={tmp_path / 'nowhere'}: there is no such file or folder; correct it.",
+    )
     refused(within / "zarr.json", f"--source={within / 'zarr.json'} is no zarr store")
 
 
@@ -136,7 +167,9 @@ def without(*keys: str) -> Callable[[dict], dict]:
         (3, None, "Expecting property name"),
     ],
 )
-def test_metadata_that_cannot_be_read_are_named(refused, tmp_path, zarr_format, change, reason, key):
+def test_metadata_that_cannot_be_read_are_named(
+    refused, tmp_path, zarr_format, change, reason, key
+):
     path = GetSource().write(tmp_path / "source.zarr", zarr_format)
     file = path / key / (".zarray" if zarr_format == 2 else "zarr.json")
     file.write_text(json.dumps(change(json.loads(file.read_text()))) if change else "{")

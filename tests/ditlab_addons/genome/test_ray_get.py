@@ -1,4 +1,6 @@
-"""GET's stores imported by several processes and on Ray: the store is that of one process, and a killed one goes on."""
+"""GET's stores imported by several processes and on Ray: the store is that of one process, and a
+killed one goes on.
+"""
 
 import json
 import os
@@ -80,14 +82,20 @@ class Import:
 
     def start(self) -> "subprocess.Popen[str]":
         return subprocess.Popen(
-            self._command, env=self._environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+            self._command,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
 
     def receipts(self) -> int:
         return len(list((self.folder / "stores").glob(".importing/set/.partial-*/receipts/*.json")))
 
     def kill_and_end(self, kills: int, chance: random.Random, whole_group: bool) -> str:
-        """Kill the import at random moments, each after one more block, then let it end; returns the fingerprint."""
+        """Kill the import at random moments, each after one more block, then let it end; returns
+        the fingerprint.
+        """
         done = 0
         for _ in range(kills):
             running, before = self.start(), self.receipts()
@@ -104,7 +112,9 @@ class Import:
         running = self.start()
         printed, _ = running.communicate(timeout=300)
         assert running.returncode == 0
-        left = [path.name for path in (self.folder / "stores").rglob("*") if path.name.startswith(".")]
+        left = [
+            path.name for path in (self.folder / "stores").rglob("*") if path.name.startswith(".")
+        ]
         assert left == []
         return printed.split()[-1]
 
@@ -114,9 +124,13 @@ def test_two_processes_that_are_killed_give_the_store_of_one(bucket, expected, t
     assert killed.kill_and_end(KILLS, random.Random(1), whole_group=True) == expected
 
 
-def test_two_nodes_that_read_an_object_store_give_the_store_of_one_process(bucket, expected, tmp_path):
+def test_two_nodes_that_read_an_object_store_give_the_store_of_one_process(
+    bucket, expected, tmp_path
+):
     with object_server(bucket) as server, ray_nodes(tmp_path / "cluster") as nodes:
         nodes.start_head(num_cpus=1)
         nodes.add_node(num_cpus=1)
-        killed = Import(f"s3://bucket/source.zarr?{server.query}", tmp_path, nodes.address, **nodes.access)
+        killed = Import(
+            f"s3://bucket/source.zarr?{server.query}", tmp_path, nodes.address, **nodes.access
+        )
         assert killed.kill_and_end(3, random.Random(2), whole_group=False) == expected

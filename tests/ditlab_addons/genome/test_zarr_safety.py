@@ -1,4 +1,6 @@
-"""Zarr stores that would run code or wait for ever are refused before anything of them is decoded."""
+"""Zarr stores that would run code or wait for ever are refused before anything of them is
+decoded.
+"""
 
 import json
 import pickle
@@ -15,7 +17,8 @@ from ditlab.errors import UserError
 from ditlab_addons.genome.zarr_arrays import ZarrFiles, open_array, open_group
 from support.damage import bit_flips, mutations
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # zarr: fixed-length text has no specification in format 3
+# zarr: fixed-length text has no specification in format 3
+pytestmark = pytest.mark.filterwarnings("ignore")
 FORMATS = (2, 3)
 
 
@@ -46,11 +49,15 @@ def refused(path: Path, key: str, words: str) -> None:
 
 
 def chunk(path: Path, key: str = "x") -> Path:
-    return next(file for file in (path / key).rglob("*") if file.is_file() and file.name[0] not in ".z")
+    return next(
+        file for file in (path / key).rglob("*") if file.is_file() and file.name[0] not in ".z"
+    )
 
 
 def edit(path: Path, key: str, change: Callable[[dict], object]) -> None:
-    file = next(file for file in (path / key / ".zarray", path / key / "zarr.json") if file.exists())
+    file = next(
+        file for file in (path / key / ".zarray", path / key / "zarr.json") if file.exists()
+    )
     metadata = json.loads(file.read_text())
     change(metadata)
     file.write_text(json.dumps(metadata))
@@ -70,7 +77,13 @@ class Planted:
 def test_filters_of_objects_are_refused_before_anything_is_decoded(store, tmp_path, codec):
     path, mark = store(2), tmp_path / "mark"
     for key in ("x", "names"):
-        edit(path, key, lambda m: m.update(dtype="|O", filters=[{"id": codec}], compressor=None, fill_value=None))
+        edit(
+            path,
+            key,
+            lambda m: m.update(
+                dtype="|O", filters=[{"id": codec}], compressor=None, fill_value=None
+            ),
+        )
         chunk(path, key).write_bytes(pickle.dumps(Planted(mark)))
         refused(path, key, f"its codec '{codec}' is not among those that are read")
         edit(path, key, lambda m: m.update(filters=None))
@@ -78,7 +91,11 @@ def test_filters_of_objects_are_refused_before_anything_is_decoded(store, tmp_pa
         edit(path, key, lambda m: m.update(dtype=[["a", "|O"]]))
         refused(path, key, "its values are objects or records of several fields")
     three = store(3)
-    edit(three, "names", lambda m: m["codecs"].__setitem__(0, {"name": f"numcodecs.{codec}", "configuration": {}}))
+    edit(
+        three,
+        "names",
+        lambda m: m["codecs"].__setitem__(0, {"name": f"numcodecs.{codec}", "configuration": {}}),
+    )
     refused(three, "names", f"its codec 'numcodecs.{codec}' is not among those")
     assert not mark.exists()
 
@@ -86,7 +103,11 @@ def test_filters_of_objects_are_refused_before_anything_is_decoded(store, tmp_pa
 def test_shapes_beyond_memory_are_refused(store):
     path = store(2)
     edit(path, "x", lambda m: m.update(chunks=[2**40, 2], shape=[2**40, 2]))
-    refused(path, "x", r"its chunks have 17,592,186,044,416 bytes each, and at most 1,073,741,824 are read")
+    refused(
+        path,
+        "x",
+        r"its chunks have 17,592,186,044,416 bytes each, and at most 1,073,741,824 are read",
+    )
     path = store(3)
     edit(path, "x", lambda m: m["chunk_grid"]["configuration"].update(chunk_shape=[2**30, 2]))
     refused(path, "x", r"its chunks have 17,179,869,184 bytes each")
@@ -109,7 +130,10 @@ def test_damage_is_refused_in_a_sentence(store, zarr_format, key):
     # a chunk of text begins with the number of its texts, for which zarr's codec takes memory
     for file in (metadata, *([chunk(path, key)] if key == "x" else ())):
         content = file.read_bytes()
-        damaged = [*bit_flips(content, 25), *(mutations(content, 25) if content[:1] == b"{" else ())]
+        damaged = [
+            *bit_flips(content, 25),
+            *(mutations(content, 25) if content[:1] == b"{" else ()),
+        ]
         for each in damaged:
             file.write_bytes(each)
             try:
@@ -121,15 +145,28 @@ def test_damage_is_refused_in_a_sentence(store, zarr_format, key):
 
 @pytest.mark.parametrize(
     "codecs",
-    [{"compressor": {"id": "pickle"}}, {"filters": [{"id": "pickle"}]}, {"filters": [{"id": "pickle"}], "dtype": "|O"}],
+    [
+        {"compressor": {"id": "pickle"}},
+        {"filters": [{"id": "pickle"}]},
+        {"filters": [{"id": "pickle"}], "dtype": "|O"},
+    ],
     ids=str,
 )
 def test_a_zarr_store_with_pickles_is_refused(tmp_path: Path, codecs: dict[str, object]) -> None:
     store, touched = tmp_path / "store.zarr", tmp_path / "touched"
     (store / "a").mkdir(parents=True)
     (store / ".zgroup").write_text('{"zarr_format": 2}')
-    meta = {"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<i4", "compressor": None, "filters": None}
-    (store / "a" / ".zarray").write_text(json.dumps({**meta, "fill_value": 0, "order": "C", **codecs}))
+    meta = {
+        "zarr_format": 2,
+        "shape": [2],
+        "chunks": [2],
+        "dtype": "<i4",
+        "compressor": None,
+        "filters": None,
+    }
+    (store / "a" / ".zarray").write_text(
+        json.dumps({**meta, "fill_value": 0, "order": "C", **codecs})
+    )
     (store / "a" / "0").write_bytes(pickle.dumps(Planted(touched)))
     with pytest.raises(UserError):
         open_array(ZarrFiles.listed(str(store)), "a").read()

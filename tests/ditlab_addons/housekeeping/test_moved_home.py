@@ -1,4 +1,6 @@
-"""A DITLAB_HOME that was moved, copied, damaged or made before formats had a number, through the commands."""
+"""A DITLAB_HOME that was moved, copied, damaged or made before formats had a number, through the
+commands.
+"""
 
 import hashlib
 import json
@@ -24,7 +26,10 @@ WRITING = (("evaluate", "small"), ("figures", "small", "--kind", "loss"), ("ui",
 
 def digests(folder: Path) -> dict[str, str]:
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 @pytest.fixture
@@ -41,7 +46,10 @@ def stored(database: Path, query: str) -> list[tuple]:
         return sorted(connection.execute(query).fetchall())
 
 
-POINTS = "SELECT metrics.key, step, metrics.value FROM metrics JOIN tags USING (run_uuid) WHERE tags.key = 'ditlab.run'"
+POINTS = (
+    "SELECT metrics.key, step, metrics.value FROM metrics JOIN tags USING (run_uuid) WHERE "
+    "tags.key = 'ditlab.run'"
+)
 
 
 def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, monkeypatch, tmp_path):
@@ -55,8 +63,8 @@ def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, mon
         said = run_here(capfd, monkeypatch, *arguments)
         assert said.code == 2, arguments
         assert said.err.splitlines()[-1] == (
-            f"ditlab: DITLAB_HOME={copied} is a copy of {finished.home}; run `ditlab runs sync` once, which fills "
-            "MLflow again from the runs' journals."
+            f"ditlab: DITLAB_HOME={copied} is a copy of {finished.home}; run `ditlab runs "
+            "sync` once, which fills MLflow again from the runs' journals."
         )
     assert digests(copied) == before and digests(finished.home) == original
 
@@ -73,9 +81,18 @@ def test_sync_makes_it_a_home_of_its_own(finished, copied, capfd, monkeypatch, t
     said = run_here(capfd, monkeypatch, "runs", "sync", "--json")
     assert said.code == 0, said.err
     filled = said.json["refilled"]
-    assert stored(home.mlflow_database, POINTS) == old == stored(copied / filled["database"], POINTS)
-    assert f"the old database and its files are {filled['database']} and {filled['artifacts']}" in said.err
-    for arguments in (("evaluate", "small"), ("figures", "small", "--kind", "loss"), ("sample", "small", "--num", "2")):
+    assert (
+        stored(home.mlflow_database, POINTS) == old == stored(copied / filled["database"], POINTS)
+    )
+    assert (
+        f"the old database and its files are {filled['database']} and {filled['artifacts']}"
+        in said.err
+    )
+    for arguments in (
+        ("evaluate", "small"),
+        ("figures", "small", "--kind", "loss"),
+        ("sample", "small", "--num", "2"),
+    ):
         said = run_here(capfd, monkeypatch, *arguments)
         assert said.code == 0, said.err
     again = run_here(capfd, monkeypatch, "runs", "sync", "small", "--json")
@@ -91,14 +108,25 @@ def test_paths_of_the_home_in_specs_and_trials_follow_it(finished, copied, capfd
     spec["data"] = {"kind": "arrow", "path": f"{finished.home}/stores/mine"}
     spec["checkpoint"]["storage"] = f"{finished.home}-elsewhere"
     folder.spec.write_text(stamped(yaml.safe_dump(spec)))
-    trial = {"number": 0, "values": {"data.path": f"file://{finished.home}/stores/é", "note": f"/mnt{finished.home}/x"}}
+    trial = {
+        "number": 0,
+        "values": {
+            "data.path": f"file://{finished.home}/stores/é",
+            "note": f"/mnt{finished.home}/x",
+        },
+    }
     (folder.path / "trials.jsonl").write_bytes(encode_json_line(trial))
     assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
     moved = yaml.safe_load(folder.spec.read_text())
-    assert moved["data"]["path"] == f"{copied}/stores/mine" and is_as_stamped(folder.spec.read_bytes())
+    assert moved["data"]["path"] == f"{copied}/stores/mine" and is_as_stamped(
+        folder.spec.read_bytes()
+    )
     assert moved["checkpoint"]["storage"] == f"{finished.home}-elsewhere"
     (trial,) = read_json_lines(folder.path / "trials.jsonl").records
-    assert trial["values"] == {"data.path": f"file://{copied}/stores/é", "note": f"/mnt{finished.home}/x"}
+    assert trial["values"] == {
+        "data.path": f"file://{copied}/stores/é",
+        "note": f"/mnt{finished.home}/x",
+    }
 
 
 @pytest.mark.parametrize("place", [pytest.param("rename", marks=pytest.mark.slow), "sync_runs"])
@@ -117,7 +145,11 @@ def test_a_refill_that_is_cut_short_goes_on(finished, copied, capfd, monkeypatch
     assert said.code == 2 and "run `ditlab runs sync` once" in said.err
     said = run_here(capfd, monkeypatch, "runs", "sync", "--json")
     assert said.code == 0 and said.json["refilled"]["database"]
-    assert len(list(copied.glob("mlflow.db.before-*"))) == len(list(copied.glob("artifacts.before-*"))) == 1
+    assert (
+        len(list(copied.glob("mlflow.db.before-*")))
+        == len(list(copied.glob("artifacts.before-*")))
+        == 1
+    )
     assert stored(copied / "mlflow.db", POINTS) == old
     assert run_here(capfd, monkeypatch, "evaluate", "small").code == 0
 
@@ -139,7 +171,9 @@ def test_a_home_whose_run_is_sent_is_left(finished, copied, capfd, monkeypatch):
 def test_the_ui_of_a_moved_home_shows_its_own_files(finished, copied, capfd, monkeypatch):
     original = digests(finished.home)
     assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
-    (run,) = [path.name for path in (copied / "artifacts" / "ditlab").iterdir() if path.name != "models"]
+    (run,) = [
+        path.name for path in (copied / "artifacts" / "ditlab").iterdir() if path.name != "models"
+    ]
     with served(copied, end=signal.SIGINT) as server:
         query = f"{server.url}/api/2.0/mlflow/artifacts/list?run_id={run}"
         with urllib.request.urlopen(query, timeout=60) as answer:
@@ -153,7 +187,10 @@ def test_a_damaged_marker_is_written_again_by_sync(finished, copied, capfd, monk
     Home(copied).marker.write_bytes(content)
     assert run_here(capfd, monkeypatch, "runs").code == 0
     said = run_here(capfd, monkeypatch, "evaluate", "small")
-    assert said.code == 2 and "has a damaged home.json, so that it is not known where it was made; run" in said.err
+    assert (
+        said.code == 2
+        and "has a damaged home.json, so that it is not known where it was made; run" in said.err
+    )
     assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
     assert json.loads(Home(copied).marker.read_bytes()) == {"format": 2, "folder": str(copied)}
 
@@ -164,8 +201,9 @@ def test_a_home_of_before_is_one_sentence(finished, copied, capfd, monkeypatch, 
     before = digests(copied)
     said = run_here(capfd, monkeypatch, *arguments)
     assert said.code == 2 and said.err == (
-        f"ditlab: DITLAB_HOME={copied} holds runs and no home.json: an earlier version made it, and commit 0f22711 is "
-        "the last that reads it; check that out, or set DITLAB_HOME to another folder.\n"
+        f"ditlab: DITLAB_HOME={copied} holds runs and no home.json: an earlier version made "
+        "it, and commit 0f22711 is the last that reads it; check that out, or set DITLAB_HOME "
+        "to another folder.\n"
     )
     assert digests(copied) == before
 
@@ -175,5 +213,8 @@ def test_a_home_of_an_unknown_format_is_one_sentence(finished, copied, capfd, mo
     before = digests(copied)
     for arguments in (("runs",), ("train", finished.spec, "--local")):
         said = run_here(capfd, monkeypatch, *arguments)
-        assert said.code == 2 and "has files of format 7, and this version reads format 2; use" in said.err
+        assert (
+            said.code == 2
+            and "has files of format 7, and this version reads format 2; use" in said.err
+        )
     assert digests(copied) == before

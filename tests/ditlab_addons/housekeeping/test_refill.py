@@ -1,4 +1,6 @@
-"""MLflow filled again after a home was moved: sweeps with their trials, pictures, notes, and runs of a server."""
+"""MLflow filled again after a home was moved: sweeps with their trials, pictures, notes, and runs
+of a server.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +36,9 @@ def store(home: Home, mlflow_template: Path) -> None:
 @pytest.fixture
 def new_run(home: Home) -> Callable[..., RunFolder]:
     """`new_run(name)` makes a run in the home."""
-    return lambda name="digits-dit", **facts: create_run(home, name, family="dit", spec_hash="abc", **facts)
+    return lambda name="digits-dit", **facts: create_run(
+        home, name, family="dit", spec_hash="abc", **facts
+    )
 
 
 def logged(home: Home, folder: RunFolder, **start: Any) -> str:
@@ -52,7 +56,9 @@ def logged(home: Home, folder: RunFolder, **start: Any) -> str:
     return str(tracker.mlflow_run_id)
 
 
-def test_sweeps_and_their_trials(home: Home, store: None, new_run: Callable[..., RunFolder], tmp_path: Path) -> None:
+def test_sweeps_and_their_trials(
+    home: Home, store: None, new_run: Callable[..., RunFolder], tmp_path: Path
+) -> None:
     sweep = new_run("sweep", trials=1)
     trial = new_run("trial", parent=sweep.run_id)
     away = create_run(home, "away", family="dit", spec_hash="", tracking_uri="http://127.0.0.1:9")
@@ -61,7 +67,9 @@ def test_sweeps_and_their_trials(home: Home, store: None, new_run: Callable[...,
     moved = Home(home.root.rename(tmp_path / "moved"))
     assert refill_reason(moved) == f"was moved from {home.root}"
     _, results = refill(moved, scan_runs(moved).records, refill_reason(moved), pytest.fail)
-    assert {result.run_id: result.left for result in results} == dict.fromkeys((*before, away.run_id), 0)
+    assert {result.run_id: result.left for result in results} == dict.fromkeys(
+        (*before, away.run_id), 0
+    )
     client = connect(f"sqlite:///{moved.mlflow_database}", moved)
     after = {run_id: find_mlflow_run(client, run_id) for run_id in before}
     assert not {*after.values()} & {*before.values()}
@@ -72,7 +80,9 @@ def test_sweeps_and_their_trials(home: Home, store: None, new_run: Callable[...,
     assert refill_reason(moved) == "" and not home.root.exists()
 
 
-def test_a_home_without_a_database_is_settled(home: Home, new_run: Callable[..., RunFolder], tmp_path: Path) -> None:
+def test_a_home_without_a_database_is_settled(
+    home: Home, new_run: Callable[..., RunFolder], tmp_path: Path
+) -> None:
     new_run()
     moved = Home(home.root.rename(tmp_path / "moved"))
     done, _ = refill(moved, scan_runs(moved).records, refill_reason(moved), pytest.fail)

@@ -34,7 +34,9 @@ def new_run(runs: Home) -> NewRun:
     """`new_run(name, spec, **record)` makes an ended run with a checkpoint of 3,000 bytes."""
 
     def make(name: str, spec: dict[str, Any] | None = None, **facts: Any) -> RunFolder:
-        folder = create_run(runs, name, **{"family": "dit", "spec_hash": "abc", "total_steps": 4, **facts})
+        folder = create_run(
+            runs, name, **{"family": "dit", "spec_hash": "abc", "total_steps": 4, **facts}
+        )
         folder.spec.write_text(dump_yaml(spec or {"name": name}))
         (folder.checkpoints / "step-00000004").mkdir(parents=True)
         (folder.checkpoints / "step-00000004" / "shard").write_bytes(b"x" * 3000)
@@ -58,9 +60,16 @@ def test_a_run_is_deleted_and_the_others_stay(runs, new_run, ditlab):
     assert said.code == 0 and left(runs) == {other.run_id}
     assert [path.name for path in runs.runs.iterdir()] == [other.run_id]
     heading, line = said.out.splitlines()
-    assert heading.split() == ["run", "name", "status", "size"] and line.split()[:3] == [one.run_id, "one", "finished"]
+    assert heading.split() == ["run", "name", "status", "size"] and line.split()[:3] == [
+        one.run_id,
+        "one",
+        "finished",
+    ]
     assert f"deleted run {one.run_id}, " in said.err
-    assert f"sqlite:///{runs.mlflow_database} keeps what it has received; --mlflow deletes that as well." in said.err
+    assert (
+        f"sqlite:///{runs.mlflow_database} keeps what it has received; --mlflow deletes "
+        "that as well."
+    ) in said.err
 
 
 def test_nothing_is_deleted_unasked(runs, new_run, ditlab):
@@ -69,11 +78,14 @@ def test_nothing_is_deleted_unasked(runs, new_run, ditlab):
     said = ditlab("runs", "rm", "one")
     assert said.code == 2 and left(runs) == {one.run_id}
     assert said.err.endswith(
-        f"ditlab: nobody can be asked whether to delete run {one.run_id}; add --yes, or --dry-run.\n"
+        f"ditlab: nobody can be asked whether to delete run {one.run_id}; add --yes, or "
+        "--dry-run.\n"
     )
 
 
-@pytest.mark.parametrize(("answer", "code", "is_left"), [("y\n", 0, False), ("n\n", 130, True), ("", 130, True)])
+@pytest.mark.parametrize(
+    ("answer", "code", "is_left"), [("y\n", 0, False), ("n\n", 130, True), ("", 130, True)]
+)
 def test_a_person_is_asked(runs, new_run, ditlab, monkeypatch, answer, code, is_left):
     one = new_run("one")
     read, write = os.openpty() if answer else os.pipe()
@@ -91,20 +103,28 @@ def test_a_run_that_trains_stays(runs, new_run, ditlab):
     with lock_run(one):
         said = ditlab("runs", "rm", "other", "one", "--yes")
     assert said.code == 2 and left(runs) == {one.run_id, other.run_id}
-    assert said.err == f"ditlab: run {one.run_id} is being trained by another process; stop that one first.\n"
+    assert (
+        said.err
+        == f"ditlab: run {one.run_id} is being trained by another process; stop that one first.\n"
+    )
 
 
 def test_a_trial_stays_with_its_sweep_and_goes_with_it(runs, new_run, ditlab):
     sweep = new_run("sweep", trials=2)
-    first, second = (new_run(f"sweep-{number:03d}", parent=sweep.run_id, trial=number) for number in (0, 1))
+    first, second = (
+        new_run(f"sweep-{number:03d}", parent=sweep.run_id, trial=number) for number in (0, 1)
+    )
     update_record(second, parent="")  # known by the ledger alone
-    append_json_line(sweep.path / "trials.jsonl", {"number": 1, "run_id": second.run_id, "values": {}})
+    append_json_line(
+        sweep.path / "trials.jsonl", {"number": 1, "run_id": second.run_id, "values": {}}
+    )
     stranger = new_run("stranger")
     for trial, number in ((first, 0), (second, 1)):
         said = ditlab("runs", "rm", trial.run_id, "--yes")
         assert said.code == 2 and said.err == (
-            f"ditlab: run {trial.run_id} is trial {number} of sweep {sweep.run_id} (sweep), whose ranking, report and "
-            "best.yaml need it; delete the sweep, and its trials go with it.\n"
+            f"ditlab: run {trial.run_id} is trial {number} of sweep {sweep.run_id} (sweep), "
+            "whose ranking, report and best.yaml need it; delete the sweep, and its trials go "
+            "with it.\n"
         )
     said = ditlab("runs", "rm", "sweep", "--yes")
     assert said.code == 0 and left(runs) == {stranger.run_id}
@@ -122,7 +142,9 @@ def test_a_trial_whose_sweep_is_gone_or_unreadable(runs, new_run, ditlab):
 
 
 def test_a_run_that_another_names_stays(runs, new_run, ditlab):
-    """Weights to start from, an encoder, a store made by it: whatever a spec or a store's record names."""
+    """Weights to start from, an encoder, a store made by it: whatever a spec or a store's record
+    names.
+    """
     teacher = new_run("teacher")
     path = f"{teacher.path}/media/export"
     uses = [
@@ -132,7 +154,10 @@ def test_a_run_that_another_names_stays(runs, new_run, ditlab):
     innocent = new_run(teacher.run_id, {"name": teacher.run_id, "seed": 0})  # a name is no use
     for use in uses:
         said = ditlab("runs", "rm", teacher.run_id, "--yes")
-        assert said.code == 2 and "which names it or a file in its folder; delete that first." in said.err
+        assert (
+            said.code == 2
+            and "which names it or a file in its folder; delete that first." in said.err
+        )
         assert any(each.run_id in said.err for each in uses)
         assert ditlab("runs", "rm", use.run_id, "--yes").code == 0
     store = runs.stores / "features"
@@ -140,7 +165,8 @@ def test_a_run_that_another_names_stays(runs, new_run, ditlab):
     (store / "store.json").write_text(json.dumps({"origin": {"run": teacher.run_id}}))
     said = ditlab("runs", "rm", teacher.run_id, "--yes")
     assert f"run {teacher.run_id} is needed by store features" in said.err
-    (store / "store.json").write_text(json.dumps({"fingerprint": f"ab{teacher.run_id}cd"}))  # digits of a hash
+    # digits of a hash
+    (store / "store.json").write_text(json.dumps({"fingerprint": f"ab{teacher.run_id}cd"}))
     assert ditlab("runs", "rm", teacher.run_id, "--yes").code == 0
     assert left(runs) == {innocent.run_id}
 
@@ -148,7 +174,11 @@ def test_a_run_that_another_names_stays(runs, new_run, ditlab):
 def test_a_name_of_several_runs_is_none(runs, new_run, ditlab):
     ids = {new_run("twin").run_id for _ in range(2)}
     said = ditlab("runs", "rm", "twin", "--yes")
-    assert said.code == 2 and "2 runs are named 'twin' (" in said.err and "); name one by its id." in said.err
+    assert (
+        said.code == 2
+        and "2 runs are named 'twin' (" in said.err
+        and "); name one by its id." in said.err
+    )
     assert left(runs) == ids
 
 
@@ -200,9 +230,15 @@ def test_mlflows_run_is_deleted_on_demand(runs, new_run, ditlab, mlflow_template
     assert ditlab("runs", "sync").code == 0
     assert ditlab("runs", "rm", "one", "--yes", "--mlflow").code == 0
     assert ditlab("runs", "rm", "other", "--yes").code == 0
-    query = "SELECT value, lifecycle_stage FROM runs JOIN tags USING (run_uuid) WHERE key = 'ditlab.run'"
+    query = (
+        "SELECT value, lifecycle_stage FROM runs JOIN tags USING (run_uuid) WHERE key = "
+        "'ditlab.run'"
+    )
     with closing(sqlite3.connect(runs.mlflow_database)) as database:
-        assert dict(database.execute(query).fetchall()) == {one.run_id: "deleted", other.run_id: "active"}
+        assert dict(database.execute(query).fetchall()) == {
+            one.run_id: "deleted",
+            other.run_id: "active",
+        }
 
 
 def test_a_server_that_does_not_answer_keeps_the_run(runs, new_run, ditlab):

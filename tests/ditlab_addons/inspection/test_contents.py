@@ -1,4 +1,6 @@
-"""Tables of stores in 80 columns: no number and no word is broken or cut, and what all rows share stands above them."""
+"""Tables of stores in 80 columns: no number and no word is broken or cut, and what all rows share
+stands above them.
+"""
 
 import io
 import re
@@ -30,17 +32,25 @@ def words_of(text: str) -> set[str]:
     return set(re.split(r"\s+", text))
 
 
-def plain(path: Path, columns: dict[str, Column], rows: int = 4, source: Source | None = None, **about) -> Store:
+def plain(
+    path: Path, columns: dict[str, Column], rows: int = 4, source: Source | None = None, **about
+) -> Store:
     generator = np.random.default_rng(0)
-    with StoreWriter(path, columns, name=path.name, source=source or Source(kind="test"), **about) as writer:
+    with StoreWriter(
+        path, columns, name=path.name, source=source or Source(kind="test"), **about
+    ) as writer:
         batch = {}
         for name, column in columns.items():
             high = column.num_classes or 2
-            drawn = generator.integers(0, high, (rows, *column.shape)) * (1 if column.num_classes else 0.123456789)
+            drawn = generator.integers(0, high, (rows, *column.shape)) * (
+                1 if column.num_classes else 0.123456789
+            )
             batch[name] = drawn.astype(column.dtype)
         writer.append(batch)
         if "tokens" in columns:
-            writer.text = TextFacts(tokenizer="bytes", documents=2, bytes=10**9, tokens=10**9 + 1, dropped=5)
+            writer.text = TextFacts(
+                tokenizer="bytes", documents=2, bytes=10**9, tokens=10**9 + 1, dropped=5
+            )
     return Store.open(path)
 
 
@@ -51,9 +61,13 @@ def genome(tmp_path) -> Store:
     return plain(
         tmp_path / "get-fetal_heart",
         {
-            "regions": Column(dtype="float32", shape=(900, 283), value_range=(0, 1), unit="score", names=names),
+            "regions": Column(
+                dtype="float32", shape=(900, 283), value_range=(0, 1), unit="score", names=names
+            ),
             "present": Column(dtype="bool", shape=(900,)),
-            "chromosome": Column(dtype="int64", num_classes=2, names=("chr1", "chr10"), unit="class index"),
+            "chromosome": Column(
+                dtype="int64", num_classes=2, names=("chr1", "chr10"), unit="class index"
+            ),
             "start": Column(**base),
             "end": Column(**base),
             "largest_accessibility": Column(dtype="float64", unit="atpm"),
@@ -64,9 +78,9 @@ def genome(tmp_path) -> Store:
 def test_a_store_of_regions(genome):
     text = text_of(genome)
     assert "…" not in text and max(map(len, text.splitlines())) <= 80
-    assert words_of("largest_accessibility float32 float64 int64 bool score atpm base pairs class index") <= words_of(
-        text
-    )
+    assert words_of(
+        "largest_accessibility float32 float64 int64 bool score atpm base pairs class index"
+    ) <= words_of(text)
     assert genome.fingerprint in words_of(text)
     for column in genome.columns.values():
         assert f"{column.statistics.mean:.5g}" in words_of(text)
@@ -78,7 +92,9 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
     text = text_of(plain(tmp_path / "books", {"tokens": tokens}))
     assert "…" not in text and {"uint16", "token", "1,000,000,000", "(1024,)"} <= words_of(text)
     level = ReceiptLevel(unit="files", used={"images": 66}, left_out={"not read (.tif)": 1234})
-    receipt = make_receipt([level], [DroppedRecord(place="a.tif", reason="not read (.tif)")], {"captions cut": 2})
+    receipt = make_receipt(
+        [level], [DroppedRecord(place="a.tif", reason="not read (.tif)")], {"captions cut": 2}
+    )
     text = text_of(write(tmp_path / "photos", receipt=receipt).store)
     found = "1,300 files found: 66 images; 1,234 left out: 1,234 not read (.tif)"
     for words in (found, "2 captions cut", "(95%) were left out"):
@@ -91,9 +107,14 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
 def test_files_and_columns_have_a_row_each(tmp_path):
     files = tuple(
         ImportedFile(name=name, md5=letter * 32, check="md5", url=MIRROR + name)
-        for name, letter in (("train-images-idx3-ubyte.gz", "a"), ("train-labels-idx1-ubyte.gz", "b"))
+        for name, letter in (
+            ("train-images-idx3-ubyte.gz", "a"),
+            ("train-labels-idx1-ubyte.gz", "b"),
+        )
     )
-    columns = {name: Column(dtype="uint8", value_range=(0, 255), unit="pixel intensity") for name in "ab"}
+    columns = {
+        name: Column(dtype="uint8", value_range=(0, 255), unit="pixel intensity") for name in "ab"
+    }
     text = text_of(plain(tmp_path / "s", columns, source=Source(kind="mnist", files=files)))
     assert "b" * 32 in text and "mirror.example" in text
     assert re.search(r"column +shape +type +range +unit", text)

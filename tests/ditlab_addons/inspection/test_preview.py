@@ -14,8 +14,12 @@ from support.datasets.photographs import captioned_folder, smooth
 @pytest.fixture
 def store(tmp_path):
     """Nine images of 32 x 32 and one of 32 x 640."""
-    files = {f"{n}.png": (smooth(32, 32, n), f"square {n}") for n in range(9)} | {"w.png": (smooth(32, 640), "a line")}
-    options = ImagesOptions(source=captioned_folder(tmp_path / "in", files), resolution=256, max_side=640, step=32)
+    files = {f"{n}.png": (smooth(32, 32, n), f"square {n}") for n in range(9)} | {
+        "w.png": (smooth(32, 640), "a line")
+    }
+    options = ImagesOptions(
+        source=captioned_folder(tmp_path / "in", files), resolution=256, max_side=640, step=32
+    )
     home = Home(tmp_path / "home")
     (imported,) = run_import("images", ImportRequest(home.stores, home.caches, options))
     return imported.store
@@ -25,7 +29,10 @@ def test_each_size_has_a_grid_of_its_own_with_captions(store):
     figure = sample_grid(store, 6)
     squares, lines = figure.panels
     assert isinstance(squares, ImageGrid) and squares.images.shape == (3, 32, 32, 3)
-    assert squares.captions == ["square 0", "square 4", "square 8"] and squares.title == "32x32: 3 of 9"
+    assert (
+        squares.captions == ["square 0", "square 4", "square 8"]
+        and squares.title == "32x32: 3 of 9"
+    )
     assert np.allclose(squares.images[1] * 255, np.asarray(smooth(32, 32, 4)), atol=1e-6)
     assert lines.captions == ["a line"] and "10 images" in figure.title
 

@@ -1,4 +1,6 @@
-"""The layouts of DiT, SiT and diffusers' DiT: equal outputs and gradients, round trips, specs from shapes."""
+"""The layouts of DiT, SiT and diffusers' DiT: equal outputs and gradients, round trips, specs from
+shapes.
+"""
 
 import json
 from pathlib import Path
@@ -24,7 +26,9 @@ def randomised(network: Any, dtype: torch.dtype) -> Any:
     generator = torch.Generator().manual_seed(3)
     for parameter in network.to(dtype).parameters():
         if parameter.requires_grad:
-            parameter.data = (0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)).to(dtype)
+            parameter.data = (
+                0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+            ).to(dtype)
     return network
 
 
@@ -44,8 +48,17 @@ def imported(folder: Path, format: str, dtype: torch.dtype) -> tuple[PublishedWe
     return found, network
 
 
-def check_equal(found: PublishedWeights, ours: Any, output: Tensor, theirs: Any, expected: Tensor, tolerance: float):
-    torch.testing.assert_close(output, expected, rtol=0, atol=tolerance * max(1, float(expected.detach().abs().max())))
+def check_equal(
+    found: PublishedWeights,
+    ours: Any,
+    output: Tensor,
+    theirs: Any,
+    expected: Tensor,
+    tolerance: float,
+):
+    torch.testing.assert_close(
+        output, expected, rtol=0, atol=tolerance * max(1, float(expected.detach().abs().max()))
+    )
     weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view_as(output)
     (weights * output).sum().backward()
     (weights * expected).sum().backward()
@@ -78,7 +91,9 @@ def test_releases_give_their_outputs_and_gradients(tmp_path, format, dtype, tole
         t = torch.tensor([0.0, 0.25, 0.6, 1.0], dtype=dtype)
         output, expected = ours(x, t, label), -theirs(x, 1 - t, label)
     check_equal(found, ours, output, theirs, expected, tolerance)
-    assert any("--format sit" in note for note in found.format.notes(found.model())) == (format == "dit")
+    assert any("--format sit" in note for note in found.format.notes(found.model())) == (
+        format == "dit"
+    )
 
 
 def test_a_flow_does_not_begin_from_weights_read_as_dit(tmp_path):
@@ -86,9 +101,14 @@ def test_a_flow_does_not_begin_from_weights_read_as_dit(tmp_path):
     save_file(PublishedDiT(8, 2, 3, 32, 1, 4, 5).state_dict(), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text('{"num_heads": 4}')
     family: Any = find_family("dit")
-    for format, message in (("auto", r"trained with model\.variance_channels='predicted'"), ("sit", "")):
+    for format, message in (
+        ("auto", r"trained with model\.variance_channels='predicted'"),
+        ("sit", ""),
+    ):
         own = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path), "sit").model()
-        model = family.model.model_validate({**own, "init": {"from": str(tmp_path), "format": format}})
+        model = family.model.model_validate(
+            {**own, "init": {"from": str(tmp_path), "format": format}}
+        )
         begun = InitialWeights(model, Home(tmp_path), {})
         if message:
             with pytest.raises(UserError, match=message):
@@ -101,13 +121,21 @@ def test_a_flow_does_not_begin_from_weights_read_as_dit(tmp_path):
 def test_diffusers_network_gives_its_outputs_and_gradients(tmp_path, dtype, tolerance, monkeypatch):
     diffusers = pytest.importorskip("diffusers")
     theirs = diffusers.DiTTransformer2DModel(
-        num_attention_heads=4, attention_head_dim=8, in_channels=3, out_channels=6, num_layers=3, sample_size=8,
-        patch_size=2, num_embeds_ada_norm=5, norm_eps=1e-4,
-    ).eval()  # fmt: skip
+        num_attention_heads=4,
+        attention_head_dim=8,
+        in_channels=3,
+        out_channels=6,
+        num_layers=3,
+        sample_size=8,
+        patch_size=2,
+        num_embeds_ada_norm=5,
+        norm_eps=1e-4,
+    ).eval()
     randomised(theirs, dtype).save_pretrained(tmp_path)
     found, ours = imported(tmp_path, "auto", dtype)
     assert found.format.name == "diffusers_dit" and ours.spec.mlp_norm_eps == 1e-4
-    # The peer computes both tables in float32, whatever the dtype; that they are ours, the dit family's tests check.
+    # The peer computes both tables in float32, whatever the dtype; that they are ours, the dit
+    # family's tests check.
     theirs.pos_embed.pos_embed = ours.positions.values(dtype)[None]
     first = theirs.transformer_blocks[0].norm1.emb.time_proj
     monkeypatch.setattr(type(first), "forward", lambda self, timestep: ours.time.sinusoid(timestep))
@@ -116,7 +144,10 @@ def test_diffusers_network_gives_its_outputs_and_gradients(tmp_path, dtype, tole
     check_equal(found, ours, ours(x, t, label), theirs, theirs(x, t, label).sample, tolerance)
     config = json.loads((tmp_path / "config.json").read_text())
     for change, message in (
-        ({"activation_fn": "geglu"}, "has activation_fn=geglu, and the dit family has gelu-approximate alone"),
+        (
+            {"activation_fn": "geglu"},
+            "has activation_fn=geglu, and the dit family has gelu-approximate alone",
+        ),
         ({"sample_size": None}, "does not give sample_size, which no shape shows"),
     ):
         (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
@@ -125,12 +156,16 @@ def test_diffusers_network_gives_its_outputs_and_gradients(tmp_path, dtype, tole
 
 
 def test_sizes_of_the_release(tmp_path: Path) -> None:
-    """675,129,632 numbers of DiT-XL/2 at 256 px, its table of positions among them; 16 heads of 72."""
+    """675,129,632 numbers of DiT-XL/2 at 256 px, its table of positions among them; 16 heads of
+    72.
+    """
     theirs = PublishedDiT(8, 2, 4, 32, 1, 4, 5)
     with torch.device("meta"):
         large = PublishedDiT(32, 2, 4, 1152, 28, 16, 1000)
     found = PublishedWeights.open(_saved(theirs, tmp_path), "PATH", Home(tmp_path))
-    with pytest.raises(UserError, match=r"tokens are 32 wide, as in no released size .* put a file config\.json"):
+    with pytest.raises(
+        UserError, match=r"tokens are 32 wide, as in no released size .* put a file config\.json"
+    ):
         found.model()
     tensors = {name: each.to("meta") for name, each in large.state_dict().items()}
     assert sum(each.numel() for each in tensors.values()) == 675_129_632

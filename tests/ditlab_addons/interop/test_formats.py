@@ -1,4 +1,6 @@
-"""Formats of published weights: equal outputs and gradients, round trips, published counts, specs from shapes."""
+"""Formats of published weights: equal outputs and gradients, round trips, published counts, specs
+from shapes.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,10 +54,15 @@ def gradients(output: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
-def test_sedd_gives_the_published_outputs_and_gradients(dtype: torch.dtype, tolerance: float) -> None:
+def test_sedd_gives_the_published_outputs_and_gradients(
+    dtype: torch.dtype, tolerance: float
+) -> None:
     weights = sedd_weights(23, 32, 2, 4, dtype)
     network = imported("sedd", weights, dtype)
-    x, sigma = torch.randint(23, (3, 10), generator=torch.Generator().manual_seed(2)), torch.tensor([0.1, 1.0, 5.0])
+    x, sigma = (
+        torch.randint(23, (3, 10), generator=torch.Generator().manual_seed(2)),
+        torch.tensor([0.1, 1.0, 5.0]),
+    )
     for name, each in weights.items():
         each.requires_grad_(name != "rotary_emb.inv_freq")
     theirs, ours = sedd_forward(weights, x, sigma.to(dtype), 4), network(x, sigma.to(dtype))
@@ -69,11 +76,16 @@ def test_sedd_gives_the_published_outputs_and_gradients(dtype: torch.dtype, tole
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
-def test_get_gives_the_published_outputs_and_gradients(dtype: torch.dtype, tolerance: float) -> None:
+def test_get_gives_the_published_outputs_and_gradients(
+    dtype: torch.dtype, tolerance: float
+) -> None:
     weights = random_weights(get_shapes(7, 128, 2), dtype=dtype)
     network = imported("get", weights, dtype)
     generator = torch.Generator().manual_seed(2)
-    x, mask = torch.rand(3, 5, 7, generator=generator, dtype=dtype), torch.rand(3, 5, generator=generator) < 0.5
+    x, mask = (
+        torch.rand(3, 5, 7, generator=generator, dtype=dtype),
+        torch.rand(3, 5, generator=generator) < 0.5,
+    )
     for each in weights.values():
         each.requires_grad_()
     theirs, ours = get_forward(weights, x, mask, 2), network(x, mask, torch.tensor([0, 3, 999]))
@@ -82,26 +94,33 @@ def test_get_gives_the_published_outputs_and_gradients(dtype: torch.dtype, toler
     gradients(ours, {})
     own = {name: each.grad for name, each in network.named_parameters()}
     for name, ours_name in (
-        ("region_embed.embed.weight", "embedding.weight"), ("head_mask.bias", "head.bias"),
+        ("region_embed.embed.weight", "embedding.weight"),
+        ("head_mask.bias", "head.bias"),
         ("encoder.blocks.1.attn.qkv.weight", "blocks.1.attention.qkv.weight"),
         ("encoder.blocks.0.mlp.fc1.weight", "blocks.0.mlp.hidden.weight"),
-    ):  # fmt: skip
+    ):
         scale = published[name].abs().max()
-        torch.testing.assert_close(own[ours_name] / scale, published[name] / scale, rtol=0, atol=20 * tolerance)
+        torch.testing.assert_close(
+            own[ours_name] / scale, published[name] / scale, rtol=0, atol=20 * tolerance
+        )
     shift, scale, _, mlp_shift, mlp_scale, _ = own["blocks.0.adaln.modulation.bias"].chunk(6)
     for norm, pair in (("norm1", (scale, shift)), ("norm2", (mlp_scale, mlp_shift))):
         for kind, value in zip(("weight", "bias"), pair, strict=True):
             expected = published[f"encoder.blocks.0.{norm}.{kind}"]
             largest = expected.abs().max()
-            torch.testing.assert_close(value / largest, expected / largest, rtol=0, atol=20 * tolerance)
+            torch.testing.assert_close(
+                value / largest, expected / largest, rtol=0, atol=20 * tolerance
+            )
 
 
 @pytest.mark.parametrize(
     ("name", "weights"),
-    [("sedd", sedd_weights(23, 32, 2, 4, torch.float32)),
-     ("get", random_weights(get_shapes(7, 128, 2), dtype=torch.float32))],
+    [
+        ("sedd", sedd_weights(23, 32, 2, 4, torch.float32)),
+        ("get", random_weights(get_shapes(7, 128, 2), dtype=torch.float32)),
+    ],
     ids=["sedd", "get"],
-)  # fmt: skip
+)
 def test_every_published_tensor_is_read(name: str, weights: dict[str, Tensor]) -> None:
     found = opened(name, weights)
     shapes = {key: tuple(each.shape) for key, each in outline(found.model()).state_dict().items()}
@@ -123,11 +142,16 @@ def meta(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
 
 
 def test_sizes_of_the_published_networks() -> None:
-    """SEDD's counts are those of the paper's code: small and medium, uniform graph, 50,257 tokens. GET's file has
-    85,484,059 numbers; ours adds time and modulation, and has no bias of keys to leave out."""
+    """SEDD's counts are those of the paper's code: small and medium, uniform graph, 50,257 tokens.
+    GET's file has 85,484,059 numbers; ours adds time and modulation, and has no bias of keys to
+    leave out."""
     for expected, sizes in ((169_625_681, (768, 12, 12)), (424_474_961, (1024, 24, 16))):
         shapes = sedd_shapes(50_257, *sizes)
-        file = sum(torch.Size(shape).numel() for name, shape in shapes.items() if name != "rotary_emb.inv_freq")
+        file = sum(
+            torch.Size(shape).numel()
+            for name, shape in shapes.items()
+            if name != "rotary_emb.inv_freq"
+        )
         found = opened("sedd", meta(shapes))
         assert file == count(found.model()) == expected and found.model()["num_heads"] == sizes[2]
     shapes = get_shapes(283, 768, 12)
@@ -141,9 +165,13 @@ def test_absorbing_networks_are_refused_with_the_reason(tmp_path: Path) -> None:
     config = {"graph": {"type": "absorb"}, "model": {"n_heads": 4, "length": 128}, "tokens": 23}
     (tmp_path / "config.json").write_text(str(config).replace("'", '"'))
     found = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path))
-    with pytest.raises(UserError, match=r"its 24 tokens have a mask among them, the absorbing graph's"):
+    with pytest.raises(
+        UserError, match=r"its 24 tokens have a mask among them, the absorbing graph's"
+    ):
         found.model()
-    (tmp_path / "config.json").write_text(str(config).replace("'", '"').replace("absorb", "uniform"))
+    (tmp_path / "config.json").write_text(
+        str(config).replace("'", '"').replace("absorb", "uniform")
+    )
     found = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path))
     assert (found.format.name, found.model()["length"]) == ("sedd", 128)
     with pytest.raises(UserError, match="50,258 tokens"):
@@ -153,7 +181,11 @@ def test_absorbing_networks_are_refused_with_the_reason(tmp_path: Path) -> None:
 def test_a_fine_tuned_get_lacks_its_heads() -> None:
     """The expression head of GET's fine-tuning has no counterpart: 85,267,202 numbers with it."""
     shapes = get_shapes(283, 768, 12)
-    tuned = {name: shape for name, shape in shapes.items() if not name.startswith(("mask_token", "head_mask"))}
+    tuned = {
+        name: shape
+        for name, shape in shapes.items()
+        if not name.startswith(("mask_token", "head_mask"))
+    }
     tuned |= {"head_exp.head.weight": (2, 768), "head_exp.head.bias": (2,)}
     assert sum(torch.Size(shape).numel() for shape in tuned.values()) == 85_267_202
     found = replace(opened("get", {}), tensors=meta(tuned))

@@ -1,4 +1,6 @@
-"""Exports that need no DiTLab: equal samples without it, equal bytes, folders that are read back, refusals."""
+"""Exports that need no DiTLab: equal samples without it, equal bytes, folders that are read back,
+refusals.
+"""
 
 import json
 import subprocess
@@ -32,7 +34,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "dit": {"sampling": {"steps": 3, "guidance": 2.0, "solver": "heun"}},
     "unet": {"objective": FIXED, "sampling": {"solver": "ddpm", "steps": 3}},
     "pixelhdm": {"sampling__prompts": ["a", "bc"]},
-}  # fmt: skip
+}
 WITHOUT_DITLAB = """
 import sys
 class Blocked:
@@ -63,7 +65,9 @@ class Made:
         tensors = {name: each.detach() for name, each in self.network.state_dict().items()}
         tokenizer = folder.parent / "tokenizer.json"
         tokenizer.write_bytes(ByteTokenizer().content)
-        return write_standalone(form, self.manifest, tensors, folder, FACTS, tokenizer if self.is_text else None)
+        return write_standalone(
+            form, self.manifest, tensors, folder, FACTS, tokenizer if self.is_text else None
+        )
 
     def sample(self, folder: Path, **options: Any) -> Tensor:
         """Draw as `ditlab sample` does, from an export."""
@@ -72,12 +76,23 @@ class Made:
 
 
 def run_blocked(code: str, cwd: Path) -> None:
-    """Run code in a process in which neither ditlab nor the installed ditlab_models can be imported."""
-    environment = {"PATH": "/usr/bin:/bin", "HF_HOME": str(cwd / "hub"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    """Run code in a process in which neither ditlab nor the installed ditlab_models can be
+    imported.
+    """
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HF_HOME": str(cwd / "hub"),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_DITLAB + code], cwd=cwd, env=environment, capture_output=True, text=True,
+        [sys.executable, "-c", WITHOUT_DITLAB + code],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -87,7 +102,9 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found.double() / scale, expected.double() / scale, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dit", *(pytest.param(name, marks=SLOW) for name in ("unet", "dlm", "pixelhdm"))])
+@pytest.mark.parametrize(
+    "name", ["dit", *(pytest.param(name, marks=SLOW) for name in ("unet", "dlm", "pixelhdm"))]
+)
 def test_a_torch_folder_draws_the_same_without_ditlab(tmp_path, name):
     made = Made(name)
     made.write("torch", tmp_path / "out")
@@ -110,19 +127,25 @@ assert not any(name.split(".")[0] in ("ditlab", "ditlab_models", "pandas", "ray"
     )
     found = load_file(tmp_path / "found.safetensors")
     close(found["seeded"], first)
-    close(found["given"], made.sample(tmp_path / "out", noise=noise, **({"num": 2} if prompts else {}), **prompts))
+    close(
+        found["given"],
+        made.sample(tmp_path / "out", noise=noise, **({"num": 2} if prompts else {}), **prompts),
+    )
 
 
 @pytest.mark.slow
 def test_a_torch_folder_of_regions_completes_rows(tmp_path):
     made = Made("region")
     made.write("torch", tmp_path / "out")
-    sampler = made.family.build_sampler(made.experiment.sampling, made.experiment.model, made.experiment.objective)
+    sampler = made.family.build_sampler(
+        made.experiment.sampling, made.experiment.model, made.experiment.objective
+    )
     generator = torch.Generator().manual_seed(0)
     rows = {
-        "regions": torch.rand(3, 8, 8, generator=generator), "present": torch.ones(3, 8, dtype=torch.bool),
+        "regions": torch.rand(3, 8, 8, generator=generator),
+        "present": torch.ones(3, 8, dtype=torch.bool),
         "mask": torch.rand(3, 8, generator=generator) < 0.5,
-    }  # fmt: skip
+    }
     noise = torch.randn(3, 8, 8, generator=generator)
     save_file({**rows, "noise": noise}, tmp_path / "rows.safetensors")
     run_blocked(
@@ -135,11 +158,15 @@ save_file({"found": load().sample(3, conditions=rows, noise=noise).values}, "fou
 """,
         tmp_path,
     )
-    expected = sampler.sample(made.network, rows, 3, torch.Generator().manual_seed(0), noise=noise).values
+    expected = sampler.sample(
+        made.network, rows, 3, torch.Generator().manual_seed(0), noise=noise
+    ).values
     close(load_file(tmp_path / "found.safetensors")["found"], expected)
 
 
-@pytest.mark.parametrize("name", [*(pytest.param(each, marks=SLOW) for each in ("dit", "pixelhdm")), "unet"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(each, marks=SLOW) for each in ("dit", "pixelhdm")), "unet"]
+)
 def test_a_diffusers_folder_draws_the_same_without_ditlab(tmp_path, name):
     pytest.importorskip("diffusers", minversion="0.38")
     made = Made(name)
@@ -167,14 +194,19 @@ save_file(found, "found.safetensors")
     )
     found = load_file(tmp_path / "found.safetensors")
     close(found["seeded"], first)
-    close(found["given"], made.sample(tmp_path / "torch", noise=noise, **({"num": num} if prompts else {}), **prompts))
+    close(
+        found["given"],
+        made.sample(
+            tmp_path / "torch", noise=noise, **({"num": num} if prompts else {}), **prompts
+        ),
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
     [(name, "torch") for name in ("dit", "unet", "dlm", "pixelhdm", "region")]
     + [(name, "diffusers") for name in ("dit", "unet", "pixelhdm")],
-)  # fmt: skip
+)
 def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_ones_alone(
     tmp_path, monkeypatch, name, form
 ):
@@ -183,7 +215,13 @@ def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_one
     asked: list[str] = []
     monkeypatch.setattr(scan, "importlib", SimpleNamespace(import_module=asked.append))
     scripts = [path for path in Made(name).write(form, tmp_path / "out") if path.suffix == ".py"]
-    expected = {"torch", "safetensors", "numpy", "pydantic", *(["diffusers"] if form == "diffusers" else [])}
+    expected = {
+        "torch",
+        "safetensors",
+        "numpy",
+        "pydantic",
+        *(["diffusers"] if form == "diffusers" else []),
+    }
     found = set()
     for script in scripts:
         assert scan.check_imports(script) == []  # files beside it
@@ -202,28 +240,49 @@ def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, form, ins
     ]
     assert all(one.read_bytes() == two.read_bytes() for one, two in zip(files, again, strict=True))
     place = str(tmp_path / "one" / inside)
-    model = made.experiment.model.model_copy(update={"init": WeightsInit.model_validate({"from": place})})
-    begun, read = InitialWeights(model, Home(tmp_path / "home"), {}), made.family.build_network(model)
+    model = made.experiment.model.model_copy(
+        update={"init": WeightsInit.model_validate({"from": place})}
+    )
+    begun, read = (
+        InitialWeights(model, Home(tmp_path / "home"), {}),
+        made.family.build_network(model),
+    )
     begun.load(read)
     assert begun.open().format.name == "export"
-    assert all(torch.equal(value, made.network.state_dict()[key]) for key, value in read.state_dict().items())
+    assert all(
+        torch.equal(value, made.network.state_dict()[key])
+        for key, value in read.state_dict().items()
+    )
     card = (tmp_path / "one" / "README.md").read_text()
-    shown = ("fingerprint: `f00`", "- names of `label`: 0 circle, 1 square", "| `eval/x` | 0.5 | 3 |")
+    shown = (
+        "fingerprint: `f00`",
+        "- names of `label`: 0 circle, 1 square",
+        "| `eval/x` | 0.5 | 3 |",
+    )
     for text in (*shown, "Licence: a placeholder", "step 7 of run abcd1234"):
         assert text in card
-    assert f"ditlab export abcd1234 --format {form} --out FOLDER" in card and str(tmp_path) not in card
+    assert (
+        f"ditlab export abcd1234 --format {form} --out FOLDER" in card and str(tmp_path) not in card
+    )
 
 
 def test_what_has_no_such_export_is_one_sentence(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"--format diffusers draws images, and model\.family=dlm draws none; take"):
+    with pytest.raises(
+        UserError, match=r"--format diffusers draws images, and model\.family=dlm draws none; take"
+    ):
         Made("dlm").write("diffusers", tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "kept").touch()
     with pytest.raises(UserError, match=r"out is there already; remove it, or name another folder"):
         Made("dit").write("torch", tmp_path / "out")
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["kept"]
-    monkeypatch.setattr("ditlab_addons.interop.standalone_export.plugin_packages", lambda spec: {"wavelets": "1.2"})
-    with pytest.raises(UserError, match=r"carries DiTLab's own code, and this run needs wavelets; leave --format out"):
+    monkeypatch.setattr(
+        "ditlab_addons.interop.standalone_export.plugin_packages", lambda spec: {"wavelets": "1.2"}
+    )
+    with pytest.raises(
+        UserError,
+        match=r"carries DiTLab's own code, and this run needs wavelets; leave --format out",
+    ):
         Made("dit").write("torch", tmp_path / "new")
 
 
@@ -239,14 +298,32 @@ def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
     card = files[-1].read_text()
     assert "averaged weights" in card and "eval/velocity" in card and "fingerprint: `" in card
     said = run_inside(
-        "export", run.id, "--format", "diffusers", "--out", tmp_path / "diffusers", home=tmp_path / "home"
+        "export",
+        run.id,
+        "--format",
+        "diffusers",
+        "--out",
+        tmp_path / "diffusers",
+        home=tmp_path / "home",
     )
-    assert said.code == 0 and said.err.splitlines()[-1] == f"next: hf upload OWNER/NAME {tmp_path / 'diffusers'}"
-    again = run_inside("export", run.id, "--format", "torch", "--out", tmp_path / "torch", home=tmp_path / "home")
-    assert again.code == 2 and "torch is there already; remove it" in again.err and "Traceback" not in again.err
+    assert (
+        said.code == 0
+        and said.err.splitlines()[-1] == f"next: hf upload OWNER/NAME {tmp_path / 'diffusers'}"
+    )
+    again = run_inside(
+        "export", run.id, "--format", "torch", "--out", tmp_path / "torch", home=tmp_path / "home"
+    )
+    assert (
+        again.code == 2
+        and "torch is there already; remove it" in again.err
+        and "Traceback" not in again.err
+    )
     index = json.loads((tmp_path / "diffusers" / "model_index.json").read_text())
     assert index["network"] == ["modeling", "TrainedNetwork"]
     card = run.export(tmp_path / "raw", format="torch", averaged=False).files[-1].read_text()
-    assert "weights as trained" in card and f"ditlab export {run.id} --format torch --out FOLDER --raw" in card
+    assert (
+        "weights as trained" in card
+        and f"ditlab export {run.id} --format torch --out FOLDER --raw" in card
+    )
     with pytest.raises(UserError, match=r"--format onnx is no format of exports"):
         run.export(tmp_path / "onnx", format="onnx")

@@ -1,4 +1,6 @@
-"""Runs, lists of runs and samples in a notebook: plain HTML, whatever their files and names hold."""
+"""Runs, lists of runs and samples in a notebook: plain HTML, whatever their files and names
+hold.
+"""
 
 import json
 import os
@@ -18,7 +20,11 @@ MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 @pytest.fixture
 def mine(finished, tmp_path, monkeypatch) -> ditlab.Run:
     """A copy of the finished run, to be damaged."""
-    settled(shutil.copytree(finished.home, tmp_path / "home", ignore=shutil.ignore_patterns("mlflow*", "caches")))
+    settled(
+        shutil.copytree(
+            finished.home, tmp_path / "home", ignore=shutil.ignore_patterns("mlflow*", "caches")
+        )
+    )
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return ditlab.open_run("small")
 
@@ -46,7 +52,11 @@ def test_a_finished_run_is_shown(mine):
     page = page_of(mine)
     assert page.text.startswith(f"small : run {mine.id} of the family dit")
     assert "finished, step 4 of 4" in page.text and "--resume" not in page.text
-    assert "eval/velocity" in page.text and "train/loss" in page.text and "model.depth 1 6" in page.text
+    assert (
+        "eval/velocity" in page.text
+        and "train/loss" in page.text
+        and "model.depth 1 6" in page.text
+    )
     assert [picture["alt"] for picture in page.pictures] == [f"samples of run {mine.id} at step 4"]
 
 
@@ -54,7 +64,9 @@ def test_a_finished_run_is_shown(mine):
 def test_an_unfinished_run_says_how_to_go_on(mine, status, monkeypatch):
     monkeypatch.chdir(mine.folder.path)
     page = page_of(change_record(mine, status=status, step=2, message=f"lost {MARKUP}"))
-    assert f'ditlab.train(run.spec, resume="{mine.id}")' in page.text and f"lost {MARKUP}" in page.text
+    assert (
+        f'ditlab.train(run.spec, resume="{mine.id}")' in page.text and f"lost {MARKUP}" in page.text
+    )
     assert f"ditlab train spec.yaml --resume {mine.id}" in page.text and "step 2 of 4" in page.text
 
 
@@ -102,10 +114,15 @@ def damage_record(run: ditlab.Run) -> str:
 @pytest.mark.parametrize(
     "damage",
     [
-        damage_journal, damage_record, damage_spec, fill_pictures_with_markup, lead_pictures_out_of_the_folder,
-        put_pipes_in_the_place_of_pictures, remove_pictures,
+        damage_journal,
+        damage_record,
+        damage_spec,
+        fill_pictures_with_markup,
+        lead_pictures_out_of_the_folder,
+        put_pipes_in_the_place_of_pictures,
+        remove_pictures,
     ],
-)  # fmt: skip
+)
 def test_a_damaged_file_costs_itself_alone(mine, damage):
     sentence = damage(mine)
     page = page_of(mine)
@@ -123,11 +140,20 @@ def test_a_run_without_its_folder_is_shown(mine):
 def test_runs_are_a_list_and_a_table(mine):
     other = mine.folder.path.with_name("0" * 8)
     shutil.copytree(mine.folder.path, other)
-    change_record(ditlab.open_run(other.name), name=MARKUP, status="failed", created="2020-01-01T00:00:00.000+00:00")
+    change_record(
+        ditlab.open_run(other.name),
+        name=MARKUP,
+        status="failed",
+        created="2020-01-01T00:00:00.000+00:00",
+    )
     runs = ditlab.find_runs()
     assert isinstance(runs, list) and [run.id for run in runs] == [mine.id, other.name]
     page = page_of(runs)
-    assert page.text.startswith("Runs : 2 runs") and f"{MARKUP} 00000000 dit" in page.text and "failed" in page.text
+    assert (
+        page.text.startswith("Runs : 2 runs")
+        and f"{MARKUP} 00000000 dit" in page.text
+        and "failed" in page.text
+    )
     assert f"small {mine.id} dit" in page.text and page.text.count(" velocity ") == 2
     assert runs[0].id == mine.id
     assert page_of(ditlab.find_runs(name="nothing")).text == "Runs : 0 runs"

@@ -1,4 +1,6 @@
-"""Specs and sweeps in a notebook: what differs from the defaults first, and nothing in them is markup."""
+"""Specs and sweeps in a notebook: what differs from the defaults first, and nothing in them is
+markup.
+"""
 
 import time
 from pathlib import Path
@@ -38,14 +40,25 @@ def leaves(mapping: dict[str, Any], fields: set[str], prefix: str = "") -> set[s
 def test_fields_are_those_that_are_set():
     spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
     found = differing(spec)
-    assert found["model.num_classes"] == ("10", "null") and found["optimizer.lr"] == ("0.001", "0.0001")
-    assert found["schedule.kind"] == ("warmup_cosine", "constant") and found["schedule.warmup"] == ("50", "0")
+    assert found["model.num_classes"] == ("10", "null") and found["optimizer.lr"] == (
+        "0.001",
+        "0.0001",
+    )
+    assert found["schedule.kind"] == ("warmup_cosine", "constant") and found["schedule.warmup"] == (
+        "50",
+        "0",
+    )
     assert found["model.family"] == ("dit", "") and found["training.steps"] == ("2400", "null")
-    assert not {"seed", "batch.size", "data.kind", "engine.kind", "optimizer.weight_decay"} & found.keys()
+    assert (
+        not {"seed", "batch.size", "data.kind", "engine.kind", "optimizer.weight_decay"}
+        & found.keys()
+    )
     assert "training.ema" in differing(spec.replace("training.ema", None))
 
 
-@pytest.mark.parametrize("file", sorted(EXPERIMENTS.glob("*/small.yaml")), ids=lambda file: file.parent.name)
+@pytest.mark.parametrize(
+    "file", sorted(EXPERIMENTS.glob("*/small.yaml")), ids=lambda file: file.parent.name
+)
 def test_every_field_is_listed(file):
     spec = ditlab.load(file)
     fields = {path for path, *_ in spec_fields(spec)}
@@ -68,14 +81,21 @@ def test_values_are_text():
         }
     )
     page = PlainHtml(spec._repr_html_())
-    assert page.text.count("<script>alert(1)") == 2 and "u202edesrever" in page.text and "\u202e" not in page.text
+    assert (
+        page.text.count("<script>alert(1)") == 2
+        and "u202edesrever" in page.text
+        and "\u202e" not in page.text
+    )
     long = spec.replace("tracking.experiment", "x" * 10_000)._repr_html_()
     assert "9,700 more characters" in long and "x" * 301 not in long
 
 
 def test_secrets_are_hidden_before_a_text_is_cut(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abcdefghijklmnop")
-    assert "abc" not in shown("x" * 295 + "abcdefghijklmnop" + "y" * 900) and shown("abcdefghijklmnop") == "***"
+    assert (
+        "abc" not in shown("x" * 295 + "abcdefghijklmnop" + "y" * 900)
+        and shown("abcdefghijklmnop") == "***"
+    )
 
 
 def test_a_spec_is_shown_at_once():

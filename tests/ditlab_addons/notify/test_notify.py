@@ -1,4 +1,6 @@
-"""`notify`: messages about a run's events reach webhooks and apprise, hold no step, and show no address."""
+"""`notify`: messages about a run's events reach webhooks and apprise, hold no step, and show no
+address.
+"""
 
 import json
 import subprocess
@@ -51,7 +53,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         if self.server.manner == "slow":
             self.server.is_over.wait(60)
-        is_refused = self.server.manner == "refuses" or (self.server.manner == "recovers" and len(self.server.got) == 1)
+        is_refused = self.server.manner == "refuses" or (
+            self.server.manner == "recovers" and len(self.server.got) == 1
+        )
         self.send_response(503 if is_refused else 200)
         self.end_headers()
         while self.server.manner == "floods" and not self.server.is_over.is_set():
@@ -66,7 +70,9 @@ def receiver(request, monkeypatch):
     """A receiver, whose address is in SOME_HOOK; its manner is the parameter."""
     monkeypatch.setattr(messages, "PAUSE", 0.01)
     with Receiver(getattr(request, "param", "answers")) as found:
-        threading.Thread(target=found.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=found.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         monkeypatch.setenv("SOME_HOOK", found.address)
         yield found
         found.is_over.set()
@@ -126,16 +132,25 @@ def test_each_event_once_with_result_picture_and_next_command(run, receiver):
     assert "lost worker: worker 1 died" in lost["text"]
     assert finished["text"].startswith("step 30 of 40\neval/velocity 1 at step 30; 2 untrained\n")
     assert (finished["metric"], finished["value"], finished["step"]) == ("eval/velocity", 1.0, 30)
-    assert finished["picture"] == str(folder.media / "samples-00000030.png") and finished["title"].endswith("finished")
-    assert finished["next"] == f"ditlab report {run_id}" and finished["text"].endswith(f"next: ditlab report {run_id}")
-    assert events_of(folder) == [f"notified of {event} by env:SOME_HOOK, sent" for event in ("lost", "finished")]
+    assert finished["picture"] == str(folder.media / "samples-00000030.png") and finished[
+        "title"
+    ].endswith("finished")
+    assert finished["next"] == f"ditlab report {run_id}" and finished["text"].endswith(
+        f"next: ditlab report {run_id}"
+    )
+    assert events_of(folder) == [
+        f"notified of {event} by env:SOME_HOOK, sent" for event in ("lost", "finished")
+    ]
 
 
 @pytest.mark.parametrize(
     ("error", "event"),
-    [(RunFailed("loss is NaN", kind="diverged"), "diverged"), (ValueError(f"no {TOKEN}"), "failed"),
-     (KeyboardInterrupt(), None)],
-)  # fmt: skip
+    [
+        (RunFailed("loss is NaN", kind="diverged"), "diverged"),
+        (ValueError(f"no {TOKEN}"), "failed"),
+        (KeyboardInterrupt(), None),
+    ],
+)
 def test_a_failure_is_told_and_an_interruption_is_none(run, receiver, error, event):
     check_addresses(EVERY, False, pytest.fail)
     with pytest.raises(type(error)), notified(run, pytest.fail):
@@ -157,12 +172,20 @@ def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, monkeypatc
         offered = time.monotonic() - began
         observers.end = RunEnd("finished")
     assert offered < 1 and time.monotonic() - began < 20
-    reasons = {"slow": "TimeoutError", "refuses": "it answers 503", "nobody": "ConnectionRefusedError"}
+    reasons = {
+        "slow": "TimeoutError",
+        "refuses": "it answers 503",
+        "nobody": "ConnectionRefusedError",
+    }
     if reason := reasons.get(receiver.manner):
         assert sorted(events_of(run.folder)) == [
-            f"notified of {event} by env:SOME_HOOK, not sent (address 1: {reason})" for event in ("finished", "lost")
+            f"notified of {event} by env:SOME_HOOK, not sent (address 1: {reason})"
+            for event in ("finished", "lost")
         ]
-        assert len(warnings) == 2 and f"did not reach env:SOME_HOOK (address 1: {reason})." in warnings[0]
+        assert (
+            len(warnings) == 2
+            and f"did not reach env:SOME_HOOK (address 1: {reason})." in warnings[0]
+        )
     else:  # it has the message, and its reply is not read
         assert not warnings and len(receiver.got) == 2
     assert all(TOKEN not in text and str(receiver.server_port) not in text for text in warnings)
@@ -176,11 +199,16 @@ def test_the_end_waits_a_bounded_time(run, receiver, monkeypatch):
     with notified(run, warnings.append) as observers:
         observers.end = RunEnd("finished")
     assert len(warnings) == 1 and "given up 0.1 s after the end" in warnings[0]
-    assert events_of(run.folder) == ["notified of finished by its receiver, not sent (given up 0.1 s after the end)"]
-    wait_for(lambda: receiver.got)  # begun later, it would read the address of the next test's receiver
+    assert events_of(run.folder) == [
+        "notified of finished by its receiver, not sent (given up 0.1 s after the end)"
+    ]
+    # begun later, it would read the address of the next test's receiver
+    wait_for(lambda: receiver.got)
 
 
-def test_one_address_of_several_that_fails_is_numbered_and_the_others_have_the_message(run, receiver, monkeypatch):
+def test_one_address_of_several_that_fails_is_numbered_and_the_others_have_the_message(
+    run, receiver, monkeypatch
+):
     monkeypatch.setenv("SOME_HOOK", f"{receiver.address},http://127.0.0.1:1/{TOKEN}")
     assert messages.send("SOME_HOOK", {"event": "lost"}) == "address 2: ConnectionRefusedError"
     assert receiver.got == [{"event": "lost"}]
@@ -195,7 +223,10 @@ def test_what_failed_is_tried_a_second_time(run, receiver):
 
 
 def test_a_whole_run_tells_of_its_end_and_shows_no_address(home, receiver, capfd):
-    result = train(tiny(training__steps=2, notify=[{"on": ["finished", "failed"], "to": "env:SOME_HOOK"}]), local=True)
+    result = train(
+        tiny(training__steps=2, notify=[{"on": ["finished", "failed"], "to": "env:SOME_HOOK"}]),
+        local=True,
+    )
     assert [each["event"] for each in receiver.got] == ["finished"] and receiver.got[0]["step"] == 2
     assert receiver.got[0]["run_id"] == result.run_id
     said = "".join(capfd.readouterr())
@@ -203,11 +234,16 @@ def test_a_whole_run_tells_of_its_end_and_shows_no_address(home, receiver, capfd
     assert hide(f"to {receiver.address}") == "to ***"
 
 
-def test_a_variable_that_is_unset_ends_a_new_run_and_is_a_warning_of_a_resumed_one(home, monkeypatch):
+def test_a_variable_that_is_unset_ends_a_new_run_and_is_a_warning_of_a_resumed_one(
+    home, monkeypatch
+):
     monkeypatch.delenv("SOME_HOOK", raising=False)
-    spec = tiny(name="silent", training__steps=2, notify=[{"on": ["finished"], "to": "env:SOME_HOOK"}])
+    spec = tiny(
+        name="silent", training__steps=2, notify=[{"on": ["finished"], "to": "env:SOME_HOOK"}]
+    )
     with pytest.raises(
-        UserError, match=r"^notify\.0\.to=env:SOME_HOOK names the environment variable SOME_HOOK: it is"
+        UserError,
+        match=r"^notify\.0\.to=env:SOME_HOOK names the environment variable SOME_HOOK: it is",
     ):
         train(spec, local=True)
     assert not any(home.glob("train/*"))
@@ -216,10 +252,14 @@ def test_a_variable_that_is_unset_ends_a_new_run_and_is_a_warning_of_a_resumed_o
     assert len(warnings) == 1 and "it is not set; export it, or leave `notify` out" in warnings[0]
 
 
-@pytest.mark.parametrize("address", [f"https://user:{TOKEN}@host/x", f"http://host:{TOKEN}/x", "https:///x"])
+@pytest.mark.parametrize(
+    "address", [f"https://user:{TOKEN}@host/x", f"http://host:{TOKEN}/x", "https:///x"]
+)
 def test_an_address_that_cannot_be_used_is_refused_without_repeating_it(address, monkeypatch):
     monkeypatch.setenv("SOME_HOOK", f"https://fine.example/x, {address}")
-    with pytest.raises(UserError, match=r"SOME_HOOK: address 2 in it is no http\(s\)://HOST/PATH without") as caught:
+    with pytest.raises(
+        UserError, match=r"SOME_HOOK: address 2 in it is no http\(s\)://HOST/PATH without"
+    ) as caught:
         check_addresses(EVERY, False, pytest.fail)
     assert TOKEN not in str(caught.value) and "fine" not in str(caught.value)
 
@@ -262,7 +302,9 @@ def test_a_fault_of_one_message_costs_itself_alone(run, receiver, monkeypatch):
     assert "no message" in warnings[0]
 
 
-def test_watch_tells_of_a_loss_and_refuses_where_none_is_awaited(ditlab, run, receiver, monkeypatch):
+def test_watch_tells_of_a_loss_and_refuses_where_none_is_awaited(
+    ditlab, run, receiver, monkeypatch
+):
     run.home.ensure()
     run_id = run.folder.run_id
     spec = tiny(notify=[{"on": ["lost"], "to": "env:SOME_HOOK"}])
@@ -286,7 +328,9 @@ def test_watch_tells_of_a_loss_and_refuses_where_none_is_awaited(ditlab, run, re
 
 def test_a_sweep_tells_of_its_end_and_trials_of_nothing(home, monkeypatch):
     sent = []
-    monkeypatch.setattr(observing, "send", lambda variable, message: sent.append((variable, message)) or "")
+    monkeypatch.setattr(
+        observing, "send", lambda variable, message: sent.append((variable, message)) or ""
+    )
     told = [{"on": ["finished", "lost"], "to": "env:HOOK"}]
     one = started(sweep_of(trials=3, notify=told, base={**BASE, "notify": told}))
     assert json.loads(json.dumps(one.sweep.to_dict()))["notify"] == told
@@ -302,8 +346,8 @@ def test_a_sweep_tells_of_its_end_and_trials_of_nothing(home, monkeypatch):
     ((variable, finished),) = sent
     assert (finished["event"], variable) == ("finished", "HOOK")
     assert finished["text"].startswith(
-        f"3 of 3 trials have ended\nbest: trial 2 (run {trials[2].run_id}), eval/velocity 1 at step 6; 5 untrained\n"
-        "time_budget is used up\n"
+        f"3 of 3 trials have ended\nbest: trial 2 (run {trials[2].run_id}), eval/velocity 1 at "
+        "step 6; 5 untrained\ntime_budget is used up\n"
     )
     assert finished["next"] == f"ditlab report {one.folder.sweep_id}"
     assert not any(Home(home).run(trial.run_id).added_events.exists() for trial in trials)

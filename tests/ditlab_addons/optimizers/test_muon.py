@@ -1,4 +1,6 @@
-"""Muon under ZeRO on one worker against a plain reading; exact resume; a step left out; fields and refusals."""
+"""Muon under ZeRO on one worker against a plain reading; exact resume; a step left out; fields and
+refusals.
+"""
 
 import pytest
 import torch
@@ -22,7 +24,8 @@ def test_singular_values_are_brought_near_one_and_directions_stay(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     found = orthogonalise(matrix)
     u, values, v = torch.linalg.svd(matrix, full_matrices=False)
-    large = values > 0.02 * matrix.norm(dim=(-2, -1)).unsqueeze(-1)  # smaller ones are on their way yet
+    # smaller ones are on their way yet
+    large = values > 0.02 * matrix.norm(dim=(-2, -1)).unsqueeze(-1)
     along = torch.diagonal(u.mT @ found @ v.mT, dim1=-2, dim2=-1)
     assert large.sum() > 0.8 * large.numel()
     assert along[large].min() > 0.6 and along[large].max() < 1.25
@@ -39,9 +42,13 @@ def test_one_worker_trains_the_weights_of_the_plain_reading(stage):
     assert_close(drive_here(Job(muon(stage, **fields), SCRIPT)).state, expected)
 
 
-@pytest.mark.parametrize("fields", [{"nesterov": False}, {"scale": "spectral", "momentum": 0.5}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{"nesterov": False}, {"scale": "spectral", "momentum": 0.5}], ids=str
+)
 def test_variants_and_convolutions(fields):
-    """Biases ahead of a norm of one channel are left out: their gradient is rounding, which Adam makes a step of."""
+    """Biases ahead of a norm of one channel are left out: their gradient is rounding, which Adam
+    makes a step of.
+    """
     trained = reference_training(muon(model=UNET, **fields), SCRIPT)
     expected = {name: weights for name, weights in trained.items() if weights.ndim > 1}
     assert sum(weights.ndim == 4 for weights in expected.values()) > 15
@@ -53,7 +60,9 @@ def test_resume_is_bit_identical(tmp_path, stage):
     steps = [Step([[Pass(number)]], number=number) for number in range(4)]
     unbroken = drive_here(Job(muon(stage), steps))
     drive_here(Job(muon(stage), steps[:2], save=tmp_path / "half"))
-    assert drive_here(Job(muon(stage), steps[2:], load=tmp_path / "half")).state.equals(unbroken.state)
+    assert drive_here(Job(muon(stage), steps[2:], load=tmp_path / "half")).state.equals(
+        unbroken.state
+    )
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -77,7 +86,9 @@ def test_state_has_one_moment_for_matrices_and_two_for_the_rest():
 def test_a_checkpoint_of_the_other_optimiser_is_refused(written, tmp_path):
     other = {"adamw": "muon", "muon": "adamw"}[written]
     train_here(small(1, kind=written), tmp_path, tmp_path / "checkpoints", stop_after=3)
-    sentence = f"optimizer.kind={other} cannot go on from a checkpoint that optimizer.kind={written} wrote"
+    sentence = (
+        f"optimizer.kind={other} cannot go on from a checkpoint that optimizer.kind={written} wrote"
+    )
     with pytest.raises(UserError, match=sentence):
         train_here(small(1, kind=other), tmp_path, tmp_path / "checkpoints")
 
@@ -85,11 +96,12 @@ def test_a_checkpoint_of_the_other_optimiser_is_refused(written, tmp_path):
 def test_operations_of_muons_iterations():
     """As many as torch counts in the optimiser's own."""
     roles = [
-        ((96, 64), ParameterRole("matrix")), ((64, 96), ParameterRole("matrix")),
+        ((96, 64), ParameterRole("matrix")),
+        ((64, 96), ParameterRole("matrix")),
         ((96, 32), ParameterRole("matrix", 3)),
         ((16, 8, 3, 3), ParameterRole("convolution")),
         ((8, 16, 4, 4), ParameterRole("convolution", is_transposed=True)),
-    ]  # fmt: skip
+    ]
     for shape, role in roles:
         matrices = Matrices(shape, role)
         with FlopCounterMode(display=False) as counter:
@@ -98,22 +110,38 @@ def test_operations_of_muons_iterations():
 
 
 def test_another_kind_has_another_hash():
-    assert tiny(optimizer={"lr": 1e-3, "kind": "muon"}).content_hash() != tiny(optimizer={"lr": 1e-3}).content_hash()
+    assert (
+        tiny(optimizer={"lr": 1e-3, "kind": "muon"}).content_hash()
+        != tiny(optimizer={"lr": 1e-3}).content_hash()
+    )
 
 
 def test_rates_by_role():
     muon = Muon(lr=2e-3, adamw_lr=1e-3, lr_factors={"head": 0.5, "matrix": 3.0})
     assert muon.rates("matrix").lr_factor == 3.0 and muon.rates("head").lr_factor == 0.25
-    assert muon.rates("convolution").moments == ("momentum",) and len(muon.rates("input").moments) == 2
+    assert (
+        muon.rates("convolution").moments == ("momentum",) and len(muon.rates("input").moments) == 2
+    )
     assert Muon().rates("head").lr_factor == 1.0
 
 
-@pytest.mark.parametrize(("optimizer", "zero", "message"), [
-    ({"kind": "moun"}, {}, "optimizer.kind='moun'"),
-    ({"kind": "muon", "momentum": 1.0}, {}, "optimizer.momentum=1.0 must be below 1"),
-    ({"kind": "muon"}, {"stage": 1, "offload": "cpu"}, "engine.zero.offload=cpu keeps its state elsewhere; set"),
-    ({"kind": "adamw", "momentum": 0.9}, {}, "optimizer.kind=adamw has no field 'momentum=0.9'; set optimizer.kind to"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("optimizer", "zero", "message"),
+    [
+        ({"kind": "moun"}, {}, "optimizer.kind='moun'"),
+        ({"kind": "muon", "momentum": 1.0}, {}, "optimizer.momentum=1.0 must be below 1"),
+        (
+            {"kind": "muon"},
+            {"stage": 1, "offload": "cpu"},
+            "engine.zero.offload=cpu keeps its state elsewhere; set",
+        ),
+        (
+            {"kind": "adamw", "momentum": 0.9},
+            {},
+            "optimizer.kind=adamw has no field 'momentum=0.9'; set optimizer.kind to",
+        ),
+    ],
+)
 def test_refusals(optimizer, zero, message):
     with pytest.raises(UserError) as caught:
         validate_experiment({**TINY, "optimizer": optimizer, "engine": {"zero": zero}})

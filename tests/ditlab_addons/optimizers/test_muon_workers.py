@@ -1,10 +1,20 @@
-"""Muon on several workers, in bf16 and with parameters on the CPU: against a plain reading, and exact resume."""
+"""Muon on several workers, in bf16 and with parameters on the CPU: against a plain reading, and
+exact resume.
+"""
 
 import pytest
 import torch
 
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
-from support.trainings.grouped import SCRIPT, SPLIT, assert_close, muon, reference_training, resumed, steps_of
+from support.trainings.grouped import (
+    SCRIPT,
+    SPLIT,
+    assert_close,
+    muon,
+    reference_training,
+    resumed,
+    steps_of,
+)
 
 STAGES = (0, 1, 2, 3)
 PARAMETERS_ON_CPU = {"offload_parameters": "cpu"}
@@ -19,7 +29,9 @@ def test_two_workers_train_the_same_weights():
 def test_two_workers_train_the_same_weights_at_every_stage(tmp_path):
     """And what they saved goes on at every other stage on one worker."""
     paths = [tmp_path / f"stage-{stage}" for stage in STAGES]
-    traces = drive_workers([Job(muon(stage), SPLIT, save=path) for stage, path in zip(STAGES, paths, strict=True)], 2)
+    traces = drive_workers(
+        [Job(muon(stage), SPLIT, save=path) for stage, path in zip(STAGES, paths, strict=True)], 2
+    )
     expected = reference_training(muon(), SCRIPT)
     for trace in traces:
         assert_close(trace.state, expected)
@@ -31,7 +43,9 @@ def test_two_workers_train_the_same_weights_at_every_stage(tmp_path):
 
 @pytest.mark.slow
 def test_three_workers_with_uneven_slices_train_the_same_weights():
-    """A third of this network ends inside matrices, and one worker's share of the work is larger than another's."""
+    """A third of this network ends inside matrices, and one worker's share of the work is larger
+    than another's.
+    """
     script = steps_of(3, range(3))
     one = [Step([[part for (part,) in step.passes]], number=step.number) for step in script]
     traces = drive_workers([Job(muon(stage), script) for stage in STAGES], 3)
@@ -45,15 +59,19 @@ def test_three_workers_with_uneven_slices_train_the_same_weights():
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_several_workers_resume_bit_identically(tmp_path, num_workers):
     experiments = [muon(stage) for stage in STAGES]
-    for stage, (unbroken, rest) in zip(STAGES, resumed(experiments, num_workers, tmp_path), strict=True):
+    for stage, (unbroken, rest) in zip(
+        STAGES, resumed(experiments, num_workers, tmp_path), strict=True
+    ):
         assert rest.state.equals(unbroken.state), stage
         assert rest.losses == unbroken.losses[2:], stage
 
 
 def assert_follows(state, expected):
-    """Both ends of the network are where the float32 reading has them, within a part of the way that they went.
+    """Both ends of the network are where the float32 reading has them, within a part of the way
+    that they went.
 
-    Others' gradients are of low rank here, so that rounding decides what Muon makes of their small singular values.
+    Others' gradients are of low rank here, so that rounding decides what Muon makes of their small
+    singular values.
     """
     start = {name: each.detach() for name, each in module_for(muon()).named_parameters()}
     for name in ("network.patch_embedding.projection.weight", "network.head.weight"):
@@ -70,7 +88,9 @@ def test_bf16_follows_the_float32_reading_on_float32_masters(tmp_path):
         assert_follows(unbroken.state, expected)
         script = [Step(step.passes, number=number) for number, step in enumerate(SCRIPT)]
         drive_here(Job(experiment, script[:1], save=tmp_path / f"{stage}"))
-        assert drive_here(Job(experiment, script[1:], load=tmp_path / f"{stage}")).state.equals(unbroken.state)
+        assert drive_here(Job(experiment, script[1:], load=tmp_path / f"{stage}")).state.equals(
+            unbroken.state
+        )
 
 
 @pytest.mark.slow
@@ -84,7 +104,10 @@ def test_two_workers_follow_in_bf16_and_resume(tmp_path):
 
 
 def test_muon_with_parameters_on_the_cpu():
-    assert_close(drive_here(Job(muon(3, zero=PARAMETERS_ON_CPU), SCRIPT)).state, reference_training(muon(), SCRIPT))
+    assert_close(
+        drive_here(Job(muon(3, zero=PARAMETERS_ON_CPU), SCRIPT)).state,
+        reference_training(muon(), SCRIPT),
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,6 @@
-"""Schedule-free AdamW: the paper's numbers, the same at every ZeRO stage and after a resume, and refusals."""
+"""Schedule-free AdamW: the paper's numbers, the same at every ZeRO stage and after a resume, and
+refusals.
+"""
 
 import math
 import shutil
@@ -20,14 +22,24 @@ FIELDS = ("master", "ema", "moment_gap", "moment_second")
 def free(stage=0, workers=1, **changes):
     zero = {"zero": {"stage": stage}}
     optimizer = OPTIMIZER | changes.pop("optimizer", {})
-    return tiny(optimizer=optimizer, training__ema=None, engine=zero, resources={"workers": workers}, **changes)
+    return tiny(
+        optimizer=optimizer,
+        training__ema=None,
+        engine=zero,
+        resources={"workers": workers},
+        **changes,
+    )
 
 
 def state(checkpoints):
     reader = newest(checkpoints)
     names = [name for name in reader.manifest.shapes if name not in reader.manifest.buffers]
     shapes = reader.manifest.shapes
-    return {(kind, name): reader.read(kind, name, 0, math.prod(shapes[name])) for kind in FIELDS for name in names}
+    return {
+        (kind, name): reader.read(kind, name, 0, math.prod(shapes[name]))
+        for kind in FIELDS
+        for name in names
+    }
 
 
 def same(one, two):
@@ -41,7 +53,11 @@ def test_updates_are_those_of_algorithm_1(warmup):
     gamma, decay, beta1, beta2, eps = 0.02, 0.3, 0.9, 0.98, 1e-8
     optimizer = ScheduleFreeAdamW(lr=gamma, warmup=warmup, betas=(beta1, beta2), eps=eps)
     weights = torch.randn(50)
-    tensors = {"average": weights.clone(), "moment_gap": torch.zeros(50), "moment_second": torch.zeros(50)}
+    tensors = {
+        "average": weights.clone(),
+        "moment_gap": torch.zeros(50),
+        "moment_second": torch.zeros(50),
+    }
     x = weights.double()
     z = x.clone()
     v = torch.zeros(50, dtype=torch.float64)
@@ -64,7 +80,9 @@ def test_updates_are_those_of_algorithm_1(warmup):
 def test_the_average_is_what_is_evaluated_and_no_evaluation_changes_a_bit(tmp_path):
     train_here(free(), tmp_path, tmp_path / "plain")
     _, recorder = train_here(
-        free(evaluation={"every": 2, "samples": 2, "limit": 16}, sampling={"steps": 2}), tmp_path, tmp_path / "seen"
+        free(evaluation={"every": 2, "samples": 2, "limit": 16}, sampling={"steps": 2}),
+        tmp_path,
+        tmp_path / "seen",
     )
     found = state(tmp_path / "plain")
     assert same(found, state(tmp_path / "seen"))
@@ -75,9 +93,15 @@ def test_the_average_is_what_is_evaluated_and_no_evaluation_changes_a_bit(tmp_pa
         )
         assert not torch.equal(found["master", name], x)
     exported = newest(tmp_path / "plain").weights()
-    assert all(torch.equal(value.view(-1), found["ema", f"network.{name}"]) for name, value in exported.items())
+    assert all(
+        torch.equal(value.view(-1), found["ema", f"network.{name}"])
+        for name, value in exported.items()
+    )
     other = newest(tmp_path / "plain").weights(averaged=False)
-    assert all(torch.equal(value.view(-1), found["master", f"network.{name}"]) for name, value in other.items())
+    assert all(
+        torch.equal(value.view(-1), found["master", f"network.{name}"])
+        for name, value in other.items()
+    )
     assert recorder.values[2]["eval/velocity"] > 0
 
 
@@ -93,7 +117,9 @@ def test_every_zero_stage_computes_the_same_and_resumes_to_the_bit(tmp_path):
     for stage in stages:
         whole = state(tmp_path / f"whole-{stage}")
         assert same(whole, state(tmp_path / f"again-{stage}")), stage
-        assert all(torch.allclose(whole[key], alone[key], rtol=1e-3, atol=2e-4) for key in alone), stage
+        assert all(torch.allclose(whole[key], alone[key], rtol=1e-3, atol=2e-4) for key in alone), (
+            stage
+        )
     shutil.rmtree(tmp_path / "again-3" / "step-00000006")
     train_here(free(1), tmp_path, tmp_path / "again-3")  # another stage, and one worker
     moved = state(tmp_path / "again-3")
@@ -108,12 +134,24 @@ def test_a_new_run_begins_from_the_average(ditlab, spec, home):
     assert requested_start(parent.json["run_id"], True, None, Home(home)).state == "averaged"
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({}, "set training.ema and training.averages to null"),
-    ({"training": {"steps": 6, "ema": None, "averages": {}}}, "set training.ema and training.averages to null"),
-    ({"training": {"steps": 6, "ema": None}, "schedule": {"kind": "warmup_cosine"}}, "set schedule to {kind"),
-    ({"training": {"steps": 6, "ema": None}, "schedule": {"kind": "constant", "warmup": 2}}, "and optimizer.warmup to"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "set training.ema and training.averages to null"),
+        (
+            {"training": {"steps": 6, "ema": None, "averages": {}}},
+            "set training.ema and training.averages to null",
+        ),
+        (
+            {"training": {"steps": 6, "ema": None}, "schedule": {"kind": "warmup_cosine"}},
+            "set schedule to {kind",
+        ),
+        (
+            {"training": {"steps": 6, "ema": None}, "schedule": {"kind": "constant", "warmup": 2}},
+            "and optimizer.warmup to",
+        ),
+    ],
+)
 def test_refusals(changes, message):
     with pytest.raises(UserError) as caught:
         validate_experiment({**TINY, "optimizer": OPTIMIZER, **changes})

@@ -26,21 +26,39 @@ def spec(tmp_path_factory) -> dict[str, Any]:
     """Spec of a network of pictures with a tiny encoder of captions and one of images."""
     folder = tmp_path_factory.mktemp("encoders")
     model = {
-        "family": "pixelhdm", "width": 32, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1,
-        "num_heads": 4, "num_kv_heads": 2, "mrope_widths": [2, 2, 4], "bottleneck_width": 8, "time_width": 8,
-        "max_resolution": 64, "text_length": 8,
-    }  # fmt: skip
+        "family": "pixelhdm",
+        "width": 32,
+        "pixel_width": 4,
+        "patch_size": 8,
+        "patch_depth": 1,
+        "pixel_depth": 1,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "mrope_widths": [2, 2, 4],
+        "bottleneck_width": 8,
+        "time_width": 8,
+        "max_resolution": 64,
+        "text_length": 8,
+    }
     encoders = {
-        "text": str(write_text_encoder(folder / "text")), "image": str(write_image_encoder(folder / "image", patch=8)),
-        "precision": "fp32", "cache": 10,
-    }  # fmt: skip
+        "text": str(write_text_encoder(folder / "text")),
+        "image": str(write_image_encoder(folder / "image", patch=8)),
+        "precision": "fp32",
+        "cache": 10,
+    }
     data = {"kind": "arrow", "path": "pictures"}
     objective = {"alignment_width": 24, "alignment_block": 1}
     batch, training = {"size": 8, "micro": 4}, {"steps": 1}
     return {
-        "name": "painter", "model": model, "objective": objective, "encoders": encoders, "data": data, "batch": batch,
-        "training": training, "sampling": {"steps": 1, "height": 32, "width": 32},
-    }  # fmt: skip
+        "name": "painter",
+        "model": model,
+        "objective": objective,
+        "encoders": encoders,
+        "data": data,
+        "batch": batch,
+        "training": training,
+        "sampling": {"steps": 1, "height": 32, "width": 32},
+    }
 
 
 def test_encoders_count_as_the_opened_networks_do(spec, tmp_path):
@@ -55,7 +73,8 @@ def test_encoders_count_as_the_opened_networks_do(spec, tmp_path):
         text(input_ids=torch.ones(1, 8, dtype=torch.int64), use_cache=False)
         image(pixel_values=torch.zeros(1, 3, 32, 32))
     tokens = 1 + 4 + (32 // 8) ** 2
-    attention = 2 * 4 * (8**2 * 32 + tokens**2 * 24)  # of both layers, which torch does not count on a CPU
+    # of both layers, which torch does not count on a CPU
+    attention = 2 * 4 * (8**2 * 32 + tokens**2 * 24)
     assert found.flops == counter.get_total_flops() + attention
     assert found.pass_bytes > 0 and found.host == 10 * 4 * (8 * 32 + tokens * 24)
     assert not found.left_out
@@ -64,11 +83,23 @@ def test_encoders_count_as_the_opened_networks_do(spec, tmp_path):
 def test_encoders_of_which_nothing_is_known_are_named(spec, tmp_path):
     experiment = build_experiment(spec, "painter.yaml")
     unknown = encoder_work(experiment, DataShape({"image": (3, 32, 32)}), tmp_path)
-    assert unknown.weights == 0 and len(unknown.left_out) == 2 and "data, which are not here" in unknown.left_out[0]
+    assert (
+        unknown.weights == 0
+        and len(unknown.left_out) == 2
+        and "data, which are not here" in unknown.left_out[0]
+    )
     stored = COLUMNS | {"text", "text_mask", "text_pooled", "image_features"}
-    assert encoder_work(experiment, DataShape({"image": (3, 32, 32)}, stored), tmp_path) == EncoderWork()
-    missing = {**spec, "encoders": {"text": str(tmp_path / "nowhere"), "image": spec["encoders"]["image"]}}
-    partly = encoder_work(build_experiment(missing, ""), DataShape({"image": (3, 32, 32)}, COLUMNS), tmp_path)
+    assert (
+        encoder_work(experiment, DataShape({"image": (3, 32, 32)}, stored), tmp_path)
+        == EncoderWork()
+    )
+    missing = {
+        **spec,
+        "encoders": {"text": str(tmp_path / "nowhere"), "image": spec["encoders"]["image"]},
+    }
+    partly = encoder_work(
+        build_experiment(missing, ""), DataShape({"image": (3, 32, 32)}, COLUMNS), tmp_path
+    )
     assert partly.weights > 0
     assert partly.left_out == (f"encoders.text={tmp_path}/nowhere, which is not on this machine",)
 

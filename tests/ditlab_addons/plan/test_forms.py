@@ -21,7 +21,9 @@ TINY = ("batch.size=32", "model.depth=2", "model.width=64")
 
 
 def experiment_of(name: str, *changes: str) -> Experiment:
-    return load_experiment(EXPERIMENTS / f"{name}.yaml", ["training.precision=fp32", "engine.compile=false", *changes])
+    return load_experiment(
+        EXPERIMENTS / f"{name}.yaml", ["training.precision=fp32", "engine.compile=false", *changes]
+    )
 
 
 def passes_of(experiment: Experiment, home: Path, on_gpu: bool) -> PassMemory:
@@ -32,7 +34,9 @@ def passes_of(experiment: Experiment, home: Path, on_gpu: bool) -> PassMemory:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_compiled_passes_take_no_more_than_is_predicted(tmp_path):
-    """Fused kernels write less than blocks as they are, which a plan counts: at most, and not by far."""
+    """Fused kernels write less than blocks as they are, which a plan counts: at most, and not by
+    far.
+    """
     for name in SMALL:
         experiment = load_experiment(EXPERIMENTS / f"{name}.yaml", ["engine.compile=true"])
         predicted = passes_of(experiment, tmp_path, on_gpu=False).peak
@@ -40,7 +44,9 @@ def test_compiled_passes_take_no_more_than_is_predicted(tmp_path):
 
 
 def check_offloaded(experiment: Experiment, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare what stays on the device with a tracker's count of real steps whose saved tensors are elsewhere."""
+    """Compare what stays on the device with a tracker's count of real steps whose saved tensors are
+    elsewhere.
+    """
     monkeypatch.setattr(memory, "save_on_cpu", SavedElsewhere)
     experiment = experiment.replace("engine.activation_offload", "cpu")
     tracked, predicted = track_step(experiment, home), passes_of(experiment, home, on_gpu=True)
@@ -58,7 +64,9 @@ def test_activations_in_the_hosts_memory(tmp_path, monkeypatch):
     assert moved.moved > kept.activations - moved.activations and moved.host >= moved.moved
     assert pass_memory(offloaded, DataShape(), 32, False) == kept  # a CPU has them already
     assert (kept.host, kept.moved) == (0, 0)
-    inputs = pass_memory(offloaded.replace("engine.activation_checkpointing", True), DataShape(), 32, True)
+    inputs = pass_memory(
+        offloaded.replace("engine.activation_checkpointing", True), DataShape(), 32, True
+    )
     assert inputs.moved < 0.1 * moved.moved
 
 

@@ -48,21 +48,37 @@ def check(experiment: Experiment, tracked: TrackedStep, home: Path, tolerance: f
 def test_a_tracker_counts_what_is_predicted(tmp_path):
     """Micro-batches that accumulate, in half precision: parts and peak of a real step."""
     changes = ("batch.size=8", "batch.micro=4", "model.depth=1", "model.width=64")
-    for stage, precision, offload, kind in ((2, "bf16", "none", "muon"), (1, "fp32", "cpu", "adamw")):
+    for stage, precision, offload, kind in (
+        (2, "bf16", "none", "muon"),
+        (1, "fp32", "cpu", "adamw"),
+    ):
         zero = f"engine.zero={{stage: {stage}, offload: {offload}}}"
         optimizer = f"optimizer={{kind: {kind}}}"
-        experiment = experiment_of("digits/dit", *changes, f"training.precision={precision}", zero, optimizer)
+        experiment = experiment_of(
+            "digits/dit", *changes, f"training.precision={precision}", zero, optimizer
+        )
         check(experiment, track_step(experiment, tmp_path), tmp_path)
 
 
 @pytest.mark.parametrize("zero", ["{stage: 1}", "{stage: 3}"])
 def test_frozen_parameters_take_their_own_room_alone(tmp_path, zero):
-    changes = ("batch.size=8", "batch.micro=4", "model.depth=1", "model.width=64", f"engine.zero={zero}")
+    changes = (
+        "batch.size=8",
+        "batch.micro=4",
+        "model.depth=1",
+        "model.width=64",
+        f"engine.zero={zero}",
+    )
     lora = 'training.lora={rank: 4, targets: ["blocks"]}'
-    experiment = experiment_of("digits/dit", *changes, "training.precision=bf16", lora, "training.freeze=[blocks]")
+    experiment = experiment_of(
+        "digits/dit", *changes, "training.precision=bf16", lora, "training.freeze=[blocks]"
+    )
     sizes = ParameterSizes.of_experiment(experiment, DataShape())
     counts = MetaModel.build(experiment.model, experiment.objective, experiment.training).counts
-    assert (sizes.total, sizes.frozen) == (counts.trainable, counts.frozen) and sizes.frozen > sizes.total / 2
+    assert (sizes.total, sizes.frozen) == (
+        counts.trainable,
+        counts.frozen,
+    ) and sizes.frozen > sizes.total / 2
     check(experiment, track_step(experiment, tmp_path), tmp_path)
 
 
@@ -71,7 +87,9 @@ def test_frozen_parameters_take_their_own_room_alone(tmp_path, zero):
 def test_every_setting_of_one_network(tmp_path):
     """Accumulation, half precision and offload, on one worker and on two."""
     changes = ("batch.size=16", "model.depth=2")
-    zeros = [f"{{stage: {stage}, offload: {where}}}" for stage in (1, 2, 3) for where in ("none", "cpu")]
+    zeros = [
+        f"{{stage: {stage}, offload: {where}}}" for stage in (1, 2, 3) for where in ("none", "cpu")
+    ]
     specs = []
     for zero, micro, precision in product(["{stage: 0}", *zeros], (4, 8), ("fp32", "bf16")):
         if (zero, precision) != ("{stage: 0}", "bf16"):
@@ -95,8 +113,13 @@ def test_every_family_at_every_stage(tmp_path):
 @pytest.mark.slow
 def test_two_workers(tmp_path):
     for name in SMALL:
-        experiments = [experiment_of(name, f"engine.zero.stage={stage}", "resources.workers=2") for stage in (1, 2, 3)]
-        for experiment, tracked in zip(experiments, track_workers(experiments, tmp_path, 2), strict=True):
+        experiments = [
+            experiment_of(name, f"engine.zero.stage={stage}", "resources.workers=2")
+            for stage in (1, 2, 3)
+        ]
+        for experiment, tracked in zip(
+            experiments, track_workers(experiments, tmp_path, 2), strict=True
+        ):
             check(experiment, tracked, tmp_path)
 
 
@@ -104,21 +127,40 @@ def state_of(
     sizes: ParameterSizes, zero: ZeroSetting, compute: int, averages: int = 1
 ) -> tuple[MemoryParts, MemoryParts]:
     """Return device and host of one of four workers."""
-    state = state_memory(WorkerShape(sizes, zero, 4, compute, accumulates=False, on_gpu=False), averages)
+    state = state_memory(
+        WorkerShape(sizes, zero, 4, compute, accumulates=False, on_gpu=False), averages
+    )
     return state.device, state.host
 
 
 def test_state_by_hand():
-    """1,000 values on four workers, bfloat16: 2 bytes of weights, 12 of masters and moments, 4 of average."""
+    """1,000 values on four workers, bfloat16: 2 bytes of weights, 12 of masters and moments, 4 of
+    average.
+    """
     sizes = ParameterSizes([ParameterGroup((600, 400), 2)])
     whole, _ = state_of(sizes, ZeroSetting(0), 4)
     assert (whole.parameters, whole.optimizer, whole.average) == (4000, 8000, 4000)
     parted, _ = state_of(sizes, ZeroSetting(1), 2)
-    assert (parted.parameters, parted.optimizer, parted.average, parted.gradients) == (2000, 3000, 1000, 0)
+    assert (parted.parameters, parted.optimizer, parted.average, parted.gradients) == (
+        2000,
+        3000,
+        1000,
+        0,
+    )
     third, _ = state_of(sizes, ZeroSetting(3), 2, averages=0)
-    assert (third.parameters, third.optimizer, third.average, third.gradients) == (500, 3000, 0, 500)
+    assert (third.parameters, third.optimizer, third.average, third.gradients) == (
+        500,
+        3000,
+        0,
+        500,
+    )
     moved, host = state_of(sizes, ZeroSetting(1, "cpu"), 2)
-    assert (moved.parameters, moved.optimizer, host.optimizer, host.average) == (2000, 0, 3000, 1000)
+    assert (moved.parameters, moved.optimizer, host.optimizer, host.average) == (
+        2000,
+        0,
+        3000,
+        1000,
+    )
     moved, host = state_of(sizes, ZeroSetting(3, "cpu", "cpu"), 2)
     assert (moved.parameters, host.parameters, host.optimizer) == (0, 500, 3000)
 
@@ -139,15 +181,23 @@ def test_activations_are_linear_in_the_micro_batch():
     """Three sizes on one line, of each family, within one part in a hundred."""
     for name in SMALL:
         experiment = experiment_of(name)
-        shape = DataShape({"image": (3, 16, 16), "caption": (15,)}) if "pixelhdm" in name else DataShape()
-        low, middle, high = (pass_memory(experiment, shape, size, False).activations for size in (8, 16, 24))
+        shape = (
+            DataShape({"image": (3, 16, 16), "caption": (15,)})
+            if "pixelhdm" in name
+            else DataShape()
+        )
+        low, middle, high = (
+            pass_memory(experiment, shape, size, False).activations for size in (8, 16, 24)
+        )
         assert (low + high) / 2 == pytest.approx(middle, rel=0.01), name
 
 
 def test_checkpointing_saves_activations():
     experiment = experiment_of("digits/dit")
     plain, saved = (
-        pass_memory(experiment.replace("engine.activation_checkpointing", on), DataShape(), 64, False)
+        pass_memory(
+            experiment.replace("engine.activation_checkpointing", on), DataShape(), 64, False
+        )
         for on in (False, True)
     )
     assert saved.activations < 0.3 * plain.activations
@@ -156,9 +206,15 @@ def test_checkpointing_saves_activations():
 
 @pytest.mark.slow
 def test_resident_memory_grows_as_predicted(tmp_path):
-    """A step of more than 1 GiB, in a process of its own: its tensors, and no more than is left free for their gaps."""
+    """A step of more than 1 GiB, in a process of its own: its tensors, and no more than is left
+    free for their gaps.
+    """
     experiment = experiment_of("digits/dit", "batch.size=1760", "data.hold_out=0.01")
     worker = predicted_memory(experiment, tmp_path)
     predicted = worker.passes.total - worker.state.device.total
     assert predicted > 2**30
-    assert 0.95 < peak_bytes(partial(first_step, experiment.to_dict(), tmp_path)) / predicted < 1 + CPU_GAPS
+    assert (
+        0.95
+        < peak_bytes(partial(first_step, experiment.to_dict(), tmp_path)) / predicted
+        < 1 + CPU_GAPS
+    )

@@ -35,11 +35,24 @@ def run(*arguments):
 
 
 def test_a_table_json_and_what_to_change(spec):
-    shown = run(spec, "--gpu", "h100", "--gpus", "2", "--price", "2", "--json", "--set", "engine.zero.stage=3")
+    shown = run(
+        spec,
+        "--gpu",
+        "h100",
+        "--gpus",
+        "2",
+        "--price",
+        "2",
+        "--json",
+        "--set",
+        "engine.zero.stage=3",
+    )
     found = json.loads(shown.stdout.splitlines()[-1])
     assert found["fits"] is True and found["per_gpu_bytes"] > 2**30 and found["step_seconds"] > 0
     assert found["gpu"] == "H100" and found["gpus"] == 2 and found["gpu_memory"] == 81559 * 2**20
-    assert found["steps"] == 600 and found["run_seconds"] == pytest.approx(600 * found["recommended"]["step_seconds"])
+    assert found["steps"] == 600 and found["run_seconds"] == pytest.approx(
+        600 * found["recommended"]["step_seconds"]
+    )
     assert found["cost"] == pytest.approx(2 * found["gpu_hours"])
     assert found["gpu_hours"] == pytest.approx(2 * found["run_seconds"] / 3600)
     assert found["checkpoint_bytes"] == 16 * found["parameters"]
@@ -47,7 +60,9 @@ def test_a_table_json_and_what_to_change(spec):
     for each in found["settings"]:
         peak = each[each["peak"]]
         assert sum(peak.values()) + each["margin_bytes"] == each["per_gpu_bytes"]
-    assert found["changes"] == {} and found["recommended"] == found["own"], "no other setting is faster"
+    assert found["changes"] == {} and found["recommended"] == found["own"], (
+        "no other setting is faster"
+    )
 
 
 def test_what_a_recommended_setting_changes_is_told(spec):
@@ -66,7 +81,9 @@ def test_a_table_in_80_columns(spec):
 
 
 def test_what_cannot_fit_says_what_would(spec):
-    found = json.loads(run(spec, "--gpu", "L4", "--gpu-memory", "256MiB", "--json").stdout.splitlines()[-1])
+    found = json.loads(
+        run(spec, "--gpu", "L4", "--gpu-memory", "256MiB", "--json").stdout.splitlines()[-1]
+    )
     assert found["fits"] is False and found["recommended"] is None
     assert "nothing fits" in found["why"] and "would fit with" in found["why"]
 
@@ -97,4 +114,7 @@ def test_mistakes(spec, options, message):
 def test_measured_rates(spec):
     """Real steps in a process of their own: the rates are this machine's."""
     found = json.loads(run(spec, "--measure", "--json").stdout.splitlines()[-1])
-    assert re.match(r"\d+ measured steps, 1 thread: ", found["rates"]) and 0 < found["step_seconds"] < 5
+    assert (
+        re.match(r"\d+ measured steps, 1 thread: ", found["rates"])
+        and 0 < found["step_seconds"] < 5
+    )

@@ -18,35 +18,61 @@ from ditlab_addons.query.query import query_runs
 @pytest.fixture
 def home(tmp_path):
     home = Home(tmp_path / "home").ensure()
-    for number, (name, size) in enumerate((("wide", 4_000_000), ("small", 900_000), ("tiny", 100_000))):
+    for number, (name, size) in enumerate(
+        (("wide", 4_000_000), ("small", 900_000), ("tiny", 100_000))
+    ):
         folder = create_run(home, name, family="dit", spec_hash="a", run_id=f"run{number}")
-        spec = {"name": name, "optimizer.lr": str(10.0**-number), "revision": "2026_11", "odd": "nan"}
+        spec = {
+            "name": name,
+            "optimizer.lr": str(10.0**-number),
+            "revision": "2026_11",
+            "odd": "nan",
+        }
         with closing(JournalWriter(folder)) as journal:
             journal.append("params", values={"parameters.total": str(size), **spec})
             journal.append("tags", values={"ditlab.main_metric": "eval/velocity"})
             for step in range(1, 101):
-                journal.log_metrics(step, {"train/loss": 1 / step, "train/samples_per_second": 50.0 + number})
+                journal.log_metrics(
+                    step, {"train/loss": 1 / step, "train/samples_per_second": 50.0 + number}
+                )
             journal.log_metrics(
-                101, {"train/loss": math.nan if number == 2 else 0.5, "eval/velocity": 0.3 + number / 10}
+                101,
+                {
+                    "train/loss": math.nan if number == 2 else 0.5,
+                    "eval/velocity": 0.3 + number / 10,
+                },
             )
         update_record(folder, status="finished", step=101)
     return home
 
 
 def test_a_question_of_one_line(home):
-    sql = "SELECT name, main_value FROM runs WHERE created > datetime('now', '-7 days') AND parameters < 2e6 "
+    sql = (
+        "SELECT name, main_value FROM runs WHERE created > datetime('now', '-7 days') AND "
+        "parameters < 2e6 "
+    )
     answer = query_runs(home, sql + "ORDER BY main_value LIMIT 3")
     assert answer == (["name", "main_value"], [("small", 0.4), ("tiny", 0.5)], [])
-    one = query_runs(home, "SELECT train_loss, samples_per_second, main_metric FROM runs ORDER BY run")
-    assert (
-        one.rows[0] == (pytest.approx((0.01 + 1 / 99.5) / 2, rel=0.2), 50.0, "eval/velocity") and one.rows[2][0] is None
+    one = query_runs(
+        home, "SELECT train_loss, samples_per_second, main_metric FROM runs ORDER BY run"
     )
-    joined = query_runs(home, "SELECT s.value, m.value FROM specs s JOIN metrics m USING (run) WHERE s.field = "
-                        "'optimizer.lr' AND m.metric = 'eval/velocity' ORDER BY s.value DESC")  # fmt: skip
+    assert (
+        one.rows[0] == (pytest.approx((0.01 + 1 / 99.5) / 2, rel=0.2), 50.0, "eval/velocity")
+        and one.rows[2][0] is None
+    )
+    joined = query_runs(
+        home,
+        "SELECT s.value, m.value FROM specs s JOIN metrics m USING (run) WHERE s.field = "
+        "'optimizer.lr' AND m.metric = 'eval/velocity' ORDER BY s.value DESC",
+    )
     assert joined.rows == [(1, 0.3), (0.1, 0.4), (0.01, 0.5)]
-    assert query_runs(home, "SELECT run, step FROM metrics WHERE value IS NULL").rows == [("run2", 101)]
+    assert query_runs(home, "SELECT run, step FROM metrics WHERE value IS NULL").rows == [
+        ("run2", 101)
+    ]
     texts = query_runs(
-        home, "SELECT value FROM specs WHERE field IN ('revision', 'odd') AND run = 'run0' ORDER BY field"
+        home,
+        "SELECT value FROM specs WHERE field IN ('revision', 'odd') AND run = 'run0' ORDER BY "
+        "field",
     )
     assert texts.rows == [("nan",), ("2026_11",)], "a text that Python would take for a number"
     assert query_runs(home, "SELECT count(*) FROM metrics").rows == [(3 * 202,)]
@@ -64,7 +90,8 @@ def test_answers_follow_journals_and_specs(home):
         assert query_runs(home, sql) == first
         assert query_runs(home, sql) == first
     stat = (journal := home.run("run1").journal).stat()
-    journal.write_bytes(journal.read_bytes().replace(b'"step":7,', b'"step":8,'))  # its lines are damaged now
+    # its lines are damaged now
+    journal.write_bytes(journal.read_bytes().replace(b'"step":7,', b'"step":8,'))
     os.utime(journal, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert query_runs(home, sql).rows[1][1] == first.rows[1][1] - 2
     with closing(JournalWriter(home.run("run0"))) as journal:
@@ -77,7 +104,12 @@ def test_answers_follow_journals_and_specs(home):
     whole = [("name", "wide"), ("odd", "nan"), ("optimizer.lr", 1), ("revision", "2026_11")]
     assert query_runs(home, fields).rows == whole
     with closing(JournalWriter(home.run("run0"))) as journal:
-        journal.append("resume", step=102, changes={"optimizer.lr": ("1.0", "3.0"), "odd": ("nan", "")}, rates="")
+        journal.append(
+            "resume",
+            step=102,
+            changes={"optimizer.lr": ("1.0", "3.0"), "odd": ("nan", "")},
+            rates="",
+        )
     assert query_runs(home, fields).rows == [whole[0], ("optimizer.lr", 3), whole[3]]
     home.run("run2").journal.unlink()
     home.run("run2").journal.mkdir()
@@ -90,13 +122,28 @@ def test_answers_follow_journals_and_specs(home):
 @pytest.mark.parametrize(
     "sql",
     [
-        "ATTACH 'other.db' AS other", "PRAGMA query_only = 0", "PRAGMA journal_mode", "VACUUM INTO 'copy.db'",
-        "COPY runs TO 'out.csv'", "SELECT * FROM read_csv('/etc/passwd')", "SELECT load_extension('x')",
-        "SELECT readfile('/etc/passwd')", "DELETE FROM runs", "INSERT INTO runs (run) VALUES (1)", "DROP TABLE runs",
-        "CREATE TABLE other (x)", "SELECT 1; SELECT 2", "SELECT nope FROM runs", "SELECT", "", "nonsense",
-        "SELECT count(*) FROM points", "SELECT run FROM journals", "SELECT name FROM names",
+        "ATTACH 'other.db' AS other",
+        "PRAGMA query_only = 0",
+        "PRAGMA journal_mode",
+        "VACUUM INTO 'copy.db'",
+        "COPY runs TO 'out.csv'",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT load_extension('x')",
+        "SELECT readfile('/etc/passwd')",
+        "DELETE FROM runs",
+        "INSERT INTO runs (run) VALUES (1)",
+        "DROP TABLE runs",
+        "CREATE TABLE other (x)",
+        "SELECT 1; SELECT 2",
+        "SELECT nope FROM runs",
+        "SELECT",
+        "",
+        "nonsense",
+        "SELECT count(*) FROM points",
+        "SELECT run FROM journals",
+        "SELECT name FROM names",
     ],
-)  # fmt: skip
+)
 def test_nothing_but_one_select_is_answered(home, sql, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="write one SELECT over"):

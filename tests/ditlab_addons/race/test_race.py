@@ -1,4 +1,6 @@
-"""Decisions of a race over seeds, from made results: rungs, seeds, failures, budgets, ends, and its rate of errors."""
+"""Decisions of a race over seeds, from made results: rungs, seeds, failures, budgets, ends, and its
+rate of errors.
+"""
 
 import math
 import random
@@ -9,7 +11,14 @@ import numpy as np
 import pytest
 
 from ditlab.intervals import seed_band
-from ditlab_addons.race.race import Race, RaceDecision, RaceRules, RungValue, look_confidence, look_sizes
+from ditlab_addons.race.race import (
+    Race,
+    RaceDecision,
+    RaceRules,
+    RungValue,
+    look_confidence,
+    look_sizes,
+)
 from support.simulated_races import play, simulated_results, simulated_values
 
 RULES = RaceRules(rungs=(10, 40), metric="loss", min_seeds=3, max_seeds=6)
@@ -17,8 +26,12 @@ WIGGLE = (0.01, -0.02, 0.015, 0.0, -0.01, 0.02)
 """Difference of an arm from its mean lead, by seed."""
 
 
-def results_of(leads: Mapping[str, float], seeds: int = 3, steps: tuple[int, ...] = (10,)) -> list[RungValue]:
-    """Values of arms that are apart by about their `leads`; a seed shifts all arms alike, as pairs have it."""
+def results_of(
+    leads: Mapping[str, float], seeds: int = 3, steps: tuple[int, ...] = (10,)
+) -> list[RungValue]:
+    """Values of arms that are apart by about their `leads`; a seed shifts all arms alike, as pairs
+    have it.
+    """
     return [
         RungValue(arm, seed, step, 100.0 * seed + lead + WIGGLE[seed] * number)
         for number, (arm, lead) in enumerate(leads.items())
@@ -43,8 +56,12 @@ def test_arms_behind_are_dropped_and_close_ones_get_more_seeds() -> None:
     (dropped,) = decision.dropped
     assert (dropped.arm, dropped.reason, dropped.step) == ("c", "behind", 10)
     assert dropped.difference and dropped.difference.interval.low > 0
-    assert {(each.arm, each.seed) for each in decision.train} == {("a", 3), ("b", 3)}, "4 seeds are looked at next"
-    assert "C is behind at step 10: a before c by 8.0 +- 1.0 in loss" in " ".join(decision.describe(RULES, range(12)))
+    assert {(each.arm, each.seed) for each in decision.train} == {("a", 3), ("b", 3)}, (
+        "4 seeds are looked at next"
+    )
+    assert "C is behind at step 10: a before c by 8.0 +- 1.0 in loss" in " ".join(
+        decision.describe(RULES, range(12))
+    )
 
 
 def test_with_the_most_seeds_the_rest_go_on_to_the_next_rung() -> None:
@@ -83,7 +100,9 @@ def test_a_decision_depends_on_no_order_and_waits_for_the_whole_look() -> None:
 
 def test_a_failed_trial_loses_its_pair_and_an_arm_that_always_fails_is_dropped() -> None:
     results = [
-        replace(each, value=math.nan) if each.arm == "c" or (each.arm, each.seed) == ("b", 1) else each
+        replace(each, value=math.nan)
+        if each.arm == "c" or (each.arm, each.seed) == ("b", 1)
+        else each
         for each in results_of({"a": 1.0, "b": 1.0, "c": 1.0})
     ]
     decision = Race(("a", "b", "c"), RULES).decide(results)
@@ -101,18 +120,24 @@ def test_arms_without_a_common_seed_are_not_compared() -> None:
         for each in results_of({"a": 1.0, "b": 9.0})
     ]
     decision = Race(("a", "b"), RULES).decide(results)
-    assert len(decision.left) == 2 and "no seed with which neither" in " ".join(decision.describe(RULES, range(12)))
+    assert len(decision.left) == 2 and "no seed with which neither" in " ".join(
+        decision.describe(RULES, range(12))
+    )
 
 
 def test_a_budget_ends_a_race_before_a_look_that_exceeds_it() -> None:
     close = {"a": 1.0, "b": 1.0}
-    assert decide(close, replace(RULES, max_steps=80)).end is None, "60 steps and 20 for the fourth seeds"
+    assert decide(close, replace(RULES, max_steps=80)).end is None, (
+        "60 steps and 20 for the fourth seeds"
+    )
     assert decide(close, replace(RULES, max_steps=79)).end == "budget used up"
 
 
 def test_held_out_noise_stands_beside_intervals_and_changes_none() -> None:
     leads = {"a": 1.0, "b": 9.0, "c": 1.0}
-    noisy = Race(tuple(leads), RULES).decide([replace(each, held_out_noise=0.5) for each in results_of(leads)])
+    noisy = Race(tuple(leads), RULES).decide(
+        [replace(each, held_out_noise=0.5) for each in results_of(leads)]
+    )
     plain = decide(leads)
     assert plain.dropped[0].difference and noisy.dropped[0].difference
     assert noisy.dropped[0].difference.interval == plain.dropped[0].difference.interval
@@ -124,8 +149,13 @@ def test_intervals_of_all_looks_hold_the_true_difference_together() -> None:
     true, looks = 0.7, look_sizes(3, 12)
     assert (looks, look_sizes(3, 3), look_sizes(2, 3)) == ((3, 4, 6, 8, 12), (3,), (2, 3))
     draws = true + np.random.default_rng(0).standard_normal((looks[-1], 20_000))
-    bands = [seed_band(draws[:num], look_confidence(look, len(looks), 0.95)) for look, num in enumerate(looks, start=1)]
-    assert np.mean(np.all([(band.low <= true) & (true <= band.high) for band in bands], axis=0)) > 0.95
+    bands = [
+        seed_band(draws[:num], look_confidence(look, len(looks), 0.95))
+        for look, num in enumerate(looks, start=1)
+    ]
+    assert (
+        np.mean(np.all([(band.low <= true) & (true <= band.high) for band in bands], axis=0)) > 0.95
+    )
 
 
 def test_a_race_reads_the_results_of_its_looks_alone() -> None:
@@ -141,6 +171,13 @@ def test_races_between_equal_arms_seldom_name_a_winner_and_a_clear_best_is_found
     generator = np.random.default_rng(0)
     race = Race(("0", "1"), RaceRules(rungs=(10, 40)))
     draws = (simulated_values(generator, race, 0.0, 0.8) for _ in range(400))
-    assert 1 <= sum(len(race.decide(simulated_results(race, values)).left) == 1 for values in draws) <= 33
-    clear = [race.decide(simulated_results(race, simulated_values(generator, race, 3.0, 0.8))) for _ in range(100)]
+    assert (
+        1
+        <= sum(len(race.decide(simulated_results(race, values)).left) == 1 for values in draws)
+        <= 33
+    )
+    clear = [
+        race.decide(simulated_results(race, simulated_values(generator, race, 3.0, 0.8)))
+        for _ in range(100)
+    ]
     assert sum(each.left == ("0",) for each in clear) >= 95

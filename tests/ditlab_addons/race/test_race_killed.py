@@ -21,7 +21,18 @@ from support.sweeps import small_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-KILLS = ("worker", "launcher", "node", "worker", "launcher", "worker", "node", "launcher", "worker", "launcher")
+KILLS = (
+    "worker",
+    "launcher",
+    "node",
+    "worker",
+    "launcher",
+    "worker",
+    "node",
+    "launcher",
+    "worker",
+    "launcher",
+)
 
 
 def written(folder: Path) -> Path:
@@ -29,8 +40,15 @@ def written(folder: Path) -> Path:
     path = folder / "sweep.yaml"
     space = {"optimizer.lr": {"kind": "grid", "values": [1e-6, 3e-3, 3.1e-3]}}
     race = {"kind": "race", "grace": 100, "reduction": 2}
-    fixed = {"training.steps": 400, "evaluation.every": 50, "checkpoint.every": 20, "resources.max_failures": 20}
-    sweep = small_sweep(space=space, scheduler=race, seeds={"min": 3, "max": 4}, fixed=fixed, concurrent=2)
+    fixed = {
+        "training.steps": 400,
+        "evaluation.every": 50,
+        "checkpoint.every": 20,
+        "resources.max_failures": 20,
+    }
+    sweep = small_sweep(
+        space=space, scheduler=race, seeds={"min": 3, "max": 4}, fixed=fixed, concurrent=2
+    )
     path.write_text(dump_yaml(sweep))
     return path
 
@@ -39,14 +57,23 @@ def start_tune(home: Path, *arguments: str | Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "ditlab", "tune", *map(str, arguments), "--json"]
     environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
 def progress(home: Path) -> int:
     """Bytes of all journals: what has been done since is seen by their growth."""
     folder = home / "train"
-    return sum(path.stat().st_size for path in folder.glob("*/journal.jsonl")) if folder.exists() else 0
+    return (
+        sum(path.stat().st_size for path in folder.glob("*/journal.jsonl"))
+        if folder.exists()
+        else 0
+    )
 
 
 def victims(process: subprocess.Popen[str], kind: str) -> list[psutil.Process]:
@@ -60,7 +87,10 @@ def victims(process: subprocess.Popen[str], kind: str) -> list[psutil.Process]:
 
 def result_of(said: Any) -> tuple[Any, ...]:
     found = said["trials"]
-    trials = {trial["number"]: (trial["values"], trial["status"], trial["step"], trial["metrics"]) for trial in found}
+    trials = {
+        trial["number"]: (trial["values"], trial["status"], trial["step"], trial["metrics"])
+        for trial in found
+    }
     return trials, said["verdict"]
 
 
@@ -71,9 +101,15 @@ def test_a_race_killed_ten_times_has_the_same_survivors_and_intervals(tmp_path):
         before, seen = progress(home), time.monotonic()
 
         def may_be_killed(process: Any = process, before: int = before, kind: str = kind) -> bool:
-            return process.poll() is not None or (progress(home) > before + 4000 and bool(victims(process, kind)))
+            return process.poll() is not None or (
+                progress(home) > before + 4000 and bool(victims(process, kind))
+            )
 
-        wait_until(may_be_killed, 240, f"progress before a kill of the {kind}, {time.monotonic() - seen:.0f} s")
+        wait_until(
+            may_be_killed,
+            240,
+            f"progress before a kill of the {kind}, {time.monotonic() - seen:.0f} s",
+        )
         if process.poll() is not None and process.returncode == 0:
             break  # the race was over before its last kills
         if process.poll() is None:

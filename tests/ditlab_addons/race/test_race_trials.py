@@ -1,4 +1,6 @@
-"""A race as Tune asks it: trials from rung to rung, in any order of arrival, killed at any moment."""
+"""A race as Tune asks it: trials from rung to rung, in any order of arrival, killed at any
+moment.
+"""
 
 import random
 from dataclasses import replace
@@ -22,15 +24,26 @@ FIXED = {"training.steps": LAST, "evaluation.every": 9}
 
 
 def race_sweep(**changes):
-    fields = {"scheduler": RACE, "seeds": {"min": 3, "max": 8}, "search": {"kind": "grid"}, "trials": None,
-              "fixed": FIXED}  # fmt: skip
+    fields = {
+        "scheduler": RACE,
+        "seeds": {"min": 3, "max": 8},
+        "search": {"kind": "grid"},
+        "trials": None,
+        "fixed": FIXED,
+    }
     return sweep_of(GRID, **{**fields, **changes})
 
 
 def value_of(trial, step):
     """Arms 0 and 1 are close, 2 behind, 3 far behind; what a seed adds is shared by its arms."""
     noise = random.Random(f"{trial.arm}/{trial.seed}/{step}").gauss(0, 0.02)
-    return 1 + 5 / step + random.Random(trial.seed).gauss(0, 1) + (0.0, 0.002, 0.4, 2.0)[trial.arm] + noise
+    return (
+        1
+        + 5 / step
+        + random.Random(trial.seed).gauss(0, 1)
+        + (0.0, 0.002, 0.4, 2.0)[trial.arm]
+        + noise
+    )
 
 
 class Session:
@@ -53,7 +66,9 @@ class Session:
     def begin(self):
         self.running = {}
         self.chooser = RaceChooser(self.sweep, LAST, Home(Path("none")))
-        self.search = ChosenTrials(self.sweep, self.chooser, self.told(), self.plan, self.rounds.append)
+        self.search = ChosenTrials(
+            self.sweep, self.chooser, self.told(), self.plan, self.rounds.append
+        )
 
     def told(self):
         return list(self.trials.values())
@@ -82,26 +97,41 @@ class Session:
             trial, until = self.trials[config["number"]], config.get("until", LAST)
             steps = list(range(9, until + 1, 9))
             curve = MetricCurve(steps, [value_of(trial, step) for step in steps])
-            status = "failed" if (trial.arm, trial.seed) in fails else "finished" if until == LAST else "interrupted"
+            status = (
+                "failed"
+                if (trial.arm, trial.seed) in fails
+                else "finished"
+                if until == LAST
+                else "interrupted"
+            )
             if status == "failed":
                 curve = MetricCurve([], [])
-            self.trials[trial.number] = replace(trial, status=status, curves={METRIC: curve}, step=until)
+            self.trials[trial.number] = replace(
+                trial, status=status, curves={METRIC: curve}, step=until
+            )
             if self.random.random() < kill:  # between the journal's last line and Tune's result
                 self.begin()
                 continue
             result = {"step": until, METRIC: value_of(trial, until), "done": True}
             result |= {"status": "paused" if status == "interrupted" else status}
-            self.search.on_trial_complete(leg, result if status != "failed" else {"status": "failed"})
+            self.search.on_trial_complete(
+                leg, result if status != "failed" else {"status": "failed"}
+            )
 
 
 def test_a_race_drops_what_is_behind_and_names_no_winner_among_close_arms():
     one = Session(race_sweep(), 0)
     decision = one.run()
     assert decision.left == ("arm 0", "arm 1") and decision.end != "winner"
-    assert {each.arm: (each.reason, each.step) for each in decision.dropped}["arm 3"] == ("behind", 9)
+    assert {each.arm: (each.reason, each.step) for each in decision.dropped}["arm 3"] == (
+        "behind",
+        9,
+    )
     steps = {trial.number: trial.step for trial in one.trials.values()}
-    assert max(steps[trial.number] for trial in one.trials.values() if trial.arm == 3) == 9  # not trained further
-    assert {trial.seed for trial in one.trials.values() if trial.arm == 0} == set(range(8))  # seeds were added
+    # not trained further
+    assert max(steps[trial.number] for trial in one.trials.values() if trial.arm == 3) == 9
+    # seeds were added
+    assert {trial.seed for trial in one.trials.values() if trial.arm == 0} == set(range(8))
     ended = f"the race has ended: {decision.end}"
     assert one.rounds[-1].stopped | {2: ""} == {0: ended, 1: ended, 2: "", 3: "behind at step 9"}
 
@@ -147,20 +177,44 @@ def test_rungs():
     ("changes", "words"),
     [
         ({"seeds": 1}, "seeds=1 gives a race no pairs"),
-        ({"fixed": {**FIXED, "training.stop": {"metric": METRIC}}}, "training.stop ends runs before the rungs"),
-        ({"space": {"batch.size": {"kind": "grid", "values": [16, 32]}}}, "space.batch.size changes which draws"),
+        (
+            {"fixed": {**FIXED, "training.stop": {"metric": METRIC}}},
+            "training.stop ends runs before the rungs",
+        ),
+        (
+            {"space": {"batch.size": {"kind": "grid", "values": [16, 32]}}},
+            "space.batch.size changes which draws",
+        ),
         ({"scheduler": {"kind": "none"}}, "is of scheduler.kind=race alone"),
-        ({"scheduler": {**RACE, "grace": 10}}, "scheduler.grace=10 is no multiple of evaluation.every=9"),
-        ({"scheduler": {**RACE, "max_steps": 100}}, "scheduler.max_steps=100 is less than the first rung takes, 108"),
+        (
+            {"scheduler": {**RACE, "grace": 10}},
+            "scheduler.grace=10 is no multiple of evaluation.every=9",
+        ),
+        (
+            {"scheduler": {**RACE, "max_steps": 100}},
+            "scheduler.max_steps=100 is less than the first rung takes, 108",
+        ),
         ({"metric": "train/loss"}, "metric=train/loss is not measured with fixed draws"),
         ({"search": {"kind": "optuna"}, "trials": 4}, "set search.kind to random or grid"),
-        ({"search": {"kind": "random"}, "space": {"optimizer.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}},
-          "trials": 1}, "trials=1 is one arm"),
+        (
+            {
+                "search": {"kind": "random"},
+                "space": {"optimizer.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}},
+                "trials": 1,
+            },
+            "trials=1 is one arm",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_no_race_can_do_is_one_sentence(changes, words):
-    fields = {"scheduler": RACE, "seeds": {"min": 3, "max": 8}, "search": {"kind": "grid"}, "trials": None,
-              "fixed": FIXED, "space": GRID}  # fmt: skip
+    fields = {
+        "scheduler": RACE,
+        "seeds": {"min": 3, "max": 8},
+        "search": {"kind": "grid"},
+        "trials": None,
+        "fixed": FIXED,
+        "space": GRID,
+    }
     fields |= changes
     with pytest.raises(UserError) as caught:
         check_sweep(sweep_of(fields.pop("space"), **fields), "sweep.yaml")

@@ -20,15 +20,23 @@ def test_the_written_spec_is_the_shipped_one(like, tmp_path):
     if is_sweep(path):
         check_sweep(load(path), like)
         assert load(path).base["name"]
-    comments = [line.strip() for line in path.read_text().splitlines() if line.lstrip().startswith("#")]
-    assert describe(shown)[:20] in comments[0] and max(map(len, path.read_text().splitlines())) <= 110
+    comments = [
+        line.strip() for line in path.read_text().splitlines() if line.lstrip().startswith("#")
+    ]
+    assert (
+        describe(shown)[:20] in comments[0] and max(map(len, path.read_text().splitlines())) <= 110
+    )
     assert all(len(comment) > 2 for comment in comments)
 
 
 def test_fields_stand_below_their_meaning_in_the_order_of_the_reference(tmp_path):
     lines = write_commented(str(tmp_path / "mine.yaml"), "digits/demo").read_text().splitlines()
     top = [line.partition(":")[0] for line in lines if line[:1].isalpha()]
-    assert top[:4] == ["name", "seed", "model", "data"] and {"resources", "batch", "training"} < set(top)
+    assert top[:4] == ["name", "seed", "model", "data"] and {
+        "resources",
+        "batch",
+        "training",
+    } < set(top)
     depth = next(number for number, line in enumerate(lines) if line.startswith("  depth:"))
     assert lines[depth - 1] == f"  # {DiTSpec.model_fields['depth'].description}"
     assert "  # Adam with decoupled weight decay." in lines
@@ -38,9 +46,17 @@ def test_fields_stand_below_their_meaning_in_the_order_of_the_reference(tmp_path
     ("name", "like", "said"),
     [
         ("taken", "digits/dit", "taken.yaml exists, and is left as it is; give another NAME"),
-        ("mine", "digits/dti", "--like digits/dti is none of the experiments that come with DiTLab; did you mean"),
+        (
+            "mine",
+            "digits/dti",
+            "--like digits/dti is none of the experiments that come with DiTLab; did you mean",
+        ),
         ("-x", "digits/dit", "name='-x' must begin with a letter or digit"),
-        ("taken.yaml/mine", "digits/dit", "mine.yaml cannot be written (Not a directory); give another NAME."),
+        (
+            "taken.yaml/mine",
+            "digits/dit",
+            "mine.yaml cannot be written (Not a directory); give another NAME.",
+        ),
     ],
 )
 def test_mistakes_are_told_and_no_file_is_overwritten(tmp_path, name, like, said):
@@ -54,10 +70,20 @@ def test_mistakes_are_told_and_no_file_is_overwritten(tmp_path, name, like, said
 def test_new_lists_and_writes(ditlab, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = ditlab("new")
-    assert said.code == 0 and "digits/sweep_schedule " in said.out and said.err.endswith("new NAME --like digits/dit\n")
-    assert ditlab("new", "--list", "--json").json["experiments"].keys() > {"digits/dit", "mnist/unet", "region/get"}
+    assert (
+        said.code == 0
+        and "digits/sweep_schedule " in said.out
+        and said.err.endswith("new NAME --like digits/dit\n")
+    )
+    assert ditlab("new", "--list", "--json").json["experiments"].keys() > {
+        "digits/dit",
+        "mnist/unet",
+        "region/get",
+    }
     said = ditlab("new", "mine", "--like", "digits/dit")
-    assert (said.code, said.out) == (0, "mine.yaml\n") and said.err.endswith("train mine.yaml --quick\n")
+    assert (said.code, said.out) == (0, "mine.yaml\n") and said.err.endswith(
+        "train mine.yaml --quick\n"
+    )
     for arguments in (["mine", "--like", "digits/dit"], ["mine"], ["--like", "digits/dit"]):
         said = ditlab("new", *arguments)
         assert said.code == 2 and said.err.count("\n") == 1

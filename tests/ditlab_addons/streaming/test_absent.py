@@ -7,10 +7,17 @@ from support.datasets.bucketed import bucketed
 ORDER = "order: {kind: lanes, lanes: 4, window: 2}"
 
 
-def test_a_run_by_lanes_of_before_is_listed_and_shown_and_not_resumed(spec, tmp_path, ditlab, monkeypatch):
+def test_a_run_by_lanes_of_before_is_listed_and_shown_and_not_resumed(
+    spec, tmp_path, ditlab, monkeypatch
+):
     bucketed(tmp_path / "set", {(8, 8): 40})
     data = f"kind: arrow, path: {tmp_path / 'set'}"
-    model = ("--set", "model={channels: 3, num_classes: null}", "--set", "batch={size: 4, micro: 1}")
+    model = (
+        "--set",
+        "model={channels: 3, num_classes: null}",
+        "--set",
+        "batch={size: 4, micro: 1}",
+    )
     by_lanes = (*model, "--set", f"data={{{data}, {ORDER}}}")
     said = ditlab("train", spec, "--local", *by_lanes, "--set", "training.steps=2")
     assert said.code == 0, said.err
@@ -18,9 +25,17 @@ def test_a_run_by_lanes_of_before_is_listed_and_shown_and_not_resumed(spec, tmp_
     for command in (["runs"], ["runs", "show", "small"], ["runs", "log", "small"]):
         said = ditlab(*command)
         assert said.code == 0 and "lanes" not in said.err, said.err
-    refusal = "the order 'lanes' is of the add-on streaming, which is not here; put the folder that holds "
-    said = ditlab("train", spec, "--local", *by_lanes, "--resume", "small", "--set", "training.steps=3")
+    refusal = (
+        "the order 'lanes' is of the add-on streaming, which is not here; put the folder that "
+        "holds "
+    )
+    said = ditlab(
+        "train", spec, "--local", *by_lanes, "--resume", "small", "--set", "training.steps=3"
+    )
     assert said.code == 2 and refusal in said.err and said.err.count("\n") == 1
     said = ditlab("train", spec, "--dry-run", *model, "--set", f"data={{{data}, access: stream}}")
-    assert said.code == 2 and f"data.access=stream needs data.order.kind=lanes, and {refusal}" in said.err
+    assert (
+        said.code == 2
+        and f"data.access=stream needs data.order.kind=lanes, and {refusal}" in said.err
+    )
     assert said.err.count("\n") == 1

@@ -46,7 +46,9 @@ def server(running) -> Iterator[ObjectServer]:
 
 @pytest.fixture
 def open_fetcher(server, tmp_path, monkeypatch) -> Iterator[Callable[..., BlockFetcher]]:
-    """Return fetchers of the store, through one cache of 40 blocks; `wait` is the patience in seconds."""
+    """Return fetchers of the store, through one cache of 40 blocks; `wait` is the patience in
+    seconds.
+    """
     opened = []
 
     def open_one(blocks: int = 40, wait: float | None = 20.0, uri: str = "") -> BlockFetcher:
@@ -98,7 +100,9 @@ def test_each_block_is_one_request_and_each_file_another(server, open_fetcher):
     fetch(fetcher)
     assert Counter(each.method for each in server.requests)["GET"] == len(ALL)
     heads = len(server.requests) - len(ALL)
-    assert FILES <= heads <= FILES * 8, "threads that open a file at the same time each ask for its size"
+    assert FILES <= heads <= FILES * 8, (
+        "threads that open a file at the same time each ask for its size"
+    )
     before = len(server.requests)
     fetch(open_fetcher())
     assert len(server.requests) == before
@@ -147,7 +151,9 @@ def test_a_server_that_stays_away_ends_in_one_sentence(server, open_fetcher):
     text = str(caught.value)
     place = re.escape(f"data.path=s3://bucket/store?{server.query}")
     assert re.match(rf"{place} has not given 0\.arrow for \d s \(AWS Error INTERNAL", text)
-    assert text.endswith("); check the network and the credentials in the environment, and resume the run.")
+    assert text.endswith(
+        "); check the network and the credentials in the environment, and resume the run."
+    )
     assert caught.value.kind == "storage_unreachable" and caught.value.exit_code == 1
     server.fault = lambda asked: None
     fetch(fetcher, range(3))
@@ -172,7 +178,9 @@ def test_a_size_that_was_told_wrongly_is_asked_for_again(server, open_fetcher):
     fetch(open_fetcher(wait=5), range(BLOCKS - 2, BLOCKS))
 
 
-@pytest.mark.parametrize("harm", ["flipped", "missing", pytest.param("cut", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "harm", ["flipped", "missing", pytest.param("cut", marks=pytest.mark.slow)]
+)
 def test_what_is_altered_in_the_store_is_said_at_once(server, open_fetcher, original, harm):
     path = original / "1.arrow"
     content = path.read_bytes()
@@ -181,7 +189,9 @@ def test_what_is_altered_in_the_store_is_said_at_once(server, open_fetcher, orig
         if harm == "missing":
             path.unlink()
         else:
-            path.write_bytes(content[: BLOCK * 3 + 500] if harm == "cut" else content[:-7] + b"x" + content[-6:])
+            path.write_bytes(
+                content[: BLOCK * 3 + 500] if harm == "cut" else content[:-7] + b"x" + content[-6:]
+            )
         with pytest.raises(UserError) as caught:
             fetch(fetcher)
     finally:
@@ -191,7 +201,9 @@ def test_what_is_altered_in_the_store_is_said_at_once(server, open_fetcher, orig
         "missing": "is missing",
         "cut": "was altered: its bytes from 120,000 on do not have the manifest's hash",
     }[harm]
-    assert f": 1.arrow {problem}" in str(caught.value) and "upload the store again" in str(caught.value)
+    assert f": 1.arrow {problem}" in str(caught.value) and "upload the store again" in str(
+        caught.value
+    )
     assert not isinstance(caught.value, StorageOutage)
 
 
@@ -298,6 +310,8 @@ def test_closed_it_says_so(open_fetcher):
 
 def test_patience_is_a_number_of_seconds(open_fetcher, monkeypatch):
     monkeypatch.setenv("DITLAB_STORAGE_WAIT", "long")
-    with pytest.raises(UserError, match=r"^DITLAB_STORAGE_WAIT=long is no number of seconds; write 300, or 0\.$"):
+    with pytest.raises(
+        UserError, match=r"^DITLAB_STORAGE_WAIT=long is no number of seconds; write 300, or 0\.$"
+    ):
         open_fetcher(wait=None)
     assert "AWS_ACCESS_KEY_ID" in os.environ

@@ -22,7 +22,9 @@ def check(spec, home, workers):
     training_order(spec, data, 8, 0).check_room(spec, data.train.store, workers)
 
 
-@pytest.mark.parametrize(("workers", "need"), [(1, 4 * 2 * 5 * 2 * ROW_BYTES), (2, 2 * 2 * 5 * 2 * ROW_BYTES)])
+@pytest.mark.parametrize(
+    ("workers", "need"), [(1, 4 * 2 * 5 * 2 * ROW_BYTES), (2, 2 * 2 * 5 * 2 * ROW_BYTES)]
+)
 def test_a_cache_smaller_than_the_windows_of_a_workers_lanes(make_store, home, workers, need):
     path = make_store(rows=200, rows_per_block=2).path.as_uri()
     fields = {"path": path, "access": "stream", "order": LANES}
@@ -30,8 +32,9 @@ def test_a_cache_smaller_than_the_windows_of_a_workers_lanes(make_store, home, w
     with pytest.raises(UserError) as caught:
         check(arrow_data(**fields, cache=f"{need - 1} B"), home, workers)
     assert str(caught.value) == (
-        f"data.cache={need - 1} B is smaller than the current and the next window of the lanes of one worker of "
-        f"{workers}, which take 1 MiB; set data.cache to 1MiB or more, or lower data.order.window."
+        f"data.cache={need - 1} B is smaller than the current and the next window of the lanes "
+        f"of one worker of {workers}, which take 1 MiB; set data.cache to 1MiB or more, or "
+        "lower data.order.window."
     )
 
 

@@ -1,4 +1,6 @@
-"""Training in the order of lanes: as exact as in the full order, and never resumed in another one."""
+"""Training in the order of lanes: as exact as in the full order, and never resumed in another
+one.
+"""
 
 import numpy as np
 import pytest
@@ -70,7 +72,9 @@ def test_a_run_is_planned_without_a_list_of_its_rows(folder):
     plan = plan_run(spec, data)
     assert (plan.train_samples, plan.held_out_samples) == (36, 4) and plan.epoch_steps == 9
     assert plan.left_out_samples == 0 and not plan.note
-    assert not isinstance(data.train.rows, np.ndarray) and len(data.held_out.rows[np.arange(4)]) == 4
+    assert (
+        not isinstance(data.train.rows, np.ndarray) and len(data.held_out.rows[np.arange(4)]) == 4
+    )
 
 
 def test_a_checkpoint_of_another_order_is_refused():
@@ -81,9 +85,9 @@ def test_a_checkpoint_of_another_order_is_refused():
     with pytest.raises(UserError) as caught:
         check_same_order({"data": {"kind": "arrow"}}, 5, own)
     assert str(caught.value) == (
-        "data.order={kind: lanes, lanes: 8, window: 16} is not the order in which the checkpoint of step 5 has taken "
-        "its samples ({kind: full}); set data.order to that, or begin a new run from it with --from in place of "
-        "--resume."
+        "data.order={kind: lanes, lanes: 8, window: 16} is not the order in which the "
+        "checkpoint of step 5 has taken its samples ({kind: full}); set data.order to that, or "
+        "begin a new run from it with --from in place of --resume."
     )
     parts = {"data": {"parts": {"a": {"order": lanes}, "b": {}}}}
     check_same_order(parts, 5, parts)
@@ -92,6 +96,10 @@ def test_a_checkpoint_of_another_order_is_refused():
 
 
 def test_a_resumed_worker_refuses_a_checkpoint_of_another_order(folder, tmp_path):
-    train_here(experiment(folder, evaluation__every=None, training__steps=1), folder, tmp_path / "run")
-    with pytest.raises(UserError, match=r"data\.order=\{kind: lanes, lanes: 2, window: 2\} is not the order"):
+    train_here(
+        experiment(folder, evaluation__every=None, training__steps=1), folder, tmp_path / "run"
+    )
+    with pytest.raises(
+        UserError, match=r"data\.order=\{kind: lanes, lanes: 2, window: 2\} is not the order"
+    ):
         train_here(experiment(folder, LANES | {"lanes": 2}), folder, tmp_path / "run")

@@ -1,4 +1,6 @@
-"""Loader in the order of lanes: workers take slices of one order, resumable anywhere, rows announced ahead."""
+"""Loader in the order of lanes: workers take slices of one order, resumable anywhere, rows
+announced ahead.
+"""
 
 from collections.abc import Sequence
 
@@ -40,7 +42,9 @@ def view(request, make_store, tmp_path) -> View:
     return View(store, hold_out_blocks(store, 0.1)[0], "test")
 
 
-def steps_of(view: View, order: ShardedOrder, micros: Sequence[int], start: int, stop: int) -> list[np.ndarray]:
+def steps_of(
+    view: View, order: ShardedOrder, micros: Sequence[int], start: int, stop: int
+) -> list[np.ndarray]:
     """Return the images of each of a worker's steps."""
     batches = WorkerBatches(view, ("image",), order, MICRO, micros)
     with Loader(batches, start * BATCH, steps=stop - start) as loader:
@@ -51,20 +55,25 @@ def steps_of(view: View, order: ShardedOrder, micros: Sequence[int], start: int,
 def test_any_number_of_workers_and_any_stop_give_the_same_steps(view, block_bytes, monkeypatch):
     monkeypatch.setattr(loader, "BLOCK_BYTES", block_bytes)
     order = ShardedOrder.from_view(view, BATCH, 5, LANES, 2)
-    expected = [view.gather("image", order.batches(number, 1)[0]).numpy() for number in range(STEPS)]
+    expected = [
+        view.gather("image", order.batches(number, 1)[0]).numpy() for number in range(STEPS)
+    ]
     for worlds in ([1], [2], [4], [1, 4, 2]):
         cuts = np.arange(len(worlds) + 1) * STEPS // len(worlds)
         for world, start, stop in zip(worlds, cuts, cuts[1:], strict=False):
             fresh = [ShardedOrder.from_view(view, BATCH, 5, LANES, 2) for _ in range(world)]
             micros = np.split(np.arange(BATCH // MICRO), world)
-            workers = [steps_of(view, *pair, start, stop) for pair in zip(fresh, micros, strict=True)]
+            workers = [
+                steps_of(view, *pair, start, stop) for pair in zip(fresh, micros, strict=True)
+            ]
             for number, parts in enumerate(zip(*workers, strict=True), start=start):
                 assert np.array_equal(np.concatenate(parts), expected[number])
 
 
 def test_every_block_that_is_read_is_announced_and_hardly_any_other(view):
     order = ShardedOrder.from_view(view, BATCH, 5, LANES, 2)
-    steps_of(view, order, [1], 7, 11)  # a lane of an epoch's last steps, and the first step of the next
+    # a lane of an epoch's last steps, and the first step of the next
+    steps_of(view, order, [1], 7, 11)
     assert any(part.read for part in view.store.parts)
     for part in view.store.parts:
         assert part.read <= part.expected and len(part.expected) <= 25

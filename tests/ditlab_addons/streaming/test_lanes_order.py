@@ -1,4 +1,6 @@
-"""Order by lanes: every sample once, each lane in its slice, any batch by itself, in little memory."""
+"""Order by lanes: every sample once, each lane in its slice, any batch by itself, in little
+memory.
+"""
 
 import time
 import tracemalloc
@@ -17,7 +19,9 @@ from ditlab.errors import UserError
 from ditlab_addons.streaming.sharded_order import ShardedOrder, blocks_of_ranges
 
 seeds = st.integers(0, 2**63 - 1)
-layouts = st.builds(BlockLayout, st.lists(st.integers(1, 400), min_size=1, max_size=4), st.integers(1, 30))
+layouts = st.builds(
+    BlockLayout, st.lists(st.integers(1, 400), min_size=1, max_size=4), st.integers(1, 30)
+)
 
 
 def view_of(*layouts: BlockLayout, share: float = 0.1) -> View:
@@ -26,12 +30,20 @@ def view_of(*layouts: BlockLayout, share: float = 0.1) -> View:
     return View(store, hold_out_blocks(store, share)[0], "test")
 
 
-def order_of(parts: Sequence[BlockLayout], size: int, seed: int, lanes: int, window: int, share: float = 0.1):
+def order_of(
+    parts: Sequence[BlockLayout], size: int, seed: int, lanes: int, window: int, share: float = 0.1
+):
     return ShardedOrder.from_view(view_of(*parts, share=share), size, seed, lanes, window)
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.lists(layouts, min_size=1, max_size=3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), seeds)
+@given(
+    st.lists(layouts, min_size=1, max_size=3),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    seeds,
+)
 def test_an_epoch_takes_every_sample_once_but_the_last_few(parts, lanes, slice_rows, window, seed):
     view, size = view_of(*parts), lanes * slice_rows
     counts = view.bucket_counts
@@ -68,7 +80,9 @@ def test_any_batches_and_columns_are_those_of_the_whole(parts, lanes, seed, data
     count = data.draw(st.integers(0, 2 * num - first))
     columns = np.array(data.draw(st.lists(st.integers(0, 2 * lanes - 1), min_size=1)))
     fresh = order_of(parts, 2 * lanes, seed, lanes, 2)
-    assert np.array_equal(fresh.batches(first, count, columns), whole[first : first + count][:, columns])
+    assert np.array_equal(
+        fresh.batches(first, count, columns), whole[first : first + count][:, columns]
+    )
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -79,7 +93,8 @@ def test_workers_take_slices_of_one_order_and_their_own_lanes_alone(world):
     shares = np.split(np.arange(32), world)
     slices = [order.batches(0, num, share) for share in shares]
     assert np.array_equal(np.concatenate(slices, axis=1), whole)
-    blocks = [set((part // 20).reshape(-1).tolist()) for part in slices]  # in the view's own numbers: nearly blocks
+    # in the view's own numbers: nearly blocks
+    blocks = [set((part // 20).reshape(-1).tolist()) for part in slices]
     for one in range(world):
         for other in range(one):
             assert len(blocks[one] & blocks[other]) < 30, "lanes share blocks at their ends alone"
@@ -96,11 +111,19 @@ def test_rows_of_a_batch_come_from_windows_and_blocks_stay_together():
     assert np.mean([len(set(blocks.tolist())) for blocks in windows]) > 2.5
     seen = layout.blocks_of(lane)
     last = {block: np.flatnonzero(seen == block)[[0, -1]] for block in np.unique(seen).tolist()}
-    assert max(stop - start for start, stop in last.values()) < 2 * 160, "a block is read within two windows"
+    assert max(stop - start for start, stop in last.values()) < 2 * 160, (
+        "a block is read within two windows"
+    )
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.lists(layouts, min_size=1, max_size=2), st.integers(1, 3), st.integers(1, 4), seeds, st.data())
+@given(
+    st.lists(layouts, min_size=1, max_size=2),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    seeds,
+    st.data(),
+)
 def test_rows_are_announced_before_they_are_taken(parts, lanes, window, seed, data):
     """Also where a batch takes several windows."""
     assume(max(part.rows for part in parts) > 60)
@@ -124,12 +147,18 @@ def test_epochs_and_seeds_differ_and_depend_on_nothing_else():
     num = order.batches_per_epoch
     assert np.array_equal(order.batches(num, 3), again.batches(num, 3))
     assert not np.array_equal(order.batches(0, 3), order.batches(num, 3))
-    for other in (order_of(parts, 20, 8, 4, 8), order_of(parts, 20, 7, 5, 8), order_of(parts, 20, 7, 4, 9)):
+    for other in (
+        order_of(parts, 20, 8, 4, 8),
+        order_of(parts, 20, 7, 5, 8),
+        order_of(parts, 20, 7, 4, 9),
+    ):
         assert not np.array_equal(order.batches(0, 3), other.batches(0, 3))
 
 
 def test_order_is_the_same_for_good():
-    """A change of these numbers changes the next samples of every resumed run whose order is of lanes."""
+    """A change of these numbers changes the next samples of every resumed run whose order is of
+    lanes.
+    """
     order = order_of([BlockLayout([900, 330], 10)], 8, 3, 2, 4)
     assert order.batches_per_epoch == 138
     assert order.batches(200, 1)[0].tolist() == [185, 565, 262, 610, 15, 1006, 1002, 1092]
@@ -144,12 +173,16 @@ def test_small_stores_are_mixed_between_lanes_too():
     """A store of one block is cut: rows change lanes from epoch to epoch."""
     order = order_of([BlockLayout([4000], 4000)], 8, 0, 4, 2, share=0.0)
     num = order.batches_per_epoch
-    lanes = [set(order.batches(epoch * num, num, np.arange(2)).reshape(-1).tolist()) for epoch in (0, 1)]
+    lanes = [
+        set(order.batches(epoch * num, num, np.arange(2)).reshape(-1).tolist()) for epoch in (0, 1)
+    ]
     assert len(lanes[0] & lanes[1]) < 0.4 * 1000, "a quarter stays by chance"
 
 
 def test_many_rows_answer_at_once():
-    """Start-up, a batch, and a resume at the end of an epoch; memory is that of units and blocks."""
+    """Start-up, a batch, and a resume at the end of an epoch; memory is that of units and
+    blocks.
+    """
     tracemalloc.start()
     begin = time.process_time()
     try:
@@ -166,7 +199,9 @@ def test_many_rows_answer_at_once():
 
 def test_blocks_of_ranges_leave_out_those_held_out():
     layout = BlockLayout([1000, 970], 10)
-    store = SimpleNamespace(parts=[SimpleNamespace(layout=each) for each in (layout, BlockLayout([400], 10))])
+    store = SimpleNamespace(
+        parts=[SimpleNamespace(layout=each) for each in (layout, BlockLayout([400], 10))]
+    )
     train, _ = hold_out_blocks(store, 0.2)
     ((part, blocks),) = blocks_of_ranges(train, np.array([[0, 300], [300, train.bucket_counts[0]]]))
     kept = layout.blocks_of(train[np.arange(train.bucket_counts[0])])

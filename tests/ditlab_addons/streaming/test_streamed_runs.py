@@ -1,4 +1,6 @@
-"""Runs whose data are streamed: the numbers of a copied store, and one sentence where the store goes away."""
+"""Runs whose data are streamed: the numbers of a copied store, and one sentence where the store
+goes away.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,11 +43,15 @@ def server(tmp_path: Path) -> Iterator[ObjectServer]:
     }
     generator = np.random.default_rng(0)
     path = tmp_path / "bucket" / "store"
-    with StoreWriter(path, columns, name="s", source=Source(kind="test"), rows_per_block=20, rows_per_shard=200) as new:
-        new.append({
-            "image": generator.integers(0, 256, (1200, 1, 8, 8), dtype=np.uint8),
-            "label": generator.integers(0, 5, 1200),
-        })  # fmt: skip
+    with StoreWriter(
+        path, columns, name="s", source=Source(kind="test"), rows_per_block=20, rows_per_shard=200
+    ) as new:
+        new.append(
+            {
+                "image": generator.integers(0, 256, (1200, 1, 8, 8), dtype=np.uint8),
+                "label": generator.integers(0, 5, 1200),
+            }
+        )
     with object_server(tmp_path) as running:
         yield running
 
@@ -63,7 +69,11 @@ def losses(home: Path, run_id: str) -> list[float]:
 
 
 def test_an_outage_ends_the_run_in_one_sentence_and_a_resumed_run_ends_in_the_same_bits(
-    server: ObjectServer, ditlab: Command, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: ObjectServer,
+    ditlab: Command,
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     copied = ditlab("train", spec_of(tmp_path, server, "copy"), "--local", "--json")
     assert copied.code == 0, copied.err
@@ -77,13 +87,17 @@ def test_an_outage_ends_the_run_in_one_sentence_and_a_resumed_run_ends_in_the_sa
     assert broken.code == 1, broken.err
     (line,) = [line for line in broken.err.splitlines() if "has not given shard-" in line]
     assert "resume the run." in line and "Traceback" not in broken.err
-    run_id = next(path.name for path in (home / "train").iterdir() if path.name != copied.json["run_id"])
+    run_id = next(
+        path.name for path in (home / "train").iterdir() if path.name != copied.json["run_id"]
+    )
     journal = (home / "train" / run_id / "journal.jsonl").read_text(encoding="utf-8")
     assert '"ditlab.failure":"storage_unreachable"' in journal
     done = losses(home, run_id)
     assert 0 < len(done) < 60 and done == whole[: len(done)]
     server.fault = lambda asked: None
-    resumed = ditlab("train", spec_of(tmp_path, server, "stream"), "--local", "--json", "--resume", run_id)
+    resumed = ditlab(
+        "train", spec_of(tmp_path, server, "stream"), "--local", "--json", "--resume", run_id
+    )
     assert resumed.code == 0, resumed.err
     assert losses(home, run_id) == whole
     assert same_state(checkpoint_of(home, run_id), checkpoint_of(home, copied.json["run_id"]))

@@ -40,7 +40,9 @@ def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path:
         "label": Column(dtype="int64", num_classes=5),
     }
     source, generator = Source(kind="test"), np.random.default_rng(0)
-    with StoreWriter(store, columns, name="s", source=source, rows_per_block=BLOCK_ROWS, rows_per_shard=400) as new:
+    with StoreWriter(
+        store, columns, name="s", source=source, rows_per_block=BLOCK_ROWS, rows_per_shard=400
+    ) as new:
         for _ in range(8):
             images = generator.integers(0, 256, (ROWS // 8, 1, SIDE, SIDE), dtype=np.uint8)
             new.append({"image": images, "label": generator.integers(0, 5, ROWS // 8)})
@@ -51,16 +53,37 @@ def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path:
         with ray_nodes(tmp_path / "nodes", DITLAB_HOME=str(home), **own) as nodes:
             nodes.start_head(num_cpus=0, DITLAB_CACHE=str(tmp_path / "head"))
             for name in ("one", "two"):
-                nodes.add_node(num_cpus=1, DITLAB_CACHE=str(tmp_path / name), AWS_ACCESS_KEY_ID=name)
+                nodes.add_node(
+                    num_cpus=1, DITLAB_CACHE=str(tmp_path / name), AWS_ACCESS_KEY_ID=name
+                )
             data = (
                 f"data={{kind: arrow, path: '{place}', access: stream, cache: 2MiB, hold_out: 0.0, "
                 "order: {kind: lanes, lanes: 4, window: 4}}"
             )
             done = subprocess.run(
-                [sys.executable, "-m", "ditlab", "train", "spec.yaml", "--address", nodes.address, "--set", data],
-                capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False,
-                env={**os.environ, "DITLAB_HOME": str(home), "DITLAB_CACHE": str(tmp_path / "here"), **nodes.access},
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "ditlab",
+                    "train",
+                    "spec.yaml",
+                    "--address",
+                    nodes.address,
+                    "--set",
+                    data,
+                ],
+                capture_output=True,
+                text=True,
+                cwd=tmp_path,
+                timeout=300,
+                check=False,
+                env={
+                    **os.environ,
+                    "DITLAB_HOME": str(home),
+                    "DITLAB_CACHE": str(tmp_path / "here"),
+                    **nodes.access,
+                },
+            )
     assert done.returncode == 0, done.stderr
     assert " finished: 100 steps" in done.stdout, done.stdout
     whole = sum(path.stat().st_size for path in store.glob("*.arrow"))
@@ -69,5 +92,7 @@ def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path:
         if asked.key.endswith(".arrow"):
             fetched[asked.login] += asked.stop - asked.first
     shares = {login: num / whole for login, num in fetched.items()}
-    assert set(shares) == {"one", "two"} and all(0.45 < share <= 0.6 for share in shares.values()), shares
+    assert set(shares) == {"one", "two"} and all(
+        0.45 < share <= 0.6 for share in shares.values()
+    ), shares
     print(shares)

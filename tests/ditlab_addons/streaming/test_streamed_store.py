@@ -1,4 +1,6 @@
-"""Streamed stores: the same rows as those of the store on disk, through a cache of any size; damage is found."""
+"""Streamed stores: the same rows as those of the store on disk, through a cache of any size; damage
+is found.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,14 +27,21 @@ def home(tmp_path: Path) -> Home:
 def stream(path: Path, home: Home, cache_bytes: int = 100 * MIB) -> Store:
     said: list[str] = []
     store = open_streamed_store(path.as_uri(), home, cache_bytes, said.append)
-    assert all("rows are fetched when they are needed, and kept in" in line for line in said) and len(said) <= 1
+    assert (
+        all("rows are fetched when they are needed, and kept in" in line for line in said)
+        and len(said) <= 1
+    )
     return store
 
 
 def test_rows_are_those_of_the_store_on_disk(make_store: MakeStore, home: Home) -> None:
     store = make_store(rows_per_block=7, rows_per_shard=21)
     streamed = stream(store.path, home)
-    assert (streamed.fingerprint, len(streamed), streamed.name) == (store.fingerprint, 100, store.name)
+    assert (streamed.fingerprint, len(streamed), streamed.name) == (
+        store.fingerprint,
+        100,
+        store.name,
+    )
     places = np.random.default_rng(1).integers(0, 100, 300)
     for column in store.columns:
         expected = store.gather(column, places)
@@ -54,7 +63,9 @@ def test_buckets_are_streamed_as_one_store(tmp_path: Path, home: Home) -> None:
     streamed.close()
 
 
-def test_blocks_are_fetched_once_and_then_read_from_the_nodes_disk(make_store: MakeStore, home: Home) -> None:
+def test_blocks_are_fetched_once_and_then_read_from_the_nodes_disk(
+    make_store: MakeStore, home: Home
+) -> None:
     store = make_store(rows_per_block=7, rows_per_shard=21)
     streamed = stream(store.path, home)
     streamed.tensor("image")
@@ -73,7 +84,9 @@ def test_blocks_are_fetched_once_and_then_read_from_the_nodes_disk(make_store: M
             other.close()
 
 
-def test_a_block_altered_at_the_place_is_found_before_its_rows_are_used(make_store: MakeStore, home: Home) -> None:
+def test_a_block_altered_at_the_place_is_found_before_its_rows_are_used(
+    make_store: MakeStore, home: Home
+) -> None:
     store = make_store(rows_per_block=7, rows_per_shard=21)
     shard = store.path / store.manifest.shards[2].file
     content = bytearray(shard.read_bytes())

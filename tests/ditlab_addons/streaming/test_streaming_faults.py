@@ -46,10 +46,14 @@ def view_of(path: str, tmp_path: Path) -> View:
 
 def steps(view: View) -> Iterator[str]:
     """Digest of each step's batch."""
-    batches = WorkerBatches(view, ("image", "label"), open_order(ORDER, view, BATCH, 3), BATCH, range(1))
+    batches = WorkerBatches(
+        view, ("image", "label"), open_order(ORDER, view, BATCH, 3), BATCH, range(1)
+    )
     with Loader(batches, 0, steps=STEPS, pin=False) as loader:
         for (batch,) in loader:
-            yield hashlib.sha256(b"".join(batch[name].numpy().tobytes() for name in ("image", "label"))).hexdigest()
+            yield hashlib.sha256(
+                b"".join(batch[name].numpy().tobytes() for name in ("image", "label"))
+            ).hexdigest()
 
 
 @pytest.fixture
@@ -125,10 +129,14 @@ def test_the_second_ctrl_c_ends_a_loader_that_waits_for_a_server(server, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_server_that_stays_away_ends_the_loader_in_one_sentence(server, tmp_path, expected, monkeypatch):
+def test_a_server_that_stays_away_ends_the_loader_in_one_sentence(
+    server, tmp_path, expected, monkeypatch
+):
     monkeypatch.setenv("DITLAB_STORAGE_WAIT", "0.2")
     found, view = [], view_of(f"s3://bucket/store?{server.query}", tmp_path)
-    with pytest.raises(StorageOutage, match=r"^data\.path=s3://.* has not given shard-.*; check the network .*\.$"):
+    with pytest.raises(
+        StorageOutage, match=r"^data\.path=s3://.* has not given shard-.*; check the network .*\.$"
+    ):
         for digest in steps(view):
             found.append(digest)
             if len(found) == 4:
@@ -139,7 +147,9 @@ def test_a_server_that_stays_away_ends_the_loader_in_one_sentence(server, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["cache", "server"])
-def test_a_flipped_byte_is_found_before_it_trains(server, streamed, expected, tmp_path, place, monkeypatch):
+def test_a_flipped_byte_is_found_before_it_trains(
+    server, streamed, expected, tmp_path, place, monkeypatch
+):
     blocks = tmp_path / "home" / "caches" / "blocks"
     if place == "cache":
         assert list(steps(streamed)) == expected
@@ -161,6 +171,8 @@ def test_a_flipped_byte_is_found_before_it_trains(server, streamed, expected, tm
     assert shard.read_bytes() != content
     shutil.rmtree(blocks)
     found = []
-    with pytest.raises(UserError, match=rf"{shard.name} was altered: its bytes from [\d,]+ on do not have"):
+    with pytest.raises(
+        UserError, match=rf"{shard.name} was altered: its bytes from [\d,]+ on do not have"
+    ):
         found.extend(steps(streamed))
     assert found == expected[: len(found)]

@@ -1,4 +1,6 @@
-"""Trackio as a tracker: every point of the journal in its database once, whatever happens on the way."""
+"""Trackio as a tracker: every point of the journal in its database once, whatever happens on the
+way.
+"""
 
 import json
 import sqlite3
@@ -43,16 +45,22 @@ def rows(home, run_id):
     """Rows of a run in Trackio's database: step, milliseconds, values."""
     with sqlite3.connect(home.root / "trackio" / "lab.db") as database:
         found = database.execute(
-            "SELECT step, CAST(ROUND((julianday(timestamp) - 2440587.5) * 86400000) AS INTEGER), metrics FROM metrics "
-            "WHERE run_id = ? ORDER BY id",
+            "SELECT step, CAST(ROUND((julianday(timestamp) - 2440587.5) * 86400000) AS "
+            "INTEGER), metrics FROM metrics WHERE run_id = ? ORDER BY id",
             (run_id,),
         ).fetchall()
-    return [(step, time, json.loads(values)) for step, time, values in found if values not in (b"{}", "{}")]
+    return [
+        (step, time, json.loads(values))
+        for step, time, values in found
+        if values not in (b"{}", "{}")
+    ]
 
 
 def config(home, run_id):
     with sqlite3.connect(home.root / "trackio" / "lab.db") as database:
-        ((text,),) = database.execute("SELECT config FROM configs WHERE run_id = ?", (run_id,)).fetchall()
+        ((text,),) = database.execute(
+            "SELECT config FROM configs WHERE run_id = ?", (run_id,)
+        ).fetchall()
     return json.loads(text)
 
 
@@ -60,14 +68,18 @@ def points(home, run_id):
     """Points of a run in Trackio's database."""
     found = rows(home, run_id)
     return [
-        (step, time, values) for step, time, values in found if not any(isinstance(v, dict) for v in values.values())
+        (step, time, values)
+        for step, time, values in found
+        if not any(isinstance(v, dict) for v in values.values())
     ]
 
 
 def journaled(home, run_id):
     """Points of a run's journal that are for trackers."""
     records = read_records(home.run(run_id).journal)
-    return [(r["step"], r["time"], r["values"]) for r in records if r["kind"] in ("metrics", "overview")]
+    return [
+        (r["step"], r["time"], r["values"]) for r in records if r["kind"] in ("metrics", "overview")
+    ]
 
 
 def refuse(*_):
@@ -86,15 +98,23 @@ def tracked(home, name="away", steps=40):
 
 def test_a_training_arrives_whole(run_home, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
-    said = run_inside("train", tmp_path / "tiny.yaml", "--local", "--no-figures", "--json", home=tmp_path)
+    said = run_inside(
+        "train", tmp_path / "tiny.yaml", "--local", "--no-figures", "--json", home=tmp_path
+    )
     assert said.code == 0, said.err
     run_id = said.json["run_id"]
     assert points(run_home, run_id) == journaled(run_home, run_id) and points(run_home, run_id)
     found = config(run_home, run_id)
-    assert found["status"] == "finished" and found["training.steps"] == "5" and found["ditlab.run"] == run_id
+    assert (
+        found["status"] == "finished"
+        and found["training.steps"] == "5"
+        and found["ditlab.run"] == run_id
+    )
     assert "tiny" in found["note"] and found["data.training"]["name"] and found["_Group"] is None
     pictures = [values["samples"] for _, _, values in rows(run_home, run_id) if "samples" in values]
-    assert pictures and all((tmp_path / "trackio" / "media" / each["file_path"]).is_file() for each in pictures)
+    assert pictures and all(
+        (tmp_path / "trackio" / "media" / each["file_path"]).is_file() for each in pictures
+    )
     with sqlite3.connect(tmp_path / "trackio" / "lab.db") as database:
         names = [name for (name,) in database.execute("SELECT name FROM artifacts")]
     assert f"{run_id}-spec.yaml" in names and f"{run_id}-export" in names
@@ -110,7 +130,10 @@ def test_sent_twice_is_there_once(run_home):
     CursorFile(folder, URI).save(Cursor())
     (result,) = sync_runs([read_record(folder)], run_home, warn=pytest.fail)
     assert result.sent and (result.left, result.fault) == (0, "")
-    assert rows(run_home, folder.run_id) == once and config(run_home, folder.run_id)["status"] == "finished"
+    assert (
+        rows(run_home, folder.run_id) == once
+        and config(run_home, folder.run_id)["status"] == "finished"
+    )
     with sqlite3.connect(run_home.root / "trackio" / "lab.db") as database:
         assert database.execute("SELECT COUNT(*) FROM artifact_versions").fetchone() == (1,)
 
@@ -170,7 +193,9 @@ def test_a_database_that_was_deleted_gets_everything_again_and_a_deleted_run_not
 def test_trials_are_grouped_by_their_sweep(run_home):
     found = []
     for number in range(2):
-        folder = create_run(run_home, f"trial-{number}", family="dit", spec_hash="", tracking_uri=URI)
+        folder = create_run(
+            run_home, f"trial-{number}", family="dit", spec_hash="", tracking_uri=URI
+        )
         tracker = RunTracker(folder, URI, run_home)
         tracker.start(f"../s3://b/[{number}] (two)", "lab", "dit", {}, {PARENT_TAG: "abcd1234"})
         picture = folder.path / "picture.png"
@@ -192,7 +217,10 @@ def test_what_is_refused_before_anything_begins(ditlab, spec, monkeypatch):
     assert said.code == 2 and "names no project of Trackio; give trackio:PROJECT" in said.err
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = ditlab("train", spec, "--local", "--set", "tracking.uri=trackio:lab")
-    assert said.code == 2 and "needs Trackio, which is not installed; pip install 'ditlab[trackio]'" in said.err
+    assert (
+        said.code == 2
+        and "needs Trackio, which is not installed; pip install 'ditlab[trackio]'" in said.err
+    )
 
 
 def test_steps_that_come_again_and_other_processes_are_kept_in_order(run_home):
@@ -204,5 +232,7 @@ def test_steps_that_come_again_and_other_processes_are_kept_in_order(run_home):
     other.journal.log_metrics(3, {"system/cpu": 0.5})
     assert tracker.close(30.0) == 0 and other.close(30.0) == 0
     found = points(run_home, folder.run_id)
-    assert [point for point in found if "system/cpu" not in point[2]] == journaled(run_home, folder.run_id)
+    assert [point for point in found if "system/cpu" not in point[2]] == journaled(
+        run_home, folder.run_id
+    )
     assert [point[0] for point in found if "system/cpu" in point[2]] == [3]

@@ -36,7 +36,9 @@ class Browser:
     def __init__(self, port: int) -> None:
         self.port = port
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, bytes, dict[str, str]]:
+    def ask(
+        self, path: str, method: str = "GET", **headers: str
+    ) -> tuple[int, bytes, dict[str, str]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -68,35 +70,54 @@ def served(run: JournaledRun, warnings: list[str] | None = None) -> Iterator[Bro
 def test_only_what_changed_is_sent(run):
     with served(run) as browser, lock_run(run.folder):
         status, page, headers = browser.ask("/")
-        assert status == 200 and b'data-update="update"' in page and headers["Cache-Control"] == "no-store"
+        assert (
+            status == 200
+            and b'data-update="update"' in page
+            and headers["Cache-Control"] == "no-store"
+        )
         first = browser.changes({})
         have = {each["key"]: each["digest"] for each in first["sections"]}
         assert set(have) == {"top", *first["order"]} and "training" in first["state"]
         steady = [digest for key, digest in have.items() if key not in TIMED]
-        assert len(steady) >= 5 and all(f'data-digest="{digest}"'.encode() in page for digest in steady)
+        assert len(steady) >= 5 and all(
+            f'data-digest="{digest}"'.encode() in page for digest in steady
+        )
         run.train(range(11, 21))
         run.evaluate(20)
         run.save()
         second = browser.changes(have)
         changed = {each["key"] for each in second["sections"]}
-        assert {"top", "result", "curves", "timeline"} <= changed and not changed & {"spec", "parameters"}
+        assert {"top", "result", "curves", "timeline"} <= changed and not changed & {
+            "spec",
+            "parameters",
+        }
         samples = next(each["html"] for each in second["sections"] if each["key"] == "result")
         assert "step 20" in samples and "data:" not in samples
         have |= {each["key"]: each["digest"] for each in second["sections"]}
         again = {each["key"] for each in browser.changes(have)["sections"]}
         assert again <= TIMED
     assert sorted(path.name for path in run.folder.path.iterdir()) == [
-        "journal.jsonl", "media", "run.json", "run.json.lock", "run.lock", "spec.yaml"
-    ]  # fmt: skip
+        "journal.jsonl",
+        "media",
+        "run.json",
+        "run.json.lock",
+        "run.lock",
+        "spec.yaml",
+    ]
 
 
 def test_pictures_are_sent_by_the_names_that_the_page_gives_and_nothing_else_is(run):
     with served(run) as browser:
-        html = next(each["html"] for each in browser.changes({})["sections"] if each["key"] == "result")
+        html = next(
+            each["html"] for each in browser.changes({})["sections"] if each["key"] == "result"
+        )
         address = html.split('<img src="')[1].split('"')[0]
         status, content, headers = browser.ask(f"/{address}")
         assert status == 200 and content == (run.folder.media / "samples-00000000.png").read_bytes()
-        assert headers["Content-Type"] == "image/png" and headers["X-Content-Type-Options"] == "nosniff"
+        assert (
+            headers["Content-Type"] == "image/png"
+            and headers["X-Content-Type-Options"] == "nosniff"
+        )
         for path in (
             "/run.json",
             "/../run.json",
@@ -111,7 +132,8 @@ def test_pictures_are_sent_by_the_names_that_the_page_gives_and_nothing_else_is(
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.5", "", "a@127.0.0.1"]
+    "host",
+    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.5", "", "a@127.0.0.1"],
 )
 def test_names_of_others_are_refused(run, host):
     with served(run) as browser:
@@ -123,10 +145,21 @@ def test_names_of_others_are_refused(run, host):
 
 @pytest.mark.parametrize(
     ("hosts", "expected"),
-    [(["localhost"], True), (["LOCALHOST:8080"], True), (["127.0.0.1:1"], True), (["[::1]:8080"], True),
-     (["[::1]"], True), ([], False), (["localhost", "localhost"], False), (["localhost:x"], False),
-     (["[::1]x"], False), (["::1"], False), (["localhost.evil.example"], False), (["[evil]:1"], False)],
-)  # fmt: skip
+    [
+        (["localhost"], True),
+        (["LOCALHOST:8080"], True),
+        (["127.0.0.1:1"], True),
+        (["[::1]:8080"], True),
+        (["[::1]"], True),
+        ([], False),
+        (["localhost", "localhost"], False),
+        (["localhost:x"], False),
+        (["[::1]x"], False),
+        (["::1"], False),
+        (["localhost.evil.example"], False),
+        (["[evil]:1"], False),
+    ],
+)
 def test_names_of_this_machine(hosts, expected):
     assert is_own_name(hosts) is expected
 
@@ -138,7 +171,11 @@ def test_nothing_can_be_changed_by_a_request(run):
         status, content, headers = browser.ask("/", "HEAD")
         assert status == 200 and content == b"" and int(headers["Content-Length"]) > 1000
         policy = browser.ask("/")[2]["Content-Security-Policy"]
-        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy and "connect-src 'self'" in policy
+        assert (
+            "default-src 'none'" in policy
+            and "frame-ancestors 'none'" in policy
+            and "connect-src 'self'" in policy
+        )
 
 
 def test_a_record_that_is_damaged_meanwhile_leaves_the_page_as_it_was(run):
@@ -148,7 +185,9 @@ def test_a_record_that_is_damaged_meanwhile_leaves_the_page_as_it_was(run):
         whole = run.folder.record.read_bytes()
         run.folder.record.write_bytes(b"{")
         found = browser.changes(have)
-        assert found["kind"] == "lost" and "cannot be read" in found["state"] and not found["sections"]
+        assert (
+            found["kind"] == "lost" and "cannot be read" in found["state"] and not found["sections"]
+        )
         run.folder.record.write_bytes(whole)
         assert browser.changes(have)["kind"] == "running"
     assert len(warnings) == 1
@@ -160,7 +199,9 @@ def test_a_journal_is_read_on_where_it_ended(run, monkeypatch):
     followed.current_page()
     end, begins = run.folder.journal.stat().st_size, []
     read_on = live_page.read_lines
-    monkeypatch.setattr(live_page, "read_lines", lambda path, begin: begins.append(begin) or read_on(path, begin))
+    monkeypatch.setattr(
+        live_page, "read_lines", lambda path, begin: begins.append(begin) or read_on(path, begin)
+    )
     run.train(range(11, 13))
     with run.folder.journal.open("ab") as file:
         file.write(b"".join(run.lines[-2:]) + b'{"kind":"met')  # in writing
@@ -173,5 +214,8 @@ def test_a_journal_is_read_on_where_it_ended(run, monkeypatch):
 
 
 def test_a_port_in_use_is_said(run):
-    with LivePage(run.home, run.folder, 0, print) as page, pytest.raises(UserError, match="give another port"):
+    with (
+        LivePage(run.home, run.folder, 0, print) as page,
+        pytest.raises(UserError, match="give another port"),
+    ):
         LivePage(run.home, run.folder, page.server_port, print)

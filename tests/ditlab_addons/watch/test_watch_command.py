@@ -42,7 +42,10 @@ def test_a_flag_of_an_add_on_that_is_not_here_is_answered_by_its_name(ditlab, mo
         sys.modules.pop(COMMANDS, None)
         if before is not None:
             sys.modules[COMMANDS] = before
-    assert said.code == 2 and "the option '--notify' is of the add-on notify, which is not here" in said.err
+    assert (
+        said.code == 2
+        and "the option '--notify' is of the add-on notify, which is not here" in said.err
+    )
 
 
 @pytest.mark.slow
@@ -52,7 +55,9 @@ def test_watch_serves_until_it_is_interrupted(home, tmp_path, end):
     command = [sys.executable, "-m", "ditlab", "watch", folder.run_id, "--port", "0", "--json"]
     environment = {**os.environ, "DITLAB_HOME": str(home)}
     with Path(tmp_path / "errors").open("w") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True
+        )
     try:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())

@@ -1,4 +1,6 @@
-"""Loss and gradients of every family on a GPU are those of the CPU. Needs torch alone: no Ray, MLflow or DeepSpeed."""
+"""Loss and gradients of every family on a GPU are those of the CPU. Needs torch alone: no Ray,
+MLflow or DeepSpeed.
+"""
 
 import copy
 from types import MethodType
@@ -14,9 +16,13 @@ from support.devices.variants import Parts, variants
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 TOLERANCE = 1e-9
-"""Share of the largest entry: sums of up to 10^6 products in float64 err by 10^6 units of 1.1e-16 at worst."""
+"""Share of the largest entry: sums of up to 10^6 products in float64 err by 10^6 units of 1.1e-16
+at worst.
+"""
 OF_LEVELS = 1e-5
-"""Share for `dlm`: its noise levels are float32, where exp and log of a CPU and a GPU differ by units of 6e-8."""
+"""Share for `dlm`: its noise levels are float32, where exp and log of a CPU and a GPU differ by
+units of 6e-8.
+"""
 
 
 def loss_and_gradients(parts: Parts, device: str) -> list[Tensor]:
@@ -25,7 +31,10 @@ def loss_and_gradients(parts: Parts, device: str) -> list[Tensor]:
     components = parts.objective.loss(parts.network, parts.batch, HostNoise(device))
     total = sum(parts.objective.weights[name] * value for name, value in components.items())
     total.backward()
-    trained = [*parts.network.parameters(), *(parts.objective.modules or torch.nn.Module()).parameters()]
+    trained = [
+        *parts.network.parameters(),
+        *(parts.objective.modules or torch.nn.Module()).parameters(),
+    ]
     return [total.detach().cpu(), *(each.grad.cpu().clone() for each in trained)]
 
 
@@ -41,7 +50,9 @@ def test_loss_and_gradients_are_those_of_the_cpu():
         if on_gpu.objective.modules is not None:
             on_gpu.objective.modules.cuda()
         on_gpu.batch = {each: values.cuda() for each, values in on_cpu.batch.items()}
-        pairs = zip(loss_and_gradients(on_cpu, "cpu"), loss_and_gradients(on_gpu, "cuda"), strict=True)
+        pairs = zip(
+            loss_and_gradients(on_cpu, "cpu"), loss_and_gradients(on_gpu, "cuda"), strict=True
+        )
         for expected, found in pairs:
             largest = max(1e-6, expected.abs().max().item())
             tolerance = (OF_LEVELS if name == "dlm" else TOLERANCE) * largest
@@ -51,8 +62,12 @@ def test_loss_and_gradients_are_those_of_the_cpu():
 
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 0.1)])
-def test_attention_by_tiles_is_that_under_the_dense_mask(is_compiled, dtype, tolerance, monkeypatch):
-    """Within 1e-3 of the largest gradient in float32 and 0.1 in bfloat16, which has 8 bits, by blocks and documents."""
+def test_attention_by_tiles_is_that_under_the_dense_mask(
+    is_compiled, dtype, tolerance, monkeypatch
+):
+    """Within 1e-3 of the largest gradient in float32 and 0.1 in bfloat16, which has 8 bits, by
+    blocks and documents.
+    """
     if not can_compile_kernels():
         pytest.skip("no kernels are made here")
     for block_size in (None, 64):
@@ -62,7 +77,9 @@ def test_attention_by_tiles_is_that_under_the_dense_mask(is_compiled, dtype, tol
         for parameter in parts.network.parameters():
             parameter.data.add_(0.05 * torch.randn_like(parameter))
         if is_compiled:
-            forward = torch.compile(type(parts.network.blocks[0]).forward, dynamic=True, fullgraph=True)
+            forward = torch.compile(
+                type(parts.network.blocks[0]).forward, dynamic=True, fullgraph=True
+            )
             for block in parts.network.blocks:
                 block.forward = MethodType(forward, block)
         assert attention_backend("cuda", dtype, 32, 640) == "flex"

@@ -1,4 +1,6 @@
-"""Every family's loss, gradients, held-out metrics and sampler on a device whose values nobody may read."""
+"""Every family's loss, gradients, held-out metrics and sampler on a device whose values nobody may
+read.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -15,22 +17,33 @@ from support.devices.variants import BATCH, SIDE, Parts, text_codec, variants
 CONSTANT = "tensors.py:Constant.on"
 """Place that copies a constant to the device, once a run."""
 READS: dict[str, AllowedRead] = {
-    "processes/draws.py:draw_seeds": AllowedRead("once a sampling run: each sample has a seed", lambda _: 1),
-    "processes/draws.py:starting_noise": AllowedRead("once a sampling run: noise of a caller must be finite"),
-    "dlm/sampling.py:starting_tokens": AllowedRead("once a sampling run: tokens of a caller must exist"),
+    "processes/draws.py:draw_seeds": AllowedRead(
+        "once a sampling run: each sample has a seed", lambda _: 1
+    ),
+    "processes/draws.py:starting_noise": AllowedRead(
+        "once a sampling run: noise of a caller must be finite"
+    ),
+    "dlm/sampling.py:starting_tokens": AllowedRead(
+        "once a sampling run: tokens of a caller must exist"
+    ),
     "dlm/sampling.py:DLMSampler.sample": AllowedRead(
-        "once a block: one that prompts fill is not denoised; once a sampling run: eight frames of one sample",
+        "once a block: one that prompts fill is not denoised; once a sampling run: eight "
+        "frames of one sample",
         lambda values: False if values.dtype == torch.bool else 0,
     ),
     "pixelhdm/sampling.py:PixelHDMSampler.sample": AllowedRead(
         "once a sampling run: seeds, size and strength of the request",
         lambda values: 0.5 if values.is_floating_point() else SIDE,
     ),
-    "region/network.py:present_or_none": AllowedRead("once a held-out batch: attention without a mask is faster"),
-    "tensors.py:masked_rows": AllowedRead("once a held-out batch: queries of masked regions alone", lambda _: 7),
+    "region/network.py:present_or_none": AllowedRead(
+        "once a held-out batch: attention without a mask is faster"
+    ),
+    "tensors.py:masked_rows": AllowedRead(
+        "once a held-out batch: queries of masked regions alone", lambda _: 7
+    ),
 }
-"""Reads of values, by their place; all others raise. Each is of the sampling run or, where stated, of the held-out
-batch, never of a loss or a sampler's step."""
+"""Reads of values, by their place; all others raise. Each is of the sampling run or, where stated,
+of the held-out batch, never of a loss or a sampler's step."""
 
 
 def first_of_each(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -62,7 +75,10 @@ def test_training_and_held_out_metrics(rows, dtype):
             metrics = parts.objective.metrics(parts.network, parts.batch, MetaNoise())
         found = {**components, **metrics}.values()
         assert all(value.device == META and value.ndim < 2 for value in found), shown
-        trained = [*parts.network.parameters(), *(parts.objective.modules or torch.nn.Module()).parameters()]
+        trained = [
+            *parts.network.parameters(),
+            *(parts.objective.modules or torch.nn.Module()).parameters(),
+        ]
         assert all(each.grad is not None and each.grad.device == META for each in trained), shown
         transfers = training.seen.transfers + mode.seen.transfers
         assert not transfers, (shown, transfers)
@@ -72,8 +88,14 @@ def prepared(parts: Parts) -> dict[str, torch.Tensor]:
     """What the platform adds to a batch, from rows on the host."""
     if not isinstance(parts.objective, PreparingObjective):
         return {}
-    host = {name: torch.ones(parts.batch[name].shape, dtype=torch.bool) for name in parts.objective.prepared_from}
-    return {name: values.to(META) for name, values in parts.objective.prepare(host, HostNoise("cpu")).items()}
+    host = {
+        name: torch.ones(parts.batch[name].shape, dtype=torch.bool)
+        for name in parts.objective.prepared_from
+    }
+    return {
+        name: values.to(META)
+        for name, values in parts.objective.prepare(host, HostNoise("cpu")).items()
+    }
 
 
 def test_attention_by_tiles(monkeypatch):
@@ -82,13 +104,22 @@ def test_attention_by_tiles(monkeypatch):
     for model in ({}, {"block_size": 4}):
         parts = Parts("dlm", model, {}, torch.float32)
         with MetaDevice({}) as mode:
-            parts.objective.loss(parts.network, parts.batch, MetaNoise())["score_entropy"].backward()
-        assert all(each.grad is not None and each.grad.device == META for each in parts.network.parameters()), model
+            parts.objective.loss(parts.network, parts.batch, MetaNoise())[
+                "score_entropy"
+            ].backward()
+        assert all(
+            each.grad is not None and each.grad.device == META
+            for each in parts.network.parameters()
+        ), model
         assert not mode.seen.transfers, (model, mode.seen.transfers)
 
 
-def samplers() -> Iterator[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Yield (family, model, objective, sampling, request) such that every option is there with each value once."""
+def samplers() -> Iterator[
+    tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]
+]:
+    """Yield (family, model, objective, sampling, request) such that every option is there with each
+    value once.
+    """
     for solver in ("euler", "heun", "midpoint", "rk4"):
         yield "dit", {}, {}, {"solver": solver}, {}
     for name in ("dit", "unet"):
@@ -129,14 +160,17 @@ def request_of(parts: Parts, asked: Mapping[str, Any]) -> SampleRequest:
         fields = {"text": (5, 32), "text_mask": (5,), "text_pooled": (32,)}
         kinds = {"text_mask": torch.bool}
         made["encode"] = lambda texts: {
-            name: torch.ones(len(texts), *shape, dtype=kinds.get(name), device="meta") for name, shape in fields.items()
+            name: torch.ones(len(texts), *shape, dtype=kinds.get(name), device="meta")
+            for name, shape in fields.items()
         }
     if "start" in made:
         made["start"] = torch.zeros(3, SIDE, SIDE)
     return SampleRequest(**made)
 
 
-def draw(parts: Parts, sampling: Mapping[str, Any], asked: Mapping[str, Any], steps: int, injected: bool) -> Seen:
+def draw(
+    parts: Parts, sampling: Mapping[str, Any], asked: Mapping[str, Any], steps: int, injected: bool
+) -> Seen:
     """Draw samples in a number of steps; return what a GPU would have been asked for."""
     name = parts.family.name
     sizes = {"height": SIDE, "width": SIDE} if name == "pixelhdm" else {}
@@ -145,11 +179,15 @@ def draw(parts: Parts, sampling: Mapping[str, Any], asked: Mapping[str, Any], st
         spec, parts.model, parts.objective_spec, text_codec() if name == "dlm" else None
     )
     conditions = sampler.conditions(BATCH, request_of(parts, asked))
-    shape = {"region": (12, 5), "dlm": (12,), "pixelhdm": (3, SIDE, SIDE)}.get(name, (1, SIDE, SIDE))
+    shape = {"region": (12, 5), "dlm": (12,), "pixelhdm": (3, SIDE, SIDE)}.get(
+        name, (1, SIDE, SIDE)
+    )
     dtype = torch.int64 if name == "dlm" else torch.float32
     noise = torch.zeros(BATCH, *shape, dtype=dtype, device="meta") if injected else None
     with MetaDevice(READS) as mode:
-        samples = sampler.sample(parts.network, conditions, BATCH, torch.Generator(), trajectory=True, noise=noise)
+        samples = sampler.sample(
+            parts.network, conditions, BATCH, torch.Generator(), trajectory=True, noise=noise
+        )
         assert samples.values.device == META and samples.values.shape == (BATCH, *shape)
     return mode.seen
 

@@ -53,16 +53,22 @@ def test_untrained_adaln_zero_blocks_are_the_identity():
 
 @pytest.mark.parametrize("adaln", ["scale_shift", "zero"])
 def test_block_as_written_in_the_paper(adaln, perturb):
-    """x + gate attention(modulated norm), then x + gate MLP(modulated norm); the ungated block's gate is 1."""
+    """x + gate attention(modulated norm), then x + gate MLP(modulated norm); the ungated block's
+    gate is 1.
+    """
     network = FAMILY.build_network(DiTSpec(adaln=adaln, **SMALL)).double()
     perturb(network)
     block = network.blocks[0]
     x, condition = torch.randn(2, 16, 32).double(), torch.randn(2, 128).double()
     expected = x
-    for branch, modulation in zip((block.attention, block.mlp), block.modulations(condition), strict=True):
+    for branch, modulation in zip(
+        (block.attention, block.mlp), block.modulations(condition), strict=True
+    ):
         normed = torch.nn.functional.layer_norm(expected, (32,))
         gate = modulation.gate[:, None] if adaln == "zero" else 1
-        expected = expected + gate * branch(normed * (1 + modulation.scale[:, None]) + modulation.shift[:, None])
+        expected = expected + gate * branch(
+            normed * (1 + modulation.scale[:, None]) + modulation.shift[:, None]
+        )
     torch.testing.assert_close(block(x, condition), expected)
 
 
@@ -87,7 +93,9 @@ def position(index: int, width: int) -> list[float]:
     quarter = width // 4
     omega = [10000 ** (-i / (quarter - 1)) for i in range(quarter)]
     row, column = divmod(index, 4)
-    return [turn(at * each) for at in (row, column) for turn in (math.sin, math.cos) for each in omega]
+    return [
+        turn(at * each) for at in (row, column) for turn in (math.sin, math.cos) for each in omega
+    ]
 
 
 def test_caught_attention_leaves_the_network_as_it_was(perturb):

@@ -1,7 +1,9 @@
-"""The published DiT and SiT, and diffusers' DiT: exact counts, equal outputs and gradients with the same weights.
+"""The published DiT and SiT, and diffusers' DiT: exact counts, equal outputs and gradients with the
+same weights.
 
-Counts of the release (facebookresearch/DiT, DiT-XL/2 and so on) hold the fixed table of positions, a parameter without
-gradient there and a buffer here: it is added to ours. diffusers' table is a buffer too, and in neither count.
+Counts of the release (facebookresearch/DiT, DiT-XL/2 and so on) hold the fixed table of positions,
+a parameter without gradient there and a buffer here: it is added to ours. diffusers' table is a
+buffer too, and in neither count.
 """
 
 import re
@@ -15,11 +17,25 @@ from ditlab_models.parameters import count_parameters
 from support.models.published_dit import PublishedDiT
 
 PUBLISHED = {
-    "num_classes": 1000, "patch_size": 2, "channels": 4, "image_size": 32, "adaln": "zero", "condition_ratio": 1,
-    "time_frequencies": "dit", "positions": "column_first", "gelu": "tanh", "norm_eps": 1e-6, "final_norm": "adaln",
+    "num_classes": 1000,
+    "patch_size": 2,
+    "channels": 4,
+    "image_size": 32,
+    "adaln": "zero",
+    "condition_ratio": 1,
+    "time_frequencies": "dit",
+    "positions": "column_first",
+    "gelu": "tanh",
+    "norm_eps": 1e-6,
+    "final_norm": "adaln",
     "variance_channels": "predicted",
-}  # fmt: skip
-DIFFUSERS = {**PUBLISHED, "time_frequencies": "diffusers", "mlp_norm_eps": 1e-5, "embeddings": "per_block"}
+}
+DIFFUSERS = {
+    **PUBLISHED,
+    "time_frequencies": "diffusers",
+    "mlp_norm_eps": 1e-5,
+    "embeddings": "per_block",
+}
 SMALL = {"image_size": 8, "channels": 3, "num_classes": 5, "width": 32, "depth": 3, "num_heads": 4}
 SIZES = {"XL": (28, 1152, 16), "L": (24, 1024, 16), "B": (12, 768, 12), "S": (12, 384, 6)}
 NAMES = (
@@ -43,12 +59,19 @@ def size_of(name: str) -> dict[str, int]:
 
 @pytest.mark.parametrize(
     ("name", "image_size", "published"),
-    [("XL", 32, 675_129_632), ("L", 32, 458_102_816), ("B", 32, 130_512_416), ("S", 32, 32_963_360),
-     ("XL", 64, 676_014_368)],
-)  # fmt: skip
+    [
+        ("XL", 32, 675_129_632),
+        ("L", 32, 458_102_816),
+        ("B", 32, 130_512_416),
+        ("S", 32, 32_963_360),
+        ("XL", 64, 676_014_368),
+    ],
+)
 @pytest.mark.parametrize("channels", ["predicted", "unused"])
 def test_counts_of_dit_and_sit(name, image_size, published, channels):
-    spec = DiTSpec(**{**PUBLISHED, "image_size": image_size, "variance_channels": channels}, **size_of(name))
+    spec = DiTSpec(
+        **{**PUBLISHED, "image_size": image_size, "variance_channels": channels}, **size_of(name)
+    )
     table = spec.num_rows**2 * spec.width
     assert count_parameters(spec).total + table == published
 
@@ -67,13 +90,17 @@ def renamed(tensors, names):
 
 
 def randomised(network, dtype):
-    """Every parameter is random: none of the zeros that a trained network would have left behind."""
+    """Every parameter is random: none of the zeros that a trained network would have left
+    behind.
+    """
     generator = torch.Generator().manual_seed(3)
     network = network.to(dtype)
     with torch.no_grad():
         for parameter in network.parameters():
             if parameter.requires_grad:
-                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+                parameter.copy_(
+                    0.2 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                )
     return network
 
 
@@ -95,7 +122,9 @@ def check_equal(ours, theirs, tolerance):
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         scale = max(1.0, float(theirs[name].detach().abs().max()))
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=tolerance * scale, msg=lambda m, n=name: n + m)
+        torch.testing.assert_close(
+            tensor, theirs[name], rtol=0, atol=tolerance * scale, msg=lambda m, n=name: n + m
+        )
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -103,10 +132,14 @@ def check_equal(ours, theirs, tolerance):
 def test_equals_a_plain_script_of_the_published_network(dtype, tolerance, channels):
     keeps_sigma = channels == "predicted"
     theirs = randomised(PublishedDiT(8, 2, 3, 32, 3, 4, 5, keeps_sigma), dtype)
-    ours = FAMILY.build_network(DiTSpec(**{**PUBLISHED, **SMALL, "variance_channels": channels})).to(dtype)
+    ours = FAMILY.build_network(
+        DiTSpec(**{**PUBLISHED, **SMALL, "variance_channels": channels})
+    ).to(dtype)
     weights = renamed(theirs.state_dict(), NAMES)
     table = weights.pop("pos_embed")[0]
-    torch.testing.assert_close(ours.positions.values(torch.float32), table.float(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        ours.positions.values(torch.float32), table.float(), rtol=0, atol=1e-6
+    )
     theirs.pos_embed.data = ours.positions.values(dtype)[None]  # the release rounds it to float32
     ours.load_state_dict(weights)
     x, t, label = inputs(dtype)
@@ -117,18 +150,30 @@ def test_equals_a_plain_script_of_the_published_network(dtype, tolerance, channe
 
 
 def from_diffusers(tensors):
-    """Our names; q, k and v one below the other; block 0's embedding is the shared one. Of weights or of gradients."""
+    """Our names; q, k and v one below the other; block 0's embedding is the shared one. Of weights
+    or of gradients.
+    """
     found = {}
     for name, tensor in tensors.items():
         name = name.replace("transformer_blocks.", "blocks.")
         name = re.sub(r"blocks\.0\.norm1\.emb\.", "", name)
-        name = re.sub(r"blocks\.(\d+)\.norm1\.emb\.", lambda number: f"block_embeddings.{int(number[1]) - 1}.", name)
+        name = re.sub(
+            r"blocks\.(\d+)\.norm1\.emb\.",
+            lambda number: f"block_embeddings.{int(number[1]) - 1}.",
+            name,
+        )
         for theirs, ours in (
-            ("pos_embed.proj", "patch_embedding.projection"), ("timestep_embedder.linear_1", "time.hidden"),
-            ("timestep_embedder.linear_2", "time.out"), ("class_embedder.embedding_table", "label.vectors"),
-            ("norm1.linear", "adaln.modulation"), ("attn1.to_out.0", "attention.out"), ("ff.net.0.proj", "mlp.hidden"),
-            ("ff.net.2", "mlp.out"), ("proj_out_1", "final_norm.modulation"), ("proj_out_2", "head"),
-        ):  # fmt: skip
+            ("pos_embed.proj", "patch_embedding.projection"),
+            ("timestep_embedder.linear_1", "time.hidden"),
+            ("timestep_embedder.linear_2", "time.out"),
+            ("class_embedder.embedding_table", "label.vectors"),
+            ("norm1.linear", "adaln.modulation"),
+            ("attn1.to_out.0", "attention.out"),
+            ("ff.net.0.proj", "mlp.hidden"),
+            ("ff.net.2", "mlp.out"),
+            ("proj_out_1", "final_norm.modulation"),
+            ("proj_out_2", "head"),
+        ):
             name = name.replace(theirs, ours)
         found[name] = tensor
     for name in [each for each in found if ".attn1.to_q." in each]:
@@ -141,16 +186,27 @@ def from_diffusers(tensors):
 def test_equals_diffusers_dit(dtype, tolerance, monkeypatch):
     diffusers = pytest.importorskip("diffusers")
     theirs = diffusers.DiTTransformer2DModel(
-        num_attention_heads=4, attention_head_dim=8, in_channels=3, out_channels=6, num_layers=3, sample_size=8,
-        patch_size=2, num_embeds_ada_norm=5, attention_bias=True,
-    ).eval()  # fmt: skip
+        num_attention_heads=4,
+        attention_head_dim=8,
+        in_channels=3,
+        out_channels=6,
+        num_layers=3,
+        sample_size=8,
+        patch_size=2,
+        num_embeds_ada_norm=5,
+        attention_bias=True,
+    ).eval()
     theirs = randomised(theirs, dtype)
     ours = FAMILY.build_network(DiTSpec(**{**DIFFUSERS, **SMALL})).to(dtype)
     ours.load_state_dict(from_diffusers(dict(theirs.named_parameters())))
     x, t, label = inputs(dtype)
-    # The peer computes both tables in float32, whatever the dtype: close to ours, and then replaced by ours.
+    # The peer computes both tables in float32, whatever the dtype: close to ours, and then replaced
+    # by ours.
     torch.testing.assert_close(
-        theirs.pos_embed.pos_embed[0].float(), ours.positions.values(torch.float32), rtol=0, atol=1e-6
+        theirs.pos_embed.pos_embed[0].float(),
+        ours.positions.values(torch.float32),
+        rtol=0,
+        atol=1e-6,
     )
     theirs.pos_embed.pos_embed = ours.positions.values(dtype)[None]
     first = theirs.transformer_blocks[0].norm1.emb.time_proj
@@ -162,10 +218,16 @@ def test_equals_diffusers_dit(dtype, tolerance, monkeypatch):
 
 
 def test_initial_weights_as_published():
-    """Glorot's uniform weights, biases 0, 0.02 in the embedding of time; blocks and head give 0 at first."""
+    """Glorot's uniform weights, biases 0, 0.02 in the embedding of time; blocks and head give 0 at
+    first.
+    """
     spec = {**PUBLISHED, **SMALL, "width": 128}
     network = FAMILY.build_network(DiTSpec(**spec, initial_weights="dit"))
-    std = {name: float(each.detach().std()) for name, each in network.named_parameters() if name.endswith("weight")}
+    std = {
+        name: float(each.detach().std())
+        for name, each in network.named_parameters()
+        if name.endswith("weight")
+    }
     qkv, patch = (2 / (128 + 3 * 128)) ** 0.5, (2 / (3 * 4 + 128)) ** 0.5
     assert std["blocks.1.attention.qkv.weight"] == pytest.approx(qkv, rel=0.03)
     assert std["patch_embedding.projection.weight"] == pytest.approx(patch, rel=0.05)
@@ -179,8 +241,12 @@ def test_initial_weights_as_published():
 def test_unused_channels_are_dropped_and_predicted_ones_kept():
     shapes = {}
     for channels in ("none", "predicted", "unused"):
-        network = FAMILY.build_network(DiTSpec(**{**PUBLISHED, **SMALL, "variance_channels": channels}))
-        shapes[channels] = network(torch.zeros(1, 3, 8, 8), torch.zeros(1), torch.zeros(1, dtype=torch.int64)).shape[1]
+        network = FAMILY.build_network(
+            DiTSpec(**{**PUBLISHED, **SMALL, "variance_channels": channels})
+        )
+        shapes[channels] = network(
+            torch.zeros(1, 3, 8, 8), torch.zeros(1), torch.zeros(1, dtype=torch.int64)
+        ).shape[1]
     assert shapes == {"none": 3, "predicted": 6, "unused": 3}
 
 

@@ -7,7 +7,15 @@ from torch import Tensor
 from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.spec import DLMSpec
 
-SMALL = {"length": 12, "vocabulary": 11, "depth": 2, "num_heads": 2, "width": 16, "condition_width": 8, "time_width": 6}
+SMALL = {
+    "length": 12,
+    "vocabulary": 11,
+    "depth": 2,
+    "num_heads": 2,
+    "width": 16,
+    "condition_width": 8,
+    "time_width": 6,
+}
 
 
 @pytest.fixture

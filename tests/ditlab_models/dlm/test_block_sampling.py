@@ -1,4 +1,6 @@
-"""Sampling block by block: a cache changes nothing, blocks depend on clean ones, and their laws compose."""
+"""Sampling block by block: a cache changes nothing, blocks depend on clean ones, and their laws
+compose.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,8 @@ from support.models.true_scores import BlockScores, every_sequence
 NOISE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=5.0)
 PROMPTS = {
     "none": [],
-    "scattered": [Prompt("ab", 3), Prompt("cde", -4)],  # over the ends of blocks 0 and 1, and of blocks 2 and 3
+    # over the ends of blocks 0 and 1, and of blocks 2 and 3
+    "scattered": [Prompt("ab", 3), Prompt("cde", -4)],
     "whole blocks": [Prompt("abcdefgh"), Prompt("ij", 13)],
     "a later block": [Prompt("abcd", 8)],
 }
@@ -35,9 +38,13 @@ def network(small_dlm):
 
 
 def record_steps(network, run):
-    """Run the sampler; return samples and the network's inputs and outputs: (tokens, log scores) of every step."""
+    """Run the sampler; return samples and the network's inputs and outputs: (tokens, log scores) of
+    every step.
+    """
     passes = []
-    hook = network.output.register_forward_hook(lambda _m, inputs, output: passes.append((inputs[2], output)))
+    hook = network.output.register_forward_hook(
+        lambda _m, inputs, output: passes.append((inputs[2], output))
+    )
     samples = run()
     hook.remove()
     return samples, passes
@@ -45,10 +52,16 @@ def record_steps(network, run):
 
 @pytest.mark.parametrize(("seed", "prompts"), enumerate(PROMPTS.values()), ids=PROMPTS)
 def test_cached_and_uncached_give_the_same_tokens_from_the_same_log_scores(network, prompts, seed):
-    cached, uncached = (make_sampler(network.spec, choice, solver="analytic") for choice in (True, False))
+    cached, uncached = (
+        make_sampler(network.spec, choice, solver="analytic") for choice in (True, False)
+    )
     conditions = cached.conditions(3, SampleRequest(prompts=prompts))
-    with_cache, its = record_steps(network, lambda: cached.sample(network, conditions, 3, seeded(seed)))
-    without, theirs = record_steps(network, lambda: uncached.sample(network, conditions, 3, seeded(seed)))
+    with_cache, its = record_steps(
+        network, lambda: cached.sample(network, conditions, 3, seeded(seed))
+    )
+    without, theirs = record_steps(
+        network, lambda: uncached.sample(network, conditions, 3, seeded(seed))
+    )
     assert torch.equal(with_cache.values, without.values)
     assert len(its) == len(theirs) > 0
     for (tokens, scores), (other_tokens, other_scores) in zip(its, theirs, strict=True):
@@ -68,15 +81,21 @@ def test_log_scores_are_those_of_a_pass_over_clean_blocks_and_the_noisy_one(netw
         before = number // 3
         whole = torch.cat((drawn.values[:, : 4 * before], noisy), dim=1)
         sigmas = torch.tensor([[*[1e-3] * before, sigma]] * 2, dtype=torch.float64)
-        torch.testing.assert_close(scores, network(whole, sigmas)[:, 4 * before :].detach(), rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            scores, network(whole, sigmas)[:, 4 * before :].detach(), rtol=0, atol=1e-10
+        )
 
 
-CHAIN = torch.tensor([0.5, 0.3, 0.2]).double()[:, None] * torch.tensor([[0.9, 0.1, 0], [0, 0.9, 0.1], [0.1, 0, 0.9]])
+CHAIN = torch.tensor([0.5, 0.3, 0.2]).double()[:, None] * torch.tensor(
+    [[0.9, 0.1, 0], [0, 0.9, 0.1], [0.1, 0, 0.9]]
+)
 
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_blocks_recover_a_law_block_by_block(cached):
-    """Blocks of one token, for which analytic steps are exact. Counts 3,000 samples: true draws are 0.013 away."""
+    """Blocks of one token, for which analytic steps are exact. Counts 3,000 samples: true draws are
+    0.013 away.
+    """
     network = BlockScores(CHAIN)
     noise = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=15.0)
     model = DLMSpec(length=2, vocabulary=3, block_size=1)
@@ -122,7 +141,10 @@ def test_without_a_cache_each_pass_goes_over_finished_blocks_first():
 def test_a_wholly_clamped_block_costs_no_step():
     calls, drawn = calls_of(True, [Prompt("abb", 2)])  # block 1 and half of block 2
     assert calls[:4] == [("evaluate", 0)] * 3 + [("commit", 0)]
-    assert calls[4:] == [("commit", 2)] + [("evaluate", 4)] * 3 + [("commit", 4)] + [("evaluate", 6)] * 3
+    assert (
+        calls[4:]
+        == [("commit", 2)] + [("evaluate", 4)] * 3 + [("commit", 4)] + [("evaluate", 6)] * 3
+    )
     assert (drawn.trajectory[:, :, 2:5] == torch.tensor([0, 1, 1])).all()
     calls, drawn = calls_of(True, [Prompt("abababab")])
     assert {call for call, _ in calls} == {"commit"}
@@ -131,7 +153,9 @@ def test_a_wholly_clamped_block_costs_no_step():
 
 def test_frames_finish_a_block_before_the_next_begins(network):
     drawn = make_sampler(network.spec, steps=3).sample(network, {}, 2, seeded(), trajectory=True)
-    assert drawn.trajectory.shape == (1 + 4 * 4, 2, 16) and torch.equal(drawn.trajectory[-1], drawn.values)
+    assert drawn.trajectory.shape == (1 + 4 * 4, 2, 16) and torch.equal(
+        drawn.trajectory[-1], drawn.values
+    )
     for number in range(4):
         during = drawn.trajectory[4 * number : 4 * number + 5]
         assert (during[:, :, : 4 * number] == drawn.values[:, : 4 * number]).all()
@@ -155,6 +179,8 @@ def test_fewer_blocks_than_the_model_has(network):
 
 @pytest.mark.parametrize("solver", ["euler", "categorical"])
 def test_other_solvers_go_block_by_block_too(network, solver):
-    cached, uncached = (make_sampler(network.spec, choice, solver=solver) for choice in (True, False))
+    cached, uncached = (
+        make_sampler(network.spec, choice, solver=solver) for choice in (True, False)
+    )
     drawn = [sampler.sample(network, {}, 2, seeded()).values for sampler in (cached, uncached)]
     assert torch.equal(*drawn)

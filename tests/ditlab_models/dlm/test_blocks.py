@@ -1,4 +1,6 @@
-"""Block-causal networks: attention masks, the clean and noisy copies of training, the cache of sampling."""
+"""Block-causal networks: attention masks, the clean and noisy copies of training, the cache of
+sampling.
+"""
 
 import pytest
 import torch
@@ -34,7 +36,9 @@ def block(values, number):
 
 
 def clean_then(levels):
-    """Noise levels of clean blocks, then that of a noisy one: (B, blocks) from (B,) and a number of clean blocks."""
+    """Noise levels of clean blocks, then that of a noisy one: (B, blocks) from (B,) and a number of
+    clean blocks.
+    """
     sigma, num = levels
     return torch.cat((torch.full((len(sigma), num), SIGMA_MIN).double(), sigma[:, None]), dim=1)
 
@@ -90,16 +94,25 @@ def test_a_token_depends_on_its_whole_block_and_earlier_ones(network, tokens, le
 
 def test_both_copies_at_once_as_written_on_the_page(network, tokens, levels):
     x0 = (tokens * 2 + 1) % 11
-    sigma = torch.cat((torch.full((3, 12), SIGMA_MIN).double(), levels.repeat_interleave(4, dim=1)), dim=1)
+    sigma = torch.cat(
+        (torch.full((3, 12), SIGMA_MIN).double(), levels.repeat_interleave(4, dim=1)), dim=1
+    )
     both = torch.cat((x0, tokens), dim=1)
-    expected = plain_forward(network, both, sigma, mask_of(12, 4, copies=2), torch.arange(12).repeat(2))[:, 12:]
+    expected = plain_forward(
+        network, both, sigma, mask_of(12, 4, copies=2), torch.arange(12).repeat(2)
+    )[:, 12:]
     torch.testing.assert_close(two_copies(network, tokens, x0, levels), expected, **EXACT)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_noisy_block_of_two_copies_is_that_of_a_pass_over_clean_blocks_and_it(network, tokens, levels, number):
+def test_a_noisy_block_of_two_copies_is_that_of_a_pass_over_clean_blocks_and_it(
+    network, tokens, levels, number
+):
     x0 = (tokens * 2 + 1) % 11
-    alone = network(torch.cat((x0[:, : 4 * number], block(tokens, number)), 1), clean_then((levels[:, number], number)))
+    alone = network(
+        torch.cat((x0[:, : 4 * number], block(tokens, number)), 1),
+        clean_then((levels[:, number], number)),
+    )
     together = two_copies(network, tokens, x0, levels)
     torch.testing.assert_close(block(together, number), alone[:, 4 * number :], **EXACT)
 
@@ -119,7 +132,9 @@ def test_cached_blocks_equal_uncached_ones(network, tokens, levels, by_token):
                 sigma[:, 4 * number :] = torch.rand(3, 4, generator=generator).double()
             whole = network(torch.cat((tokens[:, : 4 * number], noisy), 1), sigma)
             sigmas = sigma[:, 4 * number :] if by_token else levels[:, number]
-            torch.testing.assert_close(network(noisy, sigmas, cache=cache), whole[:, 4 * number :], **EXACT)
+            torch.testing.assert_close(
+                network(noisy, sigmas, cache=cache), whole[:, 4 * number :], **EXACT
+            )
         assert network(block(tokens, number), SIGMA_CLEAN, cache=cache, commit=True) is None
 
 

@@ -12,9 +12,13 @@ from ditlab_models.processes.specs import TokenNoiseSchedule
 from support.models.plain_dlm import plain_forward
 
 END, V = 10, 11
-ROWS = torch.tensor([[1, 2, 3, END, 4, 5, 6, 7, 8, 9, 0, END], [9, 8, 7, 6, 5, 4, 3, END, 2, 1, 0, 3]])
+ROWS = torch.tensor(
+    [[1, 2, 3, END, 4, 5, 6, 7, 8, 9, 0, END], [9, 8, 7, 6, 5, 4, 3, END, 2, 1, 0, 3]]
+)
 PARTS = [(0, 0, 4), (0, 4, 12), (1, 0, 8), (1, 8, 12)]
-"""Documents of ROWS: row, first token, end. All begin at a multiple of 4, a block; the last one goes on elsewhere."""
+"""Documents of ROWS: row, first token, end. All begin at a multiple of 4, a block; the last one
+goes on elsewhere.
+"""
 SIGMA = torch.tensor([0.3, 0.9], dtype=torch.float64)
 CODEC = TextCodec(encode=lambda text: [], decode=lambda ids: "", vocabulary=V, end=END)
 
@@ -47,7 +51,9 @@ def test_log_scores_are_those_of_the_document_alone(small_dlm, block_size):
         alone = network(ROWS[row : row + 1, first:end], SIGMA[row : row + 1])
         torch.testing.assert_close(packed[row : row + 1, first:end], alone, rtol=1e-9, atol=1e-11)
     joined = network(ROWS, SIGMA)
-    assert (packed - joined).abs().amax(-1).gt(1e-6).sum() > 4, "attention crosses documents without their numbers"
+    assert (packed - joined).abs().amax(-1).gt(1e-6).sum() > 4, (
+        "attention crosses documents without their numbers"
+    )
 
 
 @pytest.mark.parametrize("block_size", [None, 4])
@@ -57,7 +63,9 @@ def test_as_written_on_the_page(small_dlm, block_size):
     for row in range(2):
         mask = (documents[row][:, None] == documents[row][None]) & (block[None] <= block[:, None])
         expected = plain_forward(network, ROWS[row : row + 1], SIGMA[row].expand(1, 12), mask)
-        found = network(ROWS[row : row + 1], SIGMA[row : row + 1], documents=documents[row : row + 1])
+        found = network(
+            ROWS[row : row + 1], SIGMA[row : row + 1], documents=documents[row : row + 1]
+        )
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -69,12 +77,16 @@ def test_a_token_of_one_document_changes_nothing_in_another(small_dlm, block_siz
     changed[0, 1], changed[1, 9] = 7, 5
     before, after = (network(rows, SIGMA, documents=documents) for rows in (ROWS, changed))
     assert torch.equal(before[0, 4:], after[0, 4:]) and torch.equal(before[1, :8], after[1, :8])
-    assert not torch.equal(before[0, :4], after[0, :4]) and not torch.equal(before[1, 8:], after[1, 8:])
+    assert not torch.equal(before[0, :4], after[0, :4]) and not torch.equal(
+        before[1, 8:], after[1, 8:]
+    )
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("block_size", [None, 4])
-def test_losses_and_gradients_are_the_sums_of_those_of_the_documents_alone(small_dlm, block_size, checkpointed):
+def test_losses_and_gradients_are_the_sums_of_those_of_the_documents_alone(
+    small_dlm, block_size, checkpointed
+):
     network, noise = small_dlm(block_size=block_size), noise_of(block_size)
     for module in network.checkpointed_modules() if checkpointed else ():
         module.forward = lambda *inputs, forward=module.forward: torch.utils.checkpoint.checkpoint(
@@ -86,7 +98,9 @@ def test_losses_and_gradients_are_the_sums_of_those_of_the_documents_alone(small
     network.zero_grad()
     for row, first, end in PARTS:
         alone = token_losses(network, noise_of(block_size, end=None), (row, first, end))
-        torch.testing.assert_close(packed.per_token[row : row + 1, first:end], alone.per_token, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(
+            packed.per_token[row : row + 1, first:end], alone.per_token, rtol=1e-6, atol=1e-9
+        )
         (alone.total * (end - first) / ROWS.numel()).backward()
     for name, parameter in network.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-5, atol=1e-9, msg=name)
@@ -109,7 +123,11 @@ def test_the_objective_numbers_documents_by_the_clean_tokens(keyed_noise):
         objective = FAMILY.build_objective(DLMObjectiveSpec(), model, text)
         for compute in (objective.loss, objective.metrics):
             compute(network, {"tokens": ROWS}, keyed_noise(0))
-            assert expected is None if network.documents is None else torch.equal(network.documents, expected)
+            assert (
+                expected is None
+                if network.documents is None
+                else torch.equal(network.documents, expected)
+            )
         assert network.ends_moved
 
 
@@ -117,4 +135,6 @@ def test_the_objective_numbers_documents_by_the_clean_tokens(keyed_noise):
 def test_forward_pass_is_one_graph(small_dlm):
     network, documents = small_dlm(block_size=4, depth=1), document_numbers(ROWS, END)
     compiled = torch.compile(network, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(ROWS, SIGMA, documents=documents), network(ROWS, SIGMA, documents=documents))
+    torch.testing.assert_close(
+        compiled(ROWS, SIGMA, documents=documents), network(ROWS, SIGMA, documents=documents)
+    )

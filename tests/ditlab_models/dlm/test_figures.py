@@ -14,7 +14,9 @@ from support.models.letters import letters
 
 def shown(network, text, **sampling):
     """The panels of two samples, and the samples."""
-    sampler = FAMILY.build_sampler(DLMSamplingSpec(**{"steps": 3, **sampling}), network.spec, DLMObjectiveSpec(), text)
+    sampler = FAMILY.build_sampler(
+        DLMSamplingSpec(**{"steps": 3, **sampling}), network.spec, DLMObjectiveSpec(), text
+    )
     samples = sampler.sample(network, {}, 2, torch.Generator().manual_seed(0))
     figure = sampler.show(samples)
     assert all(isinstance(panel, Text) for panel in figure.panels)
@@ -37,7 +39,9 @@ def test_without_a_tokeniser_token_ids_are_shown(small_dlm):
 
 
 def test_frames_of_blocks_leave_out_later_blocks(small_dlm):
-    (_, frames_panel), samples, _ = shown(small_dlm(block_size=4), letters(), block=BlockSampling(), steps=1)
+    (_, frames_panel), samples, _ = shown(
+        small_dlm(block_size=4), letters(), block=BlockSampling(), steps=1
+    )
     lengths = [len(passage.split("] ")[1]) for passage in frames_panel.passages]
     assert lengths == [12, 4, 4, 8, 8, 12, 12] and len(samples.fields["frames"]) == 7
 
@@ -50,7 +54,9 @@ def test_long_frames_are_cut(small_dlm, block_size):
     (samples_panel, frames_panel), *_ = shown(network, letters(), block=block, steps=1)
     whole, last = samples_panel.passages[0], frames_panel.passages[-1]
     assert len(whole) == 1280 > EXCERPT
-    assert last == (f"[sigma 0] {whole[:EXCERPT]} ..." if block is None else f"[sigma 0] ... {whole[-EXCERPT:]}")
+    assert last == (
+        f"[sigma 0] {whole[:EXCERPT]} ..." if block is None else f"[sigma 0] ... {whole[-EXCERPT:]}"
+    )
 
 
 def test_samples_without_frames_are_shown_alone(small_dlm):

@@ -17,7 +17,9 @@ SIGMA = torch.tensor([0.001, 0.1, 1.0])
 def some_targets(tokens, **changes):
     x0 = (tokens + 3) % 11
     sigma = SIGMA[:, None].expand_as(tokens)
-    return LossTargets(**{"x0": x0, "sigma": sigma, "weight": torch.full(tokens.shape, 0.5), **changes})
+    return LossTargets(
+        **{"x0": x0, "sigma": sigma, "weight": torch.full(tokens.shape, 0.5), **changes}
+    )
 
 
 def test_parameters_of_the_published_setting():
@@ -37,7 +39,13 @@ def test_parts_of_the_published_setting():
     rows = {row.path: row for row in trace_shapes(DLMSpec(), batch_size=2)}
     assert rows[""].inputs == [(2, 1024), (2,)]
     assert rows[""].outputs == [(2, 1024, 50257)]
-    block = {"attention": 1_048_576, "mlp": 3_145_728, "modulation": 396_288, "attention_norm": 512, "mlp_norm": 512}
+    block = {
+        "attention": 1_048_576,
+        "mlp": 3_145_728,
+        "modulation": 396_288,
+        "attention_norm": 512,
+        "mlp_norm": 512,
+    }
     for part, parameters in block.items():
         assert rows[f"blocks.5.{part}"].parameters == parameters
     assert rows["output.log_scores"].parameters == 25_781_841
@@ -51,27 +59,37 @@ def test_no_parameter_depends_on_the_length_or_on_blocks(changes):
 
 
 def test_initial_weights():
-    """Embedding: Kaiming uniform, a = sqrt 5, so 1 / sqrt(512); modulations and output 0; norms 1; the rest likewise
-    uniform, 1 / sqrt(inputs), biases too."""
+    """Embedding: Kaiming uniform, a = sqrt 5, so 1 / sqrt(512); modulations and output 0; norms 1;
+    the rest likewise uniform, 1 / sqrt(inputs), biases too."""
     network = FAMILY.build_network(DLMSpec(vocabulary=500, depth=2))
     assert network.embedding.weight.abs().max().item() == pytest.approx(512**-0.5, rel=0.01)
     assert network.embedding.weight.std().item() == pytest.approx((3 * 512) ** -0.5, rel=0.01)
-    zeroed = [network.output.modulation, network.output.log_scores, *(block.modulation for block in network.blocks)]
+    zeroed = [
+        network.output.modulation,
+        network.output.log_scores,
+        *(block.modulation for block in network.blocks),
+    ]
     for module in zeroed:
         assert not module.weight.any() and not module.bias.any()
     for name, module in network.named_modules():
         if isinstance(module, torch.nn.RMSNorm):
             assert module.eps == 1e-6 and (module.weight == 1).all(), name
         elif isinstance(module, torch.nn.Linear) and module not in zeroed:
-            assert module.weight.abs().max().item() == pytest.approx(module.in_features**-0.5, rel=0.01), name
+            assert module.weight.abs().max().item() == pytest.approx(
+                module.in_features**-0.5, rel=0.01
+            ), name
     assert network.sigma_map.out.bias.any()
 
 
 def test_untrained_blocks_are_the_identity_and_all_log_scores_0(tokens):
-    network = FAMILY.build_network(DLMSpec(length=12, vocabulary=11, depth=2, num_heads=2, width=16))
+    network = FAMILY.build_network(
+        DLMSpec(length=12, vocabulary=11, depth=2, num_heads=2, width=16)
+    )
     seen = []
     for block in network.blocks:
-        block.register_forward_hook(lambda _module, inputs, output: seen.append((inputs[0], output)))
+        block.register_forward_hook(
+            lambda _module, inputs, output: seen.append((inputs[0], output))
+        )
     assert torch.equal(network(tokens, SIGMA), torch.zeros(3, 12, 11))
     assert len(seen) == 2 and all(torch.equal(before, after) for before, after in seen)
 
@@ -88,16 +106,22 @@ def test_as_written_on_the_page(small_dlm, tokens, block_size):
 def test_noise_levels_by_token_as_written_on_the_page(small_dlm, tokens):
     network = small_dlm()
     sigma = torch.rand(3, 12, generator=torch.Generator().manual_seed(4)).double()
-    torch.testing.assert_close(network(tokens, sigma), plain_forward(network, tokens, sigma), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        network(tokens, sigma), plain_forward(network, tokens, sigma), rtol=1e-10, atol=1e-12
+    )
 
 
 def test_noise_levels_by_sample_segment_and_token_agree_where_they_are_constant(small_dlm, tokens):
     network = small_dlm()
     by_segment = torch.tensor([[0.1, 0.2, 0.9]]).expand(3, 3).double()
     by_token = by_segment.repeat_interleave(4, dim=1)
-    torch.testing.assert_close(network(tokens, by_segment), network(tokens, by_token), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        network(tokens, by_segment), network(tokens, by_token), rtol=1e-12, atol=1e-12
+    )
     constant = SIGMA[:, None].expand(3, 12).double()
-    torch.testing.assert_close(network(tokens, SIGMA.double()), network(tokens, constant), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        network(tokens, SIGMA.double()), network(tokens, constant), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_the_log_score_at_the_input_token_is_0_and_only_there(small_dlm, tokens):
@@ -123,7 +147,9 @@ def test_samples_of_a_batch_are_independent(small_dlm, tokens):
 
 
 @pytest.mark.parametrize("block_size", [None, 4])
-def test_losses_count_by_weight_and_their_gradient_reaches_every_parameter(small_dlm, tokens, block_size):
+def test_losses_count_by_weight_and_their_gradient_reaches_every_parameter(
+    small_dlm, tokens, block_size
+):
     network = small_dlm(block_size=block_size)
     losses = network(tokens, SIGMA, some_targets(tokens))
     assert losses.per_token.shape == (3, 12) and not losses.per_token.requires_grad
@@ -208,9 +234,15 @@ class LargeTensors(TorchDispatchMode):
 
 @pytest.mark.parametrize("block_size", [None, 64])
 def test_log_scores_are_in_memory_once_and_attention_matrices_not_at_all(block_size):
-    spec = DLMSpec(length=128, vocabulary=520, depth=1, num_heads=8, width=32, block_size=block_size)
-    network, (x, sigma) = FAMILY.build_network(spec).bfloat16(), FAMILY.example_inputs(spec, 4, device="cpu")
-    with LargeTensors(4 * 128 * 520) as made:  # an attention matrix would hold 4 * 8 * 128 * 128, more
+    spec = DLMSpec(
+        length=128, vocabulary=520, depth=1, num_heads=8, width=32, block_size=block_size
+    )
+    network, (x, sigma) = (
+        FAMILY.build_network(spec).bfloat16(),
+        FAMILY.example_inputs(spec, 4, device="cpu"),
+    )
+    # an attention matrix would hold 4 * 8 * 128 * 128, more
+    with LargeTensors(4 * 128 * 520) as made:
         network(x, sigma)
     assert len(made.storages) == 1 and made.kept[0].dtype == torch.bfloat16, made.storages
 

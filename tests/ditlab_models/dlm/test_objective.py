@@ -1,4 +1,6 @@
-"""The language model's objective: its draws, its bound for networks with known scores, and refusals."""
+"""The language model's objective: its draws, its bound for networks with known scores, and
+refusals.
+"""
 
 import math
 
@@ -17,7 +19,9 @@ from ditlab_models.processes.uniform_graph import kl_from_uniform
 from support.models.plain_score_entropy import score_entropy
 
 V, T = 11, 12
-CLEAN = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64)
+CLEAN = torch.tensor(
+    [0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64
+)
 
 
 class Scores(nn.Module):
@@ -51,16 +55,27 @@ def unigram(x, sigma):
 
 
 def model(**changes):
-    sizes = {"length": T, "vocabulary": V, "depth": 1, "num_heads": 2, "width": 16, "condition_width": 8}
+    sizes = {
+        "length": T,
+        "vocabulary": V,
+        "depth": 1,
+        "num_heads": 2,
+        "width": 16,
+        "condition_width": 8,
+    }
     return DLMSpec(**{**sizes, "time_width": 8, **changes})
 
 
 def letters(bytes_per_token):
-    return TextCodec(lambda text: [], lambda ids: "", vocabulary=V, end=0, bytes_per_token=bytes_per_token)
+    return TextCodec(
+        lambda text: [], lambda ids: "", vocabulary=V, end=0, bytes_per_token=bytes_per_token
+    )
 
 
 def objective(block_size=None, bytes_per_token=2.5, **changes):
-    return FAMILY.build_objective(DLMObjectiveSpec(**changes), model(block_size=block_size), letters(bytes_per_token))
+    return FAMILY.build_objective(
+        DLMObjectiveSpec(**changes), model(block_size=block_size), letters(bytes_per_token)
+    )
 
 
 def summary(built, network, batch, noise):
@@ -71,7 +86,11 @@ def summary(built, network, batch, noise):
 def text():
     """4,000 sequences of 12 tokens, drawn one by one from CLEAN."""
     generator = torch.Generator().manual_seed(0)
-    return {"tokens": torch.multinomial(CLEAN, 4000 * T, replacement=True, generator=generator).view(4000, T)}
+    return {
+        "tokens": torch.multinomial(CLEAN, 4000 * T, replacement=True, generator=generator).view(
+            4000, T
+        )
+    }
 
 
 @pytest.fixture
@@ -109,10 +128,14 @@ def test_bound_constant_at_the_published_setting():
 
 @pytest.mark.parametrize("noise_spec", NOISES, ids=["1", "20", "loglinear"])
 def test_bound_of_true_scores_is_their_entropy_and_the_priors_kl(text, keyed_noise, noise_spec):
-    """For tokens drawn one by one, with q_s their marginal at sigma_min and q_T at sigma_max: H(q_s) + KL(q_T ||
-    uniform), which is above the entropy of the text and tight where sigma_min is small and sigma_max large."""
+    """For tokens drawn one by one, with q_s their marginal at sigma_min and q_T at sigma_max:
+    H(q_s) + KL(q_T || uniform), which is above the entropy of the text and tight where sigma_min is
+    small and sigma_max large."""
     found = summary(objective(noise=noise_spec), Scores(unigram), text, keyed_noise())
-    low, high = (marginal(torch.tensor(each).double()) for each in (noise_spec.sigma_min, noise_spec.sigma_max))
+    low, high = (
+        marginal(torch.tensor(each).double())
+        for each in (noise_spec.sigma_min, noise_spec.sigma_max)
+    )
     expected = -(low * low.log()).sum() + (high * (V * high).log()).sum()
     assert found["bound"] == pytest.approx(expected.item(), abs=0.06)
     entropy = -(CLEAN * CLEAN.log()).sum().item()
@@ -149,9 +172,12 @@ def test_levels_within_a_quarter_stay_there_and_weigh_its_noise():
     uniform = ((torch.arange(20_000) + 0.5) / 20_000)[:, None]
     for quarter in range(4):
         level = noise.within(quarter / 4, (quarter + 1) / 4, uniform)
-        low, high = (noise.schedule.sigma(torch.tensor(each / 4)).item() for each in (quarter, quarter + 1))
+        low, high = (
+            noise.schedule.sigma(torch.tensor(each / 4)).item() for each in (quarter, quarter + 1)
+        )
         assert low * 0.999 < level.sigma.min() and level.sigma.max() < high * 1.001
-        # means over t of d sigma/dt times a loss of 1, and of e^-sigma: neither end of sigma is left out
+        # means over t of d sigma/dt times a loss of 1, and of e^-sigma: neither end of sigma is
+        # left out
         assert level.weight.double().mean().item() == pytest.approx(4 * (high - low), rel=1e-3)
         falling = (level.weight * (-level.sigma).exp()).double().mean().item()
         assert falling == pytest.approx(4 * (math.exp(-low) - math.exp(-high)), rel=1e-3)
@@ -176,7 +202,9 @@ def test_loss_draws_time_move_and_jump_and_weighs_by_d_sigma(few, keyed_noise):
 
 def test_a_block_causal_network_gets_a_level_for_each_block_and_the_clean_copy(few, keyed_noise):
     network = Scores(zeros)
-    objective(block_size=3, noise=TokenNoiseSchedule(sigma_min=0.01)).loss(network, few, keyed_noise())
+    objective(block_size=3, noise=TokenNoiseSchedule(sigma_min=0.01)).loss(
+        network, few, keyed_noise()
+    )
     ((x, sigma, targets),) = network.calls
     assert sigma.shape == (6, 4) and len(sigma.unique()) == 24
     torch.testing.assert_close(targets.sigma, sigma.repeat_interleave(3, 1))
@@ -187,7 +215,10 @@ def test_a_block_causal_network_gets_a_level_for_each_block_and_the_clean_copy(f
 @pytest.mark.parametrize("block_size", [None, 3])
 def test_a_micro_batch_is_its_two_halves(few, perturb, keyed_noise, block_size):
     spec = model(block_size=block_size)
-    network, built = FAMILY.build_network(spec).double(), FAMILY.build_objective(DLMObjectiveSpec(), spec)
+    network, built = (
+        FAMILY.build_network(spec).double(),
+        FAMILY.build_objective(DLMObjectiveSpec(), spec),
+    )
     perturb(network)
 
     class Slice(keyed_noise):
@@ -206,7 +237,9 @@ def test_a_micro_batch_is_its_two_halves(few, perturb, keyed_noise, block_size):
 
     whole, first, second = parts(slice(0, 6)), parts(slice(0, 3)), parts(slice(3, 6))
     for name in whole:
-        torch.testing.assert_close(whole[name], (first[name] + second[name]) / 2, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(
+            whole[name], (first[name] + second[name]) / 2, rtol=1e-6, atol=1e-9
+        )
 
 
 def test_metrics_do_not_depend_on_training_knobs(few, keyed_noise):
@@ -221,7 +254,9 @@ def test_metrics_do_not_depend_on_training_knobs(few, keyed_noise):
 def test_bits_a_byte_are_bits_a_token_over_the_bytes_of_a_token(few, keyed_noise):
     found = summary(objective(bytes_per_token=2.5), Scores(zeros), few, keyed_noise())
     assert found["bits_per_byte"] == pytest.approx(found["bound"] / math.log(2) / 2.5, rel=1e-12)
-    assert "bits_per_byte" not in summary(objective(bytes_per_token=None), Scores(zeros), few, keyed_noise())
+    assert "bits_per_byte" not in summary(
+        objective(bytes_per_token=None), Scores(zeros), few, keyed_noise()
+    )
 
 
 def test_only_the_weighted_component_trains(few, perturb, keyed_noise):
@@ -231,7 +266,9 @@ def test_only_the_weighted_component_trains(few, perturb, keyed_noise):
     found = built.loss(network, few, keyed_noise())
     assert found["score_entropy"].requires_grad and not found["unweighted"].requires_grad
     found["score_entropy"].backward()
-    assert all(each.grad is not None and each.grad.isfinite().all() for each in network.parameters())
+    assert all(
+        each.grad is not None and each.grad.isfinite().all() for each in network.parameters()
+    )
 
 
 def test_softmax_has_no_bound_and_may_fall_below_0(few, keyed_noise):
@@ -245,7 +282,9 @@ def test_softmax_has_no_bound_and_may_fall_below_0(few, keyed_noise):
 
 
 def test_scale_by_sigma_is_refused():
-    with pytest.raises(ValueError, match=r"objective.scale_by_sigma=true belongs to the absorbing graph"):
+    with pytest.raises(
+        ValueError, match=r"objective.scale_by_sigma=true belongs to the absorbing graph"
+    ):
         DLMObjectiveSpec(scale_by_sigma=True)
 
 
@@ -256,8 +295,8 @@ def test_a_hopeless_network_has_an_infinite_perplexity_and_no_error():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_error_that_does_not_fall_with_noise_shows_in_few_samples(few, keyed_noise, seed):
-    """An error at high noise counts 20 times in the bound at sigma_max = 20: an estimate that hardly ever
-    evaluated it would call a bad network good."""
+    """An error at high noise counts 20 times in the bound at sigma_max = 20: an estimate that
+    hardly ever evaluated it would call a bad network good."""
 
     class AlwaysWrong(nn.Module):
         def forward(self, x, sigma, targets, documents=None):
@@ -269,14 +308,19 @@ def test_an_error_that_does_not_fall_with_noise_shows_in_few_samples(few, keyed_
     assert found["score_entropy"] == pytest.approx(20, rel=0.2)
 
 
-# Enough steps in blocks for a network that sees a block's own clean tokens to fall below the best loss.
+# Enough steps in blocks for a network that sees a block's own clean tokens to fall below the best
+# loss.
 @pytest.mark.parametrize(
     ("block_size", "vocabulary", "length", "num", "rate", "steps"),
     [(None, 3, 8, 90, 7e-3, 70), (4, V, T, 44, 1e-2, 150)],
     ids=["whole", "blocks"],
 )
-def test_training_approaches_the_best_loss(keyed_noise, block_size, vocabulary, length, num, rate, steps):
-    """Sequences count up from a random token: all but the first are certain, ln V / length a token."""
+def test_training_approaches_the_best_loss(
+    keyed_noise, block_size, vocabulary, length, num, rate, steps
+):
+    """Sequences count up from a random token: all but the first are certain, ln V / length a
+    token.
+    """
     batch = {"tokens": (torch.arange(num)[:, None] + torch.arange(length)) % vocabulary}
     spec = model(block_size=block_size, width=32, length=length, vocabulary=vocabulary)
     built = FAMILY.build_objective(DLMObjectiveSpec(noise=TokenNoiseSchedule(sigma_max=4.0)), spec)
@@ -302,7 +346,9 @@ def test_loss_by_noise_shows_where_the_loss_sits(text):
         assert drawn.x.shape == drawn.y.shape == drawn.band.shape == zero.y.shape
         assert (abs(drawn.y - zero.y) <= 2 * drawn.band + 1e-3).mean() > 0.9
     by_time = figure.panels[0].curves[1]
-    assert by_time.y.mean() == pytest.approx(kl_from_uniform(1e-3, V) - kl_from_uniform(1.0, V), rel=0.02)
+    assert by_time.y.mean() == pytest.approx(
+        kl_from_uniform(1e-3, V) - kl_from_uniform(1.0, V), rel=0.02
+    )
     one = {"tokens": text["tokens"][:1]}
-    (_, figure), = built.figures(Scores(zeros), one, None, generator, ["loss_by_noise"])  # fmt: skip
+    ((_, figure),) = built.figures(Scores(zeros), one, None, generator, ["loss_by_noise"])
     assert len(figure.panels) == 2

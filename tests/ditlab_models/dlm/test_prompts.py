@@ -38,22 +38,58 @@ def test_prompts_may_touch_and_fill_a_sample():
     [
         ([("",)], {}, "prompt='' holds no token; give it text, or leave it out."),
         ([("...", 3)], {}, "prompt='...' holds no token; give it text, or leave it out."),
-        ([("a" * 13,)], {}, "prompt='aaaaaaaaaaaaa' has 13 tokens, more than a sample (model.length=12); shorten it to "
-         "12."),
-        ([("a" * 9,)], {"length": 8}, "prompt='aaaaaaaaa' has 9 tokens, more than a sample (sampling.length=8); "
-         "shorten it to 8."),
-        ([("abcd", 9)], {}, "prompt='abcd' has 4 tokens, and from position=9 a sample has 3 left (model.length=12); "
-         "set its position to 8 (or -4, from the end), or shorten it."),
-        ([("abcd", -3)], {}, "prompt='abcd' has 4 tokens, and from position=-3 a sample has 3 left (model.length=12); "
-         "set its position to 8 (or -4, from the end), or shorten it."),
-        ([("a", 12)], {}, "position=12 of prompt='a' lies outside a sample (model.length=12); set it to a number from "
-         "-12 to 11."),
-        ([("a", -9)], {"length": 8}, "position=-9 of prompt='a' lies outside a sample (sampling.length=8); set it to "
-         "a number from -8 to 7."),
-        ([("abc", 5), ("ab", 4)], {}, "prompt='ab' (tokens 4 to 5) and prompt='abc' (tokens 5 to 7) overlap; set the "
-         "position of the second to 6 or more."),
+        (
+            [("a" * 13,)],
+            {},
+            (
+                "prompt='aaaaaaaaaaaaa' has 13 tokens, more than a sample (model.length=12); "
+                "shorten it to 12."
+            ),
+        ),
+        (
+            [("a" * 9,)],
+            {"length": 8},
+            "prompt='aaaaaaaaa' has 9 tokens, more than a sample (sampling.length=8); "
+            "shorten it to 8.",
+        ),
+        (
+            [("abcd", 9)],
+            {},
+            (
+                "prompt='abcd' has 4 tokens, and from position=9 a sample has 3 left "
+                "(model.length=12); set its position to 8 (or -4, from the end), or shorten it."
+            ),
+        ),
+        (
+            [("abcd", -3)],
+            {},
+            (
+                "prompt='abcd' has 4 tokens, and from position=-3 a sample has 3 left "
+                "(model.length=12); set its position to 8 (or -4, from the end), or shorten it."
+            ),
+        ),
+        (
+            [("a", 12)],
+            {},
+            (
+                "position=12 of prompt='a' lies outside a sample (model.length=12); set it to "
+                "a number from -12 to 11."
+            ),
+        ),
+        (
+            [("a", -9)],
+            {"length": 8},
+            "position=-9 of prompt='a' lies outside a sample (sampling.length=8); set it to "
+            "a number from -8 to 7.",
+        ),
+        (
+            [("abc", 5), ("ab", 4)],
+            {},
+            "prompt='ab' (tokens 4 to 5) and prompt='abc' (tokens 5 to 7) overlap; set the "
+            "position of the second to 6 or more.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_prompts_that_do_not_fit_are_refused(prompts, sampling, message):
     with pytest.raises(ValueError) as caught:
         conditions(*prompts, **sampling)
@@ -73,6 +109,8 @@ def test_a_prompt_needs_a_tokeniser():
 
 def test_a_label_is_refused():
     sampler = FAMILY.build_sampler(DLMSamplingSpec(), MODEL, DLMObjectiveSpec(), None)
-    with pytest.raises(ValueError, match=r"^label=3 was given to a model without classes; leave the label out\.$"):
+    with pytest.raises(
+        ValueError, match=r"^label=3 was given to a model without classes; leave the label out\.$"
+    ):
         sampler.conditions(2, dataclasses.replace(SampleRequest(), label=3))
     assert sampler.takes_rows == "none"

@@ -11,20 +11,26 @@ from ditlab_models.processes.specs import TokenNoiseSchedule
 from support.models.letters import letters
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, noisy
 
-WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)  # e^-30 of a start is not uniform: nothing
+# e^-30 of a start is not uniform: nothing
+WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)
 
 
 def make_sampler(model=None, noise=WIDE, score="log", text=None, **sampling):
     spec = DLMSamplingSpec(**sampling)
     return FAMILY.build_sampler(
-        spec, model or DLMSpec(length=2, vocabulary=3), DLMObjectiveSpec(noise=noise, score=score), text
+        spec,
+        model or DLMSpec(length=2, vocabulary=3),
+        DLMObjectiveSpec(noise=noise, score=score),
+        text,
     )
 
 
 def frequencies(values, vocabulary):
     length = values.shape[1]
     index = sum(values[:, place] * vocabulary ** (length - 1 - place) for place in range(length))
-    return (torch.bincount(index, minlength=vocabulary**length).double() / len(values)).view((vocabulary,) * length)
+    return (torch.bincount(index, minlength=vocabulary**length).double() / len(values)).view(
+        (vocabulary,) * length
+    )
 
 
 def seeded(seed=0):
@@ -36,21 +42,30 @@ def test_samples_have_the_law(solver):
     """Counts 3,000 pairs, 50 a sample: the mean distance of as many true draws is 0.02."""
     sampler = make_sampler(DLMSpec(length=100, vocabulary=3), solver=solver, steps=100)
     drawn = sampler.sample(TrueScores(PAIR), {}, 60, seeded())
-    assert drawn.values.dtype == torch.int64 and drawn.values.shape == (60, 100) and drawn.trajectory is None
+    assert (
+        drawn.values.dtype == torch.int64
+        and drawn.values.shape == (60, 100)
+        and drawn.trajectory is None
+    )
     assert distance(frequencies(drawn.values.view(-1, 2), 3), PAIR) < 0.05
 
 
 def test_noise_levels_and_their_number():
     network = TrueScores(PAIR.float())
     make_sampler(solver="euler", steps=4).sample(network, {}, 2, seeded())
-    times = torch.tensor([1, 0.75, 0.5, 0.25, 0.0], dtype=torch.float64) * (1 - LAST_TIME) + LAST_TIME
+    times = (
+        torch.tensor([1, 0.75, 0.5, 0.25, 0.0], dtype=torch.float64) * (1 - LAST_TIME) + LAST_TIME
+    )
     assert network.sigmas == pytest.approx(WIDE.sigma(times).tolist(), rel=1e-6)
 
 
 def test_an_euler_step_that_is_too_large_replaces_every_token():
     """30 ln 30 times its rate; one whole step leaves a token a probability of 0 already."""
     sampler = make_sampler(
-        solver="euler", steps=1, noise=TokenNoiseSchedule(sigma_min=1.0, sigma_max=30.0), denoise=False
+        solver="euler",
+        steps=1,
+        noise=TokenNoiseSchedule(sigma_min=1.0, sigma_max=30.0),
+        denoise=False,
     )
     network = TrueScores(torch.ones(3, 3, dtype=torch.float64))
     frames = sampler.sample(network, {}, 500, seeded(), trajectory=True).trajectory
@@ -66,15 +81,19 @@ def test_categorical_evaluates_the_network_once_a_step():
 
 
 def test_the_sampler_reads_the_output_as_the_objective_does():
-    drawn = [make_sampler(score=score, steps=3).sample(TrueScores(PAIR), {}, 200, seeded()) for score in
-             ("log", "softmax")]  # fmt: skip
+    drawn = [
+        make_sampler(score=score, steps=3).sample(TrueScores(PAIR), {}, 200, seeded())
+        for score in ("log", "softmax")
+    ]
     assert not torch.equal(drawn[0].values, drawn[1].values)
 
 
 @pytest.mark.parametrize("solver", ["analytic", "euler"])
 def test_a_lower_temperature_gives_less_varied_text_and_1_is_the_law_as_it_is(solver):
     def drawn(**changes):
-        sampler = make_sampler(DLMSpec(length=100, vocabulary=3), solver=solver, steps=20, **changes)
+        sampler = make_sampler(
+            DLMSpec(length=100, vocabulary=3), solver=solver, steps=20, **changes
+        )
         return sampler.sample(TrueScores(PAIR), {}, 20, seeded()).values
 
     def entropy(values):
@@ -90,7 +109,11 @@ class ScoresGivenNeighbours(TrueScores):
     """Scores of the middle token alone, given that its neighbours are clean."""
 
     def scores(self, x, sigma):
-        laws = [noisy(self.clean[left, :, right], sigma).log() for left in range(3) for right in range(3)]
+        laws = [
+            noisy(self.clean[left, :, right], sigma).log()
+            for left in range(3)
+            for right in range(3)
+        ]
         middle = torch.stack(laws)[3 * x[:, 0] + x[:, 2]]
         output = torch.zeros(*x.shape, 3, dtype=torch.float64)
         output[:, 1] = middle - middle.gather(1, x[:, 1:2])
@@ -99,10 +122,15 @@ class ScoresGivenNeighbours(TrueScores):
 
 def test_infilling_is_exact_with_scores_of_clean_neighbours():
     """Counts 3,000 middle tokens of 98%, 50 a sample: a standard error of 0.0026."""
-    tokens, given = torch.tensor([[2, 0, 2]]).repeat(60, 50), torch.tensor([[True, False, True]]).repeat(60, 50)
+    tokens, given = (
+        torch.tensor([[2, 0, 2]]).repeat(60, 50),
+        torch.tensor([[True, False, True]]).repeat(60, 50),
+    )
     sampler = make_sampler(DLMSpec(length=150, vocabulary=3), solver="analytic", steps=4)
     with torch.no_grad():
-        drawn = sampler.sample(ScoresGivenNeighbours(SUM), {"tokens": tokens, "given": given}, 60, seeded())
+        drawn = sampler.sample(
+            ScoresGivenNeighbours(SUM), {"tokens": tokens, "given": given}, 60, seeded()
+        )
     left, middle, right = drawn.values.view(-1, 3).unbind(1)
     assert (left == 2).all() and (right == 2).all()
     assert float((middle == 1).double().mean()) == pytest.approx(0.98, abs=0.01)
@@ -171,17 +199,24 @@ def test_given_tokens_are_where_samples_begin(small_dlm, block):
     drawn = sampler.sample(network, {}, 3, seeded(), trajectory=True)
     again = sampler.sample(network, {}, 3, seeded(), noise=drawn.trajectory[0])
     assert torch.equal(again.values, drawn.values)
-    frames = sampler.sample(network, {}, 3, seeded(), noise=torch.full((3, 12), 7), trajectory=True).trajectory
+    frames = sampler.sample(
+        network, {}, 3, seeded(), noise=torch.full((3, 12), 7), trajectory=True
+    ).trajectory
     assert (frames[0] == 7).all()
     given = {"tokens": torch.full((3, 12), 2), "given": (torch.arange(12) < 2).expand(3, 12)}
-    frames = sampler.sample(network, given, 3, seeded(), noise=torch.full((3, 12), 7), trajectory=True).trajectory
+    frames = sampler.sample(
+        network, given, 3, seeded(), noise=torch.full((3, 12), 7), trajectory=True
+    ).trajectory
     assert frames[0, 0].tolist() == [2, 2] + [7] * 10
 
 
 @pytest.mark.parametrize(
     ("noise", "message"),
     [
-        (torch.zeros(2, 12), "from 0 to 10 as int64 .model.vocabulary=11.*holds float32 from 0 to 0"),
+        (
+            torch.zeros(2, 12),
+            "from 0 to 10 as int64 .model.vocabulary=11.*holds float32 from 0 to 0",
+        ),
         (torch.full((2, 12), 11), "holds int64 from 11 to 11"),
         (torch.full((2, 12), -1), "holds int64 from -1 to -1"),
         (torch.zeros(2, 13, dtype=torch.int64), r"samples begin with \(2, 12\)"),

@@ -1,4 +1,6 @@
-"""Tiles of attention masks: the dense masks' entries, and the losses and gradients of dense attention."""
+"""Tiles of attention masks: the dense masks' entries, and the losses and gradients of dense
+attention.
+"""
 
 from collections import Counter
 from types import MethodType
@@ -21,8 +23,17 @@ from support.devices.reference_flex import use_reference_flex
 CPU = torch.device("cpu")
 LENGTH = 2 * TILE + 16
 """Tokens of a row: tiles do not divide it."""
-DOCUMENTS = torch.stack((torch.arange(LENGTH) // 120, (torch.arange(LENGTH) > 7).long() + (torch.arange(LENGTH) > 260)))
-KINDS = [(64, 1, None), (64, 2, None), (40, 2, None), (None, 1, DOCUMENTS), (64, 1, DOCUMENTS), (40, 2, DOCUMENTS)]
+DOCUMENTS = torch.stack(
+    (torch.arange(LENGTH) // 120, (torch.arange(LENGTH) > 7).long() + (torch.arange(LENGTH) > 260))
+)
+KINDS = [
+    (64, 1, None),
+    (64, 2, None),
+    (40, 2, None),
+    (None, 1, DOCUMENTS),
+    (64, 1, DOCUMENTS),
+    (40, 2, DOCUMENTS),
+]
 """Block size, copies, documents."""
 
 
@@ -38,7 +49,9 @@ def both_masks(block_size, copies, documents) -> tuple[TiledMask, Tensor]:
     """The tiles and the dense mask of one kind, the latter (samples, 1, S, S)."""
     dense = dense_mask(LENGTH, block_size, copies, documents, CPU)
     assert dense is not None
-    return tiled_mask_of(LENGTH, block_size, copies, documents, CPU), dense.view(-1, 1, *dense.shape[-2:])
+    return tiled_mask_of(LENGTH, block_size, copies, documents, CPU), dense.view(
+        -1, 1, *dense.shape[-2:]
+    )
 
 
 def true_by_tile(dense: Tensor) -> Tensor:
@@ -50,7 +63,9 @@ def true_by_tile(dense: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_tiles_hold_the_dense_masks_true_entries(kind):
-    """Entry by entry; tiles without a true one are left out, and only those; tiles of true ones alone need no mask."""
+    """Entry by entry; tiles without a true one are left out, and only those; tiles of true ones
+    alone need no mask.
+    """
     tiled, dense = both_masks(*kind)
     tiles, size = tiled.tiles, dense.shape[-1]
     assert tiles.shape == dense.shape
@@ -69,13 +84,17 @@ def test_tiles_hold_the_dense_masks_true_entries(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_by_tiles_is_that_under_the_dense_mask(kind):
-    """Outputs and gradients of queries, keys and values within 1e-12 in float64: sums of 544 terms."""
+    """Outputs and gradients of queries, keys and values within 1e-12 in float64: sums of 544
+    terms.
+    """
     tiled, dense = both_masks(*kind)
     shape = (2, 2, dense.shape[-1], 16)
     q, k, v, weight = (torch.randn(shape, dtype=torch.float64) for _ in range(4))
     found, expected = (
         torch.autograd.grad((attention.masked_attention(*inputs, mask) * weight).sum(), inputs)
-        for inputs, mask in (([each.requires_grad_() for each in (q, k, v)], each) for each in (tiled, dense))
+        for inputs, mask in (
+            ([each.requires_grad_() for each in (q, k, v)], each) for each in (tiled, dense)
+        )
     )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
@@ -83,12 +102,16 @@ def test_attention_by_tiles_is_that_under_the_dense_mask(kind):
 def losses_of(model, x0: Tensor, end: int | None) -> Tensor:
     noise = TokenNoise(TokenNoiseSchedule(), 11, model.spec.block_size, "log", end)
     draws = torch.rand(2, *x0.shape, generator=torch.Generator().manual_seed(5))
-    return noise.losses(model, x0, noise.at_time(torch.full(noise.time_shape(x0), 0.8)), draws[0], draws[1]).total
+    return noise.losses(
+        model, x0, noise.at_time(torch.full(noise.time_shape(x0), 0.8)), draws[0], draws[1]
+    ).total
 
 
 def model_of(block_size: int | None, length: int = 160) -> torch.nn.Module:
     torch.manual_seed(0)
-    spec = DLMSpec(length=length, vocabulary=11, depth=2, num_heads=2, width=32, block_size=block_size)
+    spec = DLMSpec(
+        length=length, vocabulary=11, depth=2, num_heads=2, width=32, block_size=block_size
+    )
     model = FAMILY.build_network(spec)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -130,9 +153,18 @@ def test_tiles_are_made_once_a_batch_and_those_of_blocks_once_a_length(monkeypat
 def test_backend_by_device_sizes_and_what_torch_compiles(monkeypatch):
     monkeypatch.setattr(attention, "can_compile_kernels", lambda: True)
     half, single = torch.bfloat16, torch.float32
-    assert attention_backend("cuda", half, 64, 2048) == attention_backend("cuda", single, 16, 512) == "flex"
-    for of in (("cpu", half, 64, 2048), ("meta", half, 64, 2048), ("cuda", torch.float64, 64, 2048),
-               ("cuda", half, 8, 2048), ("cuda", half, 64, 256)):  # fmt: skip
+    assert (
+        attention_backend("cuda", half, 64, 2048)
+        == attention_backend("cuda", single, 16, 512)
+        == "flex"
+    )
+    for of in (
+        ("cpu", half, 64, 2048),
+        ("meta", half, 64, 2048),
+        ("cuda", torch.float64, 64, 2048),
+        ("cuda", half, 8, 2048),
+        ("cuda", half, 64, 256),
+    ):
         assert attention_backend(*of) == "dense", of
     with torch.no_grad():
         assert attention_backend("cuda", half, 64, 2048) == "dense"
@@ -145,9 +177,15 @@ def test_kernels_need_triton_a_compiler_and_tensor_cores(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(attention, "find_spec", lambda name: parts.get(name))
     monkeypatch.setattr(attention.shutil, "which", lambda name: parts.get(name))
-    for without, capability, expected in ((None, (9, 0), True), (None, (7, 5), False), ("triton", (9, 0), False),
-                                          ("gcc", (9, 0), False)):  # fmt: skip
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
+    for without, capability, expected in (
+        (None, (9, 0), True),
+        (None, (7, 5), False),
+        ("triton", (9, 0), False),
+        ("gcc", (9, 0), False),
+    ):
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda capability=capability: capability
+        )
         with monkeypatch.context() as patched:
             if without:
                 patched.delitem(parts, without)
@@ -165,10 +203,15 @@ def test_one_graph_whatever_the_lengths(is_compiled, monkeypatch):
         torch._dynamo.reset()
         counters.clear()
         model = model_of(block_size, 384)
-        forward = torch.compile(type(model.blocks[0]).forward, dynamic=True, backend="eager", fullgraph=True)
+        forward = torch.compile(
+            type(model.blocks[0]).forward, dynamic=True, backend="eager", fullgraph=True
+        )
         for each in model.blocks if is_compiled else ():
             each.forward = MethodType(forward, each)
         with torch.fx.experimental._config.patch(use_duck_shape=False):  # as in the engine
             for size, length in ((4, 288), (3, 320), (5, 384), (4, 288)):
                 losses_of(model, torch.randint(11, (size, length)), end).backward()
-        assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"], (block_size, end)
+        assert counters["stats"]["unique_graphs"] == 1 and not counters["graph_break"], (
+            block_size,
+            end,
+        )

@@ -29,10 +29,15 @@ def attention(gate="headwise"):
 
 
 def written_out(module, x, rope=None, key_mask=None):
-    """The attention with keys and values repeated for every query head and an explicit softmax, as in its papers."""
+    """The attention with keys and values repeated for every query head and an explicit softmax, as
+    in its papers.
+    """
     num, length, _ = x.shape
     q = module.query(x).view(num, length, HEADS, -1).transpose(1, 2)
-    k, v = (each(x).view(num, length, KV_HEADS, -1).transpose(1, 2) for each in (module.key, module.value))
+    k, v = (
+        each(x).view(num, length, KV_HEADS, -1).transpose(1, 2)
+        for each in (module.key, module.value)
+    )
     q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
     if rope is not None:
         q, k = rotate(q, rope, "neighbours"), rotate(k, rope, "neighbours")
@@ -56,7 +61,9 @@ def test_as_written_out_with_repeated_heads(gate):
 
 
 def test_scores_are_cosines_times_the_temperature():
-    """Scores lie within it whatever the input; a token's score with itself equals it where query and key agree."""
+    """Scores lie within it whatever the input; a token's score with itself equals it where query
+    and key agree.
+    """
     module = attention()
     q, k, _ = module.heads(100 * torch.randn(2, 5, WIDTH).double())
     torch.testing.assert_close(q.norm(dim=-1), torch.full((2, HEADS, 5), 3.0).double())
@@ -72,14 +79,21 @@ def test_it_starts_half_open_at_the_temperature_of_a_scaled_product():
 def test_gates_have_one_number_a_head_or_one_an_entry():
     x = torch.randn(2, 5, WIDTH)
     assert GatedAttention(WIDTH, HEADS, KV_HEADS).gates(x).shape == (2, 5, HEADS, 1)
-    assert GatedAttention(WIDTH, HEADS, KV_HEADS, "elementwise").gates(x).shape == (2, 5, HEADS, WIDTH // HEADS)
+    assert GatedAttention(WIDTH, HEADS, KV_HEADS, "elementwise").gates(x).shape == (
+        2,
+        5,
+        HEADS,
+        WIDTH // HEADS,
+    )
 
 
 def test_absent_tokens_change_nothing():
     module, x = attention(), torch.randn(2, 6, WIDTH).double()
     key_mask = torch.tensor([[True] * 4 + [False] * 2] * 2)
     other = torch.where(key_mask[..., None], x, 100.0)
-    torch.testing.assert_close(module(x, None, key_mask)[:, :4], module(other, None, key_mask)[:, :4])
+    torch.testing.assert_close(
+        module(x, None, key_mask)[:, :4], module(other, None, key_mask)[:, :4]
+    )
     torch.testing.assert_close(module(x, None, key_mask)[:, :4], module(x[:, :4]))
 
 

@@ -72,16 +72,22 @@ def test_embed_of_integers_is_the_table():
 
 @pytest.mark.parametrize(
     ("t", "scale"),
-    [(torch.arange(0, 1000, 37), 1.0), (torch.rand(40), 1000.0), (torch.tensor([1e-3, 0.5, 19.7]), 1.0)],
+    [
+        (torch.arange(0, 1000, 37), 1.0),
+        (torch.rand(40), 1000.0),
+        (torch.tensor([1e-3, 0.5, 19.7]), 1.0),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sinusoids_are_rounded_once(t, scale, dtype):
-    """Timesteps of region diffusion, times of PixelHDM, noise levels of the language model: within half a unit in the
-    last place of 1. Angles of float32 would err by up to 3e-5."""
+    """Timesteps of region diffusion, times of PixelHDM, noise levels of the language model: within
+    half a unit in the last place of 1. Angles of float32 would err by up to 3e-5."""
     exact = closed_form(t.tolist(), 256, scale)
     found = embed(t, 256, layout="cos_sin", scale=scale, dtype=dtype)
     assert found.dtype == dtype
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1.01 * torch.finfo(dtype).eps / 2 + 2e-13)
+    torch.testing.assert_close(
+        found.double(), exact, rtol=0, atol=1.01 * torch.finfo(dtype).eps / 2 + 2e-13
+    )
 
 
 @pytest.mark.parametrize("weights", [torch.float64, torch.float32, torch.bfloat16])
@@ -92,7 +98,9 @@ def test_time_embedding_rounds_to_its_weights(weights):
     assert found.dtype == time(t).dtype == weights
     exact = closed_form(t.tolist(), 256, 1000.0)
     assert torch.equal(found, exact.to(weights)) or weights == torch.float64
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1.01 * torch.finfo(weights).eps / 2 + 2e-13)
+    torch.testing.assert_close(
+        found.double(), exact, rtol=0, atol=1.01 * torch.finfo(weights).eps / 2 + 2e-13
+    )
 
 
 def closed_form(t: list[float], dim: int, scale: float) -> torch.Tensor:
@@ -156,12 +164,18 @@ def test_unpatchify_undoes_patchify():
 
 def test_patches_are_read_row_by_row():
     image = torch.arange(16.0).view(1, 1, 4, 4)
-    assert patchify(image, 2)[0].tolist() == [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]
+    assert patchify(image, 2)[0].tolist() == [
+        [0, 1, 4, 5],
+        [2, 3, 6, 7],
+        [8, 9, 12, 13],
+        [10, 11, 14, 15],
+    ]
 
 
 def test_patch_embedding_is_one_linear_map_of_every_patch():
     embedding = PatchEmbedding(3, 4, 16).double()
     image = torch.randn(2, 3, 8, 12, dtype=torch.float64)
-    weight = embedding.projection.weight.permute(0, 2, 3, 1).flatten(1)  # to patchify's order: row, column, channel
+    # to patchify's order: row, column, channel
+    weight = embedding.projection.weight.permute(0, 2, 3, 1).flatten(1)
     expected = patchify(image, 4) @ weight.T + embedding.projection.bias
     torch.testing.assert_close(embedding(image), expected)

@@ -22,8 +22,11 @@ def test_output_and_gradients_are_those_of_the_formula():
     torch.manual_seed(0)
     linear, x = adapted(nn.Linear(5, 4)), torch.randn(7, 5)
     assert isinstance(linear, LowRank) and list(dict(linear.named_parameters())) == [
-        "weight", "bias", "lora_A", "lora_B"
-    ]  # fmt: skip
+        "weight",
+        "bias",
+        "lora_A",
+        "lora_B",
+    ]
     weight, bias, a, b = (each.detach() for each in linear.parameters())
     y = linear(x)
     torch.testing.assert_close(y, x @ (weight + 6.0 / 2 * b @ a).T + bias)
@@ -51,7 +54,10 @@ def test_fused_queries_keys_and_values_agree_with_their_merged_weights(queries):
     merged.load_state_dict(qkv.state_dict())
     adapted(qkv)
     weights = merge({f"qkv.{name}": each.detach() for name, each in qkv.named_parameters()}, 3.0)
-    assert adapted_names({"qkv.lora_A": 0, "other.weight": 0}) == ["qkv"] and set(weights) == {"qkv.weight", "qkv.bias"}
+    assert adapted_names({"qkv.lora_A": 0, "other.weight": 0}) == ["qkv"] and set(weights) == {
+        "qkv.weight",
+        "qkv.bias",
+    }
     merged.load_state_dict({name.removeprefix("qkv."): each for name, each in weights.items()})
     inputs = [torch.randn(2, 5, 8), *([torch.randn(2, 3, 8)] if queries else [])]
     for found, expected in zip(qkv(*inputs), merged(*inputs), strict=True):
@@ -62,14 +68,24 @@ def test_an_adapters_two_matrices_are_one_each():
     qkv = adapted(QKV(8))
     roles = {name: (each.role, each.num_parts) for name, each in parameter_roles(qkv).items()}
     assert roles["weight"] == ("matrix", 3) and roles["lora_A"] == roles["lora_B"] == ("matrix", 1)
-    assert not is_adaptable(qkv) and not is_adaptable(nn.Conv1d(2, 2, 1)) and is_adaptable(nn.Linear(2, 2))
+    assert (
+        not is_adaptable(qkv)
+        and not is_adaptable(nn.Conv1d(2, 2, 1))
+        and is_adaptable(nn.Linear(2, 2))
+    )
 
 
 def test_patterns():
     names = ["blocks.0.mlp.weight", "blocks.10.mlp.weight", "head.weight"]
-    assert matches("blocks.0", names[0]) and not matches("blocks.1", names[1]) and matches("*.mlp.*", names[1])
+    assert (
+        matches("blocks.0", names[0])
+        and not matches("blocks.1", names[1])
+        and matches("*.mlp.*", names[1])
+    )
     assert select("o", ["blocks.*", "head"], names, "x") == set(names)
-    with pytest.raises(ValueError, match=r"training.freeze='blocs.0' matches no parameter; .*blocks.0"):
+    with pytest.raises(
+        ValueError, match=r"training.freeze='blocs.0' matches no parameter; .*blocks.0"
+    ):
         select("training.freeze", ["head", "blocs.0"], names, "parameter")
 
 
@@ -95,4 +111,6 @@ def test_pefts_layer_has_the_same_outputs_and_gradients():
         each.square().sum().backward()
     for place, letter in ((place, letter) for place in "02" for letter in names):
         layer = model.base_model.model.get_submodule(f"{place}.lora_{letter}.default")
-        torch.testing.assert_close(own.get_submodule(place).get_parameter(names[letter]).grad, layer.weight.grad)
+        torch.testing.assert_close(
+            own.get_submodule(place).get_parameter(names[letter]).grad, layer.weight.grad
+        )

@@ -31,7 +31,10 @@ def test_products_depend_on_relative_position_alone():
 def test_pairs_are_half_a_head_apart_and_turn_by_their_frequency():
     """At position m, unit vector j becomes cos(m theta_j) there and sin(m theta_j) at j + K / 2."""
     theta = 100.0 ** (-2 * torch.arange(3).double() / 6)
-    turned = rotate(torch.eye(6).double()[:, None], rotation(torch.tensor([5]), 6, base=100.0, dtype=torch.float64))
+    turned = rotate(
+        torch.eye(6).double()[:, None],
+        rotation(torch.tensor([5]), 6, base=100.0, dtype=torch.float64),
+    )
     expected = torch.zeros(6, 6).double()
     j = torch.arange(3)
     expected[j, j] = expected[j + 3, j + 3] = (5 * theta).cos()
@@ -48,10 +51,14 @@ def test_neighbours_are_the_same_pairs_in_another_order():
 
 def test_tokens_of_each_sample_may_have_a_rotation_of_their_own():
     x = torch.randn(2, 3, 9, 16).double()
-    rotations = [rotation(torch.arange(first, first + 9), 16, dtype=torch.float64) for first in (0, 4)]
+    rotations = [
+        rotation(torch.arange(first, first + 9), 16, dtype=torch.float64) for first in (0, 4)
+    ]
     own = Rotation(*(torch.stack(each)[:, None] for each in zip(*rotations, strict=True)))
     for layout in ("halves", "neighbours"):
-        expected = torch.stack([rotate(each, by, layout) for each, by in zip(x, rotations, strict=True)])
+        expected = torch.stack(
+            [rotate(each, by, layout) for each, by in zip(x, rotations, strict=True)]
+        )
         torch.testing.assert_close(rotate(x, own, layout), expected)
 
 
@@ -92,7 +99,9 @@ def test_looked_up_rotations_are_the_computed_ones():
     table, at = AxisTable(513, 16, 10000.0), torch.tensor([[0, 512], [7, 300]])
     found = table(at)
     expected = rotation(at.flatten(), 16)
-    assert torch.equal(found.cos.flatten(0, 1), expected.cos) and torch.equal(found.sin.flatten(0, 1), expected.sin)
+    assert torch.equal(found.cos.flatten(0, 1), expected.cos) and torch.equal(
+        found.sin.flatten(0, 1), expected.sin
+    )
 
 
 def test_tables_keep_their_digits_in_a_half_precision_network_and_out_of_checkpoints():
@@ -123,12 +132,16 @@ def test_scores_do_change_when_one_token_moves_along_an_axis(qk, axis):
 
 
 def test_each_axis_turns_its_own_run_of_entries():
-    """Axis by axis: the entries 0-3, 4-9 and 10-15 of a head, pairs of neighbours, by their own frequencies."""
+    """Axis by axis: the entries 0-3, 4-9 and 10-15 of a head, pairs of neighbours, by their own
+    frequencies.
+    """
     x = torch.ones(1, 1, 1, 16).double()
     for axis, first, last in ((0, 0, 4), (1, 4, 10), (2, 10, 16)):
         positions = torch.zeros(1, 1, 3, dtype=torch.int64)
         positions[..., axis] = 3
-        turned = rotate(x, MRoPE(LENGTHS, WIDTHS, base=100.0)(positions, torch.float64), "neighbours").flatten()
+        turned = rotate(
+            x, MRoPE(LENGTHS, WIDTHS, base=100.0)(positions, torch.float64), "neighbours"
+        ).flatten()
         inside = torch.zeros(16, dtype=torch.bool)
         inside[first:last] = True
         assert torch.equal(turned[~inside], torch.ones(12 if axis == 0 else 10).double())

@@ -28,7 +28,9 @@ def test_normalised_features_are_standardised_over_patches():
     found = normalise_features(features)
     torch.testing.assert_close(found.mean(1), torch.zeros(2, 4), rtol=0, atol=1e-6)
     torch.testing.assert_close(found.std(1, correction=0), torch.ones(2, 4), rtol=1e-5, atol=0)
-    expected = (features - features.mean(1, keepdim=True)) / (features.std(1, correction=0, keepdim=True) + 1e-6)
+    expected = (features - features.mean(1, keepdim=True)) / (
+        features.std(1, correction=0, keepdim=True) + 1e-6
+    )
     torch.testing.assert_close(found, expected)
 
 
@@ -36,22 +38,30 @@ def test_it_is_0_for_aligned_tokens_and_2_for_opposite_ones():
     features = torch.randn(2, 12, 4)
     alignment = identity(4)
     lengths = torch.rand(2, 12, 1) + 0.5
-    assert alignment(lengths * normalise_features(features), features, 3).item() == pytest.approx(0, abs=1e-6)
-    assert alignment(-lengths * normalise_features(features), features, 3).item() == pytest.approx(2, abs=1e-6)
+    assert alignment(lengths * normalise_features(features), features, 3).item() == pytest.approx(
+        0, abs=1e-6
+    )
+    assert alignment(-lengths * normalise_features(features), features, 3).item() == pytest.approx(
+        2, abs=1e-6
+    )
 
 
 def test_it_is_one_minus_the_mean_cosine():
     tokens, features = torch.randn(2, 12, 4), torch.randn(2, 12, 4)
     targets = normalise_features(features)
     cosine = (tokens * targets).sum(-1) / (tokens.norm(dim=-1) * targets.norm(dim=-1))
-    assert identity(4)(tokens, features, 3).item() == pytest.approx(1 - cosine.mean().item(), abs=1e-6)
+    assert identity(4)(tokens, features, 3).item() == pytest.approx(
+        1 - cosine.mean().item(), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(("tokens", "features"), [("float64", "float64"), ("float64", "float32")])
 def test_float64_keeps_its_digits(tokens, features):
-    """Two patches with opposite features: targets are (1, 1) and (-1, -1) up to their length, and tokens at an angle of
-    0.3 to them are at a distance of 1 - cos 0.3."""
-    turned = torch.tensor([math.cos(math.pi / 4 + 0.3), math.sin(math.pi / 4 + 0.3)], dtype=getattr(torch, tokens))
+    """Two patches with opposite features: targets are (1, 1) and (-1, -1) up to their length, and
+    tokens at an angle of 0.3 to them are at a distance of 1 - cos 0.3."""
+    turned = torch.tensor(
+        [math.cos(math.pi / 4 + 0.3), math.sin(math.pi / 4 + 0.3)], dtype=getattr(torch, tokens)
+    )
     opposite = torch.tensor([[[5.0, 2.0], [3.0, 0.0]]], dtype=getattr(torch, features))
     found = identity(2).double()(torch.stack((turned, -2 * turned))[None], opposite, 1)
     assert found.dtype == torch.float64
@@ -61,12 +71,18 @@ def test_float64_keeps_its_digits(tokens, features):
 def test_it_is_blind_to_an_affine_change_of_each_features_channel():
     tokens, features = torch.randn(2, 12, 4), torch.randn(2, 12, 5)
     alignment = Alignment(4, 5)
-    changed = torch.tensor([0.1, 2.0, 30.0, 1.0, 7.0]) * features + torch.tensor([5.0, -3.0, 0.0, 1.0, 100.0])
-    torch.testing.assert_close(alignment(tokens, changed, 3), alignment(tokens, features, 3), rtol=0, atol=1e-4)
+    changed = torch.tensor([0.1, 2.0, 30.0, 1.0, 7.0]) * features + torch.tensor(
+        [5.0, -3.0, 0.0, 1.0, 100.0]
+    )
+    torch.testing.assert_close(
+        alignment(tokens, changed, 3), alignment(tokens, features, 3), rtol=0, atol=1e-4
+    )
 
 
 def test_patches_lie_row_by_row():
-    """A kernel that takes the left neighbour moves tokens one column to the right, and none into another row."""
+    """A kernel that takes the left neighbour moves tokens one column to the right, and none into
+    another row.
+    """
     alignment = identity(1)
     with torch.no_grad():
         alignment.projection.weight.zero_()
@@ -75,7 +91,11 @@ def test_patches_lie_row_by_row():
     moved = torch.zeros(1, 3, 4, 1)
     moved[:, :, 1:] = tokens.view(1, 3, 4, 1)[:, :, :-1]
     expected = (
-        1 - (moved.sign().flatten() * normalise_features(torch.arange(12.0).view(1, 12, 1)).sign().flatten()).mean()
+        1
+        - (
+            moved.sign().flatten()
+            * normalise_features(torch.arange(12.0).view(1, 12, 1)).sign().flatten()
+        ).mean()
     )
     found = alignment(tokens, torch.arange(12.0).view(1, 12, 1), 3)
     assert found.item() == pytest.approx(expected.item(), abs=1e-6)
@@ -94,4 +114,6 @@ def test_a_bfloat16_head_is_compared_in_float32():
     loss = alignment(torch.randn(2, 6, 4).bfloat16(), torch.randn(2, 6, 5), 2)
     loss.backward()
     assert loss.dtype == torch.float32
-    assert all(each.grad.isfinite().all() and each.grad.abs().max() > 0 for each in alignment.parameters())
+    assert all(
+        each.grad.isfinite().all() and each.grad.abs().max() > 0 for each in alignment.parameters()
+    )

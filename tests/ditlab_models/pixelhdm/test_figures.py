@@ -10,15 +10,32 @@ from ditlab_models.pixelhdm.text_encoder import caption_bytes
 from support.figures import check_figure
 
 KINDS = [
-    "samples", "trajectory", "denoising", "loss_by_time", "patches", "attention", "adaln", "features", "noise_schedule",
-]  # fmt: skip
+    "samples",
+    "trajectory",
+    "denoising",
+    "loss_by_time",
+    "patches",
+    "attention",
+    "adaln",
+    "features",
+    "noise_schedule",
+]
 SIZE = (16, 24)
 
 
 def model(**changes):
-    sizes = {"width": 16, "pixel_width": 4, "patch_size": 8, "patch_depth": 3, "pixel_depth": 2, "num_heads": 2}
+    sizes = {
+        "width": 16,
+        "pixel_width": 4,
+        "patch_size": 8,
+        "patch_depth": 3,
+        "pixel_depth": 2,
+        "num_heads": 2,
+    }
     sizes |= {"num_kv_heads": 1, "mrope_widths": (2, 2, 4), "bottleneck_width": 8, "time_width": 8}
-    return PixelHDMSpec(**{**sizes, "max_resolution": 64, "text_length": 12, "text_depth": 1, **changes})
+    return PixelHDMSpec(
+        **{**sizes, "max_resolution": 64, "text_length": 12, "text_depth": 1, **changes}
+    )
 
 
 def batch_of(spec, num=5):
@@ -27,7 +44,11 @@ def batch_of(spec, num=5):
     if spec.text_encoder == "learned":
         return batch | {"caption": caption_bytes([f"digit {number}" for number in range(num)], 12)}
     text = torch.randn(num, 4, spec.width, generator=generator)
-    return batch | {"text": text, "text_mask": torch.ones(num, 4, dtype=torch.bool), "text_pooled": text.mean(1)}
+    return batch | {
+        "text": text,
+        "text_mask": torch.ones(num, 4, dtype=torch.bool),
+        "text_pooled": text.mean(1),
+    }
 
 
 def draw(spec, network, kinds=None, sampling=None):
@@ -36,7 +57,9 @@ def draw(spec, network, kinds=None, sampling=None):
     sampler = FAMILY.build_sampler(PixelHDMSamplingSpec(**settings), spec, objective_spec)
     objective = FAMILY.build_objective(objective_spec, spec)
     generator = torch.Generator().manual_seed(0)
-    return objective.figure_kinds(), dict(objective.figures(network, batch_of(spec), sampler, generator, kinds))
+    return objective.figure_kinds(), dict(
+        objective.figures(network, batch_of(spec), sampler, generator, kinds)
+    )
 
 
 @pytest.mark.parametrize("text_encoder", ["learned", "frozen"])
@@ -62,7 +85,10 @@ def test_prompts_of_the_spec_need_no_encoder_here():
     """Without a frozen encoder, captions of the batch replace the prompts."""
     spec = model()
     _, figures = draw(
-        spec, FAMILY.build_network(spec), ["samples"], {"prompts": ("a cat",), "negative_prompt": "a dog"}
+        spec,
+        FAMILY.build_network(spec),
+        ["samples"],
+        {"prompts": ("a cat",), "negative_prompt": "a dog"},
     )
     assert len(figures["samples"].panels[0].images) == 5
 
@@ -70,10 +96,14 @@ def test_prompts_of_the_spec_need_no_encoder_here():
 @pytest.mark.parametrize("projects", [True, False])
 def test_a_trajectory_goes_from_noise_to_data(projects):
     spec = model()
-    _, figures = draw(spec, FAMILY.build_network(spec), ["trajectory"], {"steps": 3, "final_projection": projects})
+    _, figures = draw(
+        spec, FAMILY.build_network(spec), ["trajectory"], {"steps": 3, "final_projection": projects}
+    )
     figure = figures["trajectory"]
     (grid,) = figure.panels
     assert isinstance(grid, ImageGrid) and len(figure.frames) == 4 + projects
     times = ["t=0.05", "t=0.35", "t=0.65", "t=0.95", *(["t=1.00"] if projects else [])]
     assert list(grid.captions) == times * 4
-    assert figure.title.endswith("noise at t=0.05 to data at t=1" if projects else "to data at t=0.95")
+    assert figure.title.endswith(
+        "noise at t=0.05 to data at t=1" if projects else "to data at t=0.95"
+    )

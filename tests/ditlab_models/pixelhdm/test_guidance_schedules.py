@@ -8,7 +8,9 @@ from ditlab_models.pixelhdm.spec import PixelHDMSamplingSpec
 
 
 def guidance(scale, schedule="constant", min_scale=0.0, **fields):
-    return PixelHDMSamplingSpec(guidance=scale, guidance_schedule=schedule, min_scale=min_scale, **fields)
+    return PixelHDMSamplingSpec(
+        guidance=scale, guidance_schedule=schedule, min_scale=min_scale, **fields
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +32,9 @@ def test_schedules(schedule, at_a_quarter, at_a_half):
 def test_a_schedule_goes_no_lower_than_its_least_scale(schedule):
     assert guidance(8.0, schedule).scale_at(0.95) < 1
     assert guidance(8.0, schedule, min_scale=1.0).scale_at(0.95) == 1
-    assert guidance(8.0, schedule, min_scale=1.0).scale_at(0.1) == guidance(8.0, schedule).scale_at(0.1)
+    assert guidance(8.0, schedule, min_scale=1.0).scale_at(0.1) == guidance(8.0, schedule).scale_at(
+        0.1
+    )
 
 
 def test_outside_its_interval_the_prediction_is_the_conditional_one():

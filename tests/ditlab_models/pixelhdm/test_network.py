@@ -13,10 +13,19 @@ from ditlab_models.shape_trace import trace_shapes
 from support.models.plain_pixelhdm import PlainPixelHDM
 
 SMALL = {
-    "width": 32, "pixel_width": 4, "patch_size": 4, "patch_depth": 3, "pixel_depth": 2, "num_heads": 4,
-    "num_kv_heads": 2, "mrope_widths": (4, 2, 2), "bottleneck_width": 12, "time_width": 16, "max_resolution": 32,
+    "width": 32,
+    "pixel_width": 4,
+    "patch_size": 4,
+    "patch_depth": 3,
+    "pixel_depth": 2,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "mrope_widths": (4, 2, 2),
+    "bottleneck_width": 12,
+    "time_width": 16,
+    "max_resolution": 32,
     "text_length": 10,
-}  # fmt: skip
+}
 
 
 def small(**changes):
@@ -34,7 +43,10 @@ def texts(*lengths, width=32, tokens=None):
 
 
 def in_double(condition):
-    return {name: values.double() if values.is_floating_point() else values for name, values in condition.items()}
+    return {
+        name: values.double() if values.is_floating_point() else values
+        for name, values in condition.items()
+    }
 
 
 @pytest.fixture
@@ -47,7 +59,11 @@ def network(perturb):
 @pytest.fixture
 def inputs():
     """Two images of 8x12 at two times, with texts of 5 and 3 tokens."""
-    return torch.randn(2, 3, 8, 12).double(), torch.tensor([0.2, 0.7]).double(), in_double(texts(5, 3))
+    return (
+        torch.randn(2, 3, 8, 12).double(),
+        torch.tensor([0.2, 0.7]).double(),
+        in_double(texts(5, 3)),
+    )
 
 
 # Sizes
@@ -72,16 +88,27 @@ def test_parameters_of_the_base_setting():
 def test_gate_weights_of_every_attention(gate, weights):
     with torch.device("meta"):
         network = FAMILY.build_network(PixelHDMSpec(gate=gate))
-    found = [p.numel() for name, p in network.named_parameters() if name.endswith("attention.gate.weight")]
+    found = [
+        p.numel()
+        for name, p in network.named_parameters()
+        if name.endswith("attention.gate.weight")
+    ]
     assert found == 20 * [weights]
 
 
 def test_learned_text_and_positions_are_components_of_their_own():
-    plain, count = count_parameters(small()), count_parameters(small(text_encoder="learned", positions="learned"))
+    plain, count = (
+        count_parameters(small()),
+        count_parameters(small(text_encoder="learned", positions="learned")),
+    )
     assert count.components["positions"] == (10 + 8 * 8) * 32
-    block = 2 * 32 + (2 * 32 * 32 + 2 * 32 * 16 + 32 * 4 + 1) + 3 * 32 * 96  # norms, attention, SwiGLU
+    # norms, attention, SwiGLU
+    block = 2 * 32 + (2 * 32 * 32 + 2 * 32 * 16 + 32 * 4 + 1) + 3 * 32 * 96
     assert count.components["text_encoder"] == 256 * 32 + 2 * block + 2 * 32 + 32 * 32
-    assert count.total == plain.total + count.components["positions"] + count.components["text_encoder"]
+    assert (
+        count.total
+        == plain.total + count.components["positions"] + count.components["text_encoder"]
+    )
 
 
 def test_shapes_of_the_base_setting():
@@ -97,7 +124,9 @@ def test_shapes_of_the_base_setting():
 
 
 def test_it_starts_as_published():
-    """Weights that the general Xavier overwrote are restored: gates 0.5, adaLN biases, the small expansion."""
+    """Weights that the general Xavier overwrote are restored: gates 0.5, adaLN biases, the small
+    expansion.
+    """
     network = FAMILY.build_network(PixelHDMSpec(patch_depth=1, pixel_depth=1))
     patch, pixel = network.patch_blocks[0], network.pixel_blocks[0]
     for attention in (patch.attention, pixel.compaction.attention):
@@ -106,13 +135,16 @@ def test_it_starts_as_published():
     for six_way, initial_scale in ((patch.adaln, 1.0), (pixel.adaln.six_way, 1e-4)):
         starts = torch.tensor([initial_scale, 0.0, 1.0, initial_scale, 0.0, 1.0])
         assert torch.equal(
-            six_way.linear.bias.unflatten(0, (6, -1)), starts[:, None].expand(6, six_way.linear.in_features)
+            six_way.linear.bias.unflatten(0, (6, -1)),
+            starts[:, None].expand(6, six_way.linear.in_features),
         )
         assert six_way.linear.weight.abs().max() > 0
     bound = 0.1 * math.sqrt(6 / 5120)
     assert bound == pytest.approx(0.0034233, abs=1e-7)
     assert 0.999 * bound < pixel.compaction.expand.weight.abs().max() <= bound
-    assert network.head.weight.abs().max() <= math.sqrt(6 / 19) and torch.equal(network.head.bias, torch.zeros(3))
+    assert network.head.weight.abs().max() <= math.sqrt(6 / 19) and torch.equal(
+        network.head.bias, torch.zeros(3)
+    )
 
 
 def test_untrained_output_is_as_large_as_a_velocity():
@@ -135,7 +167,13 @@ def test_output_has_the_size_of_the_image(network, size):
     ("size", "message"),
     [
         ((10, 8), "height=10 is no multiple of model.patch_size=4; set height to 8 or 12."),
-        ((8, 36), "width=36 is not between 1 and model.max_resolution=32; set width to 32 or less, or train with"),
+        (
+            (8, 36),
+            (
+                "width=36 is not between 1 and model.max_resolution=32; set width to 32 or "
+                "less, or train with"
+            ),
+        ),
     ],
 )
 def test_unsupported_sizes_are_refused(network, size, message):
@@ -144,21 +182,32 @@ def test_unsupported_sizes_are_refused(network, size, message):
 
 
 def test_texts_that_are_too_long_are_refused(network):
-    with pytest.raises(ValueError, match=r"text has 11 tokens, more than model\.text_length=10; cut it, or train with"):
+    with pytest.raises(
+        ValueError,
+        match=r"text has 11 tokens, more than model\.text_length=10; cut it, or train with",
+    ):
         network(torch.zeros(1, 3, 8, 8).double(), torch.zeros(1).double(), in_double(texts(11)))
-    assert network(torch.zeros(1, 3, 8, 8).double(), torch.zeros(1).double(), in_double(texts(10))).isfinite().all()
+    assert (
+        network(torch.zeros(1, 3, 8, 8).double(), torch.zeros(1).double(), in_double(texts(10)))
+        .isfinite()
+        .all()
+    )
 
 
 @pytest.mark.parametrize("positions", ["mrope", "learned"])
 def test_padding_changes_nothing_and_samples_are_independent(positions, perturb, inputs):
-    """Neither the amount of padding nor its content matters: each text has its own length, as if it were alone."""
+    """Neither the amount of padding nor its content matters: each text has its own length, as if it
+    were alone.
+    """
     network = FAMILY.build_network(small(positions=positions))
     perturb(network, std=0.1)
     network = network.double()
     x, t, condition = inputs
     together = network(x, t, condition)
     longer = in_double(texts(5, 3, tokens=9))
-    longer["text"][:, :5] = torch.where(condition["text_mask"][..., None], condition["text"], longer["text"][:, :5])
+    longer["text"][:, :5] = torch.where(
+        condition["text_mask"][..., None], condition["text"], longer["text"][:, :5]
+    )
     longer["text_pooled"] = condition["text_pooled"]
     torch.testing.assert_close(network(x, t, longer), together)
     short = {"text": condition["text"][1:, :3], "text_mask": condition["text_mask"][1:, :3]}
@@ -167,15 +216,20 @@ def test_padding_changes_nothing_and_samples_are_independent(positions, perturb,
 
 
 def test_images_are_positioned_behind_their_own_text(network, inputs):
-    """Text at (n, 0, 0), patches at (its length, row, column), whatever the padding; the pixel path has no text."""
+    """Text at (n, 0, 0), patches at (its length, row, column), whatever the padding; the pixel path
+    has no text.
+    """
     *_, condition = inputs
     joint, image = network.rotations(condition["text_mask"], 2, 3)
-    lengths, place = torch.tensor([5.0, 3.0]).double(), torch.tensor([1.0, 2.0]).double()  # patch 5: row 1, column 2
+    # patch 5: row 1, column 2
+    lengths, place = torch.tensor([5.0, 3.0]).double(), torch.tensor([1.0, 2.0]).double()
     omega = 10000.0 ** (-torch.tensor([0.0, 0.5]).double())
     expected = torch.cat((lengths[:, None] * omega, place.expand(2, 2)), dim=1)
     torch.testing.assert_close(joint.cos[:, 0, 5 + 5], expected.cos())
     torch.testing.assert_close(joint.sin[:, 0, 5 + 5], expected.sin())
-    torch.testing.assert_close(joint.cos[0, 0, 4], torch.cat(((4 * omega).cos(), torch.ones(2))).double())
+    torch.testing.assert_close(
+        joint.cos[0, 0, 4], torch.cat(((4 * omega).cos(), torch.ones(2))).double()
+    )
     torch.testing.assert_close(image.cos[0, 0, 5], torch.cat((torch.ones(2), place.cos())).double())
 
 
@@ -186,25 +240,32 @@ def test_every_condition_matters_everywhere(network, inputs):
     x, t, condition = inputs
     base = network(x, t, condition)
     for name in ("text", "text_pooled"):
-        assert (network(x, t, condition | {name: condition[name] + 1}) - base).abs().amin(dim=(0, 1)).min() > 0
+        assert (network(x, t, condition | {name: condition[name] + 1}) - base).abs().amin(
+            dim=(0, 1)
+        ).min() > 0
     assert (network(x, t + 0.1, condition) - base).abs().amin(dim=(0, 1)).min() > 0
     moved = x.clone()
     moved[:, :, 0, 0] += 1
-    assert (network(moved, t, condition) - base)[:, :, -4:, -4:].abs().max() > 0  # from one corner to the other
+    # from one corner to the other
+    assert (network(moved, t, condition) - base)[:, :, -4:, -4:].abs().max() > 0
 
 
 def test_order_of_text_and_place_of_patches_matter(network, inputs):
     x, t, condition = inputs
     base = network(x, t, condition)
     order = torch.tensor([1, 0, 2, 3, 4])
-    assert not torch.allclose(network(x, t, condition | {"text": condition["text"][:, order]}), base)
+    assert not torch.allclose(
+        network(x, t, condition | {"text": condition["text"][:, order]}), base
+    )
     assert not torch.allclose(network(x.roll(4, dims=3), t, condition), base.roll(4, dims=3))
 
 
 def test_samples_may_change_places(network, inputs):
     x, t, condition = inputs
     swapped = {name: values.flip(0) for name, values in condition.items()}
-    torch.testing.assert_close(network(x.flip(0), t.flip(0), swapped), network(x, t, condition).flip(0))
+    torch.testing.assert_close(
+        network(x.flip(0), t.flip(0), swapped), network(x, t, condition).flip(0)
+    )
 
 
 def test_null_condition_is_one_and_the_same_whatever_the_prompt(network, inputs):
@@ -232,7 +293,9 @@ def test_features_are_the_patches_behind_a_block(network, inputs):
     torch.testing.assert_close(output, network(x, t, condition))
 
 
-@pytest.mark.parametrize("changes", [{"positions": "learned"}, {"gate": "elementwise"}, {"text_encoder": "learned"}])
+@pytest.mark.parametrize(
+    "changes", [{"positions": "learned"}, {"gate": "elementwise"}, {"text_encoder": "learned"}]
+)
 def test_gradient_reaches_every_parameter(changes, perturb):
     spec = small(**changes)
     network = FAMILY.build_network(spec)
@@ -250,10 +313,16 @@ def test_gradient_reaches_every_parameter(changes, perturb):
 
 def test_pixel_block_as_written(network):
     """The compaction adds no residual of its own, except with `pixel_residual: double`."""
-    block, x, s_cond = network.pixel_blocks[0], torch.randn(2, 6, 16, 4).double(), torch.randn(2, 6, 32).double()
+    block, x, s_cond = (
+        network.pixel_blocks[0],
+        torch.randn(2, 6, 16, 4).double(),
+        torch.randn(2, 6, 32).double(),
+    )
 
     def rms(values):
-        return values / (values.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * block.norm.weight
+        return (
+            values / (values.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * block.norm.weight
+        )
 
     six = block.adaln.expand(s_cond).view(2, 6, 16, 4)
     six = block.adaln.six_way.linear(six * torch.sigmoid(six))
@@ -270,14 +339,19 @@ def test_pixel_block_as_written(network):
 
 
 def test_double_residual_is_another_network_of_the_same_size():
-    single, double = FAMILY.build_network(small()), FAMILY.build_network(small(pixel_residual="double"))
+    single, double = (
+        FAMILY.build_network(small()),
+        FAMILY.build_network(small(pixel_residual="double")),
+    )
     double.load_state_dict(single.state_dict())
     args = torch.randn(2, 3, 8, 8), torch.rand(2), texts(4, 4)
     assert not torch.allclose(single(*args), double(*args), atol=1e-2)
 
 
 def test_learned_positions_are_the_same_in_every_size():
-    """Row 1, column 0 is one vector, in images two patches wide and eight, whatever text stands before them."""
+    """Row 1, column 0 is one vector, in images two patches wide and eight, whatever text stands
+    before them.
+    """
     positions = FAMILY.build_network(small(positions="learned")).positions
     narrow, wide = positions(3, 2, 2), positions(9, 2, 8)
     assert torch.equal(narrow[:3], wide[:3])
@@ -293,11 +367,14 @@ def test_half_precision_is_close_to_single(inputs):
     x, t, condition = inputs
     network = FAMILY.build_network(small())
     single = network(
-        x.float(), t.float(), {name: v.float() if v.is_floating_point() else v for name, v in condition.items()}
+        x.float(),
+        t.float(),
+        {name: v.float() if v.is_floating_point() else v for name, v in condition.items()},
     )
     half = network.bfloat16()(x.float(), t.float(), condition)
     assert half.dtype == torch.bfloat16
-    # In norm: 2.4 to 3.9% over eight seeds; single elements differ by up to 0.5, by the order in which kernels sum.
+    # In norm: 2.4 to 3.9% over eight seeds; single elements differ by up to 0.5, by the order in
+    # which kernels sum.
     assert (half.float() - single).norm() < 0.08 * single.norm()
 
 
@@ -312,7 +389,9 @@ def test_recomputed_blocks_give_the_same_gradients(network, inputs):
     modules = network.checkpointed_modules()
     assert list(modules) == [*network.patch_blocks, *network.pixel_blocks]
     for module in modules:
-        module.forward = lambda *args, forward=module.forward: checkpoint(forward, *args, use_reentrant=False)
+        module.forward = lambda *args, forward=module.forward: checkpoint(
+            forward, *args, use_reentrant=False
+        )
     for name, gradient in gradients().items():
         assert torch.equal(gradient, before[name]), name
 
@@ -335,7 +414,9 @@ def test_same_seed_same_weights():
 
 
 def test_the_whole_network_equals_plain_arithmetic(perturb):
-    """Order of patches and channels, positions by each text's own length, heads that share keys, all conditions."""
+    """Order of patches and channels, positions by each text's own length, heads that share keys,
+    all conditions.
+    """
     spec = small(width=64, mrope_widths=(4, 6, 6), bottleneck_width=20, time_width=32)
     network = FAMILY.build_network(spec).double()
     perturb(network)
@@ -343,4 +424,6 @@ def test_the_whole_network_equals_plain_arithmetic(perturb):
     condition = in_double(texts(6, 2, 4, width=64))
     plain = PlainPixelHDM(spec, dict(network.state_dict()))
     with torch.no_grad():
-        torch.testing.assert_close(network(x, t, condition), plain(x, t, condition), rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            network(x, t, condition), plain(x, t, condition), rtol=0, atol=1e-10
+        )

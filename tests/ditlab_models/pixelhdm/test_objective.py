@@ -14,7 +14,14 @@ FEATURE_WIDTH = 6
 
 
 def model(**changes):
-    sizes = {"width": 16, "pixel_width": 4, "patch_size": 8, "patch_depth": 3, "pixel_depth": 1, "num_heads": 2}
+    sizes = {
+        "width": 16,
+        "pixel_width": 4,
+        "patch_size": 8,
+        "patch_depth": 3,
+        "pixel_depth": 1,
+        "num_heads": 2,
+    }
     sizes |= {"num_kv_heads": 1, "mrope_widths": (2, 2, 4), "bottleneck_width": 8, "time_width": 8}
     return PixelHDMSpec(**{**sizes, "max_resolution": 64, "text_length": 4, **changes})
 
@@ -38,7 +45,9 @@ def batch_of(num=4, height=16, width=24, spec=None, features=True):
 
 
 class Answers(nn.Module):
-    """A network that returns `answer(z_t, t)`, and random features on request; records its inputs."""
+    """A network that returns `answer(z_t, t)`, and random features on request; records its
+    inputs.
+    """
 
     def __init__(self, answer):
         super().__init__()
@@ -77,22 +86,32 @@ def test_a_perfect_prediction_has_no_error(keyed_noise, prediction):
         built.loss(network, batch, keyed_noise()),
         batch_means(built.metrics(network, batch, keyed_noise())),
     )
-    assert all(found[name] < 1e-9 for found in (trained, held_out) for name in ("velocity", "frequency"))
+    assert all(
+        found[name] < 1e-9 for found in (trained, held_out) for name in ("velocity", "frequency")
+    )
     assert all(held_out[f"velocity_t{quarter}"] < 1e-9 for quarter in range(4))
 
 
 def test_a_prediction_of_0_errs_by_the_velocitys_second_moment(keyed_noise):
-    """1 + E[x^2]; and in YCbCr, for x = 0, by the squared lengths of its rows, as noise has all frequencies alike."""
+    """1 + E[x^2]; and in YCbCr, for x = 0, by the squared lengths of its rows, as noise has all
+    frequencies alike.
+    """
     batch = batch_of(64, 32, 32)
     found = objective().loss(Answers(zeros), batch, keyed_noise())
-    assert found["velocity"].item() == pytest.approx(1 + batch["image"].square().mean().item(), rel=0.01)
+    assert found["velocity"].item() == pytest.approx(
+        1 + batch["image"].square().mean().item(), rel=0.01
+    )
     batch["image"] = torch.zeros_like(batch["image"])
     found = objective().loss(Answers(zeros), batch, keyed_noise())
-    assert found["frequency"].item() == pytest.approx(torch.tensor(YCBCR).square().sum(1).mean().item(), rel=0.01)
+    assert found["frequency"].item() == pytest.approx(
+        torch.tensor(YCBCR).square().sum(1).mean().item(), rel=0.01
+    )
 
 
 def test_components_are_those_of_the_velocity_at_z_t(keyed_noise):
-    """z_t = t x + (1 - t) eps, from the named draws; an image predicted is the velocity (x - z_t) / (1 - t)."""
+    """z_t = t x + (1 - t) eps, from the named draws; an image predicted is the velocity (x - z_t) /
+    (1 - t).
+    """
     batch, source = batch_of(), keyed_noise()
     image, noise = batch["image"], source.normal("noise", batch["image"].shape)
     t = 0.05 + 0.9 * source.normal("time", (4,)).sigmoid()
@@ -107,12 +126,16 @@ def test_components_are_those_of_the_velocity_at_z_t(keyed_noise):
         velocity = z_t.sin() if prediction == "velocity" else (z_t.sin() - z_t) / (1 - wide)
         target = image - noise
         torch.testing.assert_close(found["velocity"], (velocity - target).square().mean())
-        torch.testing.assert_close(found["frequency"], frequency_error(velocity, target, frequency_weights(90)))
+        torch.testing.assert_close(
+            found["frequency"], frequency_error(velocity, target, frequency_weights(90))
+        )
 
 
 def test_quality_100_is_the_error_in_ycbcr(keyed_noise):
     batch = batch_of()
-    flat = objective(frequency={"quality": 100}).loss(Answers(zeros), batch, keyed_noise())["frequency"]
+    flat = objective(frequency={"quality": 100}).loss(Answers(zeros), batch, keyed_noise())[
+        "frequency"
+    ]
     target = batch["image"] - keyed_noise().normal("noise", batch["image"].shape)
     expected = torch.einsum("yc,bchw->byhw", torch.tensor(YCBCR), target).square().mean()
     torch.testing.assert_close(flat, expected)
@@ -134,7 +157,9 @@ def test_a_share_of_samples_loses_its_text_in_training_alone(keyed_noise):
     objective(model(condition_dropout=0.0)).loss(network, batch, keyed_noise())
     objective().metrics(network, batch, keyed_noise())
     dropped, kept, *held_out = [keep for _, _, _, keep, _ in network.calls]
-    assert dropped.dtype == torch.bool and dropped.float().mean().item() == pytest.approx(0.9, abs=0.015)
+    assert dropped.dtype == torch.bool and dropped.float().mean().item() == pytest.approx(
+        0.9, abs=0.015
+    )
     assert kept.all() and held_out == [None] * 4
 
 
@@ -165,7 +190,9 @@ def test_alignment_reads_the_block_it_names(keyed_noise, perturb):
     built.loss(network, batch_of(), keyed_noise())["alignment"].backward()
 
     def is_reached(module):
-        return any(each.grad is not None and each.grad.abs().max() > 0 for each in module.parameters())
+        return any(
+            each.grad is not None and each.grad.abs().max() > 0 for each in module.parameters()
+        )
 
     assert [is_reached(block) for block in network.patch_blocks] == [True, True, False]
     assert not is_reached(network.pixel_blocks) and is_reached(built.modules)
@@ -173,9 +200,18 @@ def test_alignment_reads_the_block_it_names(keyed_noise, perturb):
 
 def test_features_retire(keyed_noise):
     built = objective(alignment_until=100)
-    assert list(built.retired_fields(99)) == [] and list(built.retired_fields(100)) == ["image_features"]
+    assert list(built.retired_fields(99)) == [] and list(built.retired_fields(100)) == [
+        "image_features"
+    ]
     assert list(objective(weights={"alignment": 0.0}).retired_fields(10**6)) == []
-    assert list(FAMILY.build_objective(PixelHDMObjectiveSpec(), model(patch_depth=8)).retired_fields(249_999)) == []
+    assert (
+        list(
+            FAMILY.build_objective(PixelHDMObjectiveSpec(), model(patch_depth=8)).retired_fields(
+                249_999
+            )
+        )
+        == []
+    )
 
 
 def test_without_features_the_rest_goes_on_and_the_head_has_a_gradient_of_0(keyed_noise):
@@ -198,14 +234,19 @@ def test_metrics_go_through_each_quarter_of_sampled_times_from_noise(keyed_noise
         assert 0.05 + 0.225 * quarter <= t.min() and t.max() < 0.05 + 0.225 * (quarter + 1) + 1e-6
         middle = 0.05 + 0.225 * (quarter + 0.5)
         assert t.mean().item() == pytest.approx(middle, abs=0.02)
-        left = (1 - t).square().mean() + (t.square() * batch["image"].square().mean((1, 2, 3))).mean()
+        left = (1 - t).square().mean() + (
+            t.square() * batch["image"].square().mean((1, 2, 3))
+        ).mean()
         assert z_t.square().mean().item() == pytest.approx(left.item(), rel=0.03)  # noise first
 
 
 def test_metrics_do_not_depend_on_training_knobs(keyed_noise):
     batch = batch_of()
     network = Answers(lambda x, t: x.cos())
-    settings = ({}, {"time": UniformTime(), "weights": {"velocity": 3.0, "frequency": 0.0, "alignment": 0.5}})
+    settings = (
+        {},
+        {"time": UniformTime(), "weights": {"velocity": 3.0, "frequency": 0.0, "alignment": 0.5}},
+    )
     found = []
     for changes in settings:
         torch.manual_seed(0)  # of the head
@@ -213,13 +254,20 @@ def test_metrics_do_not_depend_on_training_knobs(keyed_noise):
         found.append(batch_means(built.metrics(network, batch, keyed_noise())))
         assert list(built.summary(found[-1])) == list(built.metric_names())
     assert found[0] == found[1]
-    assert list(found[0]) == ["velocity", "frequency", "alignment", *(f"velocity_t{quarter}" for quarter in range(4))]
+    assert list(found[0]) == [
+        "velocity",
+        "frequency",
+        "alignment",
+        *(f"velocity_t{quarter}" for quarter in range(4)),
+    ]
     mean = sum(found[0][f"velocity_t{quarter}"] for quarter in range(4)) / 4
     assert found[0]["velocity"] == pytest.approx(mean)
 
 
 def test_metrics_without_features_lack_alignment(keyed_noise):
-    found = batch_means(objective().metrics(Answers(zeros), batch_of(features=False), keyed_noise()))
+    found = batch_means(
+        objective().metrics(Answers(zeros), batch_of(features=False), keyed_noise())
+    )
     assert "alignment" not in found and "frequency" in found
     plain = objective(weights={"alignment": 0.0})
     assert "alignment" not in plain.metric_names()
@@ -231,7 +279,10 @@ def test_a_micro_batch_is_its_two_halves(keyed_noise, perturb):
     network, built = FAMILY.build_network(spec).double(), objective(spec)
     built.modules.double()
     perturb(network)
-    batch = {name: value.double() if value.is_floating_point() else value for name, value in batch_of(6).items()}
+    batch = {
+        name: value.double() if value.is_floating_point() else value
+        for name, value in batch_of(6).items()
+    }
 
     class Slice(keyed_noise):
         rows = slice(0, 6)
@@ -246,15 +297,22 @@ def test_a_micro_batch_is_its_two_halves(keyed_noise, perturb):
         source = Slice()
         source.rows = rows
         part = {name: value[rows] for name, value in batch.items()}
-        return {**batch_means(built.metrics(network, part, source)), **built.loss(network, part, source)}
+        return {
+            **batch_means(built.metrics(network, part, source)),
+            **built.loss(network, part, source),
+        }
 
     whole, first, second = parts(slice(0, 6)), parts(slice(0, 3)), parts(slice(3, 6))
     for name in whole:
-        torch.testing.assert_close((first[name] + second[name]) / 2, whole[name], rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            (first[name] + second[name]) / 2, whole[name], rtol=1e-5, atol=1e-7
+        )
 
 
 @pytest.mark.parametrize("prediction", ["velocity", "image"])
-def test_a_bfloat16_networks_losses_are_in_float32_with_finite_gradients(keyed_noise, perturb, prediction):
+def test_a_bfloat16_networks_losses_are_in_float32_with_finite_gradients(
+    keyed_noise, perturb, prediction
+):
     spec = model()
     network, built = FAMILY.build_network(spec), objective(spec, prediction=prediction)
     perturb(network)
@@ -274,8 +332,13 @@ def test_a_bfloat16_networks_losses_are_in_float32_with_finite_gradients(keyed_n
 def test_images_of_no_whole_blocks_are_refused_where_the_loss_needs_them(keyed_noise):
     spec = model(patch_size=4)
     batch = batch_of(2, 20, 24, spec)
-    with pytest.raises(ValueError, match=r"objective.weights.frequency=1 compares .* 20 x 24 .* to 0, or take images"):
-        objective(spec).loss(Answers(zeros), {**batch, "image_features": torch.zeros(2, 7, 6)}, keyed_noise())
+    with pytest.raises(
+        ValueError,
+        match=r"objective.weights.frequency=1 compares .* 20 x 24 .* to 0, or take images",
+    ):
+        objective(spec).loss(
+            Answers(zeros), {**batch, "image_features": torch.zeros(2, 7, 6)}, keyed_noise()
+        )
     without = objective(spec, weights={"frequency": 0.0, "alignment": 0.0})
     assert set(without.loss(Answers(zeros), batch, keyed_noise())) == {"velocity"}
     assert "frequency" not in batch_means(without.metrics(Answers(zeros), batch, keyed_noise()))
@@ -285,17 +348,23 @@ def test_images_of_no_whole_blocks_are_refused_where_the_loss_needs_them(keyed_n
 def test_features_of_other_patches_are_refused(keyed_noise):
     batch = batch_of()
     batch["image_features"] = batch["image_features"][:, :-1]
-    with pytest.raises(ValueError, match=r"image_features are of 5 patches, and images of 16 x 24 pixels have 6"):
+    with pytest.raises(
+        ValueError, match=r"image_features are of 5 patches, and images of 16 x 24 pixels have 6"
+    ):
         objective().loss(Answers(zeros), batch, keyed_noise())
 
 
 def test_it_learns(keyed_noise):
-    """One image, to which every caption belongs: the velocity at z_t is all but certain, and all three losses fall."""
+    """One image, to which every caption belongs: the velocity at z_t is all but certain, and all
+    three losses fall.
+    """
     spec = model()
     network, built = FAMILY.build_network(spec), objective(spec)
     one = batch_of(1, 16, 16)
     batch = {name: value.expand(8, *value.shape[1:]) for name, value in one.items()}
-    adam = torch.optim.Adam([*network.parameters(), *built.modules.parameters()], lr=1e-2, fused=True)
+    adam = torch.optim.Adam(
+        [*network.parameters(), *built.modules.parameters()], lr=1e-2, fused=True
+    )
     before = batch_means(built.metrics(network, batch, keyed_noise(-1)))
     for step in range(20):
         losses = built.loss(network, batch, keyed_noise(step))

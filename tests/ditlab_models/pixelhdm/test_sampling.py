@@ -1,4 +1,6 @@
-"""Sampling: grids of time, solvers, guidance, seeds, starts from an image; conditions and pictures of samples."""
+"""Sampling: grids of time, solvers, guidance, seeds, starts from an image; conditions and pictures
+of samples.
+"""
 
 import math
 from dataclasses import replace
@@ -13,7 +15,16 @@ from ditlab_models.pixelhdm.sampling import SOLVERS, to_bytes, to_texts
 from ditlab_models.pixelhdm.spec import PixelHDMSpec
 from ditlab_models.processes.draws import seeded_normal
 from support.models.mixture_flow import carried, velocity_to_mixture
-from support.models.pixelhdm_samplers import FROZEN, LEARNED, Towards, draw, encode, prompts, sampler_of, seeded
+from support.models.pixelhdm_samplers import (
+    FROZEN,
+    LEARNED,
+    Towards,
+    draw,
+    encode,
+    prompts,
+    sampler_of,
+    seeded,
+)
 
 
 @pytest.fixture
@@ -25,7 +36,9 @@ def network(perturb):
 
 def test_an_image_is_its_seeds_whatever_the_batch(network):
     sampler, network = sampler_of(), network.double()
-    both = draw(sampler, network, 6, SampleRequest(prompts=prompts("a cat", "a longer dog"), seed=3)).values
+    both = draw(
+        sampler, network, 6, SampleRequest(prompts=prompts("a cat", "a longer dog"), seed=3)
+    ).values
     alone = draw(sampler, network, 1, SampleRequest(prompts=prompts("a longer dog"), seed=5)).values
     torch.testing.assert_close(both[5:], alone)
     other = draw(sampler, network, 1, SampleRequest(prompts=prompts("a longer dog"), seed=6)).values
@@ -35,7 +48,12 @@ def test_an_image_is_its_seeds_whatever_the_batch(network):
 def test_seeds_from_the_generator_are_returned_and_reproduce_the_images(network):
     sampler = sampler_of()
     drawn = draw(sampler, network, 2, SampleRequest(prompts=prompts("a cat")))
-    again = draw(sampler, network, 1, SampleRequest(prompts=prompts("a cat"), seed=int(drawn.conditions["seed"][1])))
+    again = draw(
+        sampler,
+        network,
+        1,
+        SampleRequest(prompts=prompts("a cat"), seed=int(drawn.conditions["seed"][1])),
+    )
     torch.testing.assert_close(again.values, drawn.values[1:], rtol=1e-4, atol=1e-5)
 
 
@@ -50,9 +68,12 @@ def test_prompts_negative_prompts_and_guidance_all_count(network):
     drawn = [
         draw(sampler_of(guidance=guidance), network, 1, SampleRequest(**{**common, **more})).values
         for guidance, more in [
-            (3.0, {}), (1.0, {}), (3.0, {"negative_prompt": "a dog"}), (3.0, {"prompts": prompts("a dog")})
+            (3.0, {}),
+            (1.0, {}),
+            (3.0, {"negative_prompt": "a dog"}),
+            (3.0, {"prompts": prompts("a dog")}),
         ]
-    ]  # fmt: skip
+    ]
     for i, one in enumerate(drawn):
         for other in drawn[:i]:
             assert not torch.allclose(one, other, atol=1e-5)
@@ -61,13 +82,19 @@ def test_prompts_negative_prompts_and_guidance_all_count(network):
 def test_text_that_is_padded_for_a_longer_one_draws_the_same(network):
     sampler = sampler_of()
     alone = draw(sampler, network, 1, SampleRequest(prompts=prompts("cat"), seed=0)).values
-    beside = draw(sampler, network, 2, SampleRequest(prompts=prompts("cat", "a very long caption"), seed=0)).values
+    beside = draw(
+        sampler, network, 2, SampleRequest(prompts=prompts("cat", "a very long caption"), seed=0)
+    ).values
     torch.testing.assert_close(beside[:1], alone, rtol=0, atol=2e-3)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)])
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]
+)
 def test_samples_are_float32_or_better_whatever_the_weights(network, dtype, expected):
-    drawn = draw(sampler_of(), network.to(dtype), 1, SampleRequest(prompts=prompts("a cat"), seed=0))
+    drawn = draw(
+        sampler_of(), network.to(dtype), 1, SampleRequest(prompts=prompts("a cat"), seed=0)
+    )
     assert drawn.values.dtype == expected and drawn.values.isfinite().all()
 
 
@@ -95,7 +122,8 @@ def test_any_size_that_patches_divide(network):
 
 
 @pytest.mark.parametrize(
-    ("solver", "evaluations"), [("euler", 50), ("heun", 99), ("dpmpp_2m", 50), ("midpoint", 100), ("dpmpp_2s", 100)]
+    ("solver", "evaluations"),
+    [("euler", 50), ("heun", 99), ("dpmpp_2m", 50), ("midpoint", 100), ("dpmpp_2s", 100)],
 )
 def test_evaluations_of_fifty_steps(solver, evaluations):
     for projected in (False, True):
@@ -109,7 +137,9 @@ def test_evaluations_of_fifty_steps(solver, evaluations):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_lands_on_data_at_one_point(solver):
     network = Towards()
-    drawn = draw(sampler_of(solver=solver, guidance=1.0), network, 2, SampleRequest(prompts=prompts("12345")))
+    drawn = draw(
+        sampler_of(solver=solver, guidance=1.0), network, 2, SampleRequest(prompts=prompts("12345"))
+    )
     torch.testing.assert_close(drawn.values, torch.full_like(drawn.values, 0.05), rtol=0, atol=2e-6)
 
 
@@ -123,12 +153,16 @@ def test_measured_order_is_the_documented_one(solver):
 
     exact = carried(noise, start=0.95, end=0.05)
     errors = [(end(steps) - exact).abs().max().item() for steps in (80, 160)]
-    assert math.log2(errors[0] / errors[1]) == pytest.approx(1 if solver == "euler" else 2, abs=0.15)
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(
+        1 if solver == "euler" else 2, abs=0.15
+    )
 
 
 def test_frames_are_noise_the_steps_and_the_projection():
     sampler = sampler_of(guidance=1.0)
-    drawn = draw(sampler, Towards(), 2, SampleRequest(prompts=prompts("a"), seed=4), trajectory=True)
+    drawn = draw(
+        sampler, Towards(), 2, SampleRequest(prompts=prompts("a"), seed=4), trajectory=True
+    )
     assert drawn.trajectory.shape == (6, 2, 3, 16, 24)
     assert torch.equal(drawn.trajectory[0], seeded_normal([4, 5], (3, 16, 24)))
     assert torch.equal(drawn.trajectory[-1], drawn.values)
@@ -165,12 +199,16 @@ def test_an_image_to_start_from_is_kept_the_better_the_less_strength():
 @pytest.mark.slow
 def test_compiled_networks_draw_the_same(network):
     request = SampleRequest(prompts=prompts("a cat"), seed=0)
-    plain, compiled = (draw(sampler_of(compile=value), network, 2, request).values for value in (False, True))
+    plain, compiled = (
+        draw(sampler_of(compile=value), network, 2, request).values for value in (False, True)
+    )
     torch.testing.assert_close(compiled, plain, rtol=1e-3, atol=1e-4)
 
 
 def test_guidance_leads_from_the_null_condition_or_the_negative_prompt_through_the_text():
-    """Towards 0.05 from 0 (null) or from 0.02 (negative), three times as far; the last evaluation is projected."""
+    """Towards 0.05 from 0 (null) or from 0.02 (negative), three times as far; the last evaluation
+    is projected.
+    """
     common = {"prompts": prompts("12345"), "seed": 0}
     plain = draw(sampler_of(), Towards(), 1, SampleRequest(**common)).values
     torch.testing.assert_close(plain, torch.full_like(plain, 0.15), rtol=0, atol=1e-5)
@@ -200,7 +238,9 @@ def test_a_schedule_at_its_least_scale_is_the_conditional_model():
 
 
 def test_phi_brings_the_contrast_back():
-    """Rescaled fully, the guided velocity has the conditional one's standard deviation over an image."""
+    """Rescaled fully, the guided velocity has the conditional one's standard deviation over an
+    image.
+    """
 
     class Loud(Towards):
         def forward(self, x, t, condition, keep=None):
@@ -210,14 +250,19 @@ def test_phi_brings_the_contrast_back():
     moved = {}
     for phi in (0.0, 1.0):
         sampler = sampler_of(solver="euler", steps=1, rescale=phi, final_projection=False)
-        drawn = draw(sampler, Loud(), 1, SampleRequest(prompts=prompts("a"), seed=0), trajectory=True)
+        drawn = draw(
+            sampler, Loud(), 1, SampleRequest(prompts=prompts("a"), seed=0), trajectory=True
+        )
         moved[phi] = (drawn.trajectory[1] - drawn.trajectory[0]).std()
     assert moved[0.0] / moved[1.0] == pytest.approx((1 + 3 * 1) / 2, rel=1e-4)
 
 
 def test_the_networks_batch_is_bounded_by_memory(monkeypatch):
     """10 guided images of 16x24: 20 rows, in parts of 8 with a limit of that size."""
-    sampler, request = sampler_of(solver="euler", steps=1, final_projection=False), SampleRequest(prompts=prompts("a"))
+    sampler, request = (
+        sampler_of(solver="euler", steps=1, final_projection=False),
+        SampleRequest(prompts=prompts("a")),
+    )
     whole = draw(sampler, Towards(), 10, request).values
     monkeypatch.setattr("ditlab_models.pixelhdm.sampling.MAX_MODULATIONS", 8 * 6 * 4 * 16 * 24)
     network = Towards()
@@ -239,11 +284,16 @@ def test_prompts_of_a_request_go_before_the_specs_and_these_before_captions():
     rows = RealRows({"caption": to_bytes(["from a row", "another"])}, {}, {}, None)
     sampler = sampler_of(prompts=("of the spec",))
     assert sampler.takes_rows == "none"
-    assert to_texts(sampler.conditions(1, SampleRequest(prompts=prompts("asked"), rows=rows))["prompt"]) == ["asked"]
+    assert to_texts(
+        sampler.conditions(1, SampleRequest(prompts=prompts("asked"), rows=rows))["prompt"]
+    ) == ["asked"]
     assert to_texts(sampler.conditions(1, SampleRequest(rows=rows))["prompt"]) == ["of the spec"]
     without = sampler_of()
     assert without.takes_rows == "conditions" and tuple(without.row_fields) == ("caption",)
-    assert to_texts(without.conditions(2, SampleRequest(rows=rows))["prompt"]) == ["from a row", "another"]
+    assert to_texts(without.conditions(2, SampleRequest(rows=rows))["prompt"]) == [
+        "from a row",
+        "another",
+    ]
     with pytest.raises(ValueError, match="name a prompt"):
         without.conditions(2)
 
@@ -252,15 +302,25 @@ def test_frozen_encoders_read_prompts_and_negative_prompts():
     request = SampleRequest(prompts=prompts("ab", "c"), negative_prompt="long one", encode=encode)
     conditions = sampler_of(FROZEN).conditions(2, request)
     for name, values in encode(["ab", "c"]).items():
-        torch.testing.assert_close(conditions[name][:, : values.shape[1]] if values.ndim > 1 else values, values)
+        torch.testing.assert_close(
+            conditions[name][:, : values.shape[1]] if values.ndim > 1 else values, values
+        )
     assert conditions["text_mask"].sum(1).tolist() == [2, 1]
     assert conditions["text"].shape == conditions["negative_text"].shape == (2, 8, 32)
-    assert conditions["negative_text_mask"].all() and conditions["negative_text_pooled"].shape == (2, 32)
+    assert conditions["negative_text_mask"].all() and conditions["negative_text_pooled"].shape == (
+        2,
+        32,
+    )
     assert to_texts(conditions["negative_prompt"]) == ["long one"] * 2
 
 
 def test_rows_of_cached_features_are_conditions_with_their_captions():
-    rows = RealRows(encode(["four", "no"]), {"caption": to_bytes(["four", "no"]).numpy().astype(np.uint8)}, {}, None)
+    rows = RealRows(
+        encode(["four", "no"]),
+        {"caption": to_bytes(["four", "no"]).numpy().astype(np.uint8)},
+        {},
+        None,
+    )
     sampler = sampler_of(FROZEN)
     conditions = sampler.conditions(2, SampleRequest(rows=rows))
     assert torch.equal(conditions["text_mask"], rows.batch["text_mask"])
@@ -268,7 +328,10 @@ def test_rows_of_cached_features_are_conditions_with_their_captions():
     unnamed = sampler.conditions(2, SampleRequest(rows=RealRows(rows.batch, {}, {}, None)))
     assert "prompt" not in unnamed
     drawn = sampler.sample(Towards(), unnamed, 2, seeded())
-    assert sampler.show(drawn).panels[0].captions == [] and "prompt" not in sampler.pictures(drawn)[0].settings
+    assert (
+        sampler.show(drawn).panels[0].captions == []
+        and "prompt" not in sampler.pictures(drawn)[0].settings
+    )
 
 
 @pytest.mark.parametrize(
@@ -277,14 +340,26 @@ def test_rows_of_cached_features_are_conditions_with_their_captions():
         ({"label": 3}, r"label=3 was given to a model without classes"),
         ({"prompts": [Prompt("a", 5)]}, r"prompt='a' was placed at token 5.*leave the place out\."),
         ({"prompts": prompts(" ")}, r"prompt=' ' holds no text"),
-        ({"prompts": prompts("x" * 25)}, r"is 25 bytes long.*model\.text_length=24\); shorten it\."),
+        (
+            {"prompts": prompts("x" * 25)},
+            r"is 25 bytes long.*model\.text_length=24\); shorten it\.",
+        ),
         ({"prompts": prompts("\udcff")}, r"is no text in UTF-8"),
-        ({"size": (20, 16)}, r"height=20 is no multiple of model\.patch_size=8; set height to 16 or 24\."),
-        ({"size": (16, 128)}, r"width=128 is not between 1 and model\.max_resolution=64; set width to 64 or less"),
+        (
+            {"size": (20, 16)},
+            r"height=20 is no multiple of model\.patch_size=8; set height to 16 or 24\.",
+        ),
+        (
+            {"size": (16, 128)},
+            r"width=128 is not between 1 and model\.max_resolution=64; set width to 64 or less",
+        ),
         ({"seed": -1}, r"seed=-1 must lie between 0"),
         ({"strength": 0.0}, r"strength=0 must lie above 0 and be at most 1"),
         ({"strength": 0.5}, r"strength=0\.5 needs an image to start from"),
-        ({"start": torch.zeros(3, 8, 8)}, r"start has the shape \(3, 8, 8\), and samples of size 16x24.*resize"),
+        (
+            {"start": torch.zeros(3, 8, 8)},
+            r"start has the shape \(3, 8, 8\), and samples of size 16x24.*resize",
+        ),
         ({"negative_prompt": ""}, r"negative_prompt='' holds no text"),
     ],
 )
@@ -297,8 +372,12 @@ def test_what_cannot_be_drawn_is_one_sentence(request_, message):
 def test_requests_that_need_an_encoder_or_guidance_are_refused():
     with pytest.raises(ValueError, match=r"needs the frozen text encoder .* set encoders\.text"):
         sampler_of(FROZEN).conditions(1, SampleRequest(prompts=prompts("a")))
-    with pytest.raises(ValueError, match=r"changes nothing without guidance .*set sampling\.guidance above 1"):
-        sampler_of(guidance=1.0).conditions(1, SampleRequest(prompts=prompts("a"), negative_prompt="b"))
+    with pytest.raises(
+        ValueError, match=r"changes nothing without guidance .*set sampling\.guidance above 1"
+    ):
+        sampler_of(guidance=1.0).conditions(
+            1, SampleRequest(prompts=prompts("a"), negative_prompt="b")
+        )
     with pytest.raises(ValueError, match=r"sampling\.prompts='x+\.\.\.' is 60 bytes long"):
         sampler_of(prompts=("x" * 60,))
 
@@ -315,15 +394,28 @@ def test_several_prompts_get_a_row_each():
 
 def test_pictures_hold_all_settings_that_reproduce_them():
     start = torch.zeros(3, 16, 24)
-    request = SampleRequest(prompts=prompts("12345"), negative_prompt="né", seed=9, start=start, strength=0.5)
+    request = SampleRequest(
+        prompts=prompts("12345"), negative_prompt="né", seed=9, start=start, strength=0.5
+    )
     sampler = sampler_of(interval=(0.1, 0.9), rescale=0.25)
     pictures = sampler.pictures(draw(sampler, Towards(), 2, request))
     assert [picture.settings["seed"] for picture in pictures] == ["9", "10"]
     assert pictures[1].settings == {
-        "prompt": "12345", "negative_prompt": "né", "seed": "10", "strength": "0.5", "size": "16x24", "solver": "heun",
-        "steps": "4", "guidance": "3", "guidance_schedule": "constant", "min_scale": "1", "interval": "0.1 0.9",
-        "rescale": "0.25", "eps": "0.05", "final_projection": "true",
-    }  # fmt: skip
+        "prompt": "12345",
+        "negative_prompt": "né",
+        "seed": "10",
+        "strength": "0.5",
+        "size": "16x24",
+        "solver": "heun",
+        "steps": "4",
+        "guidance": "3",
+        "guidance_schedule": "constant",
+        "min_scale": "1",
+        "interval": "0.1 0.9",
+        "rescale": "0.25",
+        "eps": "0.05",
+        "final_projection": "true",
+    }
     assert pictures[0].pixels.dtype == np.uint8 and pictures[0].pixels.shape == (16, 24, 3)
 
 

@@ -5,7 +5,12 @@ import torch
 
 from ditlab_models.pixelhdm.family import FAMILY
 from ditlab_models.pixelhdm.spec import PixelHDMSpec
-from ditlab_models.pixelhdm.text_encoder import TextCondition, TextEncoder, caption_bytes, drop_captions
+from ditlab_models.pixelhdm.text_encoder import (
+    TextCondition,
+    TextEncoder,
+    caption_bytes,
+    drop_captions,
+)
 
 SPEC = PixelHDMSpec(width=32, num_heads=4, num_kv_heads=2, mrope_widths=(4, 2, 2), text_length=24)
 
@@ -65,7 +70,9 @@ def test_an_empty_caption_is_finite_and_gives_finite_gradients(encoder):
 
 def test_null_condition_is_one_present_token_of_zeros():
     text = TextCondition(
-        torch.randn(2, 3, 4), torch.tensor([[True, True, False], [True, True, True]]), torch.randn(2, 4)
+        torch.randn(2, 3, 4),
+        torch.tensor([[True, True, False], [True, True, True]]),
+        torch.randn(2, 4),
     )
     dropped = drop_captions(text, torch.tensor([True, False]))
     for now, before in zip(dropped, text, strict=True):

@@ -1,4 +1,6 @@
-"""Laws with known optima: the closed forms against sums over all that may have been, and regret against losses."""
+"""Laws with known optima: the closed forms against sums over all that may have been, and regret
+against losses.
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +16,9 @@ from support.models.true_scores import every_sequence, scores_of
 
 CPU = torch.device("cpu")
 MIXTURE = GaussianMixture(np.array([[-0.4, 0.1], [0.3, 0.2], [0.35, -0.5]]), 0.1)
-CHAIN = MarkovChain(np.array([0.25, 0.25, 0.5]), np.array([[0.6, 0.2, 0.2], [0.2, 0.4, 0.4], [0.1, 0.2, 0.7]]))
+CHAIN = MarkovChain(
+    np.array([0.25, 0.25, 0.5]), np.array([[0.6, 0.2, 0.2], [0.2, 0.4, 0.4], [0.1, 0.2, 0.7]])
+)
 
 
 def draw_points(num: int, generator: torch.Generator) -> torch.Tensor:
@@ -24,9 +28,14 @@ def draw_points(num: int, generator: torch.Generator) -> torch.Tensor:
 
 def test_expectations_of_one_gaussian_give_its_velocity():
     one = GaussianMixture(np.array([[0.3, -0.2]]), 0.4)
-    x, t = torch.randn(5, 2, dtype=torch.float64), torch.linspace(0, 1, 5, dtype=torch.float64)[:, None]
+    x, t = (
+        torch.randn(5, 2, dtype=torch.float64),
+        torch.linspace(0, 1, 5, dtype=torch.float64)[:, None],
+    )
     data, noise = one.expectations(x, 1 - t, t)
-    torch.testing.assert_close(noise - data, gaussian_velocity(x, t, torch.tensor([0.3, -0.2]).double(), 0.4))
+    torch.testing.assert_close(
+        noise - data, gaussian_velocity(x, t, torch.tensor([0.3, -0.2]).double(), 0.4)
+    )
 
 
 def test_expectations_of_a_mixture_are_integrals_over_the_data():
@@ -56,7 +65,9 @@ def law_of_sequences(length: int) -> torch.Tensor:
 def test_scores_of_a_chain_are_sums_over_all_clean_sequences(sigma):
     x = every_sequence(3, 4)
     found = CHAIN.log_scores(x, torch.full((len(x), 1), sigma))
-    torch.testing.assert_close(found, scores_of(law_of_sequences(4), x, sigma), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        found, scores_of(law_of_sequences(4), x, sigma), rtol=1e-6, atol=1e-6
+    )
 
 
 def test_regret_of_scores_is_the_expected_score_entropy_above_the_true_scores():
@@ -68,7 +79,9 @@ def test_regret_of_scores_is_the_expected_score_entropy_above_the_true_scores():
     moved = 1 - torch.exp(-level)
     joint = torch.where(x == x0, 1 - moved * 2 / 3, moved / 3).prod(1) * law.repeat_interleave(27)
     best = CHAIN.log_scores(x, level)
-    wrong = 0.3 * torch.randn(27, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wrong = 0.3 * torch.randn(
+        27, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     output = (best + wrong.repeat(27, 1, 1)).scatter(-1, x[..., None], 0.0)
     losses = [(score_entropy(each, x, x0, level).sum(1) * joint).sum() for each in (output, best)]
     regret = (score_entropy_regret(output, best).sum(1) * joint).sum()
@@ -96,8 +109,13 @@ def test_regret_of_a_velocity_is_its_loss_above_the_optimum_on_the_same_draws():
     points = draw_points(20_000, torch.Generator().manual_seed(0)).float()
     batch = {"image": points.view(-1, 2, 1, 1)}
     assert objective.knows_optimum(MIXTURE) and not objective.knows_optimum(CHAIN)
-    losses = [objective.metrics(Perturbed(by), batch, fixed_noise(0, CPU))["velocity"] for by in (0.3, 0.0)]
-    regrets = [objective.regret(Perturbed(by), MIXTURE, batch, fixed_noise(0, CPU)) for by in (0.3, 0.0)]
+    losses = [
+        objective.metrics(Perturbed(by), batch, fixed_noise(0, CPU))["velocity"]
+        for by in (0.3, 0.0)
+    ]
+    regrets = [
+        objective.regret(Perturbed(by), MIXTURE, batch, fixed_noise(0, CPU)) for by in (0.3, 0.0)
+    ]
     torch.testing.assert_close(regrets[0], torch.full_like(regrets[0], 0.09), rtol=1e-4, atol=1e-6)
     assert regrets[1].max() < 1e-9
     difference = (losses[0] - losses[1]).double()

@@ -1,4 +1,6 @@
-"""The region network's exact parameter counts, its symmetries, and its savings, which change no number."""
+"""The region network's exact parameter counts, its symmetries, and its savings, which change no
+number.
+"""
 
 import pytest
 import torch
@@ -48,7 +50,9 @@ def test_a_part_of_a_published_block():
 
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
-def test_untrained_blocks_are_the_identity_and_the_output_ignores_t(region_spec, windows, corruption):
+def test_untrained_blocks_are_the_identity_and_the_output_ignores_t(
+    region_spec, windows, corruption
+):
     network = FAMILY.build_network(region_spec(corruption=corruption)).double()
     tokens, condition = torch.randn(2, 13, 32).double(), torch.randn(2, 32).double()
     for block in network.blocks:
@@ -60,7 +64,9 @@ def test_untrained_blocks_are_the_identity_and_the_output_ignores_t(region_spec,
 
 
 def test_initial_weights():
-    """Encoder Linears: truncated normal of 0.02, zero bias; embedding and head: torch's default, 1 / sqrt(inputs)."""
+    """Encoder Linears: truncated normal of 0.02, zero bias; embedding and head: torch's default, 1
+    / sqrt(inputs).
+    """
     network = FAMILY.build_network(RegionSpec(depth=2, width=256, num_heads=4))
     for module in (
         network.time.hidden,
@@ -90,7 +96,10 @@ def test_as_written_on_the_page(region_spec, windows, perturb, corruption, posit
     x, mask, t = windows["regions"], some_mask(windows), torch.tensor([0, 3, 400, 999])
     present = windows["present"] if padded else None
     torch.testing.assert_close(
-        network(x, mask, t, present), plain_forward(network, x, mask, t, present), rtol=1e-6, atol=1e-7
+        network(x, mask, t, present),
+        plain_forward(network, x, mask, t, present),
+        rtol=1e-6,
+        atol=1e-7,
     )
 
 
@@ -113,7 +122,9 @@ def test_with_positions_it_is_not(region_spec, windows, perturb):
 
 
 def test_without_positions_all_masked_regions_get_one_prediction(region_spec, windows, perturb):
-    """Without positions, masked regions are indistinguishable; the shipped small experiment has positions."""
+    """Without positions, masked regions are indistinguishable; the shipped small experiment has
+    positions.
+    """
     x, mask, t = windows["regions"], some_mask(windows), torch.zeros(4, dtype=torch.int64)
     for positions, same in (("none", True), ("sinusoidal", False)):
         network = FAMILY.build_network(region_spec(positions=positions)).double()
@@ -128,7 +139,9 @@ def test_what_a_masked_region_held_changes_nothing(region_spec, windows, perturb
     perturb(network)
     x, mask, t = windows["regions"], some_mask(windows), torch.zeros(4, dtype=torch.int64)
     other = torch.where(mask[..., None], torch.full_like(x, 1e6), x)
-    assert torch.equal(network(x, mask, t, windows["present"]), network(other, mask, t, windows["present"]))
+    assert torch.equal(
+        network(x, mask, t, windows["present"]), network(other, mask, t, windows["present"])
+    )
 
 
 def test_under_ddpm_it_matters(region_spec, windows, perturb):
@@ -154,8 +167,12 @@ def test_padding_changes_nothing(region_spec, windows, perturb, corruption, posi
 
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 @pytest.mark.parametrize("padded", [False, True])
-def test_savings_give_the_plain_predictions_and_gradients(region_spec, windows, perturb, corruption, padded):
-    network = FAMILY.build_network(region_spec(corruption=corruption, positions="sinusoidal")).double()
+def test_savings_give_the_plain_predictions_and_gradients(
+    region_spec, windows, perturb, corruption, padded
+):
+    network = FAMILY.build_network(
+        region_spec(corruption=corruption, positions="sinusoidal")
+    ).double()
     perturb(network)
     x, t = windows["regions"], torch.tensor([0, 3, 400, 999])
     present = windows["present"] if padded else None
@@ -171,7 +188,9 @@ def test_savings_give_the_plain_predictions_and_gradients(region_spec, windows, 
         return loss, {name: p.grad.clone() for name, p in network.named_parameters()}
 
     loss, saved = gradients(network(x, mask, t, present, rows.index))
-    plain_loss, plain = gradients(take_rows(plain_forward(network, x, mask, t, present, network.time(t)), rows.index))
+    plain_loss, plain = gradients(
+        take_rows(plain_forward(network, x, mask, t, present, network.time(t)), rows.index)
+    )
     torch.testing.assert_close(loss, plain_loss, rtol=1e-7, atol=0)
     assert saved.keys() == plain.keys()
     for name, gradient in saved.items():
@@ -199,10 +218,19 @@ def test_checkpointed_modules_hold_most_parameters(region_spec):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"width": 30}, r"model.width=30 is no multiple of model.num_heads=4; set model.width to 28 or 32."),
+        (
+            {"width": 30},
+            r"model.width=30 is no multiple of model.num_heads=4; set model.width to 28 or 32.",
+        ),
         ({"time_width": 15}, r"model.time_width=15 is no multiple of 2"),
-        ({"num_heads": 3, "width": 33, "positions": "sinusoidal"}, r"model.width=33 is no multiple of 2 .* 30 or 36"),
-        ({"mlp_ratio": 0.33}, r"model.mlp_ratio=0.33 makes an MLP 10.56 wide .* set model.mlp_ratio to 0.34375"),
+        (
+            {"num_heads": 3, "width": 33, "positions": "sinusoidal"},
+            r"model.width=33 is no multiple of 2 .* 30 or 36",
+        ),
+        (
+            {"mlp_ratio": 0.33},
+            r"model.mlp_ratio=0.33 makes an MLP 10.56 wide .* set model.mlp_ratio to 0.34375",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit(region_spec, changes, message):

@@ -26,18 +26,26 @@ class Zeros(nn.Module):
 
     def forward(self, x, mask, t, present, query_index):
         self.calls.append((x, mask, t))
-        rows = x if query_index is None else x.gather(1, query_index[..., None].expand(-1, -1, x.shape[-1]))
+        rows = (
+            x
+            if query_index is None
+            else x.gather(1, query_index[..., None].expand(-1, -1, x.shape[-1]))
+        )
         return rows * self.scale
 
 
 def objective(region_spec, corruption="mask", **changes) -> RegionObjective:
-    return FAMILY.build_objective(RegionObjectiveSpec(**changes), region_spec(corruption=corruption))
+    return FAMILY.build_objective(
+        RegionObjectiveSpec(**changes), region_spec(corruption=corruption)
+    )
 
 
 BOTH = RegionWeights(masked=1.0, accessibility=1.0)
 
 
-def test_loss_of_a_zero_prediction_is_the_second_moment_of_masked_regions(region_spec, windows, keyed_noise):
+def test_loss_of_a_zero_prediction_is_the_second_moment_of_masked_regions(
+    region_spec, windows, keyed_noise
+):
     found = objective(region_spec, weights=BOTH).loss(Zeros(), windows, keyed_noise())
     mask = draw_mask(windows, keyed_noise(), 0.5)
     x = windows["regions"]
@@ -48,11 +56,13 @@ def test_loss_of_a_zero_prediction_is_the_second_moment_of_masked_regions(region
 
 
 def test_reductions_differ_by_the_masked_share(region_spec, windows, keyed_noise):
-    """In a window, the published code's mean over all entries is the masked share times the mean over masked ones; the
-    published formula's sum over features is their number times it."""
+    """In a window, the published code's mean over all entries is the masked share times the mean
+    over masked ones; the published formula's sum over features is their number times it."""
     one = {name: values[3:] for name, values in windows.items()}
     mean = objective(region_spec).loss(Zeros(), one, keyed_noise())["masked"]
-    zeroed = objective(region_spec, reduction="zeroed_mean").loss(Zeros(), one, keyed_noise())["masked"]
+    zeroed = objective(region_spec, reduction="zeroed_mean").loss(Zeros(), one, keyed_noise())[
+        "masked"
+    ]
     mask = draw_mask(one, keyed_noise(), 0.5)
     share = mask.sum() / 9  # of regions that are there: padding changes nothing
     torch.testing.assert_close(zeroed, share * mean)
@@ -61,7 +71,9 @@ def test_reductions_differ_by_the_masked_share(region_spec, windows, keyed_noise
 
 
 def test_entries_count_alike_or_windows_do(region_spec, windows, keyed_noise):
-    """A window with one masked region counts as much as one with nine in `masked_mean`, a ninth in `entry_mean`."""
+    """A window with one masked region counts as much as one with nine in `masked_mean`, a ninth in
+    `entry_mean`.
+    """
     few = (torch.arange(12) < 1).expand(3, 12)
     many = torch.cat((few, (torch.arange(12) < 9)[None]))
 
@@ -72,7 +84,11 @@ def test_entries_count_alike_or_windows_do(region_spec, windows, keyed_noise):
     x = windows["regions"]
     of_window = [x[i][many[i]].square().mean().item() for i in range(4)]
     by_window = objective(region_spec).loss(Zeros(), windows, Drawn())["masked"].item()
-    by_entry = objective(region_spec, reduction="entry_mean").loss(Zeros(), windows, Drawn())["masked"].item()
+    by_entry = (
+        objective(region_spec, reduction="entry_mean")
+        .loss(Zeros(), windows, Drawn())["masked"]
+        .item()
+    )
     assert by_window == pytest.approx(sum(of_window) / 4)
     assert by_entry == pytest.approx(x[many].square().mean().item())
     assert by_entry == pytest.approx((sum(of_window[:3]) + 9 * of_window[3]) / 12)
@@ -80,7 +96,9 @@ def test_entries_count_alike_or_windows_do(region_spec, windows, keyed_noise):
 
 
 @pytest.mark.parametrize("reduction", get_args(Reduction))
-def test_no_region_masked_gives_0_with_a_gradient(region_spec, windows, reduction, perturb, keyed_noise):
+def test_no_region_masked_gives_0_with_a_gradient(
+    region_spec, windows, reduction, perturb, keyed_noise
+):
     spec = region_spec()
     network = FAMILY.build_network(spec).double()
     perturb(network)
@@ -105,7 +123,9 @@ def test_each_present_region_is_masked_by_itself_with_the_given_chance(ratio, ke
     mask = draw_mask({"present": present}, keyed_noise(), ratio)
     assert not mask[:, 90:].any()
     kept = mask[:, :90].double()
-    assert kept.mean().item() == pytest.approx(ratio, abs=4 * math.sqrt(ratio * (1 - ratio) / 36_000))
+    assert kept.mean().item() == pytest.approx(
+        ratio, abs=4 * math.sqrt(ratio * (1 - ratio) / 36_000)
+    )
     # independent: numbers of masked regions of a window are binomial
     assert kept.sum(1).var().item() == pytest.approx(90 * ratio * (1 - ratio), rel=0.35, abs=1e-9)
 
@@ -140,7 +160,9 @@ def test_a_micro_batch_is_its_two_halves(region_spec, windows, perturb, keyed_no
 def test_only_weighted_components_are_computed(region_spec, windows, keyed_noise):
     assert set(objective(region_spec).loss(Zeros(), windows, keyed_noise())) == {"masked"}
     only = RegionWeights(masked=0.0, accessibility=2.0)
-    assert set(objective(region_spec, weights=only).loss(Zeros(), windows, keyed_noise())) == {"accessibility"}
+    assert set(objective(region_spec, weights=only).loss(Zeros(), windows, keyed_noise())) == {
+        "accessibility"
+    }
     with pytest.raises(ValueError, match=r"objective.weights are all 0"):
         RegionWeights(masked=0.0)
 
@@ -167,12 +189,21 @@ def test_ddpm_corruption_noises_masked_regions_alone(region_spec, windows, keyed
 
 
 @pytest.mark.parametrize("corruption", ["mask", "ddpm"])
-def test_metrics_do_not_depend_on_training_knobs(region_spec, windows, perturb, keyed_noise, corruption):
+def test_metrics_do_not_depend_on_training_knobs(
+    region_spec, windows, perturb, keyed_noise, corruption
+):
     spec = region_spec(corruption=corruption, positions="sinusoidal")
     network = FAMILY.build_network(spec).double()
     perturb(network)
     found = []
-    for changes in ({}, {"mask_ratio": 0.9, "reduction": "zeroed_mean", "weights": RegionWeights(accessibility=3.0)}):
+    for changes in (
+        {},
+        {
+            "mask_ratio": 0.9,
+            "reduction": "zeroed_mean",
+            "weights": RegionWeights(accessibility=3.0),
+        },
+    ):
         built = FAMILY.build_objective(RegionObjectiveSpec(**changes), spec)
         means = batch_means(built.metrics(network, windows, keyed_noise()))
         found.append(built.summary(means))
@@ -183,7 +214,10 @@ def test_metrics_do_not_depend_on_training_knobs(region_spec, windows, perturb, 
 def test_figures_of_two_batches_are_those_of_one(region_spec, windows, perturb, keyed_noise):
     """r and R^2 are no means over samples; their parts are."""
     spec = region_spec(positions="sinusoidal")
-    network, built = FAMILY.build_network(spec).double(), FAMILY.build_objective(RegionObjectiveSpec(), spec)
+    network, built = (
+        FAMILY.build_network(spec).double(),
+        FAMILY.build_objective(RegionObjectiveSpec(), spec),
+    )
     perturb(network)
 
     class Slice(keyed_noise):
@@ -216,7 +250,9 @@ def test_small_deviations_from_a_large_mean_are_not_rounded_away(region_spec):
 
 def test_noise_that_does_not_end_in_noise_is_refused_where_it_plays_a_part(region_spec):
     noise = LinearBetas(beta_end=1e-3)
-    with pytest.raises(ValueError, match=r"objective\.noise\.beta_end=0\.001 .* leaves alpha_bar=0\.57"):
+    with pytest.raises(
+        ValueError, match=r"objective\.noise\.beta_end=0\.001 .* leaves alpha_bar=0\.57"
+    ):
         objective(region_spec, "ddpm", noise=noise)
     objective(region_spec, "mask", noise=noise)
 
@@ -233,10 +269,14 @@ def test_agreement_is_numpys():
         assert sums.pearson()[feature].item() == pytest.approx(torch.corrcoef(pair)[0, 1].item())
     error = (kept - guess).square()
     assert sums.total().mse().item() == pytest.approx(error.mean().item())
-    assert sums.total().r2().item() == pytest.approx((1 - error.sum() / (kept - kept.mean()).square().sum()).item())
+    assert sums.total().r2().item() == pytest.approx(
+        (1 - error.sum() / (kept - kept.mean()).square().sum()).item()
+    )
     within = (kept - kept.mean(0)).square().sum()
     assert sums.r2_within().item() == pytest.approx((1 - error.sum() / within).item())
-    parts = Agreement.of(x[:100], y[:100], counts[:100]) + Agreement.of(x[100:], y[100:], counts[100:])
+    parts = Agreement.of(x[:100], y[:100], counts[:100]) + Agreement.of(
+        x[100:], y[100:], counts[100:]
+    )
     assert parts.total().pearson().item() == pytest.approx(sums.total().pearson().item())
 
 
@@ -249,7 +289,9 @@ def test_agreement_where_nothing_varies_is_0():
 
 
 def test_training_approaches_the_best_loss(region_spec, keyed_noise):
-    """Regions alternate between two patterns: with positions and neighbours, every masked one is certain."""
+    """Regions alternate between two patterns: with positions and neighbours, every masked one is
+    certain.
+    """
     patterns = torch.tensor([[1.0, 0, 1, 0, 1, 0, 1], [0, 1, 0, 1, 0, 1, 0]])
     starts = torch.arange(64) % 2
     x = patterns[(starts[:, None] + torch.arange(12)) % 2]

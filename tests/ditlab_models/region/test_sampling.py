@@ -29,14 +29,21 @@ def seeded(seed=0) -> torch.Generator:
 
 @pytest.fixture
 def rows(windows) -> RealRows:
-    """The windows with coordinates: region i of window w spans [1000 i, 1000 i + 400) of chromosome w % 2 + 1."""
+    """The windows with coordinates: region i of window w spans [1000 i, 1000 i + 400) of chromosome
+    w % 2 + 1.
+    """
     start = np.broadcast_to(1000 * np.arange(12, dtype=np.int64), (4, 12)).copy()
     end = start + 400
     start[3, 9:] = end[3, 9:] = 0
     columns = {"chromosome": np.array(["chr1", "chr2", "chr1", "chr2"]), "start": start, "end": end}
     names = {"regions": [f"motif-{i}" for i in range(6)] + ["accessibility"]}
-    return RealRows({k: v.float() for k, v in windows.items() if k == "regions"} | {"present": windows["present"]},
-                    columns, names, noise=None)  # fmt: skip
+    return RealRows(
+        {k: v.float() for k, v in windows.items() if k == "regions"}
+        | {"present": windows["present"]},
+        columns,
+        names,
+        noise=None,
+    )
 
 
 class Constants(nn.Module):
@@ -53,38 +60,52 @@ class Constants(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("corruption", "solver"), [("mask", "predict"), ("ddpm", "predict"), ("ddpm", "ddpm"), ("ddpm", "ddim")]
+    ("corruption", "solver"),
+    [("mask", "predict"), ("ddpm", "predict"), ("ddpm", "ddpm"), ("ddpm", "ddim")],
 )
-def test_measured_regions_stay_and_masked_ones_are_the_networks(region_spec, rows, corruption, solver):
+def test_measured_regions_stay_and_masked_ones_are_the_networks(
+    region_spec, rows, corruption, solver
+):
     made = sampler(region_spec, corruption, solver=solver, steps=7)
     network = Constants()
     samples = made.sample(network, made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
     mask, x = samples.conditions["mask"], rows.batch["regions"]
     assert mask.any() and not mask[~rows.batch["present"]].any()
     assert torch.equal(samples.values[~mask], x[~mask])
-    torch.testing.assert_close(samples.values[mask], torch.full_like(samples.values[mask], CONSTANT))
+    torch.testing.assert_close(
+        samples.values[mask], torch.full_like(samples.values[mask], CONSTANT)
+    )
     for seen, _ in network.seen:
-        assert torch.equal(seen[~mask], x[~mask])  # the network always gets measured regions unchanged
+        # the network always gets measured regions unchanged
+        assert torch.equal(seen[~mask], x[~mask])
     calls = [int(t[0]) for _, t in network.seen]
-    expected = {"predict": [0 if corruption == "mask" else 999]}.get(solver, [999, 832, 666, 500, 333, 166, 0])
+    expected = {"predict": [0 if corruption == "mask" else 999]}.get(
+        solver, [999, 832, 666, 500, 333, 166, 0]
+    )
     assert calls == pytest.approx(expected, abs=1)
 
 
 def test_seven_steps_are_seven_evaluations_and_frames(region_spec, rows):
     made = sampler(region_spec, "ddpm", solver="ddpm", steps=7)
     network = Constants()
-    samples = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded(), trajectory=True)
+    samples = made.sample(
+        network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded(), trajectory=True
+    )
     assert len(network.seen) == 7
     assert samples.trajectory.shape == (8, 2, 12, 7)
     torch.testing.assert_close(samples.trajectory[-1], samples.values)
 
 
-@pytest.mark.parametrize(("solver", "eta"), [("predict", 0.0), ("ddpm", 0.0), ("ddim", 0.0), ("ddim", 0.5)])
+@pytest.mark.parametrize(
+    ("solver", "eta"), [("predict", 0.0), ("ddpm", 0.0), ("ddim", 0.0), ("ddim", 0.5)]
+)
 def test_a_window_does_not_depend_on_how_many_are_drawn(region_spec, rows, perturb, solver, eta):
     spec = region_spec(corruption="ddpm", positions="sinusoidal")
     network = FAMILY.build_network(spec)
     perturb(network)
-    made = FAMILY.build_sampler(RegionSamplingSpec(solver=solver, steps=5, eta=eta), spec, RegionObjectiveSpec())
+    made = FAMILY.build_sampler(
+        RegionSamplingSpec(solver=solver, steps=5, eta=eta), spec, RegionObjectiveSpec()
+    )
     four = made.sample(network, made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
     two = made.sample(network, made.conditions(2, SampleRequest(rows=rows)), 2, seeded())
     assert torch.equal(four.conditions["mask"][:2], two.conditions["mask"])
@@ -95,16 +116,22 @@ def test_a_window_does_not_depend_on_how_many_are_drawn(region_spec, rows, pertu
 
 @pytest.mark.parametrize(("solver", "eta"), [("predict", 0.0), ("ddpm", 0.0), ("ddim", 0.5)])
 @pytest.mark.parametrize("weights", [torch.float32, torch.float64])
-def test_given_noise_is_where_masked_regions_begin(region_spec, rows, perturb, solver, eta, weights):
+def test_given_noise_is_where_masked_regions_begin(
+    region_spec, rows, perturb, solver, eta, weights
+):
     """Masks and the noise on the way stay those of the generator."""
     spec = region_spec(corruption="ddpm", positions="sinusoidal")
     network = FAMILY.build_network(spec).to(weights)
     perturb(network)
-    made = FAMILY.build_sampler(RegionSamplingSpec(solver=solver, steps=5, eta=eta), spec, RegionObjectiveSpec())
+    made = FAMILY.build_sampler(
+        RegionSamplingSpec(solver=solver, steps=5, eta=eta), spec, RegionObjectiveSpec()
+    )
     conditions = made.conditions(4, SampleRequest(rows=rows))
     drawn = made.sample(network, conditions, 4, seeded(), trajectory=True)
     again = made.sample(network, conditions, 4, seeded(), noise=drawn.trajectory[0])
-    assert drawn.values.dtype == again.values.dtype == weights and torch.equal(again.values, drawn.values)
+    assert drawn.values.dtype == again.values.dtype == weights and torch.equal(
+        again.values, drawn.values
+    )
     other = made.sample(network, conditions, 4, seeded(), noise=-drawn.trajectory[0])
     assert torch.equal(other.conditions["mask"], drawn.conditions["mask"])
     assert not torch.equal(other.values, drawn.values)
@@ -146,7 +173,10 @@ def test_the_share_of_masked_regions(region_spec, rows, ratio):
 
 def test_a_bed_file_says_which_regions_are_imputed(region_spec, rows, tmp_path):
     bed = tmp_path / "ask.bed"
-    bed.write_text("# mine\ntrack name=x\nchr1\t2399\t2400\tname\nchr1 5000 5001\nchr2\t9000\t99000\n\nchrX\t0\t10\n")
+    bed.write_text(
+        "# mine\ntrack name=x\nchr1\t2399\t2400\tname\nchr1 5000 "
+        "5001\nchr2\t9000\t99000\n\nchrX\t0\t10\n"
+    )
     made = sampler(region_spec, mask=BedMask(path=str(bed)))
     # chr2's only window without padding reaches 11,400; the other ends at 8,400
     assert made.select_rows(rows).tolist() == [True, True, True, False]
@@ -160,32 +190,50 @@ def test_a_bed_file_says_which_regions_are_imputed(region_spec, rows, tmp_path):
 def test_intervals_touch_regions_half_open(region_spec, rows, tmp_path):
     """[400, 1000) lies between region 0 and region 1; one base more on either side touches it."""
     bed = tmp_path / "ask.bed"
-    for interval, expected in (("400 1000", []), ("399 1000", [0]), ("400 1001", [1]), ("0 100000", list(range(12)))):
+    for interval, expected in (
+        ("400 1000", []),
+        ("399 1000", [0]),
+        ("400 1001", [1]),
+        ("0 100000", list(range(12))),
+    ):
         bed.write_text(f"chr1 {interval}\n")
         made = sampler(region_spec, mask=BedMask(path=str(bed)))
-        assert made.conditions(4, SampleRequest(rows=rows))["mask"][0].nonzero().flatten().tolist() == expected
+        assert (
+            made.conditions(4, SampleRequest(rows=rows))["mask"][0].nonzero().flatten().tolist()
+            == expected
+        )
 
 
 def test_a_long_interval_before_short_ones_is_not_forgotten(region_spec, rows, tmp_path):
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1 0 9000\nchr1 100 200\nchr1 1100 1200\n")
     made = sampler(region_spec, mask=BedMask(path=str(bed)))
-    assert made.conditions(4, SampleRequest(rows=rows))["mask"][0].nonzero().flatten().tolist() == list(range(9))
+    assert made.conditions(4, SampleRequest(rows=rows))["mask"][
+        0
+    ].nonzero().flatten().tolist() == list(range(9))
 
 
 def test_a_byte_order_mark_is_no_chromosomes(region_spec, rows, tmp_path):
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1 2000 2100\n", encoding="utf-8-sig")
-    assert sampler(region_spec, mask=BedMask(path=str(bed))).select_rows(rows).tolist() == [True, False, True, False]
+    assert sampler(region_spec, mask=BedMask(path=str(bed))).select_rows(rows).tolist() == [
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_intervals_that_meet_no_region_are_counted(region_spec, rows, tmp_path):
-    """Intervals of chr1: one in two windows, one in a gap, one behind; padding at 0 and other chromosomes have none."""
+    """Intervals of chr1: one in two windows, one in a gap, one behind; padding at 0 and other
+    chromosomes have none.
+    """
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1 2000 2100\nchr1 400 1000\nchr1 99000 99100\nchr2 8000 9001\nchrX 0 10\n")
     made = sampler(region_spec, mask=BedMask(path=str(bed)))
     assert made.note(rows) == (
-        f"sampling.mask.path={bed}: 3 of 5 intervals meet no region of these windows, and nothing is imputed for them"
+        f"sampling.mask.path={bed}: 3 of 5 intervals meet no region of these windows, and "
+        "nothing is imputed for them"
     )
     bed.write_text("chrX 0 10\nchrY 0 10\n")
     said = sampler(region_spec, mask=BedMask(path=str(bed))).note(rows)
@@ -203,14 +251,18 @@ def test_rows_without_coordinates(region_spec, rows, tmp_path):
     assert list(made.table(samples, bare))[:3] == ["window", "masked", "motif-0"]
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1 2000 2100\n")
-    with pytest.raises(ValueError, match=r"kind=bed finds regions .* these rows have no chromosome and no start"):
+    with pytest.raises(
+        ValueError, match=r"kind=bed finds regions .* these rows have no chromosome and no start"
+    ):
         sampler(region_spec, mask=BedMask(path=str(bed))).select_rows(bare)
 
 
 def test_figures_of_a_bed_masks_run_are_masked_by_chance(region_spec, windows, tmp_path):
     spec = region_spec()
     made = FAMILY.build_sampler(
-        RegionSamplingSpec(mask=BedMask(path=str(tmp_path / "gone.bed"))), spec, RegionObjectiveSpec()
+        RegionSamplingSpec(mask=BedMask(path=str(tmp_path / "gone.bed"))),
+        spec,
+        RegionObjectiveSpec(),
     )
     batch = {"regions": windows["regions"].float(), "present": windows["present"]}
     objective = FAMILY.build_objective(RegionObjectiveSpec(), spec)
@@ -225,8 +277,12 @@ def test_the_picture_says_where_a_window_has_one_prediction(region_spec, rows):
         ({"positions": "sinusoidal"}, ""),
         ({"corruption": "ddpm"}, ""),
     ):
-        made = FAMILY.build_sampler(RegionSamplingSpec(), region_spec(**changes), RegionObjectiveSpec())
-        samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
+        made = FAMILY.build_sampler(
+            RegionSamplingSpec(), region_spec(**changes), RegionObjectiveSpec()
+        )
+        samples = made.sample(
+            Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded()
+        )
         assert made.show(samples).title == title
 
 
@@ -236,7 +292,10 @@ def test_the_picture_says_where_a_window_has_one_prediction(region_spec, rows):
         ("chr1\t5\n", r"line 1 is no BED interval \('chr1\\t5'\)"),
         ("chr1 1 2\nchr1 9 3\n", r"line 2 is no BED interval"),
         ("chr1 a b\n", r"line 1 is no BED interval"),
-        (f"chr1 1 2\nchr1 5 {2**63}\n", r"line 2 is no BED interval .*at most 9,223,372,036,854,775,807"),
+        (
+            f"chr1 1 2\nchr1 5 {2**63}\n",
+            r"line 2 is no BED interval .*at most 9,223,372,036,854,775,807",
+        ),
         ("# nothing\n", r"holds no interval"),
         (None, r"cannot be read \(No such file or directory\)"),
         (b"\xff\xfe\x00", r"cannot be read \(it is no text; unpack it first\)"),
@@ -262,7 +321,11 @@ def test_the_table_has_a_row_a_region(region_spec, rows):
     assert np.allclose(table["accessibility"][masked], CONSTANT)
     assert np.array_equal(table["motif-3"][~masked], table["measured:motif-3"][~masked])
     last = np.flatnonzero(table["window"] == 3)
-    assert len(last) == 9 and table["start"][last[-1]] == 8000 and table["chromosome"][last[0]] == "chr2"
+    assert (
+        len(last) == 9
+        and table["start"][last[-1]] == 8000
+        and table["chromosome"][last[0]] == "chr2"
+    )
 
 
 def test_features_named_as_other_columns_are_kept_apart(region_spec, rows):
@@ -271,12 +334,22 @@ def test_features_named_as_other_columns_are_kept_apart(region_spec, rows):
     samples = made.sample(Constants(), made.conditions(4, SampleRequest(rows=rows)), 4, seeded())
     table = made.table(samples, replace(rows, names={"regions": names}))
     present = rows.batch["present"].numpy()
-    assert np.array_equal(table["start"], rows.columns["start"][present]) and table["masked"].dtype == bool
+    assert (
+        np.array_equal(table["start"], rows.columns["start"][present])
+        and table["masked"].dtype == bool
+    )
     values = samples.values.numpy()[present]
     for i, name in enumerate(
-        ("imputed:start", "imputed:masked", "A", "imputed:measured:A", "imputed:imputed:start", "imputed:window",
-         "accessibility")
-    ):  # fmt: skip
+        (
+            "imputed:start",
+            "imputed:masked",
+            "A",
+            "imputed:measured:A",
+            "imputed:imputed:start",
+            "imputed:window",
+            "accessibility",
+        )
+    ):
         assert np.array_equal(table[name], values[:, i])
     assert np.array_equal(table["measured:A"], rows.batch["regions"].numpy()[present][:, 2])
     assert len(table) == 5 + 2 * 7
@@ -292,9 +365,13 @@ def test_the_largest_accessibility_of_a_window_stands_beside_its_regions(region_
 
 
 def test_what_a_sampler_cannot_do(region_spec, rows):
-    with pytest.raises(ValueError, match=r"sampling.solver=ddim needs a network trained to take noise away"):
+    with pytest.raises(
+        ValueError, match=r"sampling.solver=ddim needs a network trained to take noise away"
+    ):
         sampler(region_spec, solver="ddim")
-    with pytest.raises(ValueError, match=r"sampling.steps=1001 is more than the timesteps there are"):
+    with pytest.raises(
+        ValueError, match=r"sampling.steps=1001 is more than the timesteps there are"
+    ):
         sampler(region_spec, "ddpm", solver="ddpm", steps=1001)
     with pytest.raises(ValueError, match=r"label=3 was given to a model without classes"):
         sampler(region_spec).conditions(2, SampleRequest(label=3, rows=rows))

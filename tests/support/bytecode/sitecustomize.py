@@ -1,7 +1,9 @@
-"""Bytecode of the processes that tests start: what lies beside a module is used, all else is kept for one session.
+"""Bytecode of the processes that tests start: what lies beside a module is used, all else is kept
+for one session.
 
-Every Python imports this file as it starts, where its folder is on PYTHONPATH. PYTHONPYCACHEPREFIX alone would have
-each session compile torch, Ray and MLflow again, for 9 s in each of its processes that begin at once.
+Every Python imports this file as it starts, where its folder is on PYTHONPATH. PYTHONPYCACHEPREFIX
+alone would have each session compile torch, Ray and MLflow again, for 9 s in each of its processes
+that begin at once.
 """
 
 import os
@@ -12,7 +14,9 @@ _in_session = _bootstrap_external.cache_from_source
 
 
 def _place(path: str, *arguments: object, **options: object) -> str:
-    """Return the file of a module's bytecode: beside the module where it is there, else in PYTHONPYCACHEPREFIX."""
+    """Return the file of a module's bytecode: beside the module where it is there, else in
+    PYTHONPYCACHEPREFIX.
+    """
     folder, name = os.path.split(path)
     module = name.removesuffix(".py")
     beside = os.path.join(folder, "__pycache__", f"{module}.{sys.implementation.cache_tag}.pyc")  # noqa: PTH118

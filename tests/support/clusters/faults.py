@@ -35,7 +35,9 @@ def processes_of(home: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("DITLAB_HOME") == str(home):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(
+                "DITLAB_HOME"
+            ) == str(home):
                 found.append(" ".join(process.cmdline())[:200])
         except psutil.Error:
             continue
@@ -50,7 +52,9 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 def journal_path(home: Path, name: str) -> Path | None:
-    """The journal of the run of a name, in brackets behind what a trial varies; None before there is one."""
+    """The journal of the run of a name, in brackets behind what a trial varies; None before there
+    is one.
+    """
     for journal in home.glob("train/*/journal.jsonl"):
         with journal.open() as file:
             first = file.readline()
@@ -78,7 +82,9 @@ def once_at(home: Path, name: str, step: int, act: Callable[[], None]) -> Iterat
 
 @contextmanager
 def in_turn(home: Path, name: str, *acts: tuple[int, Callable[[], None]]) -> Iterator[None]:
-    """Call each function once during the block, in their order, when the run of a name has logged its step."""
+    """Call each function once during the block, in their order, when the run of a name has logged
+    its step.
+    """
 
     def watch() -> None:
         for step, act in acts:
@@ -102,16 +108,27 @@ def kill_worker(index: int, number: int = signal.SIGKILL) -> Callable[[], None]:
     return act
 
 
-def tracked(home: Path, name: str) -> tuple[dict[str, list[tuple[int, float]]], dict[str, str], str]:
-    """(points by metric, tags, status) of the one MLflow run of a name, timings left out; tags of its journal, too."""
+def tracked(
+    home: Path, name: str
+) -> tuple[dict[str, list[tuple[int, float]]], dict[str, str], str]:
+    """(points by metric, tags, status) of the one MLflow run of a name, timings left out; tags of
+    its journal, too.
+    """
     client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     (run,) = client.search_runs(experiments, f"attributes.run_name = '{name}'")
     keys = [key for key in run.data.metrics if not key.startswith(TIMINGS)]
     points = {
-        key: [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, key)] for key in keys
+        key: [
+            (point.step, point.value) for point in client.get_metric_history(run.info.run_id, key)
+        ]
+        for key in keys
     }
     facts = JournalFacts()
     for event in read_content(Home(home).run(run.data.tags["ditlab.run"]).journal).events:
         facts.add(event)
-    return {key: sorted(values) for key, values in points.items()}, facts.tags | run.data.tags, run.info.status
+    return (
+        {key: sorted(values) for key, values in points.items()},
+        facts.tags | run.data.tags,
+        run.info.status,
+    )

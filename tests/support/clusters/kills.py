@@ -29,7 +29,9 @@ class Scene:
         self.job = RayJob(self.lab.nodes, self.words)
 
     def wait(self, condition: Callable[[Followed], bool], seconds: float, what: str) -> None:
-        """Wait for a state of the run. Raises AssertionError where the job or the time ends before."""
+        """Wait for a state of the run. Raises AssertionError where the job or the time ends
+        before.
+        """
         asked = 0.0
 
         def is_so() -> bool:
@@ -54,16 +56,30 @@ class Scene:
 
     def kill(self, node: RayNode, moment: str, left: int = 1) -> None:
         """Returns when `left` workers have gone on for a step."""
-        before, groups, is_first = self.run.look().step, len(self.run.groups), node is self.node_of(0)
+        before, groups, is_first = (
+            self.run.look().step,
+            len(self.run.groups),
+            node is self.node_of(0),
+        )
         at = time.time()
         node.kill()
         self.nodes.remove(node)
-        self.wait(lambda run: len(run.groups) > groups and run.groups[-1].workers == left, 240, f"{left} going on")
+        self.wait(
+            lambda run: len(run.groups) > groups and run.groups[-1].workers == left,
+            240,
+            f"{left} going on",
+        )
         begun = self.run.groups[-1].time
         self.wait(lambda run: run.step > before and run.losses[-1].time > begun, 120, "a new step")
         new = next(loss.time for loss in self.run.losses if loss.time > begun)
         self.costs.append(
-            {"moment": moment, "first": is_first, "step": before, "group": begun - at, "new step": new - at}
+            {
+                "moment": moment,
+                "first": is_first,
+                "step": before,
+                "group": begun - at,
+                "new step": new - at,
+            }
         )
 
     def add(self) -> RayNode:
@@ -75,7 +91,11 @@ class Scene:
         groups = len(self.run.look().groups)
         self.add()
         at = time.time()
-        self.wait(lambda run: len(run.groups) > groups and run.groups[-1].workers == workers, 240, "a larger group")
+        self.wait(
+            lambda run: len(run.groups) > groups and run.groups[-1].workers == workers,
+            240,
+            "a larger group",
+        )
         begun = self.run.groups[-1].time
         self.wait(lambda run: run.losses[-1].time > begun, 120, "a step of the larger group")
         self.costs[-1]["grown"] = begun - at

@@ -50,10 +50,13 @@ class Mlflow:
 
     def run(self, run_id: str) -> dict[str, Any]:
         """The one MLflow run with our run id."""
-        experiments = [one["experiment_id"] for one in self.ask("experiments/search", max_results=100)["experiments"]]
-        found = self.ask("runs/search", experiment_ids=experiments, filter=f"tags.`ditlab.run` = '{run_id}'").get(
-            "runs", []
-        )
+        experiments = [
+            one["experiment_id"]
+            for one in self.ask("experiments/search", max_results=100)["experiments"]
+        ]
+        found = self.ask(
+            "runs/search", experiment_ids=experiments, filter=f"tags.`ditlab.run` = '{run_id}'"
+        ).get("runs", [])
         assert len(found) == 1, found
         run: dict[str, Any] = found[0]
         return run
@@ -63,7 +66,9 @@ class Mlflow:
         path = f"metrics/get-history?run_id={mlflow_run_id}&metric_key={metric}&max_results=25000"
         return [int(point["step"]) for point in self.ask(path).get("metrics", [])]
 
-    def _ask(self, path: str, user: str | None, password: str, body: Any = None) -> tuple[int, bytes]:
+    def _ask(
+        self, path: str, user: str | None, password: str, body: Any = None
+    ) -> tuple[int, bytes]:
         content = json.dumps(body).encode() if body else None
         login = None if user is None else f"{user}:{password}"
         return self.server.ask(path, login, content, Content_Type="application/json")
@@ -94,15 +99,25 @@ class Lab:
 
 @contextmanager
 def lab(folder: Path, **environment: str) -> Iterator[Lab]:
-    """Start the services for nodes (none yet) whose Python has no DiTLab; stop all of them at the end."""
+    """Start the services for nodes (none yet) whose Python has no DiTLab; stop all of them at the
+    end.
+    """
     with ExitStack() as stack:
         python = bare_python(folder / "python")
         s3 = stack.enter_context(s3_at_hand(BUCKET))
         mlflow = stack.enter_context(mlflow_behind_password(folder / "mlflow"))
         home = folder / "home"
         home.mkdir()
-        keys = {name: os.environ[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")}
-        own = {"DITLAB_HOME": str(home), "AWS_EC2_METADATA_DISABLED": "true", **keys, **mlflow.environment}
+        keys = {
+            name: os.environ[name]
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION")
+        }
+        own = {
+            "DITLAB_HOME": str(home),
+            "AWS_EC2_METADATA_DISABLED": "true",
+            **keys,
+            **mlflow.environment,
+        }
         nodes = stack.enter_context(ray_nodes(folder / "nodes", python, **own, **environment))
         yield Lab(home, s3, mlflow, folder / "mlflow", nodes)
 

@@ -1,5 +1,5 @@
-"""cluster.yaml as Ray's cluster launcher would use it, on this machine: its own commands, the real autoscaler, and
-nodes that are processes (Ray's fake multi-node provider)."""
+"""cluster.yaml as Ray's cluster launcher would use it, on this machine: its own commands, the real
+autoscaler, and nodes that are processes (Ray's fake multi-node provider)."""
 
 import copy
 import json
@@ -44,14 +44,24 @@ def cluster_file() -> dict[str, Any]:
 
 def commands(config: dict[str, Any]) -> list[str]:
     """Every command of the file, in the order in which a node sees them."""
-    kinds = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    kinds = (
+        "initialization",
+        "setup",
+        "head_setup",
+        "worker_setup",
+        "head_start_ray",
+        "worker_start_ray",
+    )
     return [command for kind in kinds for command in config[f"{kind}_commands"]]
 
 
-def fake_config(config: dict[str, Any], cores: int, workers: int, idle_minutes: float, address: str) -> dict[str, Any]:
+def fake_config(
+    config: dict[str, Any], cores: int, workers: int, idle_minutes: float, address: str
+) -> dict[str, Any]:
     """The same node types without GPUs, as processes of this machine.
 
-    `fake_multinode` itself cannot be named: its example.yaml, where Ray looks for defaults, is not in the wheel.
+    `fake_multinode` itself cannot be named: its example.yaml, where Ray looks for defaults, is not
+    in the wheel.
     """
     fake = copy.deepcopy(config)
     types = fake["available_node_types"]
@@ -62,20 +72,39 @@ def fake_config(config: dict[str, Any], cores: int, workers: int, idle_minutes: 
     provider = {
         "type": "external",
         "module": "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider",
-        "gcs_address": address, "head_node_id": HEAD_ID, "launch_multiple": True,
-        "disable_node_updaters": True, "disable_launch_config_check": True,
-    }  # fmt: skip
-    none = {f"{kind}_commands": [] for kind in ("setup", "head_setup", "worker_setup", "initialization")}
+        "gcs_address": address,
+        "head_node_id": HEAD_ID,
+        "launch_multiple": True,
+        "disable_node_updaters": True,
+        "disable_launch_config_check": True,
+    }
+    none = {
+        f"{kind}_commands": [] for kind in ("setup", "head_setup", "worker_setup", "initialization")
+    }
     starts = {"head_start_ray_commands": [], "worker_start_ray_commands": []}
-    rest = {"docker": {}, "file_mounts": {}, "cluster_synced_files": [], "file_mounts_sync_continuously": False}
+    rest = {
+        "docker": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+    }
     return {
-        **fake, **none, **starts, **rest, "rsync_filter": [], "provider": provider, "head_node_type": HEAD_TYPE,
-        "max_workers": workers, "idle_timeout_minutes": idle_minutes,
-    }  # fmt: skip
+        **fake,
+        **none,
+        **starts,
+        **rest,
+        "rsync_filter": [],
+        "provider": provider,
+        "head_node_type": HEAD_TYPE,
+        "max_workers": workers,
+        "idle_timeout_minutes": idle_minutes,
+    }
 
 
 class FakeCluster:
-    """A head, started by cluster.yaml's own commands in a home of its own, and what its autoscaler adds."""
+    """A head, started by cluster.yaml's own commands in a home of its own, and what its autoscaler
+    adds.
+    """
 
     def __init__(self, folder: Path, cores: int, workers: int, idle_minutes: float) -> None:
         import ray
@@ -83,7 +112,8 @@ class FakeCluster:
         self.home, self.shared = folder / "user", folder / "shared"
         self.token = secrets.token_hex(32)
         self.address = f"{ray.util.get_node_ip_address()}:{free_ports(1)[0]}"
-        self._temp = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # short enough for the names of sockets
+        # short enough for the names of sockets
+        self._temp = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
         self._config = cluster_file()
         fake = fake_config(self._config, cores, workers, idle_minutes, self.address)
         (self.home / ".ray").mkdir(parents=True)
@@ -95,9 +125,15 @@ class FakeCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of a node before cluster.yaml's commands, with those of the launcher and the fake provider."""
+        """Variables of a node before cluster.yaml's commands, with those of the launcher and the
+        fake provider.
+        """
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        launcher = {"RAY_enable_autoscaler_v2": "1", "RAY_CLOUD_INSTANCE_ID": HEAD_ID, "RAY_NODE_TYPE_NAME": HEAD_TYPE}
+        launcher = {
+            "RAY_enable_autoscaler_v2": "1",
+            "RAY_CLOUD_INSTANCE_ID": HEAD_ID,
+            "RAY_NODE_TYPE_NAME": HEAD_TYPE,
+        }
         fake = {
             "RAY_FAKE_CLUSTER": "1",
             "RAY_OVERRIDE_NODE_ID_FOR_TESTING": HEAD_ID,
@@ -111,28 +147,45 @@ class FakeCluster:
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
 
     def start(self) -> None:
-        for command in self._config["setup_commands"][:2]:  # the files' modes, and ~/ditlab.settings
-            subprocess.run(["bash", "-c", self._here(command)], env=self.environment, check=True, timeout=20)
+        # the files' modes, and ~/ditlab.settings
+        for command in self._config["setup_commands"][:2]:
+            subprocess.run(
+                ["bash", "-c", self._here(command)], env=self.environment, check=True, timeout=20
+            )
         port = self.address.rpartition(":")[2]
-        (start,) = [command for command in self._config["head_start_ray_commands"] if "ray start" in command]
+        (start,) = [
+            command for command in self._config["head_start_ray_commands"] if "ray start" in command
+        ]
         here = self._here(start).replace("--port=6379", f"--port={port}").replace("=8076", "=0")
-        # The launcher would give the head's resources by a variable, which the fake provider's nodes take for theirs.
+        # The launcher would give the head's resources by a variable, which the fake provider's
+        # nodes take for theirs.
         cores = self._config["available_node_types"]["head"]["resources"]["CPU"]
-        more = f" --block --num-cpus={cores} --temp-dir={self._temp} --dashboard-port={free_ports(1)[0]}"
+        more = (
+            f" --block --num-cpus={cores} --temp-dir={self._temp} "
+            f"--dashboard-port={free_ports(1)[0]}"
+        )
         with self.log.open("wb") as log:
             self._head = subprocess.Popen(
-                ["bash", "-c", here + more], env=self.environment, stdout=log, stderr=log, start_new_session=True
+                ["bash", "-c", here + more],
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _here(self, command: str) -> str:
-        return command.replace("/mnt/ditlab", str(self.shared)).replace("/opt/dlami/nvme", str(self.home / "nvme"))
+        return command.replace("/mnt/ditlab", str(self.shared)).replace(
+            "/opt/dlami/nvme", str(self.home / "nvme")
+        )
 
     @contextmanager
     def watched(self, log: Path) -> Iterator[None]:
         """Record the alive nodes in a file during the block, one line each time."""
         environment = {**self.environment, **self.access}
         with log.open("wb") as out:
-            watcher = subprocess.Popen([sys.executable, "-c", WATCH, self.address], env=environment, stdout=out)
+            watcher = subprocess.Popen(
+                [sys.executable, "-c", WATCH, self.address], env=environment, stdout=out
+            )
         try:
             yield
         finally:

@@ -1,4 +1,6 @@
-"""Ray nodes as processes on loopback, each started by `ray start`, that can be killed as machines are."""
+"""Ray nodes as processes on loopback, each started by `ray start`, that can be killed as machines
+are.
+"""
 
 import json
 import os
@@ -21,7 +23,8 @@ from typing import Any
 import psutil
 
 CHECKOUT = Path(__file__).parents[3]
-# A lost node is noticed within 5 s (30 by default), and a group of workers waits 10 s for room (60).
+# A lost node is noticed within 5 s (30 by default), and a group of workers waits 10 s for room
+# (60).
 QUICK = {
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "10",
     "RAY_health_check_initial_delay_ms": "0",
@@ -32,16 +35,23 @@ QUICK = {
 
 
 def bare_python(folder: Path) -> Path:
-    """A Python that has everything this one has but DiTLab: what a node has before a job brings the code.
+    """A Python that has everything this one has but DiTLab: what a node has before a job brings the
+    code.
 
-    A `.pth` file names this one's packages: the editable install among them is a `.pth` file itself, which Python does
-    not follow from there.
+    A `.pth` file names this one's packages: the editable install among them is a `.pth` file
+    itself, which Python does not follow from there.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60)
-    packages = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=60
+    )
+    packages = (
+        folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    )
     (packages / "deps.pth").write_text(sysconfig.get_path("purelib") + "\n")
     python = folder / "bin" / "python"
-    refused = subprocess.run([str(python), "-c", "import ditlab.home"], capture_output=True, timeout=60, cwd=folder)
+    refused = subprocess.run(
+        [str(python), "-c", "import ditlab.home"], capture_output=True, timeout=60, cwd=folder
+    )
     assert refused.returncode, "this Python finds DiTLab"
     return python
 
@@ -94,7 +104,9 @@ class RayNode:
                 process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End the node with notice, as of a spot instance: Ray drains it for up to 30 s, then it is gone."""
+        """End the node with notice, as of a spot instance: Ray drains it for up to 30 s, then it is
+        gone.
+        """
         self._process.terminate()
 
 
@@ -104,7 +116,9 @@ class RayNodes:
     `environment` is what `ray start` is called in, as a node's start commands would set it.
     """
 
-    def __init__(self, folder: Path, python: Path | str = sys.executable, **environment: str) -> None:
+    def __init__(
+        self, folder: Path, python: Path | str = sys.executable, **environment: str
+    ) -> None:
         self.folder, self.python = folder, str(python)
         folder.mkdir(parents=True, exist_ok=True)
         self.token = secrets.token_hex(16)
@@ -116,8 +130,12 @@ class RayNodes:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of the nodes; of this process's, only the variables that every program needs."""
-        known = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
+        """Environment of the nodes; of this process's, only the variables that every program
+        needs.
+        """
+        known = {
+            name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ
+        }
         path = os.pathsep.join([str(Path(self.python).parent), os.environ.get("PATH", "")])
         common = {
             "PATH": path,
@@ -143,14 +161,24 @@ class RayNodes:
         return f"http://127.0.0.1:{self.dashboard_port}"
 
     def start_head(self, num_cpus: int = 1, **environment: str) -> RayNode:
-        """Start a head, also in place of one that was killed. Returns when its job server answers."""
+        """Start a head, also in place of one that was killed. Returns when its job server
+        answers.
+        """
         self.port, self.dashboard_port, client_port = free_ports(3)
         arguments = [
-            "--head", f"--port={self.port}", "--dashboard-host=127.0.0.1", f"--dashboard-port={self.dashboard_port}",
-            "--include-dashboard=true", f"--ray-client-server-port={client_port}",
-        ]  # fmt: skip
+            "--head",
+            f"--port={self.port}",
+            "--dashboard-host=127.0.0.1",
+            f"--dashboard-port={self.dashboard_port}",
+            "--include-dashboard=true",
+            f"--ray-client-server-port={client_port}",
+        ]
         head = self._start("head", [*arguments, f"--num-cpus={num_cpus}"], environment)
-        wait_for(lambda: self.get("/api/version") is not None or not head.is_alive(), 180, "the job server")
+        wait_for(
+            lambda: self.get("/api/version") is not None or not head.is_alive(),
+            180,
+            "the job server",
+        )
         wait_for(lambda: self.alive() or not head.is_alive(), 90, "the head among the nodes")
         assert head.is_alive(), head.log.read_text()
         return head
@@ -158,7 +186,8 @@ class RayNodes:
     def add_node(self, num_cpus: int = 1, **environment: str) -> RayNode:
         """Add a node. Returns when it has joined the head."""
         before, arguments = self._ids(), [f"--address={self.address}", f"--num-cpus={num_cpus}"]
-        for _ in range(3):  # Ray gives up a start that takes 30 s, as on a machine that is busy with others
+        # Ray gives up a start that takes 30 s, as on a machine that is busy with others
+        for _ in range(3):
             node = self._start("node", arguments, environment)
             wait_for(lambda: bool(self._ids() - before) or not node.is_alive(), 120, "the new node")  # noqa: B023
             if node.is_alive():
@@ -179,7 +208,8 @@ class RayNodes:
     def get(self, path: str, token: str | None = None) -> Any:
         """The job server's answer, parsed; None where there is none."""
         request = urllib.request.Request(
-            self.jobs + path, headers={"Authorization": f"Bearer {self.token if token is None else token}"}
+            self.jobs + path,
+            headers={"Authorization": f"Bearer {self.token if token is None else token}"},
         )
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
@@ -199,25 +229,42 @@ class RayNodes:
 
     def _start(self, name: str, arguments: list[str], environment: Mapping[str, str]) -> RayNode:
         log = self.folder / f"{name}-{len(self.nodes)}.log"
-        temp = self._temp / str(len(self.nodes))  # of each node its own, as on machines of their own
+        # of each node its own, as on machines of their own
+        temp = self._temp / str(len(self.nodes))
         command = [
-            self.python, "-m", "ray.scripts.scripts", "start", *arguments, "--node-ip-address=127.0.0.1",
-            "--object-store-memory=100000000", f"--temp-dir={temp}", "--disable-usage-stats", "--block",
+            self.python,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            *arguments,
+            "--node-ip-address=127.0.0.1",
+            "--object-store-memory=100000000",
+            f"--temp-dir={temp}",
+            "--disable-usage-stats",
+            "--block",
             # Of the ports with fixed numbers, nodes on one machine take any.
-            "--dashboard-agent-listen-port=0", "--min-worker-port=0", "--max-worker-port=0",
-        ]  # fmt: skip
+            "--dashboard-agent-listen-port=0",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+        ]
         with log.open("wb") as file:
             process = subprocess.Popen(
-                command, env={**self.environment, **environment}, stdout=file, stderr=file, cwd=self.folder,
+                command,
+                env={**self.environment, **environment},
+                stdout=file,
+                stderr=file,
+                cwd=self.folder,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         node = RayNode(process, log)
         self.nodes.append(node)
         return node
 
 
 @contextmanager
-def ray_nodes(folder: Path, python: Path | str = sys.executable, **environment: str) -> Iterator[RayNodes]:
+def ray_nodes(
+    folder: Path, python: Path | str = sys.executable, **environment: str
+) -> Iterator[RayNodes]:
     """A cluster without nodes yet, ended at the end."""
     cluster = RayNodes(folder, python, **environment)
     try:

@@ -1,4 +1,6 @@
-"""One Ray instance for all tests of a session, whose processes find the families of `support/plugins`."""
+"""One Ray instance for all tests of a session, whose processes find the families of
+`support/plugins`.
+"""
 
 import os
 from collections.abc import Iterator
@@ -27,4 +29,6 @@ def ray() -> Iterator[Any]:
 @pytest.fixture
 def breaking_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """The family of `support/plugins`, in this process as in Ray's."""
-    monkeypatch.setattr(ditlab_models, "__path__", [*ditlab_models.__path__, str(PLUGINS / "ditlab_models")])
+    monkeypatch.setattr(
+        ditlab_models, "__path__", [*ditlab_models.__path__, str(PLUGINS / "ditlab_models")]
+    )

@@ -1,4 +1,6 @@
-"""Files of a home with the readers of each, their damage from a seed, and the verdict on what the readers did."""
+"""Files of a home with the readers of each, their damage from a seed, and the verdict on what the
+readers did.
+"""
 
 import json
 import random
@@ -43,36 +45,117 @@ def cases(ledger: Reader) -> tuple[Case, ...]:
     journal = (readers.runs, readers.resume, readers.compare, readers.sync)
     return (
         Case("journal", lambda one: one.first.journal, journal, "lines", 20),
-        Case("journal of node 1", lambda one: one.first.node_journal(1), (readers.resume, readers.sync), "lines", 8),
-        Case("run.json", lambda one: one.first.record, (readers.runs, readers.show, readers.resume_auto), "note", 15),
+        Case(
+            "journal of node 1",
+            lambda one: one.first.node_journal(1),
+            (readers.resume, readers.sync),
+            "lines",
+            8,
+        ),
+        Case(
+            "run.json",
+            lambda one: one.first.record,
+            (readers.runs, readers.show, readers.resume_auto),
+            "note",
+            15,
+        ),
         Case("spec.yaml", lambda one: one.first.spec, (readers.spec, readers.compare), "yaml", 8),
-        Case("cursor", lambda one: one.first.journal.with_suffix(".cursor.json"), (readers.cursor, readers.sync),
-             "note", 5),
-        Case("checkpoint's manifest", lambda one: one.checkpoint / "manifest.json", (readers.sample,), "json", 5),
-        Case("checkpoint's shard", lambda one: next(one.checkpoint.glob("shard-*")), (readers.sample,), "bytes", 2),
-        Case("snapshot's manifest", lambda one: one.snapshot / "manifest.json", (readers.averages,), "json", 3),
-        Case("snapshot's shard", lambda one: next(one.snapshot.glob("shard-*")), (readers.averages,), "bytes", 2),
-        Case("store.json", lambda one: one.home.stores / "digits/store.json", (readers.digits,), "json", 5),
-        Case("store's rows", lambda one: next((one.home.stores / "digits").glob("*.arrow")), (readers.digits,),
-             "bytes", 1),
-        Case("store's index", lambda one: next((one.home.stores / "digits").glob("blocks-*")), (readers.digits,),
-             "bytes", 1),
+        Case(
+            "cursor",
+            lambda one: one.first.journal.with_suffix(".cursor.json"),
+            (readers.cursor, readers.sync),
+            "note",
+            5,
+        ),
+        Case(
+            "checkpoint's manifest",
+            lambda one: one.checkpoint / "manifest.json",
+            (readers.sample,),
+            "json",
+            5,
+        ),
+        Case(
+            "checkpoint's shard",
+            lambda one: next(one.checkpoint.glob("shard-*")),
+            (readers.sample,),
+            "bytes",
+            2,
+        ),
+        Case(
+            "snapshot's manifest",
+            lambda one: one.snapshot / "manifest.json",
+            (readers.averages,),
+            "json",
+            3,
+        ),
+        Case(
+            "snapshot's shard",
+            lambda one: next(one.snapshot.glob("shard-*")),
+            (readers.averages,),
+            "bytes",
+            2,
+        ),
+        Case(
+            "store.json",
+            lambda one: one.home.stores / "digits/store.json",
+            (readers.digits,),
+            "json",
+            5,
+        ),
+        Case(
+            "store's rows",
+            lambda one: next((one.home.stores / "digits").glob("*.arrow")),
+            (readers.digits,),
+            "bytes",
+            1,
+        ),
+        Case(
+            "store's index",
+            lambda one: next((one.home.stores / "digits").glob("blocks-*")),
+            (readers.digits,),
+            "bytes",
+            1,
+        ),
         Case("name of a store", lambda one: one.home.stores / "pets", (readers.named,), "json", 3),
-        Case("buckets.json", lambda one: one.bucketed / "buckets.json", (readers.buckets,), "json", 4),
-        Case("bucket's store.json", lambda one: next(one.bucketed.glob("*/store.json")), (readers.buckets,), "json", 3),
-        Case("export's weights", lambda one: one.export / "weights.safetensors", (readers.export,), "bytes", 3),
-        Case("export's spec.yaml", lambda one: one.export / "spec.yaml", (readers.export,), "yaml", 2),
+        Case(
+            "buckets.json", lambda one: one.bucketed / "buckets.json", (readers.buckets,), "json", 4
+        ),
+        Case(
+            "bucket's store.json",
+            lambda one: next(one.bucketed.glob("*/store.json")),
+            (readers.buckets,),
+            "json",
+            3,
+        ),
+        Case(
+            "export's weights",
+            lambda one: one.export / "weights.safetensors",
+            (readers.export,),
+            "bytes",
+            3,
+        ),
+        Case(
+            "export's spec.yaml", lambda one: one.export / "spec.yaml", (readers.export,), "yaml", 2
+        ),
         Case("tokenizer.json", lambda one: one.tokenizer, (readers.tokenizer,), "json", 2),
         Case("classifier", lambda one: one.classifier, (readers.classifier,), "bytes", 2),
         Case("trials.jsonl", lambda one: one.sweep.ledger, (ledger,), "lines", 6),
-        Case("exploits.jsonl", lambda one: one.trial.path / "exploits.jsonl", (ledger,), "lines", 3),
+        Case(
+            "exploits.jsonl", lambda one: one.trial.path / "exploits.jsonl", (ledger,), "lines", 3
+        ),
         Case("elapsed.json", lambda one: one.sweep.clock, (ledger,), "json", 2),
-        Case("sweep.yaml", lambda one: one.sweep.spec, (readers.stored_sweep, readers.removal), "yaml", 3),
+        Case(
+            "sweep.yaml",
+            lambda one: one.sweep.spec,
+            (readers.stored_sweep, readers.removal),
+            "yaml",
+            3,
+        ),
         Case("best.yaml", lambda one: one.best, (readers.best, readers.removal), "yaml", 3),
         Case("home.json", lambda one: one.home.marker, (readers.marker,), "json", 2),
         Case("mlflow.db", lambda one: one.home.mlflow_database, (readers.database,), "bytes", 1),
         Case("picture", lambda one: one.picture, (readers.picture,), "bytes", 1),
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -92,7 +175,10 @@ class Verdicts:
         """A line for each kind of file."""
         outcomes = ("same", "said", "silent", "crash", "hang")
         names = list(dict.fromkeys(name for name, _ in self.counts))
-        rows = [f"{name:22}" + "".join(f"{self.counts[name, each]:8}" for each in outcomes) for name in names]
+        rows = [
+            f"{name:22}" + "".join(f"{self.counts[name, each]:8}" for each in outcomes)
+            for name in names
+        ]
         return "\n".join([f"{'':22}" + "".join(f"{each:>8}" for each in outcomes), *rows])
 
 
@@ -109,7 +195,9 @@ def read(reader: Reader, one: DamagedHome) -> tuple[str, list[str]]:
 
 
 class Judge:
-    """Puts damage in the place of files of one home, and judges every reader by what it does without."""
+    """Puts damage in the place of files of one home, and judges every reader by what it does
+    without.
+    """
 
     def __init__(self, one: DamagedHome, verdicts: Verdicts) -> None:
         self.one, self.verdicts = one, verdicts
@@ -124,13 +212,17 @@ class Judge:
         return self._expected[reader]
 
     def judge(self, case: Case, damaged: bytes, label: str, may_be_silent: bool = False) -> None:
-        """Read the file of a case with other content, by all its readers; the content is put back."""
+        """Read the file of a case with other content, by all its readers; the content is put
+        back.
+        """
         self.judge_place(case, lambda place: place.write_bytes(damaged), label, may_be_silent)
 
     def judge_place(
         self, case: Case, damage: Callable[[Path], object], label: str, may_be_silent: bool = False
     ) -> None:
-        """Read the file of a case after `damage` of it, by all its readers; the file is put back."""
+        """Read the file of a case after `damage` of it, by all its readers; the file is put
+        back.
+        """
         place = case.place(self.one)
         for reader in case.readers:
             self.expected(reader)
@@ -138,7 +230,9 @@ class Judge:
         try:
             damage(place)
             for reader in case.readers:
-                self._judge(case, reader, f"{case.name}, {label}, read by {reader.__name__}", may_be_silent)
+                self._judge(
+                    case, reader, f"{case.name}, {label}, read by {reader.__name__}", may_be_silent
+                )
         finally:
             remove(place)
             place.write_bytes(original)
@@ -160,7 +254,9 @@ class Judge:
                 self.verdicts.add(case.name, "same")
             else:
                 self.verdicts.add(
-                    case.name, "silent", f"{label}: another content in silence" if not may_be_silent else ""
+                    case.name,
+                    "silent",
+                    f"{label}: another content in silence" if not may_be_silent else "",
                 )
 
 
@@ -178,9 +274,11 @@ def flips(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str
 
 
 def typed(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str, bytes, bool]]:
-    """(Label, content with a key or value of another name, type, size or number; whether it may pass in silence).
+    """(Label, content with a key or value of another name, type, size or number; whether it may
+    pass in silence).
 
-    Half of them keep the checksum, which is then wrong; half have none, as files of an earlier version.
+    Half of them keep the checksum, which is then wrong; half have none, as files of an earlier
+    version.
     """
     for number in range(num):
         draw = random.Random(f"{seed}/{case.name}/{number}")
@@ -199,7 +297,10 @@ def _mutated(case: Case, content: bytes, draw: random.Random, keeps: bool) -> by
         lines[place] = _mutated_json(lines[place].rstrip(b"\n"), draw, keeps) + b"\n"
         return b"".join(lines)
     if case.form in ("json", "note"):
-        return _mutated_json(content.rstrip(b"\n"), draw, keeps) + content[len(content.rstrip(b"\n")) :]
+        return (
+            _mutated_json(content.rstrip(b"\n"), draw, keeps)
+            + content[len(content.rstrip(b"\n")) :]
+        )
     if case.form == "yaml":
         mapping = yaml.safe_load(content)
         changed = next(mutations(json.dumps(mapping).encode(), 1, draw.randrange(1 << 30)))
@@ -207,7 +308,13 @@ def _mutated(case: Case, content: bytes, draw: random.Random, keeps: bool) -> by
         return changed + b"\n" + (stamp + b"\n" if keeps else b"")
     cut = draw.randrange(len(content))
     return draw.choice(
-        (content[:cut], content[cut:], content + content[:9], b"", content[:cut] + b"\0" + content[cut:])
+        (
+            content[:cut],
+            content[cut:],
+            content + content[:9],
+            b"",
+            content[:cut] + b"\0" + content[cut:],
+        )
     )
 
 
@@ -225,11 +332,15 @@ def shares(every: Sequence[Case], num: int) -> Iterator[tuple[Case, int]]:
         yield case, max(1, round(num * case.weight / total))
 
 
-def run_all(judge: Judge, every: Sequence[Case], num_flips: int, num_typed: int, seed: int = 0) -> None:
+def run_all(
+    judge: Judge, every: Sequence[Case], num_flips: int, num_typed: int, seed: int = 0
+) -> None:
     """Judge every case with its share of flips and typed mutations."""
     for case, num in shares(every, num_flips):
         for label, damaged in flips(case, case.place(judge.one).read_bytes(), num, seed):
             judge.judge(case, damaged, label, case.form == "note")
     for case, num in shares(every, num_typed):
-        for label, damaged, may_be_silent in typed(case, case.place(judge.one).read_bytes(), num, seed):
+        for label, damaged, may_be_silent in typed(
+            case, case.place(judge.one).read_bytes(), num, seed
+        ):
             judge.judge(case, damaged, label, may_be_silent or case.form == "note")

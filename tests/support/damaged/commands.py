@@ -1,4 +1,6 @@
-"""Whole commands on a home whose files are damaged: their exit code, and words a person can read."""
+"""Whole commands on a home whose files are damaged: their exit code, and words a person can
+read.
+"""
 
 import re
 import shutil
@@ -39,7 +41,11 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
         case "name of a store":
             return [("data", "inspect", "pets"), ("data", "list")]
         case "best.yaml":
-            return [("train", one.best, "--dry-run"), ("validate", one.best), ("runs", "rm", OTHER, "--dry-run")]
+            return [
+                ("train", one.best, "--dry-run"),
+                ("validate", one.best),
+                ("runs", "rm", OTHER, "--dry-run"),
+            ]
         case "home.json" | "mlflow.db":
             return [("runs", "sync"), shown[1]]
         case "picture":
@@ -57,7 +63,9 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
 
 
 def fault_of(said: Said) -> str:
-    """Fault of a command's end: empty for an exit code of the documents, and words without a traceback."""
+    """Fault of a command's end: empty for an exit code of the documents, and words without a
+    traceback.
+    """
     if said.code not in (0, 1, 2):
         return f"exit code {said.code}"
     if "Traceback" in said.err + said.out:
@@ -75,7 +83,9 @@ def run_watched(*arguments: object, one: DamagedHome, cwd: Path) -> Said:
 
 @contextmanager
 def kept(one: DamagedHome) -> Iterator[None]:
-    """Put the home back as it was, and check that the other run's files are untouched but for what is logged to it."""
+    """Put the home back as it was, and check that the other run's files are untouched but for what
+    is logged to it.
+    """
     aside = one.home.root.with_name("aside")
     shutil.copytree(one.home.root, aside, symlinks=True)
     try:
@@ -86,15 +96,21 @@ def kept(one: DamagedHome) -> Iterator[None]:
 
 
 def path_parameters() -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
-    """(Command, parameter that takes a path, other required parameters) of the whole command line."""
+    """(Command, parameter that takes a path, other required parameters) of the whole command
+    line.
+    """
     for names, command in _walk(cli, ()):
         required = tuple(each.opts[0] for each in command.params if each.required)
         for each in command.params:
-            if isinstance(each.type, click.Path) or (names[-1:] == ("inspect",) and each.opts[0] == "path"):
+            if isinstance(each.type, click.Path) or (
+                names[-1:] == ("inspect",) and each.opts[0] == "path"
+            ):
                 yield names, each.opts[0], tuple(name for name in required if name != each.opts[0])
 
 
-def _walk(command: click.Command, names: Sequence[str]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def _walk(
+    command: click.Command, names: Sequence[str]
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):

@@ -1,4 +1,6 @@
-"""A small DITLAB_HOME with a file of every kind: two runs, a sweep with trials, stores, an export, a classifier."""
+"""A small DITLAB_HOME with a file of every kind: two runs, a sweep with trials, stores, an export,
+a classifier.
+"""
 
 import os
 import shutil
@@ -27,7 +29,8 @@ from support.trainings.averaged import keep_averages
 OTHER = "0123abcd"
 """Id of a second run, which no damage of the first may touch."""
 FIELDS = ImageFields(
-    BatchField("image", (1, 8, 8), "float32", value_range=(-1, 1)), BatchField("label", (), "int64", num_classes=10)
+    BatchField("image", (1, 8, 8), "float32", value_range=(-1, 1)),
+    BatchField("label", (), "int64", num_classes=10),
 )
 
 
@@ -115,7 +118,9 @@ def complete(root: Path, run_id: str) -> DamagedHome:
         (home.stores / "pets").write_text(StoreName(store="buckets").model_dump_json())
         (root / "tokenizer.json").write_bytes(ByteTokenizer().content)
         home.classifiers.mkdir(exist_ok=True)
-        network = SmallClassifier(FIELDS.shape, FIELDS.num_classes, torch.Generator().manual_seed(0))
+        network = SmallClassifier(
+            FIELDS.shape, FIELDS.num_classes, torch.Generator().manual_seed(0)
+        )
         found = DamagedHome(home, first, sweep)
         keep_averages(first.checkpoints)
         _save(found.classifier, TrainedClassifier(network, 0.9, 0.1, 100))
@@ -125,20 +130,31 @@ def complete(root: Path, run_id: str) -> DamagedHome:
 def copied(made: DamagedHome, root: Path) -> DamagedHome:
     """Copy a home; the copy's files may be damaged."""
     home = copied_home(made.home.root, root)
-    return DamagedHome(home, home.run(made.first.run_id), SweepFolder(home.run(made.sweep.sweep_id)))
+    return DamagedHome(
+        home, home.run(made.first.run_id), SweepFolder(home.run(made.sweep.sweep_id))
+    )
 
 
 def _sweep(home: Home) -> SweepFolder:
     """A sweep of four trials: two ended, one interrupted, one to come."""
     one = started(sweep_of())
     for trial, status in zip(planned(one), ("finished", "stopped", "interrupted"), strict=False):
-        run = trial_run(home, one.sweep, trial, status, {2: 0.5, 4: 0.25 + trial.number}, parent=one.folder.sweep_id)
+        run = trial_run(
+            home,
+            one.sweep,
+            trial,
+            status,
+            {2: 0.5, 4: 0.25 + trial.number},
+            parent=one.folder.sweep_id,
+        )
         update_record(run, trial=trial.number)
     first = planned(one)[0]
     takeover = Takeover(2, planned(one)[1].run_id, 2, {"optimizer.lr": 0.05}, "a key")
     record_takeover(home.run(first.run_id), takeover, trial_experiment(one.sweep, first))
     one.folder.save_elapsed(12.5)
     one.folder.report.mkdir()
-    (one.folder.report / "best.yaml").write_text(stamped(best_spec(one.sweep, summarize_sweep(one, 12.5))))
+    (one.folder.report / "best.yaml").write_text(
+        stamped(best_spec(one.sweep, summarize_sweep(one, 12.5)))
+    )
     update_record(one.folder.folder, status="interrupted")
     return one.folder

@@ -1,4 +1,6 @@
-"""Every kind of file that a home holds, with the case that damages it, or the reason why none does."""
+"""Every kind of file that a home holds, with the case that damages it, or the reason why none
+does.
+"""
 
 import re
 from collections.abc import Iterator
@@ -42,27 +44,51 @@ DAMAGED: tuple[tuple[str, str], ...] = (
 """(Pattern of paths below the home, name of the case)."""
 
 NOT_READ: tuple[tuple[str, str], ...] = (
-    (CHECKPOINT + r"fork-\w+", "a fork's mark: another content than the checkpoint's hash is tried in runs/forks"),
+    (
+        CHECKPOINT + r"fork-\w+",
+        "a fork's mark: another content than the checkpoint's hash is tried in runs/forks",
+    ),
     (
         r"train/\w+/receipts/(steps\.bin|attempts\.jsonl|spec-[0-9a-f]{16}\.yaml)",
         "receipts: tests of receipts and check/verify damage them",
     ),
-    (r"train/\w+/receipts/spec-\w+\.yaml", "the spec before a resume: check/verify/test_resumed_runs alters it"),
-    (r"train/\w+/evaluations/\d+\.safetensors", "values by held-out sample: training/test_evaluation cuts one short"),
-    (r"train/\w+/journal\.parquet", "made again where it is damaged: ditlab_addons/query/test_query"),
+    (
+        r"train/\w+/receipts/spec-\w+\.yaml",
+        "the spec before a resume: check/verify/test_resumed_runs alters it",
+    ),
+    (
+        r"train/\w+/evaluations/\d+\.safetensors",
+        "values by held-out sample: training/test_evaluation cuts one short",
+    ),
+    (
+        r"train/\w+/journal\.parquet",
+        "made again where it is damaged: ditlab_addons/query/test_query",
+    ),
     (r"train/\w+/proof\.(json|txt)", "for people, sent to MLflow as it is"),
     (r".*\.lock", "a lock: what it holds is not read"),
     (r"(.*/)?artifacts/.*", "MLflow's copies, which only its server reads"),
-    (r"train/\w+/(report|figures|media)/.*\.(html|md|svg|pdf|gif|txt|csv)", "for people, sent to MLflow as it is"),
+    (
+        r"train/\w+/(report|figures|media)/.*\.(html|md|svg|pdf|gif|txt|csv)",
+        "for people, sent to MLflow as it is",
+    ),
     (r"train/\w+/media/.*\.json", "a table or the machine's facts, sent to MLflow as they are"),
     (r"train/\w+/(report\.html|samples/.*|figures/.*)", "for people"),
     (r"train/\w+/media/.*\.parquet", "a table for people"),
     (r"comparisons/.*", "for people"),
-    (r"caches/device_hours\.json", "made again where it is damaged: tracking/journal/test_device_hours"),
+    (
+        r"caches/device_hours\.json",
+        "made again where it is damaged: tracking/journal/test_device_hours",
+    ),
     (r"caches/features/.*", "verified, or made again, when it is loaded: tests of quality"),
-    (r"caches/(blocks|streamed)/.*", "of streamed stores, verified when it is loaded: tests of the add-on streaming"),
+    (
+        r"caches/(blocks|streamed)/.*",
+        "of streamed stores, verified when it is loaded: tests of the add-on streaming",
+    ),
     (r"caches/(inspect|matplotlib|compiled-\d+)/.*", "may be deleted at any time"),
-    (r"mlflow-(server-\d+\.log|key|users\.db|access\.ini)", "the MLflow server's own: test_locks_and_keys, its tests"),
+    (
+        r"mlflow-(server-\d+\.log|key|users\.db|access\.ini)",
+        "the MLflow server's own: test_locks_and_keys, its tests",
+    ),
     (r"(mlflow\.db|artifacts)\.before-[\d-]+.*|.*\.damaged", "put aside, and not read again"),
 )
 """(Pattern, why no damage of it is tried)."""

@@ -1,4 +1,6 @@
-"""Readers of a home's files: what commands learn from them. Each returns what it found, and says what is wrong."""
+"""Readers of a home's files: what commands learn from them. Each returns what it found, and says
+what is wrong.
+"""
 
 import io
 import logging
@@ -34,7 +36,13 @@ from ditlab.tracking.access import resolve_tracking_uri
 from ditlab.tracking.journal import read_content, read_lines
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import database_damage
-from ditlab.tracking.records import find_run, find_unfinished, read_record, record_remarks, scan_runs
+from ditlab.tracking.records import (
+    find_run,
+    find_unfinished,
+    read_record,
+    record_remarks,
+    scan_runs,
+)
 from ditlab.tracking.upload import CursorFile, num_unsent
 from ditlab_addons.compare.functions import summarise
 from ditlab_addons.housekeeping.removal import check_unneeded
@@ -68,7 +76,9 @@ def spoken() -> Iterator[list[str]]:
 
 
 def runs(one: DamagedHome, say: Say) -> Any:
-    """`ditlab runs`: the records, and the end of each journal. The other run is listed whatever happens."""
+    """`ditlab runs`: the records, and the end of each journal. The other run is listed whatever
+    happens.
+    """
     found = scan_runs(one.home)
     for remark in record_remarks(found):
         say(remark)
@@ -83,7 +93,9 @@ def runs(one: DamagedHome, say: Say) -> Any:
 
 
 def content_of(journal: Path) -> str:
-    """A sentence on damaged lines, which the list skips in silence and `show` counts; empty for none."""
+    """A sentence on damaged lines, which the list skips in silence and `show` counts; empty for
+    none.
+    """
     try:
         damaged = read_content(journal).num_damaged
     except OSError:
@@ -121,7 +133,8 @@ def resume(one: DamagedHome, say: Say) -> Any:
             os.link(journal, scratch / journal.name, follow_symlinks=False)
         elif journal.is_dir():
             (scratch / journal.name).mkdir()
-        writer = JournalWriter(RunFolder(scratch), node, budget=None)  # a journal that it cannot open is said
+        # a journal that it cannot open is said
+        writer = JournalWriter(RunFolder(scratch), node, budget=None)
         writer.close()
         found.append((writer.facts.params, writer._last_steps, writer._images))
     return found
@@ -137,7 +150,10 @@ def sync(one: DamagedHome, say: Say) -> Any:
     if fault := journal_fault(one.first):  # which the command says of each run in turn
         say(fault)
         return None
-    found: list[Any] = [cursor(one, say), num_unsent(one.first, resolve_tracking_uri(None, one.home), one.home)]
+    found: list[Any] = [
+        cursor(one, say),
+        num_unsent(one.first, resolve_tracking_uri(None, one.home), one.home),
+    ]
     for node in (0, 1):
         journal = one.first.node_journal(node)
         lines = list(read_lines(journal, 0))
@@ -148,7 +164,9 @@ def sync(one: DamagedHome, say: Say) -> Any:
 
 
 def cursor(one: DamagedHome, say: Say) -> Any:
-    """The position up to which MLflow has the journals. From the beginning all is sent again, and nothing is lost."""
+    """The position up to which MLflow has the journals. From the beginning all is sent again, and
+    nothing is lost.
+    """
     address = resolve_tracking_uri(None, one.home)
     found = [CursorFile(one.first, address, node).load() for node in (0, 1)]
     if not found[0].offset:
@@ -160,15 +178,23 @@ def sample(one: DamagedHome, say: Say) -> Any:
     """`ditlab sample`, `evaluate`, `export`: the spec and the newest whole checkpoint."""
     saved = open_training_run(one.first.run_id, one.home, say).saved()
     weights = saved.checkpoint.weights()
-    return saved.step, saved.experiment.to_dict(), {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+    return (
+        saved.step,
+        saved.experiment.to_dict(),
+        {name: tensor.numpy().tobytes() for name, tensor in weights.items()},
+    )
 
 
 def averages(one: DamagedHome, say: Say) -> Any:
-    """`ditlab evaluate --ema`: the kept averages of the newest checkpoint and of the snapshots before it."""
+    """`ditlab evaluate --ema`: the kept averages of the newest checkpoint and of the snapshots
+    before it.
+    """
     saved = open_training_run(one.first.run_id, one.home, say).saved()
     with open_averages(recorded_checkpoints(one.first), saved.checkpoint, say) as kept:
         weights = kept.rebuild(PowerProfile(0.2)).weights()
-        return kept.num_snapshots, {name: tensor.numpy().tobytes() for name, tensor in weights.items()}
+        return kept.num_snapshots, {
+            name: tensor.numpy().tobytes() for name, tensor in weights.items()
+        }
 
 
 def spec(one: DamagedHome, say: Say) -> Any:
@@ -205,17 +231,23 @@ def tokenizer(one: DamagedHome, say: Say) -> Any:
 def export(one: DamagedHome, say: Say) -> Any:
     """`ditlab.load_export`."""
     found = open_export(one.export, torch.device("cpu"), say)
-    weights = {name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()}
+    weights = {
+        name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()
+    }
     return found.spec.to_dict(), found.step, weights
 
 
 def classifier(one: DamagedHome, say: Say) -> Any:
-    """The classifier of an evaluation; a damaged one is trained again, which is as good as saying so."""
+    """The classifier of an evaluation; a damaged one is trained again, which is as good as saying
+    so.
+    """
     found = _load(one.classifier, FIELDS)
     if found is None:
         say("trained again")
         return None
-    weights = {name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()}
+    weights = {
+        name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()
+    }
     return found.accuracy, found.chance, found.samples, weights
 
 
@@ -249,7 +281,9 @@ def removal(one: DamagedHome, say: Say) -> Any:
 
 
 def marker(one: DamagedHome, say: Say) -> Any:
-    """Ask whether the home is of this format and where it was made, as `train`, `tune`, `evaluate` and `ui` do."""
+    """Ask whether the home is of this format and where it was made, as `train`, `tune`, `evaluate`
+    and `ui` do.
+    """
     one.home.check_format().check_place()
 
 

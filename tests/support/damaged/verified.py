@@ -1,4 +1,6 @@
-"""Verification of the small run of `tests/ditlab_addons/check/verify`, whole or of one kind of file."""
+"""Verification of the small run of `tests/ditlab_addons/check/verify`, whole or of one kind of
+file.
+"""
 
 import json
 from collections.abc import Callable, Iterable
@@ -51,7 +53,9 @@ def flip(path: Path, place: int, mask: int = 1) -> None:
 
 
 def rewrite_lines(path: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-    """Write a journal anew, each record as `change` leaves it (None: without it), with right checksums."""
+    """Write a journal anew, each record as `change` leaves it (None: without it), with right
+    checksums.
+    """
     lines = []
     for line in path.read_bytes().splitlines():
         record = change(json.loads(without_checksum(line)))

@@ -31,7 +31,9 @@ class BucketPart:
     batches: Callable[[], Iterable[Mapping[str, np.ndarray]]]
 
 
-def write_buckets(path: Path, parts: Sequence[BucketPart], *, source: Source, **about: object) -> WrittenStore:
+def write_buckets(
+    path: Path, parts: Sequence[BucketPart], *, source: Source, **about: object
+) -> WrittenStore:
     """Write stores aside and place them as a bucketed store, as importers do."""
     refuse_plain_store(path)
     aside, stores = path / f"{PARTIAL}{uuid.uuid4().hex}", {}
@@ -50,9 +52,12 @@ def write_buckets(path: Path, parts: Sequence[BucketPart], *, source: Source, **
 
 
 def part(height: int, width: int, rows: int, seed: int = 0) -> BucketPart:
-    """Rows of a bucket in batches of seven. `number` is a row's number in the bucket, `kind` and `caption` say whether
-    that is odd, and the first `number % 4 + 1` of the `words` (as many as the image is wide) are 1."""
-    pixels = np.random.default_rng((seed, height, width)).integers(0, 256, (rows, 3, height, width), dtype=np.uint8)
+    """Rows of a bucket in batches of seven. `number` is a row's number in the bucket, `kind` and
+    `caption` say whether that is odd, and the first `number % 4 + 1` of the `words` (as many as the
+    image is wide) are 1."""
+    pixels = np.random.default_rng((seed, height, width)).integers(
+        0, 256, (rows, 3, height, width), dtype=np.uint8
+    )
     number = np.arange(rows)
     words = (np.arange(width) <= number[:, None] % 4).astype(np.float16)
     columns = {
@@ -80,7 +85,9 @@ def part(height: int, width: int, rows: int, seed: int = 0) -> BucketPart:
 
 def write(path: Path, sizes: Sizes = SIZES, seed: int = 0, **about: object) -> WrittenStore:
     parts = [part(height, width, rows, seed) for (height, width), rows in sizes.items()]
-    return write_buckets(path, parts, name=path.name, description="d", source=Source(kind="test"), **about)
+    return write_buckets(
+        path, parts, name=path.name, description="d", source=Source(kind="test"), **about
+    )
 
 
 def bucketed(path: Path, sizes: Sizes = SIZES, seed: int = 0) -> BucketedStore:

@@ -11,13 +11,19 @@ MOTIFS = ("CTCF", "GATA", "SILENT", "SOX")
 
 
 def peaks_of(chromosomes: dict[str, int], gap: int = 1000) -> list[str]:
-    return [f"{name}:{n * gap + 10}-{n * gap + 410}" for name, num in chromosomes.items() for n in range(num)]
+    return [
+        f"{name}:{n * gap + 10}-{n * gap + 410}"
+        for name, num in chromosomes.items()
+        for n in range(num)
+    ]
 
 
 def scores(peaks: int, motifs: int = 4, seed: int = 0) -> np.ndarray:
     """Sparse, of different sizes by motif, motif 2 zero everywhere."""
     generator = np.random.default_rng(seed)
-    values = generator.random((peaks, motifs), np.float32) * (generator.random((peaks, motifs)) < 0.4)
+    values = generator.random((peaks, motifs), np.float32) * (
+        generator.random((peaks, motifs)) < 0.4
+    )
     values *= np.arange(1, motifs + 1) ** 2
     values[:, 2] = 0
     return values.astype(np.float32)
@@ -40,15 +46,27 @@ class GetSource:
     text: str = "variable"
     """Type of names: variable, fixed or bytes."""
 
-    def write(self, path: Path, zarr_format: int = 3, chunk: int = 5, shards: tuple[int, int] | None = None) -> Path:
+    def write(
+        self,
+        path: Path,
+        zarr_format: int = 3,
+        chunk: int = 5,
+        shards: tuple[int, int] | None = None,
+    ) -> Path:
         group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
         kind = {"variable": np.dtypes.StringDType(), "fixed": "U", "bytes": "S"}[self.text]
         for key in ("data", "peak_names", "motif_names"):
             values = {"data": self.data, "peak_names": self.peaks, "motif_names": self.motifs}[key]
             if key != "data":
                 values = np.array(values).astype(kind)
-            chunks = tuple(max(1, each) for each in (chunk, *np.shape(values)[1:])) if np.ndim(values) else "auto"
-            group.create_array(key, data=values, chunks=chunks, shards=shards if key == "data" else None)
+            chunks = (
+                tuple(max(1, each) for each in (chunk, *np.shape(values)[1:]))
+                if np.ndim(values)
+                else "auto"
+            )
+            group.create_array(
+                key, data=values, chunks=chunks, shards=shards if key == "data" else None
+            )
         if self.atpm:
             below = group.create_group("atpm")
             for name, values in self.atpm.items():

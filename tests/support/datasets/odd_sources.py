@@ -1,4 +1,6 @@
-"""Builders of small sources of data, as people have them: each takes a folder to build in, and returns the source."""
+"""Builders of small sources of data, as people have them: each takes a folder to build in, and
+returns the source.
+"""
 
 import gzip
 import io
@@ -29,7 +31,9 @@ def colour(letter: str) -> tuple[int, ...]:
 
 
 def letter_of(mean: Any) -> str:
-    return LETTERS[sum(round((float(value) - 25) / 100) * 3**place for place, value in enumerate(mean))]
+    return LETTERS[
+        sum(round((float(value) - 25) / 100) * 3**place for place, value in enumerate(mean))
+    ]
 
 
 def pic(letter: str, kind: str = "PNG", side: int = 16, **options: object) -> bytes:
@@ -70,7 +74,9 @@ def below(files: Mapping[str, Content]) -> Build:
 
 
 def zipped(
-    members: list[tuple[str, bytes | str]], change: Callable[[bytes], bytes] = bytes, name: str = "z.zip"
+    members: list[tuple[str, bytes | str]],
+    change: Callable[[bytes], bytes] = bytes,
+    name: str = "z.zip",
 ) -> Build:
     """A zip of members; `change`: what befalls it then."""
 
@@ -86,7 +92,9 @@ def zipped(
     return build
 
 
-def tarred(members: list[tuple[str, bytes | str | None]], change: Callable[[bytes], bytes] = bytes) -> Build:
+def tarred(
+    members: list[tuple[str, bytes | str | None]], change: Callable[[bytes], bytes] = bytes
+) -> Build:
     """A tar of members; None: a link."""
 
     def build(into: Path) -> Path:
@@ -108,12 +116,16 @@ def tarred(members: list[tuple[str, bytes | str | None]], change: Callable[[byte
 
 
 def class_labels(names: list[str]) -> dict[str, str]:
-    """Metadata of a schema, as Hugging Face's `datasets` writes it, for a column `label` of classes."""
+    """Metadata of a schema, as Hugging Face's `datasets` writes it, for a column `label` of
+    classes.
+    """
     features = {"label": {"names": names, "_type": "ClassLabel"}}
     return {"huggingface": json.dumps({"info": {"features": features}})}
 
 
-def table(columns: Mapping[str, Any], metadata: Mapping[str, str] | None = None, name: str = "t.parquet") -> Build:
+def table(
+    columns: Mapping[str, Any], metadata: Mapping[str, str] | None = None, name: str = "t.parquet"
+) -> Build:
     """A table in a Parquet file."""
 
     def build(into: Path) -> Path:
@@ -125,7 +137,9 @@ def table(columns: Mapping[str, Any], metadata: Mapping[str, str] | None = None,
 
 
 def array(values: list[Any], kind: str) -> pa.Array:
-    """An array of one of Arrow's types, by the function that makes it: `string_view`; `dictionary` of text."""
+    """An array of one of Arrow's types, by the function that makes it: `string_view`; `dictionary`
+    of text.
+    """
     if kind == "dictionary":
         return pa.array(values).dictionary_encode()
     return pa.array(values, getattr(pa, kind)())
@@ -148,7 +162,9 @@ def lines(*records: Mapping[str, Any]) -> str:
 
 def pairs(*letters: str) -> list[tuple[str, bytes | str]]:
     """Pictures in PNG, each with its letter as caption behind it."""
-    return [pair for each in letters for pair in ((f"{each}.png", pic(each)), (f"{each}.txt", each))]
+    return [
+        pair for each in letters for pair in ((f"{each}.png", pic(each)), (f"{each}.txt", each))
+    ]
 
 
 def metadata(*named: str) -> str:
@@ -163,12 +179,19 @@ def display_p3() -> bytes:
         return struct.pack(f">{len(values)}i", *(round(value * 65536) for value in values))
 
     text = b"Display P3\0"
-    primaries = {"r": (0.5151, 0.2412, -0.0011), "g": (0.2919, 0.6922, 0.0419), "b": (0.1572, 0.0666, 0.7841)}
+    primaries = {
+        "r": (0.5151, 0.2412, -0.0011),
+        "g": (0.2919, 0.6922, 0.0419),
+        "b": (0.1572, 0.0666, 0.7841),
+    }
     tags = {
         b"desc": b"desc\0\0\0\0" + struct.pack(">I", len(text)) + text + bytes(79),
         b"cprt": b"text\0\0\0\0none\0",
         b"wtpt": b"XYZ \0\0\0\0" + fixed(0.9642, 1, 0.8249),
-        **{f"{name}XYZ".encode(): b"XYZ \0\0\0\0" + fixed(*values) for name, values in primaries.items()},
+        **{
+            f"{name}XYZ".encode(): b"XYZ \0\0\0\0" + fixed(*values)
+            for name, values in primaries.items()
+        },
         **{f"{name}TRC".encode(): b"curv\0\0\0\0\0\0\0\x01\x02\x33\0\0" for name in primaries},
     }
     entries, body, place = b"", b"", 132 + 12 * len(tags)
@@ -176,6 +199,8 @@ def display_p3() -> bytes:
         content += bytes(-len(content) % 4)
         entries += name + struct.pack(">II", place + len(body), len(content))
         body += content
-    header = struct.pack(">I4xI4s4s4s12x4s", place + len(body), 0x02400000, b"mntr", b"RGB ", b"XYZ ", b"acsp")
+    header = struct.pack(
+        ">I4xI4s4s4s12x4s", place + len(body), 0x02400000, b"mntr", b"RGB ", b"XYZ ", b"acsp"
+    )
     header = header.ljust(68, b"\0") + fixed(0.9642, 1, 0.8249)
     return header.ljust(128, b"\0") + struct.pack(">I", len(tags)) + entries + body

@@ -14,7 +14,10 @@ from PIL import Image
 def smooth(height: int, width: int, seed: int = 0) -> Image.Image:
     """RGB: a slope of random direction in each channel, so that scaling changes it little."""
     generator = np.random.default_rng(seed)
-    rows, columns = np.linspace(0, 1, height)[:, None, None], np.linspace(0, 1, width)[None, :, None]
+    rows, columns = (
+        np.linspace(0, 1, height)[:, None, None],
+        np.linspace(0, 1, width)[None, :, None],
+    )
     start, down, right = generator.uniform(0, 85, (3, 3))
     return Image.fromarray((start + rows * down + columns * right).round().astype(np.uint8))
 
@@ -26,14 +29,18 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
     return sink.getvalue()
 
 
-def captioned_folder(folder: Path, files: Mapping[str, tuple[bytes | Image.Image, str | bytes | None]]) -> Path:
+def captioned_folder(
+    folder: Path, files: Mapping[str, tuple[bytes | Image.Image, str | bytes | None]]
+) -> Path:
     """Writes files with captions, by path; images as PNG; None: no caption."""
     for name, (image, caption) in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(image if isinstance(image, bytes) else encoded(image))
         if caption is not None:
-            file.with_suffix(".txt").write_bytes(caption if isinstance(caption, bytes) else caption.encode())
+            file.with_suffix(".txt").write_bytes(
+                caption if isinstance(caption, bytes) else caption.encode()
+            )
     return folder
 
 

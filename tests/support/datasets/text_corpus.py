@@ -11,7 +11,23 @@ import pyarrow.parquet as pq
 from ditlab.data.stores.store import Store
 from ditlab.data.text.tokenizer import ByteTokenizer, Tokenizer
 
-WORDS = ("the", "cat", "sat", "on", "a", "mat", "Ünïcödé", "—", "don't", "42", "x_y", "end.\nNext", "\n", "\n\n", "  ")
+WORDS = (
+    "the",
+    "cat",
+    "sat",
+    "on",
+    "a",
+    "mat",
+    "Ünïcödé",
+    "—",
+    "don't",
+    "42",
+    "x_y",
+    "end.\nNext",
+    "\n",
+    "\n\n",
+    "  ",
+)
 
 
 def prose(words: int, seed: int = 0) -> str:
@@ -21,7 +37,9 @@ def prose(words: int, seed: int = 0) -> str:
 DOCUMENTS = [prose(words, seed) for seed, words in enumerate((50, 1, 400, 7, 120))]
 
 
-def write_corpus(path: Path, kind: str, texts: Sequence[str] = DOCUMENTS, column: str = "text") -> Path:
+def write_corpus(
+    path: Path, kind: str, texts: Sequence[str] = DOCUMENTS, column: str = "text"
+) -> Path:
     """Write documents as a folder of .txt files, or as a file of another kind."""
     if kind == "txt":
         for number, text in enumerate(texts):
@@ -31,7 +49,10 @@ def write_corpus(path: Path, kind: str, texts: Sequence[str] = DOCUMENTS, column
         return path
     file = path.with_suffix(f".{kind}")
     if kind == "jsonl":
-        lines = [json.dumps({"id": 1, column: text}, ensure_ascii=number % 2 == 0) for number, text in enumerate(texts)]
+        lines = [
+            json.dumps({"id": 1, column: text}, ensure_ascii=number % 2 == 0)
+            for number, text in enumerate(texts)
+        ]
         file.write_bytes("\n".join(lines).encode())
     else:
         table = pa.table({"id": range(len(texts)), column: pa.array(texts)})

@@ -9,17 +9,26 @@ from support.datasets.tiny_encoders import END, TEXTS
 
 
 def write_chain_scorer(folder: Path, transition: np.ndarray) -> Path:
-    """Write a GPT-2 without blocks or tokeniser that knows a Markov chain (V, V): its probabilities are the chain's.
+    """Write a GPT-2 without blocks or tokeniser that knows a Markov chain (V, V): its probabilities
+    are the chain's.
 
-    A normed one-hot vector is its token's less a constant, so that the head's columns and the norm's bias give ln p.
+    A normed one-hot vector is its token's less a constant, so that the head's columns and the
+    norm's bias give ln p.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
     size, log_p = len(transition), torch.from_numpy(np.log(transition)).float()
     config = GPT2Config(
-        vocab_size=size, n_embd=size, n_layer=0, n_head=1, n_positions=64, layer_norm_epsilon=1e-12,
-        tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
+        vocab_size=size,
+        n_embd=size,
+        n_layer=0,
+        n_head=1,
+        n_positions=64,
+        layer_norm_epsilon=1e-12,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     model = GPT2LMHeadModel(config)
     std = float(torch.eye(size)[0].std(unbiased=False))
     with torch.no_grad():
@@ -41,10 +50,14 @@ def write_gpt2(folder: Path, positions: int = 16) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=290, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=290, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(TEXTS, trainer)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END).save_pretrained(folder)
-    config = GPT2Config(vocab_size=290, n_embd=16, n_layer=1, n_head=2, n_positions=positions, eos_token_id=0)
+    config = GPT2Config(
+        vocab_size=290, n_embd=16, n_layer=1, n_head=2, n_positions=positions, eos_token_id=0
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         GPT2LMHeadModel(config).save_pretrained(folder)

@@ -15,7 +15,9 @@ MakeStore = Callable[..., Store]
 
 
 class StoreWriter:
-    """Store of the batches that the body of a `with` appends, as `write_batches` writes it when the body ends."""
+    """Store of the batches that the body of a `with` appends, as `write_batches` writes it when the
+    body ends.
+    """
 
     def __init__(self, path: Path, columns: Mapping[str, Column], **options: Any) -> None:
         self._path, self._columns, self._options = path, columns, options
@@ -31,14 +33,20 @@ class StoreWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self.manifest = write_batches(self._path, self._columns, self._batches, text=self.text, **self._options)
+            self.manifest = write_batches(
+                self._path, self._columns, self._batches, text=self.text, **self._options
+            )
 
 
 @pytest.fixture
 def make_store(tmp_path: Path) -> MakeStore:
-    """Writes a store of random 3x4 images and classes 0 to 4; the same rows whenever `seed` is the same."""
+    """Writes a store of random 3x4 images and classes 0 to 4; the same rows whenever `seed` is the
+    same.
+    """
 
-    def make(rows: int = 100, name: str = "random", seed: int = 0, batch: int = 17, **options: int) -> Store:
+    def make(
+        rows: int = 100, name: str = "random", seed: int = 0, batch: int = 17, **options: int
+    ) -> Store:
         generator = np.random.default_rng(seed)
         images = generator.integers(0, 256, (rows, 1, 3, 4), dtype=np.uint8)
         labels = generator.integers(0, 5, rows)

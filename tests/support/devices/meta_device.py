@@ -1,7 +1,8 @@
-"""The meta device in the place of a GPU: tensors without values, whose every read and transfer is seen.
+"""The meta device in the place of a GPU: tensors without values, whose every read and transfer is
+seen.
 
-Code that runs under `MetaDevice` takes no value of a tensor, which would wait for a GPU, moves nothing unseen, and
-mixes no tensor of the host with those of the device.
+Code that runs under `MetaDevice` takes no value of a tensor, which would wait for a GPU, moves
+nothing unseen, and mixes no tensor of the host with those of the device.
 """
 
 from __future__ import annotations
@@ -23,9 +24,16 @@ ROOTS = tuple(str(Path(__file__).parents[3] / part) for part in ("models", "plat
 ATEN = torch.ops.aten
 META = torch.device("meta")
 DATA_DEPENDENT = {
-    ATEN.nonzero, ATEN.masked_select, ATEN.unique_consecutive, ATEN._unique2, ATEN.unique_dim, ATEN.bincount,
-    ATEN.is_nonzero, ATEN.equal, ATEN.argwhere,
-}  # fmt: skip
+    ATEN.nonzero,
+    ATEN.masked_select,
+    ATEN.unique_consecutive,
+    ATEN._unique2,
+    ATEN.unique_dim,
+    ATEN.bincount,
+    ATEN.is_nonzero,
+    ATEN.equal,
+    ATEN.argwhere,
+}
 """Operations whose result's shape, or whose result, is a value that the host waits for."""
 DRAWS = {ATEN.rand, ATEN.randn, ATEN.randint}
 
@@ -64,9 +72,11 @@ class Seen:
 
 
 class MetaDevice(TorchDispatchMode):
-    """Watches every operation. Draws from a generator of the host give tensors of the device, as a GPU's own would.
+    """Watches every operation. Draws from a generator of the host give tensors of the device, as a
+    GPU's own would.
 
-    Of operations of a higher order, such as FlexAttention, the inputs alone are watched: they are kernels of their own.
+    Of operations of a higher order, such as FlexAttention, the inputs alone are watched: they are
+    kernels of their own.
     """
 
     supports_higher_order_operators = True
@@ -76,10 +86,16 @@ class MetaDevice(TorchDispatchMode):
         self._allowed = allowed
         self.seen = Seen()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         if isinstance(function, HigherOrderOperator):
-            strays = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor) and not each.is_meta]
+            strays = [
+                each
+                for each in tree_leaves((args, kwargs))
+                if isinstance(each, Tensor) and not each.is_meta
+            ]
             if strays:
                 raise DeviceError(f"{function} in {place()} takes tensors of the host")
             return function(*args, **kwargs)
@@ -94,8 +110,12 @@ class MetaDevice(TorchDispatchMode):
         if packet is ATEN._local_scalar_dense:
             return self._read(args[0])
         if packet is ATEN._to_copy and _target(kwargs) not in (None, META):
-            return torch.full(args[0].shape, self._read(args[0]), dtype=kwargs.get("dtype") or args[0].dtype)
-        if packet in DATA_DEPENDENT or (packet is ATEN.repeat_interleave and len(tensors) > 0 and _waits(args, kwargs)):
+            return torch.full(
+                args[0].shape, self._read(args[0]), dtype=kwargs.get("dtype") or args[0].dtype
+            )
+        if packet in DATA_DEPENDENT or (
+            packet is ATEN.repeat_interleave and len(tensors) > 0 and _waits(args, kwargs)
+        ):
             raise DeviceError(f"{function} in {place()} depends on values")
         if packet in (ATEN.index, ATEN.index_put, ATEN.index_put_) and _is_masked(args[1]):
             raise DeviceError(f"indexing by a mask in {place()} depends on values")
@@ -103,19 +123,26 @@ class MetaDevice(TorchDispatchMode):
         if packet is ATEN.copy_ and strays:
             self.seen.transfers.append(place())
         elif strays:
-            raise DeviceError(f"{function} in {place()} mixes tensors of the host {strays} with those of the device")
+            raise DeviceError(
+                f"{function} in {place()} mixes tensors of the host {strays} with those of the "
+                "device"
+            )
         return function(*args, **kwargs)
 
     def _read(self, tensor: Tensor) -> Any:
         here = place()
         if here not in self._allowed:
-            raise DeviceError(f"{here} reads values of a tensor of the device, {tuple(tensor.shape)}")
+            raise DeviceError(
+                f"{here} reads values of a tensor of the device, {tuple(tensor.shape)}"
+            )
         self.seen.reads.append(here)
         return self._allowed[here].answer(tensor)
 
 
 def _is_host_draw(kwargs: Mapping[str, Any]) -> bool:
-    """True for numbers from a generator of the host, but for those that a GPU's sampler draws there as well."""
+    """True for numbers from a generator of the host, but for those that a GPU's sampler draws there
+    as well.
+    """
     generator = kwargs.get("generator")
     is_host = generator is not None and generator.device.type == "cpu"
     return is_host and place() != "processes/draws.py:seeded_normal"
@@ -143,7 +170,9 @@ def place() -> str:
         path = frame.f_code.co_filename
         for root in ROOTS:
             if path.startswith(root):
-                name = re.sub(r"[.]<(locals|listcomp|genexpr|dictcomp|lambda)>", "", frame.f_code.co_qualname)
+                name = re.sub(
+                    r"[.]<(locals|listcomp|genexpr|dictcomp|lambda)>", "", frame.f_code.co_qualname
+                )
                 return f"{Path(path).relative_to(Path(root) / Path(path).relative_to(root).parts[0])}:{name}"
         frame = frame.f_back
     return "?"

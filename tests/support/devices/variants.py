@@ -1,4 +1,6 @@
-"""Small networks and losses of every family, such that every option is there with each value once."""
+"""Small networks and losses of every family, such that every option is there with each value
+once.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,16 +15,39 @@ BATCH, SIDE = 3, 16
 MODELS: dict[str, dict[str, Any]] = {
     "dit": {"image_size": SIDE, "patch_size": 4, "width": 16, "depth": 2, "num_heads": 2},
     "unet": {"image_size": SIDE, "width": 16, "time_width": 16},
-    "region": {"num_features": 5, "num_regions": 12, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8},
+    "region": {
+        "num_features": 5,
+        "num_regions": 12,
+        "width": 16,
+        "depth": 2,
+        "num_heads": 2,
+        "time_width": 8,
+    },
     "dlm": {
-        "length": 12, "vocabulary": 11, "depth": 2, "num_heads": 2, "width": 16, "condition_width": 8, "time_width": 6,
+        "length": 12,
+        "vocabulary": 11,
+        "depth": 2,
+        "num_heads": 2,
+        "width": 16,
+        "condition_width": 8,
+        "time_width": 6,
     },
     "pixelhdm": {
-        "width": 32, "pixel_width": 8, "patch_size": 8, "patch_depth": 2, "pixel_depth": 1, "num_heads": 2,
-        "num_kv_heads": 1, "bottleneck_width": 8, "time_width": 8, "max_resolution": 32, "mrope_widths": [4, 6, 6],
-        "text_length": 6, "text_depth": 1,
+        "width": 32,
+        "pixel_width": 8,
+        "patch_size": 8,
+        "patch_depth": 2,
+        "pixel_depth": 1,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "bottleneck_width": 8,
+        "time_width": 8,
+        "max_resolution": 32,
+        "mrope_widths": [4, 6, 6],
+        "text_length": 6,
+        "text_depth": 1,
     },
-}  # fmt: skip
+}
 
 
 def variants() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -33,18 +58,37 @@ def variants() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
         yield name, {"num_classes": 10, "label_dropout": 0.1}, {"time": {"kind": "logit_normal"}}
     yield "dit", {"adaln": "zero"}, {}
     published = {
-        "adaln": "zero", "time_frequencies": "dit", "positions": "column_first", "gelu": "tanh", "final_norm": "adaln",
-        "condition_ratio": 1, "norm_eps": 1e-6, "initial_weights": "dit",
-    }  # fmt: skip
-    yield "dit", {**published, "variance_channels": "predicted", "num_classes": 10}, {"process": "gaussian"}
-    per_block = {"embeddings": "per_block", "time_frequencies": "diffusers", "mlp_norm_eps": 1e-5, "adaln": "zero"}
+        "adaln": "zero",
+        "time_frequencies": "dit",
+        "positions": "column_first",
+        "gelu": "tanh",
+        "final_norm": "adaln",
+        "condition_ratio": 1,
+        "norm_eps": 1e-6,
+        "initial_weights": "dit",
+    }
+    yield (
+        "dit",
+        {**published, "variance_channels": "predicted", "num_classes": 10},
+        {"process": "gaussian"},
+    )
+    per_block = {
+        "embeddings": "per_block",
+        "time_frequencies": "diffusers",
+        "mlp_norm_eps": 1e-5,
+        "adaln": "zero",
+    }
     yield "dit", {**per_block, "variance_channels": "unused"}, {}
     fixed = {"process": "gaussian", "variance": "beta", "weights": {"bound": 0.0}}
     yield "unet", {}, fixed
     yield "dit", {"channels": 3}, {**fixed, "variance": "posterior"}
     yield "region", {}, {}
     yield "region", {"corruption": "ddpm", "positions": "sinusoidal"}, {"reduction": "entry_mean"}
-    yield "region", {"corruption": "ddpm"}, {"reduction": "zeroed_mean", "weights": {"accessibility": 0.5}}
+    yield (
+        "region",
+        {"corruption": "ddpm"},
+        {"reduction": "zeroed_mean", "weights": {"accessibility": 0.5}},
+    )
     for blocks in (None, 4):
         yield "dlm", {"block_size": blocks}, {"score": "log"}
         yield "dlm", {"block_size": blocks}, {"score": "softmax", "noise": {"kind": "loglinear"}}
@@ -85,14 +129,24 @@ class Parts:
             )
         if self.objective.modules is not None:
             self.objective.modules.to(dtype)
-        sizes = {} if name != "pixelhdm" else {
-            "image": (3, SIDE, 2 * SIDE), "text": (5, self.model.width),
-            "image_features": (8, self.objective_spec.alignment_width),
-        }  # fmt: skip
+        sizes = (
+            {}
+            if name != "pixelhdm"
+            else {
+                "image": (3, SIDE, 2 * SIDE),
+                "text": (5, self.model.width),
+                "image_features": (8, self.objective_spec.alignment_width),
+            }
+        )
         fields = [*self.model.batch_fields(), *self.objective_spec.batch_fields(self.model)]
         self.batch = {
             each.name: _field(
-                each, (BATCH, *sizes.get(each.name, tuple(5 if axis < 0 else axis for axis in each.shape))), device
+                each,
+                (
+                    BATCH,
+                    *sizes.get(each.name, tuple(5 if axis < 0 else axis for axis in each.shape)),
+                ),
+                device,
             )
             for each in fields
         }

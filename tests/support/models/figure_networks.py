@@ -17,51 +17,127 @@ from support.models.letters import letters
 
 SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # name: (family, model, objective, sampling)
-    "dit": ("dit", {"image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 2}, {}, {"steps": 3}),
+    "dit": (
+        "dit",
+        {"image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 2},
+        {},
+        {"steps": 3},
+    ),
     "dit-class": (
         "dit",
-        {"image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "num_classes": 3, "adaln": "zero"},
-        {"time": {"kind": "logit_normal"}}, {"steps": 2},
+        {
+            "image_size": 8,
+            "patch_size": 4,
+            "width": 32,
+            "depth": 2,
+            "num_heads": 2,
+            "num_classes": 3,
+            "adaln": "zero",
+        },
+        {"time": {"kind": "logit_normal"}},
+        {"steps": 2},
     ),
     "dit-gaussian": (
         "dit",
-        {"image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2, "num_classes": 3, "adaln": "zero",
-         "time_frequencies": "diffusers", "embeddings": "per_block", "positions": "column_first",
-         "final_norm": "adaln", "variance_channels": "predicted"},
-        {"process": "gaussian"}, {"steps": 3},
+        {
+            "image_size": 8,
+            "patch_size": 4,
+            "width": 32,
+            "depth": 2,
+            "num_heads": 2,
+            "num_classes": 3,
+            "adaln": "zero",
+            "time_frequencies": "diffusers",
+            "embeddings": "per_block",
+            "positions": "column_first",
+            "final_norm": "adaln",
+            "variance_channels": "predicted",
+        },
+        {"process": "gaussian"},
+        {"steps": 3},
     ),
     "unet-gaussian": (
-        "unet", {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3},
-        {"process": "gaussian", "variance": "posterior", "weights": {"bound": 0.0}}, {"steps": 2},
+        "unet",
+        {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3},
+        {"process": "gaussian", "variance": "posterior", "weights": {"bound": 0.0}},
+        {"steps": 2},
     ),
-    "unet": ("unet", {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3}, {}, {"steps": 2}),
+    "unet": (
+        "unet",
+        {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3},
+        {},
+        {"steps": 2},
+    ),
     "region": (
         "region",
-        {"num_features": 6, "num_regions": 10, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8}, {}, {},
+        {
+            "num_features": 6,
+            "num_regions": 10,
+            "width": 16,
+            "depth": 2,
+            "num_heads": 2,
+            "time_width": 8,
+        },
+        {},
+        {},
     ),
     "region-ddpm": (
         "region",
-        {"num_features": 6, "num_regions": 10, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8,
-         "positions": "sinusoidal", "corruption": "ddpm"},
-        {}, {"solver": "ddim", "steps": 3},
+        {
+            "num_features": 6,
+            "num_regions": 10,
+            "width": 16,
+            "depth": 2,
+            "num_heads": 2,
+            "time_width": 8,
+            "positions": "sinusoidal",
+            "corruption": "ddpm",
+        },
+        {},
+        {"solver": "ddim", "steps": 3},
     ),
     "dlm": (
-        "dlm", {"length": 12, "vocabulary": 26, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8}, {},
+        "dlm",
+        {"length": 12, "vocabulary": 26, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8},
+        {},
         {"steps": 3, "solver": "analytic"},
     ),
     "dlm-block": (
         "dlm",
-        {"length": 12, "vocabulary": 26, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8, "block_size": 4},
-        {}, {"steps": 2, "block": {}},
+        {
+            "length": 12,
+            "vocabulary": 26,
+            "width": 16,
+            "depth": 2,
+            "num_heads": 2,
+            "time_width": 8,
+            "block_size": 4,
+        },
+        {},
+        {"steps": 2, "block": {}},
     ),
     "pixelhdm": (
         "pixelhdm",
-        {"width": 16, "pixel_width": 4, "patch_size": 8, "patch_depth": 2, "pixel_depth": 2, "num_heads": 2,
-         "num_kv_heads": 1, "mrope_widths": (2, 2, 4), "bottleneck_width": 8, "time_width": 8, "max_resolution": 64,
-         "text_length": 12, "text_depth": 1, "text_encoder": "learned"},
-        {"weights": {"alignment": 0.0}}, {"steps": 2, "height": 16, "width": 24},
+        {
+            "width": 16,
+            "pixel_width": 4,
+            "patch_size": 8,
+            "patch_depth": 2,
+            "pixel_depth": 2,
+            "num_heads": 2,
+            "num_kv_heads": 1,
+            "mrope_widths": (2, 2, 4),
+            "bottleneck_width": 8,
+            "time_width": 8,
+            "max_resolution": 64,
+            "text_length": 12,
+            "text_depth": 1,
+            "text_encoder": "learned",
+        },
+        {"weights": {"alignment": 0.0}},
+        {"steps": 2, "height": 16, "width": 24},
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +153,9 @@ class FigureNetwork:
     def draw(self, *kinds: str) -> dict[str, Figure]:
         """Draw these kinds, or all."""
         generator = torch.Generator().manual_seed(0)
-        return dict(self.objective.figures(self.network, self.batch, self.sampler, generator, kinds or None))
+        return dict(
+            self.objective.figures(self.network, self.batch, self.sampler, generator, kinds or None)
+        )
 
     def static(self) -> Mapping[str, Figure]:
         """Draw the kinds that need no weights."""
@@ -99,7 +177,10 @@ def figure_network(name: str, std: float = 0.05) -> FigureNetwork:
             parameter.add_(std * torch.randn(parameter.shape, generator=generator))
     objective = family.build_objective(objective_spec, spec, text)
     sampler = family.build_sampler(
-        family.sampling_of(type(objective_spec)).model_validate(sampling), spec, objective_spec, text
+        family.sampling_of(type(objective_spec)).model_validate(sampling),
+        spec,
+        objective_spec,
+        text,
     )
     return FigureNetwork(spec, network, objective, sampler, _batch(spec, generator))
 
@@ -116,4 +197,8 @@ def _batch(spec: Any, generator: torch.Generator) -> dict[str, Tensor]:
         captions = caption_bytes([f"digit {number}" for number in range(4)], spec.text_length)
         return {"image": 2 * torch.rand(4, 3, 16, 24, generator=generator) - 1, "caption": captions}
     batch = {"image": 2 * torch.rand(6, *spec.image_shape, generator=generator) - 1}
-    return batch if spec.num_classes is None else {**batch, "label": torch.arange(6) % spec.num_classes}
+    return (
+        batch
+        if spec.num_classes is None
+        else {**batch, "label": torch.arange(6) % spec.num_classes}
+    )

@@ -1,4 +1,6 @@
-"""The flow between noise and two equal Gaussians at -1 and 1: nonlinear in x, as a trained network's is, and known."""
+"""The flow between noise and two equal Gaussians at -1 and 1: nonlinear in x, as a trained
+network's is, and known.
+"""
 
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ def mixture_velocity(x: Tensor, t: Tensor) -> Tensor:
     """The exact velocity, data at t = 0 and noise at t = 1."""
     time = float(t)
     variance = (1 - time) ** 2 * STD**2 + time**2
-    # One Gaussian's velocity is affine in its mean, so the mixture's is that of the mean that is expected at x.
+    # One Gaussian's velocity is affine in its mean, so the mixture's is that of the mean that is
+    # expected at x.
     return gaussian_velocity(x, time, torch.tanh((1 - time) / variance * x), STD)
 
 
@@ -22,7 +25,8 @@ def velocity_to_mixture(x: Tensor, t: Tensor) -> Tensor:
 
 
 def carried(x: Tensor, start: float, end: float) -> Tensor:
-    """Points x at time `start` where the flow takes them by time `end`, noise at t = 1; float64, to 1e-12.
+    """Points x at time `start` where the flow takes them by time `end`, noise at t = 1; float64, to
+    1e-12.
 
     A flow on a line keeps the share of its law that lies below a point.
     """

@@ -9,10 +9,21 @@ from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingS
 from ditlab_models.processes.flow import point_velocity
 
 LEARNED = {
-    "width": 32, "pixel_width": 4, "patch_size": 8, "patch_depth": 1, "pixel_depth": 1, "num_heads": 2,
-    "num_kv_heads": 1, "bottleneck_width": 8, "time_width": 8, "max_resolution": 64, "mrope_widths": (4, 6, 6),
-    "text_encoder": "learned", "text_length": 24, "text_depth": 1,
-}  # fmt: skip
+    "width": 32,
+    "pixel_width": 4,
+    "patch_size": 8,
+    "patch_depth": 1,
+    "pixel_depth": 1,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "bottleneck_width": 8,
+    "time_width": 8,
+    "max_resolution": 64,
+    "mrope_widths": (4, 6, 6),
+    "text_encoder": "learned",
+    "text_length": 24,
+    "text_depth": 1,
+}
 FROZEN = {**LEARNED, "text_encoder": "frozen"}
 FEW = {"steps": 4, "height": 16, "width": 24, "guidance": 3.0}
 
@@ -33,9 +44,14 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def encode(texts):
-    """A stand-in for a frozen encoder: the features of a text are its characters' codes, one token a character."""
+    """A stand-in for a frozen encoder: the features of a text are its characters' codes, one token
+    a character.
+    """
     length = max(map(len, texts))
-    text, mask = torch.zeros(len(texts), length, 32), torch.zeros(len(texts), length, dtype=torch.bool)
+    text, mask = (
+        torch.zeros(len(texts), length, 32),
+        torch.zeros(len(texts), length, dtype=torch.bool),
+    )
     for i, one in enumerate(texts):
         text[i, : len(one)] = torch.tensor([ord(letter) / 100 for letter in one])[:, None]
         mask[i, : len(one)] = True
@@ -43,7 +59,9 @@ def encode(texts):
 
 
 class Towards(nn.Module):
-    """The velocity to one grey value, which the caption's bytes give: their number / 100, and 0 without text."""
+    """The velocity to one grey value, which the caption's bytes give: their number / 100, and 0
+    without text.
+    """
 
     def __init__(self, answer: str = "velocity") -> None:
         super().__init__()
@@ -57,7 +75,11 @@ class Towards(nn.Module):
         present = condition["caption"] != 0 if "caption" in condition else condition["text_mask"]
         number = present.sum(1) if keep is None else torch.where(keep, present.sum(1), 0)
         grey = (number / 100).view(-1, 1, 1, 1).expand_as(x)
-        return grey if self.answer == "image" else point_velocity(x, t.view(-1, 1, 1, 1), grey, noise_at=0)
+        return (
+            grey
+            if self.answer == "image"
+            else point_velocity(x, t.view(-1, 1, 1, 1), grey, noise_at=0)
+        )
 
 
 def draw(sampler, network, num, request, **kwargs):

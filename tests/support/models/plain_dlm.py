@@ -4,8 +4,12 @@ import torch
 from torch import Tensor
 
 
-def plain_forward(network, x: Tensor, sigma: Tensor, mask: Tensor | None = None, positions: Tensor | None = None):
-    """Log scores (B, T, V) from the weights of a `DLM`: x (B, T), sigma (B, T), mask (T, T) bool, positions (T,)."""
+def plain_forward(
+    network, x: Tensor, sigma: Tensor, mask: Tensor | None = None, positions: Tensor | None = None
+):
+    """Log scores (B, T, V) from the weights of a `DLM`: x (B, T), sigma (B, T), mask (T, T) bool,
+    positions (T,).
+    """
     spec = network.spec
     positions = torch.arange(x.shape[1]) if positions is None else positions
     condition = plain_condition(network, sigma)
@@ -13,7 +17,9 @@ def plain_forward(network, x: Tensor, sigma: Tensor, mask: Tensor | None = None,
     for block in network.blocks:
         h = plain_block(block, h, condition, spec.num_heads, positions, mask)
     h = rms_norm(h, network.norm.weight)
-    shift, scale = (condition @ network.output.modulation.weight.T + network.output.modulation.bias).chunk(2, dim=-1)
+    shift, scale = (
+        condition @ network.output.modulation.weight.T + network.output.modulation.bias
+    ).chunk(2, dim=-1)
     h = rms_norm(h, network.output.norm.weight) * (1 + scale) + shift
     scores = h @ network.output.log_scores.weight.T + network.output.log_scores.bias
     return scores * (x[..., None] != torch.arange(spec.vocabulary))
@@ -29,13 +35,17 @@ def plain_condition(network, sigma: Tensor) -> Tensor:
     return silu(h @ out.weight.T + out.bias)
 
 
-def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, positions: Tensor, mask: Tensor | None) -> Tensor:
+def plain_block(
+    block, h: Tensor, condition: Tensor, num_heads: int, positions: Tensor, mask: Tensor | None
+) -> Tensor:
     six = condition @ block.modulation.weight.T + block.modulation.bias
     shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = six.chunk(6, dim=-1)
     normed = rms_norm(h, block.attention_norm.weight) * (1 + scale) + shift
     width = h.shape[-1] // num_heads
     heads = []
-    for wq, wk, wv in zip(*(w.split(width) for w in block.attention.qkv.weight.chunk(3)), strict=True):
+    for wq, wk, wv in zip(
+        *(w.split(width) for w in block.attention.qkv.weight.chunk(3)), strict=True
+    ):
         q, k, v = turn(normed @ wq.T, positions), turn(normed @ wk.T, positions), normed @ wv.T
         scores = q @ k.transpose(-2, -1) / width**0.5
         if mask is not None:
@@ -44,14 +54,20 @@ def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, positions: 
     h = h + gate * (torch.cat(heads, dim=-1) @ block.attention.out.weight.T)
     normed = rms_norm(h, block.mlp_norm.weight) * (1 + mlp_scale) + mlp_shift
     mlp = block.mlp
-    return h + mlp_gate * ((silu(normed @ mlp.gate.weight.T) * (normed @ mlp.up.weight.T)) @ mlp.down.weight.T)
+    return h + mlp_gate * (
+        (silu(normed @ mlp.gate.weight.T) * (normed @ mlp.up.weight.T)) @ mlp.down.weight.T
+    )
 
 
 def turn(x: Tensor, positions: Tensor) -> Tensor:
     """Entries j and j + K / 2 of (..., T, K) as one complex number, times e^(i m theta_j)."""
     half = x.shape[-1] // 2
-    theta = torch.tensor([10000.0 ** (-2 * j / x.shape[-1]) for j in range(half)], dtype=torch.float64)
-    turned = torch.complex(x[..., :half], x[..., half:]) * torch.exp(1j * positions[:, None] * theta)
+    theta = torch.tensor(
+        [10000.0 ** (-2 * j / x.shape[-1]) for j in range(half)], dtype=torch.float64
+    )
+    turned = torch.complex(x[..., :half], x[..., half:]) * torch.exp(
+        1j * positions[:, None] * theta
+    )
     return torch.cat((turned.real, turned.imag), dim=-1)
 
 

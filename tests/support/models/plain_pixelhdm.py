@@ -1,4 +1,6 @@
-"""PixelHDM written sample by sample and token by token with plain arithmetic, without a layer of the project."""
+"""PixelHDM written sample by sample and token by token with plain arithmetic, without a layer of
+the project.
+"""
 
 import math
 
@@ -15,18 +17,25 @@ class PlainPixelHDM:
 
     def __call__(self, x: Tensor, t: Tensor, condition: dict[str, Tensor]) -> Tensor:
         """(B, 3, H, W), (B,) -> (B, 3, H, W)."""
-        texts = zip(condition["text"], condition["text_mask"], condition["text_pooled"], strict=True)
+        texts = zip(
+            condition["text"], condition["text_mask"], condition["text_pooled"], strict=True
+        )
         return torch.stack([self._one(x[i], t[i], *text) for i, text in enumerate(texts)])
 
-    def _one(self, image: Tensor, t: Tensor, text: Tensor, present: Tensor, pooled: Tensor) -> Tensor:
+    def _one(
+        self, image: Tensor, t: Tensor, text: Tensor, present: Tensor, pooled: Tensor
+    ) -> Tensor:
         side, num_text, length = self.spec.patch_size, len(text), int(present.sum())
         rows, columns = image.shape[1] // side, image.shape[2] // side
         places = [(row, column) for row in range(rows) for column in range(columns)]
-        patches = torch.stack([image[:, r * side : (r + 1) * side, c * side : (c + 1) * side] for r, c in places])
+        patches = torch.stack(
+            [image[:, r * side : (r + 1) * side, c * side : (c + 1) * side] for r, c in places]
+        )
         patches = patches.permute(0, 2, 3, 1).flatten(1)  # row, column, channel
         time = self._time(t)
         tokens = self._linear(
-            functional.silu(self._linear(patches, "patch_embedding.squeeze")), "patch_embedding.expand"
+            functional.silu(self._linear(patches, "patch_embedding.squeeze")),
+            "patch_embedding.expand",
         )
         joint = [(n, 0, 0) for n in range(num_text)] + [(length, *place) for place in places]
         keys = torch.cat((present, torch.ones(len(places), dtype=torch.bool)))
@@ -36,11 +45,15 @@ class PlainPixelHDM:
         s_cond = h[num_text:] + time + pooled
         pixels = self._linear(patches.unflatten(1, (-1, 3)), "pixel_embedding")
         for block in range(self.spec.pixel_depth):
-            pixels = self._pixel_block(pixels, f"pixel_blocks.{block}", s_cond, [(0, *place) for place in places])
+            pixels = self._pixel_block(
+                pixels, f"pixel_blocks.{block}", s_cond, [(0, *place) for place in places]
+            )
         colours = self._linear(self._norm(pixels, "output_norm"), "head")
         out = torch.empty_like(image)
         for (r, c), patch in zip(places, colours, strict=True):
-            out[:, r * side : (r + 1) * side, c * side : (c + 1) * side] = patch.view(side, side, 3).permute(2, 0, 1)
+            out[:, r * side : (r + 1) * side, c * side : (c + 1) * side] = patch.view(
+                side, side, 3
+            ).permute(2, 0, 1)
         return out
 
     def _time(self, t: Tensor) -> Tensor:
@@ -49,28 +62,37 @@ class PlainPixelHDM:
         sinusoid = torch.cat((angles.sin(), angles.cos()))
         return self._linear(functional.silu(self._linear(sinusoid, "time.hidden")), "time.out")
 
-    def _patch_block(self, h: Tensor, name: str, time: Tensor, positions: list, keys: Tensor) -> Tensor:
+    def _patch_block(
+        self, h: Tensor, name: str, time: Tensor, positions: list, keys: Tensor
+    ) -> Tensor:
         six = self._linear(functional.silu(time), f"{name}.adaln.linear").split(self.spec.width)
         scale1, shift1, gate1, scale2, shift2, gate2 = six
         modulated = scale1 * self._norm(h, f"{name}.attention_norm") + shift1
         mixed = self._attention(modulated, f"{name}.attention", positions, keys)
         h = h + gate1 * self._norm(mixed, f"{name}.attention_post_norm")
         modulated = scale2 * self._norm(h, f"{name}.mlp_norm") + shift2
-        return h + gate2 * self._norm(self._swiglu(modulated, f"{name}.mlp"), f"{name}.mlp_post_norm")
+        return h + gate2 * self._norm(
+            self._swiglu(modulated, f"{name}.mlp"), f"{name}.mlp_post_norm"
+        )
 
     def _pixel_block(self, pixels: Tensor, name: str, s_cond: Tensor, positions: list) -> Tensor:
         """(patches, pixels of a patch, width of a pixel) -> the same."""
         a_pixel = self._linear(s_cond, f"{name}.adaln.expand").view(pixels.shape)
-        six = self._linear(functional.silu(a_pixel), f"{name}.adaln.six_way.linear").split(self.spec.pixel_width, -1)
+        six = self._linear(functional.silu(a_pixel), f"{name}.adaln.six_way.linear").split(
+            self.spec.pixel_width, -1
+        )
         scale1, shift1, gate1, scale2, shift2, gate2 = six
         modulated = (1 + scale1) * self._norm(pixels, f"{name}.norm") + shift1
         compact = self._norm(
-            self._linear(modulated.flatten(1), f"{name}.compaction.compress"), f"{name}.compaction.norm"
+            self._linear(modulated.flatten(1), f"{name}.compaction.compress"),
+            f"{name}.compaction.norm",
         )
         everywhere = torch.ones(len(pixels), dtype=torch.bool)
         mixed = self._attention(compact, f"{name}.compaction.attention", positions, everywhere)
         mixed = self._norm(mixed, f"{name}.compaction.post_norm")
-        pixels = pixels + gate1 * self._linear(mixed, f"{name}.compaction.expand").view(pixels.shape)
+        pixels = pixels + gate1 * self._linear(mixed, f"{name}.compaction.expand").view(
+            pixels.shape
+        )
         modulated = (1 + scale2) * self._norm(pixels, f"{name}.norm") + shift2
         return pixels + gate2 * self._swiglu(modulated, f"{name}.mlp")
 
@@ -78,9 +100,15 @@ class PlainPixelHDM:
         spec = self.spec
         width = spec.width // spec.num_heads
         q = self._linear(x, f"{name}.query").view(len(x), spec.num_heads, width)
-        k, v = (self._linear(x, f"{name}.{each}").view(len(x), spec.num_kv_heads, width) for each in ("key", "value"))
+        k, v = (
+            self._linear(x, f"{name}.{each}").view(len(x), spec.num_kv_heads, width)
+            for each in ("key", "value")
+        )
         q, k = (each / each.norm(dim=-1, keepdim=True) for each in (q, k))
-        q, k = (torch.stack([self._turned(*pair) for pair in zip(each, positions, strict=True)]) for each in (q, k))
+        q, k = (
+            torch.stack([self._turned(*pair) for pair in zip(each, positions, strict=True)])
+            for each in (q, k)
+        )
         heads = []
         for head in range(spec.num_heads):
             shared = head // (spec.num_heads // spec.num_kv_heads)
@@ -90,7 +118,9 @@ class PlainPixelHDM:
         return self._linear(gated.flatten(1), f"{name}.out")
 
     def _turned(self, heads: Tensor, position: tuple[int, int, int]) -> Tensor:
-        """A token's heads (H, K): on each axis, entries 2j and 2j + 1 turn by position times 10000^(-2j / width)."""
+        """A token's heads (H, K): on each axis, entries 2j and 2j + 1 turn by position times
+        10000^(-2j / width).
+        """
         turned, start = torch.empty_like(heads), 0
         for width, place in zip(self.spec.mrope_widths, position, strict=True):
             for first in range(0, width, 2):
@@ -106,7 +136,9 @@ class PlainPixelHDM:
         return self._linear(opened, f"{name}.down")
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * self.weights[f"{name}.weight"]
+        return (
+            x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * self.weights[f"{name}.weight"]
+        )
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
         return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0)

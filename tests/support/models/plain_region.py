@@ -6,11 +6,17 @@ from torch.nn import functional
 
 
 def plain_forward(
-    network, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None = None, condition: Tensor | None = None
+    network,
+    x: Tensor,
+    mask: Tensor,
+    t: Tensor,
+    present: Tensor | None = None,
+    condition: Tensor | None = None,
 ) -> Tensor:
     """(B, R, F) -> predictions of all regions, (B, R, F), from the weights of a `RegionNetwork`.
 
-    `condition` (B, D) replaces the embedding of t, whose float32 sinusoid depends on how it is written.
+    `condition` (B, D) replaces the embedding of t, whose float32 sinusoid depends on how it is
+    written.
     """
     spec = network.spec
     batch, num_regions, _ = x.shape
@@ -22,10 +28,14 @@ def plain_forward(
         h = h + interleaved_table(num_regions, spec.width).to(h)
     h = torch.cat((network.tokens.cls.expand(batch, 1, -1), h), dim=1)
     condition = plain_condition(network, t) if condition is None else condition
-    key_mask = None if present is None else torch.cat((torch.ones_like(present[:, :1]), present), dim=1)
+    key_mask = (
+        None if present is None else torch.cat((torch.ones_like(present[:, :1]), present), dim=1)
+    )
     for block in network.blocks:
         h = plain_block(block, h, condition, spec.num_heads, key_mask)
-    h = functional.layer_norm(h, (spec.width,), network.final_norm.weight, network.final_norm.bias, eps=1e-6)
+    h = functional.layer_norm(
+        h, (spec.width,), network.final_norm.weight, network.final_norm.bias, eps=1e-6
+    )
     return functional.linear(h[:, 1:], network.head.weight, network.head.bias)
 
 
@@ -37,7 +47,9 @@ def plain_condition(network, t: Tensor) -> Tensor:
     return network.time.out(functional.silu(network.time.hidden(sinusoid)))
 
 
-def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, key_mask: Tensor | None) -> Tensor:
+def plain_block(
+    block, h: Tensor, condition: Tensor, num_heads: int, key_mask: Tensor | None
+) -> Tensor:
     width = h.shape[-1]
     tokens = h.shape[1]
     # modulation by token, as if every token had a timestep of its own
@@ -48,7 +60,9 @@ def plain_block(block, h: Tensor, condition: Tensor, num_heads: int, key_mask: T
     )
     shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = six.chunk(6, dim=-1)
     normed = functional.layer_norm(h, (width,), eps=1e-6) * (1 + scale) + shift
-    q, k, v = functional.linear(normed, block.attention.qkv.weight, block.attention.qkv.bias).chunk(3, dim=-1)
+    q, k, v = functional.linear(normed, block.attention.qkv.weight, block.attention.qkv.bias).chunk(
+        3, dim=-1
+    )
     q, k, v = (each.unflatten(-1, (num_heads, -1)).transpose(1, 2) for each in (q, k, v))
     scores = q @ k.transpose(-2, -1) / (width // num_heads) ** 0.5
     if key_mask is not None:

@@ -11,17 +11,29 @@ from ditlab_models.contract import RealRows, RowSet
 
 
 class RowKeyedNoise:
-    """Fixed draws of rows `first`, `first` + 1, ...: each row's depend on its number and the name alone."""
+    """Fixed draws of rows `first`, `first` + 1, ...: each row's depend on its number and the name
+    alone.
+    """
 
     def __init__(self, first: int) -> None:
         self.first = first
         self._seeded = torch.Generator()
 
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        return torch.stack([torch.rand(tuple(shape[1:]), generator=self._generator(name, i)) for i in range(shape[0])])
+        return torch.stack(
+            [
+                torch.rand(tuple(shape[1:]), generator=self._generator(name, i))
+                for i in range(shape[0])
+            ]
+        )
 
     def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        return torch.stack([torch.randn(tuple(shape[1:]), generator=self._generator(name, i)) for i in range(shape[0])])
+        return torch.stack(
+            [
+                torch.randn(tuple(shape[1:]), generator=self._generator(name, i))
+                for i in range(shape[0])
+            ]
+        )
 
     def _generator(self, name: str, row: int) -> torch.Generator:
         key = hashlib.sha256(f"{name}/{self.first + row}".encode()).digest()
@@ -35,8 +47,8 @@ def as_row_set(
     names: Sequence[str] = (),
     **classes: Sequence[str],
 ) -> RowSet:
-    """Windows x (num, R, F) with their padding (num, R), chromosome by chromosome and features by name; `classes` are
-    those of further columns."""
+    """Windows x (num, R, F) with their padding (num, R), chromosome by chromosome and features by
+    name; `classes` are those of further columns."""
     given = classes if chromosome is None else {"chromosome": chromosome, **classes}
     columns = {name: np.array(values) for name, values in given.items()}
 
@@ -54,7 +66,9 @@ def as_row_set(
 
 
 def gaussian_chain(num: int, regions: int, features: int, rho: float = 0.8) -> Tensor:
-    """(num, regions, features): each feature a stationary Gaussian chain of variance 1 along the regions."""
+    """(num, regions, features): each feature a stationary Gaussian chain of variance 1 along the
+    regions.
+    """
     steps = torch.randn(num, regions, features)
     x = [steps[:, 0]]
     for region in range(1, regions):

@@ -8,14 +8,18 @@ from ditlab_models.processes.uniform_graph import log_ratio
 PAIR = torch.tensor([[0.3, 0.02, 0.03], [0.05, 0.2, 0.05], [0.0, 0.05, 0.3]], dtype=torch.float64)
 """A law of two tokens that depend on each other."""
 SUM = torch.full((3, 3, 3), 0.01, dtype=torch.float64)
-"""One of three, not normalised: 98 times out of 100 the middle token is the sum of its neighbours, modulo 3."""
+"""One of three, not normalised: 98 times out of 100 the middle token is the sum of its neighbours,
+modulo 3.
+"""
 for _left in range(3):
     for _right in range(3):
         SUM[_left, (_left + _right) % 3, _right] = 0.98
 
 
 def noisy(clean: Tensor, sigma: float) -> Tensor:
-    """The law at noise sigma of sequences whose clean law is (V, ..., V): each token stays or becomes uniform."""
+    """The law at noise sigma of sequences whose clean law is (V, ..., V): each token stays or
+    becomes uniform.
+    """
     vocabulary, stays = clean.shape[0], torch.tensor(-sigma, dtype=clean.dtype).exp()
     kernel = stays * torch.eye(vocabulary, dtype=clean.dtype) + (1 - stays) / vocabulary
     for axis in range(clean.ndim):
@@ -34,7 +38,8 @@ def every_sequence(vocabulary: int, length: int) -> Tensor:
 
 
 class TrueScores(nn.Module):
-    """log p_sigma(x with one token replaced) - log p_sigma(x), of a clean law (V, ..., V) with a dimension a token.
+    """log p_sigma(x with one token replaced) - log p_sigma(x), of a clean law (V, ..., V) with a
+    dimension a token.
 
     Longer sequences hold several independent draws of the law, one behind the other.
     """
@@ -74,7 +79,11 @@ class BlockScores(nn.Module):
             cache.commit(x.shape[1])
             return None
         length = before.shape[1] + x.shape[1]
-        law = self.clean.sum(dim=tuple(range(length, self.clean.ndim))) if length < self.clean.ndim else self.clean
+        law = (
+            self.clean.sum(dim=tuple(range(length, self.clean.ndim)))
+            if length < self.clean.ndim
+            else self.clean
+        )
         scores = torch.empty(*x.shape, self.clean.shape[0], dtype=law.dtype)
         for prefix in sorted({tuple(row) for row in before.tolist()}):
             rows = (before == torch.tensor(prefix, dtype=torch.int64)).all(dim=1)
@@ -94,9 +103,13 @@ def scores_of(clean: Tensor, x: Tensor, sigma: float) -> Tensor:
 
 
 def log_ratios(x: Tensor, x0: Tensor, sigma: Tensor, vocabulary: int) -> Tensor:
-    """True log scores ln q(y | x0)/q(x | x0) of every y, (..., V), from noisy tokens x and clean ones x0 (...)."""
+    """True log scores ln q(y | x0)/q(x | x0) of every y, (..., V), from noisy tokens x and clean
+    ones x0 (...).
+    """
     log_r = log_ratio(sigma, vocabulary).expand(x.shape)
     rest = torch.where(x == x0, log_r, torch.zeros_like(log_r))[..., None]
     scores = rest.repeat_interleave(vocabulary, -1)
-    scores = scores.scatter(-1, x0[..., None], torch.where(x == x0, torch.zeros_like(log_r), -log_r)[..., None])
+    scores = scores.scatter(
+        -1, x0[..., None], torch.where(x == x0, torch.zeros_like(log_r), -log_r)[..., None]
+    )
     return scores.scatter(-1, x[..., None], 0.0)

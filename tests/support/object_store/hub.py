@@ -1,4 +1,6 @@
-"""The Hugging Face hub on loopback: a data set of the files of a folder, as far as its file system asks for it."""
+"""The Hugging Face hub on loopback: a data set of the files of a folder, as far as its file system
+asks for it.
+"""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +47,10 @@ class _Hub(BaseHTTPRequestHandler):
         dataset = f"datasets/{DATASET}"
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
             self._send(401, b"", **{"X-Error-Code": "RepoNotFound"})
-        elif "/".join(parts) in (f"/api/{dataset}", *(f"/api/{dataset}/revision/{each}" for each in REVISIONS)):
+        elif "/".join(parts) in (
+            f"/api/{dataset}",
+            *(f"/api/{dataset}/revision/{each}" for each in REVISIONS),
+        ):
             self._send(200, json.dumps({"id": DATASET, "sha": "0" * 40}).encode())
         elif "/".join(parts[:6]) == f"/api/{dataset}/tree" and parts[6] in REVISIONS:
             self._tree("/".join(parts[7:]))
@@ -59,7 +64,9 @@ class _Hub(BaseHTTPRequestHandler):
         if not (self.folder / below).is_dir():
             self._send(404, b"", **{"X-Error-Code": "EntryNotFound"})
             return
-        found = sorted((self.folder / below).rglob("*") if recursive else (self.folder / below).iterdir())
+        found = sorted(
+            (self.folder / below).rglob("*") if recursive else (self.folder / below).iterdir()
+        )
         entries = [
             {
                 "type": "directory" if each.is_dir() else "file",
@@ -81,7 +88,11 @@ class _Hub(BaseHTTPRequestHandler):
 
     def _send(self, status: int, content: bytes, **headers: str) -> None:
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), "Content-Type": "application/json", **headers}.items():
+        for name, value in {
+            "Content-Length": str(len(content)),
+            "Content-Type": "application/json",
+            **headers,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

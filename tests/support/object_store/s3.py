@@ -42,7 +42,9 @@ class S3Server:
 
         self._server = make_server("127.0.0.1", self.port, served, threaded=True)
         self.port = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -56,13 +58,17 @@ class S3Server:
 
 @contextmanager
 def s3_at_hand(bucket: str) -> Iterator[S3Server]:
-    """A running server that holds a bucket. Credentials stand in the environment meanwhile, as on a cluster."""
+    """A running server that holds a bucket. Credentials stand in the environment meanwhile, as on a
+    cluster.
+    """
     import boto3
 
     settings = {
-        "AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_DEFAULT_REGION": "us-east-1",
-    }  # fmt: skip
+    }
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     server = S3Server()

@@ -1,8 +1,11 @@
-"""An object store on loopback that reads a folder: the part of S3 that readers use, with a slow link and faults.
+"""An object store on loopback that reads a folder: the part of S3 that readers use, with a slow
+link and faults.
 
-    python -m support.object_store.server FOLDER LATENCY BANDWIDTH     (seconds, bytes a second; prints its port)
+    python -m support.object_store.server FOLDER LATENCY BANDWIDTH     (seconds, bytes a second;
+    prints its port)
 
-moto's server (`s3.py`) also takes uploads, and gives some tens of MB/s; this one fills a link of 200 MB/s.
+moto's server (`s3.py`) also takes uploads, and gives some tens of MB/s; this one fills a link of
+200 MB/s.
 """
 
 import os
@@ -21,9 +24,11 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "testing",
+    "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_DEFAULT_REGION": "us-east-1",
-}  # fmt: skip
+}
 CHUNK = 128 * 1024
 
 
@@ -64,15 +69,18 @@ class Link:
 
 
 class ObjectServer:
-    """Objects `bucket/key`, the files below a folder. `stop` and `start` let it go away and come back."""
+    """Objects `bucket/key`, the files below a folder. `stop` and `start` let it go away and come
+    back.
+    """
 
     def __init__(self, folder: Path, latency: float = 0.0, bandwidth: float | None = None) -> None:
         self.folder, self.link, self.port = folder, Link(latency, bandwidth), 0
         self.requests: list[Request] = []
         self.bytes_sent = 0
         self.fault: Callable[[Request], str | None] = lambda request: None
-        """The fault of each answer: a status (`500`), `hang`, `drop` within the body, `short` or `long` (a length that
-        lies), `flip` (a byte is another), `truncate` (as if the object had half its bytes)."""
+        """The fault of each answer: a status (`500`), `hang`, `drop` within the body, `short` or
+        `long` (a length that lies), `flip` (a byte is another), `truncate` (as if the object had
+        half its bytes)."""
         self.hang = threading.Event()
         """Set at the end, so that answers that hang end."""
         self._lock, self._server, self._connections = threading.Lock(), None, set[Any]()
@@ -85,8 +93,14 @@ class ObjectServer:
 
     def start(self) -> None:
         """Listen at the same port as before."""
-        server: Any = ThreadingHTTPServer(("127.0.0.1", self.port), _Handler, bind_and_activate=False)
-        server.allow_reuse_address, server.daemon_threads, server.request_queue_size = True, True, 64
+        server: Any = ThreadingHTTPServer(
+            ("127.0.0.1", self.port), _Handler, bind_and_activate=False
+        )
+        server.allow_reuse_address, server.daemon_threads, server.request_queue_size = (
+            True,
+            True,
+            64,
+        )
         server.server_bind()
         server.server_activate()
         server.objects, self._server, self.port = self, server, server.server_port
@@ -198,7 +212,9 @@ class _Handler(BaseHTTPRequestHandler):
         if request.method == "GET":
             self._send_body(path, request, stop, fault, told)
 
-    def _send_body(self, path: Path, request: Request, stop: int, fault: str | None, told: int) -> None:
+    def _send_body(
+        self, path: Path, request: Request, stop: int, fault: str | None, told: int
+    ) -> None:
         at = request.first
         end = {"drop": at + (stop - at) // 2, "short": at + told}.get(fault or "", stop)
         with path.open("rb") as file:
@@ -220,7 +236,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, code: str) -> None:
         body = (
-            b"" if self.command == "HEAD" else f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+            b""
+            if self.command == "HEAD"
+            else f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
         )
         self.send_response(status)
         self.send_header("Content-Type", "application/xml")
@@ -239,8 +257,12 @@ class _Handler(BaseHTTPRequestHandler):
                     if delimiter and delimiter in below:
                         folders.add(prefix + below.split(delimiter)[0] + delimiter)
                     else:
-                        found.append(f"<Contents><Key>{key}</Key><Size>{(root / key).stat().st_size}</Size></Contents>")
-        common = "".join(f"<CommonPrefixes><Prefix>{one}</Prefix></CommonPrefixes>" for one in sorted(folders))
+                        found.append(
+                            f"<Contents><Key>{key}</Key><Size>{(root / key).stat().st_size}</Size></Contents>"
+                        )
+        common = "".join(
+            f"<CommonPrefixes><Prefix>{one}</Prefix></CommonPrefixes>" for one in sorted(folders)
+        )
         body = (
             f"<ListBucketResult><Name>{bucket}</Name><KeyCount>{len(found) + len(folders)}</KeyCount>"
             f"<IsTruncated>false</IsTruncated>{''.join(found)}{common}</ListBucketResult>"
@@ -253,8 +275,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def object_server(folder: Path, latency: float = 0.0, bandwidth: float | None = None) -> Iterator[ObjectServer]:
-    """A running server of the folder's buckets. Credentials stand in the environment meanwhile, as on a cluster."""
+def object_server(
+    folder: Path, latency: float = 0.0, bandwidth: float | None = None
+) -> Iterator[ObjectServer]:
+    """A running server of the folder's buckets. Credentials stand in the environment meanwhile, as
+    on a cluster.
+    """
     before = {name: os.environ.get(name) for name in CREDENTIALS}
     os.environ.update(CREDENTIALS)
     server = ObjectServer(folder, latency, bandwidth)

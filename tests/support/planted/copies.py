@@ -38,7 +38,9 @@ class Copies:
         self._folder, self._server, self._num = folder, server, 0
         self._clean = folder / "clean"
         for source in SOURCES:
-            shutil.copytree(CHECKOUT / source, self._clean / source, ignore=shutil.ignore_patterns("*.egg-info"))
+            shutil.copytree(
+                CHECKOUT / source, self._clean / source, ignore=shutil.ignore_patterns("*.egg-info")
+            )
 
     def copy(self, fault: Fault | None) -> Path:
         """Return a copy of the code with a fault; None: as it is."""
@@ -49,19 +51,27 @@ class Copies:
         for change in fault.replacements:
             file = copy / change.file
             text = file.read_text(encoding="utf-8")
-            assert text.count(change.old) == 1, f"{change.file} holds {text.count(change.old)} times {change.old!r}"
+            assert text.count(change.old) == 1, (
+                f"{change.file} holds {text.count(change.old)} times {change.old!r}"
+            )
             file.unlink()  # the link, not the file that other copies share
             file.write_text(text.replace(change.old, change.new), encoding="utf-8")
         return copy
 
     def run(self, fault: Fault | None, spec: str, arguments: Sequence[str]) -> Answer:
-        """Run `ditlab ARGUMENTS` in a new folder that holds `spec.yaml`, from a copy with a fault."""
+        """Run `ditlab ARGUMENTS` in a new folder that holds `spec.yaml`, from a copy with a
+        fault.
+        """
         copy = self.copy(fault)
         work = self._folder / f"work-{self._num}"
         self._num += 1
         work.mkdir()
         (work / "spec.yaml").write_text(spec, encoding="utf-8")
-        job = {"sources": [str(copy / source) for source in SOURCES], "folder": str(work), "arguments": [*arguments]}
+        job = {
+            "sources": [str(copy / source) for source in SOURCES],
+            "folder": str(work),
+            "arguments": [*arguments],
+        }
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
         answer = Answer(**json.loads(self._server.stdout.readline()))
@@ -76,9 +86,12 @@ def copies(folder: Path) -> Iterator[Copies]:
     """Start the server of warm processes; it ends with the body."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("warm_server.py"))], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
+        [sys.executable, str(Path(__file__).with_name("warm_server.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
     try:
         yield Copies(folder, server)
     finally:

@@ -1,4 +1,6 @@
-"""Faults in a copy of the code: text replacements, the spec under which each shows, and the words that name it."""
+"""Faults in a copy of the code: text replacements, the spec under which each shows, and the words
+that name it.
+"""
 
 from dataclasses import dataclass
 
@@ -20,7 +22,9 @@ class Fault:
     name: str
     replacements: tuple[Replacement, ...]
     named: str
-    """Regular expression that the verdict's sentence on what is off first begins with: `phase, what of module, ...`."""
+    """Regular expression that the verdict's sentence on what is off first begins with: `phase, what
+    of module, ...`.
+    """
     settings: tuple[str, ...] = ()
     """`--set` of the spec, in which the fault shows."""
     spec: str = "dit"
@@ -65,53 +69,83 @@ def _one(file: str, old: str, new: str) -> tuple[Replacement, ...]:
 FAULTS = (
     Fault(
         "detached branch",
-        _one("models/ditlab_models/dit/network.py", "x + self.attention(self.attention_norm(x, condition))",
-             "x + self.attention(self.attention_norm(x, condition)).detach()"),
+        _one(
+            "models/ditlab_models/dit/network.py",
+            "x + self.attention(self.attention_norm(x, condition))",
+            "x + self.attention(self.attention_norm(x, condition)).detach()",
+        ),
         "gradient.*attention",
     ),
     Fault(
         "detached branch behind a gate",
-        _one("models/ditlab_models/layers/adaln.py", "self.attention(normed, queries, attend_to(key_mask))",
-             "self.attention(normed, queries, attend_to(key_mask)).detach()"),
-        "gradient.*attention", ("model.adaln=zero",),
+        _one(
+            "models/ditlab_models/layers/adaln.py",
+            "self.attention(normed, queries, attend_to(key_mask))",
+            "self.attention(normed, queries, attend_to(key_mask)).detach()",
+        ),
+        "gradient.*attention",
+        ("model.adaln=zero",),
     ),
     Fault(
         "detached loss component",
-        _one(ENGINE + "engine.py", "self._weights[name] * value for", "self._weights[name] * (value.detach() if name "
-             '== "direction" else value) for'),
+        _one(
+            ENGINE + "engine.py",
+            "self._weights[name] * value for",
+            'self._weights[name] * (value.detach() if name == "direction" else value) for',
+        ),
         "gradient",
     ),
     Fault(
         "gradient scaled by 2 on one worker",
-        _one(ENGINE + "engine.py", "total if weight == 1 else total * weight",
-             "total * (1 + torch.distributed.get_rank())"),
-        "gradient", TWO,
+        _one(
+            ENGINE + "engine.py",
+            "total if weight == 1 else total * weight",
+            "total * (1 + torch.distributed.get_rank())",
+        ),
+        "gradient",
+        TWO,
     ),
     Fault(
         "accumulation forgets a micro-batch",
-        _one(TRAINING + "stepping.py", "self.share.weight if part.counts else 0.0",
-             "self.share.weight if part.counts and number != 1 else 0.0"),
+        _one(
+            TRAINING + "stepping.py",
+            "self.share.weight if part.counts else 0.0",
+            "self.share.weight if part.counts and number != 1 else 0.0",
+        ),
         "gradient",
     ),
     Fault(
         "clipping before reduction",
-        _one(ENGINE + "engine.py", "            self._engine.backward(total if",
-             "            for each in self._module.parameters():\n"
-             "                each.register_hook(lambda given: given * min(1.0, 0.01 / (1e-30 + given.norm())))\n"
-             "            self._engine.backward(total if"),
-        "gradient", (*TWO, "engine.zero.stage=0"),
+        _one(
+            ENGINE + "engine.py",
+            "            self._engine.backward(total if",
+            "            for each in self._module.parameters():\n                "
+            "each.register_hook(lambda given: given * min(1.0, 0.01 / (1e-30 + "
+            "given.norm())))\n            self._engine.backward(total if",
+        ),
+        "gradient",
+        (*TWO, "engine.zero.stage=0"),
     ),
     Fault(
         "norm of one worker's part",
-        _one(ENGINE + "deepspeed_internals.py", "if self._stage and self._world_size > 1:", "if False:"),
-        "norm", (*TWO, "engine.zero.stage=2"),
+        _one(
+            ENGINE + "deepspeed_internals.py",
+            "if self._stage and self._world_size > 1:",
+            "if False:",
+        ),
+        "norm",
+        (*TWO, "engine.zero.stage=2"),
     ),
     Fault(
         "missed all-reduce of one parameter",
-        _one(ENGINE + "engine.py", "            norm = self._gradient_norm.measure()\n",
-             "            next(self._module.parameters()).grad.mul_(1 + torch.distributed.get_rank())\n"
-             "            norm = self._gradient_norm.measure()\n"),
-        "gradient", (*TWO, "engine.zero.stage=0"),
+        _one(
+            ENGINE + "engine.py",
+            "            norm = self._gradient_norm.measure()\n",
+            "            next(self._module.parameters()).grad.mul_(1 + "
+            "torch.distributed.get_rank())\n            norm = self._gradient_norm.measure()\n",
+        ),
+        "gradient",
+        (*TWO, "engine.zero.stage=0"),
     ),
     Fault(
         "clipping left out",
@@ -120,10 +154,12 @@ FAULTS = (
     ),
     Fault(
         "bf16 master weights",
-        _one(ENGINE + "engine.py", "        self._engine.step()\n        return norm",
-             "        self._engine.step()\n"
-             "        _ = [flat.data.copy_(flat.data.bfloat16()) for flat in self.partitions.flats]\n"
-             "        return norm"),
+        _one(
+            ENGINE + "engine.py",
+            "        self._engine.step()\n        return norm",
+            "        self._engine.step()\n        _ = [flat.data.copy_(flat.data.bfloat16()) "
+            "for flat in self.partitions.flats]\n        return norm",
+        ),
         "master weights",
     ),
     Fault(
@@ -133,22 +169,31 @@ FAULTS = (
     ),
     Fault(
         "weight decay on what has none",
-        _one(ENGINE + "optimizers.py", '"weight_decay": rates.weight_decay',
-             '"weight_decay": spec.weight_decay'),
-        "update, weight decay", ("optimizer.no_decay=[bias, norm]",),
+        _one(
+            ENGINE + "optimizers.py",
+            '"weight_decay": rates.weight_decay',
+            '"weight_decay": spec.weight_decay',
+        ),
+        "update, weight decay",
+        ("optimizer.no_decay=[bias, norm]",),
     ),
     Fault(
         "learning rate by pattern ignored",
         _one(ENGINE + "optimizers.py", ", parameter_label(name))", ")"),
-        "learning rate, of each parameter", ('optimizer.lr_patterns={"head*": 2.0}',),
+        "learning rate, of each parameter",
+        ('optimizer.lr_patterns={"head*": 2.0}',),
     ),
     Fault(
         "frozen weights that move",
-        _one(ENGINE + "engine.py", "        self._engine.step()\n        return norm",
-             "        self._engine.step()\n"
-             "        _ = [values.mul_(1.001) for _, values in self._frozen.slices()]\n"
-             "        return norm"),
-        "update, frozen weights", ("training.freeze=[blocks.0]",),
+        _one(
+            ENGINE + "engine.py",
+            "        self._engine.step()\n        return norm",
+            "        self._engine.step()\n"
+            "        _ = [values.mul_(1.001) for _, values in self._frozen.slices()]\n"
+            "        return norm",
+        ),
+        "update, frozen weights",
+        ("training.freeze=[blocks.0]",),
     ),
     Fault(
         "bias correction off by one",
@@ -158,7 +203,8 @@ FAULTS = (
     Fault(
         "epsilon as if inside the root",
         _one(ENGINE + "optimizers.py", "eps=spec.eps", "eps=spec.eps**0.5"),
-        "update", ("optimizer.eps=1e-6",),
+        "update",
+        ("optimizer.eps=1e-6",),
     ),
     Fault(
         "beta2 used for beta1",
@@ -173,12 +219,16 @@ FAULTS = (
     Fault(
         "mean over uneven micro-batches",
         _one(TRAINING + "plan.py", "slots * world_size / num", "1.0"),
-        "gradient", ("resources.workers={min: 1, max: 2}", "batch.size=24", "batch.micro=8"),
+        "gradient",
+        ("resources.workers={min: 1, max: 2}", "batch.size=24", "batch.micro=8"),
     ),
     Fault(
         "EMA of stale weights",
-        _one(ENGINE + "averages.py", "partitions.adam.register_step_post_hook",
-             "partitions.adam.register_step_pre_hook"),
+        _one(
+            ENGINE + "averages.py",
+            "partitions.adam.register_step_post_hook",
+            "partitions.adam.register_step_pre_hook",
+        ),
         "average",
     ),
     Fault(
@@ -188,20 +238,30 @@ FAULTS = (
     ),
     Fault(
         "EMA not saved",
-        _one(ENGINE + "averages.py", "for field, flats in self._flats.items()}", "for field, flats in ()}"),
+        _one(
+            ENGINE + "averages.py",
+            "for field, flats in self._flats.items()}",
+            "for field, flats in ()}",
+        ),
         "average, averages held.*state holds no ema",
     ),
     Fault(
         "EMA not loaded",
-        _one(TRAINING + "state.py", 'saved.has("ema"))\n        self._load_buffers',
-             "False)\n        self._load_buffers"),
+        _one(
+            TRAINING + "state.py",
+            'saved.has("ema"))\n        self._load_buffers',
+            "False)\n        self._load_buffers",
+        ),
         "resume, exponential average",
     ),
     Fault(
         "moments swapped at resume",
-        _one(TRAINING + "state.py", "self.engine.load_state(saved.read, ",
-             'other = {"exp_avg": "exp_avg_sq", "exp_avg_sq": "exp_avg"}\n'
-             "        self.engine.load_state(lambda kind, *place: saved.read(other.get(kind, kind), *place), "),
+        _one(
+            TRAINING + "state.py",
+            "self.engine.load_state(saved.read, ",
+            'other = {"exp_avg": "exp_avg_sq", "exp_avg_sq": "exp_avg"}\n'
+            "        self.engine.load_state(lambda kind, *place: saved.read(other.get(kind, kind), *place), ",
+        ),
         "resume, (first|second) moments",
     ),
     Fault(
@@ -212,37 +272,53 @@ FAULTS = (
     Fault(
         "network computes with stale weights after resume",
         _one(ENGINE + "deepspeed_internals.py", "optimizer.update_lp_params()", "pass"),
-        "resume, losses|master weights.*before", ("engine.zero.stage=1",),
+        "resume, losses|master weights.*before",
+        ("engine.zero.stage=1",),
     ),
     Fault(
         "noise replayed after resume",
         (
-            Replacement(TRAINING + "state.py", "        self.step, self.position = step, position",
-                        "        self.step, self.position = step, position\n        self.first = step"),
-            Replacement(TRAINING + "stepping.py", '"train", self.state.step, index',
-                        '"train", self.state.step - getattr(self.state, "first", 0), index'),
+            Replacement(
+                TRAINING + "state.py",
+                "        self.step, self.position = step, position",
+                "        self.step, self.position = step, position\n        self.first = step",
+            ),
+            Replacement(
+                TRAINING + "stepping.py",
+                '"train", self.state.step, index',
+                '"train", self.state.step - getattr(self.state, "first", 0), index',
+            ),
         ),
         "draws, keys of random numbers",
     ),
     Fault(
         "a batch skipped after resume",
-        _one(TRAINING + "state.py", "self.step, self.position = step, position",
-             "self.step, self.position = step, position + 32"),
+        _one(
+            TRAINING + "state.py",
+            "self.step, self.position = step, position",
+            "self.step, self.position = step, position + 32",
+        ),
         "resume, .*(sample|position)",
     ),
     Fault(
         "a sample skipped after resume",
-        _one(TRAINING + "trainer.py", "        stream = copy_stream(self.rank.device)\n",
-             "        stream = copy_stream(self.rank.device)\n"
-             "        if state.step:\n"
-             "            whole, size = batches.rows, batches.step_rows\n"
-             "            object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + 1])\n"),
+        _one(
+            TRAINING + "trainer.py",
+            "        stream = copy_stream(self.rank.device)\n",
+            "        stream = copy_stream(self.rank.device)\n        if state.step:\n"
+            "            whole, size = batches.rows, batches.step_rows\n            "
+            "object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + "
+            "1])\n",
+        ),
         "draws, samples and their order",
     ),
     Fault(
         "times not keyed by the step",
-        _one("platform/ditlab/inputs/noise.py", "self.stream, self.step, self.micro_index, name",
-             "self.stream, self.micro_index, name"),
+        _one(
+            "platform/ditlab/inputs/noise.py",
+            "self.stream, self.step, self.micro_index, name",
+            "self.stream, self.micro_index, name",
+        ),
         "draws, random numbers",
     ),
     Fault(
@@ -252,13 +328,20 @@ FAULTS = (
     ),
     Fault(
         "cosine that ends a step late",
-        _one("platform/ditlab/spec/optimization.py", "max(1, total - 1 - length)", "max(1, total - length)"),
+        _one(
+            "platform/ditlab/spec/optimization.py",
+            "max(1, total - 1 - length)",
+            "max(1, total - length)",
+        ),
         "learning rate",
     ),
     Fault(
         "dropout of conditions alike on all samples",
-        _one("models/ditlab_models/processes/flow.py", 'noise_source.uniform("label_dropout", label.shape)',
-             'noise_source.uniform("label_dropout", label.shape)[:1].expand(label.shape)'),
+        _one(
+            "models/ditlab_models/processes/flow.py",
+            'noise_source.uniform("label_dropout", label.shape)',
+            'noise_source.uniform("label_dropout", label.shape)[:1].expand(label.shape)',
+        ),
         "dropout of conditions.*alike",
     ),
     Fault(
@@ -268,25 +351,40 @@ FAULTS = (
     ),
     Fault(
         "evaluation on training weights",
-        _one(ENGINE + "averages.py", "        if \"ema\" not in self._flats:\n            return",
-             "        if True:\n            return"),
+        _one(
+            ENGINE + "averages.py",
+            '        if "ema" not in self._flats:\n            return',
+            "        if True:\n            return",
+        ),
         "evaluation.*weights in training",
     ),
     Fault(
         "average left in place after evaluation",
-        _one(ENGINE + "engine.py", "            yield\n        if averaged:\n            self.averages.exchange()",
-             "            yield"),
+        _one(
+            ENGINE + "engine.py",
+            "            yield\n        if averaged:\n            self.averages.exchange()",
+            "            yield",
+        ),
         "evaluation.*after it",
     ),
     Fault(
         "sampler without average",
-        _one("platform/ditlab/checkpoints/reader.py", 'kind = "ema" if averaged', 'kind = "master" if averaged'),
+        _one(
+            "platform/ditlab/checkpoints/reader.py",
+            'kind = "ema" if averaged',
+            'kind = "master" if averaged',
+        ),
         "sample.*weights that sampling opens",
     ),
     Fault(
         "a compiled graph that ignores a mask",
-        _one("models/ditlab_models/layers/attention.py", "(q, k, v, attn_mask=mask)",
-             "(q, k, v, attn_mask=None if torch.compiler.is_compiling() else mask)"),
-        "gradient|loss", (), "dlm",
+        _one(
+            "models/ditlab_models/layers/attention.py",
+            "(q, k, v, attn_mask=mask)",
+            "(q, k, v, attn_mask=None if torch.compiler.is_compiling() else mask)",
+        ),
+        "gradient|loss",
+        (),
+        "dlm",
     ),
-)  # fmt: skip
+)

@@ -14,12 +14,18 @@ ORIGINAL_LOSS = VelocityObjective.loss
 Losses = dict[str, Tensor]
 
 
-def faulty(monkeypatch: pytest.MonkeyPatch, fault: Callable[[int, int, Mapping[str, Tensor], Losses], Losses]) -> None:
-    """Let `fault(step, start, batch, losses)` look at every training pass; what it returns takes the losses' place."""
+def faulty(
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[int, int, Mapping[str, Tensor], Losses], Losses],
+) -> None:
+    """Let `fault(step, start, batch, losses)` look at every training pass; what it returns takes
+    the losses' place.
+    """
 
     def loss(self: Any, network: Any, batch: Any, noise: Any) -> Losses:
         losses = ORIGINAL_LOSS(self, network, batch, noise)
-        is_training = getattr(noise, "stream", "") == "train"  # a pass that only counts operations has no stream
+        # a pass that only counts operations has no stream
+        is_training = getattr(noise, "stream", "") == "train"
         return fault(noise.step, noise.start, batch, losses) if is_training else losses
 
     monkeypatch.setattr(VelocityObjective, "loss", loss)

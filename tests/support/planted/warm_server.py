@@ -1,8 +1,9 @@
-"""Server that forks one process for each command, after imports that all share: `python warm_server.py`.
+"""Server that forks one process for each command, after imports that all share: `python
+warm_server.py`.
 
-Reads jobs from standard input, a JSON object a line (`sources`: folders for `sys.path`; `arguments` of `ditlab`;
-`folder` to run in), and answers each with a line: `code`, `out`, `err`. No module of the project is imported before a
-fork, so that each job may take another copy of the code.
+Reads jobs from standard input, a JSON object a line (`sources`: folders for `sys.path`; `arguments`
+of `ditlab`; `folder` to run in), and answers each with a line: `code`, `out`, `err`. No module of
+the project is imported before a fork, so that each job may take another copy of the code.
 """
 
 import json
@@ -58,7 +59,10 @@ def main() -> None:
             _run(job)
         _, status = os.waitpid(child, 0)
         folder = Path(job["folder"])
-        said = {name: (folder / name).read_text() if (folder / name).exists() else "" for name in ("out", "err")}
+        said = {
+            name: (folder / name).read_text() if (folder / name).exists() else ""
+            for name in ("out", "err")
+        }
         print(json.dumps({"code": os.waitstatus_to_exitcode(status), **said}), flush=True)
 
 

@@ -1,4 +1,6 @@
-"""Bytes of a pass as torch's allocator counts them, inside compiled code too, and activations off the device."""
+"""Bytes of a pass as torch's allocator counts them, inside compiled code too, and activations off
+the device.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,15 @@ from support.trainings.tracked import run_pass
 
 
 def allocated_peak(experiment: Experiment, home: Path) -> int:
-    """Train three steps in this process on the CPU; return the most bytes that the last one's passes took at once."""
+    """Train three steps in this process on the CPU; return the most bytes that the last one's
+    passes took at once.
+    """
     data = open_data(experiment.data, Home(home))
     with single_process(use_gpu=False) as rank:
         inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device)
-        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+        objective: Any = experiment.family.build_objective(
+            experiment.objective, experiment.model, data.text
+        )
         network: Any = experiment.family.build_network(experiment.model)
         engine = Engine(TrainingModule(network, objective), experiment, rank)
         for step in range(2):
@@ -56,7 +62,9 @@ def _allocations(events: Any) -> Iterator[tuple[int, int]]:
 
 
 class SavedElsewhere(saved_tensors_hooks):
-    """Stand-in for torch's `save_on_cpu` on a CPU: what is saved is in memory that no tracker of tensors sees."""
+    """Stand-in for torch's `save_on_cpu` on a CPU: what is saved is in memory that no tracker of
+    tensors sees.
+    """
 
     def __init__(self, pin_memory: bool) -> None:
         super().__init__(self._pack, self._unpack)

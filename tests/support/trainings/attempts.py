@@ -1,4 +1,6 @@
-"""Tracked runs of several attempts without Ray, each on its own number of local workers, killed where a test says."""
+"""Tracked runs of several attempts without Ray, each on its own number of local workers, killed
+where a test says.
+"""
 
 import os
 import signal
@@ -28,13 +30,17 @@ class LocalAttempt:
 
     workers: int
     killed_at: int | None = None
-    """Step whose journaled metrics are followed by kill -9 of the first worker; None: it ends by itself."""
+    """Step whose journaled metrics are followed by kill -9 of the first worker; None: it ends by
+    itself.
+    """
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     """Halvings, and steps that it leaves out."""
 
 
 def train_attempts(experiment: Experiment, attempts: Sequence[LocalAttempt]) -> RunFolder:
-    """Train a run in DITLAB_HOME through attempts that go on with each other's checkpoints; return its folder."""
+    """Train a run in DITLAB_HOME through attempts that go on with each other's checkpoints; return
+    its folder.
+    """
     run_id: str | None = None
     for attempt in attempts:
         spec = experiment.replace("resources.workers", attempt.workers)
@@ -42,18 +48,31 @@ def train_attempts(experiment: Experiment, attempts: Sequence[LocalAttempt]) -> 
         run_id = launch.run_id
         RunLifecycle(launch).start(launch.plan.total_steps)
         with suppress(RunFailed) if attempt.killed_at else ExitStack():
-            run_workers(_train, (launch.to_dict(), attempt.killed_at, attempt.memory), attempt.workers, threads=1)
+            run_workers(
+                _train,
+                (launch.to_dict(), attempt.killed_at, attempt.memory),
+                attempt.workers,
+                threads=1,
+            )
     return launch.folder
 
 
-def _train(rank: Rank, launch_values: Mapping[str, Any], killed_at: int | None, memory: MemoryPlan) -> None:
+def _train(
+    rank: Rank, launch_values: Mapping[str, Any], killed_at: int | None, memory: MemoryPlan
+) -> None:
     launch = Launch.from_dict(launch_values)
-    common: dict[str, Any] = {"should_stop": lambda: False, "warn": lambda text: None, "marker": ProgressMarker()}
+    common: dict[str, Any] = {
+        "should_stop": lambda: False,
+        "warn": lambda text: None,
+        "marker": ProgressMarker(),
+    }
     with ExitStack() as stack:
         reporter: Any = Reporter(**common)
         if rank.is_first:
             stack.enter_context(lock_journal(launch.folder))
-            reporter = TrackedReporter(launch, lambda progress: None, None, ["here"] * rank.world_size, **common)
+            reporter = TrackedReporter(
+                launch, lambda progress: None, None, ["here"] * rank.world_size, **common
+            )
             stack.enter_context(reporter)
             if killed_at is not None:
                 _kill_after(reporter, killed_at)

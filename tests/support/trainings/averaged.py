@@ -24,8 +24,12 @@ SMALL = {"family": "dit", "image_size": 8, "patch_size": 4, "width": 16, "depth"
 
 def averaged(steps: int, **changes: Any) -> Experiment:
     """A run of one pass a step that keeps averages."""
-    training = {"steps": steps, "ema": {"decay": 0.95}, "averages": {}} | changes.pop("training", {})
-    return tiny(**{"model": SMALL, "batch": {"size": 16, "micro": 16}, "training": training, **changes})
+    training = {"steps": steps, "ema": {"decay": 0.95}, "averages": {}} | changes.pop(
+        "training", {}
+    )
+    return tiny(
+        **{"model": SMALL, "batch": {"size": 16, "micro": 16}, "training": training, **changes}
+    )
 
 
 def snapshots_of(folder: Path) -> CheckpointStore:
@@ -41,14 +45,18 @@ def all_snapshots(folder: Path) -> dict[tuple[Any, ...], Tensor]:
         with store.open(step) as reader:
             for _, field, name, start, stop in reader.manifest.pieces:
                 found[step, field, name, start] = reader.read(field, name, start, stop)
-            found[step, "scalars"] = torch.tensor(list(reader.manifest.scalars.values()), dtype=torch.float64)
+            found[step, "scalars"] = torch.tensor(
+                list(reader.manifest.scalars.values()), dtype=torch.float64
+            )
     return found
 
 
 def same_snapshots(one: Path, two: Path) -> bool:
     """Return True if two runs have snapshots of the same steps and bits."""
     expected, found = all_snapshots(one), all_snapshots(two)
-    return expected.keys() == found.keys() and all(torch.equal(expected[key], found[key]) for key in expected)
+    return expected.keys() == found.keys() and all(
+        torch.equal(expected[key], found[key]) for key in expected
+    )
 
 
 def same_averages(one: Path, two: Path) -> bool:
@@ -65,7 +73,10 @@ def rebuilt(
     folder: Path, profile: AverageProfile, warn: Callable[[str], None]
 ) -> tuple[dict[str, Tensor], RebuiltAverage]:
     """Rebuild an average of a run's newest checkpoint."""
-    with newest(folder) as checkpoint, open_averages(CheckpointStore.at(folder), checkpoint, warn) as kept:
+    with (
+        newest(folder) as checkpoint,
+        open_averages(CheckpointStore.at(folder), checkpoint, warn) as kept,
+    ):
         average = kept.rebuild(profile)
         return average.weights(prefix=""), average
 
@@ -73,12 +84,18 @@ def rebuilt(
 def relative(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
     """Distance of two sets of tensors, over the size of the second."""
     names = expected.keys()
-    distance = sum(float((found[name].flatten().double() - expected[name].flatten()).square().sum()) for name in names)
-    return math.sqrt(distance / sum(float(expected[name].double().square().sum()) for name in names))
+    distance = sum(
+        float((found[name].flatten().double() - expected[name].flatten()).square().sum())
+        for name in names
+    )
+    return math.sqrt(
+        distance / sum(float(expected[name].double().square().sum()) for name in names)
+    )
 
 
 def keep_averages(folder: Path, lengths: Sequence[float] = (0.05, 0.10)) -> None:
-    """Add averages to the newest checkpoint of a run that kept none, and snapshots of the steps before it.
+    """Add averages to the newest checkpoint of a run that kept none, and snapshots of the steps
+    before it.
 
     The averages are its weights: what reads them sees files as training writes them.
     """
@@ -94,12 +111,21 @@ def keep_averages(folder: Path, lengths: Sequence[float] = (0.05, 0.10)) -> None
     }
     scalars = {**own.scalars, START: 0.0}
     for step in range(1, own.step):
-        early = replace(own, step=step, scalars={**scalars, UPDATES: float(step)}, buffers=[], shards={}, pieces=[])
+        early = replace(
+            own,
+            step=step,
+            scalars={**scalars, UPDATES: float(step)},
+            buffers=[],
+            shards={},
+            pieces=[],
+        )
         _write(average_snapshots(store), early, power)
     _write(store, replace(own, scalars=scalars, shards={}, pieces=[]), {**state, **power})
 
 
-def _write(store: CheckpointStore, manifest: CheckpointManifest, tensors: Mapping[TensorKey, Tensor]) -> None:
+def _write(
+    store: CheckpointStore, manifest: CheckpointManifest, tensors: Mapping[TensorKey, Tensor]
+) -> None:
     saver = BackgroundSaver(store, 0, 1, lambda mine: [mine], sys.maxsize, mode="blocking")
     saver.save(manifest, tensors.items())
     outcome = saver.wait()

@@ -17,10 +17,15 @@ WEIGHT = torch.arange(12, dtype=torch.float32)
 def manifest(step: int, **changes: Any) -> CheckpointManifest:
     """The manifest of a network with one weight, (3, 4), and a buffer."""
     content: dict[str, Any] = {
-        "step": step, "position": step * 32, "spec": {"name": "tiny"}, "spec_hash": "0",
-        "scalars": {"adam_step": float(step)}, "shapes": {"network.weight": [3, 4], "network.count": [1]},
-        "buffers": ["network.count"], "metrics": {"train/loss": float("nan"), "eval/loss": 1},
-    }  # fmt: skip
+        "step": step,
+        "position": step * 32,
+        "spec": {"name": "tiny"},
+        "spec_hash": "0",
+        "scalars": {"adam_step": float(step)},
+        "shapes": {"network.weight": [3, 4], "network.count": [1]},
+        "buffers": ["network.count"],
+        "metrics": {"train/loss": float("nan"), "eval/loss": 1},
+    }
     return CheckpointManifest(**{**content, **changes})
 
 

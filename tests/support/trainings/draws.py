@@ -29,11 +29,16 @@ from support.trainings.workers import Recorder, training_run
 def global_states() -> tuple[bytes, ...]:
     """Return the states of torch's, numpy's and Python's global generators."""
     numpy_state = np.random.get_state(legacy=False)
-    return torch.get_rng_state().numpy().tobytes(), repr(numpy_state).encode(), repr(random.getstate()).encode()
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        repr(numpy_state).encode(),
+        repr(random.getstate()).encode(),
+    )
 
 
 class UnkeyedDraws(TorchDispatchMode):
-    """Record of random operations without a generator of their own, in this thread and torch's backward passes.
+    """Record of random operations without a generator of their own, in this thread and torch's
+    backward passes.
 
     Not those on the meta device, where a step's operations are counted: they draw no number.
     """
@@ -45,10 +50,15 @@ class UnkeyedDraws(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags:
-            given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+            given = {
+                argument.name: value
+                for argument, value in zip(func._schema.arguments, args, strict=False)
+            }
             given |= kwargs
             draws = given.get("dropout_p", 0.0) > 0 if "attention" in str(func) else True
-            draws = draws and not any(one.is_meta for one in [*args, *kwargs.values()] if isinstance(one, Tensor))
+            draws = draws and not any(
+                one.is_meta for one in [*args, *kwargs.values()] if isinstance(one, Tensor)
+            )
             draws = draws and str(kwargs.get("device")) != "meta"
             if draws and given.get("generator") is None:
                 self.found.append(str(func))
@@ -57,7 +67,9 @@ class UnkeyedDraws(TorchDispatchMode):
 
 @dataclass
 class Watched(Recorder):
-    """Recorder of unkeyed draws from the first report of the step loop on; weights may be drawn before it."""
+    """Recorder of unkeyed draws from the first report of the step loop on; weights may be drawn
+    before it.
+    """
 
     unkeyed: UnkeyedDraws = field(default_factory=UnkeyedDraws)
     before: tuple[bytes, ...] | None = None
@@ -73,11 +85,17 @@ class Watched(Recorder):
         assert self.before is not None, "the step loop never reported"
         self.unkeyed.__exit__(None, None, None)
         names = ("torch", "numpy", "random")
-        moved = [name for name, old, new in zip(names, self.before, global_states(), strict=True) if old != new]
+        moved = [
+            name
+            for name, old, new in zip(names, self.before, global_states(), strict=True)
+            if old != new
+        ]
         return self.unkeyed.found + [f"{name}'s global generator" for name in moved]
 
 
-def train_watched(experiment: Experiment, home: Path, checkpoints: Path) -> tuple[Watched, list[str]]:
+def train_watched(
+    experiment: Experiment, home: Path, checkpoints: Path
+) -> tuple[Watched, list[str]]:
     """Train in this process; return the recorder, and the unkeyed draws."""
     recorder = Watched()
     run = training_run(experiment, home, checkpoints)
@@ -96,7 +114,8 @@ DrawRecord = dict[str, list[str]]
 def recorded_draws(experiment: Experiment) -> Iterator[DrawRecord]:
     """Record every draw of the experiment's objective in the body, sample by sample.
 
-    The assignment of draws to micro-batches is under test, so a sample is identified by its own bytes.
+    The assignment of draws to micro-batches is under test, so a sample is identified by its own
+    bytes.
     """
     record: DrawRecord = {}
     cls: Any = type(experiment.family.build_objective(experiment.objective, experiment.model))
@@ -108,7 +127,9 @@ def recorded_draws(experiment: Experiment) -> Iterator[DrawRecord]:
 
         return call
 
-    with mock.patch.multiple(cls, **{name: writing(original) for name, original in originals.items()}):
+    with mock.patch.multiple(
+        cls, **{name: writing(original) for name, original in originals.items()}
+    ):
         yield record
 
 
@@ -137,11 +158,18 @@ class _RecordingNoise:
 
 
 def _digests(values: Tensor) -> list[str]:
-    return [hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=8).hexdigest() for row in values]
+    return [
+        hashlib.blake2b(row.contiguous().numpy().tobytes(), digest_size=8).hexdigest()
+        for row in values
+    ]
 
 
-def train_recorded_draws(experiment: Experiment, home: Path, folder: Path, world_size: int) -> list[dict[str, Any]]:
-    """Train on workers, each of several in a process; return the `record` and the `values` by step of each."""
+def train_recorded_draws(
+    experiment: Experiment, home: Path, folder: Path, world_size: int
+) -> list[dict[str, Any]]:
+    """Train on workers, each of several in a process; return the `record` and the `values` by step
+    of each.
+    """
     folder.mkdir()
     if world_size == 1:
         with single_process(use_gpu=False) as alone:
@@ -155,7 +183,9 @@ def _worker(rank: int, spec: Mapping[str, Any], home: Path, folder: Path, world_
     torch.set_num_threads(1)
     place = current_rank(False, rank, world_size, rank)
     meeting = f"file://{folder}/meeting"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size)
+    torch.distributed.init_process_group(
+        "gloo", init_method=meeting, rank=rank, world_size=world_size
+    )
     _train_and_write(class_for(spec).model_validate(spec), home, folder, place)
     torch.distributed.destroy_process_group()
 

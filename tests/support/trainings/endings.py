@@ -1,7 +1,9 @@
-"""Ends of training runs by signals, drawn by way, phase and moment: how each ended, and what was left.
+"""Ends of training runs by signals, drawn by way, phase and moment: how each ended, and what was
+left.
 
-`OMP_NUM_THREADS=1 python tests/support/trainings/endings.py --count 60 --seed 1` draws local runs, with `--ray` those
-on a Ray of their own; it needs `tests` on PYTHONPATH, and code that stays as it is meanwhile.
+`OMP_NUM_THREADS=1 python tests/support/trainings/endings.py --count 60 --seed 1` draws local runs,
+with `--ray` those on a Ray of their own; it needs `tests` on PYTHONPATH, and code that stays as it
+is meanwhile.
 """
 
 import argparse
@@ -33,10 +35,21 @@ from support.trainings.workers import newest, same_state, tiny
 STEPS, EVALUATED, EVERY = 60, 40, 7
 PHASES = ("preparing", "training", "evaluating", "saving", "ending")
 WAYS = (
-    "TERM", "group TERM", "group HUP", "group INT", "group USR2", "tree TERM", "tree USR1", "TERM twice", "INT twice",
-    "terminal", "KILL",
-)  # fmt: skip
-"""To the launcher, to its group as `timeout` does, to every process below it; `terminal`: it is closed."""
+    "TERM",
+    "group TERM",
+    "group HUP",
+    "group INT",
+    "group USR2",
+    "tree TERM",
+    "tree USR1",
+    "TERM twice",
+    "INT twice",
+    "terminal",
+    "KILL",
+)
+"""To the launcher, to its group as `timeout` does, to every process below it; `terminal`: it is
+closed.
+"""
 _LATEST = {"preparing": 8.0, "training": 0.3, "evaluating": 0.4, "saving": 0.05, "ending": 1.0}
 """Seconds after a phase's first sign within which the moment lies."""
 
@@ -61,9 +74,13 @@ class Ending:
 
 
 class Endings:
-    """Draws ends of one small run in homes below a folder, and compares each resumed run with an unbroken one."""
+    """Draws ends of one small run in homes below a folder, and compares each resumed run with an
+    unbroken one.
+    """
 
-    def __init__(self, folder: Path, on_ray: bool, grace: float = 25.0, resumes: bool = True) -> None:
+    def __init__(
+        self, folder: Path, on_ray: bool, grace: float = 25.0, resumes: bool = True
+    ) -> None:
         self._folder, self._grace, self._resumes = folder, grace, resumes
         self._options = ["--grace", str(grace), *([] if on_ray else ["--local"])]
         self._spec, self._number = folder / "spec.yaml", 0
@@ -72,7 +89,9 @@ class Endings:
             "evaluation": {"every": EVALUATED, "samples": 16, "limit": 128},
             "sampling": {"steps": 20},
         }
-        self._spec.write_text(dump_yaml(tiny(name="ended", training__steps=STEPS, **changes).to_dict()))
+        self._spec.write_text(
+            dump_yaml(tiny(name="ended", training__steps=STEPS, **changes).to_dict())
+        )
         self._unbroken: CheckpointReader | None = None
 
     def draw(self, random: random.Random) -> Ending:
@@ -85,14 +104,24 @@ class Endings:
         self._number += 1
         home = self._folder / f"home-{self._number}"
         environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "ditlab", "train", str(self._spec), *self._options, "--no-figures"]
+        command = [
+            sys.executable,
+            "-m",
+            "ditlab",
+            "train",
+            str(self._spec),
+            *self._options,
+            "--no-figures",
+        ]
         log, terminal = (home.with_suffix(".log")).open("wb"), -1
         if ending.way == "terminal":
             pid, terminal = pty.fork()
             if not pid:
                 os.execve(command[0], command, environment)
         else:
-            pid = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True).pid
+            pid = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            ).pid
         process = psutil.Process(pid)
         self._wait_for(ending.phase, home, process, terminal)
         time.sleep(ending.delay)
@@ -120,7 +149,9 @@ class Endings:
             "preparing": lambda _: handles_sigterm(process.pid),
             "training": lambda journal: '"step":12,' in journal,
             "evaluating": lambda journal: f'"step":{EVALUATED - 1},' in journal,
-            "saving": lambda _: any(not (each / "manifest.json").exists() for each in home.glob("*/*/checkpoints/s*")),
+            "saving": lambda _: any(
+                not (each / "manifest.json").exists() for each in home.glob("*/*/checkpoints/s*")
+            ),
             "ending": lambda journal: f'"step":{STEPS - 1},' in journal,
         }
         deadline = time.monotonic() + 240
@@ -134,7 +165,9 @@ class Endings:
                 return
             time.sleep(0.005)
 
-    def _send(self, way: str, process: psutil.Process, tree: list[psutil.Process], terminal: int) -> None:
+    def _send(
+        self, way: str, process: psutil.Process, tree: list[psutil.Process], terminal: int
+    ) -> None:
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             if way == "terminal":
                 os.close(terminal)
@@ -151,14 +184,20 @@ class Endings:
                     process.send_signal(getattr(signal, f"SIG{name}"))
                     time.sleep(0.7 if twice else 0)
 
-    def _look(self, ending: Ending, home: Path, shared: set[str], sockets: set[Any], log: str) -> None:
-        """Find what is left after an end, and what `runs` says within 5 s; on Ray killed -9, its agents have 15 s."""
+    def _look(
+        self, ending: Ending, home: Path, shared: set[str], sockets: set[Any], log: str
+    ) -> None:
+        """Find what is left after an end, and what `runs` says within 5 s; on Ray killed -9, its
+        agents have 15 s.
+        """
         said, ended = Path(log).read_text(errors="replace"), time.monotonic()
         while (state := _state(home)) == "running" and time.monotonic() < ended + 5:
             time.sleep(0.1)
         ending.status = state
         deadline = ended + (15 if ending.way == "KILL" else 5)
-        while (left := [*_of_home(home), *_still_listening(sockets)]) and time.monotonic() < deadline:
+        while (
+            left := [*_of_home(home), *_still_listening(sockets)]
+        ) and time.monotonic() < deadline:
             time.sleep(0.2)
         ending.faults += [f"left: {each}" for each in left]
         ending.faults += [f"left in memory: {path}" for path in shared if Path(path).exists()]
@@ -168,7 +207,9 @@ class Endings:
         if ending.way == "KILL":
             allowed = {"lost": {-9}, "finished": {-9, 0}, "no run": {-9}}
         if ending.code not in allowed.get(ending.status, set()):
-            ending.faults.append(f"exit code {ending.code} with status {ending.status}: {said[-500:]}")
+            ending.faults.append(
+                f"exit code {ending.code} with status {ending.status}: {said[-500:]}"
+            )
 
     def _resume(self, ending: Ending, home: Path) -> None:
         """Go on with the run, and compare its last checkpoint with that of the unbroken one."""
@@ -223,12 +264,18 @@ def _state(home: Path) -> str:
 
 def _listening(process: psutil.Process) -> Iterator[Any]:
     with suppress(psutil.Error):
-        yield from (each.laddr for each in process.net_connections() if each.status == psutil.CONN_LISTEN)
+        yield from (
+            each.laddr for each in process.net_connections() if each.status == psutil.CONN_LISTEN
+        )
 
 
 def _still_listening(sockets: set[Any]) -> list[str]:
     """Sockets of these addresses on which a process listens now."""
-    now = {each.laddr: each.pid for each in psutil.net_connections() if each.status == psutil.CONN_LISTEN}
+    now = {
+        each.laddr: each.pid
+        for each in psutil.net_connections()
+        if each.status == psutil.CONN_LISTEN
+    }
     return [f"process {now[socket]} listens on {socket}" for socket in sockets & now.keys()]
 
 
@@ -246,7 +293,9 @@ def _of_home(home: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("DITLAB_HOME") == str(home):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(
+                "DITLAB_HOME"
+            ) == str(home):
                 found.append(f"{process.pid} {' '.join(process.cmdline())[:100]}")
     return found
 
@@ -256,10 +305,15 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=12)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--ray", action="store_true")
-    parser.add_argument("--resumes", type=int, default=1 << 30, help="Number of the first ends that are resumed.")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="Begin no end after so many.")
+    parser.add_argument(
+        "--resumes", type=int, default=1 << 30, help="Number of the first ends that are resumed."
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="Begin no end after so many."
+    )
     given = parser.parse_args()
-    for number in (signal.SIGHUP, signal.SIGINT):  # ignored below nohup, and behind `&`: commands would ignore them too
+    # ignored below nohup, and behind `&`: commands would ignore them too
+    for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     drawn, begun, endings = random.Random(given.seed), time.monotonic(), []
     print(f"seed {given.seed}", flush=True)

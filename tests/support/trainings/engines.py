@@ -1,4 +1,6 @@
-"""Drives engines alone, without loop, loader or checkpoint: each worker follows a script of passes and steps."""
+"""Drives engines alone, without loop, loader or checkpoint: each worker follows a script of passes
+and steps.
+"""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -57,7 +59,9 @@ class Job:
 
 @dataclass
 class State:
-    """Whole tensors by (field, name), put together from the pieces of all workers; and the engine's scalars."""
+    """Whole tensors by (field, name), put together from the pieces of all workers; and the engine's
+    scalars.
+    """
 
     tensors: dict[tuple[str, str], Tensor] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
@@ -89,9 +93,13 @@ def pieces_of(engine: Engine) -> list[tuple[str, str, int, Tensor]]:
     return [(*key, values.clone()) for key, values in engine.state()]
 
 
-def put_together(workers: Sequence[list[tuple[str, str, int, Tensor]]], scalars: Mapping[str, float]) -> State:
+def put_together(
+    workers: Sequence[list[tuple[str, str, int, Tensor]]], scalars: Mapping[str, float]
+) -> State:
     """Pieces of all workers as whole tensors (at stage 0 every worker has them all)."""
-    places = {(kind, name, start): values for pieces in workers for kind, name, start, values in pieces}
+    places = {
+        (kind, name, start): values for pieces in workers for kind, name, start, values in pieces
+    }
     state = State(scalars=dict(scalars))
     for kind, name, start in sorted(places):
         values = places[kind, name, start]
@@ -118,7 +126,8 @@ def module_for(experiment: Experiment) -> TrainingModule:
     objective: Any = experiment.family.build_objective(experiment.objective, experiment.model)
     network: Any = experiment.family.build_network(experiment.model)
     with torch.no_grad():
-        for parameter in network.parameters():  # layers that begin at zero would hide half of the network
+        # layers that begin at zero would hide half of the network
+        for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.02)
     fine_tune(network, objective.modules, experiment.training, seed=len)
     with torch.no_grad():
@@ -134,12 +143,17 @@ def engine_for(
     return Engine(module or module_for(experiment), experiment, rank, micro_size, accumulation)
 
 
-def run_step(engine: Engine, number: int, passes: Sequence[Pass], healthy: bool | None = None) -> tuple[float, float]:
+def run_step(
+    engine: Engine, number: int, passes: Sequence[Pass], healthy: bool | None = None
+) -> tuple[float, float]:
     """(loss of the passes by their weights, norm)."""
     total = 0.0
     for at, part in enumerate(passes):
         values = engine.forward_backward(
-            batch_of(number, part), noise_of(number, part), at == len(passes) - 1, weight=part.weight
+            batch_of(number, part),
+            noise_of(number, part),
+            at == len(passes) - 1,
+            weight=part.weight,
         )
         total += part.weight * float(values["loss"]) / len(passes) if part.weight else 0.0
     flag = None if healthy is None else torch.tensor(healthy)
@@ -179,7 +193,9 @@ def drive_workers(jobs: Sequence[Job], world_size: int) -> list[Trace]:
         plain = [(job.experiment.to_dict(), job) for job in jobs]
         arguments = (world_size, [(spec, _without_spec(job)) for spec, job in plain], folder)
         run_group(_body, arguments, world_size)
-        parts = [torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)]
+        parts = [
+            torch.load(Path(folder, f"{rank}.pt"), weights_only=False) for rank in range(world_size)
+        ]
     return [_trace(job, [part[number] for part in parts]) for number, job in enumerate(jobs)]
 
 

@@ -12,51 +12,102 @@ _COMMON: dict[str, Any] = {
 }
 _FAMILIES: dict[str, dict[str, Any]] = {
     "dit": {
-        "model": {"family": "dit", "image_size": 8, "patch_size": 4, "width": 16, "depth": 1, "num_heads": 2,
-                  "num_classes": 10},
+        "model": {
+            "family": "dit",
+            "image_size": 8,
+            "patch_size": 4,
+            "width": 16,
+            "depth": 1,
+            "num_heads": 2,
+            "num_classes": 10,
+        },
         "objective": {"weights": {"velocity": 1.0, "direction": 0.3}},
         "data": {"kind": "digits"},
         "sampling": {"steps": 2},
     },
     "unet": {
-        "model": {"family": "unet", "image_size": 8, "width": 8, "time_width": 8, "num_classes": 10},
+        "model": {
+            "family": "unet",
+            "image_size": 8,
+            "width": 8,
+            "time_width": 8,
+            "num_classes": 10,
+        },
         "data": {"kind": "digits"},
         "sampling": {"steps": 2},
     },
     "region": {
-        "model": {"family": "region", "num_features": 8, "num_regions": 8, "width": 16, "depth": 1, "num_heads": 2,
-                  "time_width": 8, "positions": "sinusoidal"},
+        "model": {
+            "family": "region",
+            "num_features": 8,
+            "num_regions": 8,
+            "width": 16,
+            "depth": 1,
+            "num_heads": 2,
+            "time_width": 8,
+            "positions": "sinusoidal",
+        },
         "data": {"kind": "motifs", "motifs": 7, "regions": 8},
     },
     "dlm": {
-        "model": {"family": "dlm", "length": 16, "vocabulary": 256, "width": 16, "depth": 1, "num_heads": 2,
-                  "condition_width": 8, "time_width": 8},
+        "model": {
+            "family": "dlm",
+            "length": 16,
+            "vocabulary": 256,
+            "width": 16,
+            "depth": 1,
+            "num_heads": 2,
+            "condition_width": 8,
+            "time_width": 8,
+        },
         "data": {"kind": "text", "length": 16},
         "sampling": {"steps": 2},
     },
     "pixelhdm": {
-        "model": {"family": "pixelhdm", "width": 16, "pixel_width": 4, "patch_size": 8, "patch_depth": 1,
-                  "pixel_depth": 1, "num_heads": 2, "num_kv_heads": 1, "mrope_widths": [2, 2, 4], "bottleneck_width": 8,
-                  "time_width": 8, "max_resolution": 64, "text_length": 16, "text_depth": 1, "text_encoder": "learned"},
+        "model": {
+            "family": "pixelhdm",
+            "width": 16,
+            "pixel_width": 4,
+            "patch_size": 8,
+            "patch_depth": 1,
+            "pixel_depth": 1,
+            "num_heads": 2,
+            "num_kv_heads": 1,
+            "mrope_widths": [2, 2, 4],
+            "bottleneck_width": 8,
+            "time_width": 8,
+            "max_resolution": 64,
+            "text_length": 16,
+            "text_depth": 1,
+            "text_encoder": "learned",
+        },
         "objective": {"weights": {"velocity": 1.0, "frequency": 1.0, "alignment": 0.0}},
         "data": {"kind": "captioned_digits"},
         "sampling": {"steps": 2, "height": 16, "width": 16},
     },
-}  # fmt: skip
+}
 GAUSSIAN: dict[str, Any] = {
-    "model__variance_channels": "predicted", "objective": {"process": "gaussian"}, "sampling": {"solver": "ddpm"},
-}  # fmt: skip
+    "model__variance_channels": "predicted",
+    "objective": {"process": "gaussian"},
+    "sampling": {"solver": "ddpm"},
+}
 """Changes of the smallest experiment of `dit`: the Gaussian process, with a learned variance."""
 FAMILIES = tuple(_FAMILIES)
 """Names of the families."""
 
 
 def smallest(family: str, workers: int = 1, **changes: Any) -> Experiment:
-    """The smallest experiment of a family, of two micro-batches a worker; `training__steps=3` changes `training.steps`.
+    """The smallest experiment of a family, of two micro-batches a worker; `training__steps=3`
+    changes `training.steps`.
 
     Raises UserError for changes that the spec does not accept.
     """
     spec = {"name": f"smallest-{family}", **_COMMON, **_FAMILIES[family]}
-    spec |= {"batch": {"size": 4 * workers, "micro": 2}, "evaluation": {"samples": 0, "limit": 2 * workers}}
+    spec |= {
+        "batch": {"size": 4 * workers, "micro": 2},
+        "evaluation": {"samples": 0, "limit": 2 * workers},
+    }
     experiment = class_for(spec).model_validate(spec | {"resources": {"workers": workers}})
-    return experiment.replace_all({path.replace("__", "."): value for path, value in changes.items()})
+    return experiment.replace_all(
+        {path.replace("__", "."): value for path, value in changes.items()}
+    )

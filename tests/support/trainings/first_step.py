@@ -1,11 +1,12 @@
-"""The command `ditlab` up to the first optimiser step, or the first draw, in a process of its own that ends there.
+"""The command `ditlab` up to the first optimiser step, or the first draw, in a process of its own
+that ends there.
 
     python tests/support/trainings/first_step.py train SPEC --local ...
     python tests/support/trainings/first_step.py sample RUN ...
 
-Standard output gets a line of JSON: the names of all modules that are imported by then. With `FIRST_STEP` in the
-environment, any process that imports this file as `sitecustomize` writes the time of its first step there instead, and
-goes on.
+Standard output gets a line of JSON: the names of all modules that are imported by then. With
+`FIRST_STEP` in the environment, any process that imports this file as `sitecustomize` writes the
+time of its first step there instead, and goes on.
 """
 
 import importlib.util
@@ -28,7 +29,9 @@ MOMENTS = {
 
 
 class FirstStep(MetaPathFinder):
-    """Finder that puts a function before the first step, once the module with the step is imported."""
+    """Finder that puts a function before the first step, once the module with the step is
+    imported.
+    """
 
     def __init__(self, reached: Callable[[], None], command: str = "train") -> None:
         self._reached = reached

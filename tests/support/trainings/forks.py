@@ -11,4 +11,6 @@ SILENT = "http://127.0.0.1:9"
 
 def small(**changes: Any) -> Experiment:
     """`tiny` without MLflow, pages and metrics of the machine."""
-    return tiny(**{"tracking": {"system_metrics": False, "uri": SILENT, "report": False}, **changes})
+    return tiny(
+        **{"tracking": {"system_metrics": False, "uri": SILENT, "report": False}, **changes}
+    )

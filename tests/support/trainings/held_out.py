@@ -11,4 +11,6 @@ def held_out_metrics(
 ) -> dict[str, float]:
     """The objective's metrics by name, of what `held_out_sums` adds up."""
     values = {} if by_sample is None else by_sample
-    return summary_of(held_out_sums(network, objective, *arguments, ignore_progress, values, **options), objective)
+    return summary_of(
+        held_out_sums(network, objective, *arguments, ignore_progress, values, **options), objective
+    )

@@ -1,9 +1,10 @@
-"""Saves of a checkpoint, each interrupted one change of files later than the one before (preload `interrupting.c`).
+"""Saves of a checkpoint, each interrupted one change of files later than the one before (preload
+`interrupting.c`).
 
     LD_PRELOAD=interrupting.so python interrupted_saves.py PLAN...
 
-A PLAN is FOLDER:HOW:ERRNO:SCENARIO. Forks a child per interruption from one warm process, and prints a JSON line for
-each: the plan's folder, the child's folder, and how the child ended.
+A PLAN is FOLDER:HOW:ERRNO:SCENARIO. Forks a child per interruption from one warm process, and
+prints a JSON line for each: the plan's folder, the child's folder, and how the child ended.
 """
 
 import ctypes
@@ -26,7 +27,9 @@ OFF, KILL, TORN, ERROR, COUNT = range(5)
 
 
 def prepare(place: Path, scenario: str) -> None:
-    """Save step 1, and for the scenarios `again` and `damaged` step 2, whose shard is then cut short in the last."""
+    """Save step 1, and for the scenarios `again` and `damaged` step 2, whose shard is then cut
+    short in the last.
+    """
     assert save(place, 1).error is None
     if scenario != "new":
         assert save(place, 2).error is None
@@ -36,7 +39,9 @@ def prepare(place: Path, scenario: str) -> None:
 
 
 def child(place: Path, how: int, nth: int, number: int) -> int:
-    """Exit code 0: saved; 3: a failure that was reported; 10: the save ended before its `nth` change; else wrong."""
+    """Exit code 0: saved; 3: a failure that was reported; 10: the save ended before its `nth`
+    change; else wrong.
+    """
     one = saver(place, keep=1)
     SHIM.arm(str(place).encode(), how, nth, number)
     one.save(manifest(2), state(2))
@@ -51,7 +56,9 @@ def child(place: Path, how: int, nth: int, number: int) -> int:
 
 
 def interrupt_everywhere(root: Path, how: int, number: int, scenario: str) -> None:
-    """Interrupt a save at its first change of files, at its second, and so on until it has no more."""
+    """Interrupt a save at its first change of files, at its second, and so on until it has no
+    more.
+    """
     template = root / "template"
     prepare(template, scenario)
     for nth in range(1, 100):

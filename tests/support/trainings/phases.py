@@ -23,30 +23,41 @@ from support.trainings.workers import Recorder, tiny, training_run
 def phases_by_stage(
     stages: Sequence[int], seconds: float, num_steps: int
 ) -> dict[int, list[tuple[dict[str, float], float]]]:
-    """(Seconds by phase, wall time) of two workers at each ZeRO stage, the second worker slow by `seconds` a pass."""
+    """(Seconds by phase, wall time) of two workers at each ZeRO stage, the second worker slow by
+    `seconds` a pass.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run_group(_time_engines, (list(stages), seconds, num_steps, folder), 2)
         found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(2)]
     return {stage: [tuple(each[str(stage)]) for each in found] for stage in stages}
 
 
-def train_with_slow_worker(experiment: Experiment, home: Path, folder: Path, seconds: float) -> Recorder:
+def train_with_slow_worker(
+    experiment: Experiment, home: Path, folder: Path, seconds: float
+) -> Recorder:
     """Report of the first of two workers, of which the second is slow by `seconds` a pass."""
     folder.mkdir(parents=True)
     run_group(_train_slowly, (experiment.to_dict(), str(home), str(folder), seconds), 2)
     left = json.loads((folder / "left.json").read_text())
-    return Recorder(values={int(step): values for step, values in left["values"].items()}, tagged=left["tagged"],
-                    warnings=left["warnings"])  # fmt: skip
+    return Recorder(
+        values={int(step): values for step, values in left["values"].items()},
+        tagged=left["tagged"],
+        warnings=left["warnings"],
+    )
 
 
 def _join(rank: int, folder: str) -> Rank:
     torch.set_num_threads(1)
     place = current_rank(False, rank, 2, rank)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
+    )
     return place
 
 
-def _time_engines(rank: int, stages: list[int], seconds: float, num_steps: int, folder: str) -> None:
+def _time_engines(
+    rank: int, stages: list[int], seconds: float, num_steps: int, folder: str
+) -> None:
     place, left = _join(rank, folder), {}
     for stage in stages:
         clock, module = PhaseClock(), module_for(tiny())
@@ -74,7 +85,11 @@ def _train_slowly(rank: int, spec: dict[str, Any], home: str, folder: str, secon
         return plain(self, *inputs, **named)
 
     Engine.forward_backward = slow  # type: ignore[method-assign]
-    train(training_run(class_for(spec).model_validate(spec), Home(Path(home)).root, Path(folder)), place, recorder)
+    train(
+        training_run(class_for(spec).model_validate(spec), Home(Path(home)).root, Path(folder)),
+        place,
+        recorder,
+    )
     if rank == 0:
         left = {"values": recorder.values, "tagged": recorder.tagged, "warnings": recorder.warnings}
         Path(folder, "left.json").write_text(json.dumps(left))

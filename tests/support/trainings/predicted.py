@@ -8,7 +8,12 @@ from ditlab.inputs.model_inputs import data_shape
 from ditlab.spec.experiment import Experiment
 from ditlab_addons.plan.frozen_encoders import EncoderWork
 from ditlab_addons.plan.pass_memory import pass_memory
-from ditlab_addons.plan.worker_memory import ParameterSizes, WorkerMemory, ZeroSetting, setting_memory
+from ditlab_addons.plan.worker_memory import (
+    ParameterSizes,
+    WorkerMemory,
+    ZeroSetting,
+    setting_memory,
+)
 
 
 def predicted_memory(experiment: Experiment, home: Path) -> WorkerMemory:

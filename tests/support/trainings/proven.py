@@ -1,4 +1,6 @@
-"""Proofs of many experiments in one group of worker processes, as a start of each would take longer than its proof."""
+"""Proofs of many experiments in one group of worker processes, as a start of each would take longer
+than its proof.
+"""
 
 import tempfile
 import traceback
@@ -28,8 +30,12 @@ def prove_here(experiment: Experiment, home: Path) -> list[ProofComparison]:
     return found
 
 
-def prove_all(experiments: Sequence[Experiment], home: Path, monkeypatch: Any) -> list[list[ProofComparison]]:
-    """Prove experiments of equally many workers one after the other on the same processes; each one's comparisons."""
+def prove_all(
+    experiments: Sequence[Experiment], home: Path, monkeypatch: Any
+) -> list[list[ProofComparison]]:
+    """Prove experiments of equally many workers one after the other on the same processes; each
+    one's comparisons.
+    """
     num = experiments[0].resources.max_workers
     for experiment in experiments:
         open_data(experiment.data, Home(home))  # prepared once, not by two workers at a time
@@ -41,16 +47,23 @@ def prove_all(experiments: Sequence[Experiment], home: Path, monkeypatch: Any) -
 
 
 def off(comparisons: Sequence[ProofComparison]) -> list[str]:
-    """Return a line for each comparison that does not hold, or one that says that there are none at all."""
+    """Return a line for each comparison that does not hold, or one that says that there are none at
+    all.
+    """
     lines = [
-        f"{each.phase}: {each.module} {each.what}: {each.distance:.3g} > {each.bound:.3g} ({each.detail})"
+        (
+            f"{each.phase}: {each.module} {each.what}: {each.distance:.3g} > {each.bound:.3g} "
+            f"({each.detail})"
+        )
         for each in comparisons
         if not each.holds
     ]
     return lines if comparisons else ["nothing was compared"]
 
 
-def _body(rank: Rank, specs: Sequence[dict[str, Any]], home: str, folder: str) -> list[list[ProofComparison]]:
+def _body(
+    rank: Rank, specs: Sequence[dict[str, Any]], home: str, folder: str
+) -> list[list[ProofComparison]]:
     torch.set_num_threads(1)
     found = []
     for number, spec in enumerate(specs):

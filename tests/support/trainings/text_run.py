@@ -14,13 +14,20 @@ VOCABULARY = 300
 """Tokens of the BPE, of which each text has another one."""
 
 
-def imported(name: str, seed: int = 0, tokenizer: str = "bpe", vocabulary: int | None = VOCABULARY) -> dict[str, Any]:
+def imported(
+    name: str, seed: int = 0, tokenizer: str = "bpe", vocabulary: int | None = VOCABULARY
+) -> dict[str, Any]:
     """A store of some 200 rows of 64 tokens of made-up words, in DITLAB_HOME."""
     draws, home = random.Random(seed), Home.from_environment()
     words = ["".join(draws.choices("aeiounrst", k=draws.randint(1, 7))) for _ in range(6000)]
     Path(f"{name}.txt").write_text(" ".join(words))
     options = TextOptions(
-        source=f"{name}.txt", length=64, name=name, processes=1, tokenizer=tokenizer, vocabulary=vocabulary
+        source=f"{name}.txt",
+        length=64,
+        name=name,
+        processes=1,
+        tokenizer=tokenizer,
+        vocabulary=vocabulary,
     )
     home.ensure()
     run_import("text", ImportRequest(home.stores, home.caches, options))

@@ -1,4 +1,6 @@
-"""Times of trainings: the metrics that no two runs share, and logs of phases on a clock that a test turns."""
+"""Times of trainings: the metrics that no two runs share, and logs of phases on a clock that a test
+turns.
+"""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -12,9 +14,17 @@ from ditlab.training.timing import PhaseLog
 from support.trainings.workers import Recorder, tiny
 
 TIMINGS = (
-    "train/samples_per_second", "train/data_wait", "time/", "perf/", "run/speed", "run/seconds", "run/core_hours",
-    "run/gpu_hours", "run/price", "system/",
-)  # fmt: skip
+    "train/samples_per_second",
+    "train/data_wait",
+    "time/",
+    "perf/",
+    "run/speed",
+    "run/seconds",
+    "run/core_hours",
+    "run/gpu_hours",
+    "run/price",
+    "system/",
+)
 """Prefixes of their names."""
 
 

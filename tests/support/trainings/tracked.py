@@ -54,7 +54,9 @@ def track_step(experiment: Experiment, home: Path) -> TrackedStep:
 
 
 def track_workers(experiments: list[Experiment], home: Path, world_size: int) -> list[TrackedStep]:
-    """Train each experiment for three steps on `world_size` processes, and return the first worker's bytes."""
+    """Train each experiment for three steps on `world_size` processes, and return the first
+    worker's bytes.
+    """
     with tempfile.TemporaryDirectory() as folder:
         specs = [each.to_dict() for each in experiments]
         run_group(_body, (world_size, specs, str(home), folder), world_size)
@@ -67,7 +69,9 @@ def _body(rank: int, world_size: int, specs: Any, home: str, folder: str) -> Non
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
     )
-    found = [vars(_track(class_for(spec).model_validate(spec), Path(home), place)) for spec in specs]
+    found = [
+        vars(_track(class_for(spec).model_validate(spec), Path(home), place)) for spec in specs
+    ]
     torch.save(found, Path(folder, f"{rank}.pt"))
     torch.distributed.destroy_process_group()
 
@@ -77,7 +81,9 @@ def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
     inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device)
     tracker = LiveBytes("cpu")
     with tracker:
-        objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+        objective: Any = experiment.family.build_objective(
+            experiment.objective, experiment.model, data.text
+        )
         network: Any = experiment.family.build_network(experiment.model)
         fine_tune(network, objective.modules, experiment.training, len)
         engine = Engine(TrainingModule(network, objective), experiment, rank)
@@ -95,19 +101,30 @@ def _track(experiment: Experiment, home: Path, rank: Rank) -> TrackedStep:
     optimizer = _distinct_bytes([each for tensors in whole for each in tensors.values()])
     if engine.stage == 0:  # whose master weights are the parameters
         optimizer -= parameters
-    average = sum(each.nbytes for index in range(len(whole)) for each in engine.averages.tensors(index).values())
+    average = sum(
+        each.nbytes
+        for index in range(len(whole))
+        for each in engine.averages.tensors(index).values()
+    )
     engine.close()
     return TrackedStep(state, passes, tracker.peak, parameters, optimizer, average)
 
 
 def _distinct_bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the storages behind tensors."""
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    storages = {
+        each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors
+    }
     return sum(storages.values())
 
 
 def run_pass(
-    engine: Engine, experiment: Experiment, data: DataSplits, inputs: ModelInputs, step: int, number: int
+    engine: Engine,
+    experiment: Experiment,
+    data: DataSplits,
+    inputs: ModelInputs,
+    step: int,
+    number: int,
 ) -> None:
     """Run forward and backward pass of a micro-batch of a data set's first rows."""
     size = experiment.micro_size
@@ -125,7 +142,9 @@ def first_step(spec: Mapping[str, Any], home: Path) -> Callable[[], None]:
     group = single_process(use_gpu=False)
     rank = group.__enter__()
     inputs = ModelInputs.from_experiment(experiment, data.train.columns, rank.device)
-    objective: Any = experiment.family.build_objective(experiment.objective, experiment.model, data.text)
+    objective: Any = experiment.family.build_objective(
+        experiment.objective, experiment.model, data.text
+    )
     network: Any = experiment.family.build_network(experiment.model)
     engine = Engine(TrainingModule(network, objective), experiment, rank)
 

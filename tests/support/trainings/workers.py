@@ -24,7 +24,14 @@ from support.trainings.groups import run_group
 
 TINY: dict[str, Any] = {
     "name": "tiny",
-    "model": {"family": "dit", "image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2},
+    "model": {
+        "family": "dit",
+        "image_size": 8,
+        "patch_size": 4,
+        "width": 32,
+        "depth": 2,
+        "num_heads": 2,
+    },
     "data": {"kind": "digits"},
     "batch": {"size": 32, "micro": 16},
     "optimizer": {"kind": "adamw", "lr": 1e-3},
@@ -55,16 +62,24 @@ def newest(checkpoints: Path) -> CheckpointReader:
 
 
 def same_state(one: CheckpointReader, two: CheckpointReader) -> bool:
-    """Return True if two checkpoints hold the same bits: weights, moments, average, buffers, scalars, position."""
+    """Return True if two checkpoints hold the same bits: weights, moments, average, buffers,
+    scalars, position.
+    """
     if one.manifest.shapes != two.manifest.shapes or one.manifest.scalars != two.manifest.scalars:
         return False
     if (one.manifest.step, one.manifest.position) != (two.manifest.step, two.manifest.position):
         return False
     for name, shape in one.manifest.shapes.items():
         numel = torch.Size(shape).numel()
-        kinds = ("buffer",) if name in one.manifest.buffers else ("master", "exp_avg", "exp_avg_sq", "ema")
+        kinds = (
+            ("buffer",)
+            if name in one.manifest.buffers
+            else ("master", "exp_avg", "exp_avg_sq", "ema")
+        )
         for kind in kinds:
-            if one.has(kind) and not torch.equal(one.read(kind, name, 0, numel), two.read(kind, name, 0, numel)):
+            if one.has(kind) and not torch.equal(
+                one.read(kind, name, 0, numel), two.read(kind, name, 0, numel)
+            ):
                 return False
     return True
 
@@ -116,7 +131,11 @@ def training_run(experiment: Experiment, home: Path, checkpoints: Path) -> Train
 
 
 def train_here(
-    experiment: Experiment, home: Path, checkpoints: Path, stop_after: int | None = None, use_gpu: bool = False
+    experiment: Experiment,
+    home: Path,
+    checkpoints: Path,
+    stop_after: int | None = None,
+    use_gpu: bool = False,
 ) -> tuple[RunOutcome, Recorder]:
     """One worker in this process."""
     recorder = Recorder(stop_after)
@@ -127,10 +146,14 @@ def train_here(
     return outcome, recorder
 
 
-def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, str]], rendezvous: str) -> None:
+def _body(
+    rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, str]], rendezvous: str
+) -> None:
     torch.set_num_threads(1)
     place = current_rank(False, rank, world_size, rank)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size
+    )
     for spec, home, checkpoints in jobs:
         experiment = class_for(spec).model_validate(spec)
         recorder = Recorder()
@@ -140,18 +163,28 @@ def _body(rank: int, world_size: int, jobs: Sequence[tuple[dict[str, Any], str, 
     torch.distributed.destroy_process_group()
 
 
-def train_workers(jobs: Sequence[tuple[Experiment, Path, Path]], world_size: int = 2) -> list[dict[int, float]]:
-    """Several trainings, one after the other, on the same `world_size` processes: losses by step of each.
+def train_workers(
+    jobs: Sequence[tuple[Experiment, Path, Path]], world_size: int = 2
+) -> list[dict[int, float]]:
+    """Several trainings, one after the other, on the same `world_size` processes: losses by step of
+    each.
 
     One start of processes serves them all, as imports cost more than the trainings.
     """
     with tempfile.TemporaryDirectory() as folder:
-        plain = [(experiment.to_dict(), str(home), str(checkpoints)) for experiment, home, checkpoints in jobs]
+        plain = [
+            (experiment.to_dict(), str(home), str(checkpoints))
+            for experiment, home, checkpoints in jobs
+        ]
         for _, _, checkpoints in jobs:
             checkpoints.mkdir(parents=True, exist_ok=True)
         run_group(_body, (world_size, plain, f"{folder}/rendezvous"), world_size)
     return [
-        {step: values["train/loss"] for step, values in logged(checkpoints).items() if "train/loss" in values}
+        {
+            step: values["train/loss"]
+            for step, values in logged(checkpoints).items()
+            if "train/loss" in values
+        }
         for _, _, checkpoints in jobs
     ]
 

@@ -21,74 +21,139 @@ from ditlab.parts import OWN_FORMATS
 @click.command()
 @options.run
 @click.option(
-    "--num", type=click.IntRange(min=1),
-    help=f"Number of samples; with several prompts, of each [default: 64, or {SAMPLES_PER_PROMPT} of each prompt; "
-    "all rows that `sampling` selects, such as those that overlap a BED file].",
-)  # fmt: skip
-@click.option("--solver", help="Solver by its name in the family, such as heun, ddim, analytic; a wrong one lists all.")
+    "--num",
+    type=click.IntRange(min=1),
+    help=(
+        "Number of samples; with several prompts, of each [default: 64, or "
+        f"{SAMPLES_PER_PROMPT} of each prompt; all rows that `sampling` selects, such as those "
+        "that overlap a BED file]."
+    ),
+)
+@click.option(
+    "--solver",
+    help="Solver by its name in the family, such as heun, ddim, analytic; a wrong one lists all.",
+)
 @click.option("--steps", type=int, help="Solver steps.")
-@click.option("--guidance", type=float, help="Classifier-free guidance scale; 1 is the conditional model as it is.")
 @click.option(
-    "--label", metavar="CLASS", help="Class of every sample: its number, or its name where the run's data have names "
-    "(`data import images --label-from folder`) [default: every class in turn]."
-)  # fmt: skip
+    "--guidance",
+    type=float,
+    help="Classifier-free guidance scale; 1 is the conditional model as it is.",
+)
 @click.option(
-    "--prompt", "prompts", multiple=True, metavar="TEXT",
-    help="Text to images: description of a sample; repeatable. Language models: the beginning of every sample; the "
-    "model writes the rest.",
-)  # fmt: skip
+    "--label",
+    metavar="CLASS",
+    help="Class of every sample: its number, or its name where the run's data have names "
+    "(`data import images --label-from folder`) [default: every class in turn].",
+)
 @click.option(
-    "--prompts", "prompt_file", type=click.Path(path_type=Path), metavar="FILE",
+    "--prompt",
+    "prompts",
+    multiple=True,
+    metavar="TEXT",
+    help=(
+        "Text to images: description of a sample; repeatable. Language models: the beginning "
+        "of every sample; the model writes the rest."
+    ),
+)
+@click.option(
+    "--prompts",
+    "prompt_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
     help="Text to images: a UTF-8 file with a prompt in every line; empty lines are skipped.",
-)  # fmt: skip
-@click.option("--negative-prompt", metavar="TEXT", help="Text to images: prompt that guidance leads away from.")
+)
 @click.option(
-    "--prompt-at", "placed", type=(int, str), multiple=True, metavar="TOKEN TEXT",
-    help="Text that every sample holds from this token on (negative: counted from the end). Repeatable: the model "
-    "fills in what lies before, between and behind.",
-)  # fmt: skip
-@click.option("--size", metavar="HxW", help="Text to images: height and width in pixels, or one number for both.")
+    "--negative-prompt",
+    metavar="TEXT",
+    help="Text to images: prompt that guidance leads away from.",
+)
 @click.option(
-    "--start", type=click.Path(path_type=Path), metavar="IMAGE",
-    help="Text to images: an image to start from, scaled and cropped around its centre to the size.",
-)  # fmt: skip
+    "--prompt-at",
+    "placed",
+    type=(int, str),
+    multiple=True,
+    metavar="TOKEN TEXT",
+    help=(
+        "Text that every sample holds from this token on (negative: counted from the end). "
+        "Repeatable: the model fills in what lies before, between and behind."
+    ),
+)
 @click.option(
-    "--strength", type=float, metavar="FRACTION",
-    help=f"Fraction of --start that is drawn again: 1 is all of it, near 0 nothing [default: {STRENGTH}].",
-)  # fmt: skip
+    "--size",
+    metavar="HxW",
+    help="Text to images: height and width in pixels, or one number for both.",
+)
 @click.option(
-    "--seed", type=int,
-    help="Seed of the first sample (of each prompt, where each has samples of its own; the next ones count up). "
-    "Default: the run's seed, which gives the pictures of its evaluations.",
-)  # fmt: skip
-@click.option("--trajectory", is_flag=True, help="Keep every solver step, and animate how noise becomes data.")
+    "--start",
+    type=click.Path(path_type=Path),
+    metavar="IMAGE",
+    help=(
+        "Text to images: an image to start from, scaled and cropped around its centre to the size."
+    ),
+)
 @click.option(
-    "--data", metavar="ROWS",
-    help="For families that complete real rows: `held_out` (default), `train`, or a store by folder or name.",
-)  # fmt: skip
+    "--strength",
+    type=float,
+    metavar="FRACTION",
+    help=(
+        "Fraction of --start that is drawn again: 1 is all of it, near 0 nothing [default: "
+        f"{STRENGTH}]."
+    ),
+)
+@click.option(
+    "--seed",
+    type=int,
+    help=(
+        "Seed of the first sample (of each prompt, where each has samples of its own; the next "
+        "ones count up). Default: the run's seed, which gives the pictures of its evaluations."
+    ),
+)
+@click.option(
+    "--trajectory", is_flag=True, help="Keep every solver step, and animate how noise becomes data."
+)
+@click.option(
+    "--data",
+    metavar="ROWS",
+    help=(
+        "For families that complete real rows: `held_out` (default), `train`, or a store by "
+        "folder or name."
+    ),
+)
 @options.batch(256)
 @click.option(
-    "--compile", is_flag=True,
-    help="Compile the network's blocks first, for some seconds to a minute: faster passes, whose samples differ by "
-    "rounding.",
-)  # fmt: skip
+    "--compile",
+    is_flag=True,
+    help=(
+        "Compile the network's blocks first, for some seconds to a minute: faster passes, "
+        "whose samples differ by rounding."
+    ),
+)
 @options.ema
 @options.overrides
 @click.option(
-    "--out", type=options.NewPath(path_type=Path),
-    help="Folder for the files; default: in the run's folder. FILE.npz: images alone, as ADM writes them.",
-)  # fmt: skip
+    "--out",
+    type=options.NewPath(path_type=Path),
+    help=(
+        "Folder for the files; default: in the run's folder. FILE.npz: images alone, as ADM "
+        "writes them."
+    ),
+)
 @options.anyway
 @options.as_json
-def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: bool, **settings: Any) -> None:
-    """Draw samples from RUN's weights (their average where there is one). RUN is an id, a prefix of one, or a name.
+def sample(
+    run: str, num: int | None, out: Path | None, anyway: bool, as_json: bool, **settings: Any
+) -> None:
+    """Draw samples from RUN's weights (their average where there is one). RUN is an id, a prefix of
+    one, or a name.
 
-    A family that completes real rows fills in the hidden parts, and writes the completed rows as a table,
-    imputed.parquet, as well; one that writes text, samples.txt; one that draws from text, a PNG for each sample, which
-    holds its prompt, its seed and the settings. `--set sampling.KEY=VALUE` reaches every sampling setting of a family,
-    and `--set encoders.text=FOLDER` says where the text encoder is.
+    A family that completes real rows fills in the hidden parts, and writes the completed rows as a
+    table, imputed.parquet, as well; one that writes text, samples.txt; one that draws from text, a
+    PNG for each sample, which holds its prompt, its seed and the settings. `--set
+    sampling.KEY=VALUE` reaches every sampling setting of a family, and `--set encoders.text=FOLDER`
+    says where the text encoder is.
     """
-    # Before torch allocates: faults of tensors too large to be kept (`kept_memory`) were 7% of uncompiled passes.
+    # Before torch allocates: faults of tensors too large to be kept (`kept_memory`) were 7% of
+    # uncompiled passes.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     from ditlab.reports.formatting import format_duration, shorten
     from ditlab.runs.cores import thread_text
@@ -103,11 +168,20 @@ def sample(run: str, num: int | None, out: Path | None, anyway: bool, as_json: b
     if completed:
         names = ", ".join(completed)
         rows = len(next(iter(completed.values())))
-        output.print_line(shorten(f"{rows:,} completed rows of {names}", output.MOST_COLUMNS), as_json)
+        output.print_line(
+            shorten(f"{rows:,} completed rows of {names}", output.MOST_COLUMNS), as_json
+        )
     threads = f", {thread_text(drawn.threads)}" if drawn.threads else ""
     plural = "" if len(drawn) == 1 else "s"
-    output.say(f"{len(drawn):,} sample{plural} of step {drawn.step:,}: {format_duration(drawn.seconds)}{threads}")
-    output.emit({"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]}, as_json, files)
+    output.say(
+        f"{len(drawn):,} sample{plural} of step {drawn.step:,}: "
+        f"{format_duration(drawn.seconds)}{threads}"
+    )
+    output.emit(
+        {"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]},
+        as_json,
+        files,
+    )
     output.hint(as_json, "evaluate", opened.id)
 
 
@@ -123,48 +197,80 @@ class SampleNumber(click.IntRange):
 @options.run
 @options.batch(None)
 @click.option(
-    "--quality", metavar="NUM", type=SampleNumber(100, 50_000),
-    help="Draw NUM samples (100 to 50000) and measure their quality, `quality/...`, added to the run where training "
-    "measured as many, or none [default: as many as in training; 0 for none]: distances to the real images on features "
-    "of DiTLab's own classifier of this data set, which cannot be compared with published FID; FID and others by the "
-    "networks that evaluation.features names; and, for captions, the share of samples that a classifier assigns to the "
-    "classes of their captions.",
-)  # fmt: skip
+    "--quality",
+    metavar="NUM",
+    type=SampleNumber(100, 50_000),
+    help=(
+        "Draw NUM samples (100 to 50000) and measure their quality, `quality/...`, added to "
+        "the run where training measured as many, or none [default: as many as in training; 0 "
+        "for none]: distances to the real images on features of DiTLab's own classifier of "
+        "this data set, which cannot be compared with published FID; FID and others by the "
+        "networks that evaluation.features names; and, for captions, the share of samples that "
+        "a classifier assigns to the classes of their captions."
+    ),
+)
 @click.option(
-    "--rows", metavar="N", type=click.IntRange(min=1),
-    help="Only the first N held-out samples; nothing is added to the run. Baselines are still fitted on all training "
-    "samples.",
-)  # fmt: skip
+    "--rows",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help=(
+        "Only the first N held-out samples; nothing is added to the run. Baselines are still "
+        "fitted on all training samples."
+    ),
+)
 @click.option(
-    "--ema", "averages", metavar="LENGTHS",
-    help="Relative lengths of averages, such as 0.05,0.1,0.2, rebuilt from those that `training.averages` has kept: a "
-    "table of the metrics of each; nothing is added to the run. decay=0.999 is an exponential one, "
-    "approximately.",
-)  # fmt: skip
+    "--ema",
+    "averages",
+    metavar="LENGTHS",
+    help=(
+        "Relative lengths of averages, such as 0.05,0.1,0.2, rebuilt from those that "
+        "`training.averages` has kept: a table of the metrics of each; nothing is added to the "
+        "run. decay=0.999 is an exponential one, approximately."
+    ),
+)
 @click.option(
-    "--data", metavar="ROWS", help="Rows in place of the held-out ones: `train`, or all of a store, by folder or name "
-    "(a bound on other text, a cell type or chromosome of another store); nothing is added to the run."
-)  # fmt: skip
+    "--data",
+    metavar="ROWS",
+    help=(
+        "Rows in place of the held-out ones: `train`, or all of a store, by folder or name (a "
+        "bound on other text, a cell type or chromosome of another store); nothing is added to "
+        "the run."
+    ),
+)
 @options.overrides
 @options.anyway
 @options.as_json
 def evaluate(
-    run: str, batch: int | None, quality: int | None, rows: int | None, averages: str | None, data: str | None,
-    overrides: tuple[str, ...], anyway: bool, as_json: bool,
-) -> None:  # fmt: skip
-    """Measure RUN's averaged weights as training does, and over all held-out samples; add the metrics to the run.
+    run: str,
+    batch: int | None,
+    quality: int | None,
+    rows: int | None,
+    averages: str | None,
+    data: str | None,
+    overrides: tuple[str, ...],
+    anyway: bool,
+    as_json: bool,
+) -> None:
+    """Measure RUN's averaged weights as training does, and over all held-out samples; add the
+    metrics to the run.
 
-    `eval/...` and `quality/...` are training's numbers, to the bit on the same kind of device; what differs otherwise
-    (`--batch`) is named, and nothing of that group is added. `held_out/...` are of all held-out samples, where training
-    measures fewer.
+    `eval/...` and `quality/...` are training's numbers, to the bit on the same kind of device; what
+    differs otherwise (`--batch`) is named, and nothing of that group is added. `held_out/...` are
+    of all held-out samples, where training measures fewer.
 
-    A family with an evaluator of its own (imputation, or text, beside simple baselines) adds `assessed/...`, and
-    figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` only the quality of samples under
-    these settings is measured, of text with `--set evaluation.scorer.model=FOLDER` its perplexity under that language
-    model too; `--set encoders.KEY=PLACE` says where the run's encoders
-    are now. With either, nothing is added to the run.
+    A family with an evaluator of its own (imputation, or text, beside simple baselines) adds
+    `assessed/...`, and figures and tables under `assessment/`. With `--set sampling.KEY=VALUE` only
+    the quality of samples under these settings is measured, of text with `--set
+    evaluation.scorer.model=FOLDER` its perplexity under that language model too; `--set
+    encoders.KEY=PLACE` says where the run's encoders are now. With either, nothing is added to the
+    run.
     """
-    settings: dict[str, Any] = {"quality": quality, "rows": rows, "batch": batch, "overrides": overrides}
+    settings: dict[str, Any] = {
+        "quality": quality,
+        "rows": rows,
+        "batch": batch,
+        "overrides": overrides,
+    }
     if averages is not None and data is not None:
         raise UserError(f"--data {data} is not taken with --ema; leave one of them out.")
     if averages is not None:
@@ -189,23 +295,37 @@ def evaluate(
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--kind", "kinds", multiple=True, help="Only this kind (repeatable); --list names them.")
+@click.option(
+    "--kind", "kinds", multiple=True, help="Only this kind (repeatable); --list names them."
+)
 @click.option("--list", "only_list", is_flag=True, help="List the kinds and draw nothing.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the samples in the figures.")
 @click.option(
     "--out",
     type=options.NewPath(path_type=Path),
-    help="Folder for the pictures (default: in the run's folder; without RUN, figures/ below DITLAB_HOME).",
+    help=(
+        "Folder for the pictures (default: in the run's folder; without RUN, figures/ below "
+        "DITLAB_HOME)."
+    ),
 )
 @click.option(
-    "--format", "formats", type=click.Choice(["png", "svg", "pdf"]), multiple=True, default=("png", "svg"),
+    "--format",
+    "formats",
+    type=click.Choice(["png", "svg", "pdf"]),
+    multiple=True,
+    default=("png", "svg"),
     help="File format (repeatable; default: png and svg). An animation's png is a GIF and a still.",
-)  # fmt: skip
+)
 @options.as_json
 def figures(
-    run: str | None, kinds: tuple[str, ...], only_list: bool, seed: int, out: Path | None,
-    formats: tuple[Any, ...], as_json: bool,
-) -> None:  # fmt: skip
+    run: str | None,
+    kinds: tuple[str, ...],
+    only_list: bool,
+    seed: int,
+    out: Path | None,
+    formats: tuple[Any, ...],
+    as_json: bool,
+) -> None:
     """Draw the figures of RUN's family from its trained weights, and log them (as PNG) to the run.
 
     Without RUN: figures that need no weights (embeddings, schedules, each family's fixed tables).
@@ -234,7 +354,9 @@ def figures(
                 for file in drawn:
                     output.print_line(file, as_json)
                 if kinds and not drawn:
-                    raise UserError(f"--kind {kind}: run {run} has nothing to draw it from; leave it out.")
+                    raise UserError(
+                        f"--kind {kind}: run {run} has nothing to draw it from; leave it out."
+                    )
                 if not drawn:
                     progress.say(f"no {kind}: the run has nothing to draw it from.")
         logged = [file for file in files if file.suffix in (".png", ".gif")]
@@ -256,23 +378,36 @@ def figures(
     output.emit({"files": [str(file) for file in files]}, as_json)
     output.hint(
         as_json,
-        *(["export", *own, "--out", output.relative(opened.home.root / "exports" / opened.id)] if opened else ["runs"]),
+        *(
+            ["export", *own, "--out", output.relative(opened.home.root / "exports" / opened.id)]
+            if opened
+            else ["runs"]
+        ),
     )
 
 
 @click.command()
 @options.run
-@click.option("--out", required=True, type=options.NewPath(path_type=Path), help="Folder for the files.")
+@click.option(
+    "--out", required=True, type=options.NewPath(path_type=Path), help="Folder for the files."
+)
 @click.option("--raw", is_flag=True, help="The weights themselves instead of their moving average.")
 @options.ema
 @options.export_format
 @options.as_json
 def export(
-    run: str, out: Path, raw: bool, ema: str | None, form: str, as_json: bool,
-) -> None:  # fmt: skip
-    """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its tokeniser if it has one.
+    run: str,
+    out: Path,
+    raw: bool,
+    ema: str | None,
+    form: str,
+    as_json: bool,
+) -> None:
+    """Write RUN's weights as safetensors, with the spec that rebuilds the network, and its
+    tokeniser if it has one.
 
-    Adapters are merged into the weights. docs/locked_in.md has each way out of DiTLab in a few lines.
+    Adapters are merged into the weights. docs/locked_in.md has each way out of DiTLab in a few
+    lines.
     """
     with options.opened_run(run) as (opened, progress):
         progress.stage("writing the weights")
@@ -281,8 +416,16 @@ def export(
     if form not in OWN_FORMATS:
         output.hint_text(as_json, f"hf upload OWNER/NAME {output.short_path(exported.folder)}")
         return
-    code = f"import ditlab; print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
-    quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'  # as one types it, where that is safe
+    code = (
+        "import ditlab; "
+        f"print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
+    )
+    # as one types it, where that is safe
+    quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
     found = shutil.which("python")
-    program = "python" if found and Path(found).samefile(sys.executable) else output.short_path(Path(sys.executable))
+    program = (
+        "python"
+        if found and Path(found).samefile(sys.executable)
+        else output.short_path(Path(sys.executable))
+    )
     output.hint_text(as_json, f"{program} -c {quoted}")

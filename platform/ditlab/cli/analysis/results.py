@@ -37,7 +37,9 @@ class EvaluationOutput(TypedDict):
     intervals: dict[str, list[float | None]]
     """Ends of the 95 % interval by metric, where it has one."""
     differences: dict[str, list[str]]
-    """Differences from training's measurement in words, by group; such a group is not added to the run."""
+    """Differences from training's measurement in words, by group; such a group is not added to the
+    run.
+    """
     left_out: NotRequired[dict[str, list[str]]]
     """Classes that were kept out of training, by column."""
     tables: NotRequired[dict[str, dict[str, list[Any]]]]

@@ -41,24 +41,38 @@ class Importers(click.Group):
         fields = load_part("importer", cmd_name, importer.options)
 
         def callback(
-            out: Path | None, replace: bool, as_json: bool, address: str | None = None, dry_run: bool = False,
+            out: Path | None,
+            replace: bool,
+            as_json: bool,
+            address: str | None = None,
+            dry_run: bool = False,
             **given: Any,
-        ) -> None:  # fmt: skip
+        ) -> None:
             run_import(cmd_name, fields, given, out, replace, address, as_json, dry_run)
 
         command = click.command(cmd_name, help=fields.__doc__)(options.as_json(callback))
         flags = [field_option(name, field) for name, field in fields.model_fields.items()]
         text = "Folder for the stores [default: DITLAB_HOME/stores]."
-        flags.append(click.Option(["--out"], type=options.NewPath(path_type=Path, file_okay=False), help=text))
-        text = "Let the name mean the new store although runs trained on another of that name, which stays for them."
+        flags.append(
+            click.Option(
+                ["--out"], type=options.NewPath(path_type=Path, file_okay=False), help=text
+            )
+        )
+        text = (
+            "Let the name mean the new store although runs trained on another of that name, "
+            "which stays for them."
+        )
         flags.append(click.Option(["--replace"], is_flag=True, help=text))
         if importer.has_dry_run:
-            text = "Say what about the first 1,000 images, members, rows or documents give, and keep nothing."
+            text = (
+                "Say what about the first 1,000 images, members, rows or documents give, and "
+                "keep nothing."
+            )
             flags.append(click.Option(["--dry-run"], is_flag=True, help=text))
         if importer.by_blocks:
             text = (
-                "Ray cluster whose cores share the work; --out must be a folder that its nodes share "
-                "[default: RAY_ADDRESS, else this machine]."
+                "Ray cluster whose cores share the work; --out must be a folder that its nodes "
+                "share [default: RAY_ADDRESS, else this machine]."
             )
             flags.append(click.Option(["--address"], help=text))
         command.params = [*flags, *command.params]
@@ -71,10 +85,19 @@ def import_() -> None:
 
 
 def field_option(name: str, field: FieldInfo) -> click.Option:
-    """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its docstring is the help."""
-    alternatives = get_args(field.annotation) if get_origin(field.annotation) in (Union, types.UnionType) else ()
+    """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its
+    docstring is the help.
+    """
+    alternatives = (
+        get_args(field.annotation)
+        if get_origin(field.annotation) in (Union, types.UnionType)
+        else ()
+    )
     (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
-    bounds = [*field.metadata, *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ()))]
+    bounds = [
+        *field.metadata,
+        *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ())),
+    ]
     if hasattr(plain, "__metadata__"):  # Annotated below a union
         plain = get_args(plain)[0]
     kind: click.ParamType[Any] | None
@@ -86,16 +109,30 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
         folder = click.Path(path_type=Path, exists=True, file_okay=False)
         kind = {bool: None, float: click.FLOAT, str: click.STRING, Path: folder}[plain]
     flag = name.replace("_", "-")
-    default = {} if field.is_required() else {"default": field.default, "show_default": field.default is not None}
+    default = (
+        {}
+        if field.is_required()
+        else {"default": field.default, "show_default": field.default is not None}
+    )
     names = [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name]
-    return click.Option(names, type=kind, required=field.is_required(), help=field.description, **default)
+    return click.Option(
+        names, type=kind, required=field.is_required(), help=field.description, **default
+    )
 
 
 def run_import(
-    kind: str, fields: type[Spec], given: dict[str, Any], out: Path | None, replace: bool, address: str | None,
-    as_json: bool, dry_run: bool = False,
-) -> None:  # fmt: skip
-    """Import data of a kind, or its beginning. Raises UserError for values that click takes and its fields do not."""
+    kind: str,
+    fields: type[Spec],
+    given: dict[str, Any],
+    out: Path | None,
+    replace: bool,
+    address: str | None,
+    as_json: bool,
+    dry_run: bool = False,
+) -> None:
+    """Import data of a kind, or its beginning. Raises UserError for values that click takes and its
+    fields do not.
+    """
     from pydantic import ValidationError
 
     from ditlab.api.imports import import_beginning, import_data
@@ -108,39 +145,53 @@ def run_import(
     except ValidationError as error:
         flags = {name: f"--{name.replace('_', '-')}" for name in given}
         lines = (line.partition("=") for line in explain(error, fields, given))
-        raise UserError("\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)) from error
+        raise UserError(
+            "\n".join(f"{flags.get(name, name)}{equals}{rest}" for name, equals, rest in lines)
+        ) from error
     check_out(out)
     if dry_run:
         with TemporaryDirectory(prefix="ditlab-") as folder:
             with ProgressBars(f"importing {kind}") as progress:
                 imported = import_beginning(kind, chosen, Path(folder), progress)
             show_stores(imported, {"kind": kind, "dry_run": True}, as_json)
-        output.hint(as_json, f"data import {kind}", *output.repeated_arguments("dry_run", "as_json"))
+        output.hint(
+            as_json, f"data import {kind}", *output.repeated_arguments("dry_run", "as_json")
+        )
         return
     with ProgressBars(f"importing {kind}") as progress:
         imported = import_data(kind, chosen, out, address, progress, output.say, replace)
     show_stores(imported, {"kind": kind}, as_json)
     if imported:
         store = imported[0].store
-        output.hint(as_json, "data inspect", store.name if out is None else output.relative(store.path))
+        output.hint(
+            as_json, "data inspect", store.name if out is None else output.relative(store.path)
+        )
 
 
 def check_out(out: Path | None) -> None:
     """Raise UserError for a URI, of which a path has lost a slash."""
     if out is not None and has_one_slash(str(out)):
         raise UserError(
-            f"--out={out} is a URI, and shards are written to a folder (with --address one that all nodes share); name "
-            "a folder, and send the store there with `ditlab data upload`."
+            f"--out={out} is a URI, and shards are written to a folder (with --address one "
+            "that all nodes share); name a folder, and send the store there with `ditlab data "
+            "upload`."
         )
 
 
 def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_json: bool) -> None:
-    """Print what was written, receipts and their warnings last; and for `--json` the facts and the stores."""
+    """Print what was written, receipts and their warnings last; and for `--json` the facts and the
+    stores.
+    """
     stores: list[dict[str, Any]] = []
     warnings: list[str] = []
     for one in written:
         store = one.store
-        described = {"name": store.name, "path": str(store.path), "rows": len(store), "fingerprint": store.fingerprint}
+        described = {
+            "name": store.name,
+            "path": str(store.path),
+            "rows": len(store),
+            "fingerprint": store.fingerprint,
+        }
         described |= {"outcome": one.outcome, "note": store.manifest.source.note}
         if "dry_run" in facts:
             described |= say_beginning(store)
@@ -168,10 +219,15 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
 
 
 def say_beginning(store: AnyStore) -> dict[str, Any]:
-    """Print the rows, sizes and classes of the beginning of a source; return them for `--json`: no store is kept."""
+    """Print the rows, sizes and classes of the beginning of a source; return them for `--json`: no
+    store is kept.
+    """
     from ditlab.data.stores.bucketed_store import BucketedStore
 
-    output.say(f"{store.name}: {len(store):,} rows of the beginning of the source alone; nothing was written")
+    output.say(
+        f"{store.name}: {len(store):,} rows of the beginning of the source alone; nothing was "
+        "written"
+    )
     sizes: dict[str, int] = {}
     if isinstance(store, BucketedStore):
         sizes = {size: len(part) for size, part in store.by_size.items()}
@@ -190,8 +246,9 @@ def say_beginning(store: AnyStore) -> dict[str, Any]:
 def upload(store: str, uri: str, as_json: bool) -> None:
     """Upload a store to a URI, for data: {kind: arrow, path: URI}.
 
-    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. URI: the store's folder there, such as
-    s3://bucket/stores/NAME, in the form that checkpoint.storage takes. Another store is never overwritten.
+    STORE: a store's folder, or the name of one under DITLAB_HOME/stores. URI: the store's folder
+    there, such as s3://bucket/stores/NAME, in the form that checkpoint.storage takes. Another store
+    is never overwritten.
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.data.named_stores import open_named_store
@@ -201,10 +258,19 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     with ProgressBars(f"uploading {opened.name}"):
         opened.verify()
         done = upload_store(opened, uri)
-    what = f"{opened.name}: {len(opened):,} rows, {format_bytes(done.size)} (fingerprint {opened.fingerprint[:12]})"
-    output.say(f"{what} {'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}")
+    what = (
+        f"{opened.name}: {len(opened):,} rows, {format_bytes(done.size)} (fingerprint "
+        f"{opened.fingerprint[:12]})"
+    )
+    output.say(
+        f"{what} "
+        f"{'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}"
+    )
     facts = {"name": opened.name, "rows": len(opened), "fingerprint": opened.fingerprint}
-    output.emit({**facts, "uri": uri, "outcome": done.outcome, "files_sent": done.sent, "bytes": done.size}, as_json)
+    output.emit(
+        {**facts, "uri": uri, "outcome": done.outcome, "files_sent": done.sent, "bytes": done.size},
+        as_json,
+    )
     output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {uri}}}")
 
 
@@ -220,17 +286,32 @@ data.add_command(upload)
 @data.command("list")
 @options.as_json
 def list_(as_json: bool) -> None:
-    """List the stores of DITLAB_HOME: rows, classes, size, and the runs that were trained on each."""
+    """List the stores of DITLAB_HOME: rows, classes, size, and the runs that were trained on
+    each.
+    """
     from ditlab.api.imports import list_stores
     from ditlab.reports.formatting import terminal_table
 
     found = list_stores()
-    heads = {"store": "text", "name": "text", "rows": "number", "classes": "number", "size": "number", "runs": "text"}
+    heads = {
+        "store": "text",
+        "name": "text",
+        "rows": "number",
+        "classes": "number",
+        "size": "number",
+        "runs": "text",
+    }
     rows = [
-        (each.folder, each.name, f"{each.rows:,}", str(each.classes or ""), format_bytes(each.bytes),
-         each.problem or ", ".join(each.runs))
+        (
+            each.folder,
+            each.name,
+            f"{each.rows:,}",
+            str(each.classes or ""),
+            format_bytes(each.bytes),
+            each.problem or ", ".join(each.runs),
+        )
         for each in found
-    ]  # fmt: skip
+    ]
     output.console(as_json).print(
         terminal_table(heads, rows) if rows else "no stores; `ditlab data import` writes some"
     )

@@ -39,16 +39,22 @@ RunRow = dict[str, Any]
 
 
 @click.group(cls=OpenGroup, invoke_without_command=True)
-@click.option("--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs.")
+@click.option(
+    "--num", type=click.IntRange(min=1), default=20, show_default=True, help="Number of runs."
+)
 @click.option("--name", metavar="PATTERN", help="Runs of this name; * stands for any text.")
-@click.option("--status", help="Runs of this status: running, lost, finished, failed, interrupted, stopped.")
+@click.option(
+    "--status", help="Runs of this status: running, lost, finished, failed, interrupted, stopped."
+)
 @options.as_json
 @click.pass_context
 def runs(ctx: click.Context, num: int, name: str | None, status: str | None, as_json: bool) -> None:
-    """List recent runs, the newest first; the commands below show, query, rename, delete and sync them.
+    """List recent runs, the newest first; the commands below show, query, rename, delete and sync
+    them.
 
-    The training loss is the median of the last 2 % of the steps; held out is a run's main metric at its last
-    evaluation; /s the median of the samples a second. `ditlab runs query` sorts and filters by any of them.
+    The training loss is the median of the last 2 % of the steps; held out is a run's main metric at
+    its last evaluation; /s the median of the samples a second. `ditlab runs query` sorts and
+    filters by any of them.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -66,7 +72,9 @@ def runs(ctx: click.Context, num: int, name: str | None, status: str | None, as_
     if rows:
         output.console(as_json).print(_runs_table(rows))
     else:
-        output.print_line(f"no {'runs like these' if name or status else 'runs'} under {home.root}", as_json)
+        output.print_line(
+            f"no {'runs like these' if name or status else 'runs'} under {home.root}", as_json
+        )
     for remark in remarks:
         output.say(remark)
     output.emit(found, as_json)
@@ -74,7 +82,9 @@ def runs(ctx: click.Context, num: int, name: str | None, status: str | None, as_
         output.hint(as_json, "runs show", rows[0]["run_id"])
 
 
-def _rows(home: Home, num: int, name: str | None, status: str | None) -> tuple[list[RunRow], list[str]]:
+def _rows(
+    home: Home, num: int, name: str | None, status: str | None
+) -> tuple[list[RunRow], list[str]]:
     """Rows of the newest runs that are wanted, and sentences on what could not be read."""
     from ditlab.runs.listing import run_rows
     from ditlab.tracking.records import record_remarks, scan_runs
@@ -87,7 +97,9 @@ def _rows(home: Home, num: int, name: str | None, status: str | None) -> tuple[l
             break
         if name is not None and not fnmatchcase(record.name, name):
             continue
-        running = running_state(home.run(record.run_id), record) if record.status == "running" else None
+        running = (
+            running_state(home.run(record.run_id), record) if record.status == "running" else None
+        )
         if status in (None, _status_word(record, running)):
             chosen.append(record)
             states[record.run_id] = running
@@ -108,7 +120,14 @@ def _status_word(record: RunRecord, running: RunningState | None) -> str:
 
 
 def _runs_table(rows: Sequence[RunRow]) -> Table:
-    columns = {"run": "id", "name": "text", "family": "id", "status": "text", "step": "number", "age": "number"}
+    columns = {
+        "run": "id",
+        "name": "text",
+        "family": "id",
+        "status": "text",
+        "step": "number",
+        "age": "number",
+    }
     columns |= {"loss": "number", "held out": "number", "/s": "number"}
     table = terminal_table(columns, optional=("/s", "age", "family", "step"))
     for row in rows:
@@ -123,10 +142,15 @@ def _cells(row: RunRow) -> Iterator[str | Text]:
     is_lost = row["status"] == "lost"
     yield status_text(f"lost {row['state']}" if is_lost else row["status"])
     yield "" if is_lost else f"{row['step']:,}/{row['total_steps']:,}"
-    age = format_duration(max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp())))
+    age = format_duration(
+        max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp()))
+    )
     yield " ".join(age.split()[:2])
     yield _number(row["train_loss"])
-    yield f"{escape_line((row['main_metric'] or '').removeprefix('eval/'))} {_number(row['main_value'])}".strip()
+    yield (
+        f"{escape_line((row['main_metric'] or '').removeprefix('eval/'))} "
+        f"{_number(row['main_value'])}"
+    ).strip()
     yield _number(row["samples_per_second"])
 
 
@@ -141,7 +165,8 @@ def _number(value: float | None) -> str:
 def rename(run: str, name: str, as_json: bool) -> None:
     """Give RUN another NAME, here and in MLflow. Its spec keeps the name that it was trained under.
 
-    `--resume auto` finds runs by their spec's name, so a renamed run is resumed by its id or its new name.
+    `--resume auto` finds runs by their spec's name, so a renamed run is resumed by its id or its
+    new name.
     """
     from ditlab.api.run import open_run
 
@@ -157,7 +182,8 @@ def rename(run: str, name: str, as_json: bool) -> None:
 @options.run
 @options.as_json
 def show(run: str, as_json: bool) -> None:
-    """Show RUN: its status, spec, last metrics, files, checkpoints, and what MLflow has not received.
+    """Show RUN: its status, spec, last metrics, files, checkpoints, and what MLflow has not
+    received.
 
     RUN is an id, a prefix of one, or a name; a sweep has one as well.
     """
@@ -170,7 +196,11 @@ def show(run: str, as_json: bool) -> None:
     terminal = output.console(as_json)
     output.print_line(f"run {record.run_id}: {record.name}", as_json)
     facts = _facts(found)
-    terminal.print(facts_table({name: "\n".join(map(escape_line, text.split("\n"))) for name, text in facts.items()}))
+    terminal.print(
+        facts_table(
+            {name: "\n".join(map(escape_line, text.split("\n"))) for name, text in facts.items()}
+        )
+    )
     if found.metrics:
         _print_metrics(found, as_json)
     for note in found.notes:
@@ -181,15 +211,21 @@ def show(run: str, as_json: bool) -> None:
 
 
 def _print_metrics(found: RunDescription, as_json: bool) -> None:
-    names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)][:_MOST_METRICS]
+    names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)][
+        :_MOST_METRICS
+    ]
     last = [(name, *found.metrics[name]) for name in names]
     rows = ((escape_line(name), f"{value:.5g}", f"{step:,}") for name, step, value in last)
     output.print_line("", as_json)
-    output.console(as_json).print(terminal_table({"metric": "text", "last value": "number", "step": "number"}, rows))
+    output.console(as_json).print(
+        terminal_table({"metric": "text", "last value": "number", "step": "number"}, rows)
+    )
     if found.held_out_text:
         output.print_line(found.held_out_text, as_json)
     if left := len(found.metrics) - len(names):
-        output.print_line(f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json)
+        output.print_line(
+            f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json
+        )
     if found.time:
         for line in ["", *output.time_lines(found.time)]:
             output.print_line(line, as_json)
@@ -202,7 +238,11 @@ def _next_commands(found: RunDescription) -> list[tuple[Any, ...]]:
     resume = ("--resume", record.run_id)
     is_lost = found.running is not None and found.running.state == "lost"
     if record.trials and record.status != "finished":
-        return [("train", spec, "--seeds", record.trials, *resume) if record.is_group else ("tune", *resume)]
+        return [
+            ("train", spec, "--seeds", record.trials, *resume)
+            if record.is_group
+            else ("tune", *resume)
+        ]
     if is_lost or record.status in ("failed", "interrupted"):
         return [("train", spec, *resume), ("runs log", record.run_id)]
     if found.unsent:
@@ -218,14 +258,24 @@ def _facts(found: RunDescription) -> dict[str, str]:
 
     record = found.record
     whose = "group" if record.group == record.parent else "sweep"
-    parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.sizes.items() if name != "total" and size)
-    queued = f"records that wait for MLflow: {found.unsent:,}" if found.unsent else "nothing: MLflow has every record"
+    parts = ", ".join(
+        f"{name} {format_bytes(size)}"
+        for name, size in found.sizes.items()
+        if name != "total" and size
+    )
+    queued = (
+        f"records that wait for MLflow: {found.unsent:,}"
+        if found.unsent
+        else "nothing: MLflow has every record"
+    )
     return {
         "kind": _kind(record),
         "status": _status(found),
         "message": record.message,
         "trial": f"{record.trial} of {whose} {record.parent}" if record.parent else "",
-        "trials": ", ".join(f"{number} {status}" for status, number in sorted(found.trials.items())),
+        "trials": ", ".join(
+            f"{number} {status}" for status, number in sorted(found.trials.items())
+        ),
         "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
         "created": f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M:%S}",
         "updated": f"{datetime.fromisoformat(record.updated).astimezone():%Y-%m-%d %H:%M:%S}",
@@ -233,7 +283,9 @@ def _facts(found: RunDescription) -> dict[str, str]:
         "proof": found.proof,
         "checkpoints": "" if record.trials else _checkpoints(found),
         "folder": str(found.folder.path),
-        "size": f"{format_bytes(found.sizes['total'])} ({parts})" if parts else format_bytes(found.sizes["total"]),
+        "size": f"{format_bytes(found.sizes['total'])} ({parts})"
+        if parts
+        else format_bytes(found.sizes["total"]),
         "tracking": found.tracking_uri,
         "queued": "" if found.unsent is None else queued,
     }
@@ -242,7 +294,9 @@ def _facts(found: RunDescription) -> dict[str, str]:
 def _kind(record: RunRecord) -> str:
     if record.is_group:
         return f"group of {record.trials} seeds of {record.family}"
-    return f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
+    return (
+        f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
+    )
 
 
 def _status(found: RunDescription) -> str:
@@ -250,7 +304,11 @@ def _status(found: RunDescription) -> str:
     running = found.running
     if running and running.state == "lost":
         return f"lost {running.text}: its process has ended without a word"
-    status = record.status if record.trials else f"{record.status}, step {record.step:,} of {record.total_steps:,}"
+    status = (
+        record.status
+        if record.trials
+        else f"{record.status}, step {record.step:,} of {record.total_steps:,}"
+    )
     return f"{status}; {running.text}" if running else status
 
 
@@ -263,12 +321,18 @@ def _checkpoints(found: RunDescription) -> str:
 @click.command(short_help="Print the events of one run.")
 @options.run
 @click.option("--tail", metavar="N", type=click.IntRange(min=1), help="Only the last N events.")
-@click.option("--follow", is_flag=True, help="Go on with new events as they come, until the run ends or Ctrl-C.")
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Go on with new events as they come, until the run ends or Ctrl-C.",
+)
 @options.as_json
 def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
-    """Print RUN's events in their order: starts, evaluations, checkpoints that are kept, failures, logged files, ends.
+    """Print RUN's events in their order: starts, evaluations, checkpoints that are kept, failures,
+    logged files, ends.
 
-    RUN is an id, a prefix of one, or a name. Metrics of single steps are in MLflow and `ditlab runs show`.
+    RUN is an id, a prefix of one, or a name. Metrics of single steps are in MLflow and `ditlab runs
+    show`.
     """
     from ditlab.runs.events import EventReader
     from ditlab.tracking.journal import damaged_lines
@@ -290,7 +354,9 @@ def log(run: str, tail: int | None, follow: bool, as_json: bool) -> None:
         output.say(f"run {found.record.run_id} has no events yet.")
     if reader.num_damaged:
         output.say(f"{found.folder.journal}: {damaged_lines(reader.num_damaged)}")
-    output.emit({"run_id": found.record.run_id, "events": [event.to_dict() for event in shown]}, as_json)
+    output.emit(
+        {"run_id": found.record.run_id, "events": [event.to_dict() for event in shown]}, as_json
+    )
     output.hint(as_json, "runs show", found.record.run_id)
 
 

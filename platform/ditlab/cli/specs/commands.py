@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 @options.overrides
 @options.as_json
 def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool) -> None:
-    """Check experiments and sweeps without running them. Every file is checked before the command fails.
+    """Check experiments and sweeps without running them. Every file is checked before the command
+    fails.
 
-    Columns, sizes and classes of the data are compared with the model's where the store is on this machine.
+    Columns, sizes and classes of the data are compared with the model's where the store is on this
+    machine.
     """
     from ditlab.api.specs import kind_of_sweep, load_checked
     from ditlab.spec.files import is_sweep, spec_name
@@ -65,7 +67,10 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     if mistakes:
         raise UserError("\n".join(mistakes))
     output.emit({"valid": valid, "spec_hash": hashes, "not_compared": not_compared}, as_json)
-    command, settings = "tune" if is_sweep(specs[0]) else "train", output.repeated_arguments("specs", "as_json")
+    command, settings = (
+        "tune" if is_sweep(specs[0]) else "train",
+        output.repeated_arguments("specs", "as_json"),
+    )
     output.hint(as_json, command, specs[0], *settings, "--dry-run")
 
 
@@ -74,7 +79,9 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
 @options.overrides
 @options.as_json
 def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print an experiment or a sweep with its parents, overrides and defaults resolved, as equivalent YAML."""
+    """Print an experiment or a sweep with its parents, overrides and defaults resolved, as
+    equivalent YAML.
+    """
     from ditlab.api.specs import kind_of_sweep, load_checked
     from ditlab.spec.experiment import Experiment
 
@@ -83,19 +90,29 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     hashes = {"spec_hash": loaded.content_hash()} if isinstance(loaded, Experiment) else {}
     output.print_yaml(shown, as_json)
     output.emit({"spec": shown, **hashes}, as_json)
-    output.hint(as_json, "train" if hashes else "tune", *output.repeated_arguments("as_json"), "--dry-run")
+    output.hint(
+        as_json, "train" if hashes else "tune", *output.repeated_arguments("as_json"), "--dry-run"
+    )
 
 
 @click.command()
 @click.option("--sweep", is_flag=True, help="The schema of sweeps instead of that of experiments.")
 @options.added("schema")
 @click.option(
-    "--result", metavar="COMMAND", help="The schema of the object that a command prints under --json: 'runs show'."
+    "--result",
+    metavar="COMMAND",
+    help="The schema of the object that a command prints under --json: 'runs show'.",
 )
-@click.option("--out", type=options.NewPath(path_type=Path), help="Write it to this file instead of standard output.")
+@click.option(
+    "--out",
+    type=options.NewPath(path_type=Path),
+    help="Write it to this file instead of standard output.",
+)
 @options.as_json
 def schema(sweep: bool, result: str | None, out: Path | None, as_json: bool, **added: bool) -> None:
-    """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field with its meaning."""
+    """Print the JSON schema of experiments, or of sweeps, for editors and for reading: every field
+    with its meaning.
+    """
     from ditlab.cli.output_types import result_schema
     from ditlab.spec.schema import experiment_schema, sweep_schema
 
@@ -112,7 +129,9 @@ def schema(sweep: bool, result: str | None, out: Path | None, as_json: bool, **a
     try:
         out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--out {out} cannot be written ({error.strerror}); name another file.") from error
+        raise UserError(
+            f"--out {out} cannot be written ({error.strerror}); name another file."
+        ) from error
     click.echo(out, err=as_json)
     output.emit({"files": [str(out)]}, as_json)
 
@@ -120,11 +139,18 @@ def schema(sweep: bool, result: str | None, out: Path | None, as_json: bool, **a
 @click.command()
 @options.spec
 @click.option("--shapes", is_flag=True, help="Trace the forward pass shape by shape.")
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(min=1), help="Batch size of the trace.")
+@click.option(
+    "--batch",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Batch size of the trace.",
+)
 @options.overrides
 @options.as_json
 def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Count a model's parameters by component and by role, on the meta device: no memory is taken, whatever the size.
+    """Count a model's parameters by component and by role, on the meta device: no memory is taken,
+    whatever the size.
 
     The role decides a parameter's weight decay, learning rate and, with Muon, its update.
     """
@@ -150,20 +176,28 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
         result["shapes"] = [asdict(row) for row in traced]
     terminal.print(parameter_table(experiment, counts))
     output.emit(result, as_json)
-    output.hint(as_json, "train", *output.repeated_arguments("shapes", "batch", "as_json"), "--dry-run")
+    output.hint(
+        as_json, "train", *output.repeated_arguments("shapes", "batch", "as_json"), "--dry-run"
+    )
 
 
 def parameter_table(experiment: Experiment, counts: ParameterCount) -> Table:
     """Parameters by component; the total is the last row."""
-    rows = [(name, f"{number:,}", f"{number / counts.total:.1%}") for name, number in counts.components.items()]
+    rows = [
+        (name, f"{number:,}", f"{number / counts.total:.1%}")
+        for name, number in counts.components.items()
+    ]
     rows += [
-        (f"{name} (training only, not in the total)", f"{each:,}", "") for name, each in counts.training_only.items()
+        (f"{name} (training only, not in the total)", f"{each:,}", "")
+        for name, each in counts.training_only.items()
     ]
     if counts.trainable != counts.total:
         rows += [("trainable", f"{counts.trainable:,}", ""), ("frozen", f"{counts.frozen:,}", "")]
     rows.append(("total", f"{counts.total:,}", ""))
     title = f"{experiment.name} ({experiment.model.family})"
-    return terminal_table({"component": "text", "parameters": "number", "share": "number"}, rows, title)
+    return terminal_table(
+        {"component": "text", "parameters": "number", "share": "number"}, rows, title
+    )
 
 
 def role_table(rows: list[RoledParameters]) -> Table:
@@ -174,20 +208,30 @@ def role_table(rows: list[RoledParameters]) -> Table:
         own = [row for row in rows if row.role == role]
         for row in own:
             parts = f" ({row.num_parts} matrices)" if row.num_parts > 1 else ""
-            table.add_row(role, row.name, _shapes([row.shape]) + parts, f"{row.copies:,}", f"{row.total:,}")
+            table.add_row(
+                role, row.name, _shapes([row.shape]) + parts, f"{row.copies:,}", f"{row.total:,}"
+            )
         table.add_row(f"all {role}", "", "", "", f"{sum(row.total for row in own):,}", style="bold")
     return table
 
 
 def shape_table(rows: list[ShapeRow], batch_size: int) -> Table:
-    """Shapes of inputs and outputs by module, which is named by its path's end: `blocks.3` for a member of a list."""
-    columns = dict.fromkeys(("module", "class", "input", "output"), "text") | {"parameters": "number"}
+    """Shapes of inputs and outputs by module, which is named by its path's end: `blocks.3` for a
+    member of a list.
+    """
+    columns = dict.fromkeys(("module", "class", "input", "output"), "text") | {
+        "parameters": "number"
+    }
     table = terminal_table(columns, title=f"forward pass, batch {batch_size}")
     for row in rows:
         parts = row.path.split(".")
         name = ".".join(parts[-2:] if parts[-1].isdigit() else parts[-1:]) or "(whole network)"
         table.add_row(
-            "  " * row.depth + name, row.kind, _shapes(row.inputs), _shapes(row.outputs), f"{row.parameters:,}"
+            "  " * row.depth + name,
+            row.kind,
+            _shapes(row.inputs),
+            _shapes(row.outputs),
+            f"{row.parameters:,}",
         )
     return table
 

@@ -6,10 +6,18 @@ from typing_extensions import TypedDict
 
 from ditlab.cli.output_types import FilesOutput
 
-ParamsOutput = TypedDict("ParamsOutput", {
-    "total": int, "trainable": int, "components": dict[str, int], "training_only": dict[str, int],
-    "roles": dict[str, int], "by_parameter": list[dict[str, Any]], "shapes": NotRequired[list[dict[str, Any]]],
-})  # fmt: skip
+ParamsOutput = TypedDict(
+    "ParamsOutput",
+    {
+        "total": int,
+        "trainable": int,
+        "components": dict[str, int],
+        "training_only": dict[str, int],
+        "roles": dict[str, int],
+        "by_parameter": list[dict[str, Any]],
+        "shapes": NotRequired[list[dict[str, Any]]],
+    },
+)
 
 
 class ValidateOutput(TypedDict):
@@ -19,7 +27,9 @@ class ValidateOutput(TypedDict):
     spec_hash: dict[str, str]
     """Hash over the fields that decide the trained weights, of each experiment."""
     not_compared: dict[str, str]
-    """Reason why a spec was not compared with its data, by spec: they are not on this machine, or not written yet."""
+    """Reason why a spec was not compared with its data, by spec: they are not on this machine, or
+    not written yet.
+    """
 
 
 ShowOutput = TypedDict("ShowOutput", {"spec": dict[str, Any], "spec_hash": NotRequired[str]})

@@ -54,7 +54,9 @@ class SweepOutput(TypedDict):
 
     run_id: str
     status: Literal["finished", "interrupted", "stopped"]
-    """stopped: by a budget (exit code 0); interrupted: by a signal (130). `--resume RUN` goes on."""
+    """stopped: by a budget (exit code 0); interrupted: by a signal (130). `--resume RUN` goes
+    on.
+    """
     reason: str
     """Clause on the budget that stopped it; empty for another end."""
     trials: list[TrialOutput]
@@ -72,10 +74,18 @@ class SweepOutput(TypedDict):
     quick: NotRequired[Changes]
 
 
-PlannedTrialOutput = TypedDict("PlannedTrialOutput", {
-    "number": int, "values": dict[str, Any], "parameters": int, "steps": int, "seconds": float | None, "arm": int,
-    "seed": int,
-})  # fmt: skip
+PlannedTrialOutput = TypedDict(
+    "PlannedTrialOutput",
+    {
+        "number": int,
+        "values": dict[str, Any],
+        "parameters": int,
+        "steps": int,
+        "seconds": float | None,
+        "arm": int,
+        "seed": int,
+    },
+)
 
 
 class SweepDryRunOutput(TypedDict):
@@ -92,7 +102,9 @@ class SweepDryRunOutput(TypedDict):
     """Expected hours of devices of what is left, as a budget counts them."""
     device: Device
     idle_seconds: float | None
-    """Expected duration on this machine without the work of others; null where these did not keep it busy."""
+    """Expected duration on this machine without the work of others; null where these did not keep
+    it busy.
+    """
     quick: NotRequired[Changes]
 
 

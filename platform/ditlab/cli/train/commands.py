@@ -26,24 +26,46 @@ if TYPE_CHECKING:
 @options.overrides
 @options.quick
 @options.train_address
-@click.option("--local", is_flag=True, help="One process, without Ray: for debuggers and machines without Ray.")
 @click.option(
-    "--resume", metavar="RUN|auto",
+    "--local",
+    is_flag=True,
+    help="One process, without Ray: for debuggers and machines without Ray.",
+)
+@click.option(
+    "--resume",
+    metavar="RUN|auto",
     help="Continue a run; `auto`: the newest unfinished one of this spec, if any.",
-)  # fmt: skip
+)
 @options.seeds
 @options.start
 @options.figures
 @options.start_checks
 @options.grace
-@click.option("--dry-run", is_flag=True, help="Show the resolved spec, parameters, steps and devices; start nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show the resolved spec, parameters, steps and devices; start nothing.",
+)
 @options.as_json
 def train(
-    spec: Path, overrides: tuple[str, ...], quick: bool, address: str | None, local: bool, resume: str | None,
-    seeds: int | None, start_from: str | None, weights_only: bool, figures: bool | None,
-    grace: float, dry_run: bool, as_json: bool, **checks: bool,
-) -> int:  # fmt: skip
-    """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume continues."""
+    spec: Path,
+    overrides: tuple[str, ...],
+    quick: bool,
+    address: str | None,
+    local: bool,
+    resume: str | None,
+    seeds: int | None,
+    start_from: str | None,
+    weights_only: bool,
+    figures: bool | None,
+    grace: float,
+    dry_run: bool,
+    as_json: bool,
+    **checks: bool,
+) -> int:
+    """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume
+    continues.
+    """
     from ditlab.cli.progress import ProgressBars, ProgressLine
     from ditlab.spec.files import STANDARD_INPUT, load_experiment
     from ditlab.spec.quick import load_quick_experiment
@@ -67,13 +89,19 @@ def train(
         with ProgressBars("loading PyTorch"):
             from ditlab.api.training import plan_training
 
-            plan = plan_training(experiment, local=local, address=address, resume=None if seeds else resume)
+            plan = plan_training(
+                experiment, local=local, address=address, resume=None if seeds else resume
+            )
         for text in plan.notes:
             output.say(text)
         if seeds:
             last = experiment.seed + seeds - 1
             output.say(f"{seeds} runs, one after the other: seeds {experiment.seed} to {last}")
-        numbers = {"spec_hash": plan.spec_hash, "steps": plan.total_steps, "total": plan.num_parameters}
+        numbers = {
+            "spec_hash": plan.spec_hash,
+            "steps": plan.total_steps,
+            "total": plan.num_parameters,
+        }
         output.emit({"status": "dry-run", **numbers, **changes}, as_json)
         output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))
         return 0
@@ -85,10 +113,16 @@ def train(
         from ditlab.runs.launch import StartRefused
 
         settings: dict[str, Any] = {
-            "local": local, "address": address, "resume": resume,
-            "grace": grace, "on_progress": line.update, "on_stage": line.stage, "say": line.say, "warn": line.warn,
+            "local": local,
+            "address": address,
+            "resume": resume,
+            "grace": grace,
+            "on_progress": line.update,
+            "on_stage": line.stage,
+            "say": line.say,
+            "warn": line.warn,
             **checks,
-        }  # fmt: skip
+        }
         group: GroupResult | None = None
         results: list[TrainingResult] = []
         try:
@@ -104,7 +138,9 @@ def train(
             return error.exit_code
         left: list[str] = []
         if figures is not False:
-            left = _draw_figures([each for each in results if each.status == "finished"], figures, quick, line)
+            left = _draw_figures(
+                [each for each in results if each.status == "finished"], figures, quick, line
+            )
     lines = _group_lines(group) if group else _summary(results[0])
     for text in lines:
         output.print_line(text, as_json)
@@ -115,16 +151,20 @@ def train(
         output.hint(as_json, *(("runs",) if group else ("sample", ended.run_id)))
         return 0
     arguments = output.repeated_arguments("resume", "as_json")
-    # a fork goes on by its own spec, which names its parent by id and step; what was piped in is no longer there
+    # a fork goes on by its own spec, which names its parent by id and step; what was piped in is no
+    # longer there
     if experiment.start or spec == STANDARD_INPUT:
         left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
         own = output.relative(ended.folder / "spec.yaml")
         arguments = [str(own), *output.repeated_arguments(*left_out)]
-    output.hint(False, "train", *arguments, "--resume", ended.run_id)  # also under `--json`: logs keep it
+    # also under `--json`: logs keep it
+    output.hint(False, "train", *arguments, "--resume", ended.run_id)
     return 130
 
 
-def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, quick: bool, line: ProgressLine) -> list[str]:
+def _draw_figures(
+    results: list[TrainingResult], all_kinds: bool | None, quick: bool, line: ProgressLine
+) -> list[str]:
     """Draw the figures of finished runs, and return the kinds that were left to `ditlab figures`.
 
     A signal leaves the rest, of all the runs: they are finished.
@@ -138,24 +178,35 @@ def _draw_figures(results: list[TrainingResult], all_kinds: bool | None, quick: 
         share = 0.0 if quick else SHARE
         with computing_beside_others(line.say):
             for result in results:
-                drawn = draw_final_figures(result.run, line.warn, line.stage, None if all_kinds else share)
+                drawn = draw_final_figures(
+                    result.run, line.warn, line.stage, None if all_kinds else share
+                )
                 waiting.remove(result.run_id)
                 left += [kind for kind in drawn.left if kind not in left]
                 if drawn.left:
                     count = f"{len(drawn.left)} of {len(drawn.kinds)} figures"
-                    line.say(f"{count} were left: `{output.command_line('figures', result.run_id)}` draws them.")
+                    line.say(
+                        f"{count} were left: `{output.command_line('figures', result.run_id)}` "
+                        "draws them."
+                    )
     except KeyboardInterrupt:
         for run_id in waiting:
             command = output.command_line("figures", run_id)
-            line.warn(f"run {run_id} is finished; a signal ended the drawing of its figures: `{command}` draws them.")
+            line.warn(
+                f"run {run_id} is finished; a signal ended the drawing of its figures: "
+                f"`{command}` draws them."
+            )
     return left
 
 
 def _group_lines(group: GroupResult) -> list[str]:
-    """Lines on a group of seeds: its runs, mean and interval of its training loss and held-out metrics."""
+    """Lines on a group of seeds: its runs, mean and interval of its training loss and held-out
+    metrics.
+    """
     lines = [_summary(result)[0] for result in group.results]
     lines.append(
-        f"group {group.run_id} {group.status}: {len(group.seeds)} seeds, {group.seeds[0]} to {group.seeds[-1]}"
+        f"group {group.run_id} {group.status}: {len(group.seeds)} seeds, {group.seeds[0]} to "
+        f"{group.seeds[-1]}"
     )
     for name, interval in group.intervals.items():
         if name.startswith(("train/loss", "eval/", "quality/")):
@@ -164,7 +215,9 @@ def _group_lines(group: GroupResult) -> list[str]:
 
 
 def _sleep_at_barriers(experiment: Experiment, resume: str | None) -> None:
-    """Set how this process's threads wait where their number is given: PyTorch, loaded next, reads it once."""
+    """Set how this process's threads wait where their number is given: PyTorch, loaded next, reads
+    it once.
+    """
     from ditlab.runs.cores import recorded_threads, sleep_at_barriers
     from ditlab.tracking.records import find_training_run
 
@@ -185,7 +238,12 @@ def _summary(result: TrainingResult) -> list[str]:
         from ditlab.tracking.history import Series, metric_history
 
         loss = metric_history(RunFolder(result.folder)).get(TRAIN_LOSS, Series()).recent_median()
-        lines = [f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} ({RECENT_TEXT})"]
+        lines = [
+            (
+                f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} "
+                f"({RECENT_TEXT})"
+            )
+        ]
         from ditlab.reports.text_file import read_texts
         from ditlab.tracking.access import is_mlflow, resolve_tracking_uri
 
@@ -200,7 +258,9 @@ def _summary(result: TrainingResult) -> list[str]:
             tracked = f"{output.short_path(home.mlflow_database)} ({output.command_line('ui')})"
         if is_mlflow(result.tracking_uri):
             tracked = f"MLflow: {tracked}"
-        lines.append(f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}{tracked}")
+        lines.append(
+            f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}{tracked}"
+        )
     with suppress(UserError):  # a journal that cannot be read costs the table alone
         if summary := result.run.time():
             lines += output.time_lines(summary)
@@ -211,19 +271,27 @@ def _summary(result: TrainingResult) -> list[str]:
 @options.spec
 @options.overrides
 @click.option(
-    "--address", metavar="URL",
+    "--address",
+    metavar="URL",
     help="Address of the job server (default: RAY_API_SERVER_ADDRESS, else that of the tunnel).",
-)  # fmt: skip
+)
 @click.option(
-    "--working-dir", type=click.Path(path_type=Path), default=".", show_default=True,
+    "--working-dir",
+    type=click.Path(path_type=Path),
+    default=".",
+    show_default=True,
     help="Folder that is sent to the cluster.",
-)  # fmt: skip
+)
 @click.option(
-    "--home", metavar="PATH", help="DITLAB_HOME of the job, an absolute path that all nodes see. Default: on this "
+    "--home",
+    metavar="PATH",
+    help="DITLAB_HOME of the job, an absolute path that all nodes see. Default: on this "
     "machine this shell's own, elsewhere that of the nodes' environment.",
-)  # fmt: skip
+)
 @click.option(
-    "--resume", metavar="RUN|auto", help="Continue a run or sweep; `auto`: the newest unfinished of this spec."
+    "--resume",
+    metavar="RUN|auto",
+    help="Continue a run or sweep; `auto`: the newest unfinished of this spec.",
 )
 @options.start
 @options.quick
@@ -234,14 +302,23 @@ def _summary(result: TrainingResult) -> list[str]:
 @click.option("--no-wait", is_flag=True, help="Return once the job is submitted.")
 @options.as_json
 def submit(
-    spec: Path, overrides: tuple[str, ...], address: str | None, working_dir: Path, home: str | None, quick: bool,
-    start_from: str | None, grace: float, no_wait: bool, as_json: bool, **_: object,
-) -> int:  # fmt: skip
+    spec: Path,
+    overrides: tuple[str, ...],
+    address: str | None,
+    working_dir: Path,
+    home: str | None,
+    quick: bool,
+    start_from: str | None,
+    grace: float,
+    no_wait: bool,
+    as_json: bool,
+    **_: object,
+) -> int:
     """Run an experiment or a sweep as a job of a Ray cluster, and follow its log.
 
-    The working directory is sent along, without the files that .gitignore and .rayignore name. Ctrl-C leaves the job
-    running; `ray job stop` ends it after a final checkpoint. Other options are those of `ditlab train` and `ditlab
-    tune`, which the job runs.
+    The working directory is sent along, without the files that .gitignore and .rayignore name.
+    Ctrl-C leaves the job running; `ray job stop` ends it after a final checkpoint. Other options
+    are those of `ditlab train` and `ditlab tune`, which the job runs.
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.cluster.jobs import default_address, job_environment, open_job_server
@@ -250,22 +327,32 @@ def submit(
 
     # a spec that is wrong or lies elsewhere is better refused here than after the upload
     if spec == STANDARD_INPUT:
-        raise UserError("SPEC is standard input, which no job can read; write it to a file below --working-dir.")
+        raise UserError(
+            "SPEC is standard input, which no job can read; write it to a file below --working-dir."
+        )
     if start_from:
         parse_start(start_from)  # the run itself is known to the cluster's home alone
     root, sweep = resolve_user_path(working_dir), is_sweep(spec)
     if not root.is_dir():
-        raise UserError(f"--working-dir {working_dir} is no folder; name the one that holds {spec}.")
+        raise UserError(
+            f"--working-dir {working_dir} is no folder; name the one that holds {spec}."
+        )
     if sweep:
         _refuse_options_of_train(spec)
     name = _name_of_spec(spec, overrides, sweep, quick)
     for file in spec_files(spec):
         if not file.is_relative_to(root):
             raise UserError(
-                f"{file} does not lie below --working-dir {root}, the only folder that is sent along; name a folder "
-                "that holds it."
+                f"{file} does not lie below --working-dir {root}, the only folder that is sent "
+                "along; name a folder that holds it."
             )
-    command = ["python", "-m", "ditlab", "tune" if sweep else "train", str(resolve_user_path(spec).relative_to(root))]
+    command = [
+        "python",
+        "-m",
+        "ditlab",
+        "tune" if sweep else "train",
+        str(resolve_user_path(spec).relative_to(root)),
+    ]
     command += output.repeated_arguments("spec", "address", "working_dir", "home", "no_wait")
     environment = job_environment(root, home, grace)
     with open_job_server(address or default_address()) as jobs:
@@ -273,7 +360,9 @@ def submit(
             job = jobs.submit(name, command, environment)
         if home:
             output.say(f"home: {home}")
-        output.say(f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}")
+        output.say(
+            f"job {job} at {jobs.address} · stop it: ray job stop {job} --address {jobs.address}"
+        )
         if no_wait:
             output.emit({"job": job, "status": "SUBMITTED"}, as_json)
             output.hint_text(as_json, f"ray job logs --follow {job} --address {jobs.address}")
@@ -294,7 +383,10 @@ def submit(
         try:
             ended = jobs.follow(job, show)
         except KeyboardInterrupt:
-            output.say(f"\nno longer following job {job}, which goes on · its log: ray job logs --follow {job}")
+            output.say(
+                f"\nno longer following job {job}, which goes on · its log: ray job logs "
+                f"--follow {job}"
+            )
             raise
         if rest:
             show("\n")
@@ -309,7 +401,9 @@ def submit(
 
 
 def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:
-    """Name of the experiment or sweep that a job is to run. Raises UserError for a mistake in it."""
+    """Name of the experiment or sweep that a job is to run. Raises UserError for a mistake in
+    it.
+    """
     from ditlab.api.specs import quick as shorten
     from ditlab.spec.files import load_experiment
     from ditlab.spec.sweep import load_sweep
@@ -325,6 +419,10 @@ def _refuse_options_of_train(sweep: Path) -> None:
 
     known = {parameter.name for parameter in tune.params}
     for parameter in train.params:
-        if parameter.name != "spec" and parameter.name not in known and output.is_typed(parameter.name or ""):
+        if (
+            parameter.name != "spec"
+            and parameter.name not in known
+            and output.is_typed(parameter.name or "")
+        ):
             option = "/".join([*parameter.opts, *parameter.secondary_opts])
             raise UserError(f"{option} is for experiments, and {sweep} is a sweep; leave it out.")

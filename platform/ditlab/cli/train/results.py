@@ -7,7 +7,9 @@ from typing_extensions import TypedDict
 
 from ditlab.cli.output_types import Changes, IntervalOutput, Numbers
 
-FiguresLeft = Annotated[list[str], Field(description="Kinds of figures that are left to `ditlab figures RUN`.")]
+FiguresLeft = Annotated[
+    list[str], Field(description="Kinds of figures that are left to `ditlab figures RUN`.")
+]
 
 
 class TrainedOutput(TypedDict):

@@ -1,4 +1,6 @@
-"""Captions and classes of images: from files beside them, names of folders, or rows of a table of them."""
+"""Captions and classes of images: from files beside them, names of folders, or rows of a table of
+them.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +17,17 @@ from ditlab.errors import UserError
 PATH = "it the image's path"
 """Name, in the place of a flag's, of what a line's key of the path gives."""
 FILE_NAME = "file_name"
-"""Key of a line that holds an image's path, as in Hugging Face's metadata.jsonl and metadata.csv."""
+"""Key of a line that holds an image's path, as in Hugging Face's metadata.jsonl and
+metadata.csv.
+"""
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names of Hugging Face's tables of captions and classes, whose paths begin beside them."""
 CAPTIONS, LABELS = "--caption-column", "--label-column"
 REMEDIES = {
-    "txt": "write one into a .txt file of the same stem, give --caption-from none (or --label-from folder, for "
-    "classes)",
+    "txt": (
+        "write one into a .txt file of the same stem, give --caption-from none (or "
+        "--label-from folder, for classes)"
+    ),
     "metadata": "add a line for it to the metadata file beside it",
     "column": "write one into the column of --caption-column",
 }
@@ -56,10 +62,11 @@ class Annotations:
     def annotate(
         self, path: str, place: str, image: Any, beside: Mapping[str, bytes], problem: str = ""
     ) -> CaptionedImage:
-        """Return the image at `path` below the source, `place` for people, with its caption and class.
+        """Return the image at `path` below the source, `place` for people, with its caption and
+        class.
 
-        `beside`: contents of the files of the same stem, by their ending. `problem`: reason why it cannot be read.
-        Raises UserError for an image outside all class folders.
+        `beside`: contents of the files of the same stem, by their ending. `problem`: reason why it
+        cannot be read. Raises UserError for an image outside all class folders.
         """
         caption, label = self.lines.get(path, (None, None))
         text = caption_bytes(caption)
@@ -82,21 +89,25 @@ def folder_class(path: str, place: str) -> str:
     folder, slash, _ = path.removeprefix("./").partition("/")
     if not slash:
         raise UserError(
-            f"--label-from=folder: {place} lies in no folder below --source; move it into the folder of its class, or "
-            "name the folder of the class folders as --source."
+            f"--label-from=folder: {place} lies in no folder below --source; move it into the "
+            "folder of its class, or name the folder of the class folders as --source."
         )
     return folder
 
 
 def caption_text(value: Any) -> Any:
-    """Return a caption, the several of a list a line each, None for an empty one; what is neither as it is."""
+    """Return a caption, the several of a list a line each, None for an empty one; what is neither
+    as it is.
+    """
     if isinstance(value, list) and all(each is None or isinstance(each, str) for each in value):
         return "\n".join(" ".join(each.split()) for each in value if each) or None
     return value
 
 
 def caption_bytes(value: Any) -> bytes | None:
-    """Return a caption as UTF-8, several of a list a line each; None for null. Raises TypeError for another type."""
+    """Return a caption as UTF-8, several of a list a line each; None for null. Raises TypeError for
+    another type.
+    """
     if isinstance(value, bytes):
         return value
     if (text := caption_text(value)) is None or isinstance(text, str):
@@ -105,7 +116,9 @@ def caption_bytes(value: Any) -> bytes | None:
 
 
 def class_name(value: Any) -> str | None:
-    """Return a class's name: text as it is, whole numbers in digits; None for null. Raises TypeError for another."""
+    """Return a class's name: text as it is, whole numbers in digits; None for null. Raises
+    TypeError for another.
+    """
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int):
@@ -114,7 +127,9 @@ def class_name(value: Any) -> str | None:
 
 
 def class_table(names: Iterable[str | None]) -> tuple[str, ...]:
-    """Order the names of classes, whose numbers are their places: whole numbers by value, others as text."""
+    """Order the names of classes, whose numbers are their places: whole numbers by value, others as
+    text.
+    """
     found = set(filter(None, names))
     if all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in found):
         return tuple(sorted(found, key=int))
@@ -122,10 +137,11 @@ def class_table(names: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def read_lines(files: Sequence[SourceFile], keys: Mapping[str, str]) -> dict[str, Line]:
-    """Read captions and classes by image path from tables of them, such as lines `{"file_name": "a/b.png", ...}`.
+    """Read captions and classes by image path from tables of them, such as lines `{"file_name":
+    "a/b.png", ...}`.
 
-    `keys`: those of captions and classes, by flag. Paths begin in the folder of the table's file. Raises UserError,
-    naming the line, for one of another form, and for an image that has two.
+    `keys`: those of captions and classes, by flag. Paths begin in the folder of the table's file.
+    Raises UserError, naming the line, for one of another form, and for an image that has two.
     """
     asked = {PATH: FILE_NAME, **keys}
     lines: dict[str, Line] = {}
@@ -137,13 +153,18 @@ def read_lines(files: Sequence[SourceFile], keys: Mapping[str, str]) -> dict[str
                 raise replace(record, problem=problem).error() from None
             path = str(PurePosixPath(file.name).parent / name.replace("\\", "/"))
             if path in lines:
-                raise UserError(f"{file.place}, {record.where}: names {path} a second time; remove one of the lines.")
+                raise UserError(
+                    f"{file.place}, {record.where}: names {path} a second time; remove one of "
+                    "the lines."
+                )
             lines[path] = line
     return lines
 
 
 def _read_line(record: SourceRecord, keys: Mapping[str, str]) -> tuple[str, Line]:
-    """Return a line's path, with its caption and class. Raises BadRecord for one of another form."""
+    """Return a line's path, with its caption and class. Raises BadRecord for one of another
+    form.
+    """
     if record.problem:
         raise record.problem
     found = dict(zip(keys, record.values, strict=True))

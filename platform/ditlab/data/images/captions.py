@@ -13,7 +13,11 @@ LABEL = "label"
 def caption_column(length: int) -> Column:
     """Return the column of captions of at most `length` bytes."""
     return Column(
-        dtype="uint8", shape=(length,), num_classes=256, unit="byte", description="caption in UTF-8, 0 behind its end"
+        dtype="uint8",
+        shape=(length,),
+        num_classes=256,
+        unit="byte",
+        description="caption in UTF-8, 0 behind its end",
     )
 
 
@@ -27,7 +31,9 @@ def cut(caption: bytes, length: int) -> bytes:
 
 
 def encode_captions(captions: Sequence[bytes], length: int) -> np.ndarray:
-    """Encode UTF-8 texts of at most `length` bytes each as rows of a caption column, uint8 (len(captions), length)."""
+    """Encode UTF-8 texts of at most `length` bytes each as rows of a caption column, uint8
+    (len(captions), length).
+    """
     rows = np.zeros((len(captions), length), np.uint8)
     for row, caption in zip(rows, captions, strict=True):
         row[: len(caption)] = np.frombuffer(caption, np.uint8)
@@ -35,5 +41,7 @@ def encode_captions(captions: Sequence[bytes], length: int) -> np.ndarray:
 
 
 def decode_captions(rows: np.ndarray) -> list[str]:
-    """Decode rows of a caption column, (num, length), to texts; bytes that are no UTF-8 become U+FFFD."""
+    """Decode rows of a caption column, (num, length), to texts; bytes that are no UTF-8 become
+    U+FFFD.
+    """
     return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]

@@ -1,4 +1,6 @@
-"""Decoding of a captioned image to pixels of a size of its aspect ratio (its bucket) and UTF-8 bytes."""
+"""Decoding of a captioned image to pixels of a size of its aspect ratio (its bucket) and UTF-8
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ TOO_SMALL = "too small"
 ASPECT_WEIGHT = 0.7
 """Weight of the aspect ratio's mismatch in an image's score; the rest is that of the area."""
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
-"""Pillow's names of the formats that are read; others are not tried, as some start other programs."""
+"""Pillow's names of the formats that are read; others are not tried, as some start other
+programs.
+"""
 IMAGE_SUFFIXES = (".bmp", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 ORIENTATION = 0x0112
 """Orientation tag of EXIF; values 5 to 8 turn an image by a quarter."""
@@ -44,7 +48,9 @@ BROKEN = (
 )
 """Errors of Pillow for files that are no images, or damaged ones."""
 MAX_PIXELS = 64_000_000
-"""Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a pixel (1 GB)."""
+"""Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a
+pixel (1 GB).
+"""
 
 
 class ImageSize(NamedTuple):
@@ -56,15 +62,17 @@ class ImageSize(NamedTuple):
 
 @dataclass(frozen=True)
 class AspectBuckets:
-    """Sizes (H, W) with sides that are multiples of `step` from `min_side` to `max_side`, and H W <= `resolution`^2.
+    """Sizes (H, W) with sides that are multiples of `step` from `min_side` to `max_side`, and H W
+    <= `resolution`^2.
 
-    An image of h x w pixels goes to one of the sizes with H <= h and W <= w (with `fit` pad: one of both), so that it
-    is never enlarged, of the least score,
+    An image of h x w pixels goes to one of the sizes with H <= h and W <= w (with `fit` pad: one of
+    both), so that it is never enlarged, of the least score,
 
         score = 0.7 (1 - exp(-|ln(w/h) - ln(W/H)|)) + 0.3 (1 - H W / resolution^2),
 
-    the share of the image that is cropped (of the size that is padded), and the shortfall in area. Of equal scores it
-    takes the larger size, then the one that is less high; one smaller than all sizes has none.
+    the share of the image that is cropped (of the size that is padded), and the shortfall in area.
+    Of equal scores it takes the larger size, then the one that is less high; one smaller than all
+    sizes has none.
     """
 
     resolution: int
@@ -76,11 +84,16 @@ class AspectBuckets:
 
     @cached_property
     def sizes(self) -> tuple[ImageSize, ...]:
-        """Sizes that images can have, by height and then width; none where even the smallest has too large an area."""
+        """Sizes that images can have, by height and then width; none where even the smallest has
+        too large an area.
+        """
         first = -(-self.min_side // self.step) * self.step
         sides = range(first, self.max_side + 1, self.step)
         return tuple(
-            ImageSize(height, width) for height in sides for width in sides if height * width <= self.resolution**2
+            ImageSize(height, width)
+            for height in sides
+            for width in sides
+            if height * width <= self.resolution**2
         )
 
     def score(self, image: ImageSize, bucket: ImageSize) -> float:
@@ -95,11 +108,18 @@ class AspectBuckets:
         """Return the size for an image; None where it is smaller than every size."""
 
         def preference(size: ImageSize) -> tuple[float, int, int]:
-            # rounded, so that sizes of equal score compare equal whatever the last bit of a logarithm is
-            return round(self.score(ImageSize(height, width), size), 12), -size.height * size.width, size.height
+            # rounded, so that sizes of equal score compare equal whatever the last bit of a
+            # logarithm is
+            return (
+                round(self.score(ImageSize(height, width), size), 12),
+                -size.height * size.width,
+                size.height,
+            )
 
         enough = any if self.fit == "pad" else all
-        fitting = (size for size in self.sizes if enough((size.height <= height, size.width <= width)))
+        fitting = (
+            size for size in self.sizes if enough((size.height <= height, size.width <= width))
+        )
         return min(fitting, default=None, key=preference)
 
 
@@ -158,10 +178,11 @@ class DecodedImage:
 
 
 def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | DroppedRecord:
-    """Decode an image and its caption, without a byte order mark, NULs (which end it in its column) and space around.
+    """Decode an image and its caption, without a byte order mark, NULs (which end it in its column)
+    and space around.
 
-    Lines of a caption end with LF. What cannot be decoded is left out for a reason: `missing caption`, `missing class`,
-    `unreadable`, `too small` or `too large`.
+    Lines of a caption end with LF. What cannot be decoded is left out for a reason: `missing
+    caption`, `missing class`, `unreadable`, `too small` or `too large`.
     """
 
     def left_out(reason: str, detail: str) -> DroppedRecord:
@@ -175,7 +196,9 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Dropped
             text = (item.caption or b"").decode()
         except UnicodeDecodeError as error:
             return left_out(NO_RECORD, f"its caption {not_utf8(0, error)}")
-        caption = "\n".join(text.removeprefix("\ufeff").replace("\0", "").strip().splitlines()).encode()
+        caption = "\n".join(
+            text.removeprefix("\ufeff").replace("\0", "").strip().splitlines()
+        ).encode()
         if not caption:
             detail = "no caption" if item.caption is None else "an empty caption"
             return left_out("missing caption", detail)
@@ -184,7 +207,8 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Dropped
     if item.image is None:
         return left_out(NO_RECORD, "no image there")
     try:
-        with warnings.catch_warnings(action="ignore"):  # of large images and odd metadata: only errors matter
+        # of large images and odd metadata: only errors matter
+        with warnings.catch_warnings(action="ignore"):
             fitted, was_converted = _fitted(item.image, rules)
     except TooManyPixels as error:
         return left_out("too large", f"{error}, more than --max-pixels={rules.max_pixels}")
@@ -196,19 +220,31 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Dropped
         return left_out(TOO_SMALL, f"{fitted.width}x{fitted.height} pixels")
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.atleast_3d(np.asarray(fitted)).transpose(2, 0, 1))
-    return DecodedImage(ImageSize(*pixels.shape[1:]), pixels, kept, len(kept) < len(caption), was_converted, item.label)
+    return DecodedImage(
+        ImageSize(*pixels.shape[1:]),
+        pixels,
+        kept,
+        len(kept) < len(caption),
+        was_converted,
+        item.label,
+    )
 
 
 @contextmanager
 def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
-    """Open a picture. Raises TooManyPixels for one of more pixels, by its header, and errors of `BROKEN` otherwise."""
-    if Image.MAX_IMAGE_PIXELS is not None:  # Pillow refuses twice as many, even where more are wanted
+    """Open a picture. Raises TooManyPixels for one of more pixels, by its header, and errors of
+    `BROKEN` otherwise.
+    """
+    # Pillow refuses twice as many, even where more are wanted
+    if Image.MAX_IMAGE_PIXELS is not None:
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
     with BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
         try:
             opened = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:
-            raise TooManyPixels(str(error).partition("(")[2].partition(")")[0] or "too many pixels") from error
+            raise TooManyPixels(
+                str(error).partition("(")[2].partition(")")[0] or "too many pixels"
+            ) from error
         with opened as image:
             if image.width * image.height > max_pixels:
                 raise TooManyPixels(f"{image.width:,}x{image.height:,} pixels")
@@ -230,14 +266,19 @@ def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | 
         scale = (min if buckets.fit == "pad" else max)(size.height / height, size.width / width)
         if round(scale * min(height, width)) == 0:  # a line, of which padding would leave no pixel
             return ImageSize(height, width), False
-        # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice as large as needed
+        # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice
+        # as large as needed
         image.draft(None, (round(2 * scale * image.width), round(2 * scale * image.height)))
         image.load()
-        upright, was_converted = in_srgb(image if orientation == 1 else ImageOps.exif_transpose(image))
+        upright, was_converted = in_srgb(
+            image if orientation == 1 else ImageOps.exif_transpose(image)
+        )
     if rules.grey:
         upright = upright.convert("L")
     if buckets.fit == "pad":
-        padded = ImageOps.pad(upright, (size.width, size.height), Image.Resampling.LANCZOS, color="white")
+        padded = ImageOps.pad(
+            upright, (size.width, size.height), Image.Resampling.LANCZOS, color="white"
+        )
         return padded, was_converted
     # the part of the image that the bucket shows: cropping here saves scaling the rest
     shown_width = min(upright.width, upright.height * size.width / size.height)
@@ -245,13 +286,17 @@ def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | 
     left = (upright.width - shown_width) / 2
     top = (upright.height - shown_height) / 2
     box = (left, top, left + shown_width, top + shown_height)
-    return upright.resize((size.width, size.height), Image.Resampling.LANCZOS, box=box), was_converted
+    return upright.resize(
+        (size.width, size.height), Image.Resampling.LANCZOS, box=box
+    ), was_converted
 
 
 def in_srgb(image: Image.Image) -> tuple[Image.Image, bool]:
-    """Convert an image to 8-bit RGB with sRGB's colours, transparency on white; gives as well whether they changed.
+    """Convert an image to 8-bit RGB with sRGB's colours, transparency on white; gives as well
+    whether they changed.
 
-    Colours without a profile are taken for sRGB's, and so are those whose profile cannot be read or is of grey.
+    Colours without a profile are taken for sRGB's, and so are those whose profile cannot be read or
+    is of grey.
     """
     profile = image.info.get("icc_profile")
     transform = _transform(profile, "CMYK" if image.mode == "CMYK" else "RGB") if profile else None
@@ -264,10 +309,14 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, bool]:
 
 @lru_cache(maxsize=16)  # the photographs of a camera have one
 def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """Return the conversion of a profile's colours to sRGB's; None for sRGB itself and for one of other channels."""
+    """Return the conversion of a profile's colours to sRGB's; None for sRGB itself and for one of
+    other channels.
+    """
     try:
         opened = ImageCms.ImageCmsProfile(BytesIO(profile))
-        if opened.profile.xcolor_space.strip() != mode or "sRGB" in ImageCms.getProfileDescription(opened):
+        if opened.profile.xcolor_space.strip() != mode or "sRGB" in ImageCms.getProfileDescription(
+            opened
+        ):
             return None
         return ImageCms.buildTransform(opened, ImageCms.createProfile("sRGB"), mode, "RGB")
     except (ImageCms.PyCMSError, OSError):
@@ -275,7 +324,9 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
 
 
 def in_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to 8-bit RGB, transparency on white; one that is in RGB is returned itself."""
+    """Convert an image to 8-bit RGB, transparency on white; one that is in RGB is returned
+    itself.
+    """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode == "F":

@@ -1,4 +1,6 @@
-"""Import of images with captions, by blocks: plan, shards by size, manifest, a summary of what was left out and why."""
+"""Import of images with captions, by blocks: plan, shards by size, manifest, a summary of what was
+left out and why.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ from ditlab.spec.importing import ImagesOptions
 IRRELEVANT = {"source", "processes", "name"}
 """Options that do not change the images of a store; the source enters by its listing."""
 CUT, CONVERTED = "captions cut", "images of other colour profiles converted to sRGB"
-"""Names of the counts of captions that were longer than their column, and of images whose colours were converted."""
+"""Names of the counts of captions that were longer than their column, and of images whose colours
+were converted.
+"""
 AHEAD = 8
 """Images that are decoded ahead of what is written."""
 
@@ -69,9 +73,10 @@ AHEAD = 8
 def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
     """Write a bucketed store: image uint8 (3, height, width), or (1, height, width) if grey.
 
-    Captions, if any, are uint8 (--caption-length,), labels int64; `AspectBuckets` gives each image its size. Rows of
-    one size keep the source's order, whatever the number of processes; what is damaged costs itself alone.
-    Raises UserError, with no store left, for a source without a usable image, and for what the options refuse to skip.
+    Captions, if any, are uint8 (--caption-length,), labels int64; `AspectBuckets` gives each image
+    its size. Rows of one size keep the source's order, whatever the number of processes; what is
+    damaged costs itself alone. Raises UserError, with no store left, for a source without a usable
+    image, and for what the options refuse to skip.
     """
     options = request.options
     buckets = _buckets(options)  # before an image is decoded
@@ -91,7 +96,14 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
     rules = ImageRules(options, annotations, decoding, source.classes, request.limit)
     executor = request.executor or ProcessExecutor(options.processes)
     with imported_blocks(
-        path, "images", source.blocks, _described(rules), rules, executor, request.progress, "decoding"
+        path,
+        "images",
+        source.blocks,
+        _described(rules),
+        rules,
+        executor,
+        request.progress,
+        "decoding",
     ) as (folder, receipts):
         _refuse_no_image(options.source, receipts)
         parts = dict.fromkeys(chain.from_iterable(block.parts for block in receipts))
@@ -121,9 +133,14 @@ def _described(rules: ImageRules) -> dict[str, Any]:
 
 
 def _receipt(
-    source: ImageSource, rules: ImageRules, receipts: Sequence[BlockReceipt], stores: Sequence[Store]
+    source: ImageSource,
+    rules: ImageRules,
+    receipts: Sequence[BlockReceipt],
+    stores: Sequence[Store],
 ) -> SourceReceipt:
-    """Return an import's receipt: levels of files and of what they hold, in one where all files are images."""
+    """Return an import's receipt: levels of files and of what they hold, in one where all files are
+    images.
+    """
     dropped = dropped_of(receipts)
     counts = sums_of(receipts)
     used = {"images": sum(receipt.rows for receipt in receipts)}
@@ -139,7 +156,9 @@ def _receipt(
         levels = [files, ReceiptLevel(unit=unit, used=used, left_out=dropped.counts)]
     warnings = [*source.warnings]
     if rules.classes and rules.limit is None:
-        rows = np.sum([store.columns[LABEL].statistics.class_counts or () for store in stores], axis=0)
+        rows = np.sum(
+            [store.columns[LABEL].statistics.class_counts or () for store in stores], axis=0
+        )
         warnings += class_warnings(dict(zip(rules.classes, rows.tolist(), strict=True)))
     changed = {what: counts[what] for what in (CUT, CONVERTED)}
     return make_receipt(levels, [*source.files_left_out, *dropped.first], changed, warnings)
@@ -155,19 +174,23 @@ def _refuse_no_image(source: str, receipts: Sequence[BlockReceipt]) -> None:
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(dropped.counts.items()))
     smaller = ", or give a smaller --resolution" if TOO_SMALL in dropped.counts else ""
     raise RefusedSource(
-        f"--source={source} holds no image that can be used ({reasons}), the first being {dropped.first[0]}; "
-        f"name other files{smaller}."
+        f"--source={source} holds no image that can be used ({reasons}), the first being "
+        f"{dropped.first[0]}; name other files{smaller}."
     )
 
 
-def _note(options: ImagesOptions, receipts: Sequence[BlockReceipt], sizes: Mapping[str, ImageSize]) -> str:
+def _note(
+    options: ImagesOptions, receipts: Sequence[BlockReceipt], sizes: Mapping[str, ImageSize]
+) -> str:
     """Return a sentence on where the rows of a store are from."""
     pixels = sum(
-        math.prod(size) * written.shard.rows for part, size in sizes.items() for written in shards_of(receipts, part)
+        math.prod(size) * written.shard.rows
+        for part, size in sizes.items()
+        for written in shards_of(receipts, part)
     )
     return (
-        f"read from {source_name(options.source)}; {pixels * (1 if options.grey else 3):,} bytes of decoded pixels, "
-        f"areas of at most {options.resolution}x{options.resolution}"
+        f"read from {source_name(options.source)}; {pixels * (1 if options.grey else 3):,} "
+        f"bytes of decoded pixels, areas of at most {options.resolution}x{options.resolution}"
     )
 
 
@@ -190,16 +213,19 @@ def _buckets(options: ImagesOptions) -> AspectBuckets:
     buckets = AspectBuckets(side, step, options.min_side or step, longest, options.fit)
     if not buckets.sizes:
         raise UserError(
-            f"--resolution={side} leaves no size: sides are multiples of --step={step} (4 times --patch by itself) "
-            f"from --min-side={buckets.min_side} to --max-side={longest}, and no area is above {side}^2; raise "
-            "--resolution, lower --patch or --step, or give --sizes square."
+            f"--resolution={side} leaves no size: sides are multiples of --step={step} (4 "
+            f"times --patch by itself) from --min-side={buckets.min_side} to "
+            f"--max-side={longest}, and no area is above {side}^2; raise --resolution, lower "
+            "--patch or --step, or give --sizes square."
         )
     return buckets
 
 
 @dataclass(frozen=True)
 class ImageRules:
-    """Rules of an import of images, without state: a block's shards depend on these and on the block alone."""
+    """Rules of an import of images, without state: a block's shards depend on these and on the
+    block alone.
+    """
 
     options: ImagesOptions
     annotations: Annotations
@@ -210,14 +236,19 @@ class ImageRules:
     """Images of a block that are tried; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Decode a block's images, in their order; write their shards by size. Raises RefusedSource as `check` does."""
+        """Decode a block's images, in their order; write their shards by size. Raises RefusedSource
+        as `check` does.
+        """
         counts = Counter[str]()
         dropped = DroppedRecords()
         rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
         try:
-            items = islice(read_images(block, self.annotations, self.options.image_column), self.limit)
-            # Pillow and hashes work without the GIL, so that this thread hashes and writes while another one decodes
+            items = islice(
+                read_images(block, self.annotations, self.options.image_column), self.limit
+            )
+            # Pillow and hashes work without the GIL, so that this thread hashes and writes while
+            # another one decodes
             for item, image in results_in_order(ThreadPoolExecutor(1), self._decoded, items, AHEAD):
                 if isinstance(item, CaptionedImage):
                     counts[BESIDE] += item.beside
@@ -284,6 +315,10 @@ class ImageRules:
         """Raise RefusedSource where the options refuse to skip such an image."""
         if image.reason == "missing caption" and self.options.missing_caption == "refuse":
             remedy = REMEDIES[self.annotations.caption]
-            raise RefusedSource(f"{image.place} has {image.detail}; {remedy}, or give --missing-caption skip.")
+            raise RefusedSource(
+                f"{image.place} has {image.detail}; {remedy}, or give --missing-caption skip."
+            )
         if self.options.unreadable == "refuse" and image.reason in (NO_RECORD, DAMAGED):
-            raise RefusedSource(f"{image.place}: {image.detail}; correct it, or give --unreadable skip.")
+            raise RefusedSource(
+                f"{image.place}: {image.detail}; correct it, or give --unreadable skip."
+            )

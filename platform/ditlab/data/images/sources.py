@@ -1,4 +1,5 @@
-"""Sources of images with captions and classes, cut into blocks and read as streams: image files, tars, Parquet.
+"""Sources of images with captions and classes, cut into blocks and read as streams: image files,
+tars, Parquet.
 
 Of every file, member and row it is known in the end whether it was used.
 """
@@ -37,7 +38,13 @@ from ditlab.data.source_files import (
     read_source,
     with_suffix,
 )
-from ditlab.data.sources.records import files_level, not_read, read_records, record_blocks, record_files
+from ditlab.data.sources.records import (
+    files_level,
+    not_read,
+    read_records,
+    record_blocks,
+    record_files,
+)
 from ditlab.data.sources.tables import named_classes, other_columns, table_schema
 from ditlab.data.sources.tars import tar_members
 from ditlab.data.stores.receipt import DAMAGED, DroppedRecord, ReceiptLevel
@@ -63,7 +70,9 @@ class ImageSource:
     """Source of images, cut into blocks."""
 
     annotations: Annotations
-    """Rules for captions and classes; of image files, without the lines of each, which its block has."""
+    """Rules for captions and classes; of image files, without the lines of each, which its block
+    has.
+    """
     blocks: Sequence[InputBlock]
     classes: Sequence[str]
     """Names of all classes in their order: a class's number is its place here."""
@@ -75,9 +84,11 @@ class ImageSource:
 
 
 def open_image_source(options: ImagesOptions) -> ImageSource:
-    """Cut the images of a file, folder, zip, pattern or URI into blocks, a function of the source alone.
+    """Cut the images of a file, folder, zip, pattern or URI into blocks, a function of the source
+    alone.
 
-    Raises UserError for none, for several kinds of files, for rules they do not have, and for captions of other images.
+    Raises UserError for none, for several kinds of files, for rules they do not have, and for
+    captions of other images.
     """
     listing = list_source(options.source)
     files = [file for file in listing if not file.set_aside]
@@ -89,12 +100,14 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     kinds = [kind for kind, found in held.items() if found]
     if not kinds:
         raise UserError(
-            f"--source={options.source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet file "
-            f"({endings(listing)}); name one that does."
+            f"--source={options.source} holds no {', '.join(IMAGE_SUFFIXES)}, .tar or .parquet "
+            f"file ({endings(listing)}); name one that does."
         )
     if len(kinds) > 1:
         names = " and ".join(KINDS[kind] for kind in kinds)
-        raise UserError(f"--source={options.source} holds {names}; name a folder of one kind, or a single file.")
+        raise UserError(
+            f"--source={options.source} holds {names}; name a folder of one kind, or a single file."
+        )
     annotations = _annotations(options, kinds[0], metadata)
     if kinds[0] == "images":
         return _image_files(listing, held["images"], metadata, annotations, options.source)
@@ -104,7 +117,9 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
 
 
 def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]) -> Annotations:
-    """Read the rules for a kind of source. Raises UserError for an origin that this kind does not have."""
+    """Read the rules for a kind of source. Raises UserError for an origin that this kind does not
+    have.
+    """
     label: str | None = options.label_from
     if options.label_column:
         label = "column"
@@ -118,8 +133,9 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
     needed = {"column": is_table, "txt": not is_table, "metadata": bool(metadata), "none": True}
     if not needed[caption]:
         raise UserError(
-            f"--caption-from={caption}: --source={options.source} holds {KINDS[kind]}, which have their captions in "
-            "a column (Parquet), in .txt files of the same stem, or in a metadata.jsonl or .csv beside images."
+            f"--caption-from={caption}: --source={options.source} holds {KINDS[kind]}, which "
+            "have their captions in a column (Parquet), in .txt files of the same stem, or in "
+            "a metadata.jsonl or .csv beside images."
         )
     if label and is_table != (label == "column") and not (metadata and label == "column"):
         right = "--label-column" if is_table else "--label-from"
@@ -133,7 +149,9 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
     return Annotations(caption, label, keys, lines)
 
 
-def _tar_files(listing: Sequence[SourceFile], tars: Sequence[SourceFile], annotations: Annotations) -> ImageSource:
+def _tar_files(
+    listing: Sequence[SourceFile], tars: Sequence[SourceFile], annotations: Annotations
+) -> ImageSource:
     """Cut tars into blocks; their classes are read from all of them."""
     labels: set[str | None] = set()
     if annotations.label is not None:
@@ -144,7 +162,9 @@ def _tar_files(listing: Sequence[SourceFile], tars: Sequence[SourceFile], annota
     return ImageSource(annotations, blocks, class_table(labels), level, left_out)
 
 
-def _table_files(listing: Sequence[SourceFile], tables: Sequence[SourceFile], annotations: Annotations) -> ImageSource:
+def _table_files(
+    listing: Sequence[SourceFile], tables: Sequence[SourceFile], annotations: Annotations
+) -> ImageSource:
     """Cut tables into blocks; their classes are the column's names, or its values."""
     blocks = record_blocks(tables, block_bytes(sum(file.size for file in tables)))
     named: Mapping[str, Sequence[str]] = {}
@@ -159,7 +179,10 @@ def _table_files(listing: Sequence[SourceFile], tables: Sequence[SourceFile], an
         annotations = replace(annotations, numbered=names)
     elif named:
         name = next(iter(named))
-        warnings.append(f"Column '{name}' holds classes, which were not imported; give --label-column {name} for them.")
+        warnings.append(
+            f"Column '{name}' holds classes, which were not imported; give --label-column "
+            f"{name} for them."
+        )
     level, left_out = files_level(listing, {"read": tables})
     return ImageSource(annotations, blocks, classes, level, left_out, warnings)
 
@@ -175,24 +198,34 @@ def _image_files(
     names = {file.name for file in images}
     if unknown := [name for name in annotations.lines if name not in names]:
         raise UserError(
-            f"{metadata[0].place} names {shortened(unknown, 1)}, which --source={source} does not hold; correct the "
-            "paths, which begin beside that file, or remove the lines."
+            f"{metadata[0].place} names {shortened(unknown, 1)}, which --source={source} does "
+            "not hold; correct the paths, which begin beside that file, or remove the lines."
         )
     files = [file for file in listing if not file.set_aside]
-    beside = {(file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)}
+    beside = {
+        (file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)
+    }
     stems = {file.stem for file in images}
     used = {
         "images": images,
         BESIDE: [file for file in beside.values() if file.stem in stems],
         "metadata": metadata if annotations.lines else [],
     }
-    level, left_out = files_level(listing, used, dict.fromkeys([file.name for file in beside.values()], ALONE))
+    level, left_out = files_level(
+        listing, used, dict.fromkeys([file.name for file in beside.values()], ALONE)
+    )
     blocks: list[InputBlock] = []
     for group in group_files(images):
-        own = {file.name: annotations.lines[file.name] for file in group if file.name in annotations.lines}
+        own = {
+            file.name: annotations.lines[file.name]
+            for file in group
+            if file.name in annotations.lines
+        }
         places = product(dict.fromkeys(file.stem for file in group), sorted(annotations.companions))
         files_beside = tuple(beside[place] for place in places if place in beside)
-        blocks.append(InputBlock(len(blocks), group, "images", beside=files_beside, detail=own or None))
+        blocks.append(
+            InputBlock(len(blocks), group, "images", beside=files_beside, detail=own or None)
+        )
     labels = {line[1] for line in annotations.lines.values()}
     if annotations.label == "folder":
         labels = {folder_class(file.name, file.name) for file in images}
@@ -203,16 +236,22 @@ def _image_files(
 
 
 def _class_folders(source: str, files: Sequence[SourceFile]) -> set[str]:
-    """Return the folders directly below a source, on this machine empty ones too: classes without a sample."""
+    """Return the folders directly below a source, on this machine empty ones too: classes without a
+    sample.
+    """
     folders = {file.name.partition("/")[0] for file in files if "/" in file.name}
     if Path(source).is_dir():
-        below = (SourceFile("", each.name, 0, "") for each in Path(source).iterdir() if each.is_dir())
+        below = (
+            SourceFile("", each.name, 0, "") for each in Path(source).iterdir() if each.is_dir()
+        )
         folders.update(each.name for each in below if not each.set_aside)
     return folders
 
 
 def _class_beside(file: SourceFile) -> str | None:
-    """Return the class that a file beside an image names; None where it cannot be read, as is told with its image."""
+    """Return the class that a file beside an image names; None where it cannot be read, as is told
+    with its image.
+    """
     with suppress(*UNREADABLE):
         return named_class(read_source(file))
     return None
@@ -230,9 +269,11 @@ def _column_classes(blocks: Sequence[InputBlock], column: str) -> Sequence[str]:
 def read_images(
     block: InputBlock, annotations: Annotations, image_column: str
 ) -> Iterator[CaptionedImage | DroppedRecord]:
-    """Iterate over a block's images, in the order of the source, with one item for all behind the damage of a file.
+    """Iterate over a block's images, in the order of the source, with one item for all behind the
+    damage of a file.
 
-    Raises UserError for a column that is missing or holds something else, and for an image outside all class folders.
+    Raises UserError for a column that is missing or holds something else, and for an image outside
+    all class folders.
     """
     if block.kind == "tar":
         for file in block.files:
@@ -257,11 +298,15 @@ COLUMNS: dict[str, tuple[Callable[[Any], Any], str]] = {
     CAPTIONS: (caption_bytes, "text, or of lists of text"),
     LABELS: (class_name, "whole numbers or text"),
 }
-"""Conversion of a column's values, and what its column is one of, by the flag that names the column."""
+"""Conversion of a column's values, and what its column is one of, by the flag that names the
+column.
+"""
 
 
 def _converted(flag: str, value: Any, column: str, file: SourceFile) -> Any:
-    """Return a value of the column that a flag names as images, captions or classes have it. Raises UserError."""
+    """Return a value of the column that a flag names as images, captions or classes have it. Raises
+    UserError.
+    """
     convert, form = COLUMNS[flag]
     try:
         return convert(value)
@@ -287,7 +332,9 @@ def _read_tables(
         label = values.get(LABELS)
         if annotations.numbered and label is not None:
             number = int(label)
-            label = annotations.numbered[number] if 0 <= number < len(annotations.numbered) else None
+            label = (
+                annotations.numbered[number] if 0 <= number < len(annotations.numbered) else None
+            )
         yield CaptionedImage(record.place, values[IMAGES], values.get(CAPTIONS), label)
 
 
@@ -319,20 +366,27 @@ def _read_image_files(block: InputBlock, annotations: Annotations) -> Iterator[C
 
 
 def _key_and_ending(name: str) -> tuple[str, str]:
-    """Split the path of a tar's member as WebDataset does, at its name's first dot: a sample's key, and an ending."""
+    """Split the path of a tar's member as WebDataset does, at its name's first dot: a sample's key,
+    and an ending.
+    """
     folder, slash, file = name.rpartition("/")
     stem, dot, ending = file.partition(".")
     return f"{folder}{slash}{stem}", f"{dot}{ending}".lower()
 
 
-def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[CaptionedImage | DroppedRecord]:
-    """Iterate over the images of a tar, and what is none; all from the sample before a damage on is one item.
+def tar_images(
+    file: SourceFile, annotations: Annotations
+) -> Iterator[CaptionedImage | DroppedRecord]:
+    """Iterate over the images of a tar, and what is none; all from the sample before a damage on is
+    one item.
 
     Neighbours of one key are one sample.
     """
     damage: list[str] = []
     wanted = (*IMAGE_SUFFIXES, *annotations.companions)
-    for _, group in groupby(tar_members(file, damage, wanted), lambda member: _key_and_ending(member[0])[0]):
+    for _, group in groupby(
+        tar_members(file, damage, wanted), lambda member: _key_and_ending(member[0])[0]
+    ):
         members = list(group)
         if damage:  # known with the last sample, which may lack its caption
             break
@@ -344,7 +398,9 @@ def tar_images(file: SourceFile, annotations: Annotations) -> Iterator[Captioned
 def _sample(
     file: SourceFile, members: Sequence[tuple[str, bytes | str | None]], annotations: Annotations
 ) -> Iterator[CaptionedImage | DroppedRecord]:
-    """Iterate over the images of neighbours of one key, and over those that are none of their own."""
+    """Iterate over the images of neighbours of one key, and over those that are none of their
+    own.
+    """
     images: dict[str, bytes | str | None] = {}
     beside: dict[str, bytes] = {}
     for name, content in members:
@@ -360,7 +416,10 @@ def _sample(
     used = len(beside)
     for name, content in images.items():
         problem = content if isinstance(content, str) else ""
-        yield replace(annotations.annotate(name, f"{file.name}: {name}", content, beside, problem), beside=used)
+        yield replace(
+            annotations.annotate(name, f"{file.name}: {name}", content, beside, problem),
+            beside=used,
+        )
         used = 0
     if not images:
         for ending in beside:

@@ -1,1 +1,3 @@
-"""Loading: held-out rows, the resumable order of samples, the prefetching loader, batches as a model takes them."""
+"""Loading: held-out rows, the resumable order of samples, the prefetching loader, batches as a
+model takes them.
+"""

@@ -14,11 +14,16 @@ from ditlab_models.contract import BatchField
 
 
 def to_device(
-    batch: Mapping[str, Tensor], fields: Sequence[BatchField], columns: Columns, device: torch.device | str
+    batch: Mapping[str, Tensor],
+    fields: Sequence[BatchField],
+    columns: Columns,
+    device: torch.device | str,
 ) -> dict[str, Tensor]:
-    """Convert a batch to a model's fields: moved in the store's dtype, then converted on the device.
+    """Convert a batch to a model's fields: moved in the store's dtype, then converted on the
+    device.
 
-    A field with a `value_range` is mapped linearly from the column's range onto it, in float32; the rest is cast.
+    A field with a `value_range` is mapped linearly from the column's range onto it, in float32; the
+    rest is cast.
     """
     converted = {}
     for field in fields:
@@ -28,7 +33,8 @@ def to_device(
         if target is None or source is None:
             moved = moved.to(getattr(torch, field.dtype))
         else:
-            # one division and one addition keep both ends of the range exact: x/127.5 - 1 for bytes onto (-1, 1)
+            # one division and one addition keep both ends of the range exact: x/127.5 - 1 for bytes
+            # onto (-1, 1)
             ratio = (source[1] - source[0]) / (target[1] - target[0])
             moved = _map_linearly(moved, ratio, target[0] - source[0] / ratio)
         converted[field.name] = moved
@@ -39,8 +45,9 @@ def _map_linearly(values: Tensor, ratio: float, offset: float) -> Tensor:
     """Return values / ratio + offset in float32, the same bits on every device."""
     if values.device.type != "cpu":
         return values.float().div(ratio).add_(offset)
-    # NumPy stays on this thread. Two threads of torch, which spin at barriers, took 1,300 to 2,500 microseconds for
-    # 128 small images on two cores that others used as well, and up to half a second; NumPy took 73.
+    # NumPy stays on this thread. Two threads of torch, which spin at barriers, took 1,300 to 2,500
+    # microseconds for 128 small images on two cores that others used as well, and up to half a
+    # second; NumPy took 73.
     found = torch.empty(values.shape)
     out = found.numpy()
     np.divide(values.numpy(), ratio, out=out, dtype=np.float32, casting="unsafe")
@@ -51,7 +58,8 @@ def _map_linearly(values: Tensor, ratio: float, offset: float) -> Tensor:
 def held_out_batches(
     view: View, fields: Sequence[BatchField], size: int, limit: int | None = None
 ) -> Iterator[dict[str, Tensor]]:
-    """Iterate over the view's first `limit` rows (None: all), up to `size` at a time, in the store's dtype.
+    """Iterate over the view's first `limit` rows (None: all), up to `size` at a time, in the
+    store's dtype.
 
     Rows come in the view's own order, bucket by bucket; two calls give the same batches.
     """

@@ -14,7 +14,8 @@ from ditlab_models.contract import ANY, BatchField
 
 
 def check_fields(view: View, fields: Sequence[BatchField], *, settable: bool = False) -> None:
-    """Raise UserError for the first field that the view's store does not have, with its columns and the remedy.
+    """Raise UserError for the first field that the view's store does not have, with its columns and
+    the remedy.
 
     `settable`: the model is not trained yet, so the remedy names settings of its sizes.
     """
@@ -22,8 +23,9 @@ def check_fields(view: View, fields: Sequence[BatchField], *, settable: bool = F
         column = view.columns.get(field.name)
         if column is None:
             raise UserError(
-                f"{view.origin} holds no column '{field.name}' (it holds {', '.join(view.columns)}), and the model "
-                "needs it; change data or model.family."
+                f"{view.origin} holds no column '{field.name}' (it holds "
+                f"{', '.join(view.columns)}), and the model needs it; change data or "
+                "model.family."
             )
         problem = _shape_problem(field, column, settable) or _size_problem(field, view, settable)
         if problem := problem or _value_problem(field, column, settable):
@@ -38,12 +40,18 @@ def _shape_problem(field: BatchField, column: StoredColumn, settable: bool) -> s
         return ""
     sizes: dict[str, int] = {}
     can_fit = settable and len(column.shape) == len(field.shape)
-    for option, ours, theirs in zip(field.options.shape or ("",) * 9, field.shape, column.shape, strict=False):
+    for option, ours, theirs in zip(
+        field.options.shape or ("",) * 9, field.shape, column.shape, strict=False
+    ):
         if ours != ANY and (option or ours != theirs):
             can_fit &= bool(option) and theirs != ANY and sizes.setdefault(option, theirs) == theirs
     before = dict(zip(field.options.shape, field.shape, strict=False))
-    settings = " and ".join(f"{option} to {size}" for option, size in sizes.items() if before[option] != size)
-    remedy = f"set {settings}" if can_fit and settings else "make the model's sizes those of the data"
+    settings = " and ".join(
+        f"{option} to {size}" for option, size in sizes.items() if before[option] != size
+    )
+    remedy = (
+        f"set {settings}" if can_fit and settings else "make the model's sizes those of the data"
+    )
     shapes = f"{format_shape(column.shape)}, but the model takes {format_shape(field.shape)}"
     return f"holds {field.name} {shapes}; {remedy} or change data."
 
@@ -61,33 +69,43 @@ def _size_problem(field: BatchField, view: View, settable: bool) -> str:
 
 
 def _size_misfit(field: BatchField, size: int, sizes: Sequence[int], settable: bool) -> str:
-    """Return why a field takes no axis of a size, with a setting that fits all `sizes`; empty where it does."""
+    """Return why a field takes no axis of a size, with a setting that fits all `sizes`; empty where
+    it does.
+    """
     if size % field.multiple_of:
         option = f"{field.options.multiple_of}=" if field.options.multiple_of and settable else ""
         fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
         setting = f"set {option}{fits}, or " if option and fits > 1 else ""
-        return f"{size} is not divisible by {option}{field.multiple_of}; {setting}import the data with sizes that are."
+        return (
+            f"{size} is not divisible by {option}{field.multiple_of}; {setting}import the data "
+            "with sizes that are."
+        )
     if field.at_most is not None and size > field.at_most:
         option = f"{field.options.at_most}=" if field.options.at_most and settable else ""
         setting = f"set {option}{max(sizes)}, or " if option else ""
         return (
-            f"{size} is over {option}{field.at_most}, the most that the model takes; {setting}import the data with "
-            "smaller sizes."
+            f"{size} is over {option}{field.at_most}, the most that the model takes; "
+            f"{setting}import the data with smaller sizes."
         )
     return ""
 
 
 def _value_problem(field: BatchField, column: StoredColumn, settable: bool) -> str:
-    """Return the misfit of types, ranges and classes. A larger vocabulary would give tokens without a text."""
-    if np.dtype(column.dtype).kind not in {"float32": "uif", "int64": "ui", "bool": "b"}[field.dtype]:
+    """Return the misfit of types, ranges and classes. A larger vocabulary would give tokens without
+    a text.
+    """
+    if (
+        np.dtype(column.dtype).kind
+        not in {"float32": "uif", "int64": "ui", "bool": "b"}[field.dtype]
+    ):
         return (
             f"holds {field.name} as {column.dtype}, but the model takes {field.dtype}; "
             "import the data with another type or change data."
         )
     if field.value_range is not None and column.value_range is None:
         return (
-            f"holds {field.name} without a value_range, but the model takes it in the range {field.value_range}; "
-            "import the data with a value_range."
+            f"holds {field.name} without a value_range, but the model takes it in the range "
+            f"{field.value_range}; import the data with a value_range."
         )
     theirs = column.num_classes
     ours = field.num_classes
@@ -96,10 +114,15 @@ def _value_problem(field: BatchField, column: StoredColumn, settable: bool) -> s
         remedy = "import the data with the model's own tokeniser."
         if option and settable:
             remedy = f"set {option} to {theirs} or import the data with another tokeniser."
-        return f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
+        return (
+            f"holds {field.name} of a vocabulary of {theirs}, but the model's is {ours}; {remedy}"
+        )
     low = column.statistics.min
     high = column.statistics.max
     if ours is None or (low >= 0 and high < ours):
         return ""
     setting = f"set {option} to {high + 1:.0f} or " if option else ""
-    return f"holds {field.name} from {low:.0f} to {high:.0f}, but the model has {ours} classes; {setting}change data."
+    return (
+        f"holds {field.name} from {low:.0f} to {high:.0f}, but the model has {ours} classes; "
+        f"{setting}change data."
+    )

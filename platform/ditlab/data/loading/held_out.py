@@ -1,7 +1,8 @@
-"""Training and held-out rows of a store: by a split of its rows, or by whole blocks, computed when they are read.
+"""Training and held-out rows of a store: by a split of its rows, or by whole blocks, computed when
+they are read.
 
-Every choice depends on the store alone, never on an experiment's seed: held-out figures of two experiments compare the
-same samples.
+Every choice depends on the store alone, never on an experiment's seed: held-out figures of two
+experiments compare the same samples.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ RUN_ROWS = 16
 MOST_RUNS = 1000
 """Runs that a large store is cut into."""
 FEWEST_BLOCKS = 256
-"""Fewest blocks that a share is taken of, where the store has so many rows: its own blocks are cut for it."""
+"""Fewest blocks that a share is taken of, where the store has so many rows: its own blocks are cut
+for it.
+"""
 FEWEST_ROWS = 16
 """Fewest rows of a block that was cut, which share documents or neighbours with one another."""
 TINY = 1024
@@ -48,10 +51,12 @@ RowSplit = tuple[np.ndarray, np.ndarray]
 
 
 def hold_out_rows(length: int, share: float, group: int = 1) -> RowSplit:
-    """Return (training rows, held-out rows) of a store of `length` rows, int64; `group` neighbours are never parted.
+    """Return (training rows, held-out rows) of a store of `length` rows, int64; `group` neighbours
+    are never parted.
 
-    A larger share holds out all that a smaller one does. Training rows are ascending; held-out rows stay shuffled, so
-    that the first few are a good sample. A share above 0 holds out at least one row.
+    A larger share holds out all that a smaller one does. Training rows are ascending; held-out rows
+    stay shuffled, so that the first few are a good sample. A share above 0 holds out at least one
+    row.
     """
     assert length % group == 0, (length, group)
     if not share:  # a permutation of a million rows is a third of the time to the first batch
@@ -59,7 +64,9 @@ def hold_out_rows(length: int, share: float, group: int = 1) -> RowSplit:
     train, held_out = _cut(keyed_permutation("ditlab.hold-out", length // group), share)
     if group == 1:
         return train, held_out
-    train, held_out = ((groups[:, None] * group + np.arange(group)).reshape(-1) for groups in (train, held_out))
+    train, held_out = (
+        (groups[:, None] * group + np.arange(group)).reshape(-1) for groups in (train, held_out)
+    )
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
@@ -73,38 +80,48 @@ def _cut(order: np.ndarray, share: float) -> RowSplit:
 def hold_out_runs(length: int, share: float) -> RowSplit:
     """Return rows as `hold_out_rows` does, of a text store, held out in runs of neighbours.
 
-    Neighbours share documents: of rows held out at random nearly every one would have both in training, of a run of n,
-    two rows have one. Runs are RUN_ROWS long or a MOST_RUNS-th of all, and drawn until the share is full.
+    Neighbours share documents: of rows held out at random nearly every one would have both in
+    training, of a run of n, two rows have one. Runs are RUN_ROWS long or a MOST_RUNS-th of all, and
+    drawn until the share is full.
     """
     runs = np.array_split(np.arange(length), min(MOST_RUNS, max(1, length // RUN_ROWS)))
-    order = np.concatenate([runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))])
+    order = np.concatenate(
+        [runs[run] for run in keyed_permutation("ditlab.hold-out-runs", len(runs))]
+    )
     train, held_out = _cut(order, share)
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
 def hold_out_evenly(lengths: Sequence[int], share: float) -> RowSplit:
-    """Return rows as `hold_out_rows` does, of a store with buckets of these lengths, the same share of each.
+    """Return rows as `hold_out_rows` does, of a store with buckets of these lengths, the same share
+    of each.
 
-    The k-th of n rows of a bucket, in an order of its own, is placed at (k + 1/2)/n; rows of lowest place are held out.
+    The k-th of n rows of a bucket, in an order of its own, is placed at (k + 1/2)/n; rows of lowest
+    place are held out.
     """
     firsts = np.cumsum(lengths) - lengths
-    orders = [keyed_permutation(f"ditlab.hold-out/{bucket}", length) for bucket, length in enumerate(lengths)]
+    orders = [
+        keyed_permutation(f"ditlab.hold-out/{bucket}", length)
+        for bucket, length in enumerate(lengths)
+    ]
     rows = np.concatenate([first + order for first, order in zip(firsts, orders, strict=True)])
     places = np.concatenate([(np.arange(length) + 0.5) / length for length in lengths])
     return _cut(rows[np.lexsort((keyed_permutation("ditlab.hold-out", len(rows)), places))], share)
 
 
 def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> RowSplit:
-    """Return (training rows, held-out rows) of a store, int64; rows of any class in `classes` are held out.
+    """Return (training rows, held-out rows) of a store, int64; rows of any class in `classes` are
+    held out.
 
-    Training rows are ascending, held-out rows shuffled. Raises UserError for a column that holds no class indices, for
-    an unknown class, and where no row is left to train on or none is held out.
+    Training rows are ascending, held-out rows shuffled. Raises UserError for a column that holds no
+    class indices, for an unknown class, and where no row is left to train on or none is held out.
     """
     held = np.logical_or.reduce([_of_classes(store, each) for each in classes])
     if held.all() and len(classes) > 1:
         raise UserError(
-            f"data.hold_out of {' and '.join(each.column for each in classes)} together holds out every row of "
-            f"{store.path}, so nothing is left to train on; name fewer classes."
+            f"data.hold_out of {' and '.join(each.column for each in classes)} together holds "
+            f"out every row of {store.path}, so nothing is left to train on; name fewer "
+            "classes."
         )
     if held.all():
         raise _useless(store, classes[-1], "holds out every row, so nothing is left to train on")
@@ -113,21 +130,37 @@ def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> RowSplit:
 
 
 def _of_classes(store: AnyStore, classes: HoldOutClasses) -> np.ndarray:
-    """Return True for the rows of the classes, (rows,). Raises UserError for classes without any."""
+    """Return True for the rows of the classes, (rows,). Raises UserError for classes without
+    any.
+    """
     option = f"data.hold_out.column={classes.column}"
     column = store.columns.get(classes.column)
     if column is None or column.num_classes is None or column.shape:
-        indexed = [name for name, each in store.columns.items() if each.num_classes is not None and not each.shape]
+        indexed = [
+            name
+            for name, each in store.columns.items()
+            if each.num_classes is not None and not each.shape
+        ]
         raise UserError(
-            f"{option} is no column of class indices in {store.path}; it holds {', '.join(indexed) or 'none'}."
+            f"{option} is no column of class indices in {store.path}; it holds "
+            f"{', '.join(indexed) or 'none'}."
         )
     classes_there: Sequence[int | str] = column.names or range(column.num_classes)
     known = {name: number for number, name in enumerate(classes_there)}
     for value in classes.values:
         if value not in known:
-            answer = nearest(str(value), column.names) if column.names else f"known: 0 to {len(known) - 1}"
-            raise UserError(f"data.hold_out.values={value} is no class of {classes.column} in {store.path}; {answer}")
-    held: np.ndarray = np.isin(store.tensor(classes.column).numpy(), [known[value] for value in classes.values])
+            answer = (
+                nearest(str(value), column.names)
+                if column.names
+                else f"known: 0 to {len(known) - 1}"
+            )
+            raise UserError(
+                f"data.hold_out.values={value} is no class of {classes.column} in "
+                f"{store.path}; {answer}"
+            )
+    held: np.ndarray = np.isin(
+        store.tensor(classes.column).numpy(), [known[value] for value in classes.values]
+    )
     if not held.any():
         raise _useless(store, classes, "holds no row out")
     return held
@@ -136,15 +169,21 @@ def _of_classes(store: AnyStore, classes: HoldOutClasses) -> np.ndarray:
 def _useless(store: AnyStore, classes: HoldOutClasses, problem: str) -> UserError:
     column = store.columns[classes.column]
     names = column.names or range(column.num_classes or 0)
-    filled = [str(name) for name, count in zip(names, column.statistics.class_counts or (), strict=False) if count]
+    filled = [
+        str(name)
+        for name, count in zip(names, column.statistics.class_counts or (), strict=False)
+        if count
+    ]
     return UserError(
-        f"data.hold_out.values={', '.join(map(str, classes.values))} {problem}; {classes.column} has rows of "
-        f"{', '.join(filled)} in {store.path}."
+        f"data.hold_out.values={', '.join(map(str, classes.values))} {problem}; "
+        f"{classes.column} has rows of {', '.join(filled)} in {store.path}."
     )
 
 
 def hold_out_layout(layout: BlockLayout) -> BlockLayout:
-    """Return the blocks of which some are held out: the store's own, halved until there are enough of them."""
+    """Return the blocks of which some are held out: the store's own, halved until there are enough
+    of them.
+    """
     least = min(layout.block_rows, FEWEST_ROWS if layout.rows >= TINY else 1)
     while layout.num_blocks < FEWEST_BLOCKS and layout.block_rows > least:
         layout = BlockLayout(layout.shard_rows, max(least, layout.block_rows // 2))
@@ -152,12 +191,14 @@ def hold_out_layout(layout: BlockLayout) -> BlockLayout:
 
 
 def held_out_blocks(total: int, held: int) -> np.ndarray:
-    """Return the held-out blocks of a store, one of each of `held` runs of its blocks, int64: a function of both
-    numbers alone."""
+    """Return the held-out blocks of a store, one of each of `held` runs of its blocks, int64: a
+    function of both numbers alone."""
     numbers = np.arange(held)
     first = numbers * total // max(1, held)
     size = (numbers + 1) * total // max(1, held) - first
-    found: np.ndarray = first + scaled(hashed_keys(_KEY, numbers), size.astype(np.uint64)).astype(np.int64)
+    found: np.ndarray = first + scaled(hashed_keys(_KEY, numbers), size.astype(np.uint64)).astype(
+        np.int64
+    )
     return found
 
 
@@ -168,7 +209,9 @@ class BlockRows:
     layout: BlockLayout
     """All blocks of the store."""
     first_rows: np.ndarray
-    """First row of each of its blocks that the rows are of, or of the parts into which these were cut, int64."""
+    """First row of each of its blocks that the rows are of, or of the parts into which these were
+    cut, int64.
+    """
     sizes: np.ndarray
     """Rows of each, int64."""
     key: str
@@ -202,9 +245,13 @@ class ComputedRows(RowSequence):
         return found
 
     def num_before(self, rows: np.ndarray) -> np.ndarray:
-        """Return how many of these rows come before each of the store's rows (up to their number), int64."""
+        """Return how many of these rows come before each of the store's rows (up to their number),
+        int64.
+        """
         blocks = np.maximum(np.searchsorted(self._first_rows, rows, side="right") - 1, 0)
-        found: np.ndarray = self._starts[blocks] + np.clip(rows - self._first_rows[blocks], 0, self._sizes[blocks])
+        found: np.ndarray = self._starts[blocks] + np.clip(
+            rows - self._first_rows[blocks], 0, self._sizes[blocks]
+        )
         return found
 
     def in_part(self, part: int) -> ComputedRows:
@@ -217,7 +264,8 @@ class ComputedRows(RowSequence):
 class ShuffledRows(RowSequence):
     """Rows of a store in an order whose first few are a good sample, and lie in few blocks.
 
-    Blocks are permuted, and rows within windows of WINDOW_BLOCKS; buckets are interleaved in proportion.
+    Blocks are permuted, and rows within windows of WINDOW_BLOCKS; buckets are interleaved in
+    proportion.
     """
 
     def __init__(self, rows: ComputedRows, text: str, numbers: Sequence[int] | None = None):
@@ -240,7 +288,9 @@ class ShuffledRows(RowSequence):
         first_of = np.cumsum(self.bucket_counts) - self.bucket_counts
         for bucket in np.unique(buckets).tolist():
             here = buckets == bucket
-            found[here] = first_of[bucket] + self._shuffles[bucket].at(np.zeros_like(numbers[here]), numbers[here])
+            found[here] = first_of[bucket] + self._shuffles[bucket].at(
+                np.zeros_like(numbers[here]), numbers[here]
+            )
         return self._rows[found]
 
     def in_part(self, part: int) -> ShuffledRows:
@@ -273,10 +323,12 @@ class ShuffledRows(RowSequence):
 
 
 def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, ShuffledRows]:
-    """Return (training rows, held-out rows) of a store, computed: a share of whole blocks of each bucket is held out.
+    """Return (training rows, held-out rows) of a store, computed: a share of whole blocks of each
+    bucket is held out.
 
-    The choice depends on the store's layout and the share alone. Training rows are ascending, held-out rows shuffled. A
-    share above 0 holds out at least one block of each bucket of several, but never the only one.
+    The choice depends on the store's layout and the share alone. Training rows are ascending,
+    held-out rows shuffled. A share above 0 holds out at least one block of each bucket of several,
+    but never the only one.
     """
     train: list[BlockRows] = []
     held_out: list[BlockRows] = []

@@ -1,4 +1,6 @@
-"""Loader of micro-batches: threads gather a worker's part of coming global batches while the consumer is busy."""
+"""Loader of micro-batches: threads gather a worker's part of coming global batches while the
+consumer is busy.
+"""
 
 from __future__ import annotations
 
@@ -20,28 +22,36 @@ from ditlab.data.stores.row_changes import change_rows
 from ditlab.data.stores.view import View
 
 StepBatches = list[dict[str, Tensor]]
-"""Micro-batches of one optimiser step on one worker, by field name, (micro_size, *shape), in the store's dtype."""
+"""Micro-batches of one optimiser step on one worker, by field name, (micro_size, *shape), in the
+store's dtype.
+"""
 Block = tuple[dict[str, Tensor], np.ndarray]
-"""Consecutive steps on one worker: values by column, (steps * rows a step, *shape), and the store's rows, int64."""
+"""Consecutive steps on one worker: values by column, (steps * rows a step, *shape), and the store's
+rows, int64.
+"""
 BLOCK_BYTES = 6_400_000
 """Most bytes of a step block, unless one step has more.
 
-Waking a thread costs up to 100 microseconds on idle virtual cores, ten steps of small images; 1.6 MB reached 0.6 of the
-throughput that this does, and 12.8 MB no more.
+Waking a thread costs up to 100 microseconds on idle virtual cores, ten steps of small images; 1.6
+MB reached 0.6 of the throughput that this does, and 12.8 MB no more.
 """
 NUM_THREADS = 2
-"""Gathering is bound by memory: one thread reached 0.65 of a contiguous copy's throughput, two reach 0.9."""
+"""Gathering is bound by memory: one thread reached 0.65 of a contiguous copy's throughput, two
+reach 0.9.
+"""
 
 
 class Loader:
     """Iterator over a worker's steps, from `position` on; `steps` of them, or without end.
 
-        with Loader(WorkerBatches(view, columns, order, micro_size, micro_indices), position) as loader:
+        with Loader(WorkerBatches(view, columns, order, micro_size, micro_indices), position) as
+        loader:
             for micro_batches in loader: ...
 
-    A few threads gather up to `depth` blocks of a few steps each ahead, each block by one of them; the first block,
-    alone, before any other. The tensors are the caller's own; with `pin` (None: where CUDA is available) they lie in
-    pinned memory. An error in the background is raised here, with its own traceback.
+    A few threads gather up to `depth` blocks of a few steps each ahead, each block by one of them;
+    the first block, alone, before any other. The tensors are the caller's own; with `pin` (None:
+    where CUDA is available) they lie in pinned memory. An error in the background is raised here,
+    with its own traceback.
     """
 
     def __init__(
@@ -63,19 +73,29 @@ class Loader:
         self._pin = pin
         self._steps: deque[tuple[StepBatches, list[np.ndarray]]] = deque()
         self.row_ids: list[np.ndarray] = []
-        """Rows of the store in the step handed out last, int64 (micro_size,) for each of its micro-batches."""
+        """Rows of the store in the step handed out last, int64 (micro_size,) for each of its
+        micro-batches.
+        """
         parts = [part.columns for part in batches.view.store.parts]
         row_bytes = [sum(columns[name].row_bytes for name in batches.columns) for columns in parts]
-        self._block_steps = [max(1, BLOCK_BYTES // (batches.step_rows * each)) for each in row_bytes]
+        self._block_steps = [
+            max(1, BLOCK_BYTES // (batches.step_rows * each)) for each in row_bytes
+        ]
         """Most steps of a block, by bucket."""
         self._next_steps = 1
-        """Most steps of the next block: the first ones are short, or the first step would wait for the whole block."""
+        """Most steps of the next block: the first ones are short, or the first step would wait for
+        the whole block.
+        """
         rows = [steps * batches.step_rows for steps in self._block_steps]
         self._buffers = {
             name: BufferPool(
-                max(num * columns[name].row_elements for num, columns in zip(rows, parts, strict=True)),
+                max(
+                    num * columns[name].row_elements
+                    for num, columns in zip(rows, parts, strict=True)
+                ),
                 getattr(torch, batches.view.columns[name].dtype),
-                num=depth + 2,  # those that wait or are being filled, and two that the consumer is at
+                # those that wait or are being filled, and two that the consumer is at
+                num=depth + 2,
             )
             for name in batches.columns
         }
@@ -83,7 +103,9 @@ class Loader:
             NUM_THREADS,
             thread_name_prefix="ditlab-loader",
             # pinned memory belongs to a thread's current device, by default the first one
-            initializer=partial(torch.cuda.set_device, torch.cuda.current_device()) if pin else None,
+            initializer=partial(torch.cuda.set_device, torch.cuda.current_device())
+            if pin
+            else None,
         )
         self._batch = batches.order.batch_number(position)
         """Batch that comes next, over all epochs."""
@@ -91,12 +113,15 @@ class Loader:
         """Batch after the last one."""
         self._lock = threading.Lock()
         self._gathered, self._later = self._batch, dict[int, int]()
-        """First batch that is not gathered yet, and stretches (first, stop) of later ones that are."""
+        """First batch that is not gathered yet, and stretches (first, stop) of later ones that
+        are.
+        """
         self._announced = self._batch
         """First batch whose rows were not announced to the store."""
         self._pending: deque[Future[Block]] = deque()
         self._threads.submit(self._announce)
-        self._fill(1)  # others, gathered beside it, would hold the interpreter: 1.2 of the time to the first batch
+        # others, gathered beside it, would hold the interpreter: 1.2 of the time to the first batch
+        self._fill(1)
 
     def __iter__(self) -> Loader:
         return self
@@ -108,7 +133,8 @@ class Loader:
             try:
                 columns, row_ids = self._pending.popleft().result()
             except BaseException as error:
-                if not isinstance(error, Exception):  # a second Ctrl-C: threads may wait for a store that is away
+                # a second Ctrl-C: threads may wait for a store that is away
+                if not isinstance(error, Exception):
                     for part in self._batches.view.store.parts:
                         part.close()
                 self.close()
@@ -116,17 +142,25 @@ class Loader:
             self._fill(self._depth)
             num = len(self._batches.micro_indices)
             size = self._batches.micro_size
-            micros = [values.view(-1, size, *values.shape[1:]).unbind() for values in columns.values()]
-            batches = [dict(zip(columns, tensors, strict=True)) for tensors in zip(*micros, strict=True)]
+            micros = [
+                values.view(-1, size, *values.shape[1:]).unbind() for values in columns.values()
+            ]
+            batches = [
+                dict(zip(columns, tensors, strict=True)) for tensors in zip(*micros, strict=True)
+            ]
             ids = list(row_ids.reshape(-1, size))
-            self._steps.extend((batches[i : i + num], ids[i : i + num]) for i in range(0, len(batches), num))
+            self._steps.extend(
+                (batches[i : i + num], ids[i : i + num]) for i in range(0, len(batches), num)
+            )
         step, self.row_ids = self._steps.popleft()
         self.position += self._batches.order.batch_size
         return step
 
     @property
     def is_ready(self) -> bool:
-        """True if the next step can be had without waiting; false where there is none, or an error in its place."""
+        """True if the next step can be had without waiting; false where there is none, or an error
+        in its place.
+        """
         if self._steps:
             return True
         if not self._pending or not (first := self._pending[0]).done():
@@ -134,7 +168,9 @@ class Loader:
         return not first.cancelled() and first.exception() is None
 
     def close(self) -> None:
-        """End the threads once they have finished their block, and drop what they hold. Closing twice is fine."""
+        """End the threads once they have finished their block, and drop what they hold. Closing
+        twice is fine.
+        """
         self._steps.clear()
         self._stop = self._batch
         self._threads.shutdown(cancel_futures=True)
@@ -164,7 +200,11 @@ class Loader:
         for name in self._batches.columns:
             shape = (len(rows), *part.columns[name].shape)
             dtype = getattr(torch, part.columns[name].dtype)
-            out = torch.empty(shape, dtype=dtype, pin_memory=True) if self._pin else self._buffers[name].take(shape)
+            out = (
+                torch.empty(shape, dtype=dtype, pin_memory=True)
+                if self._pin
+                else self._buffers[name].take(shape)
+            )
             block[name] = part.gather(name, part_rows, out)
         if changes := self._batches.view.changes:
             change_rows(changes, block, rows, self._batches.draws(first, count), self._batches.seed)
@@ -177,11 +217,15 @@ class Loader:
         return block, rows
 
     def _announce(self) -> None:
-        """Announce coming rows, once all of the last announcement are gathered: earlier, the store would drop these."""
+        """Announce coming rows, once all of the last announcement are gathered: earlier, the store
+        would drop these.
+        """
         with self._lock:
             if self._announced <= self._gathered < self._stop:
                 batches = self._batches
-                self._announced = batches.order.announce(batches.view, self._gathered, batches.places)
+                self._announced = batches.order.announce(
+                    batches.view, self._gathered, batches.places
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,8 +255,8 @@ class WorkerBatches:
         return (first[:, None] + np.arange(self.micro_size)).reshape(-1)
 
     def rows(self, first: int, count: int) -> np.ndarray:
-        """Return the store rows that this worker takes in `count` batches from the `first` on, int64 (count *
-        step_rows,)."""
+        """Return the store rows that this worker takes in `count` batches from the `first` on,
+        int64 (count * step_rows,)."""
         return self.view.rows[self.order.batches(first, count, self.places).reshape(-1)]
 
     def draws(self, first: int, count: int) -> np.ndarray:
@@ -222,10 +266,12 @@ class WorkerBatches:
 
 
 class BufferPool:
-    """Tensors of up to `elements` numbers whose memory is used again once the last view of it is gone.
+    """Tensors of up to `elements` numbers whose memory is used again once the last view of it is
+    gone.
 
-    Fresh memory comes from the operating system a page fault at a time: without the pool the loader gives 0.6 of the
-    samples a second (tests/benchmarks/data/loader_throughput.py). Pinned memory is pooled by torch's own allocator.
+    Fresh memory comes from the operating system a page fault at a time: without the pool the loader
+    gives 0.6 of the samples a second (tests/benchmarks/data/loader_throughput.py). Pinned memory is
+    pooled by torch's own allocator.
     """
 
     def __init__(self, elements: int, dtype: torch.dtype, num: int):
@@ -236,9 +282,12 @@ class BufferPool:
         self._lock = threading.Lock()
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
-        """Return an uninitialised tensor of a shape; where all `num` buffers are in use, of ordinary memory."""
+        """Return an uninitialised tensor of a shape; where all `num` buffers are in use, of
+        ordinary memory.
+        """
         with self._lock:
-            # 3: the pool's list, `each` and the argument; tensors and their views keep a reference more
+            # 3: the pool's list, `each` and the argument; tensors and their views keep a reference
+            # more
             free = next((each for each in self._buffers if sys.getrefcount(each) == 3), None)
             if free is None:
                 free = np.empty(self._elements, self._dtype)

@@ -1,7 +1,8 @@
 """Transfer of micro-batches to a GPU, on a stream of its own and one ahead of their use.
 
-A copy that is begun where its rows are used would run between the kernels of two passes; begun a pass earlier, beside
-the stream that computes, it runs while that one does. The host waits for neither.
+A copy that is begun where its rows are used would run between the kernels of two passes; begun a
+pass earlier, beside the stream that computes, it runs while that one does. The host waits for
+neither.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from torch import Tensor
 from ditlab.data.loading.loader import Loader
 
 StartedCopy = tuple[Mapping[str, Tensor], Any]
-"""Columns by name, not to be read before they are handed over, as their copy may be under way, and its end's mark."""
+"""Columns by name, not to be read before they are handed over, as their copy may be under way, and
+its end's mark.
+"""
 
 
 class CudaCopyStream:
@@ -30,15 +33,20 @@ class CudaCopyStream:
     def start(self, rows: Mapping[str, Tensor]) -> StartedCopy:
         """Begin to copy rows from pinned memory, without waiting."""
         with torch.cuda.stream(self._stream):
-            copies = {name: values.to(self._device, non_blocking=True) for name, values in rows.items()}
+            copies = {
+                name: values.to(self._device, non_blocking=True) for name, values in rows.items()
+            }
             return copies, self._stream.record_event()
 
     def hand_over(self, copy: StartedCopy) -> Mapping[str, Tensor]:
-        """Let the computing stream, not the host, wait for a copy, and keep the copy's memory until it is done."""
+        """Let the computing stream, not the host, wait for a copy, and keep the copy's memory until
+        it is done.
+        """
         computing, (rows, end) = torch.cuda.current_stream(self._device), copy
         computing.wait_event(end)
         for values in rows.values():
-            values.record_stream(computing)  # or the allocator would lend the memory to the next copy at once
+            # or the allocator would lend the memory to the next copy at once
+            values.record_stream(computing)
         return rows
 
 
@@ -55,7 +63,9 @@ def send(values: Tensor, device: torch.device) -> Tensor:
 class MicroBatch:
     """Rows of a micro-batch by column, (micro_size, *shape) in the store's dtype."""
 
-    def __init__(self, rows: Mapping[str, Tensor], row_ids: np.ndarray, steps: TransferredSteps) -> None:
+    def __init__(
+        self, rows: Mapping[str, Tensor], row_ids: np.ndarray, steps: TransferredSteps
+    ) -> None:
         self.rows = rows
         """In the host's memory, all columns."""
         self.row_ids = row_ids
@@ -65,7 +75,8 @@ class MicroBatch:
         self._steps = steps
 
     def on_device(self) -> Mapping[str, Tensor]:
-        """Return the copied columns, for work on the device's current stream; {} where rows stay on the host.
+        """Return the copied columns, for work on the device's current stream; {} where rows stay on
+        the host.
 
         Begins the copy of the micro-batch that follows, and drops that of the one before.
         """
@@ -73,13 +84,16 @@ class MicroBatch:
 
 
 class TransferredSteps:
-    """Iterator over a loader's steps, (micro-batches of a step), whose rows are copied to a device one ahead.
+    """Iterator over a loader's steps, (micro-batches of a step), whose rows are copied to a device
+    one ahead.
 
-    At most two micro-batches are on the device in the store's dtype. The first of the next step is begun early only if
-    the loader has it: nothing waits for rows that are not needed yet.
+    At most two micro-batches are on the device in the store's dtype. The first of the next step is
+    begun early only if the loader has it: nothing waits for rows that are not needed yet.
     """
 
-    def __init__(self, loader: Loader, columns: Collection[str], stream: CudaCopyStream | None) -> None:
+    def __init__(
+        self, loader: Loader, columns: Collection[str], stream: CudaCopyStream | None
+    ) -> None:
         """Copy `columns` of each micro-batch; `stream` None: none."""
         self._loader = loader
         self._columns = columns
@@ -99,7 +113,9 @@ class TransferredSteps:
         return step
 
     def use(self, batch: MicroBatch) -> Mapping[str, Tensor]:
-        """Return a micro-batch's copy, as `MicroBatch.on_device`; micro-batches of a step in their order."""
+        """Return a micro-batch's copy, as `MicroBatch.on_device`; micro-batches of a step in their
+        order.
+        """
         if self._stream is None:
             return {}
         if batch is not self._in_use:
@@ -131,7 +147,10 @@ class TransferredSteps:
         self.close()
 
     def _take_step(self) -> list[MicroBatch]:
-        return [MicroBatch(*each, self) for each in zip(next(self._loader), self._loader.row_ids, strict=True)]
+        return [
+            MicroBatch(*each, self)
+            for each in zip(next(self._loader), self._loader.row_ids, strict=True)
+        ]
 
     def _begin(self, batch: MicroBatch) -> None:
         if batch.copy is None:

@@ -1,4 +1,6 @@
-"""Lines of text, JSON and CSV files; between two of their bytes, so that parts of a large file can be read alone."""
+"""Lines of text, JSON and CSV files; between two of their bytes, so that parts of a large file can
+be read alone.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ READ_BYTES = MIB
 _SPACES = b" \t\n\r\v\f"
 
 
-def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+def lines_between(
+    file: SourceFile, start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, bytes]]:
     """Iterate over the lines that begin in [start, stop), and their offsets."""
     with open_unpacked(file) as source:
         place = start
@@ -37,7 +41,8 @@ def lines_between(file: SourceFile, start: int = 0, stop: int | None = None) -> 
 
 
 def parse_line(line: bytes, begin: int, keys: Mapping[str, str]) -> tuple[Any, ...] | None:
-    """Return the values of keys (by flag) of a line, which begins at `begin` of its file; None for an empty one.
+    """Return the values of keys (by flag) of a line, which begins at `begin` of its file; None for
+    an empty one.
 
     Raises BadRecord for what is no JSON object with these keys.
     """
@@ -54,7 +59,9 @@ def parse_line(line: bytes, begin: int, keys: Mapping[str, str]) -> tuple[Any, .
     except (ValueError, RecursionError) as error:
         raise BadRecord(f"is no JSON ({first_line(error)})", "a line takes one object") from error
     if not isinstance(record, dict):
-        raise BadRecord(f"holds a {type(record).__name__}, not a JSON object", "a line takes one object")
+        raise BadRecord(
+            f"holds a {type(record).__name__}, not a JSON object", "a line takes one object"
+        )
     for flag, key in keys.items():
         if key not in record:
             raise BadRecord(f"has no key '{key}'", f"{nearest(key, list(record))} Give {flag}")
@@ -64,7 +71,9 @@ def parse_line(line: bytes, begin: int, keys: Mapping[str, str]) -> tuple[Any, .
 def json_rows(
     file: SourceFile, keys: Mapping[str, str], start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[str, tuple[Any, ...] | BadRecord]]:
-    """Iterate over the lines between two bytes of a file, each with its place: values of keys, or what is wrong."""
+    """Iterate over the lines between two bytes of a file, each with its place: values of keys, or
+    what is wrong.
+    """
     for number, (begin, line) in enumerate(lines_between(file, start, stop), start=1):
         where = f"the line at byte {begin:,}" if start else f"line {number}"
         try:
@@ -77,15 +86,18 @@ def json_rows(
 
 
 def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
-    """Iterate over columns (by the flag that names each) of a CSV file, with commas or tabs, below a line of names.
+    """Iterate over columns (by the flag that names each) of a CSV file, with commas or tabs, below
+    a line of names.
 
-    All values are text, those that a short line lacks None. Raises UserError for a column that is not there, BadRecord,
-    after the rows before, for what is not UTF-8, and as the libraries do.
+    All values are text, those that a short line lacks None. Raises UserError for a column that is
+    not there, BadRecord, after the rows before, for what is not UTF-8, and as the libraries do.
     """
     csv.field_size_limit(FIELD_BYTES)
     try:
         with io.TextIOWrapper(open_unpacked(file), "utf-8-sig", newline="") as text:
-            rows = csv.DictReader(text, delimiter="\t" if file.suffix == ".tsv" else ",", strict=True)
+            rows = csv.DictReader(
+                text, delimiter="\t" if file.suffix == ".tsv" else ",", strict=True
+            )
             check_columns(file, columns, rows.fieldnames or [])
             for row in rows:
                 yield tuple(row[column] for column in columns.values())
@@ -96,9 +108,10 @@ def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any
 def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> Iterator[str]:
     """Iterate over the text of a file between two of its bytes, in blocks of any size.
 
-    Both ends move on to the next line's beginning between two characters that are no space, where tokenisers cut as
-    well, and where there is none in reach, to the next character: so the ranges of a file are its text, each part once.
-    A byte order mark at the file's start is left out. Raises BadRecord for what is not UTF-8, and as the libraries do.
+    Both ends move on to the next line's beginning between two characters that are no space, where
+    tokenisers cut as well, and where there is none in reach, to the next character: so the ranges
+    of a file are its text, each part once. A byte order mark at the file's start is left out.
+    Raises BadRecord for what is not UTF-8, and as the libraries do.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_unpacked(file) as source:
@@ -130,4 +143,6 @@ def _cut(source: IO[bytes], place: int, size: int) -> int:
         if ahead[at - 1] not in _SPACES and ahead[at + 1] not in _SPACES:
             return place + at + 1
         at = ahead.find(b"\n", at + 1)
-    return place + next((skip for skip in range(min(4, len(ahead))) if ahead[skip] & 0b1100_0000 != 0b1000_0000), 0)
+    return place + next(
+        (skip for skip in range(min(4, len(ahead))) if ahead[skip] & 0b1100_0000 != 0b1000_0000), 0
+    )

@@ -1,7 +1,7 @@
 """Records of a source, read from numbered blocks of its files: Parquet, CSV, JSON lines.
 
-Small files are put together, large ones are cut by row groups or bytes. A record is the values of columns, or what is
-wrong with them.
+Small files are put together, large ones are cut by row groups or bytes. A record is the values of
+columns, or what is wrong with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from ditlab.data.import_blocks import InputBlock, group_files
 from ditlab.data.source_files import UNREADABLE, BadRecord, SourceFile
 from ditlab.data.sources.lines import csv_rows, json_rows
 from ditlab.data.sources.tables import parquet_batches, parquet_rows
-from ditlab.data.stores.receipt import DAMAGED, NO_RECORD, DroppedRecord, DroppedRecords, ReceiptLevel
+from ditlab.data.stores.receipt import (
+    DAMAGED,
+    NO_RECORD,
+    DroppedRecord,
+    DroppedRecords,
+    ReceiptLevel,
+)
 from ditlab.errors import UserError, first_line
 
 UNPACKED = ("csv", "jsonl", "tsv", "txt")
@@ -32,16 +38,22 @@ _THREADS = 16
 
 def record_files(listing: Sequence[SourceFile], kinds: Sequence[str]) -> list[SourceFile]:
     """Return the files of some kinds."""
-    return [file for file in listing if file.kind in kinds and (file.kind in UNPACKED or not file.compression)]
+    return [
+        file
+        for file in listing
+        if file.kind in kinds and (file.kind in UNPACKED or not file.compression)
+    ]
 
 
 def files_level(
-    listing: Sequence[SourceFile], used: Mapping[str, Sequence[SourceFile]], reasons: Mapping[str, str] | None = None
+    listing: Sequence[SourceFile],
+    used: Mapping[str, Sequence[SourceFile]],
+    reasons: Mapping[str, str] | None = None,
 ) -> tuple[ReceiptLevel, list[DroppedRecord]]:
     """Count the files of a source: those `used`, by what for, and those that are left out.
 
-    `reasons`: those of files, by name, that are left out for another reason than their ending. Returns as well the
-    first that are left out.
+    `reasons`: those of files, by name, that are left out for another reason than their ending.
+    Returns as well the first that are left out.
     """
     purposes = {file: what for what, files in used.items() for file in files}
     dropped = DroppedRecords()
@@ -61,7 +73,9 @@ def not_read(ending: str) -> str:
 
 
 def record_blocks(files: Sequence[SourceFile], most_bytes: int) -> list[InputBlock]:
-    """Cut files into blocks of about `most_bytes` of input, in their order; they depend on the files alone."""
+    """Cut files into blocks of about `most_bytes` of input, in their order; they depend on the
+    files alone.
+    """
     with ThreadPoolExecutor(_THREADS) as pool:
         ranges = list(pool.map(lambda each: _ranges(each, most_bytes), files))
     blocks: list[InputBlock] = []
@@ -69,7 +83,10 @@ def record_blocks(files: Sequence[SourceFile], most_bytes: int) -> list[InputBlo
     for (kind, is_cut), run in groupby(cut, lambda pair: (pair[0].kind, bool(pair[1]))):
         if is_cut:
             for each, parts in run:
-                blocks += [InputBlock(len(blocks) + n, (each,), kind, *part) for n, part in enumerate(parts)]
+                blocks += [
+                    InputBlock(len(blocks) + n, (each,), kind, *part)
+                    for n, part in enumerate(parts)
+                ]
             continue
         for group in group_files([each for each, _ in run], most_bytes):
             blocks.append(InputBlock(len(blocks), group, kind))
@@ -77,10 +94,11 @@ def record_blocks(files: Sequence[SourceFile], most_bytes: int) -> list[InputBlo
 
 
 def _ranges(file: SourceFile, most_bytes: int) -> list[tuple[int, int, int]]:
-    """Return start, stop and first row of the parts of a large file; [] for a file that is read whole.
+    """Return start, stop and first row of the parts of a large file; [] for a file that is read
+    whole.
 
-    Row groups of Parquet, bytes of lines and text; rows are 0 where they have no numbers. Files of a zip are read
-    whole, and so are damaged ones.
+    Row groups of Parquet, bytes of lines and text; rows are 0 where they have no numbers. Files of
+    a zip are read whole, and so are damaged ones.
     """
     if file.size <= most_bytes or file.compression or file.in_zip:
         return []
@@ -110,7 +128,9 @@ class SourceRecord:
     where: str
     """Place in the file, for people: `row 12`; empty for a whole file."""
     values: tuple[Any, ...] = ()
-    """Values of the columns that were asked for, in their order: text as str, images as bytes, null as None."""
+    """Values of the columns that were asked for, in their order: text as str, images as bytes, null
+    as None.
+    """
     problem: BadRecord | None = None
     """Finding why it cannot be read or used; None for a record with values."""
     is_rest: bool = False
@@ -123,7 +143,11 @@ class SourceRecord:
 
     def dropped(self) -> DroppedRecord:
         """Return what a receipt says of it."""
-        return DroppedRecord(place=self.place, reason=DAMAGED if self.is_rest else NO_RECORD, detail=str(self.problem))
+        return DroppedRecord(
+            place=self.place,
+            reason=DAMAGED if self.is_rest else NO_RECORD,
+            detail=str(self.problem),
+        )
 
     def error(self) -> UserError:
         """Return the error for a source whose records must all be read."""
@@ -132,11 +156,14 @@ class SourceRecord:
         return UserError(f"{where}: {self.problem}; {self.problem.remedy}.")
 
 
-def read_records(block: InputBlock, columns: Mapping[str, str], rows: int = ROWS) -> Iterator[SourceRecord]:
+def read_records(
+    block: InputBlock, columns: Mapping[str, str], rows: int = ROWS
+) -> Iterator[SourceRecord]:
     """Iterate over a block's records: columns, or keys of JSON lines, by the flag that names each.
 
-    `rows`: those of a table that are read at a time. A record that cannot be read, and all behind the damage of a file,
-    is one with a problem. Raises UserError for a column that is not there, and Unreachable where a URI does not answer.
+    `rows`: those of a table that are read at a time. A record that cannot be read, and all behind
+    the damage of a file, is one with a problem. Raises UserError for a column that is not there,
+    and Unreachable where a URI does not answer.
     """
     for file in block.files:
         where = f"row {block.first_row - 1}" if block.first_row else ""
@@ -162,7 +189,11 @@ def _places(
     if block.kind == "jsonl":
         yield from json_rows(file, columns, block.start, block.stop)
         return
-    found = csv_rows(file, columns) if block.kind in ("csv", "tsv") else _table_rows(file, block, columns, rows)
+    found = (
+        csv_rows(file, columns)
+        if block.kind in ("csv", "tsv")
+        else _table_rows(file, block, columns, rows)
+    )
     for place, values in enumerate(found, start=block.first_row):
         yield f"row {place}", values
 
@@ -177,15 +208,21 @@ def _table_rows(
 
 
 def text_problem(flag: str, column: str, value: Any) -> BadRecord | None:
-    """Return the finding on a value, of the column of a flag, that is no text of UTF-8; None for text."""
+    """Return the finding on a value, of the column of a flag, that is no text of UTF-8; None for
+    text.
+    """
     if not isinstance(value, str):
         held = "null" if value is None else f"a {type(value).__name__}"
         return BadRecord(
-            f"'{column}' holds {held}, not text", f"write text there, leave the record out, or give {flag}"
+            f"'{column}' holds {held}, not text",
+            f"write text there, leave the record out, or give {flag}",
         )
     try:
         value.encode()
     except UnicodeEncodeError as error:
         place = f"character {error.start}"
-        return BadRecord(f"'{column}' holds half of a surrogate pair at {place}, which is no text", "write it again")
+        return BadRecord(
+            f"'{column}' holds half of a surrogate pair at {place}, which is no text",
+            "write it again",
+        )
     return None

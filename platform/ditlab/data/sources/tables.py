@@ -18,15 +18,22 @@ from ditlab.storage.plain_files import parse_json
 def parquet_batches(
     file: SourceFile, columns: Mapping[str, str], rows: int, groups: range | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Iterate over columns of a file (by the flag that names each), at most `rows` rows at a time, of some row groups.
+    """Iterate over columns of a file (by the flag that names each), at most `rows` rows at a time,
+    of some row groups.
 
-    Raises UserError for a column that is not there, and errors of `UNREADABLE`, after the rows before.
+    Raises UserError for a column that is not there, and errors of `UNREADABLE`, after the rows
+    before.
     """
-    with _opened(file) as source, pq.ParquetFile(source, buffer_size=READ_BYTES, pre_buffer=False) as table:
+    with (
+        _opened(file) as source,
+        pq.ParquetFile(source, buffer_size=READ_BYTES, pre_buffer=False) as table,
+    ):
         check_columns(file, columns, table.schema_arrow.names)
         chosen = list(columns.values())
         for group in range(table.num_row_groups) if groups is None else groups:
-            for batch in table.iter_batches(rows, row_groups=[group], columns=chosen, use_threads=False):
+            for batch in table.iter_batches(
+                rows, row_groups=[group], columns=chosen, use_threads=False
+            ):
                 yield batch.select(chosen)
 
 
@@ -44,7 +51,9 @@ def table_schema(file: SourceFile) -> pa.Schema:
 
 
 def other_columns(file: SourceFile, column: str) -> str:
-    """Suggest the column of a file that is nearest to one of them; list the others where none is near."""
+    """Suggest the column of a file that is nearest to one of them; list the others where none is
+    near.
+    """
     names: list[str] = []
     with suppress(*UNREADABLE):
         names = table_schema(file).names
@@ -52,20 +61,33 @@ def other_columns(file: SourceFile, column: str) -> str:
 
 
 def named_classes(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
-    """Return the names of the classes of columns of numbers, as Hugging Face's `datasets` writes them (ClassLabel)."""
+    """Return the names of the classes of columns of numbers, as Hugging Face's `datasets` writes
+    them (ClassLabel).
+    """
     try:
-        features = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        named = {name: each["names"] for name, each in features.items() if each.get("_type") == "ClassLabel"}
+        features = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))["info"][
+            "features"
+        ]
+        named = {
+            name: each["names"]
+            for name, each in features.items()
+            if each.get("_type") == "ClassLabel"
+        }
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return {name: tuple(map(str, names)) for name, names in named.items() if isinstance(names, list)}
+    return {
+        name: tuple(map(str, names)) for name, names in named.items() if isinstance(names, list)
+    }
 
 
 def check_columns(file: SourceFile, columns: Mapping[str, str], there: Sequence[str]) -> None:
     """Raise UserError for a column (by the flag that names each) that a file does not have."""
     for flag, column in columns.items():
         if column not in there:
-            raise UserError(f"{file.place} has no column '{column}'; {nearest(column, list(there))} Give {flag}.")
+            raise UserError(
+                f"{file.place} has no column '{column}'; {nearest(column, list(there))} Give "
+                f"{flag}."
+            )
 
 
 @contextmanager

@@ -14,25 +14,34 @@ from ditlab.storage.plain_files import MIB
 MEMBER_BYTES = 512 * MIB
 """Most bytes of a member."""
 PADDING_BYTES = 4 * MIB
-"""Bytes behind an end mark that are looked at: writers pad to 10 KiB, or to the record of a tape."""
+"""Bytes behind an end mark that are looked at: writers pad to 10 KiB, or to the record of a
+tape.
+"""
 
 
-def tar_members(file: SourceFile, damage: list[str], wanted: Sequence[str]) -> Iterator[tuple[str, bytes | str | None]]:
-    """Iterate over the files of a tar up to a damage, told in `damage`: name and content, or why it is not read.
+def tar_members(
+    file: SourceFile, damage: list[str], wanted: Sequence[str]
+) -> Iterator[tuple[str, bytes | str | None]]:
+    """Iterate over the files of a tar up to a damage, told in `damage`: name and content, or why it
+    is not read.
 
     `wanted`: endings of the members whose contents are read; of the others it is None.
     """
     start: int | None = None
     mode: Literal["r:", "r|"] = "r|" if wanted or file.is_remote else "r:"
     try:
-        with open_source(file) as source, tarfile.open(fileobj=source, mode=mode, tarinfo=StrictHeader) as tar:
+        with (
+            open_source(file) as source,
+            tarfile.open(fileobj=source, mode=mode, tarinfo=StrictHeader) as tar,
+        ):
             start = 0
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]  # all so far, which a stream has no use for
                 if not member.isdir():
                     yield member.name, _content(tar, member, wanted)
                 start = tar.offset
-            # a header of zeros leaves data behind the end mark, and so does a second tar behind the first
+            # a header of zeros leaves data behind the end mark, and so does a second tar behind the
+            # first
             if tar.fileobj is not None and tar.fileobj.read(PADDING_BYTES).strip(b"\0"):
                 damage.append(f"the rest, from byte {tar.offset:,} on: it lies behind an end mark")
     except UNREADABLE as error:
@@ -40,8 +49,12 @@ def tar_members(file: SourceFile, damage: list[str], wanted: Sequence[str]) -> I
         damage.append(f"{where}: {first_line(error)}")
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, wanted: Sequence[str]) -> bytes | str | None:
-    """Return a member's content, None for one that is not wanted, or the reason why it is not read."""
+def _content(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, wanted: Sequence[str]
+) -> bytes | str | None:
+    """Return a member's content, None for one that is not wanted, or the reason why it is not
+    read.
+    """
     if not member.isfile():
         return "a link or a device"
     if PurePosixPath(member.name).suffix.lower() not in wanted:
@@ -54,11 +67,15 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, wanted: Sequence[str
 
 
 class StrictHeader(tarfile.TarInfo):
-    """Header of a member, for which a damaged one is an error: Python's own takes it for the end of the tar."""
+    """Header of a member, for which a damaged one is an error: Python's own takes it for the end of
+    the tar.
+    """
 
     @classmethod
     def fromtarfile(cls, tarfile_: tarfile.TarFile) -> StrictHeader:
-        """Read the next header. Raises ReadError for one that is damaged, cut short, or missing before the end mark."""
+        """Read the next header. Raises ReadError for one that is damaged, cut short, or missing
+        before the end mark.
+        """
         try:
             return super().fromtarfile(tarfile_)
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]

@@ -1,1 +1,3 @@
-"""Stores: Arrow shards with a manifest, plain or bucketed by image size; written, read, and viewed in part."""
+"""Stores: Arrow shards with a manifest, plain or bucketed by image size; written, read, and viewed
+in part.
+"""

@@ -22,13 +22,15 @@ def arrow_schema(columns: Columns) -> pa.Schema:
         element = pa.from_numpy_dtype(column.stored_dtype)
         arrow_type = pa.fixed_shape_tensor(element, column.shape) if column.shape else element
         meaning = column.model_dump_json(exclude={"shape"})  # part of Arrow's type
-        fields.append(pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning}))
+        fields.append(
+            pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning})
+        )
     return pa.schema(fields)
 
 
 def arrow_array(arrow_type: pa.DataType, values: np.ndarray) -> pa.Array:
-    """Return rows, C-contiguous, as an Arrow array over their memory: `pa.array` would import pandas, a third of a
-    second."""
+    """Return rows, C-contiguous, as an Arrow array over their memory: `pa.array` would import
+    pandas, a third of a second."""
     is_tensor = isinstance(arrow_type, pa.FixedShapeTensorType)
     element = arrow_type.value_type if is_tensor else arrow_type
     elements = pa.Array.from_buffers(element, values.size, [None, pa.py_buffer(values)])
@@ -51,18 +53,22 @@ def _ordered(arrays: Mapping[str, np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def piece_digest(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the digest of some rows: the first 16 bytes of BLAKE3 over each column's elements, sorted by name."""
+    """Return the digest of some rows: the first 16 bytes of BLAKE3 over each column's elements,
+    sorted by name.
+    """
     whole = blake3()
     for values in _ordered(arrays):
         whole.update(values.reshape(-1).view(np.uint8).data)
     return whole.digest(length=PIECE_DIGEST_BYTES)
 
 
-def read_block(content: pa.Buffer, columns: Columns, schema: pa.Schema, rows: int) -> dict[str, np.ndarray]:
+def read_block(
+    content: pa.Buffer, columns: Columns, schema: pa.Schema, rows: int
+) -> dict[str, np.ndarray]:
     """Return a block's columns, (rows, *shape) each, over the memory of its message.
 
-    Raises pyarrow's errors, KeyError for a missing column, and ValueError for bytes that are no such message and for
-    another number of rows or elements, or a null.
+    Raises pyarrow's errors, KeyError for a missing column, and ValueError for bytes that are no
+    such message and for another number of rows or elements, or a null.
     """
     message = pa.ipc.read_message(content)
     if message.type != "record batch":
@@ -87,10 +93,13 @@ def read_block(content: pa.Buffer, columns: Columns, schema: pa.Schema, rows: in
 
 
 def checked(name: str, column: Column, values: Any) -> np.ndarray:
-    """Return a column's rows, an array or a tensor of its own dtype, as a C-contiguous array of its stored dtype."""
+    """Return a column's rows, an array or a tensor of its own dtype, as a C-contiguous array of its
+    stored dtype.
+    """
     array: np.ndarray = values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
     if array.shape[1:] != column.shape or array.dtype != np.dtype(column.dtype):
         raise ValueError(
-            f"column '{name}' takes (rows, *{column.shape}) {column.dtype}, got {array.shape} {array.dtype.name}"
+            f"column '{name}' takes (rows, *{column.shape}) {column.dtype}, got {array.shape} "
+            f"{array.dtype.name}"
         )
     return np.ascontiguousarray(array).view(column.stored_dtype)

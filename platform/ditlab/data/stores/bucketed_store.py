@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ditlab.data.stores.block_index import WHOLE_BYTES
-from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME, BucketsManifest, merged_column, read_manifest
+from ditlab.data.stores.manifest import (
+    BUCKETS_NAME,
+    MANIFEST_NAME,
+    BucketsManifest,
+    merged_column,
+    read_manifest,
+)
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 
@@ -19,7 +25,9 @@ if TYPE_CHECKING:
 
 
 class BucketedStore:
-    """Open bucketed store. Rows are numbered bucket after bucket, and read within one bucket at a time."""
+    """Open bucketed store. Rows are numbered bucket after bucket, and read within one bucket at a
+    time.
+    """
 
     def __init__(self, path: Path, manifest: BucketsManifest, parts: Sequence[Store]):
         """Make a store of its open buckets. Raises UserError where their columns differ."""
@@ -31,14 +39,24 @@ class BucketedStore:
         """Buckets, by area."""
         declared = {"dtype", "value_range", "num_classes", "names", "divisors"}
         meanings = [
-            {name: (column.model_dump(include=declared), len(column.shape)) for name, column in part.columns.items()}
+            {
+                name: (column.model_dump(include=declared), len(column.shape))
+                for name, column in part.columns.items()
+            }
             for part in parts
         ]
         if any(meaning != meanings[0] for meaning in meanings[1:]):
             raise UserError(f"{path} holds buckets of different columns; import the data again.")
-        self.columns = {name: merged_column([part.columns[name] for part in parts]) for name in self.parts[0].columns}
-        """Columns by name, with ANY for an axis whose size differs between buckets; `parts` have the sizes."""
-        self.by_size = {bucket.size: part for bucket, part in zip(manifest.buckets, parts, strict=True)}
+        self.columns = {
+            name: merged_column([part.columns[name] for part in parts])
+            for name in self.parts[0].columns
+        }
+        """Columns by name, with ANY for an axis whose size differs between buckets; `parts` have
+        the sizes.
+        """
+        self.by_size = {
+            bucket.size: part for bucket, part in zip(manifest.buckets, parts, strict=True)
+        }
         """Buckets by size: `256x192`."""
         self.size = sum(part.size for part in parts)
         """Bytes of all shards."""
@@ -46,7 +64,9 @@ class BucketedStore:
 
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> BucketedStore:
-        """Open the bucketed store in a folder, its buckets hashed together. Raises UserError as `Store.open` does."""
+        """Open the bucketed store in a folder, its buckets hashed together. Raises UserError as
+        `Store.open` does.
+        """
         manifest = read_manifest(path / BUCKETS_NAME, BucketsManifest)
         parts = [Store.open(path / bucket.folder, verify=False) for bucket in manifest.buckets]
         is_large = sum(part.size for part in parts) > WHOLE_BYTES
@@ -57,7 +77,8 @@ class BucketedStore:
         for bucket, part in zip(manifest.buckets, parts, strict=True):
             if (part.fingerprint, len(part)) != (bucket.fingerprint, bucket.rows):
                 raise UserError(
-                    f"{part.path} is not the store that {BUCKETS_NAME} beside it names; import the data again."
+                    f"{part.path} is not the store that {BUCKETS_NAME} beside it names; import "
+                    "the data again."
                 )
         return cls(path, manifest, parts)
 
@@ -79,13 +100,17 @@ class BucketedStore:
         return np.searchsorted(self._ends, rows, side="right")
 
     def tensor(self, column: str) -> Tensor:
-        """Return a copy of the whole column, (rows, *shape), which must have one shape in all buckets."""
+        """Return a copy of the whole column, (rows, *shape), which must have one shape in all
+        buckets.
+        """
         import torch
 
         return torch.cat([part.tensor(column) for part in self.parts])
 
     def locate(self, rows: np.ndarray) -> tuple[Store, np.ndarray]:
-        """Return the bucket of rows (int64, in [0, len(store)), all of one bucket), and their numbers in it."""
+        """Return the bucket of rows (int64, in [0, len(store)), all of one bucket), and their
+        numbers in it.
+        """
         if not len(rows):
             return self.parts[0], rows
         bucket = int(self.bucket_of(rows[:1])[0])
@@ -109,6 +134,12 @@ def holds_store(path: Path) -> bool:
 
 
 def open_store(path: Path, verify: bool = True) -> AnyStore:
-    """Open the store in a folder, bucketed or not. Raises UserError as `Store.open` does, whose `verify` this is."""
+    """Open the store in a folder, bucketed or not. Raises UserError as `Store.open` does, whose
+    `verify` this is.
+    """
     # lexists: False for a path that the file system refuses (too long, unreadable folder)
-    return BucketedStore.open(path, verify) if os.path.lexists(path / BUCKETS_NAME) else Store.open(path, verify)
+    return (
+        BucketedStore.open(path, verify)
+        if os.path.lexists(path / BUCKETS_NAME)
+        else Store.open(path, verify)
+    )

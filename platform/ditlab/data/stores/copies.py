@@ -1,6 +1,7 @@
 """Copies of remote stores on a node: each made once, checked, and either whole or absent.
 
-Files of a store are listed from its manifests alone, and hashed on the way; the manifest comes last.
+Files of a store are listed from its manifests alone, and hashed on the way; the manifest comes
+last.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class PlacedManifest:
 
 @dataclass(frozen=True)
 class StoreContents:
-    """Files and manifests of a store, which are placed in this order: it is whole once the last of them is there."""
+    """Files and manifests of a store, which are placed in this order: it is whole once the last of
+    them is there.
+    """
 
     files: tuple[StoreFile, ...]
     manifests: tuple[PlacedManifest, ...]
@@ -99,19 +102,27 @@ class StoreContents:
 
 
 def read_root(read: ReadFile, place: str) -> PlacedManifest | None:
-    """Read a store's own manifest; None where there is none. Raises UserError where it was altered."""
+    """Read a store's own manifest; None where there is none. Raises UserError where it was
+    altered.
+    """
     kinds: dict[str, Any] = {MANIFEST_NAME: StoreManifest, BUCKETS_NAME: BucketsManifest}
     for name, kind in kinds.items():
         with suppress(FileNotFoundError):
             content = read("", name)
-            return PlacedManifest("", name, content, parse_manifest(content, kind, f"{place}: {name}", UPLOAD_AGAIN))
+            return PlacedManifest(
+                "", name, content, parse_manifest(content, kind, f"{place}: {name}", UPLOAD_AGAIN)
+            )
     return None
 
 
 def read_contents(read: ReadFile, root: PlacedManifest, place: str) -> StoreContents:
-    """List the store with this manifest. Raises UserError where a bucket's manifest is missing or altered."""
+    """List the store with this manifest. Raises UserError where a bucket's manifest is missing or
+    altered.
+    """
     if isinstance(root.manifest, StoreManifest):
-        return StoreContents(tuple(StoreFile("", *file) for file in root.manifest.stored_files), (root,))
+        return StoreContents(
+            tuple(StoreFile("", *file) for file in root.manifest.stored_files), (root,)
+        )
     files: list[StoreFile] = []
     parts = []
     for bucket in root.manifest.buckets:
@@ -122,7 +133,9 @@ def read_contents(read: ReadFile, root: PlacedManifest, place: str) -> StoreCont
             raise UserError(f"{place}: {name} is missing; {UPLOAD_AGAIN}.") from None
         manifest = parse_manifest(content, StoreManifest, f"{place}: {name}", UPLOAD_AGAIN)
         if (manifest.fingerprint, manifest.rows) != (bucket.fingerprint, bucket.rows):
-            raise UserError(f"{place}: {name} is not the store that {root.name} names; {UPLOAD_AGAIN}.")
+            raise UserError(
+                f"{place}: {name} is not the store that {root.name} names; {UPLOAD_AGAIN}."
+            )
         parts.append(PlacedManifest(bucket.folder, MANIFEST_NAME, content, manifest))
         files.extend(StoreFile(bucket.folder, *file) for file in manifest.stored_files)
     return StoreContents(tuple(files), (*parts, root))
@@ -131,19 +144,23 @@ def read_contents(read: ReadFile, root: PlacedManifest, place: str) -> StoreCont
 def open_root(knob: str, uri: str) -> tuple[RemoteFiles, PlacedManifest]:
     """Open the files below a URI, and read the store's own manifest there.
 
-    Raises UserError as `open_files` does, for a place without a store and for an altered manifest; Unreachable where
-    the place does not answer.
+    Raises UserError as `open_files` does, for a place without a store and for an altered manifest;
+    Unreachable where the place does not answer.
     """
     files = open_files(knob, uri)
     with files.translating_errors("cannot be read", READ_REMEDY):
         root = read_root(files.read, f"{knob}={uri}")
     if root is None:
-        raise UserError(f"{knob}={uri} holds no store; put one there with `ditlab data upload STORE {uri}`.")
+        raise UserError(
+            f"{knob}={uri} holds no store; put one there with `ditlab data upload STORE {uri}`."
+        )
     return files, root
 
 
 def open_files(knob: str, uri: str) -> RemoteFiles:
-    """Open the files below a URI. Raises UserError, naming the knob, for no URI, a secret in it, or its scheme."""
+    """Open the files below a URI. Raises UserError, naming the knob, for no URI, a secret in it, or
+    its scheme.
+    """
     try:
         refuse_storage(knob, uri)
     except ValueError as error:
@@ -154,13 +171,19 @@ def open_files(knob: str, uri: str) -> RemoteFiles:
 
 
 def describe_store(knob: str, uri: str) -> AnyStore:
-    """Return the store at a URI without its rows, of which only the manifests are read. Raises as `open_root` does."""
+    """Return the store at a URI without its rows, of which only the manifests are read. Raises as
+    `open_root` does.
+    """
     files, root = open_root(knob, uri)
     with files.translating_errors("cannot be read", READ_REMEDY):
         contents = read_contents(files.read, root, f"{knob}={uri}")
     if isinstance(root.manifest, BucketsManifest):
-        parts = [part.manifest for part in contents.manifests if isinstance(part.manifest, StoreManifest)]
-        return BucketedStore(Path(uri), root.manifest, [Store(Path(uri), manifest) for manifest in parts])
+        parts = [
+            part.manifest for part in contents.manifests if isinstance(part.manifest, StoreManifest)
+        ]
+        return BucketedStore(
+            Path(uri), root.manifest, [Store(Path(uri), manifest) for manifest in parts]
+        )
     return Store(Path(uri), root.manifest)
 
 
@@ -169,15 +192,19 @@ def open_remote_store(
 ) -> AnyStore:
     """Open the store at a URI from this node's copy, which is made now where there is none.
 
-    `notify` gets messages for people: that a copy is made or waited for. A damaged copy is repaired. Raises UserError,
-    naming the knob, for a place that holds no store or an altered one, cannot be reached, or does not fit the disk.
+    `notify` gets messages for people: that a copy is made or waited for. A damaged copy is
+    repaired. Raises UserError, naming the knob, for a place that holds no store or an altered one,
+    cannot be reached, or does not fit the disk.
     """
     copies = home.node_cache / STORES
     folder = fetch_copy(copies, knob, uri, notify)
     try:
         return open_store(folder, verify)
     except UserError:
-        notify(f"{knob}={uri}: the copy in {folder} was damaged; the files that differ are fetched again.")
+        notify(
+            f"{knob}={uri}: the copy in {folder} was damaged; the files that differ are "
+            "fetched again."
+        )
         return open_store(fetch_copy(copies, knob, uri, notify, repair=True), verify)
 
 
@@ -203,7 +230,9 @@ def fetch_copy(
     copy = copy_of(folder, root.manifest)
 
     def is_whole() -> bool:
-        """Return True if the copy's manifest, which is placed last, equals the one behind the URI."""
+        """Return True if the copy's manifest, which is placed last, equals the one behind the
+        URI.
+        """
         try:
             return (copy / root.name).read_bytes() == root.content
         except OSError:
@@ -215,25 +244,32 @@ def fetch_copy(
             # the lock of a killed process ends with it
             with (folder / f".{copy.name}.lock").open("ab") as lock:
                 if not take_lock(lock):
-                    notify(f"{place}: another process copies it to {copy}; waiting for it to finish.")
+                    notify(
+                        f"{place}: another process copies it to {copy}; waiting for it to finish."
+                    )
                     take_lock(lock, wait=True)
                 if repair or not is_whole():
                     _copy(files, root, copy, notify, is_copied)
         except OSError as error:
             raise UserError(
-                f"{place} cannot be copied to {copy} ({error.strerror or error}); make room there, or point "
-                "DITLAB_CACHE at a larger disk of this node."
+                f"{place} cannot be copied to {copy} ({error.strerror or error}); make room "
+                "there, or point DITLAB_CACHE at a larger disk of this node."
             ) from error
     return copy
 
 
 def _copy(
-    files: RemoteFiles, root: PlacedManifest, copy: Path, notify: Notify, is_copied: Callable[[StoreFile], bool]
+    files: RemoteFiles,
+    root: PlacedManifest,
+    copy: Path,
+    notify: Notify,
+    is_copied: Callable[[StoreFile], bool],
 ) -> None:
     """Fetch the files that a copy lacks, then place the manifests.
 
-    A file takes its name once its size and SHA-256 are those of the manifest, so a copy that was killed is continued.
-    Raises UserError for files that are missing there or differ, OSError where the disk refuses.
+    A file takes its name once its size and SHA-256 are those of the manifest, so a copy that was
+    killed is continued. Raises UserError for files that are missing there or differ, OSError where
+    the disk refuses.
     """
     place = f"{files.knob}={files.location}"
     started = time.monotonic()
@@ -265,7 +301,9 @@ def _is_there(path: Path, file: StoreFile) -> bool:
 
 
 def _fetch_file(files: RemoteFiles, file: StoreFile, target: Path) -> None:
-    """Fetch a file. Raises UserError for one that is missing or was altered, OSError where the disk refuses."""
+    """Fetch a file. Raises UserError for one that is missing or was altered, OSError where the disk
+    refuses.
+    """
     place = f"{files.knob}={files.location}: {file.path}"
     digest = hashlib.sha256()
     partial = target.with_name(f".{target.name}.partial")
@@ -277,18 +315,22 @@ def _fetch_file(files: RemoteFiles, file: StoreFile, target: Path) -> None:
             flush_to_disk(sink)
         if digest.hexdigest() != file.sha256:
             raise UserError(
-                f"{place} was altered: its SHA-256 is {digest.hexdigest()[:16]}..., and the manifest says "
-                f"{file.sha256[:16]}...; {UPLOAD_AGAIN}."
+                f"{place} was altered: its SHA-256 is {digest.hexdigest()[:16]}..., and the "
+                f"manifest says {file.sha256[:16]}...; {UPLOAD_AGAIN}."
             )
         partial.replace(target)
     except FileNotFoundError:
-        raise UserError(f"{place} is missing; upload the store again with `ditlab data upload`.") from None
+        raise UserError(
+            f"{place} is missing; upload the store again with `ditlab data upload`."
+        ) from None
     finally:
         partial.unlink(missing_ok=True)
 
 
 def _chunks(files: RemoteFiles, file: StoreFile) -> Iterator[bytes]:
-    """Read a file's content. Raises FileNotFoundError where there is none, Unreachable where nobody answers."""
+    """Read a file's content. Raises FileNotFoundError where there is none, Unreachable where nobody
+    answers.
+    """
     chunks = files.chunks(file.folder, file.name)
     while True:
         try:
@@ -297,7 +339,8 @@ def _chunks(files: RemoteFiles, file: StoreFile) -> Iterator[bytes]:
             raise
         except Exception as error:  # each of fsspec's libraries has exceptions of its own
             raise Unreachable(
-                f"{files.knob}={files.location} does not give {file.path} ({first_line(error)}); {READ_REMEDY}."
+                f"{files.knob}={files.location} does not give {file.path} "
+                f"({first_line(error)}); {READ_REMEDY}."
             ) from error
         if not chunk:
             return

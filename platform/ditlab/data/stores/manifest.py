@@ -1,4 +1,6 @@
-"""Manifests of stores, `store.json`, and of bucketed ones, `buckets.json`: records, text, fingerprint and checks."""
+"""Manifests of stores, `store.json`, and of bucketed ones, `buckets.json`: records, text,
+fingerprint and checks.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,18 @@ MANIFEST_NAME = "store.json"
 BUCKETS_NAME = "buckets.json"
 FORMAT_VERSION = 7
 """Version that is written and read."""
-DType = Literal["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
+DType = Literal[
+    "bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
+]
 RGB = "channel (red, green, blue), row, column"
 """Description of a column of coloured images."""
 IMPORT_AGAIN = "import the data again with `ditlab data import`"
 
 
 def folder_name(text: str) -> str:
-    """Return a text as part of a folder's name, in which each run of unsuitable characters becomes `_`."""
+    """Return a text as part of a folder's name, in which each run of unsuitable characters becomes
+    `_`.
+    """
     return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
 
 
@@ -61,33 +67,50 @@ class Column(ManifestRecord):
     shape: tuple[int, ...] = ()
     """Shape of a row; () is a scalar."""
     value_range: tuple[float, float] | None = None
-    """Lowest and highest value that can occur: (0, 255) for 8-bit images. Null where no range is meant."""
+    """Lowest and highest value that can occur: (0, 255) for 8-bit images. Null where no range is
+    meant.
+    """
     num_classes: PositiveInt | None = None
-    """Number of classes of class indices, which lie in [0, num_classes) and are counted in the manifest."""
+    """Number of classes of class indices, which lie in [0, num_classes) and are counted in the
+    manifest.
+    """
     unit: str = ""
     """Meaning of the numbers: `pixel intensity`, `class index`."""
     description: str = ""
     """Description for people."""
     names: tuple[str, ...] = ()
-    """Names of the classes for class indices, else of the entries along the last axis; empty where they have none."""
+    """Names of the classes for class indices, else of the entries along the last axis; empty where
+    they have none.
+    """
     divisors: tuple[float, ...] = ()
-    """Divisors by which the importer divided the entries along the last axis, 1 where it did not; empty for none."""
+    """Divisors by which the importer divided the entries along the last axis, 1 where it did not;
+    empty for none.
+    """
     autoencoder: Autoencoder | None = None
-    """Autoencoder of latents, whose mean and log-variance the column holds; null for other columns."""
+    """Autoencoder of latents, whose mean and log-variance the column holds; null for other
+    columns.
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Column:
         if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
             raise ValueError(f"value_range={self.value_range} must be (low, high) with low < high")
         entries = self.shape[-1] if self.shape else 0
-        named, where = (entries, "along the last axis") if self.num_classes is None else (self.num_classes, "classes")
+        named, where = (
+            (entries, "along the last axis")
+            if self.num_classes is None
+            else (self.num_classes, "classes")
+        )
         if self.names and len(self.names) != named:
             raise ValueError(f"names holds {len(self.names)}, and the column has {named} {where}")
         if len(set(self.names)) != len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"names holds '{twice}' more than once")
         if self.divisors and len(self.divisors) != entries:
-            raise ValueError(f"divisors holds {len(self.divisors)}, and the column has {entries} along the last axis")
+            raise ValueError(
+                f"divisors holds {len(self.divisors)}, and the column has {entries} along the "
+                "last axis"
+            )
         if any(divisor <= 0 for divisor in self.divisors):
             raise ValueError(f"divisors holds {min(self.divisors):g}; every one must be above 0")
         return self
@@ -99,7 +122,9 @@ class Column(ManifestRecord):
 
     @property
     def stored_dtype(self) -> np.dtype[Any]:
-        """Element type on disk: Arrow packs bool into bits, which no tensor can point at, so it is kept as uint8."""
+        """Element type on disk: Arrow packs bool into bits, which no tensor can point at, so it is
+        kept as uint8.
+        """
         return np.dtype("uint8" if self.dtype == "bool" else self.dtype)
 
     @property
@@ -109,8 +134,16 @@ class Column(ManifestRecord):
 
 
 def class_column(description: str, num: int, names: Sequence[str] = ()) -> Column:
-    """Return a column of class indices, int64 in [0, num); `names`: those of the classes, if they have any."""
-    return Column(dtype="int64", num_classes=num, unit="class index", description=description, names=tuple(names))
+    """Return a column of class indices, int64 in [0, num); `names`: those of the classes, if they
+    have any.
+    """
+    return Column(
+        dtype="int64",
+        num_classes=num,
+        unit="class index",
+        description=description,
+        names=tuple(names),
+    )
 
 
 def image_column(shape: Sequence[int], description: str, highest: int = 255) -> Column:
@@ -143,7 +176,9 @@ class ColumnStatistics(ManifestRecord):
 
 
 class Moments(ManifestRecord):
-    """Count, extrema, mean, squared deviations, class counts of rows, merged as in Chan, Golub and LeVeque (1979)."""
+    """Count, extrema, mean, squared deviations, class counts of rows, merged as in Chan, Golub and
+    LeVeque (1979).
+    """
 
     count: int = 0
     """Number of elements."""
@@ -175,7 +210,9 @@ class Moments(ManifestRecord):
 
     def statistics(self) -> ColumnStatistics:
         """Return the statistics of a store's column."""
-        return ColumnStatistics(**self.model_dump(exclude={"squares"}), std=math.sqrt(self.squares / self.count))
+        return ColumnStatistics(
+            **self.model_dump(exclude={"squares"}), std=math.sqrt(self.squares / self.count)
+        )
 
 
 Columns = Mapping[str, Column]
@@ -192,7 +229,9 @@ class StoredColumn(Column):
 
     statistics: ColumnStatistics
     sha256: str
-    """Hash of the column's elements, row by row, little-endian. Of several blocks: see `block_index.column_hash`."""
+    """Hash of the column's elements, row by row, little-endian. Of several blocks: see
+    `block_index.column_hash`.
+    """
 
 
 class HashFile(ManifestRecord):
@@ -231,7 +270,9 @@ class ImportedFile(ManifestRecord):
     md5: str
     """MD5 of the file as it was read."""
     check: Literal["md5", "unknown", "skipped"]
-    """`md5`: equals the published one. `unknown`: none is published for this form. `skipped`: by the user."""
+    """`md5`: equals the published one. `unknown`: none is published for this form. `skipped`: by
+    the user.
+    """
     url: str | None = None
     """URL that it was downloaded from; null for a local file."""
 
@@ -300,7 +341,9 @@ class StoreManifest(ManifestRecord):
     text: TextFacts | None = None
     """Facts about the text of a token store; null for any other store."""
     attachments: dict[PlainName, str] = Field(default_factory=dict)
-    """Files beside the shards that the columns need to be understood, by name, with their SHA-256: the tokeniser."""
+    """Files beside the shards that the columns need to be understood, by name, with their SHA-256:
+    the tokeniser.
+    """
     receipt: SourceReceipt | None = None
     """Receipt of its import; null for data that are made, and below a bucketed store."""
     fingerprint: str
@@ -316,19 +359,26 @@ class StoreManifest(ManifestRecord):
         yield from ((name, None, sha256) for name, sha256 in self.attachments.items())
 
     def computed_fingerprint(self) -> str:
-        """Return the SHA-256 (hex) of all that training can see: rows, attachments, and of each column its hash, dtype,
-        shape, value range, number of classes, names, by which rows can be held out, and the autoencoder's weights and
-        factors. Path, time, shard cuts and texts for people do not enter.
+        """Return the SHA-256 (hex) of all that training can see: rows, attachments, and of each
+        column its hash, dtype, shape, value range, number of classes, names, by which rows can be
+        held out, and the autoencoder's weights and factors. Path, time, shard cuts and texts for
+        people do not enter.
         """
         visible = {
             name: {
                 "dtype": column.dtype,
                 "shape": list(column.shape),
-                "value_range": None if column.value_range is None else [float(v) for v in column.value_range],
+                "value_range": None
+                if column.value_range is None
+                else [float(v) for v in column.value_range],
                 "num_classes": column.num_classes,
                 "sha256": column.sha256,
                 **({"names": list(column.names)} if column.names else {}),
-                **({"autoencoder": column.autoencoder.model_dump(exclude={"source"})} if column.autoencoder else {}),
+                **(
+                    {"autoencoder": column.autoencoder.model_dump(exclude={"source"})}
+                    if column.autoencoder
+                    else {}
+                ),
             }
             for name, column in self.columns.items()
         }
@@ -374,7 +424,9 @@ class BucketsManifest(ManifestRecord):
 
     def computed_fingerprint(self) -> str:
         """Return the SHA-256 (hex) of the buckets' sizes and fingerprints in their order."""
-        return _digest([[bucket.height, bucket.width, bucket.fingerprint] for bucket in self.buckets])
+        return _digest(
+            [[bucket.height, bucket.width, bucket.fingerprint] for bucket in self.buckets]
+        )
 
     @property
     def rows(self) -> int:
@@ -398,7 +450,9 @@ def format_shape(shape: tuple[int, ...]) -> str:
 
 
 def merged_column(parts: Sequence[StoredColumn]) -> StoredColumn:
-    """Merge a column of buckets that agree in all but sizes: axes of several sizes are ANY, statistics of all rows."""
+    """Merge a column of buckets that agree in all but sizes: axes of several sizes are ANY,
+    statistics of all rows.
+    """
     sizes = [set(axis) for axis in zip(*(part.shape for part in parts), strict=True)]
     moments = [part.statistics.moments() for part in parts]
     return StoredColumn(
@@ -414,30 +468,38 @@ ManifestType = TypeVar("ManifestType", StoreManifest, BucketsManifest)
 
 
 def format_manifest(manifest: AnyManifest) -> bytes:
-    """Format a manifest as JSON, with a checksum: the SHA-256 (hex) of all other keys, sorted, without spaces."""
+    """Format a manifest as JSON, with a checksum: the SHA-256 (hex) of all other keys, sorted,
+    without spaces.
+    """
     content = manifest.model_dump(mode="json", exclude={"checksum"})
     return _laid_out({**content, "checksum": _digest(content)})
 
 
 def has_own_layout(file: Path) -> bool:
-    """Return True if a manifest's bytes are those that its values are written as; its checksum is of values alone."""
+    """Return True if a manifest's bytes are those that its values are written as; its checksum is
+    of values alone.
+    """
     content = file.read_bytes()
     return content == _laid_out(json.loads(content))
 
 
 def read_manifest(file: Path, kind: type[ManifestType]) -> ManifestType:
-    """Read the manifest in a file. Raises UserError where it is missing, and as `parse_manifest` does."""
+    """Read the manifest in a file. Raises UserError where it is missing, and as `parse_manifest`
+    does.
+    """
     try:
         return parse_manifest(file.read_bytes(), kind, str(file))
     except OSError as error:
         raise UserError(
-            f"{file.parent} holds no store ({file.name}: {first_line(error)}); name the folder of one, or one below "
-            "DITLAB_HOME/stores, or write one with `ditlab data import`."
+            f"{file.parent} holds no store ({file.name}: {first_line(error)}); name the folder "
+            "of one, or one below DITLAB_HOME/stores, or write one with `ditlab data import`."
         ) from None
 
 
 def is_of_another_version(file: Path) -> bool:
-    """Return True for a manifest that another version of DiTLab wrote; False for any other file, and for none."""
+    """Return True for a manifest that another version of DiTLab wrote; False for any other file,
+    and for none.
+    """
     try:
         version = parse_json(file.read_bytes())["version"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -445,28 +507,36 @@ def is_of_another_version(file: Path) -> bool:
     return bool(version != FORMAT_VERSION)
 
 
-def parse_manifest(content: bytes, kind: type[ManifestType], place: str, remedy: str = IMPORT_AGAIN) -> ManifestType:
-    """Parse the manifest in a file's bytes. Raises UserError, naming the place, where they hold none, one of another
-    version or that was altered, or one that names a file outside the store.
+def parse_manifest(
+    content: bytes, kind: type[ManifestType], place: str, remedy: str = IMPORT_AGAIN
+) -> ManifestType:
+    """Parse the manifest in a file's bytes. Raises UserError, naming the place, where they hold
+    none, one of another version or that was altered, or one that names a file outside the store.
     """
     try:
         keys = parse_json(content)
         if (version := keys["version"]) != FORMAT_VERSION:
             raise UserError(
-                f"{place} is of format version {version!r:.20}, and version {FORMAT_VERSION} is read here; {remedy}."
+                f"{place} is of format version {version!r:.20}, and version {FORMAT_VERSION} "
+                f"is read here; {remedy}."
             )
         manifest = kind.model_validate_json(content, strict=True)
     except (ValueError, KeyError, TypeError) as error:  # pydantic's and json's are ValueErrors
         problem = ("it has no " if isinstance(error, KeyError) else "") + first_line(error)
         if isinstance(error, ValidationError):
             first = error.errors()[0]
-            problem = f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg'].removeprefix('Value error, ')}"
+            problem = (
+                f"{'.'.join(map(str, first['loc']))[:100]}: "
+                f"{first['msg'].removeprefix('Value error, ')}"
+            )
         problem = re.sub(r"[^ -~]", "?", problem)  # keys of the file may hold anything
         raise UserError(f"{place} is not a store's manifest ({problem}); {remedy}.") from error
     if keys.pop("checksum", "") != _digest(keys):
         raise UserError(f"{place} was altered: its content does not give its checksum; {remedy}.")
     if manifest.computed_fingerprint() != manifest.fingerprint:
-        raise UserError(f"{place} was altered: its content does not give its fingerprint; {remedy}.")
+        raise UserError(
+            f"{place} was altered: its content does not give its fingerprint; {remedy}."
+        )
     return manifest
 
 
@@ -475,4 +545,6 @@ def _laid_out(keys: dict[str, Any]) -> bytes:
 
 
 def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()

@@ -1,6 +1,8 @@
-"""Receipts of imports: what a source holds, what of it is in the store, and what was left out, by reason.
+"""Receipts of imports: what a source holds, what of it is in the store, and what was left out, by
+reason.
 
-A receipt has levels: files, and below them the rows of tables, the members of archives or the documents of text.
+A receipt has levels: files, and below them the rows of tables, the members of archives or the
+documents of text.
 """
 
 from __future__ import annotations
@@ -31,8 +33,14 @@ MUCH = 0.1
 
 
 def plain_name(name: str) -> str:
-    """Return the name of one file or folder unchanged. Raises ValueError for `..`, `a/b`, `/a`, an empty one etc."""
-    if not name.strip(".") or re.search(r"[/\\\x00-\x1f\x7f]", name) or len(name.encode()) > MAX_BYTES:
+    """Return the name of one file or folder unchanged. Raises ValueError for `..`, `a/b`, `/a`, an
+    empty one etc.
+    """
+    if (
+        not name.strip(".")
+        or re.search(r"[/\\\x00-\x1f\x7f]", name)
+        or len(name.encode()) > MAX_BYTES
+    ):
         raise ValueError(f"{name[:60]!r} is no plain name of a file or folder in the store")
     return name
 
@@ -43,7 +51,9 @@ PlainName = Annotated[str, AfterValidator(plain_name)]
 class ManifestRecord(BaseModel):
     """Base of the manifest's records: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class DroppedRecord(ManifestRecord):
@@ -95,7 +105,10 @@ class ReceiptLevel(ManifestRecord):
         return sum(self.used.values()) + self.num_left_out
 
     def __str__(self) -> str:
-        used = ", ".join(f"{number:,} {what}" for what, number in self.used.items() if number) or "none"
+        used = (
+            ", ".join(f"{number:,} {what}" for what, number in self.used.items() if number)
+            or "none"
+        )
         line = f"{self.found:,} {self.unit} found: {used}"
         if not self.num_left_out:
             return line
@@ -133,7 +146,9 @@ class SourceReceipt(ManifestRecord):
         if self.changed:
             lines.append(", ".join(f"{number:,} {what}" for what, number in self.changed.items()))
         if self.listed:
-            lines.append(f"left out: {'; '.join(self.listed[:SHOWN])}{'; ...' * (len(self.listed) > SHOWN)}")
+            lines.append(
+                f"left out: {'; '.join(self.listed[:SHOWN])}{'; ...' * (len(self.listed) > SHOWN)}"
+            )
         return lines
 
 
@@ -143,8 +158,8 @@ def make_receipt(
     changed: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
 ) -> SourceReceipt:
-    """Return a receipt, with warnings of shares and damages added. `dropped`: what was left out, as far as it was
-    kept."""
+    """Return a receipt, with warnings of shares and damages added. `dropped`: what was left out, as
+    far as it was kept."""
     kept = list(dropped)[:LISTED]
     damaged = [printable(each.place) for each in kept if each.reason == DAMAGED]
     return SourceReceipt(
@@ -159,14 +174,22 @@ def _damages(places: Sequence[str]) -> list[str]:
     if not places:
         return []
     shown = ", ".join(places[:SHOWN]) + ", ..." * (len(places) > SHOWN)
-    return [f"Damaged: {shown}. What lies behind the damage is neither in the store nor counted; copy the file again."]
+    return [
+        (
+            f"Damaged: {shown}. What lies behind the damage is neither in the store nor "
+            "counted; copy the file again."
+        )
+    ]
 
 
 def _shares(levels: Sequence[ReceiptLevel]) -> list[str]:
     """Return a sentence for each level of which more than a tenth was left out."""
     return [
-        f"{level.num_left_out:,} of {level.found:,} {level.unit} ({level.num_left_out / level.found:.0%}) were left "
-        f"out, most as {max(level.left_out, key=level.left_out.__getitem__)}."
+        (
+            f"{level.num_left_out:,} of {level.found:,} {level.unit} "
+            f"({level.num_left_out / level.found:.0%}) were left out, most as "
+            f"{max(level.left_out, key=level.left_out.__getitem__)}."
+        )
         for level in levels
         if level.num_left_out > MUCH * level.found
     ]
@@ -179,4 +202,9 @@ def class_warnings(counts: Mapping[str, int]) -> list[str]:
         return []
     classes = "class has" if len(empty) == 1 else "classes have"
     shown = shortened(empty, SHOWN)
-    return [f"{len(empty):,} {classes} no sample: {shown}; a model that is asked for one draws what it never saw."]
+    return [
+        (
+            f"{len(empty):,} {classes} no sample: {shown}; a model that is asked for one draws "
+            "what it never saw."
+        )
+    ]

@@ -1,4 +1,6 @@
-"""Random changes of training samples: images mirrored, one of several captions; by seed and draw alone."""
+"""Random changes of training samples: images mirrored, one of several captions; by seed and draw
+alone.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class RowChanges:
     flip: float = 0.0
     """Probability that an image is mirrored from left to right in training."""
     one_caption: bool = False
-    """True where a line of a caption is taken: in training a random one, of held-out rows the first."""
+    """True where a line of a caption is taken: in training a random one, of held-out rows the
+    first.
+    """
 
 
 def keyed_uniform(name: str, seed: int, draws: np.ndarray) -> np.ndarray:
@@ -46,12 +50,15 @@ def change_rows(
 ) -> None:
     """Change rows of a store in place: columns (num, *shape) by name, of `rows`, int64 (num,).
 
-    `draws`: number of each sample among all that the run has drawn, int64 (num,); None for held-out rows.
+    `draws`: number of each sample among all that the run has drawn, int64 (num,); None for held-out
+    rows.
     """
     of_row = np.searchsorted([each.stop for each in changes], rows, side="right")
     if IMAGE in columns and draws is not None and any(each.flip for each in changes):
         images = columns[IMAGE].numpy()
-        mirrored = keyed_uniform("flip", seed, draws) < np.array([each.flip for each in changes])[of_row]
+        mirrored = (
+            keyed_uniform("flip", seed, draws) < np.array([each.flip for each in changes])[of_row]
+        )
         images[mirrored] = images[mirrored][..., ::-1]
     if CAPTION in columns and any(each.one_caption for each in changes):
         captions = columns[CAPTION].numpy()

@@ -17,24 +17,54 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 
-from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, BlockIndex, BlockLayout, piece_rows
-from ditlab.data.stores.blocks import PIECE_DIGEST_BYTES, arrow_schema, digests, piece_digest, read_block
-from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn, StoreManifest, read_manifest, row_bytes
+from ditlab.data.stores.block_index import (
+    WHOLE_BYTES,
+    BlockEntry,
+    BlockIndex,
+    BlockLayout,
+    piece_rows,
+)
+from ditlab.data.stores.blocks import (
+    PIECE_DIGEST_BYTES,
+    arrow_schema,
+    digests,
+    piece_digest,
+    read_block,
+)
+from ditlab.data.stores.manifest import (
+    MANIFEST_NAME,
+    StoredColumn,
+    StoreManifest,
+    read_manifest,
+    row_bytes,
+)
 from ditlab.errors import UserError, first_line
 
 if TYPE_CHECKING:  # an import's processes do without torch, which takes seconds to import
     from torch import Tensor
 
 MAPPED_SHARDS = 256
-"""Shards that are mapped at a time: each holds a file descriptor, of which a process often has 1,024."""
+"""Shards that are mapped at a time: each holds a file descriptor, of which a process often has
+1,024.
+"""
 COPIED_AT_ONCE, MOST_AT_ONCE = 512, 2**22
-"""Rows from which on NumPy copies without the GIL (501), and most bytes of so many. With fewer at a time the thread
-that computes waited for every copy, and a batch of 128 small images took 85 us in place of 55."""
+"""Rows from which on NumPy copies without the GIL (501), and most bytes of so many. With fewer at a
+time the thread that computes waited for every copy, and a batch of 128 small images took 85 us in
+place of 55."""
 COPIED_BYTES = 100_000
-"""Bytes copied at a time, through memory that the C library has at hand (below 128 KiB) and the cache holds."""
+"""Bytes copied at a time, through memory that the C library has at hand (below 128 KiB) and the
+cache holds.
+"""
 UNREADABLE = (
-    pa.ArrowException, OSError, ValueError, LookupError, AttributeError, TypeError, RuntimeError, ArithmeticError
-)  # fmt: skip
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    TypeError,
+    RuntimeError,
+    ArithmeticError,
+)
 """Errors of pyarrow and NumPy for a file that is no Arrow file of a manifest's columns."""
 REMEDY = "remove the store's folder and import the data again with `ditlab data import`."
 
@@ -44,16 +74,23 @@ class StoredBlock(dict[str, np.ndarray]):
 
     def __init__(self, columns: Mapping[str, np.ndarray]):
         super().__init__(columns)
-        # Asked for by every gather, the addresses of 250 blocks took 280 us in which no other thread could run Python.
-        self.begins = {name: int(values.__array_interface__["data"][0]) for name, values in columns.items()}
+        # Asked for by every gather, the addresses of 250 blocks took 280 us in which no other
+        # thread could run Python.
+        self.begins = {
+            name: int(values.__array_interface__["data"][0]) for name, values in columns.items()
+        }
         """Address of each column's first row."""
 
 
 class Store:
-    """Open Arrow store. Shards are mapped when they are first read, and pieces of blocks verified then."""
+    """Open Arrow store. Shards are mapped when they are first read, and pieces of blocks verified
+    then.
+    """
 
     def __init__(self, path: Path, manifest: StoreManifest):
-        """Make a store of a manifest alone, whose rows cannot be read; use `open` for one with rows."""
+        """Make a store of a manifest alone, whose rows cannot be read; use `open` for one with
+        rows.
+        """
         self.path = path
         self.manifest = manifest
         self.name = manifest.name
@@ -63,17 +100,24 @@ class Store:
         """Bytes of all shards."""
         self._schema = arrow_schema(manifest.columns)
         self.verifies_blocks = False
-        """True where each piece of a block is hashed when it is first read, until all of them were."""
+        """True where each piece of a block is hashed when it is first read, until all of them
+        were.
+        """
         self._pieces = lru_cache(MAPPED_SHARDS)(self._read_pieces)
-        self._mapped: OrderedDict[int, tuple[pa.Buffer, list[BlockEntry], dict[int, StoredBlock]]] = OrderedDict()
-        """Map of each shard that is mapped, entries of its blocks, and the blocks that were read."""
+        self._mapped: OrderedDict[
+            int, tuple[pa.Buffer, list[BlockEntry], dict[int, StoredBlock]]
+        ] = OrderedDict()
+        """Map of each shard that is mapped, entries of its blocks, and the blocks that were
+        read.
+        """
 
     @classmethod
     def open(cls, path: Path, verify: bool = True) -> Store:
-        """Open the store in a folder; with `verify` its hashes are compared, those of a large store piece by piece.
+        """Open the store in a folder; with `verify` its hashes are compared, those of a large store
+        piece by piece.
 
-        Without `verify`, sizes alone are. Raises UserError where there is no store, its format is another version's, or
-        a shard or an attachment is missing or altered.
+        Without `verify`, sizes alone are. Raises UserError where there is no store, its format is
+        another version's, or a shard or an attachment is missing or altered.
         """
         store = cls(path, read_manifest(path / MANIFEST_NAME, StoreManifest))
         store._check_files(whole=False)
@@ -84,22 +128,29 @@ class Store:
         return store
 
     def verify(self) -> None:
-        """Hash every file, and compare with the manifest. Raises UserError for the first one that was altered."""
+        """Hash every file, and compare with the manifest. Raises UserError for the first one that
+        was altered.
+        """
         self._check_files(whole=True)
 
     def _check_files(self, whole: bool) -> None:
-        """Compare the files' sizes with the manifest, and the hashes: of attachments, and if `whole` of all."""
+        """Compare the files' sizes with the manifest, and the hashes: of attachments, and if
+        `whole` of all.
+        """
         for name, size, sha256 in self.manifest.stored_files:
             with opened(self.path / name) as content:
                 found = os.fstat(content.fileno()).st_size
                 if size is not None and found != size:
                     raise UserError(
-                        f"{self.path / name} was altered: it has {found} bytes, and its manifest says {size}; {REMEDY}"
+                        f"{self.path / name} was altered: it has {found} bytes, and its "
+                        f"manifest says {size}; {REMEDY}"
                     )
-                if (whole or size is None) and (digest := hashlib.file_digest(content, "sha256").hexdigest()) != sha256:
+                if (whole or size is None) and (
+                    digest := hashlib.file_digest(content, "sha256").hexdigest()
+                ) != sha256:
                     raise UserError(
-                        f"{self.path / name} was altered: its SHA-256 is {digest[:16]}..., and its manifest says "
-                        f"{sha256[:16]}...; {REMEDY}"
+                        f"{self.path / name} was altered: its SHA-256 is {digest[:16]}..., and "
+                        f"its manifest says {sha256[:16]}...; {REMEDY}"
                     )
 
     @cached_property
@@ -117,14 +168,18 @@ class Store:
         return np.zeros(len(rows), np.int64)
 
     def locate(self, rows: np.ndarray) -> tuple[Store, np.ndarray]:
-        """Return the one of `parts` that holds the given rows, and their numbers in it: this store and `rows`."""
+        """Return the one of `parts` that holds the given rows, and their numbers in it: this store
+        and `rows`.
+        """
         return self, rows
 
     def __len__(self) -> int:
         return self.manifest.rows
 
     def expect(self, blocks: np.ndarray) -> None:
-        """Take note that blocks (int64) will be read soon: nothing to do for a store on this machine's disk."""
+        """Take note that blocks (int64) will be read soon: nothing to do for a store on this
+        machine's disk.
+        """
 
     def close(self) -> None:
         """Give up what the store holds beside its memory: nothing. Closing twice is fine."""
@@ -136,8 +191,8 @@ class Store:
     def gather(self, column: str, rows: np.ndarray, out: Tensor | None = None) -> Tensor:
         """Copy the given rows of a column in the given order: (len(rows), *shape).
 
-        `rows`: int64, in [0, len(store)); `out`: contiguous tensor to copy into. Raises UserError for a block that was
-        altered.
+        `rows`: int64, in [0, len(store)); `out`: contiguous tensor to copy into. Raises UserError
+        for a block that was altered.
         """
         import torch
 
@@ -146,8 +201,9 @@ class Store:
             out = torch.empty((len(rows), *stored.shape), dtype=getattr(torch, stored.dtype))
         if not len(rows):
             return out
-        # NumPy copies on the calling thread, without the GIL; torch.index_select would start a team of OpenMP threads
-        # beside the step's, whose barriers were seen to wait for milliseconds. Nor can torch index uint16.
+        # NumPy copies on the calling thread, without the GIL; torch.index_select would start a team
+        # of OpenMP threads beside the step's, whose barriers were seen to wait for milliseconds.
+        # Nor can torch index uint16.
         target = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
         blocks = self.layout.blocks_of(rows)
         row_bytes = stored.row_bytes
@@ -159,38 +215,52 @@ class Store:
             starts[numbers] = firsts
             self._verify(blocks, rows - starts[blocks], loaded)
         if len(numbers) == 1:  # mode="raise" goes through a copy
-            np.take(loaded[int(numbers[0])][column], rows - firsts[0], axis=0, out=target, mode="clip")
+            np.take(
+                loaded[int(numbers[0])][column], rows - firsts[0], axis=0, out=target, mode="clip"
+            )
         else:
-            begins = np.array([loaded[number].begins[column] for number in numbers.tolist()], np.int64)
-            zeros = np.empty(int(numbers[-1]) + 1, np.int64)  # where row 0 would lie, if all were in the row's block
+            begins = np.array(
+                [loaded[number].begins[column] for number in numbers.tolist()], np.int64
+            )
+            # where row 0 would lie, if all were in the row's block
+            zeros = np.empty(int(numbers[-1]) + 1, np.int64)
             zeros[numbers] = begins - firsts * row_bytes
             copy_rows(
-                loaded[int(numbers[begins.argmin()])][column], zeros[blocks] + rows * row_bytes - begins.min(), target
+                loaded[int(numbers[begins.argmin()])][column],
+                zeros[blocks] + rows * row_bytes - begins.min(),
+                target,
             )
         return out
 
     def _load(self, blocks: np.ndarray) -> Mapping[int, StoredBlock]:
-        """Return blocks (ascending) by number, over maps of their shards. Raises UserError for one that cannot be
-        read."""
+        """Return blocks (ascending) by number, over maps of their shards. Raises UserError for one
+        that cannot be read."""
         found: dict[int, StoredBlock] = {}
         shards, starts = np.unique(self.layout.shard_of(blocks), return_index=True)
         for shard, numbers in zip(shards.tolist(), np.split(blocks, starts[1:]), strict=True):
             try:
                 if (mapped := self._mapped.get(shard)) is None:
                     with opened(self._file(shard)) as content:
-                        memory = pa.py_buffer(mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ))
+                        memory = pa.py_buffer(
+                            mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+                        )
                     mapped = self._mapped[shard] = (memory, self.entries(shard), {})
                     if len(self._mapped) > MAPPED_SHARDS:
                         self._mapped.popitem(last=False)
                 memory, entries, known = mapped
                 if missing := [number for number in numbers.tolist() if number not in known]:
-                    for number, rows in zip(missing, self.layout.rows_of(np.array(missing)), strict=True):
+                    for number, rows in zip(
+                        missing, self.layout.rows_of(np.array(missing)), strict=True
+                    ):
                         entry = entries[number - int(self.layout.first_blocks[shard])]
-                        known[number] = self._read(memory.slice(entry.offset, entry.length), int(rows))
+                        known[number] = self._read(
+                            memory.slice(entry.offset, entry.length), int(rows)
+                        )
                 found |= {number: known[number] for number in numbers.tolist()}
             except UNREADABLE as error:
                 raise UserError(
-                    f"{self._file(shard)} does not hold the columns of its manifest ({first_line(error)}); {REMEDY}"
+                    f"{self._file(shard)} does not hold the columns of its manifest "
+                    f"({first_line(error)}); {REMEDY}"
                 ) from error
         return found
 
@@ -200,26 +270,32 @@ class Store:
 
     @cached_property
     def _verified(self) -> np.ndarray:
-        """True for the pieces that were hashed or, in a shorter block, hold no row, bool (blocks * pieces of a whole
-        block,)."""
+        """True for the pieces that were hashed or, in a shorter block, hold no row, bool (blocks *
+        pieces of a whole block,)."""
         rows = self.layout.rows_of(np.arange(self.layout.num_blocks))
-        verified: np.ndarray = np.arange(self._block_pieces) >= -(-rows // self._piece_rows)[:, None]
+        verified: np.ndarray = (
+            np.arange(self._block_pieces) >= -(-rows // self._piece_rows)[:, None]
+        )
         return verified.reshape(-1)
 
     @property
     def _block_pieces(self) -> int:
         return -(-self.layout.block_rows // self._piece_rows)
 
-    def _verify(self, blocks: np.ndarray, inside: np.ndarray, loaded: Mapping[int, StoredBlock]) -> None:
+    def _verify(
+        self, blocks: np.ndarray, inside: np.ndarray, loaded: Mapping[int, StoredBlock]
+    ) -> None:
         """Hash the pieces that hold rows (their blocks, and places in these), unless they were.
 
-        Where a shard has no digests of pieces, the whole block is hashed. Two threads may hash the same piece. Raises
-        UserError for one that was altered.
+        Where a shard has no digests of pieces, the whole block is hashed. Two threads may hash the
+        same piece. Raises UserError for one that was altered.
         """
         num = self._block_pieces
         pieces = blocks * num + inside // self._piece_rows
         pieces = np.unique(pieces[~self._verified[pieces]])
-        for piece, shard in zip(pieces.tolist(), self.layout.shard_of(pieces // num).tolist(), strict=True):
+        for piece, shard in zip(
+            pieces.tolist(), self.layout.shard_of(pieces // num).tolist(), strict=True
+        ):
             if self._verified[piece]:  # with its block
                 continue
             block, in_block = divmod(piece, num)
@@ -227,7 +303,9 @@ class Store:
             hashed = slice(piece, piece + 1)
             if table := self._pieces(shard):
                 held = slice(in_block * self._piece_rows, (in_block + 1) * self._piece_rows)
-                digest = piece_digest({name: values[held] for name, values in loaded[block].items()})
+                digest = piece_digest(
+                    {name: values[held] for name, values in loaded[block].items()}
+                )
                 place = PIECE_DIGEST_BYTES * (in_shard * num + in_block)
                 is_same = digest == table[place : place + PIECE_DIGEST_BYTES]
             else:
@@ -242,13 +320,18 @@ class Store:
         self.verifies_blocks = not self._verified.all()
 
     def _read_pieces(self, shard: int) -> bytes:
-        """Return the digests of a shard's pieces; none where it has none. Raises UserError where they were altered."""
+        """Return the digests of a shard's pieces; none where it has none. Raises UserError where
+        they were altered.
+        """
         if (pieces := self.manifest.shards[shard].pieces) is None:
             return b""
         with opened(self.path / pieces.file) as file:
             content = file.read()
         if hashlib.sha256(content).hexdigest() != pieces.sha256:
-            raise UserError(f"{self.path / pieces.file} was altered: it differs from its manifest's SHA-256; {REMEDY}")
+            raise UserError(
+                f"{self.path / pieces.file} was altered: it differs from its manifest's "
+                f"SHA-256; {REMEDY}"
+            )
         return content
 
     def _file(self, shard: int) -> Path:
@@ -262,7 +345,9 @@ class Store:
         try:
             return self._index.of_shards([shard])[shard]
         except ValueError as error:
-            raise UserError(f"{self.path / self.manifest.index.file} was altered: {error}; {REMEDY}") from None
+            raise UserError(
+                f"{self.path / self.manifest.index.file} was altered: {error}; {REMEDY}"
+            ) from None
 
     @cached_property
     def _index(self) -> BlockIndex:
@@ -271,18 +356,24 @@ class Store:
 
     def _read_index(self, places: Mapping[int, tuple[int, int]]) -> dict[int, bytes]:
         with opened(self.path / self.manifest.index.file) as content:
-            return {shard: os.pread(content.fileno(), length, first) for shard, (first, length) in places.items()}
+            return {
+                shard: os.pread(content.fileno(), length, first)
+                for shard, (first, length) in places.items()
+            }
 
 
 def copy_rows(first: np.ndarray, places: np.ndarray, target: np.ndarray) -> None:
-    """Copy rows of several arrays into a contiguous one, (len(places), *shape), in one stream of copies.
+    """Copy rows of several arrays into a contiguous one, (len(places), *shape), in one stream of
+    copies.
 
-    `first`: the array that lies lowest in memory; `places`: distances of rows from its beginning, in bytes. Copied
-    block by block, rows of 784 bytes take three times as long.
+    `first`: the array that lies lowest in memory; `places`: distances of rows from its beginning,
+    in bytes. Copied block by block, rows of 784 bytes take three times as long.
     """
     row = np.dtype((np.void, target.nbytes // len(target)))
     # a view of each byte at which a row may begin, over memory of which the rows alone are read
-    source = as_strided(first.reshape(-1).view(np.uint8)[: row.itemsize].view(row), (int(places.max()) + 1,), (1,))
+    source = as_strided(
+        first.reshape(-1).view(np.uint8)[: row.itemsize].view(row), (int(places.max()) + 1,), (1,)
+    )
     rows = target.reshape(-1).view(row)
     num = COPIED_BYTES // row.itemsize
     if row.itemsize <= MOST_AT_ONCE // COPIED_AT_ONCE:
@@ -296,7 +387,9 @@ def copy_rows(first: np.ndarray, places: np.ndarray, target: np.ndarray) -> None
 
 @contextmanager
 def opened(file: Path) -> Iterator[BufferedReader]:
-    """Open a file of a store. Raises UserError where it is missing or cannot be read, also in the body."""
+    """Open a file of a store. Raises UserError where it is missing or cannot be read, also in the
+    body.
+    """
     try:
         with file.open("rb") as content:
             yield content

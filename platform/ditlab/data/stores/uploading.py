@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ditlab.data.stores.bucketed_store import AnyStore
-from ditlab.data.stores.copies import PARALLEL_FILES, READ_REMEDY, StoreFile, open_files, read_contents, read_root
+from ditlab.data.stores.copies import (
+    PARALLEL_FILES,
+    READ_REMEDY,
+    StoreFile,
+    open_files,
+    read_contents,
+    read_root,
+)
 from ditlab.errors import UserError
 from ditlab.storage.local import LocalFiles
 
@@ -25,7 +32,8 @@ class UploadResult:
 
 
 def upload_store(store: AnyStore, uri: str) -> UploadResult:
-    """Upload an open store, which should have been verified, to a URI; an upload that was cut short is continued.
+    """Upload an open store, which should have been verified, to a URI; an upload that was cut short
+    is continued.
 
     Raises UserError where another store lies there, and where nothing can be written there.
     """
@@ -39,16 +47,24 @@ def upload_store(store: AnyStore, uri: str) -> UploadResult:
         if there and there.manifest.fingerprint != store.fingerprint:
             raise UserError(
                 f"{KNOB}={uri} holds another store ({there.manifest.name}, fingerprint "
-                f"{there.manifest.fingerprint[:12]}); name an empty place, or delete that store first."
+                f"{there.manifest.fingerprint[:12]}); name an empty place, or delete that "
+                "store first."
             )
         sizes = {part.folder: remote.sizes(part.folder) for part in contents.manifests}
 
     def is_there(file: StoreFile) -> bool:
-        # Without the store's manifest there, only a name that holds its content's hash, as a shard's does, vouches.
+        # Without the store's manifest there, only a name that holds its content's hash, as a
+        # shard's does, vouches.
         size = sizes[file.folder].get(file.name)
-        return size is not None and file.size in (None, size) and bool(there or file.sha256[:12] in file.name)
+        return (
+            size is not None
+            and file.size in (None, size)
+            and bool(there or file.sha256[:12] in file.name)
+        )
 
-    parts = [StoreFile(part.folder, part.name, len(part.content)) for part in contents.manifests[:-1]]
+    parts = [
+        StoreFile(part.folder, part.name, len(part.content)) for part in contents.manifests[:-1]
+    ]
     missing = [file for file in (*contents.files, *parts) if not is_there(file)]
     if there and not missing:
         return UploadResult("unchanged", 0, contents.size)
@@ -56,7 +72,13 @@ def upload_store(store: AnyStore, uri: str) -> UploadResult:
     with remote.translating_errors("cannot be written", remedy):
         with ThreadPoolExecutor(PARALLEL_FILES) as pool:
             chunks = [local.chunks(file.folder, file.name) for file in missing]
-            list(pool.map(lambda file, content: remote.write(file.folder, file.name, content), missing, chunks))
+            list(
+                pool.map(
+                    lambda file, content: remote.write(file.folder, file.name, content),
+                    missing,
+                    chunks,
+                )
+            )
         for part in contents.manifests:
             remote.replace(part.folder, part.name, part.content)
     return UploadResult("uploaded", len(missing), contents.size)

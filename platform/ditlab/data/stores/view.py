@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class RowSequence(ABC):
-    """Row numbers of a store that are computed when they are read, and what is known of them without reading all."""
+    """Row numbers of a store that are computed when they are read, and what is known of them
+    without reading all.
+    """
 
     bucket_counts: np.ndarray
     """Rows of each of the store's `parts`, int64 (parts,)."""
@@ -39,7 +41,9 @@ class RowSequence(ABC):
 
     @abstractmethod
     def shuffled(self, text: str) -> RowSequence:
-        """Return the same rows in an order that belongs to a text, whose first few lie in few blocks."""
+        """Return the same rows in an order that belongs to a text, whose first few lie in few
+        blocks.
+        """
 
 
 RowNumbers = np.ndarray | RowSequence
@@ -64,7 +68,9 @@ class View:
 
     store: AnyStore
     rows: RowNumbers
-    """int64 row numbers of the store, (len(view),): a list of them, or computed when they are read."""
+    """int64 row numbers of the store, (len(view),): a list of them, or computed when they are
+    read.
+    """
     origin: str
     """Name of these data in messages, as the experiment gives it: `data.kind=digits`."""
     changes: tuple[RowChanges, ...] = ()
@@ -80,7 +86,9 @@ class View:
 
     @property
     def buckets(self) -> np.ndarray:
-        """Number of each row's bucket in the store's `parts`, int64 (len(view),): 0 in a plain store."""
+        """Number of each row's bucket in the store's `parts`, int64 (len(view),): 0 in a plain
+        store.
+        """
         return self.store.bucket_of(self.rows[np.arange(len(self))])
 
     @property
@@ -101,22 +109,30 @@ class View:
 
     def first(self, num: int | None) -> View:
         """Return the view's first `num` rows; all for None."""
-        return self if num is None or num >= len(self) else replace(self, rows=self.rows[np.arange(num)])
+        return (
+            self
+            if num is None or num >= len(self)
+            else replace(self, rows=self.rows[np.arange(num)])
+        )
 
     def in_part(self, number: int) -> View:
         """Return the view's rows of one of the store's `parts`, as a view of that part."""
         part = self.store.parts[number]
         first = sum(map(len, self.store.parts[:number]))
-        changes = tuple(replace(each, stop=each.stop - first) for each in self.changes if each.stop > first)
+        changes = tuple(
+            replace(each, stop=each.stop - first) for each in self.changes if each.stop > first
+        )
         if isinstance(self.rows, RowSequence):
             return replace(self, store=part, rows=self.rows.in_part(number), changes=changes)
         rows = self.rows[np.flatnonzero(self.buckets == number)] - first
         return replace(self, store=part, rows=rows, changes=changes)
 
     def gather(self, column: str, indices: np.ndarray) -> Tensor:
-        """Return rows at `indices` (int64, in [0, len(view))) of one bucket: (num, *shape) in the store's dtype.
+        """Return rows at `indices` (int64, in [0, len(view))) of one bucket: (num, *shape) in the
+        store's dtype.
 
-        They are as held-out rows are measured: no image is mirrored, and of several captions it is the first.
+        They are as held-out rows are measured: no image is mirrored, and of several captions it is
+        the first.
         """
         rows = self.rows[indices]
         values = self.store.gather(column, rows)
@@ -125,11 +141,16 @@ class View:
         return values
 
     def padded(self, column: str, indices: np.ndarray) -> Tensor:
-        """Return rows as `gather` does, of any buckets; those shorter than the longest are padded with zeros."""
+        """Return rows as `gather` does, of any buckets; those shorter than the longest are padded
+        with zeros.
+        """
         groups = group_places(self.store.bucket_of(self.rows[indices]))
         if len(groups) <= 1:
             return self.gather(column, indices)
-        parts = {bucket: self.gather(column, indices[places]).numpy() for bucket, places in groups.items()}
+        parts = {
+            bucket: self.gather(column, indices[places]).numpy()
+            for bucket, places in groups.items()
+        }
         longest = np.max([part.shape[1:] for part in parts.values()], axis=0).astype(int)
         import torch
 
@@ -141,9 +162,11 @@ class View:
         return torch.from_numpy(out)
 
     def batches(self, size: int, limit: int | None = None) -> Iterator[BatchRows]:
-        """Cut the view's first `limit` rows (None: all), bucket after bucket, into batches of up to `size` rows.
+        """Cut the view's first `limit` rows (None: all), bucket after bucket, into batches of up to
+        `size` rows.
 
-        A bucket's rows keep the view's order; a row's `bucket` and place there depend on neither number.
+        A bucket's rows keep the view's order; a row's `bucket` and place there depend on neither
+        number.
         """
         num = len(self) if limit is None else min(limit, len(self))
         groups = (

@@ -1,4 +1,6 @@
-"""Writer of Arrow stores: shards, by any number of processes, the index file, and the manifest last."""
+"""Writer of Arrow stores: shards, by any number of processes, the index file, and the manifest
+last.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from typing import Any, Unpack
 import numpy as np
 import pyarrow as pa
 
-from ditlab.data.stores.block_index import WHOLE_BYTES, BlockEntry, block_rows, column_hash, piece_rows, unpack_entries
+from ditlab.data.stores.block_index import (
+    WHOLE_BYTES,
+    BlockEntry,
+    block_rows,
+    column_hash,
+    piece_rows,
+    unpack_entries,
+)
 from ditlab.data.stores.blocks import arrow_array, arrow_schema, checked, digests, piece_digest
 from ditlab.data.stores.manifest import (
     MANIFEST_NAME,
@@ -43,7 +52,9 @@ PART_VALUES = 2**18
 SHARD_BYTES = 256 * 2**20
 """Size from which a shard is closed."""
 LEAST_PIECED_BYTES = 2**20
-"""Size from which a shard's pieces have digests: a smaller one is hashed whole in half a millisecond."""
+"""Size from which a shard's pieces have digests: a smaller one is hashed whole in half a
+millisecond.
+"""
 _ARROW_MAGIC_BYTES = 8
 """Bytes before the schema of an Arrow IPC file."""
 
@@ -61,9 +72,11 @@ class WrittenShard(ManifestRecord):
 
 
 class ShardSeries:
-    """Shards of one writer, `PREFIX-NNNNN-HASH.arrow`, of which one is open at a time; all have names at the end alone.
+    """Shards of one writer, `PREFIX-NNNNN-HASH.arrow`, of which one is open at a time; all have
+    names at the end alone.
 
-    Beside each of more than LEAST_PIECED_BYTES lies `PREFIX-NNNNN-HASH.pieces`, the digests of its pieces.
+    Beside each of more than LEAST_PIECED_BYTES lies `PREFIX-NNNNN-HASH.pieces`, the digests of its
+    pieces.
 
     Raises OSError as the disk does, and UserError for values that a column cannot hold.
     """
@@ -76,9 +89,11 @@ class ShardSeries:
         rows_per_block: int | None = None,
         rows_per_shard: int | None = None,
     ):
-        """Begin shards of blocks of `rows_per_block` rows (None: as `block_index.block_rows` has it).
+        """Begin shards of blocks of `rows_per_block` rows (None: as `block_index.block_rows` has
+        it).
 
-        A shard is closed once it has SHARD_BYTES, or `rows_per_shard` rows, a multiple of the block's.
+        A shard is closed once it has SHARD_BYTES, or `rows_per_shard` rows, a multiple of the
+        block's.
         """
         self._folder = folder
         self._prefix = prefix
@@ -107,7 +122,9 @@ class ShardSeries:
             if taken < self._size:  # a whole block needs no copy
                 for name, values in block.items():
                     if name not in self._buffers:
-                        self._buffers[name] = np.empty((self._size, *values.shape[1:]), values.dtype)
+                        self._buffers[name] = np.empty(
+                            (self._size, *values.shape[1:]), values.dtype
+                        )
                     self._buffers[name][self._num_held : self._num_held + taken] = values
                 self._num_held += taken
                 if self._num_held < self._size:
@@ -151,7 +168,9 @@ class ShardSeries:
             self._pieces = bytearray()
             self._moments = {name: Moments() for name in self._columns}
         for name, values in block.items():
-            self._moments[name] = self._moments[name].merge(measure(name, self._columns[name], values))
+            self._moments[name] = self._moments[name].merge(
+                measure(name, self._columns[name], values)
+            )
         arrays = [arrow_array(field.type, block[field.name]) for field in self._schema]
         self._stream.write_batch(pa.record_batch(arrays, schema=self._schema))
         end = self._sink.tell()
@@ -181,10 +200,17 @@ class ShardSeries:
         pieces = self._write_pieces(stem) if size > LEAST_PIECED_BYTES else None
         blocks = hashlib.sha256(self._entries).hexdigest()
         shard = StoreShard(
-            file=self._files[self._open], rows=self._rows, bytes=size, sha256=digest, blocks=blocks, pieces=pieces
+            file=self._files[self._open],
+            rows=self._rows,
+            bytes=size,
+            sha256=digest,
+            blocks=blocks,
+            pieces=pieces,
         )
         entries = b64encode(self._entries).decode()
-        self._written.append(WrittenShard(shard=shard, block_rows=self._size, entries=entries, moments=self._moments))
+        self._written.append(
+            WrittenShard(shard=shard, block_rows=self._size, entries=entries, moments=self._moments)
+        )
 
     def _write_pieces(self, stem: str) -> HashFile:
         """Write the digests of the open shard's pieces."""
@@ -214,9 +240,10 @@ def write_shards(
     """Write rows as shards of a store, durably; returns their records, which `finish_store` joins.
 
     A batch has every column as (rows, *shape) in its own dtype, any number of rows. The shards are
-    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist, of `rows_per_block` and `rows_per_shard` as `ShardSeries`
-    has them; a block is held in memory. Equal rows give equal files; none is left where `batches` raises. Raises
-    UserError for values that a column cannot hold, and for a folder that cannot be written.
+    `PREFIX-NNNNN-HASH.arrow` in the folder, which must exist, of `rows_per_block` and
+    `rows_per_shard` as `ShardSeries` has them; a block is held in memory. Equal rows give equal
+    files; none is left where `batches` raises. Raises UserError for values that a column cannot
+    hold, and for a folder that cannot be written.
     """
     with closing(ShardSeries(folder, prefix, columns, rows_per_block, rows_per_shard)) as series:
         for batch in batches:
@@ -227,19 +254,24 @@ def write_shards(
 
 
 def measure(name: str, column: Column, values: np.ndarray) -> Moments:
-    """Return the moments of rows, (rows, *shape). Raises UserError for values that the column cannot hold."""
+    """Return the moments of rows, (rows, *shape). Raises UserError for values that the column
+    cannot hold.
+    """
     low = float(values.min())
     high = float(values.max())
     classes = column.num_classes
     bounds = column.value_range
     counts = None
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise UserError(f"column '{name}' holds NaN or infinities; a store takes finite numbers only.")
+        raise UserError(
+            f"column '{name}' holds NaN or infinities; a store takes finite numbers only."
+        )
     if classes is not None:
         if low < 0 or high >= classes:
             raise UserError(
-                f"column '{name}' holds classes {low:.0f} to {high:.0f}, but num_classes={classes} allows "
-                f"0 to {classes - 1}; the source is damaged or num_classes is wrong."
+                f"column '{name}' holds classes {low:.0f} to {high:.0f}, but "
+                f"num_classes={classes} allows 0 to {classes - 1}; the source is damaged or "
+                "num_classes is wrong."
             )
         counts = tuple(np.bincount(values.reshape(-1), minlength=classes).tolist())
     if bounds is not None and (low < bounds[0] or high > bounds[1]):
@@ -250,13 +282,16 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
     flat = values.reshape(-1)
     mean = float(values.mean(dtype=np.float64))
     # part by part: numpy's variance would take eight times the memory of a block of bytes
-    buffer, sums = np.empty(min(PART_VALUES, flat.size)), []  # new arrays for each part took thirteen times as long
+    # new arrays for each part took thirteen times as long
+    buffer, sums = np.empty(min(PART_VALUES, flat.size)), []
     for first in range(0, flat.size, PART_VALUES):
         part = flat[first : first + PART_VALUES]
         off = np.subtract(part, mean, out=buffer[: part.size], dtype=np.float64)
         sums.append(float(np.square(off, out=off).sum()))
     squares = math.fsum(sums)
-    return Moments(count=values.size, min=low, max=high, mean=mean, squares=squares, class_counts=counts)
+    return Moments(
+        count=values.size, min=low, max=high, mean=mean, squares=squares, class_counts=counts
+    )
 
 
 def write_batches(
@@ -271,13 +306,15 @@ def write_batches(
     """Write a store from batches as `write_shards` takes them; returns its manifest.
 
     A store of up to WHOLE_BYTES is one block, held in memory until then; a larger one has blocks as
-    `block_index.block_rows` says, or of `rows_per_block`, whose multiple `rows_per_shard` is. Files carry their
-    content's hash in their names, so a store that is replaced stays whole for its readers until the new manifest takes
-    the old one's place in a single rename. Nothing is left where `batches` raises. Attachments (bytes by file name)
-    keep their names: one that changes takes its place right before the manifest does.
+    `block_index.block_rows` says, or of `rows_per_block`, whose multiple `rows_per_shard` is. Files
+    carry their content's hash in their names, so a store that is replaced stays whole for its
+    readers until the new manifest takes the old one's place in a single rename. Nothing is left
+    where `batches` raises. Attachments (bytes by file name) keep their names: one that changes
+    takes its place right before the manifest does.
 
-    Raises UserError for values that a column cannot hold, for no rows at all, and for a folder that cannot be written;
-    ValueError for a name, of the store or an attachment, that leads to another folder.
+    Raises UserError for values that a column cannot hold, for no rows at all, and for a folder that
+    cannot be written; ValueError for a name, of the store or an attachment, that leads to another
+    folder.
     """
     for each in (facts["name"], *(facts.get("attachments") or {})):
         plain_name(each)
@@ -290,7 +327,8 @@ def write_batches(
         rows = rows_per_block or rows_per_shard
         if not rows:
             held, rows = _first_batches(columns, unread)
-        released = (held.popleft() for _ in range(len(held)))  # each leaves the memory as it is written
+        # each leaves the memory as it is written
+        released = (held.popleft() for _ in range(len(held)))
         shards = write_shards(path, "shard", columns, chain(released, unread), rows, rows_per_shard)
         with writing_into(path):
             return finish_store(path, columns, shards, **facts)
@@ -299,13 +337,19 @@ def write_batches(
             path.rmdir()
 
 
-def _first_batches(columns: Columns, batches: Iterator[Mapping[str, Any]]) -> tuple[deque[dict[str, np.ndarray]], int]:
-    """Copy the first batches, of more than WHOLE_BYTES or all there are; returns them and the rows of a block."""
+def _first_batches(
+    columns: Columns, batches: Iterator[Mapping[str, Any]]
+) -> tuple[deque[dict[str, np.ndarray]], int]:
+    """Copy the first batches, of more than WHOLE_BYTES or all there are; returns them and the rows
+    of a block.
+    """
     held = deque[dict[str, np.ndarray]]()
     rows = num_bytes = 0
     for batch in batches:
         arrays = _stored_arrays(columns, batch)
-        held.append({name: values.view(columns[name].dtype).copy() for name, values in arrays.items()})
+        held.append(
+            {name: values.view(columns[name].dtype).copy() for name, values in arrays.items()}
+        )
         rows += len(next(iter(arrays.values())))
         num_bytes += sum(values.nbytes for values in arrays.values())
         if num_bytes > WHOLE_BYTES:
@@ -325,11 +369,12 @@ def finish_store(
     attachments: Mapping[str, bytes] | None = None,
     receipt: SourceReceipt | None = None,
 ) -> StoreManifest:
-    """Write the index file, the attachments (bytes by file name) and, last, the manifest of shards in a folder.
+    """Write the index file, the attachments (bytes by file name) and, last, the manifest of shards
+    in a folder.
 
-    A store that was there stays whole until the manifest takes
-    the old one's place in a single rename; its shards are removed after that. Raises UserError where there are no rows;
-    OSError as the disk does.
+    A store that was there stays whole until the manifest takes the old one's place in a single
+    rename; its shards are removed after that. Raises UserError where there are no rows; OSError as
+    the disk does.
     """
     rows = sum(each.shard.rows for each in shards)
     if not rows:
@@ -348,7 +393,9 @@ def finish_store(
         index=HashFile(file=f"blocks-{digest[:12]}.bin", bytes=len(index), sha256=digest),
         source=source,
         text=text,
-        attachments={file: hashlib.sha256(content).hexdigest() for file, content in attached.items()},
+        attachments={
+            file: hashlib.sha256(content).hexdigest() for file, content in attached.items()
+        },
         receipt=receipt,
         fingerprint="",
     )
@@ -361,7 +408,9 @@ def finish_store(
 
 
 def _remove_strays(path: Path, named: Collection[str]) -> None:
-    """Remove files of an older store that the manifest does not name; open maps of them stay valid."""
+    """Remove files of an older store that the manifest does not name; open maps of them stay
+    valid.
+    """
     for pattern in ("*.arrow", "*.pieces", "blocks-*.bin"):
         for stray in path.glob(pattern):
             if stray.name not in named:
@@ -371,7 +420,9 @@ def _remove_strays(path: Path, named: Collection[str]) -> None:
 def _stored_column(
     name: str, columns: Columns, shards: Sequence[WrittenShard], entries: Sequence[bytes]
 ) -> StoredColumn:
-    """Return a column with the statistics and the hash of its rows. `entries`: those of each shard's blocks."""
+    """Return a column with the statistics and the hash of its rows. `entries`: those of each
+    shard's blocks.
+    """
     place = sorted(columns).index(name)
 
     def blocks() -> Iterator[tuple[int, bytes]]:
@@ -381,4 +432,6 @@ def _stored_column(
                 yield min(each.block_rows, rows_left), entry.digests[place]
 
     moments = reduce(Moments.merge, (each.moments[name] for each in shards))
-    return StoredColumn(**columns[name].model_dump(), statistics=moments.statistics(), sha256=column_hash(blocks()))
+    return StoredColumn(
+        **columns[name].model_dump(), statistics=moments.statistics(), sha256=column_hash(blocks())
+    )

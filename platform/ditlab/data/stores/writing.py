@@ -1,4 +1,6 @@
-"""Writing a plain or bucketed store in place of an older one, and what changes by it; needs no torch or pyarrow."""
+"""Writing a plain or bucketed store in place of an older one, and what changes by it; needs no
+torch or pyarrow.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,8 @@ class WrittenStore:
 
     store: AnyStore
     outcome: WriteOutcome = "written"
-    """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the same content. Of a
-    store that was written aside, `named_stores.publish` knows it."""
+    """`written`: no store was there before; `replaced`: another one was; `unchanged`: one of the
+    same content. Of a store that was written aside, `named_stores.publish` knows it."""
 
 
 def write_store(
@@ -53,7 +55,8 @@ def write_store(
     batches: Iterable[Mapping[str, np.ndarray]],
     **facts: Unpack[StoreFacts],
 ) -> WrittenStore:
-    """Write a plain store in place of an older one, if any, also one of the same content: that repairs altered shards.
+    """Write a plain store in place of an older one, if any, also one of the same content: that
+    repairs altered shards.
 
     Raises UserError for a bucketed store in the folder, and as `write_batches` does.
     """
@@ -69,7 +72,9 @@ def write_store(
         before = there.fingerprint
     write_batches(path, columns, batches, **facts)
     store = Store.open(path, verify=False)
-    outcome: WriteOutcome = "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
+    outcome: WriteOutcome = (
+        "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
+    )
     return WrittenStore(store, outcome)
 
 
@@ -82,11 +87,13 @@ def place_buckets(
     source: Source,
     receipt: SourceReceipt | None = None,
 ) -> WrittenStore:
-    """Make a bucketed store, in place of an older one, of stores by (height, width), which lie aside on the same disk.
+    """Make a bucketed store, in place of an older one, of stores by (height, width), which lie
+    aside on the same disk.
 
-    They are moved into folders below `path` that carry their contents' hash, and then the manifest takes the old one's
-    place in a single rename. Its folders, and what killed imports have left, are removed after that; only one import at
-    a time may write to a folder. Raises UserError for a folder that cannot be written.
+    They are moved into folders below `path` that carry their contents' hash, and then the manifest
+    takes the old one's place in a single rename. Its folders, and what killed imports have left,
+    are removed after that; only one import at a time may write to a folder. Raises UserError for a
+    folder that cannot be written.
     """
     from ditlab.data.stores.bucketed_store import BucketedStore
 
@@ -121,7 +128,9 @@ def place_buckets(
 
 
 def _remove_unnamed(path: Path, manifest: BucketsManifest) -> None:
-    """Remove what a new manifest does not name, and what killed imports have left; open maps of it stay valid."""
+    """Remove what a new manifest does not name, and what killed imports have left; open maps of it
+    stay valid.
+    """
     named = {bucket.folder for bucket in manifest.buckets}
     for folder in path.iterdir():
         if folder.is_dir() and BUCKET_FOLDER.fullmatch(folder.name) and folder.name not in named:
@@ -131,12 +140,18 @@ def _remove_unnamed(path: Path, manifest: BucketsManifest) -> None:
 
 
 def refuse_plain_store(path: Path) -> None:
-    """Raise UserError where the folder holds a store without buckets, which one with buckets does not replace."""
+    """Raise UserError where the folder holds a store without buckets, which one with buckets does
+    not replace.
+    """
     if (path / MANIFEST_NAME).exists():
-        raise UserError(f"{path} holds a store without buckets; choose another name, or remove that folder.")
+        raise UserError(
+            f"{path} holds a store without buckets; choose another name, or remove that folder."
+        )
 
 
 def refuse_bucketed_store(path: Path) -> None:
     """Raise UserError for a folder that holds a store with buckets."""
     if (path / BUCKETS_NAME).exists():
-        raise UserError(f"{path} holds a store with buckets; choose another name, or remove that folder.")
+        raise UserError(
+            f"{path} holds a store with buckets; choose another name, or remove that folder."
+        )

@@ -1,4 +1,6 @@
-"""Documents of a block of a source, cut into pieces that are tokenised one by one, whatever their size."""
+"""Documents of a block of a source, cut into pieces that are tokenised one by one, whatever their
+size.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ PIECE_LENGTH = 2**18
 """Most characters of a document that are tokenised at once."""
 
 LeaveOut = Callable[[SourceRecord], None]
-"""Function that counts a record by its problem, or raises that where none may be left out; without one it has no
-text."""
+"""Function that counts a record by its problem, or raises that where none may be left out; without
+one it has no text."""
 IN_MEMORY = 2**26
 """Most bytes of a text file that is kept while it is checked; a larger one is read twice."""
 
@@ -38,10 +40,12 @@ class TextPiece:
 
 
 def pieces(document: Iterable[str]) -> Iterator[TextPiece]:
-    """Cut a document of any size into pieces of up to PIECE_LENGTH characters; none for a document without text.
+    """Cut a document of any size into pieces of up to PIECE_LENGTH characters; none for a document
+    without text.
 
-    A piece ends at a line's end between two characters that are no space, where the usual pre-tokenisers cut as well,
-    so that the pieces give the tokens of the whole; else before a lone space; else anywhere.
+    A piece ends at a line's end between two characters that are no space, where the usual
+    pre-tokenisers cut as well, so that the pieces give the tokens of the whole; else before a lone
+    space; else anywhere.
     """
     rest = ""
     for block in document:
@@ -68,8 +72,9 @@ def _cut(text: str) -> int:
 def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterator[TextPiece]:
     """Iterate over the pieces of a block's documents.
 
-    Text files: a file is a document, which counts as a whole or not at all; a large one has several blocks. Other
-    kinds: one a record, in a column. UTF-8. Raises UserError for a column that is not there.
+    Text files: a file is a document, which counts as a whole or not at all; a large one has several
+    blocks. Other kinds: one a record, in a column. UTF-8. Raises UserError for a column that is not
+    there.
     """
     if block.kind == "txt":
         for file in block.files:
@@ -85,7 +90,9 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
 
 
 def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> Iterator[TextPiece]:
-    """Iterate over the pieces of a block's part of a text file, which is read to its end first: it may be no UTF-8."""
+    """Iterate over the pieces of a block's part of a text file, which is read to its end first: it
+    may be no UTF-8.
+    """
 
     def read() -> Iterator[str]:
         return text_between(file, block.start, block.stop)
@@ -97,7 +104,11 @@ def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> It
         leave_out(replace(record, problem=problem))
         return
     except UNREADABLE as error:
-        leave_out(replace(record, problem=BadRecord(f"cannot be read ({first_line(error)})", "check the file")))
+        leave_out(
+            replace(
+                record, problem=BadRecord(f"cannot be read ({first_line(error)})", "check the file")
+            )
+        )
         return
     last = block.stop is None or block.stop >= file.size
     empty = True

@@ -1,4 +1,6 @@
-"""Import of text by blocks: a corpus as rows of tokens of one length, an end token behind each document."""
+"""Import of text by blocks: a corpus as rows of tokens of one length, an end token behind each
+document.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from ditlab.data.import_blocks import (
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.source_files import endings, list_source, source_name
-from ditlab.data.sources.records import TEXT_KINDS, SourceRecord, files_level, record_blocks, record_files
+from ditlab.data.sources.records import (
+    TEXT_KINDS,
+    SourceRecord,
+    files_level,
+    record_blocks,
+    record_files,
+)
 from ditlab.data.sources.tables import other_columns
 from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
 from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ReceiptLevel, make_receipt
@@ -51,9 +59,13 @@ LEARNING_BYTES = 2**29
 EMPTY = "without text"
 """Reason of documents that hold none, which are always left out."""
 REST, FIRST = "rest", "first problem"
-"""Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable document."""
+"""Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable
+document.
+"""
 READ_TO_LEARN = 16
-"""Times LEARNING_BYTES of input that are read to learn a BPE; of a larger source, every n-th block."""
+"""Times LEARNING_BYTES of input that are read to learn a BPE; of a larger source, every n-th
+block.
+"""
 
 
 def rows_label(tokenizer: str, vocabulary: int, length: int) -> str:
@@ -67,18 +79,24 @@ def rows_label(tokenizer: str, vocabulary: int, length: int) -> str:
 def too_short(option: str, length: int, origin: str, tokens: int) -> str:
     """Return the message on a corpus that fills no row; `option` sets the length: `--length`."""
     return (
-        f"{option}={length} is longer than the whole corpus: {origin} gives {tokens:,} tokens; set {option} to "
-        f"{tokens} or less, or add text."
+        f"{option}={length} is longer than the whole corpus: {origin} gives {tokens:,} tokens; "
+        f"set {option} to {tokens} or less, or add text."
     )
 
 
 def request_tokenizer(
-    name: str, vocabulary: int, read: Callable[[], Iterable[TextPiece]], origin: str, progress: Progress
+    name: str,
+    vocabulary: int,
+    read: Callable[[], Iterable[TextPiece]],
+    origin: str,
+    progress: Progress,
 ) -> Tokenizer:
-    """Open the tokeniser of a name: `bytes`, `bpe`, a file, a folder, or a name on the Hugging Face hub.
+    """Open the tokeniser of a name: `bytes`, `bpe`, a file, a folder, or a name on the Hugging Face
+    hub.
 
-    A BPE of `vocabulary` tokens is learned from the corpus, whose pieces `read` gives: once to measure it, once to
-    learn. Raises UserError for a tokeniser that cannot be read or fetched, and for a corpus (`origin`) without text.
+    A BPE of `vocabulary` tokens is learned from the corpus, whose pieces `read` gives: once to
+    measure it, once to learn. Raises UserError for a tokeniser that cannot be read or fetched, and
+    for a corpus (`origin`) without text.
     """
     if name == "bytes":
         return ByteTokenizer()
@@ -132,9 +150,11 @@ class TextRules:
     """Bytes of text of a block that are read; None: all."""
 
     def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Tokenise a block's documents and write their rows; the tokens behind the last go into the receipt.
+        """Tokenise a block's documents and write their rows; the tokens behind the last go into the
+        receipt.
 
-        Raises RefusedSource for a document that may not be left out, and UserError as `block_pieces` does.
+        Raises RefusedSource for a document that may not be left out, and UserError as
+        `block_pieces` does.
         """
         tokenizer = _load_once(self.tokenizer, TOKENIZER_NAME)
         dropped = DroppedRecords()
@@ -197,7 +217,9 @@ _load_once = lru_cache(maxsize=1)(load_tokenizer)
 
 
 def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """Tokenise pieces in their order: (tokens,) in the tokeniser's dtype, an end token behind each document."""
+    """Tokenise pieces in their order: (tokens,) in the tokeniser's dtype, an end token behind each
+    document.
+    """
     end = np.array([tokenizer.end], tokenizer.dtype)
     parts: list[np.ndarray] = []
     length = 0
@@ -213,12 +235,13 @@ def encode(pieces: Iterable[TextPiece], tokenizer: Tokenizer) -> Iterator[np.nda
 
 
 def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
-    """Write one store: column `tokens` (--length,), uint8, uint16 or int32, as the vocabulary needs; and the tokeniser.
+    """Write one store: column `tokens` (--length,), uint8, uint16 or int32, as the vocabulary
+    needs; and the tokeniser.
 
-    What fills no row of a block is joined, block after block, to the last rows. The store depends on the source and the
-    options alone. Memory does not grow with the source (but for the distinct words that a BPE learns from). Raises
-    UserError for a source that cannot be read or has no text, a tokeniser that cannot be read or fetched, and a length
-    beyond the source.
+    What fills no row of a block is joined, block after block, to the last rows. The store depends
+    on the source and the options alone. Memory does not grow with the source (but for the distinct
+    words that a BPE learns from). Raises UserError for a source that cannot be read or has no text,
+    a tokeniser that cannot be read or fetched, and a length beyond the source.
     """
     options = request.options
     origin = f"--source={options.source}"
@@ -245,7 +268,9 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         "unreadable": options.unreadable,
     }
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
-    with imported_blocks(path, "text", blocks, described, rules, executor, request.progress, "tokenising") as (
+    with imported_blocks(
+        path, "text", blocks, described, rules, executor, request.progress, "tokenising"
+    ) as (
         folder,
         receipts,
     ):
@@ -254,12 +279,16 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             raise _without_text(options, blocks[0], receipts)
         if sums["tokens"] < length:
             raise RefusedSource(too_short("--length", length, origin, sums["tokens"]))
-        rest = np.concatenate([unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts])
+        rest = np.concatenate(
+            [unpacked(receipt.detail[REST], tokenizer.dtype) for receipt in receipts]
+        )
         dropped = sums["tokens"] % length
         columns = token_columns(tokenizer, length)
         rows = rest[: len(rest) - dropped].reshape(-1, length)
         left = dropped_of(receipts)
-        documents = ReceiptLevel(unit="documents", used={"documents": sums["documents"]}, left_out=left.counts)
+        documents = ReceiptLevel(
+            unit="documents", used={"documents": sums["documents"]}, left_out=left.counts
+        )
         name = source_name(options.source)
         num_files = len({file for block in blocks for file in block.files})
         note = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
@@ -277,30 +306,42 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         )
 
 
-def _without_text(options: TextOptions, block: InputBlock, receipts: Sequence[BlockReceipt]) -> RefusedSource:
+def _without_text(
+    options: TextOptions, block: InputBlock, receipts: Sequence[BlockReceipt]
+) -> RefusedSource:
     """Return the error for a source without text: the first document's, if one cannot be read."""
     first = next(filter(None, (receipt.detail[FIRST] for receipt in receipts)), "")
     if first and block.kind == "parquet":
         first = f"{first.removesuffix('.')} ({other_columns(block.files[0], options.column)})."
-    return RefusedSource(first or f"--source={options.source} holds no text; name files that hold some.")
+    return RefusedSource(
+        first or f"--source={options.source} holds no text; name files that hold some."
+    )
 
 
 def open_text_source(source: str) -> tuple[list[InputBlock], ReceiptLevel, list[DroppedRecord]]:
-    """List a source's files of documents, as blocks and as `files_level` counts them. Raises UserError for none."""
+    """List a source's files of documents, as blocks and as `files_level` counts them. Raises
+    UserError for none.
+    """
     listing = list_source(source)
     files = record_files([file for file in listing if not file.set_aside], TEXT_KINDS)
     if files:
         blocks = record_blocks(files, block_bytes(sum(file.size for file in files)))
         return blocks, *files_level(listing, {"read": files})
     known = f"{', '.join(f'.{kind}' for kind in TEXT_KINDS)} file"
-    raise UserError(f"--source={source} holds no {known} ({endings(listing)}); name a file, or a folder of some.")
+    raise UserError(
+        f"--source={source} holds no {known} ({endings(listing)}); name a file, or a folder of "
+        "some."
+    )
 
 
-def _pieces_to_learn(blocks: Sequence[InputBlock], column: str, refuses: bool) -> Iterator[TextPiece]:
-    """Iterate over the pieces that a BPE learns from: all, or of a large source as many as take a few minutes to read.
+def _pieces_to_learn(
+    blocks: Sequence[InputBlock], column: str, refuses: bool
+) -> Iterator[TextPiece]:
+    """Iterate over the pieces that a BPE learns from: all, or of a large source as many as take a
+    few minutes to read.
 
-    Raises UserError for the first that cannot be read where there is no document beside it, or, with `refuses`, in any
-    case.
+    Raises UserError for the first that cannot be read where there is no document beside it, or,
+    with `refuses`, in any case.
     """
     size = sum(file.size for file in {file for block in blocks for file in block.files})
     bad: list[UserError] = []

@@ -27,7 +27,9 @@ _NOT_FINITE = (1.0, 0.0, 1.0)
 
 
 class _CaptionWrapper(textwrap.TextWrapper):
-    """Wrapper of captions, which breaks lines between words, and between those of a folder's name: `fried_rice`."""
+    """Wrapper of captions, which breaks lines between words, and between those of a folder's name:
+    `fried_rice`.
+    """
 
     wordsep_simple_re = re.compile(r"([\t\n ]+|(?<=\w[-_/])(?=\w))")
 
@@ -45,8 +47,12 @@ class GridLayout:
         self.scale = max(1, -(-legible // max(image_height, image_width)))
         self.tile_height, self.tile_width = image_height * self.scale, image_width * self.scale
         characters = max(6, int((self.tile_width + MARGIN) / (0.58 * _EM)))
-        wrapper = _CaptionWrapper(characters, max_lines=_CAPTION_LINES, placeholder=" ...", break_on_hyphens=False)
-        self.wrapped = [wrapper.wrap(printable(text[:_CAPTION_CHARACTERS])) for text in grid.captions]
+        wrapper = _CaptionWrapper(
+            characters, max_lines=_CAPTION_LINES, placeholder=" ...", break_on_hyphens=False
+        )
+        self.wrapped = [
+            wrapper.wrap(printable(text[:_CAPTION_CHARACTERS])) for text in grid.captions
+        ]
         """Lines of each caption, as wide as a tile."""
         lines = max(map(len, self.wrapped), default=0)
         self.caption_height = round(lines * 1.3 * _EM) + (4 if lines else 0)
@@ -62,7 +68,8 @@ class GridLayout:
     def draw(self) -> np.ndarray:
         """Draw the picture, (height, width, 3) uint8, with the page's colour between the tiles."""
         background, outline = (
-            np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) for colour in (THEME.background, THEME.blank)
+            np.frombuffer(bytes.fromhex(colour[1:]), np.uint8)
+            for colour in (THEME.background, THEME.blank)
         )
         picture = np.tile(background, (self.height, self.width, 1))
         for index, image in enumerate(self.grid.images):
@@ -75,12 +82,18 @@ class GridLayout:
             tile = colours.repeat(self.scale, axis=0).repeat(self.scale, axis=1)
             picture[top : top + self.tile_height, left : left + self.tile_width] = tile
             # An outline, as an image of the page's colour has no visible border.
-            picture[[top - 1, top + self.tile_height], left - 1 : left + self.tile_width + 1] = outline
-            picture[top - 1 : top + self.tile_height + 1, [left - 1, left + self.tile_width]] = outline
+            picture[[top - 1, top + self.tile_height], left - 1 : left + self.tile_width + 1] = (
+                outline
+            )
+            picture[top - 1 : top + self.tile_height + 1, [left - 1, left + self.tile_width]] = (
+                outline
+            )
         return picture
 
     def captions(self) -> Iterator[tuple[float, float, str]]:
-        """Lines of captions as (x, y, text), centred on x and standing on y, in pixels; level in a row of tiles."""
+        """Lines of captions as (x, y, text), centred on x and standing on y, in pixels; level in a
+        row of tiles.
+        """
         for index, lines in enumerate(self.wrapped[: len(self.grid.images)]):
             top, left = self.corner(index)
             first = top + self.tile_height + 3 + 0.8 * _EM  # below the height of tall letters

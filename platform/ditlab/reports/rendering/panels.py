@@ -44,7 +44,9 @@ _BOX_INCHES = (2.75, 0.5)
 _CHARACTERS = 52
 """Characters of a line in a box; text of more is cut."""
 _WHOLE_SIZE = (30, 42)
-"""Characters of a box's first and second line up to which they have their size; longer ones are smaller."""
+"""Characters of a box's first and second line up to which they have their size; longer ones are
+smaller.
+"""
 _CELL_POINTS = 8.0
 _CELL_INCHES = (0.21, 0.2)
 """(width, height) of a cell with a text of one character."""
@@ -65,7 +67,9 @@ _TITLE_INCHES = PANEL_TITLE_POINTS * 1.25 / 72
 
 
 def draw_diagram(panel: Diagram, axes: Axes) -> None:
-    """Draw the boxes, then the arrows from border to border: of the facing sides, below and above in one column."""
+    """Draw the boxes, then the arrows from border to border: of the facing sides, below and above
+    in one column.
+    """
     axes.set_axis_off()
     columns, rows = _last_places(panel)
     axes.set_xlim(-0.5, columns + 0.5)
@@ -75,10 +79,16 @@ def draw_diagram(panel: Diagram, axes: Axes) -> None:
         fill, border = THEME.boxes[box.kind]
         axes.add_patch(
             FancyBboxPatch(
-                (box.column - width / 2, box.row - height / 2), width, height, facecolor=fill, edgecolor=border,
-                boxstyle="round,pad=0,rounding_size=0.04", linewidth=1.3, mutation_aspect=_COLUMN_INCHES / _ROW_INCHES,
+                (box.column - width / 2, box.row - height / 2),
+                width,
+                height,
+                facecolor=fill,
+                edgecolor=border,
+                boxstyle="round,pad=0,rounding_size=0.04",
+                linewidth=1.3,
+                mutation_aspect=_COLUMN_INCHES / _ROW_INCHES,
             )
-        )  # fmt: skip
+        )
         shift = 0.11 / _ROW_INCHES if box.detail else 0.0
         for text, down, weight, size, whole in (
             (box.text, -shift, "bold", LABEL_POINTS, _WHOLE_SIZE[0]),
@@ -86,32 +96,58 @@ def draw_diagram(panel: Diagram, axes: Axes) -> None:
         ):
             line = one_line(text, _CHARACTERS)
             axes.text(
-                box.column, box.row + down, line, ha="center", va="center", fontweight=weight, color=THEME.text,
-                fontsize=size * min(1.0, whole / max(1, len(line))), parse_math=False,
-            )  # fmt: skip
+                box.column,
+                box.row + down,
+                line,
+                ha="center",
+                va="center",
+                fontweight=weight,
+                color=THEME.text,
+                fontsize=size * min(1.0, whole / max(1, len(line))),
+                parse_math=False,
+            )
     for arrow in panel.arrows:
         start, end = panel.boxes[arrow.start], panel.boxes[arrow.end]
         right, down = end.column - start.column, end.row - start.row
-        half = (math.copysign(width / 2, right), 0.0) if abs(right) > 0.9 else (0.0, math.copysign(height / 2, down))
+        half = (
+            (math.copysign(width / 2, right), 0.0)
+            if abs(right) > 0.9
+            else (0.0, math.copysign(height / 2, down))
+        )
         tail = (start.column + half[0], start.row + half[1])
         head = (end.column - half[0], end.row - half[1])
         axes.add_patch(
             FancyArrowPatch(
-                tail, head, arrowstyle="-|>", mutation_scale=11, color=THEME.muted, linewidth=1.2, shrinkA=0, shrinkB=0
+                tail,
+                head,
+                arrowstyle="-|>",
+                mutation_scale=11,
+                color=THEME.muted,
+                linewidth=1.2,
+                shrinkA=0,
+                shrinkB=0,
             )
         )
         if arrow.text:
             middle = ((tail[0] + head[0]) / 2, (tail[1] + head[1]) / 2)
             axes.annotate(
-                one_line(arrow.text, 30), middle, xytext=(4, 0), textcoords="offset points", va="center",
-                fontsize=CAPTION_POINTS, color=THEME.muted, parse_math=False,
-            )  # fmt: skip
+                one_line(arrow.text, 30),
+                middle,
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=CAPTION_POINTS,
+                color=THEME.muted,
+                parse_math=False,
+            )
 
 
 def _last_places(panel: Diagram) -> tuple[float, float]:
     """Column and row of the boxes that are furthest to the right and to the bottom."""
     boxes = panel.boxes
-    return max((box.column for box in boxes), default=0.0), max((box.row for box in boxes), default=0.0)
+    return max((box.column for box in boxes), default=0.0), max(
+        (box.row for box in boxes), default=0.0
+    )
 
 
 def draw_heatmap(panel: Heatmap, axes: Axes) -> None:
@@ -146,14 +182,24 @@ def draw_heatmap(panel: Heatmap, axes: Axes) -> None:
         row, column = panel.mark
         corner = (left + column * width, top + row * height)
         for colour, line in (("white", 3.5), (THEME.mark, 2.0)):
-            axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line))
+            axes.add_patch(
+                Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=line)
+            )
     colours = image.to_rgba(np.asarray(panel.values, dtype=float))
     for row, texts in enumerate(_cell_texts(panel)):
         for column, text in enumerate(texts):
             axes.text(
-                column, row, text, ha="center", va="center", fontsize=_CELL_POINTS, family="monospace",
-                color=text_on(colours[row, column, :3]), parse_math=False, clip_on=True,
-            )  # fmt: skip
+                column,
+                row,
+                text,
+                ha="center",
+                va="center",
+                fontsize=_CELL_POINTS,
+                family="monospace",
+                color=text_on(colours[row, column, :3]),
+                parse_math=False,
+                clip_on=True,
+            )
     draw_colour_bar(axes, image, panel.unit)
 
 
@@ -177,7 +223,9 @@ def _names(names: Iterable[object]) -> list[str]:
 
 
 def _cell_texts(panel: Heatmap) -> list[list[str]]:
-    return [[one_line(text, _CELL_CHARACTERS, "monospace") for text in row] for row in panel.cell_texts]
+    return [
+        [one_line(text, _CELL_CHARACTERS, "monospace") for text in row] for row in panel.cell_texts
+    ]
 
 
 def draw_text(panel: Text, axes: Axes) -> None:
@@ -190,19 +238,37 @@ def draw_text(panel: Text, axes: Axes) -> None:
         height = _text_inches([lines]) / total
         band = THEME.band if number % 2 == 0 else THEME.background
         axes.add_patch(
-            Rectangle((0, top - height), 1, height, transform=axes.transAxes, facecolor=band, edgecolor="none")
+            Rectangle(
+                (0, top - height),
+                1,
+                height,
+                transform=axes.transAxes,
+                facecolor=band,
+                edgecolor="none",
+            )
         )
         text = axes.annotate(
-            "\n".join(lines), (0, top - _GAP_INCHES / total), xycoords="axes fraction", xytext=(6, 0),
-            textcoords="offset points", ha="left", va="top", fontsize=TEXT_POINTS, family=_FONT,
-            linespacing=_LINE_SPACING, parse_math=False, color=THEME.text,
-        )  # fmt: skip
+            "\n".join(lines),
+            (0, top - _GAP_INCHES / total),
+            xycoords="axes fraction",
+            xytext=(6, 0),
+            textcoords="offset points",
+            ha="left",
+            va="top",
+            fontsize=TEXT_POINTS,
+            family=_FONT,
+            linespacing=_LINE_SPACING,
+            parse_math=False,
+            color=THEME.text,
+        )
         text.set_in_layout(False)  # the panel's size has counted it
         top -= height
 
 
 def _text_lines(panel: Text) -> list[list[str]]:
-    """Wrap each text into lines of at most 96 characters; a text that is cut ends with the number of lines left out."""
+    """Wrap each text into lines of at most 96 characters; a text that is cut ends with the number
+    of lines left out.
+    """
     passages: list[list[str]] = []
     left = _PANEL_LINES
     for number, passage in enumerate(panel.passages):
@@ -231,14 +297,17 @@ def panel_size(panel: Panel) -> PanelSize:
     match panel:
         case ImageGrid():
             layout = GridLayout(panel)
-            least = 2.4 if panel.title else 1.0  # a lone narrow strip would leave no room for its title
+            # a lone narrow strip would leave no room for its title
+            least = 2.4 if panel.title else 1.0
             size = PanelSize(max(layout.width / DPI + 0.15, least), layout.height / DPI + 0.15)
         case Heatmap():
             size = _heatmap_size(panel)
         case Lines():
             size = _lines_size(panel)
         case Bars():
-            longest = sum(max(map(len, _names(each)), default=0) for each in (panel.names, panel.texts))
+            longest = sum(
+                max(map(len, _names(each)), default=0) for each in (panel.names, panel.texts)
+            )
             height = max(1.4, 0.7 + BAR_INCHES * len(panel.names))
             size = PanelSize(4.4 + 0.075 * longest, height, 0.9)
         case Points():
@@ -292,7 +361,12 @@ def draw_panel(panel: Panel, axes: Axes, size: PanelSize) -> None:
         case ImageGrid():
             layout = GridLayout(panel)
             axes.imshow(layout.draw(), interpolation="none", aspect="equal", origin="upper")
-            style: dict[str, Any] = {"ha": "center", "va": "baseline", "fontsize": CAPTION_POINTS, "color": THEME.muted}
+            style: dict[str, Any] = {
+                "ha": "center",
+                "va": "baseline",
+                "fontsize": CAPTION_POINTS,
+                "color": THEME.muted,
+            }
             for x, y, text in layout.captions():
                 axes.text(x, y, text, parse_math=False, **style)
             axes.set_axis_off()
@@ -309,7 +383,9 @@ def draw_panel(panel: Panel, axes: Axes, size: PanelSize) -> None:
         case Text():
             draw_text(panel, axes)
     if title := _title(panel, size.inner):
-        axes.set_title(title, fontsize=PANEL_TITLE_POINTS, pad=6, color=THEME.text, parse_math=False)
+        axes.set_title(
+            title, fontsize=PANEL_TITLE_POINTS, pad=6, color=THEME.text, parse_math=False
+        )
 
 
 def _title(panel: Panel, width: float) -> str:

@@ -1,4 +1,6 @@
-"""Rendering of `ditlab_models.figures.Figure` to PNG, GIF, an array, SVG or PDF, the latter two with the same bytes."""
+"""Rendering of `ditlab_models.figures.Figure` to PNG, GIF, an array, SVG or PDF, the latter two
+with the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,18 @@ _PNG_LEVEL = 4
 _PAD = 0.07
 """Inches around each panel."""
 _BAR_GAP = 0.3
-"""Inches between a colour bar and what stands at its right: its unit would stand beside the next map's label as if it
-were one."""
+"""Inches between a colour bar and what stands at its right: its unit would stand beside the next
+map's label as if it were one."""
 _LAST_FRAME_SECONDS = 2.0
 """Duration of an animation's last frame, which takes longer to look at than the others."""
 PictureFormat = Literal["png", "svg", "pdf"]
 FORMATS: tuple[PictureFormat, ...] = ("png", "svg", "pdf")
-_SETTINGS: Any = {"svg.hashsalt": "ditlab", "svg.fonttype": "path", "svg.image_inline": True, "pdf.fonttype": 42}
+_SETTINGS: Any = {
+    "svg.hashsalt": "ditlab",
+    "svg.fonttype": "path",
+    "svg.image_inline": True,
+    "pdf.fonttype": 42,
+}
 _lock = threading.Lock()
 """Held while the vector formats read matplotlib's global settings."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -53,14 +60,19 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write the picture and return its path.
 
-    A figure without frames becomes `path` with the suffix `.png`. A figure with frames becomes an endless `.gif`, which
-    is returned, and a still `.png` beside it. Makes folders as needed and replaces files atomically.
+    A figure without frames becomes `path` with the suffix `.png`. A figure with frames becomes an
+    endless `.gif`, which is returned, and a still `.png` beside it. Makes folders as needed and
+    replaces files atomically.
     """
     stem = path.with_suffix("") if path.suffix.lower() in {".png", ".gif"} else path
     still = stem.with_name(stem.name + ".png")
     content = BytesIO()
     drawn = {id(frame): Image.fromarray(to_image(frame)) for frame in figure.frames}
-    last = Image.fromarray(to_image(figure)) if figure.panels or not drawn else drawn[id(figure.frames[-1])]
+    last = (
+        Image.fromarray(to_image(figure))
+        if figure.panels or not drawn
+        else drawn[id(figure.frames[-1])]
+    )
     texts = png_texts(one_line(figure.title, TITLE_CHARACTERS), figure.alternative_text)
     last.save(content, format="PNG", dpi=(DPI, DPI), compress_level=_PNG_LEVEL, pnginfo=texts)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +89,9 @@ def save_figure(figure: Figure, path: Path) -> Path:
     durations = [round(1000 * figure.seconds_per_frame)] * len(pages)
     durations[-1] = round(1000 * max(_LAST_FRAME_SECONDS, figure.seconds_per_frame))
     content = BytesIO()
-    pages[0].save(content, format="GIF", save_all=True, append_images=pages[1:], duration=durations, loop=0)
+    pages[0].save(
+        content, format="GIF", save_all=True, append_images=pages[1:], duration=durations, loop=0
+    )
     return write_whole(stem.with_name(stem.name + ".gif"), content.getvalue())
 
 
@@ -90,21 +104,26 @@ def png_texts(title: str, description: str) -> PngInfo:
 
 
 def to_image(figure: Figure) -> np.ndarray:
-    """Draw the still picture as an array, (height, width, 3) uint8; the last frame where the figure has no panels."""
+    """Draw the still picture as an array, (height, width, 3) uint8; the last frame where the figure
+    has no panels.
+    """
     agg = FigureCanvasAgg(draw_canvas(figure))
     agg.draw()
     return np.ascontiguousarray(np.asarray(agg.buffer_rgba())[..., :3])
 
 
 def draw_canvas(figure: Figure) -> Canvas:
-    """Lay panels out in rows of `figure.columns`, as wide as a column's largest; without panels, the last frame."""
+    """Lay panels out in rows of `figure.columns`, as wide as a column's largest; without panels,
+    the last frame.
+    """
     if figure.frames and not figure.panels:
         figure = figure.frames[-1]
     sizes = [panel_size(panel) for panel in figure.panels] or [PanelSize(4.0, 1.0, 0.0)]
     num_columns = max(1, min(figure.columns, len(sizes)))
     columns = [sizes[column::num_columns] for column in range(num_columns)]
     rows = [sizes[start : start + num_columns] for start in range(0, len(sizes), num_columns)]
-    # The layout gives all panels of a column the room that the labels of one need: ratios are those of what is left.
+    # The layout gives all panels of a column the room that the labels of one need: ratios are those
+    # of what is left.
     inner = _largest(columns, "inner")
     heights = _largest(rows, "height")
 
@@ -115,11 +134,14 @@ def draw_canvas(figure: Figure) -> Canvas:
     if num_columns > 1 and any(isinstance(panel, Heatmap) for panel in figure.panels):
         gap = _BAR_GAP
     width += (gap - 2 * _PAD) * num_columns
-    layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=0.06, wspace=gap * num_columns / width)  # inches; a share
+    # inches; a share
+    layout = ConstrainedLayoutEngine(w_pad=_PAD, h_pad=0.06, wspace=gap * num_columns / width)
     canvas = Canvas(figsize=(width, sum(heights) + title_height), dpi=DPI, layout=layout)
     canvas.set_facecolor(THEME.background)
     if title:
-        canvas.suptitle(title, fontsize=TITLE_POINTS, fontweight="bold", color=THEME.text, parse_math=False)
+        canvas.suptitle(
+            title, fontsize=TITLE_POINTS, fontweight="bold", color=THEME.text, parse_math=False
+        )
     grid = canvas.add_gridspec(len(rows), num_columns, width_ratios=inner, height_ratios=heights)
     for index, panel in enumerate(figure.panels):
         axes = canvas.add_subplot(grid[index // num_columns, index % num_columns])
@@ -132,11 +154,13 @@ def _largest(groups: list[list[PanelSize]], name: str) -> list[float]:
     return [max(getattr(size, name) for size in group) for group in groups]
 
 
-def save_formats(figure: Figure, stem: Path, formats: Sequence[PictureFormat] = ("png",)) -> list[Path]:
+def save_formats(
+    figure: Figure, stem: Path, formats: Sequence[PictureFormat] = ("png",)
+) -> list[Path]:
     """Write the figure in each format, `STEM.png`; return the paths, in this order.
 
-    An animation's `png` is a GIF with a still PNG beside it; its other formats hold the still. Makes folders as needed
-    and replaces files atomically.
+    An animation's `png` is a GIF with a still PNG beside it; its other formats hold the still.
+    Makes folders as needed and replaces files atomically.
     """
     files = []
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +169,9 @@ def save_formats(figure: Figure, stem: Path, formats: Sequence[PictureFormat] = 
         if kind == "png":
             files.append(save_figure(figure, path))
         else:
-            files.append(write_whole(path, to_svg(figure).encode() if kind == "svg" else to_pdf(figure)))
+            files.append(
+                write_whole(path, to_svg(figure).encode() if kind == "svg" else to_pdf(figure))
+            )
     return files
 
 
@@ -162,13 +188,19 @@ def to_svg(figure: Figure) -> str:
     body = re.sub(r"\s*<metadata>.*?</metadata>", "", drawing[end + 1 :], count=1, flags=re.DOTALL)
     heading = f"\n <title>{title}</title>" if title else ""
     description = f"\n <desc>{_as_xml(figure.alternative_text)}</desc>"
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{drawing[start:end]} role="img">{heading}{description}{body}'
+    opening = f'<?xml version="1.0" encoding="utf-8"?>\n{drawing[start:end]} role="img">'
+    return f"{opening}{heading}{description}{body}"
 
 
 def to_pdf(figure: Figure) -> bytes:
     """Draw the figure as a PDF of one page."""
     content = BytesIO()
-    metadata = {"Creator": None, "Producer": None, "CreationDate": None, "Title": one_line(figure.title, 100) or None}
+    metadata = {
+        "Creator": None,
+        "Producer": None,
+        "CreationDate": None,
+        "Title": one_line(figure.title, 100) or None,
+    }
     with _lock, matplotlib.rc_context(_SETTINGS):
         FigureCanvasPdf(draw_canvas(figure)).print_pdf(content, metadata=metadata)
     return content.getvalue()

@@ -42,7 +42,16 @@ class Theme:
     """Cells without a value, and outlines of images."""
     band = "#f4f6f8"
     """Every second passage of text, and boxes of data."""
-    curves = ("#0072B2", "#D55E00", "#00805C", "#B8528A", "#9A6A00", "#2F86BF", "#7F3C8D", "#4D4D4D")
+    curves = (
+        "#0072B2",
+        "#D55E00",
+        "#00805C",
+        "#B8528A",
+        "#9A6A00",
+        "#2F86BF",
+        "#7F3C8D",
+        "#4D4D4D",
+    )
     mark = curves[1]
     """Colour of highlights."""
     boxes: ClassVar = {
@@ -53,15 +62,20 @@ class Theme:
     """(fill, border) of a diagram's boxes by kind."""
     sequential = matplotlib.colormaps["viridis"]
     diverging = LinearSegmentedColormap.from_list(
-        "blue-white-orange", ["#053d6b", "#1f78b4", "#9ccae6", "#f7f7f7", "#fdbb84", "#d95f0e", "#7f2704"]
+        "blue-white-orange",
+        ["#053d6b", "#1f78b4", "#9ccae6", "#f7f7f7", "#fdbb84", "#d95f0e", "#7f2704"],
     )
 
 
 THEME = Theme()
 
 
-def style_axes(axes: Axes, x_label: str, y_label: str, grid: Literal["both", "x"] | None = "both") -> None:
-    """Colour axes and label them; with a grid behind the data there is no border at the top and the right."""
+def style_axes(
+    axes: Axes, x_label: str, y_label: str, grid: Literal["both", "x"] | None = "both"
+) -> None:
+    """Colour axes and label them; with a grid behind the data there is no border at the top and the
+    right.
+    """
     axes.set_facecolor(THEME.background)
     axes.tick_params(labelsize=TICK_POINTS, color=THEME.muted, labelcolor=THEME.text)
     for side, spine in axes.spines.items():
@@ -71,7 +85,12 @@ def style_axes(axes: Axes, x_label: str, y_label: str, grid: Literal["both", "x"
         axes.grid(True, axis=grid, color=THEME.grid, linewidth=0.8)
         axes.set_axisbelow(True)
     for label, place in ((x_label, axes.set_xlabel), (y_label, axes.set_ylabel)):
-        place(one_line(label, _LABEL_CHARACTERS), fontsize=LABEL_POINTS, color=THEME.text, parse_math=False)
+        place(
+            one_line(label, _LABEL_CHARACTERS),
+            fontsize=LABEL_POINTS,
+            color=THEME.text,
+            parse_math=False,
+        )
 
 
 def text_on(colour: Iterable[float]) -> str:
@@ -98,16 +117,24 @@ class PanelSize(NamedTuple):
 
 
 def one_line(text: str, most: int, family: str = "sans-serif") -> str:
-    """Return the text on one line, of at most `most` characters, the last of which say that it was cut."""
+    """Return the text on one line, of at most `most` characters, the last of which say that it was
+    cut.
+    """
     # Cut before the split: a text may be a whole book.
     words = " ".join(printable(text[: 4 * most], family).split())
-    return words if len(words) <= most and len(text) <= 4 * most else f"{words[: most - 1].rstrip()}…"
+    return (
+        words if len(words) <= most and len(text) <= 4 * most else f"{words[: most - 1].rstrip()}…"
+    )
 
 
 def printable(text: str, family: str = "sans-serif") -> str:
-    """Replace characters that the font lacks by a square: random bytes decode to characters of any script."""
+    """Replace characters that the font lacks by a square: random bytes decode to characters of any
+    script.
+    """
     glyphs = _glyphs(family)
-    return "".join(c if c == "\n" or ord(c) in glyphs else "\N{WHITE SQUARE}" for c in text.expandtabs(4))
+    return "".join(
+        c if c == "\n" or ord(c) in glyphs else "\N{WHITE SQUARE}" for c in text.expandtabs(4)
+    )
 
 
 @cache
@@ -115,9 +142,12 @@ def _glyphs(family: str) -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties(family=[family]))).get_charmap())
 
 
-@lru_cache(maxsize=1024)  # a panel's title counts for its size and is drawn, and a run's figures repeat their titles
+# a panel's title counts for its size and is drawn, and a run's figures repeat their titles
+@lru_cache(maxsize=1024)
 def wrap(text: str, width: float, points: float, weight: str = "normal") -> str:
-    """Wrap `text` to lines of at most `width` inches, at spaces, and inside words that are too wide by themselves."""
+    """Wrap `text` to lines of at most `width` inches, at spaces, and inside words that are too wide
+    by themselves.
+    """
     renderer = RendererAgg(1, 1, DPI)
     font = FontProperties(size=points, weight=weight)
 
@@ -139,7 +169,9 @@ def wrap(text: str, width: float, points: float, weight: str = "normal") -> str:
                 if line:
                     lines.append(line)
                 while len(word) > 1 and not fits(word):
-                    length = max(1, next(n for n in range(1, len(word) + 1) if not fits(word[:n])) - 1)
+                    length = max(
+                        1, next(n for n in range(1, len(word) + 1) if not fits(word[:n])) - 1
+                    )
                     lines.append(word[:length])
                     word = word[length:]
                 line = word

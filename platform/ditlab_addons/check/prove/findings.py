@@ -1,4 +1,6 @@
-"""Findings of a proof: each comparison with its bound, the verdict over all of them, and their table."""
+"""Findings of a proof: each comparison with its bound, the verdict over all of them, and their
+table.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,22 @@ from ditlab.reports.formatting import listed, terminal_table
 from ditlab_addons.check.report import Report, as_verdict
 
 PHASES = (
-    "draws", "loss", "gradient", "norm", "clipping", "learning rate", "moments", "update", "master weights", "average",
-    "resume", "labels", "evaluation", "sample", "dropout of conditions",
-)  # fmt: skip
+    "draws",
+    "loss",
+    "gradient",
+    "norm",
+    "clipping",
+    "learning rate",
+    "moments",
+    "update",
+    "master weights",
+    "average",
+    "resume",
+    "labels",
+    "evaluation",
+    "sample",
+    "dropout of conditions",
+)
 """Phases in the order in which a step goes through them, then those of a run's life."""
 KeyT = TypeVar("KeyT")
 
@@ -44,31 +59,45 @@ class ProofComparison:
     step: int = 0
     """Number of the step that it was compared in, from 1; 0 for what belongs to no step."""
     times: int = 1
-    """Times that it was compared, step by step; this is the one furthest off, or closest to its bound."""
+    """Times that it was compared, step by step; this is the one furthest off, or closest to its
+    bound.
+    """
     steps: tuple[int, ...] = ()
     """Steps in which it does not hold."""
     stage: int = 0
-    """Part of the run in which it was compared, in their order: a load of the state begins a new one."""
+    """Part of the run in which it was compared, in their order: a load of the state begins a new
+    one.
+    """
 
     @property
     def holds(self) -> bool:
-        """Return True if the distance is within the bound; a distance that is not a number is not."""
+        """Return True if the distance is within the bound; a distance that is not a number is
+        not.
+        """
         return self.distance <= self.bound
 
     @property
     def relative(self) -> float:
-        """Distance relative to the reference's own value, by which modules that are off are ranked."""
+        """Distance relative to the reference's own value, by which modules that are off are
+        ranked.
+        """
         return math.inf if math.isnan(self.distance) else self.distance / (self.size or 1.0)
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Sort key by which the comparison that is furthest off, or closest to its bound, is the largest."""
-        excess = self.distance / self.bound if math.isfinite(self.distance) and self.bound else math.inf
+        """Sort key by which the comparison that is furthest off, or closest to its bound, is the
+        largest.
+        """
+        excess = (
+            self.distance / self.bound if math.isfinite(self.distance) and self.bound else math.inf
+        )
         return not self.holds, excess if self.distance else 0.0, self.relative
 
 
 class Findings:
-    """Comparisons of a run by quantity and module: of many steps' the furthest off, with the number of them."""
+    """Comparisons of a run by quantity and module: of many steps' the furthest off, with the number
+    of them.
+    """
 
     def __init__(self) -> None:
         self.stage = 0
@@ -80,10 +109,21 @@ class Findings:
         self._found: dict[tuple[str, str, str], ProofComparison] = {}
 
     def near(
-        self, phase: str, what: str, distance: float, bound: float, detail: str = "", module: str = "", size: float = 0
+        self,
+        phase: str,
+        what: str,
+        distance: float,
+        bound: float,
+        detail: str = "",
+        module: str = "",
+        size: float = 0,
     ) -> bool:
-        """Compare a distance with its bound, by the fields of `ProofComparison`; return True if it holds."""
-        new = ProofComparison(phase, what, distance, bound, detail, module, size, self.step, stage=self.stage)
+        """Compare a distance with its bound, by the fields of `ProofComparison`; return True if it
+        holds.
+        """
+        new = ProofComparison(
+            phase, what, distance, bound, detail, module, size, self.step, stage=self.stage
+        )
         if self.step and not new.holds:
             new = replace(new, steps=(self.step,))
         old = self._found.setdefault((phase, what, module), new)
@@ -91,11 +131,15 @@ class Findings:
             is_first = not old.holds and old.stage < new.stage
             kept = old if is_first or old.rank >= new.rank else new
             steps = sorted({*old.steps, *new.steps})
-            self._found[phase, what, module] = replace(kept, times=old.times + 1, steps=tuple(steps))
+            self._found[phase, what, module] = replace(
+                kept, times=old.times + 1, steps=tuple(steps)
+            )
         return new.holds
 
     def same(self, phase: str, what: str, wrong: Collection[str], module: str = "") -> bool:
-        """Compare to the bit: `wrong` has a clause for each thing that differs; return True if there is none."""
+        """Compare to the bit: `wrong` has a clause for each thing that differs; return True if
+        there is none.
+        """
         return self.near(phase, what, float(len(wrong)), 0.0, next(iter(wrong), ""), module)
 
     def alike(self, phase: str, what: str, names: Iterable[str]) -> None:
@@ -114,7 +158,11 @@ def equal_values(one: Tensor, two: Tensor) -> bool:
 
 def differing(one: Mapping[KeyT, Tensor], two: Mapping[KeyT, Tensor]) -> list[KeyT]:
     """Return the keys of tensors that two mappings do not both have, equal to the bit."""
-    return [key for key in {**one, **two} if key not in one or key not in two or not equal_values(one[key], two[key])]
+    return [
+        key
+        for key in {**one, **two}
+        if key not in one or key not in two or not equal_values(one[key], two[key])
+    ]
 
 
 @dataclass(frozen=True)
@@ -129,9 +177,13 @@ class Proof(Report):
     seconds: float
     """Wall time."""
     made_by: Mapping[str, str] = field(default_factory=dict)
-    """Facts of the code that was proved: `date`, `spec_hash`, `code`, and versions of libraries by name."""
+    """Facts of the code that was proved: `date`, `spec_hash`, `code`, and versions of libraries by
+    name.
+    """
     untold: tuple[str, ...] = ()
-    """Sentences on what rounding would hide: gradients whose scale half precision does not tell well enough."""
+    """Sentences on what rounding would hide: gradients whose scale half precision does not tell
+    well enough.
+    """
 
     @property
     def holds(self) -> bool:
@@ -140,10 +192,11 @@ class Proof(Report):
 
     @property
     def off(self) -> list[ProofComparison]:
-        """Comparisons that do not hold: in the order of the run's stages, in each of these in that of `PHASES`.
+        """Comparisons that do not hold: in the order of the run's stages, in each of these in that
+        of `PHASES`.
 
-        Within a phase what is compared to the bit comes first, in the order of its comparisons, then what is furthest
-        off.
+        Within a phase what is compared to the bit comes first, in the order of its comparisons,
+        then what is furthest off.
         """
 
         def order(each: ProofComparison) -> tuple[int, int, float]:
@@ -158,7 +211,9 @@ class Proof(Report):
 
     @property
     def first_off(self) -> str:
-        """Sentence on the first phase that is off, with its module and steps; empty where all holds."""
+        """Sentence on the first phase that is off, with its module and steps; empty where all
+        holds.
+        """
         if not self.off:
             return ""
         first = self.off[0]
@@ -197,18 +252,28 @@ class Proof(Report):
         return "; ".join(parts)
 
     def shown(self) -> Iterator[RenderableType]:
-        """Yield what was proved, a table with a row for each quantity over its modules, and the verdict."""
+        """Yield what was proved, a table with a row for each quantity over its modules, and the
+        verdict.
+        """
         yield Text(f"{self.spec}: {self.engine}; {self.seconds:.0f} s.")
         groups: dict[tuple[str, str], list[ProofComparison]] = {}
         for each in sorted(self.comparisons, key=lambda each: PHASES.index(each.phase)):
             groups.setdefault((each.phase, each.what), []).append(each)
-        kinds = {"phase": "text", "compared": "text", "distance": "number", "bound": "number", "verdict": "id"}
+        kinds = {
+            "phase": "text",
+            "compared": "text",
+            "distance": "number",
+            "bound": "number",
+            "verdict": "id",
+        }
         table = terminal_table(kinds)
         for (phase, what), group in groups.items():
             worst = max(group, key=lambda each: each.rank)
             num = sum(each.times for each in group)
             bound = f"{worst.bound:.1e}" if worst.bound else "exact"
-            table.add_row(phase, f"{what} ({num:,})", f"{worst.distance:.1e}", bound, as_verdict(worst.holds))
+            table.add_row(
+                phase, f"{what} ({num:,})", f"{worst.distance:.1e}", bound, as_verdict(worst.holds)
+            )
         yield table
         yield from map(Text, (*self.untold, self.verdict))
 
@@ -223,7 +288,12 @@ class Proof(Report):
             for each in self.comparisons
         ]
         return {
-            "holds": self.holds, "verdict": self.verdict, "spec": self.spec, "engine": self.engine,
-            "seconds": round(self.seconds, 3), "made_by": dict(self.made_by),
-            "untold": list(self.untold), "comparisons": comparisons,
-        }  # fmt: skip
+            "holds": self.holds,
+            "verdict": self.verdict,
+            "spec": self.spec,
+            "engine": self.engine,
+            "seconds": round(self.seconds, 3),
+            "made_by": dict(self.made_by),
+            "untold": list(self.untold),
+            "comparisons": comparisons,
+        }

@@ -1,6 +1,8 @@
-"""A run of about twenty steps under the training loop itself, killed and resumed within, every step compared.
+"""A run of about twenty steps under the training loop itself, killed and resumed within, every step
+compared.
 
-After its last step: an evaluation, a sample, what either does with labels, and the conditions that training drops.
+After its last step: an evaluation, a sample, what either does with labels, and the conditions that
+training drops.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ LOST = 2
 MOST_DRAWN = 1000
 """Furthest step for a mixture, whose order draws for every step before."""
 LOSS_SCALE = 2.0**8
-"""Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until it fits."""
+"""Scale of float16's loss in the later steps: a run's first scale overflows and skips steps until
+it fits.
+"""
 MOST_HELD_OUT = 16
 MOST_SAMPLING_STEPS = 4
 """Held-out samples that are evaluated, and steps of the sampler for the one sample."""
@@ -71,8 +75,8 @@ PASSES = 16
 
 
 class RunStages(NamedTuple):
-    """Steps done at the ends of a proof's stages: from fresh weights; where a perturbed state is put in their place;
-    at the checkpoint; at the kill that it goes on from; at the end."""
+    """Steps done at the ends of a proof's stages: from fresh weights; where a perturbed state is
+    put in their place; at the checkpoint; at the kill that it goes on from; at the end."""
 
     fresh: int
     begun: int
@@ -87,8 +91,9 @@ class RunStages(NamedTuple):
 
     @classmethod
     def of(cls, experiment: Experiment, plan: RunPlan) -> RunStages:
-        """Choose the stages of a run, the later ones around the first end of an epoch after the warm-up, the kill
-        within an epoch where an epoch has several steps; a short run is trained from first to last."""
+        """Choose the stages of a run, the later ones around the first end of an epoch after the
+        warm-up, the kill within an epoch where an epoch has several steps; a short run is trained
+        from first to last."""
         total = plan.total_steps
         epoch = plan.epoch_steps
         rising = getattr(experiment.schedule, "warmup_steps", None)
@@ -108,26 +113,35 @@ class RunStages(NamedTuple):
 
 
 def prove_run(experiment: Experiment, home: Home, rank: Rank, folder: Path) -> Findings:
-    """Compare a run's steps and its life with the reference; on every worker of its group, in an empty folder.
+    """Compare a run's steps and its life with the reference; on every worker of its group, in an
+    empty folder.
 
-    Held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's comparisons, all workers'
-    together being the proof. Raises what training raises while all holds.
+    Held-out samples and steps of a sampler are few, and weights fresh. Returns this worker's
+    comparisons, all workers' together being the proof. Raises what training raises while all holds.
     """
     limit = min(MOST_HELD_OUT, experiment.evaluation.limit)
     changes: dict[str, Any] = {"checkpoint.every": None, "start": None, "evaluation.limit": limit}
     if hasattr(experiment.sampling, "steps"):
-        changes["sampling.steps"] = min(MOST_SAMPLING_STEPS, experiment.sampling.steps or MOST_SAMPLING_STEPS)
+        changes["sampling.steps"] = min(
+            MOST_SAMPLING_STEPS, experiment.sampling.steps or MOST_SAMPLING_STEPS
+        )
     own = unattended_run(experiment, home, folder, changes)
     proof = _RunProof(own, rank)
     findings = proof.findings
     try:
         proof.run()
-    except RunFailed as error:  # a state with NaN cannot be saved: what was off before it is the finding
-        # All workers fail alike where training diverged; what is compared of steps is the first one's.
-        if error.kind != "diverged" or (rank.is_first and all(each.holds for each in findings.all())):
+    # a state with NaN cannot be saved: what was off before it is the finding
+    except RunFailed as error:
+        # All workers fail alike where training diverged; what is compared of steps is the first
+        # one's.
+        if error.kind != "diverged" or (
+            rank.is_first and all(each.holds for each in findings.all())
+        ):
             raise
         if rank.is_first:
-            findings.untold.append(f"Training ended early, and what follows was not compared: {error}")
+            findings.untold.append(
+                f"Training ended early, and what follows was not compared: {error}"
+            )
     return findings
 
 
@@ -193,7 +207,9 @@ class _RunProof:
             comparer.compare_scales()
 
     def _trainer(self, process_seed: int) -> Trainer:
-        """Build a trainer as another process would: with global generators elsewhere, on which no step may depend."""
+        """Build a trainer as another process would: with global generators elsewhere, on which no
+        step may depend.
+        """
         trainer = observed_trainer(self._run, self._rank, self._recorder)
         seed_generators(process_seed)
         return trainer
@@ -212,8 +228,8 @@ class _RunProof:
         report_done(self._num_compared)
 
     def _whole(self, state: CopiedState, kind: str) -> Whole:
-        """Put the workers' slices of one field together, flat tensors by name, with frozen weights and buffers. All
-        workers call."""
+        """Put the workers' slices of one field together, flat tensors by name, with frozen weights
+        and buffers. All workers call."""
         kinds = (kind, *BESIDE)
         own = {key: value for key, value in state.tensors.items() if key[0] in kinds}
         parts: Any = self._channel.gather(own)
@@ -221,14 +237,21 @@ class _RunProof:
         return {name: each for field in kinds for name, each in whole.get(field, {}).items()}
 
     def _perturb(self, state: TrainingState, step: int) -> None:
-        """Put a perturbed state of a step in the place of a training's own, and compare what was loaded."""
+        """Put a perturbed state of a step in the place of a training's own, and compare what was
+        loaded.
+        """
         experiment = self._run.experiment
         warmup = float(getattr(experiment.training.clip, "warmup", 1))
         scalars = {
-            "adam_step": float(step), "loss_scale.cur_scale": LOSS_SCALE, "clip.count": warmup, "clip.mean": 0.01,
+            "adam_step": float(step),
+            "loss_scale.cur_scale": LOSS_SCALE,
+            "clip.count": warmup,
+            "clip.mean": 0.01,
             "clip.variance": 1e-6,
-        }  # fmt: skip
-        given = perturbed(CopiedState.of(state), experiment.seed, step, experiment.batch.size, scalars)
+        }
+        given = perturbed(
+            CopiedState.of(state), experiment.seed, step, experiment.batch.size, scalars
+        )
         state.load(given, given.scalars, step, given.position)
         self.findings.stage += 1
         self._compare_states(given, CopiedState.of(state), "after loading")
@@ -237,12 +260,16 @@ class _RunProof:
             self._comparer.jump(step)
 
     def _compare_states(self, one: CopiedState, two: CopiedState, when: str) -> None:
-        """Compare each field of two states, naming the first tensor that differs; then the scalars."""
+        """Compare each field of two states, naming the first tensor that differs; then the
+        scalars.
+        """
         wrong = differing(one.tensors, two.tensors)
         for kind in dict.fromkeys(key[0] for key in (*one.tensors, *two.tensors)):
             where = [f"in {name}" for field, name, _ in wrong if field == kind]
             self.findings.alike("resume", f"{FIELDS.get(kind, kind)} {when}", where)
-        first, second = ({"step": each.step, "position": each.position, **each.scalars} for each in (one, two))
+        first, second = (
+            {"step": each.step, "position": each.position, **each.scalars} for each in (one, two)
+        )
         counters = [
             f"{name} {first.get(name)} and {second.get(name)}"
             for name in {**first, **second}
@@ -251,7 +278,9 @@ class _RunProof:
         self.findings.same("resume", f"counters {when}", counters)
 
     def _train_again(self, trainer: Trainer, lost: Mapping[int, RecordedStep]) -> None:
-        """Do the steps that the kill lost again, and compare all that they took and gave, to the bit."""
+        """Do the steps that the kill lost again, and compare all that they took and gave, to the
+        bit.
+        """
         self._is_again = True
         trainer.train_span(self._stages.killed)
         self._is_again = False
@@ -268,7 +297,9 @@ class _RunProof:
             self._comparer.jump()
 
     def _compare_saved_weights(self, saved: CopiedState) -> None:
-        """Compare the weights that sampling opens with those of the state's average. All workers call."""
+        """Compare the weights that sampling opens with those of the state's average. All workers
+        call.
+        """
         weights = self._whole(saved, self._kind)
         if not self._rank.is_first:
             return
@@ -283,7 +314,9 @@ class _RunProof:
         self.findings.same("sample", "weights that sampling opens", wrong)
 
     def _compare_evaluation(self, trainer: Trainer) -> None:
-        """Evaluate and sample with the state's engine, and compare with plain networks. All workers call."""
+        """Evaluate and sample with the state's engine, and compare with plain networks. All workers
+        call.
+        """
         state = trainer.state
         size = trainer.stepper.share.pass_size
         before = copied_with_network(state)
@@ -291,7 +324,9 @@ class _RunProof:
         after = copied_with_network(state)
         with state.engine.evaluating():
             sample = draw_sample(self._run, trainer.inputs, state.network)
-        changed = [f"{kind} of {name}" for kind, name, _ in differing(before.tensors, after.tensors)]
+        changed = [
+            f"{kind} of {name}" for kind, name, _ in differing(before.tensors, after.tensors)
+        ]
         self.findings.alike("evaluation", "weights, average and moments after it", changed)
         averaged = self._whole(before, self._kind)
         trained = self._whole(before, "master")
@@ -306,7 +341,9 @@ class _RunProof:
 
 
 def taken_and_given(step: RecordedStep) -> dict[str, str]:
-    """Return all that a step took and gave, by what it is; as texts, in which NaN is equal to itself."""
+    """Return all that a step took and gave, by what it is; as texts, in which NaN is equal to
+    itself.
+    """
     return {
         "samples consumed": repr([each.samples for each in step.passes]),
         "draws": repr([(each.key, each.draws) for each in step.passes]),
@@ -317,7 +354,9 @@ def taken_and_given(step: RecordedStep) -> dict[str, str]:
 
 
 def copied_with_network(state: TrainingState) -> CopiedState:
-    """Copy a state, with the weights that the network computes with; ZeRO-3 holds shards, skipped here."""
+    """Copy a state, with the weights that the network computes with; ZeRO-3 holds shards, skipped
+    here.
+    """
     found = CopiedState.of(state)
     if state.engine.stage < 3:
         for name, parameter in state.module.named_parameters():
@@ -326,14 +365,18 @@ def copied_with_network(state: TrainingState) -> CopiedState:
 
 
 def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any, num: int = 1) -> Tensor:
-    """Draw one sample, or several, as an evaluation's grid does, from the same noise at every call."""
+    """Draw one sample, or several, as an evaluation's grid does, from the same noise at every
+    call.
+    """
     _, samples = draw_samples(network, run.experiment, run.data, num, inputs)
     return samples.values.detach().cpu()
 
 
 @dataclass(frozen=True)
 class EvaluationComparer:
-    """Held-out metrics, samples and conditions of networks without an engine, and their comparison with an engine's."""
+    """Held-out metrics, samples and conditions of networks without an engine, and their comparison
+    with an engine's.
+    """
 
     run: TrainingRun
     reference: ReferenceTrainer
@@ -349,7 +392,9 @@ class EvaluationComparer:
 
     @property
     def _num_classes(self) -> dict[str, int]:
-        return {field.name: field.num_classes or 0 for field in self.run.experiment.model.batch_fields()}
+        return {
+            field.name: field.num_classes or 0 for field in self.run.experiment.model.batch_fields()
+        }
 
     def _model(self, dtype: torch.dtype, weights: Whole | None = None) -> ReferenceModel:
         model = self.reference.model(weights or self.weights, dtype)
@@ -362,22 +407,37 @@ class EvaluationComparer:
         model = self._model(dtype, weights)
         with torch.no_grad():
             values = metrics_by_part(
-                model.network, model.objective, run.experiment, run.data, self.inputs, self.pass_size,
-                run.experiment.evaluation.limit, alone, ControlChannel(alone),
-            )  # fmt: skip
+                model.network,
+                model.objective,
+                run.experiment,
+                run.data,
+                self.inputs,
+                self.pass_size,
+                run.experiment.evaluation.limit,
+                alone,
+                ControlChannel(alone),
+            )
         return {f"eval/{name}": value for name, value in values.items()}
 
     def compare_metrics(self, found: dict[str, float], trained: Whole | None) -> None:
-        """Compare each metric with that of plain networks of the same weights, in two precisions, in one process;
-        `trained`: the weights in training, whose metrics an evaluation under an average must not give."""
+        """Compare each metric with that of plain networks of the same weights, in two precisions,
+        in one process; `trained`: the weights in training, whose metrics an evaluation under an
+        average must not give."""
         own = self._metrics(self._dtype)
         exact = self._metrics(torch.float64)
         others = self._metrics(self._dtype, trained) if trained else {}
-        relative = max((abs(own[name] / value - 1) for name, value in exact.items() if value), default=0.0)
+        relative = max(
+            (abs(own[name] / value - 1) for name, value in exact.items() if value), default=0.0
+        )
         for name in sorted({**own, **found}):
-            plain, reference, value, other = (each.get(name, math.nan) for each in (exact, own, found, others))
-            # Two references of one figure may agree by chance; no more than a rounding is granted for that.
-            bound = MARGIN * max(abs(reference - plain), min(relative, UNITS[self._dtype]) * abs(plain))
+            plain, reference, value, other = (
+                each.get(name, math.nan) for each in (exact, own, found, others)
+            )
+            # Two references of one figure may agree by chance; no more than a rounding is granted
+            # for that.
+            bound = MARGIN * max(
+                abs(reference - plain), min(relative, UNITS[self._dtype]) * abs(plain)
+            )
             away = abs(value - reference)
             note = ""
             if not away <= bound and abs(value - other) <= bound:
@@ -385,27 +445,34 @@ class EvaluationComparer:
             self.findings.near("evaluation", name, away, bound, note)
 
     def compare_sample(self, found: Tensor) -> None:
-        """Compare the engine's sample with the plain network's of its precision, by the distance of two precisions.
+        """Compare the engine's sample with the plain network's of its precision, by the distance of
+        two precisions.
 
-        A choice between two tokens that are nearly as likely turns with a rounding, and later ones with it. In float32
-        such a choice is rare; in half precision one is granted where the two references chose alike.
+        A choice between two tokens that are nearly as likely turns with a rounding, and later ones
+        with it. In float32 such a choice is rare; in half precision one is granted where the two
+        references chose alike.
         """
         with torch.no_grad():
             own = draw_sample(self.run, self.inputs, self._model(self._dtype).network)
             exact = draw_sample(self.run, self.inputs, self._model(torch.float64).network)
         if found.is_floating_point():
             scale = exact.double().norm()
-            away, between = (float((one.double() - own.double()).norm() / scale) for one in (found, exact))
+            away, between = (
+                float((one.double() - own.double()).norm() / scale) for one in (found, exact)
+            )
             self.findings.near("sample", "one sample", away, MARGIN * max(between, FLOAT32))
         else:
             others, by_chance = (float((one != own).sum()) for one in (found, exact))
             if self._dtype != torch.float32:
                 by_chance = MARGIN * max(by_chance, 1)
-            self.findings.near("sample", "tokens of one sample", others, min(by_chance, found.numel() / 2))
+            self.findings.near(
+                "sample", "tokens of one sample", others, min(by_chance, found.numel() / 2)
+            )
 
     def compare_labels(self) -> None:
-        """Compare the labels that the network is called with, in training's loss and in held-out metrics of training
-        rows, and in two samples: the rows', and the classes in turn, but for those that are dropped."""
+        """Compare the labels that the network is called with, in training's loss and in held-out
+        metrics of training rows, and in two samples: the rows', and the classes in turn, but for
+        those that are dropped."""
         null = self._num_classes.get("label")
         if not null:
             return
@@ -422,7 +489,9 @@ class EvaluationComparer:
             self._compare_seen("of samples", seen, classes[:2], null)
 
     def _compare_seen(self, what: str, seen: list[Tensor], due: Sequence[int], null: int) -> None:
-        """Compare the labels of each call with those due, or with that of dropped ones, and forget the calls."""
+        """Compare the labels of each call with those due, or with that of dropped ones, and forget
+        the calls.
+        """
         wrong = [
             f"the network saw {listed(labels, 8)}"
             for labels in [each.tolist() for each in seen] or [["none"]]
@@ -435,15 +504,23 @@ class EvaluationComparer:
         """Return the first rows of the training data as a batch, and draws of a pass."""
         view = self.run.data.train
         inputs = self.inputs
-        raw = {field.name: view.gather(field.name, np.arange(ROWS) % len(view)) for field in inputs.fields}
+        raw = {
+            field.name: view.gather(field.name, np.arange(ROWS) % len(view))
+            for field in inputs.fields
+        }
         noise = ReferenceNoise(self.run.experiment.seed, "train", number, 0, ROWS, inputs.device)
         return inputs.prepare_batch(raw, view.columns, noise=noise), noise
 
     def compare_dropout(self) -> None:
-        """Compare who lost its condition, in passes of training's own loss under fresh draws: whose predictions another
-        condition, the next class or byte, or features of the other sign, does not change."""
+        """Compare who lost its condition, in passes of training's own loss under fresh draws: whose
+        predictions another condition, the next class or byte, or features of the other sign, does
+        not change."""
         spec = self.run.experiment.model
-        rates = [float(getattr(spec, name)) for name in type(spec).model_fields if name.endswith("_dropout")]
+        rates = [
+            float(getattr(spec, name))
+            for name in type(spec).model_fields
+            if name.endswith("_dropout")
+        ]
         rate = max(rates, default=0.0)
         if not rate or len(self._num_classes) < 2:
             return
@@ -463,7 +540,8 @@ def predictions(model: ReferenceModel, batch: Tensors, noise: ReferenceNoise) ->
     found: list[Tensor] = []
 
     def keep(_: Any, __: Any, output: Any) -> None:
-        found.append(output if isinstance(output, Tensor) else output[0])  # it may come with further tensors
+        # it may come with further tensors
+        found.append(output if isinstance(output, Tensor) else output[0])
 
     with torch.no_grad(), model.network.register_forward_hook(keep):
         model.objective.loss(model.network, batch, noise)
@@ -476,8 +554,8 @@ def is_label(_: str, values: Tensor) -> bool:
 
 
 def other_conditions(batch: Tensors, num_classes: Mapping[str, int]) -> dict[str, Tensor]:
-    """Return a batch with the next class or byte, or features of the other sign, for each condition; `num_classes` by
-    field of the model, 0 for one without classes."""
+    """Return a batch with the next class or byte, or features of the other sign, for each
+    condition; `num_classes` by field of the model, 0 for one without classes."""
     changed = dict(batch)
     for name, values in batch.items():
         if name == "image" or name not in num_classes or values.dtype == torch.bool:
@@ -495,14 +573,17 @@ def other_conditions(batch: Tensors, num_classes: Mapping[str, int]) -> dict[str
 def compare_decisions(dropped: Tensor, rate: float, findings: Findings) -> None:
     """Compare decisions (passes, samples) float, 1 where a sample lost its condition, with a rate.
 
-    Decided sample by sample, the number dropped is binomial, and so is the number of passes whose samples all agree.
+    Decided sample by sample, the number dropped is binomial, and so is the number of passes whose
+    samples all agree.
     """
     phase = "dropout of conditions"
     passes, samples = dropped.shape
     num = dropped.numel()
     spread = DEVIATIONS * math.sqrt(rate * (1 - rate) / num) + 1 / num
     share = float(dropped.mean())
-    findings.near(phase, f"share of {num} samples", abs(share - rate), spread, f"{share:.3f}, not {rate:g}")
+    findings.near(
+        phase, f"share of {num} samples", abs(share - rate), spread, f"{share:.3f}, not {rate:g}"
+    )
     agreeing = float((dropped == dropped[:, :1]).all(1).sum())
     chance = rate**samples + (1 - rate) ** samples
     expected = passes * chance

@@ -1,4 +1,6 @@
-"""A step of the real training loop as a hook sees it: its inputs and its results. The hook changes nothing of it."""
+"""A step of the real training loop as a hook sees it: its inputs and its results. The hook changes
+nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,19 @@ from ditlab_addons.check.prove.reference import RecordedNoise, Tensors, Whole, t
 BESIDE = ("frozen", "buffer")
 """Fields of a state that are weights of any kind: trained, or averaged."""
 WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
-"""Standard deviations of what is added to weights, and of averages against weights; size of the moments."""
+"""Standard deviations of what is added to weights, and of averages against weights; size of the
+moments.
+"""
 
 
-def perturbed(state: CopiedState, seed: int, step: int, batch_size: int, scalars: Mapping[str, float]) -> CopiedState:
+def perturbed(
+    state: CopiedState, seed: int, step: int, batch_size: int, scalars: Mapping[str, float]
+) -> CopiedState:
     """Return `state` at a later step with nothing at zero and no two values alike.
 
-    Fresh weights hide faults: gates that begin at zero give whole branches no gradient, and an average is all but
-    the weights. The numbers are a function of seed, field, parameter and place, so that workers agree on them.
+    Fresh weights hide faults: gates that begin at zero give whole branches no gradient, and an
+    average is all but the weights. The numbers are a function of seed, field, parameter and place,
+    so that workers agree on them.
     """
 
     def drawn(kind: str, name: str, start: int, num: int) -> Tensor:
@@ -47,7 +54,8 @@ def perturbed(state: CopiedState, seed: int, step: int, batch_size: int, scalars
                 found[key] = GRADIENTS**2 * (0.5 + own.abs())
             case "exp_avg" | "momentum":
                 found[key] = GRADIENTS * own
-            case "frozen" | "master":  # frozen weights as they are held: in the precision of the network
+            # frozen weights as they are held: in the precision of the network
+            case "frozen" | "master":
                 found[key] = (values.float() + moved).to(values.dtype)
             case "buffer":
                 continue
@@ -110,9 +118,13 @@ class RecordedStep:
     divisor: float = 1.0
     """Number that clipping divides the gradient by."""
     stale: dict[str, list[str]] = field(default_factory=dict)
-    """Parameters that the network computes with and that are not this worker's masters, cast: `before`, `after`."""
+    """Parameters that the network computes with and that are not this worker's masters, cast:
+    `before`, `after`.
+    """
     computed: dict[str, str] = field(default_factory=dict)
-    """Digest of each whole parameter as the network computes with it; of several workers whose parameters are whole."""
+    """Digest of each whole parameter as the network computes with it; of several workers whose
+    parameters are whole.
+    """
 
 
 class WholeStep:
@@ -131,30 +143,52 @@ class WholeStep:
         gradients, self.disagreeing = join_slices(part.gradients for part in parts)
         """Parameters of which two workers hold the same slice with other gradients."""
         self.gradients = gradients.get("gradient", {})
-        stale = {when: {name for part in parts for name in part.stale[when]} for when in ("before", "after")}
-        stale["after"] |= {name for part in parts for name, _ in part.computed.items() ^ self.first.computed.items()}
+        stale = {
+            when: {name for part in parts for name in part.stale[when]}
+            for when in ("before", "after")
+        }
+        stale["after"] |= {
+            name
+            for part in parts
+            for name, _ in part.computed.items() ^ self.first.computed.items()
+        }
         self.stale = {when: sorted(names) for when, names in stale.items()}
-        """Parameters that some worker computes with and that are not the masters, cast, or are not its peers'."""
+        """Parameters that some worker computes with and that are not the masters, cast, or are not
+        its peers'.
+        """
 
     def weights(self) -> Whole:
         """Return the weights before the step, and buffers."""
-        return {name: each for kind in ("master", *BESIDE) for name, each in self.before.get(kind, {}).items()}
+        return {
+            name: each
+            for kind in ("master", *BESIDE)
+            for name, each in self.before.get(kind, {}).items()
+        }
 
 
 def join_slices(parts: Iterable[Mapping[TensorKey, Tensor]]) -> tuple[dict[str, Whole], list[str]]:
-    """Return whole flat tensors by field and parameter, and the parameters of which two parts differ."""
+    """Return whole flat tensors by field and parameter, and the parameters of which two parts
+    differ.
+    """
     slices: dict[TensorKey, Tensor] = {}
     differing: set[str] = set()
     for part in parts:
         for key, values in part.items():
             other = slices.setdefault(key, values)
-            if other is not values and other.shape == values.shape and not torch.equal(other, values):
+            if (
+                other is not values
+                and other.shape == values.shape
+                and not torch.equal(other, values)
+            ):
                 differing.add(key[1])
             slices[key] = max(other, values, key=Tensor.numel)
     joined: dict[str, dict[str, list[Tensor]]] = {}
     for kind, name, start in sorted(slices, key=lambda key: key[2]):
         joined.setdefault(kind, {}).setdefault(name, []).append(slices[kind, name, start])
-    whole = {kind: {name: torch.cat(each) for name, each in names.items()} for kind, names in joined.items()}
+    whole = {
+        kind: {name: torch.cat(each) for name, each in names.items()}
+        for kind, names in joined.items()
+    }
     return whole, sorted(differing)
 
 
@@ -165,17 +199,24 @@ def sample_digests(batch: Tensors, names: Collection[str]) -> list[str]:
 
 
 def prepared_digests(batch: Tensors, inputs: ModelInputs) -> dict[str, str]:
-    """Return a digest of each tensor that the loss prepares of draws in the host's memory, by name."""
+    """Return a digest of each tensor that the loss prepares of draws in the host's memory, by
+    name.
+    """
     return {name: tensor_digest(batch[name]) for name in batch.keys() - inputs.names}
 
 
 class StepRecorder(StepHook):
-    """Observer that records each step, and hands all workers' records of it to `compare` on the first worker."""
+    """Observer that records each step, and hands all workers' records of it to `compare` on the
+    first worker.
+    """
 
     def __init__(
-        self, channel: ControlChannel, compare: Callable[[WholeStep], None],
-        measured: Callable[[int, Mapping[str, float]], None], keeps: range,
-    ) -> None:  # fmt: skip
+        self,
+        channel: ControlChannel,
+        compare: Callable[[WholeStep], None],
+        measured: Callable[[int, Mapping[str, float]], None],
+        keeps: range,
+    ) -> None:
         """`keeps`: steps (from 1) of which this worker's records are kept."""
         self._channel = channel
         self._compare = compare
@@ -195,9 +236,10 @@ class StepRecorder(StepHook):
         module = self._state.module
         adam = self._state.engine.partitions.adam
         self._hooks = [
-            module.register_forward_pre_hook(self._enter_pass), module.register_forward_hook(self._leave_pass),
+            module.register_forward_pre_hook(self._enter_pass),
+            module.register_forward_hook(self._leave_pass),
             adam.register_step_pre_hook(self._keep_gradients),
-        ]  # fmt: skip
+        ]
 
     def step_ended(self, step: int) -> None:
         for hook in self._hooks:
@@ -207,7 +249,9 @@ class StepRecorder(StepHook):
         record.after = CopiedState.of(state)
         record.stale["after"] = _stale(state, record.after)
         if self._channel.world_size > 1 and state.engine.stage < 3:
-            record.computed = {name: tensor_digest(each) for name, each in state.module.named_parameters()}
+            record.computed = {
+                name: tensor_digest(each) for name, each in state.module.named_parameters()
+            }
         parts: Any = self._channel.gather(record)
         if step in self._keeps:
             self.kept[step] = record
@@ -222,7 +266,11 @@ class StepRecorder(StepHook):
         if job != "loss" or not torch.is_grad_enabled():
             return None
         batch, noise = rest
-        return job, batch, RecordedNoise(**vars(noise), draws=prepared_digests(batch, self._stepper.inputs))
+        return (
+            job,
+            batch,
+            RecordedNoise(**vars(noise), draws=prepared_digests(batch, self._stepper.inputs)),
+        )
 
     def _leave_pass(self, _: Any, inputs: tuple[Any, ...], output: Any) -> None:
         noise = inputs[-1]
@@ -231,11 +279,15 @@ class StepRecorder(StepHook):
             total, values = output
             components = {name: float(value.detach()) for name, value in values.items()}
             samples = sample_digests(inputs[1], self._stepper.inputs.names_read)
-            one = RecordedPass(DrawKey.of(noise), samples, noise.draws, float(total.detach()), components)
+            one = RecordedPass(
+                DrawKey.of(noise), samples, noise.draws, float(total.detach()), components
+            )
             self._record.passes.append(one)
 
     def _keep_gradients(self, adam: Any, *_: Any) -> None:
-        """Keep gradients and settings of the groups that are stepped; ZeRO-3 steps one at a time."""
+        """Keep gradients and settings of the groups that are stepped; ZeRO-3 steps one at a
+        time.
+        """
         partitions = self._state.engine.partitions
         record = self._record
         index_of = {id(flat): index for index, flat in enumerate(partitions.flats)}
@@ -248,12 +300,15 @@ class StepRecorder(StepHook):
                     continue
                 for part in partitions.slices_of[index]:
                     values = part.of(flat.grad.detach().contiguous())
-                    record.gradients["gradient", part.name, part.start] = values.float().to("cpu", copy=True)
+                    record.gradients["gradient", part.name, part.start] = values.float().to(
+                        "cpu", copy=True
+                    )
         record.divisor = partitions.clip_factor
 
 
 def _stale(state: TrainingState, held: CopiedState) -> list[str]:
-    """Return the parameters whose values, as the network computes with them, are not this worker's masters.
+    """Return the parameters whose values, as the network computes with them, are not this worker's
+    masters.
 
     With ZeRO-3 these are the shards between passes.
     """

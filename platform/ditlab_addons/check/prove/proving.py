@@ -32,9 +32,13 @@ LEAST_PROCESSES = 4
 
 
 def prove_experiment(
-    experiment: Experiment, home: Home, progress: Progress = ignore_progress, threads: int | None = None
+    experiment: Experiment,
+    home: Home,
+    progress: Progress = ignore_progress,
+    threads: int | None = None,
 ) -> Proof:
-    """Prove an experiment's engine on this machine, with as many workers as it has; nothing of it is kept.
+    """Prove an experiment's engine on this machine, with as many workers as it has; nothing of it
+    is kept.
 
     `threads`: of each worker on a CPU; None: as many as a new run would take.
 
@@ -44,8 +48,8 @@ def prove_experiment(
     """
     if experiment.optimizer.kind not in ("adamw", "muon"):
         raise UserError(
-            f"optimizer.kind={experiment.optimizer.kind} is an add-on's, and the reference knows adamw and muon; prove "
-            "the rest with --set optimizer.kind=adamw."
+            f"optimizer.kind={experiment.optimizer.kind} is an add-on's, and the reference "
+            "knows adamw and muon; prove the rest with --set optimizer.kind=adamw."
         )
     begun = time.monotonic()
     workers = experiment.resources.max_workers
@@ -55,14 +59,17 @@ def prove_experiment(
     most = max(LEAST_PROCESSES, os.cpu_count() or 1)
     if not use_gpu and workers > most:
         raise UserError(
-            f"resources.workers={workers} are more processes than this machine proves with ({most}); set "
-            f"resources.workers={most} for the proof (--set), or prove where the run will train."
+            f"resources.workers={workers} are more processes than this machine proves with "
+            f"({most}); set resources.workers={most} for the proof (--set), or prove where the "
+            "run will train."
         )
     own = experiment
     lacks = ""
     if wants_gpu and not use_gpu:
         own = experiment.replace("resources.gpus_per_worker", 0)
-        lacks = f"; the spec asks for GPUs ({workers}), this machine has {num_gpus}: a proof on the CPU"
+        lacks = (
+            f"; the spec asks for GPUs ({workers}), this machine has {num_gpus}: a proof on the CPU"
+        )
     if use_gpu:
         threads = None
     elif not threads:
@@ -70,22 +77,30 @@ def prove_experiment(
     data = open_data(own.data, home, verify=False)
     check_stored(own, data)  # a mistake shows before processes start
     num = RunStages.of(own, plan_run(own, data)).num_compared
-    what = f"training steps on {workers} worker{'s' * (workers > 1)}, and comparing each with the reference"
+    what = (
+        f"training steps on {workers} worker{'s' * (workers > 1)}, and comparing each with the "
+        "reference"
+    )
     compared = partial(progress, what, total=num, unit="steps")
     compared(0)
     with tempfile.TemporaryDirectory(prefix="ditlab-prove-") as folder:
         task = own.to_dict(), str(home.root), folder
         try:
-            parts: list[Findings] = run_workers(prove_worker, task, workers, use_gpu, threads, on_done=compared)
+            parts: list[Findings] = run_workers(
+                prove_worker, task, workers, use_gpu, threads, on_done=compared
+            )
         except OutOfMemory as error:
             raise RunFailed(
-                f"a step does not fit into this machine's memory ({error.message}); set a smaller batch.micro.",
+                f"a step does not fit into this machine's memory ({error.message}); set a "
+                "smaller batch.micro.",
                 kind="out_of_memory",
             ) from error
     made_by = {
-        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", "spec_hash": experiment.content_hash(),
-        "code": code_digest(tuple(plugin_packages(experiment.to_dict()))), **library_versions(),
-    }  # fmt: skip
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "spec_hash": experiment.content_hash(),
+        "code": code_digest(tuple(plugin_packages(experiment.to_dict()))),
+        **library_versions(),
+    }
     comparisons = tuple(each for part in parts for each in part.all())
     untold = tuple(sentence for part in parts for sentence in part.untold)
     engine = describe_engine(own, use_gpu, threads) + lacks
@@ -106,9 +121,16 @@ def describe_engine(experiment: Experiment, use_gpu: bool, threads: int | None =
     device = torch.cuda.get_device_name() if use_gpu else "CPU"
     if threads:
         device += f" with {thread_text(threads)}"
-    return ", ".join([
-        f"{workers} worker{'s' * (workers > 1)} on {device}", f"ZeRO {engine.zero.stage}", training.precision,
-        f"{accumulation} pass{'es' * (accumulation > 1)} a step", f"offload {engine.zero.offload}",
-        f"activation checkpointing {engine.activation_checkpointing}", f"compile {engine.compile}",
-        f"clipping {training.clip.kind}", experiment.optimizer.kind,
-    ])  # fmt: skip
+    return ", ".join(
+        [
+            f"{workers} worker{'s' * (workers > 1)} on {device}",
+            f"ZeRO {engine.zero.stage}",
+            training.precision,
+            f"{accumulation} pass{'es' * (accumulation > 1)} a step",
+            f"offload {engine.zero.offload}",
+            f"activation checkpointing {engine.activation_checkpointing}",
+            f"compile {engine.compile}",
+            f"clipping {training.clip.kind}",
+            experiment.optimizer.kind,
+        ]
+    )

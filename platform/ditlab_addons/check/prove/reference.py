@@ -1,9 +1,9 @@
 """Reference trainer of one file: what a spec says of a step, without an engine, in one process.
 
-Loss and gradient are autograd's on one micro-batch after the other, random numbers those of the spec's keys, and
-AdamW, Muon, clipping, averages and schedules are written as in their papers, in float64. Settings are read from the
-spec as written (`Experiment.to_dict`). The network with its roles and the loss are the family's own: a mistake in them
-is one of the reference too.
+Loss and gradient are autograd's on one micro-batch after the other, random numbers those of the
+spec's keys, and AdamW, Muon, clipping, averages and schedules are written as in their papers, in
+float64. Settings are read from the spec as written (`Experiment.to_dict`). The network with its
+roles and the loss are the family's own: a mistake in them is one of the reference too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,15 @@ from ditlab_models.contract import TextCodec
 from ditlab_models.finetuning import fine_tune, matches
 from ditlab_models.parameters import parameter_roles
 
-UNITS = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-"""Unit roundoff, relative: half of the distance of neighbouring numbers, of which weights have lost one already."""
+UNITS = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-11,
+}
+"""Unit roundoff, relative: half of the distance of neighbouring numbers, of which weights have lost
+one already.
+"""
 FLOAT32 = UNITS[torch.float32]
 CPU = torch.device("cpu")
 CLIP_TINY = 1e-6
@@ -51,8 +58,12 @@ def joint_norm(parts: Iterable[Tensor]) -> float:
     return math.hypot(*(float(each.double().norm()) for each in parts))
 
 
-def change_sample(raw: dict[str, Tensor], place: int, change: RowChanges, seed: int, draw: int) -> None:
-    """Mirror the image at a place of a batch and choose a line of its caption; `draw`: its number in the run."""
+def change_sample(
+    raw: dict[str, Tensor], place: int, change: RowChanges, seed: int, draw: int
+) -> None:
+    """Mirror the image at a place of a batch and choose a line of its caption; `draw`: its number
+    in the run.
+    """
 
     def uniform(name: str) -> float:
         digest = hashlib.blake2b(f"ditlab.{name}/{seed}".encode(), digest_size=8).digest()
@@ -85,14 +96,18 @@ class RecordedNoise(KeyedNoise):
 
 @dataclass(frozen=True)
 class ReferenceNoise(RecordedNoise):
-    """Random numbers of a pass: a generator of its own for each (seed, stream, step, micro-batch, name)."""
+    """Random numbers of a pass: a generator of its own for each (seed, stream, step, micro-batch,
+    name).
+    """
 
     dtype: torch.dtype = torch.float32
     """Precision in which the numbers are returned; their values are float32's in any."""
 
     def _draw(self, distribution: Callable[..., Tensor], name: str, shape: Sequence[int]) -> Tensor:
         generator = torch.Generator(self.device)
-        generator.manual_seed(derived_seed(self.seed, self.stream, self.step, self.micro_index, name))
+        generator.manual_seed(
+            derived_seed(self.seed, self.stream, self.step, self.micro_index, name)
+        )
         whole = distribution((self.micro_size, *shape[1:]), generator=generator, device=self.device)
         values = whole[self.start : self.start + shape[0]]
         self.draws[name] = tensor_digest(values)
@@ -116,8 +131,9 @@ class ParameterSettings:
 
 
 def parameter_settings(module: nn.Module, optimizer: Section) -> dict[str, ParameterSettings]:
-    """Return the settings of each trained parameter by name: its role, then the fields `lr`, `adamw_lr`, `lr_factors`,
-    `lr_patterns`, `weight_decay` and `no_decay` of the optimiser's section."""
+    """Return the settings of each trained parameter by name: its role, then the fields `lr`,
+    `adamw_lr`, `lr_factors`, `lr_patterns`, `weight_decay` and `no_decay` of the optimiser's
+    section."""
     roles = parameter_roles(module)
     found = {}
     for name, parameter in module.named_parameters():
@@ -133,7 +149,9 @@ def parameter_settings(module: nn.Module, optimizer: Section) -> dict[str, Param
                 lr *= factor
         lr *= optimizer["lr_factors"][role]
         decay = 0.0 if role in optimizer["no_decay"] else optimizer["weight_decay"]
-        found[name] = ParameterSettings(role, parameter.shape, lr, decay, is_muon, num_parts, is_transposed)
+        found[name] = ParameterSettings(
+            role, parameter.shape, lr, decay, is_muon, num_parts, is_transposed
+        )
     return found
 
 
@@ -154,7 +172,8 @@ class ReferenceGradient:
     gradients: Whole
     """Mean over the step's samples, by parameter: flat, float64, on the host."""
     sizes: Whole
-    """Mean over micro-batches of the norm of their own gradients, which may cancel in the mean; one number a parameter.
+    """Mean over micro-batches of the norm of their own gradients, which may cancel in the mean; one
+    number a parameter.
     """
     totals: list[float]
     """Weighted sum of the components, by micro-batch."""
@@ -164,12 +183,16 @@ class ReferenceGradient:
 
 @dataclass(frozen=True)
 class ReferenceUpdate:
-    """State after a step, by field (`master`, moments, averages) and parameter, and what its roundings are of."""
+    """State after a step, by field (`master`, moments, averages) and parameter, and what its
+    roundings are of.
+    """
 
     values: dict[str, Whole] = field(default_factory=dict)
     """Flat, float64."""
     scales: dict[str, Whole] = field(default_factory=dict)
-    """Magnitudes to which a float32 rounding of each value is relative; for `master`, that of its change."""
+    """Magnitudes to which a float32 rounding of each value is relative; for `master`, that of its
+    change.
+    """
 
     def add(self, kind: str, name: str, value: Tensor, scale: Tensor) -> None:
         """Take in a parameter's new value of a field."""
@@ -178,13 +201,21 @@ class ReferenceUpdate:
 
 
 class ReferenceTrainer:
-    """Trainer without an engine or a state: each step is a function of that before it, by field and whole parameter."""
+    """Trainer without an engine or a state: each step is a function of that before it, by field and
+    whole parameter.
+    """
 
     def __init__(
-        self, experiment: Experiment, total_steps: int, epoch_steps: int, device: torch.device = CPU,
+        self,
+        experiment: Experiment,
+        total_steps: int,
+        epoch_steps: int,
+        device: torch.device = CPU,
         text: TextCodec | None = None,
-    ) -> None:  # fmt: skip
-        """Prepare a run of so many steps and steps an epoch; `text`: the data's codec, for families of text."""
+    ) -> None:
+        """Prepare a run of so many steps and steps an epoch; `text`: the data's codec, for families
+        of text.
+        """
         self.experiment = experiment
         self.spec = experiment.to_dict()
         self._total_steps = total_steps
@@ -194,9 +225,13 @@ class ReferenceTrainer:
         self._models: dict[torch.dtype, ReferenceModel] = {}
         model = self.build()
         self.settings = parameter_settings(model.module, self.spec["optimizer"])
-        self.frozen = {name for name, each in model.module.named_parameters() if not each.requires_grad}
+        self.frozen = {
+            name for name, each in model.module.named_parameters() if not each.requires_grad
+        }
         """Parameters that no step changes."""
-        self.fresh = {name: each.clone().reshape(-1) for name, each in model.module.state_dict().items()}
+        self.fresh = {
+            name: each.clone().reshape(-1) for name, each in model.module.state_dict().items()
+        }
         """Weights and buffers that the seed gives, float32."""
 
     def build(self, dtype: torch.dtype = torch.float32) -> ReferenceModel:
@@ -208,14 +243,20 @@ class ReferenceTrainer:
             objective = family.build_objective(experiment.objective, experiment.model, self._text)
             torch.manual_seed(derived_seed(experiment.seed, "weights"))
             network: Any = family.build_network(experiment.model)
-            fine_tune(network, objective.modules, experiment.training, partial(derived_seed, experiment.seed, "lora"))
+            fine_tune(
+                network,
+                objective.modules,
+                experiment.training,
+                partial(derived_seed, experiment.seed, "lora"),
+            )
         module = nn.ModuleDict({"network": network})
         if objective.modules is not None:
             module["objective"] = objective.modules
         return ReferenceModel(network, objective, module.to(self._device, dtype))
 
     def model(self, weights: Tensors, dtype: torch.dtype, is_new: bool = False) -> ReferenceModel:
-        """Return network and objective in training mode with whole `weights` by name; those not named are the seed's.
+        """Return network and objective in training mode with whole `weights` by name; those not
+        named are the seed's.
 
         One model of each precision serves all calls without `is_new`.
         """
@@ -228,29 +269,47 @@ class ReferenceTrainer:
         model.module.train()
         return model
 
-    def components(self, model: ReferenceModel, batch: Tensors, noise: ReferenceNoise) -> dict[str, Any]:
+    def components(
+        self, model: ReferenceModel, batch: Tensors, noise: ReferenceNoise
+    ) -> dict[str, Any]:
         """Return the loss components of a batch, in the arithmetic of the model's parameters."""
         if next(model.network.parameters()).dtype == torch.float64:
-            batch = {name: each.double() if each.is_floating_point() else each for name, each in batch.items()}
+            batch = {
+                name: each.double() if each.is_floating_point() else each
+                for name, each in batch.items()
+            }
             noise = replace(noise, dtype=torch.float64)
         return dict(model.objective.loss(model.network, batch, noise))
 
     def total(self, components: Mapping[str, Any], left_out: Collection[str] = ()) -> Any:
-        """Return the sum of components by the spec's weights; one that it does not name is only reported."""
+        """Return the sum of components by the spec's weights; one that it does not name is only
+        reported.
+        """
         weights = self.spec["objective"]["weights"]
-        return sum(weights.get(name, 0.0) * value for name, value in components.items() if name not in left_out)
+        return sum(
+            weights.get(name, 0.0) * value
+            for name, value in components.items()
+            if name not in left_out
+        )
 
     def gradient(
-        self, passes: Sequence[tuple[Tensors, ReferenceNoise]], weights: Tensors,
-        dtype: torch.dtype, scale: float = 1.0, left_out: Collection[str] = (),
-    ) -> ReferenceGradient:  # fmt: skip
-        """Compute the mean gradient over equally large passes (batch, noise) at whole `weights`, all in `dtype`.
+        self,
+        passes: Sequence[tuple[Tensors, ReferenceNoise]],
+        weights: Tensors,
+        dtype: torch.dtype,
+        scale: float = 1.0,
+        left_out: Collection[str] = (),
+    ) -> ReferenceGradient:
+        """Compute the mean gradient over equally large passes (batch, noise) at whole `weights`,
+        all in `dtype`.
 
-        `scale`: factor on the loss that is divided out of gradients again, for float16. `left_out`: components that are
-        not part of the loss here.
+        `scale`: factor on the loss that is divided out of gradients again, for float16. `left_out`:
+        components that are not part of the loss here.
         """
         model = self.model(weights, dtype)
-        parameters = {name: each for name, each in model.module.named_parameters() if each.requires_grad}
+        parameters = {
+            name: each for name, each in model.module.named_parameters() if each.requires_grad
+        }
         sums = {name: torch.zeros_like(each) for name, each in parameters.items()}
         sizes = {name: torch.zeros(1, dtype=torch.float64) for name in parameters}
         totals = []
@@ -260,7 +319,9 @@ class ReferenceTrainer:
             total = self.total(components, left_out)
             totals.append(float(total.detach()))
             found.append({name: float(value.detach()) for name, value in components.items()})
-            own = torch.autograd.grad(total * scale / len(passes), [*parameters.values()], materialize_grads=True)
+            own = torch.autograd.grad(
+                total * scale / len(passes), [*parameters.values()], materialize_grads=True
+            )
             for name, gradient in zip(parameters, own, strict=True):
                 sums[name] += gradient  # in the precision's own arithmetic, as gradients accumulate
                 sizes[name] += gradient.double().norm().cpu() / scale
@@ -272,19 +333,24 @@ class ReferenceTrainer:
         return schedule_factors(self.spec["schedule"], steps, self._total_steps, self._epoch_steps)
 
     def update(
-        self, step: int, number: int, before: Mapping[str, Whole], gradients: Tensors,
-        after: Whole | None = None, kernel: torch.dtype = torch.float32, begun: int = 0,
-    ) -> ReferenceUpdate:  # fmt: skip
-        """Compute the state after step `step` (from 0), the `number`-th update (from 1), with a clipped gradient.
+        self,
+        step: int,
+        number: int,
+        before: Mapping[str, Whole],
+        gradients: Tensors,
+        after: Whole | None = None,
+        kernel: torch.dtype = torch.float32,
+        begun: int = 0,
+    ) -> ReferenceUpdate:
+        """Compute the state after step `step` (from 0), the `number`-th update (from 1), with a
+        clipped gradient.
 
         Args:
-            step: as schedule and exponential average count.
-            number: as AdamW counts.
-            before: state before, by field and parameter.
-            gradients: whole, by parameter.
-            after: weights that averages read; None: those computed here.
-            kernel: precision of the engine's orthogonalisation, whose roundings are scales of Muon's change.
-            begun: updates before averages of power-function profile began.
+            step: as schedule and exponential average count. number: as AdamW counts. before: state
+            before, by field and parameter. gradients: whole, by parameter. after: weights that
+            averages read; None: those computed here. kernel: precision of the engine's
+            orthogonalisation, whose roundings are scales of Muon's change. begun: updates before
+            averages of power-function profile began.
         """
         spec = self.spec["optimizer"]
         factor = float(self.rates(np.array([step]))[0])
@@ -293,7 +359,11 @@ class ReferenceTrainer:
             weights = before["master"][name].double()
             lr = own.lr * factor
             gradient = gradients[name].double() if name in gradients else torch.zeros_like(weights)
-            state = {kind: before[kind][name].double() for kind in MOMENTS if name in before.get(kind, {})}
+            state = {
+                kind: before[kind][name].double()
+                for kind in MOMENTS
+                if name in before.get(kind, {})
+            }
             if own.is_orthogonalised:
                 change, moments, scale = muon(spec, own, gradient, state)
                 rough, *_ = muon(spec, own, gradient, state, kernel)
@@ -313,7 +383,9 @@ class ReferenceTrainer:
         return found
 
     def decays(self, step: int, updates: int) -> dict[str, float]:
-        """Return the decay of each average of the spec at a step (from 0) and update (from 1), by field."""
+        """Return the decay of each average of the spec at a step (from 0) and update (from 1), by
+        field.
+        """
         training = self.spec["training"]
         found = {}
         if training["ema"]:
@@ -327,11 +399,15 @@ class ReferenceTrainer:
 MOMENTS = ("exp_avg", "exp_avg_sq", "momentum")
 """Fields of a state that optimisers keep."""
 Step = tuple[Tensor, dict[str, tuple[Tensor, Tensor]], Tensor]
-"""Change that weights are moved against for a learning rate of 1; moments with their scales; the change's scale."""
+"""Change that weights are moved against for a learning rate of 1; moments with their scales; the
+change's scale.
+"""
 
 
 def adamw(spec: Section, gradient: Tensor, state: Tensors, number: int) -> Step:
-    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) as the `number`-th update, without its decay."""
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) as the `number`-th update,
+    without its decay.
+    """
     beta1, beta2 = spec["betas"]
     first = beta1 * state["exp_avg"] + (1 - beta1) * gradient
     second = beta2 * state["exp_avg_sq"] + (1 - beta2) * gradient**2
@@ -350,13 +426,17 @@ def adamw(spec: Section, gradient: Tensor, state: Tensors, number: int) -> Step:
 
 
 def muon(
-    spec: Section, own: ParameterSettings, gradient: Tensor, state: Tensors,
+    spec: Section,
+    own: ParameterSettings,
+    gradient: Tensor,
+    state: Tensors,
     dtype: torch.dtype = torch.float64,
-) -> Step:  # fmt: skip
-    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) of one parameter, its matrices one at a time.
+) -> Step:
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) of one parameter, its matrices
+    one at a time.
 
-    `dtype`: that of the iterations, whose roundings they enlarge. `scale: rms` is that of Liu et al. 2025,
-    arXiv:2502.16982, eq. 4.
+    `dtype`: that of the iterations, whose roundings they enlarge. `scale: rms` is that of Liu et
+    al. 2025, arXiv:2502.16982, eq. 4.
     """
     beta = spec["momentum"]
     momentum = beta * state["momentum"]
@@ -380,7 +460,9 @@ def muon(
 
 
 def orthogonalise(matrix: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The published quintic iteration, five times, on one matrix (rows, columns); the result is float64."""
+    """The published quintic iteration, five times, on one matrix (rows, columns); the result is
+    float64.
+    """
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     x = (wide / (wide.norm() + 1e-7)).to(dtype)
     for _ in range(5):
@@ -390,17 +472,22 @@ def orthogonalise(matrix: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     return x if wide is matrix else x.T
 
 
-def clip(spec: Section, norm: float, statistics: Mapping[str, float]) -> tuple[float, dict[str, float]]:
-    """Return the number that a gradient of this norm is divided by, and the statistics of norms after it.
+def clip(
+    spec: Section, norm: float, statistics: Mapping[str, float]
+) -> tuple[float, dict[str, float]]:
+    """Return the number that a gradient of this norm is divided by, and the statistics of norms
+    after it.
 
-    By a fixed norm (Pascanu et al. 2013, arXiv:1211.5063), by z-score with reciprocal clipping (ZClip: Kumar et al.
-    2025, arXiv:2504.02507, algorithm 1), or by ratio to a moving average.
+    By a fixed norm (Pascanu et al. 2013, arXiv:1211.5063), by z-score with reciprocal clipping
+    (ZClip: Kumar et al. 2025, arXiv:2504.02507, algorithm 1), or by ratio to a moving average.
     """
     if spec["kind"] == "none":
         return 1.0, {}
     if spec["kind"] == "norm":
         return max(1.0, (norm + CLIP_TINY) / spec["max_norm"]), {}
-    count, mean, variance = (statistics.get(f"clip.{name}", 0.0) for name in ("count", "mean", "variance"))
+    count, mean, variance = (
+        statistics.get(f"clip.{name}", 0.0) for name in ("count", "mean", "variance")
+    )
     decay = spec["decay"]
     limit = math.inf
     if spec["kind"] == "zclip" and count < spec["warmup"]:
@@ -432,19 +519,25 @@ def clip(spec: Section, norm: float, statistics: Mapping[str, float]) -> tuple[f
 
 
 def power_decay(length: float, updates: int) -> float:
-    """Return beta of the average of power-function profile of a relative length after `updates` updates (from 1).
+    """Return beta of the average of power-function profile of a relative length after `updates`
+    updates (from 1).
 
-    Karras et al. 2024, arXiv:2312.02696, eq. 2 and appendix C: beta = (1 - 1/t)^(gamma + 1), where the length is the
-    profile's standard deviation, sqrt((gamma + 1) / ((gamma + 2)^2 (gamma + 3))), solved for gamma by bracketing.
+    Karras et al. 2024, arXiv:2312.02696, eq. 2 and appendix C: beta = (1 - 1/t)^(gamma + 1), where
+    the length is the profile's standard deviation, sqrt((gamma + 1) / ((gamma + 2)^2 (gamma + 3))),
+    solved for gamma by bracketing.
     """
     from scipy.optimize import brentq  # takes 0.2 s, for which no replay waits
 
-    gamma = brentq(lambda gamma: math.sqrt((gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3))) - length, 0.0, 1e6)
+    gamma = brentq(
+        lambda gamma: math.sqrt((gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3))) - length, 0.0, 1e6
+    )
     return float((1 - 1 / updates) ** (gamma + 1))
 
 
 def schedule_factors(spec: Section, steps: np.ndarray, total: int, epoch_steps: int) -> np.ndarray:
-    """Return the factor of a schedule at steps (from 0) of `total`, written as a formula over all steps at once."""
+    """Return the factor of a schedule at steps (from 0) of `total`, written as a formula over all
+    steps at once.
+    """
     n = steps.astype(np.float64)
 
     def half_wave(phase: np.ndarray, peak: Any, valley: Any) -> np.ndarray:

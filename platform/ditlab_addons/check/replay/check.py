@@ -1,4 +1,6 @@
-"""Comparison of replayed steps with what the run's receipts say of them, or its journal where it has none."""
+"""Comparison of replayed steps with what the run's receipts say of them, or its journal where it
+has none.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,18 @@ from ditlab.inputs.meta_step import DTYPES
 from ditlab.spec.experiment import validate_experiment
 from ditlab_addons.check.prove.reference import UNITS
 from ditlab_addons.check.replay.history import METRICS, Execution
-from ditlab_addons.check.replay.replaying import ReplayedSteps, ReplayPlan, ReplaySource, replay_steps
+from ditlab_addons.check.replay.replaying import (
+    ReplayedSteps,
+    ReplayPlan,
+    ReplaySource,
+    replay_steps,
+)
 from ditlab_addons.check.replay.stepper import ReplayedStep
 
 FACTOR = 8.0
-"""Bound over the distance of two orders of summation: that distance is one draw of what others may give."""
+"""Bound over the distance of two orders of summation: that distance is one draw of what others may
+give.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,11 +40,15 @@ class Tolerance:
 
 
 EXACT = Tolerance(0.0, "the same kind of machine, workers and threads: to the bit")
-OTHER_DRAWS = Tolerance(math.inf, "a CPU in place of a GPU draws other times and noise: losses are not compared")
+OTHER_DRAWS = Tolerance(
+    math.inf, "a CPU in place of a GPU draws other times and noise: losses are not compared"
+)
 
 
 def relative_distance(one: float | None, two: float | None) -> float:
-    """Return the relative distance of two numbers; infinite where one is missing or not finite, unless both are NaN."""
+    """Return the relative distance of two numbers; infinite where one is missing or not finite,
+    unless both are NaN.
+    """
     if one is None or two is None:
         return math.inf
     if one == two or (math.isnan(one) and math.isnan(two)):
@@ -93,11 +106,14 @@ class ReplayCheck:
     def holds(self) -> bool:
         """True if every comparison holds, and there is one for some step that was not skipped."""
         expected = any(not step.execution.skipped for step in self.replayed.steps)
-        return (bool(self.comparisons) or not expected) and all(each.holds for each in self.comparisons)
+        return (bool(self.comparisons) or not expected) and all(
+            each.holds for each in self.comparisons
+        )
 
 
 def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
-    """Replay steps `first` to `last`, and compare loss, norm, learning rate and samples with the run's record.
+    """Replay steps `first` to `last`, and compare loss, norm, learning rate and samples with the
+    run's record.
 
     Raises as `replay_steps` does.
     """
@@ -116,7 +132,9 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     return ReplayCheck(replayed, tuple(comparisons), tolerance, tuple(unchecked))
 
 
-def _compare_step(step: ReplayedStep, journaled: Execution | None, tolerance: Tolerance) -> Iterator[ReplayComparison]:
+def _compare_step(
+    step: ReplayedStep, journaled: Execution | None, tolerance: Tolerance
+) -> Iterator[ReplayComparison]:
     """Compare one replayed step with its receipt, or with the journal where it has none."""
     records = step.execution
     place = "receipts"
@@ -139,7 +157,9 @@ def _compare_step(step: ReplayedStep, journaled: Execution | None, tolerance: To
 
 
 def _tolerance_of_sums(source: ReplaySource, first: int, replayed: ReplayedSteps) -> Tolerance:
-    """Return the bound on a machine of another kind, which steps done with other orders of summation give."""
+    """Return the bound on a machine of another kind, which steps done with other orders of
+    summation give.
+    """
     differences = source.machine_differences(replayed.way)
     if not differences:
         return EXACT
@@ -149,16 +169,21 @@ def _tolerance_of_sums(source: ReplaySource, first: int, replayed: ReplayedSteps
     other = replay_steps(source, first, last, change=_cut_otherwise)
     for one, two in zip(replayed.steps, other.steps, strict=True):
         if one.metrics:
-            distances += [relative_distance(one.number(name), two.number(name)) for name in ("loss", "norm")]
+            distances += [
+                relative_distance(one.number(name), two.number(name)) for name in ("loss", "norm")
+            ]
     return Tolerance(
         FACTOR * max(filter(math.isfinite, distances)),
-        f"{'; '.join(differences)}: {FACTOR:g} times the distance of two replays whose sums are cut differently, at "
-        f"least {FACTOR:g} units of {precision} times the root of the steps",
+        f"{'; '.join(differences)}: {FACTOR:g} times the distance of two replays whose sums "
+        f"are cut differently, at least {FACTOR:g} units of {precision} times the root of the "
+        "steps",
     )
 
 
 def _cut_otherwise(plan: ReplayPlan) -> ReplayPlan:
-    """Return the plan with other orders of summation: halved micro-batches, or where they cannot be, other threads."""
+    """Return the plan with other orders of summation: halved micro-batches, or where they cannot
+    be, other threads.
+    """
     segments = []
     for segment in plan.segments:
         splits = segment.microbatch_splits + 1

@@ -1,4 +1,5 @@
-"""Step history of a run: which steps were done when, by which workers, machines and specs, as its records have it.
+"""Step history of a run: which steps were done when, by which workers, machines and specs, as its
+records have it.
 
 It is read from receipts, else from journal and spec.
 """
@@ -23,8 +24,8 @@ from ditlab.tracking.journal import JournalContent, read_content
 
 @dataclass(frozen=True)
 class Execution:
-    """One execution of a step, or what the journal has of it; a step is done again after a kill, a roll-back or a
-    resume from before it."""
+    """One execution of a step, or what the journal has of it; a step is done again after a kill, a
+    roll-back or a resume from before it."""
 
     step: int
     """From 1."""
@@ -52,11 +53,15 @@ METRICS = {"loss": "train/loss", "norm": "train/grad_norm", "lr": "train/lr"}
 
 @dataclass
 class StepHistory:
-    """Executions of a run in the order in which they were recorded, and what their numbers depend on."""
+    """Executions of a run in the order in which they were recorded, and what their numbers depend
+    on.
+    """
 
     executions: Sequence[Execution]
     default: Execution
-    """Settings of steps that nothing was recorded of: those of the last attempt, else of the spec."""
+    """Settings of steps that nothing was recorded of: those of the last attempt, else of the
+    spec.
+    """
     last: int
     """Last step that the run has done."""
     first: int = 0
@@ -79,8 +84,8 @@ class StepHistory:
         return self._final.get(step) or replace(self.default, step=step)
 
     def lineage(self, step: int) -> list[Execution]:
-        """Return the executions that led to the last one of a step, and itself: for each step from the run's first one,
-        its last one before."""
+        """Return the executions that led to the last one of a step, and itself: for each step from
+        the run's first one, its last one before."""
         target = self.final(step)
         found = {}
         for each in self.executions:
@@ -88,7 +93,10 @@ class StepHistory:
                 break
             found[each.step] = each
         found[step] = target
-        return [found.get(each) or replace(self.default, step=each) for each in range(self.first + 1, step + 1)]
+        return [
+            found.get(each) or replace(self.default, step=each)
+            for each in range(self.first + 1, step + 1)
+        ]
 
 
 def read_history(run: OpenedRun) -> StepHistory:
@@ -101,23 +109,38 @@ def read_history(run: OpenedRun) -> StepHistory:
     resources = run.experiment.resources
     first = first_step(run.experiment.start)
     history = StepHistory(
-        [], Execution(0, workers=resources.max_workers, threads=resources.cpus_per_worker),
-        max([first, run.record.step, *journaled]), first, journaled=journaled,
-        data=next((each["fingerprint"] for each in journal.events if each["kind"] == "dataset"), ""),
-    )  # fmt: skip
+        [],
+        Execution(0, workers=resources.max_workers, threads=resources.cpus_per_worker),
+        max([first, run.record.step, *journaled]),
+        first,
+        journaled=journaled,
+        data=next(
+            (each["fingerprint"] for each in journal.events if each["kind"] == "dataset"), ""
+        ),
+    )
     try:
         receipts = read_receipts(run.folder)
     except UserError as error:
         history.note = f"{error} Each step is replayed with the workers of the spec."
         return history
     attempts = receipts.attempts
-    executions = [_recorded(row, attempts[int(row["attempt"])]) for row in receipts.rows if row["attempt"] in attempts]
+    executions = [
+        _recorded(row, attempts[int(row["attempt"])])
+        for row in receipts.rows
+        if row["attempt"] in attempts
+    ]
     problems = [receipts.damage] if receipts.damage else []
     num_lost = len(receipts.rows) - len(executions)
     if num_lost:
-        problems.append(f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is missing")
+        problems.append(
+            f"{num_lost:,} rows are of attempts whose line in {run.folder.receipt_attempts} is "
+            "missing"
+        )
     if problems:
-        history.note = f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed as the last attempt's."
+        history.note = (
+            f"Damaged receipts: {'; '.join(problems)}; steps without one are replayed as the "
+            "last attempt's."
+        )
     if attempts:
         last = attempts[max(attempts)]
         history.default = _of_attempt(0, last)
@@ -130,15 +153,19 @@ def read_history(run: OpenedRun) -> StepHistory:
 
 def _of_attempt(step: int, attempt: RecordedAttempt) -> Execution:
     """Return the execution of a step with an attempt's settings."""
-    return Execution(step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None)
+    return Execution(
+        step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None
+    )
 
 
 def _recorded(row: np.void, attempt: RecordedAttempt) -> Execution:
     """Return the execution of a row of receipts."""
     return replace(
-        _of_attempt(int(row["step"]), attempt), skipped=bool(row["flags"] & LEFT_OUT), samples=int(row["samples"]),
+        _of_attempt(int(row["step"]), attempt),
+        skipped=bool(row["flags"] & LEFT_OUT),
+        samples=int(row["samples"]),
         **{name: row[name].item() for name in METRICS},
-    )  # fmt: skip
+    )
 
 
 def journaled_steps(journal: JournalContent) -> dict[int, Execution]:
@@ -155,6 +182,8 @@ def journaled_steps(journal: JournalContent) -> dict[int, Execution]:
 
 
 def journaled_numbers(journal: JournalContent) -> dict[str, Series]:
-    """Return what a journal has of loss, gradient norm and learning rate, by column of the receipts."""
+    """Return what a journal has of loss, gradient norm and learning rate, by column of the
+    receipts.
+    """
     series = series_of(journal, tuple(METRICS.values()))
     return {name: series.get(metric) or Series() for name, metric in METRICS.items()}

@@ -1,7 +1,9 @@
-"""Replay of a run: it is opened, what of code, data and device is other here is said, and steps are done again.
+"""Replay of a run: it is opened, what of code, data and device is other here is said, and steps are
+done again.
 
-The plan of a replay is a pure decision: from which checkpoint, through which segments of equal settings. Each segment
-is trained by one group of workers, in the real training loop, one after the other.
+The plan of a replay is a pure decision: from which checkpoint, through which segments of equal
+settings. Each segment is trained by one group of workers, in the real training loop, one after the
+other.
 """
 
 from __future__ import annotations
@@ -26,9 +28,20 @@ from ditlab.errors import RunFailed, UserError
 from ditlab.runs.cores import thread_text
 from ditlab.runs.launch import checkpoint_store, start_point, weights_of
 from ditlab.spec.plugins import plugin_packages
-from ditlab.training.receipts import LIBRARIES, code_digest, device_name, library_versions, processor_name
+from ditlab.training.receipts import (
+    LIBRARIES,
+    code_digest,
+    device_name,
+    library_versions,
+    processor_name,
+)
 from ditlab.training.recovery import MemoryPlan, OutOfMemory
-from ditlab_addons.check.process_group import observed_trainer, open_in_worker, run_workers, unattended_run
+from ditlab_addons.check.process_group import (
+    observed_trainer,
+    open_in_worker,
+    run_workers,
+    unattended_run,
+)
 from ditlab_addons.check.replay.history import Execution, StepHistory, read_history
 from ditlab_addons.check.replay.stepper import ReplayedStep, StepObserver, joined_step
 
@@ -65,14 +78,22 @@ class Segment:
 
 
 def replay_segment(
-    rank: Rank, segment: Segment, run_id: str, root: str, folder: str, begin: tuple[str, int] | None,
-    shown: Collection[int], hands_over: bool,
-) -> dict[int, ReplayedStep]:  # fmt: skip
-    """Do the steps of a segment on one worker, the body of its process; return what it observed by step.
+    rank: Rank,
+    segment: Segment,
+    run_id: str,
+    root: str,
+    folder: str,
+    begin: tuple[str, int] | None,
+    shown: Collection[int],
+    hands_over: bool,
+) -> dict[int, ReplayedStep]:
+    """Do the steps of a segment on one worker, the body of its process; return what it observed by
+    step.
 
-    Nothing is evaluated, each step is logged, and training goes on whatever the losses, as the run has. `begin`: store
-    and step of the checkpoint to begin from; None: what the run itself began from. `folder`: of this replay alone; the
-    state after the last step is saved there where the segment `hands_over`.
+    Nothing is evaluated, each step is logged, and training goes on whatever the losses, as the run
+    has. `begin`: store and step of the checkpoint to begin from; None: what the run itself began
+    from. `folder`: of this replay alone; the state after the last step is saved there where the
+    segment `hands_over`.
     """
     experiment, home = open_in_worker(segment.spec, root)
     changes = {"training.averages": None, "checkpoint.keep_every": None}
@@ -123,27 +144,39 @@ class ReplayPlan:
 
 
 def plan_replay(
-    history: StepHistory, first: int, last: int, checkpoints: Collection[int],
+    history: StepHistory,
+    first: int,
+    last: int,
+    checkpoints: Collection[int],
     spec_of: Callable[[Execution], ResolvedSpec],
-) -> ReplayPlan:  # fmt: skip
+) -> ReplayPlan:
     """Plan the replay of steps `first` to `last`, as they led to the last execution of step `last`.
 
-    `checkpoints` are the steps of the run's whole ones, `spec_of` returns the resolved spec by which a step was done.
+    `checkpoints` are the steps of the run's whole ones, `spec_of` returns the resolved spec by
+    which a step was done.
     """
     way = history.lineage(last)
     begun = history.first
     # The run's own checkpoint of a step is that of its last execution.
-    usable = [step for step in checkpoints if begun < step < first and way[step - begun - 1] == history.final(step)]
+    usable = [
+        step
+        for step in checkpoints
+        if begun < step < first and way[step - begun - 1] == history.final(step)
+    ]
     origin = max(usable, default=begun)
     done = tuple(way[origin - begun :])
     return ReplayPlan(origin, origin > begun, tuple(_segments(done, spec_of)), done)
 
 
-def _segments(way: Sequence[Execution], spec_of: Callable[[Execution], ResolvedSpec]) -> Iterator[Segment]:
+def _segments(
+    way: Sequence[Execution], spec_of: Callable[[Execution], ResolvedSpec]
+) -> Iterator[Segment]:
     """Yield the segments of a way: its consecutive executions with the same settings."""
 
     def settings(execution: Execution) -> tuple[int, int | None, ResolvedSpec, int]:
-        """Return workers, threads, spec and splits: an elastic range of the spec decides the micro-batches, stays."""
+        """Return workers, threads, spec and splits: an elastic range of the spec decides the
+        micro-batches, stays.
+        """
         spec = spec_of(execution)
         if isinstance(spec["resources"]["workers"], int):
             spec = {**spec, "resources": {**spec["resources"], "workers": execution.workers}}
@@ -172,7 +205,9 @@ class ReplaySource:
     code: str
     """Hash of the code here."""
     remarks: list[str]
-    """Sentences on what is other here than the run's, with `anyway`, and on what the run does not record."""
+    """Sentences on what is other here than the run's, with `anyway`, and on what the run does not
+    record.
+    """
     _specs: dict[int, ResolvedSpec] = field(default_factory=dict)
     """Specs by attempt, as they were asked for."""
 
@@ -192,15 +227,20 @@ class ReplaySource:
         return not self.num_gpus and self.run.experiment.resources.gpus_per_worker > 0
 
     def spec_of(self, execution: Execution) -> ResolvedSpec:
-        """Return the spec by which a step was done, for the device of this replay and the places that hold now.
+        """Return the spec by which a step was done, for the device of this replay and the places
+        that hold now.
 
-        It is that of a checkpoint which the attempt has written, else of the next attempt with the same hash that has
-        one, else the one kept for that hash. Raises UserError where that is gone.
+        It is that of a checkpoint which the attempt has written, else of the next attempt with the
+        same hash that has one, else the one kept for that hash. Raises UserError where that is
+        gone.
         """
         if execution.attempt not in self._specs:
             current = self.run.experiment.to_dict()
             spec = self._recorded_spec(execution.attempt) if execution.attempt else current
-            spec = {**spec, **{key: current[key] for key in ("data", "encoders", "start") if key in current}}
+            spec = {
+                **spec,
+                **{key: current[key] for key in ("data", "encoders", "start") if key in current},
+            }
             if not self.num_gpus:
                 spec["resources"] = {**spec["resources"], "gpus_per_worker": 0}
             self._specs[execution.attempt] = spec
@@ -219,16 +259,26 @@ class ReplaySource:
         kept = self.run.kept_spec(spec_hash)
         if kept is None:
             path = self.run.folder.spec_of(spec_hash)
-            raise UserError(f"{path}, the spec that a resume has changed since, is gone or altered; bring it back.")
+            raise UserError(
+                f"{path}, the spec that a resume has changed since, is gone or altered; bring "
+                "it back."
+            )
         return kept.to_dict()
 
     def machine_differences(self, executions: Sequence[Execution]) -> list[str]:
-        """Return in what this machine is of another kind than those that did some steps, a phrase each.
+        """Return in what this machine is of another kind than those that did some steps, a phrase
+        each.
 
-        The last bits of a step depend on device, processor, code and libraries, beside its spec, workers and threads.
+        The last bits of a step depend on device, processor, code and libraries, beside its spec,
+        workers and threads.
         """
         here = device_name(torch.device("cuda" if self.num_gpus else "cpu"))
-        ours = {"code": self.code[:12], "device": here, "processor": processor_name(), **library_versions()}
+        ours = {
+            "code": self.code[:12],
+            "device": here,
+            "processor": processor_name(),
+            **library_versions(),
+        }
         found = []
         for number in sorted({execution.attempt for execution in executions}):
             attempt = self.history.attempts.get(number)
@@ -236,8 +286,11 @@ class ReplaySource:
                 found.append("the run's machine is not recorded")
                 continue
             theirs = {
-                "code": attempt.code[:12], "device": attempt.device, "processor": attempt.processor, **attempt.versions,
-            }  # fmt: skip
+                "code": attempt.code[:12],
+                "device": attempt.device,
+                "processor": attempt.processor,
+                **attempt.versions,
+            }
             if (here, attempt.device) != ("cpu", "cpu"):
                 theirs["processor"] = ours["processor"]  # it decides no bits of a GPU's
             found += [
@@ -248,8 +301,9 @@ class ReplaySource:
         return list(dict.fromkeys(found))
 
     def plan(self, first: int, last: int) -> ReplayPlan:
-        """Plan the replay of some steps, from a checkpoint whose shards have their hashes. Raises UserError where the
-        run has not done them, the state that it began from is gone, or this machine has too few GPUs."""
+        """Plan the replay of some steps, from a checkpoint whose shards have their hashes. Raises
+        UserError where the run has not done them, the state that it began from is gone, or this
+        machine has too few GPUs."""
         history = self.history
         if first > last:
             raise UserError(f"--step {first} is behind --to {last}; give --to a later step.")
@@ -258,7 +312,10 @@ class ReplaySource:
             has = "it has done none yet; wait for its first one"
         for option, step in (("--step", first), ("--to", last)):
             if not history.first < step <= history.last:
-                raise UserError(f"{option} {step}: {self.name} ({self.run.record.name}) has no such step; {has}.")
+                raise UserError(
+                    f"{option} {step}: {self.name} ({self.run.record.name}) has no such step; "
+                    f"{has}."
+                )
         while True:
             plan = plan_replay(history, first, last, self.whole, self.spec_of)
             if not plan.is_checkpoint:
@@ -273,8 +330,8 @@ class ReplaySource:
         workers = max(segment.workers for segment in plan.segments)
         if self.num_gpus and workers > self.num_gpus:
             raise UserError(
-                f"step {last:,} of {self.name} takes {workers} workers with a GPU each, and this machine has "
-                f"{self.num_gpus}; replay it on a machine with {workers} GPUs."
+                f"step {last:,} of {self.name} takes {workers} workers with a GPU each, and "
+                f"this machine has {self.num_gpus}; replay it on a machine with {workers} GPUs."
             )
         return plan
 
@@ -282,8 +339,8 @@ class ReplaySource:
 def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     """Open a run for replay, reading alone.
 
-    Raises UserError where the data are not here, and, without `anyway`, where code, data or device are other than the
-    run's.
+    Raises UserError where the data are not here, and, without `anyway`, where code, data or device
+    are other than the run's.
     """
     experiment = run.experiment
     data = open_data(experiment.data, run.home)
@@ -296,7 +353,8 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     differences = [*_differences(source)]
     if differences and not anyway:
         raise UserError(
-            f"{source.name}: {'; '.join(differences)}. Bring back what the run had, or replay with --anyway."
+            f"{source.name}: {'; '.join(differences)}. Bring back what the run had, or replay "
+            "with --anyway."
         )
     remarks += [f"{clause[0].upper()}{clause[1:]}." for clause in differences]
     for step in store.steps():
@@ -312,23 +370,26 @@ def _differences(source: ReplaySource) -> Iterator[str]:
     attempts = source.history.attempts.values()
     if recorded and recorded != here:
         yield (
-            f"the data are other than the run's (fingerprint {here[:12]}, the run's: {recorded[:12]}): the same rows "
-            "hold other samples"
+            f"the data are other than the run's (fingerprint {here[:12]}, the run's: "
+            f"{recorded[:12]}): the same rows hold other samples"
         )
     codes = [attempt.code for attempt in attempts]
     if codes and source.code not in codes:
         yield (
-            f"the code is other than the run's (hash {source.code:.12}, the run's: {codes[-1]:.12}): what differs may "
-            "be the code's doing"
+            f"the code is other than the run's (hash {source.code:.12}, the run's: "
+            f"{codes[-1]:.12}): what differs may be the code's doing"
         )
     if source.draws_others:
         names = ", ".join(sorted({attempt.device for attempt in attempts})) or "one"
-        yield (f"this machine has no GPU, and the run was trained on {names}: a CPU draws other times and noise")
+        yield (
+            f"this machine has no GPU, and the run was trained on {names}: a CPU draws other "
+            "times and noise"
+        )
 
 
 def _open_first_state(run: OpenedRun) -> None:
-    """Open what the run itself began from: a checkpoint of its parent, or published weights. Raises UserError where
-    that is gone."""
+    """Open what the run itself began from: a checkpoint of its parent, or published weights. Raises
+    UserError where that is gone."""
     point = start_point(run.experiment, run.home, run.folder.run_id)
     weights = weights_of(run.experiment, run.home, run.folder)
     if point:
@@ -350,14 +411,19 @@ class ReplayedSteps:
 
 
 def replay_steps(
-    source: ReplaySource, first: int, last: int, shown: Collection[int] = (),
+    source: ReplaySource,
+    first: int,
+    last: int,
+    shown: Collection[int] = (),
     change: Callable[[ReplayPlan], ReplayPlan] = lambda plan: plan,
-) -> ReplayedSteps:  # fmt: skip
-    """Do steps `first` to `last` of a run again, by its training loop, without writing anything into the run.
+) -> ReplayedSteps:
+    """Do steps `first` to `last` of a run again, by its training loop, without writing anything
+    into the run.
 
-    Each step is done with its own workers, microbatch splits and skipped steps as its receipts have them, from the
-    newest whole checkpoint before it, or from what the run itself began from. `shown`: steps of which each sample's
-    loss and each parameter's norms are measured. `change` alters the plan. Nothing is written but a temporary folder.
+    Each step is done with its own workers, microbatch splits and skipped steps as its receipts have
+    them, from the newest whole checkpoint before it, or from what the run itself began from.
+    `shown`: steps of which each sample's loss and each parameter's norms are measured. `change`
+    alters the plan. Nothing is written but a temporary folder.
 
     Raises:
         UserError: a state is gone, or this machine has too few GPUs.
@@ -371,17 +437,32 @@ def replay_steps(
     with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
         begin = (source.checkpoints.location, plan.origin) if plan.is_checkpoint else None
         for segment in plan.segments:
-            replayed = partial(run.progress, segment.describe(), total=len(segment.steps), unit="steps")
+            replayed = partial(
+                run.progress, segment.describe(), total=len(segment.steps), unit="steps"
+            )
             replayed(0)
-            task = segment, run.folder.run_id, str(run.home.root), folder, begin, shown, segment.last < plan.last
+            task = (
+                segment,
+                run.folder.run_id,
+                str(run.home.root),
+                folder,
+                begin,
+                shown,
+                segment.last < plan.last,
+            )
             try:
                 parts = run_workers(
-                    replay_segment, task, segment.workers, source.num_gpus > 0, segment.threads, on_done=replayed
+                    replay_segment,
+                    task,
+                    segment.workers,
+                    source.num_gpus > 0,
+                    segment.threads,
+                    on_done=replayed,
                 )
             except OutOfMemory as error:
                 raise RunFailed(
-                    f"step {error.step + 1} does not fit into this machine's memory with {segment.workers} workers "
-                    f"({error.message}); replay it on a larger one.",
+                    f"step {error.step + 1} does not fit into this machine's memory with "
+                    f"{segment.workers} workers ({error.message}); replay it on a larger one.",
                     kind="out_of_memory",
                 ) from error
             found += [

@@ -1,4 +1,6 @@
-"""Observer of a replay's steps: each sample's loss before the update, and norms by parameter and layer."""
+"""Observer of a replay's steps: each sample's loss before the update, and norms by parameter and
+layer.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,11 @@ class ParameterNorms:
 
 
 class UpdateNorms:
-    """Norms of the steps that are taken until they are read; costs a copy of the weights that a step updates.
+    """Norms of the steps that are taken until they are read; costs a copy of the weights that a
+    step updates.
 
-    They are taken around the optimiser's own step. There every ZeRO stage and offload holds the reduced, unscaled and
-    not yet clipped gradient beside the float32 weights.
+    They are taken around the optimiser's own step. There every ZeRO stage and offload holds the
+    reduced, unscaled and not yet clipped gradient beside the float32 weights.
     """
 
     def __init__(self, state: TrainingState) -> None:
@@ -55,19 +58,30 @@ class UpdateNorms:
         self._squares = {name: torch.zeros(3, dtype=torch.float64) for name in names}
         self._before: dict[int, Tensor] = {}
         adam = self._partitions.adam
-        self._hooks = [adam.register_step_pre_hook(self._begin), adam.register_step_post_hook(self._end)]
+        self._hooks = [
+            adam.register_step_pre_hook(self._begin),
+            adam.register_step_post_hook(self._end),
+        ]
 
     def read(self, device: torch.device) -> dict[str, ParameterNorms]:
-        """Return the norms by parameter, in the order of the network, alike on all workers. All must call.
+        """Return the norms by parameter, in the order of the network, alike on all workers. All
+        must call.
 
         All are 0 where the optimiser took no step, as where the scale of float16 overflows.
         """
         for hook in self._hooks:
             hook.remove()
         squares = torch.stack([*self._squares.values()]).to(device)
-        if self._partitions.stage > 0 and distributed.get_world_size() > 1:  # workers hold different parts
+        # workers hold different parts
+        if self._partitions.stage > 0 and distributed.get_world_size() > 1:
             distributed.all_reduce(squares)
-        return dict(zip(self._squares, (ParameterNorms(*row) for row in squares.sqrt().tolist()), strict=True))
+        return dict(
+            zip(
+                self._squares,
+                (ParameterNorms(*row) for row in squares.sqrt().tolist()),
+                strict=True,
+            )
+        )
 
     def _begin(self, *_: Any) -> None:
         """Keep the weights that have a gradient, as ZeRO-3 updates them group by group."""
@@ -105,7 +119,9 @@ class SampleLoss:
     """Weighted sum of its components, with the weights before the update."""
     components: dict[str, float]
     time: float | None
-    """Time or noise level that the network was given, a mean over tokens that have one each; None for one without."""
+    """Time or noise level that the network was given, a mean over tokens that have one each; None
+    for one without.
+    """
 
 
 @dataclass
@@ -121,7 +137,9 @@ class ReplayedStep:
     samples: Sequence[SampleLoss] = ()
     """Samples by place; empty where the step was not measured sample by sample."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Loss, components, gradient norm and learning rate under their MLflow names; empty for a skipped step."""
+    """Loss, components, gradient norm and learning rate under their MLflow names; empty for a
+    skipped step.
+    """
     norms: Mapping[str, ParameterNorms] | None = None
     """Norms by parameter, alike on all workers; None where the step was not measured."""
     clip_factor: float = 1.0
@@ -135,7 +153,9 @@ class ReplayedStep:
         return self.execution.step
 
     def number(self, name: str) -> float | None:
-        """Return loss, gradient norm or learning rate, named as in `METRICS`; None for a skipped step."""
+        """Return loss, gradient norm or learning rate, named as in `METRICS`; None for a skipped
+        step.
+        """
         return self.metrics.get(METRICS[name])
 
     @property
@@ -147,24 +167,30 @@ class ReplayedStep:
     @property
     def update_norm(self) -> float | None:
         """Norm of the change of the float32 weights; None where it was not measured."""
-        return math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
+        return (
+            math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
+        )
 
 
 def joined_step(parts: Sequence[ReplayedStep], execution: Execution) -> ReplayedStep:
-    """Return an execution of a step by all workers, from the step of each in the order of ranks, which is that of their
-    places."""
+    """Return an execution of a step by all workers, from the step of each in the order of ranks,
+    which is that of their places."""
     return replace(
         parts[0],
         execution=execution,
         rows=np.concatenate([part.rows for part in parts]),
         indices=np.concatenate([part.indices for part in parts]),
-        samples=sorted((sample for part in parts for sample in part.samples), key=lambda sample: sample.place),
+        samples=sorted(
+            (sample for part in parts for sample in part.samples), key=lambda sample: sample.place
+        ),
         digest=joined_digest([part.digest for part in parts]),
     )
 
 
 class StepObserver(StepHook):
-    """Observer of a replay: measures the steps `shown` (from 1) beside their training, and keeps their numbers."""
+    """Observer of a replay: measures the steps `shown` (from 1) beside their training, and keeps
+    their numbers.
+    """
 
     def __init__(self, shown: Collection[int], steps: range) -> None:
         """Observe `steps` (from 1)."""
@@ -181,10 +207,13 @@ class StepObserver(StepHook):
         before = position // batches.order.batch_size - 1 - self._stepper.state.step
         self._places = batches.places
         for step in self._steps:
-            if step in self.seen:  # a loader opens again where a loss retires: what was observed stays
+            # a loader opens again where a loss retires: what was observed stays
+            if step in self.seen:
                 continue
             indices = batches.order.batches(before + step, 1, batches.places).reshape(-1)
-            self.seen[step] = ReplayedStep(Execution(step, 0, 1), batches.view.rows[indices], indices)
+            self.seen[step] = ReplayedStep(
+                Execution(step, 0, 1), batches.view.rows[indices], indices
+            )
 
     def step_begun(self, step: int, micro_batches: Sequence[MicroBatch]) -> None:
         if step in self._shown:
@@ -206,14 +235,23 @@ class StepObserver(StepHook):
     def measured(self, step: int, values: Mapping[str, float]) -> None:
         self.seen[step].metrics = {f"train/{name}": value for name, value in values.items()}
 
-    def _sample_losses(self, micro_batches: Sequence[MicroBatch], rows: np.ndarray) -> list[SampleLoss]:
-        """Compute each sample's loss by itself, with its slice of the draws; all workers make equally many passes."""
+    def _sample_losses(
+        self, micro_batches: Sequence[MicroBatch], rows: np.ndarray
+    ) -> list[SampleLoss]:
+        """Compute each sample's loss by itself, with its slice of the draws; all workers make
+        equally many passes.
+        """
         found = []
         stepper = self._stepper
         engine = stepper.state.engine
-        parts = [(part, start) for part in stepper.share.passes for start in range(part.start, part.stop)]
+        parts = [
+            (part, start) for part in stepper.share.passes for start in range(part.start, part.stop)
+        ]
         network = stepper.state.module.network
-        with engine.evaluating(averaged=False), seen_inputs(network, lambda name, _: name in TIME_NAMES) as times:
+        with (
+            engine.evaluating(averaged=False),
+            seen_inputs(network, lambda name, _: name in TIME_NAMES) as times,
+        ):
             for part, start in parts:
                 micro = micro_batches[part.number]
                 one = replace(part, start=start, stop=start + 1)
@@ -225,14 +263,18 @@ class StepObserver(StepHook):
                     values = {name: float(value) for name, value in components.items()}
                     time = float(times[0].float().mean()) if times else None
                     loss = values.pop("loss")
-                    found.append(SampleLoss(int(self._places[place]), int(rows[place]), loss, values, time))
+                    found.append(
+                        SampleLoss(int(self._places[place]), int(rows[place]), loss, values, time)
+                    )
         return found
 
 
 def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
-    """Return norms by layer, in the order of the network: `blocks.3`, `final`, of the loss's own `objective...`.
+    """Return norms by layer, in the order of the network: `blocks.3`, `final`, of the loss's own
+    `objective...`.
 
-    A parameter's layer is its name up to the first number, else up to the first module below the network.
+    A parameter's layer is its name up to the first number, else up to the first module below the
+    network.
     """
     groups: dict[str, list[ParameterNorms]] = {}
     for name, each in norms.items():
@@ -240,6 +282,8 @@ def layers_of(norms: Mapping[str, ParameterNorms]) -> dict[str, ParameterNorms]:
         assert layer is not None
         groups.setdefault(layer[0], []).append(each)
     return {
-        layer: ParameterNorms(*(math.hypot(*values) for values in zip(*map(astuple, members), strict=True)))
+        layer: ParameterNorms(
+            *(math.hypot(*values) for values in zip(*map(astuple, members), strict=True))
+        )
         for layer, members in groups.items()
     }

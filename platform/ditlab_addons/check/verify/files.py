@@ -32,7 +32,9 @@ class VerifiedPart:
     """One part of a run that was verified, or could not be."""
 
     part: str
-    """`receipts`, `checkpoints`, `averages`, `journal`, `spec`, `data`, `samples`, `replay` or `code`."""
+    """`receipts`, `checkpoints`, `averages`, `journal`, `spec`, `data`, `samples`, `replay` or
+    `code`.
+    """
     verdict: Literal["holds", "off", "not checked"]
     sentence: str
     """Description of what was checked, or of what is off, with the place and the remedy."""
@@ -51,8 +53,12 @@ class KeptCheckpoints:
     """A sentence for each that is not whole."""
 
 
-def read_checkpoints(run: OpenedRun, store: CheckpointStore, noun: str = "checkpoints") -> KeptCheckpoints:
-    """Hash every kept checkpoint, or what else a store's are called. Raises UserError where it cannot be reached."""
+def read_checkpoints(
+    run: OpenedRun, store: CheckpointStore, noun: str = "checkpoints"
+) -> KeptCheckpoints:
+    """Hash every kept checkpoint, or what else a store's are called. Raises UserError where it
+    cannot be reached.
+    """
     found = KeptCheckpoints({}, [])
     steps = store.steps()
     for number, step in enumerate(steps):
@@ -70,7 +76,9 @@ def check_checkpoints(kept: KeptCheckpoints, part: str = "checkpoints") -> Verif
     """Say which checkpoints, or snapshots of averages, are whole."""
     yield from (VerifiedPart(part, "off", sentence) for sentence in kept.damaged)
     if kept.manifests:
-        yield VerifiedPart(part, "holds", f"{_described(kept.manifests)}: every shard has its hash.")
+        yield VerifiedPart(
+            part, "holds", f"{_described(kept.manifests)}: every shard has its hash."
+        )
     elif not kept.damaged:
         yield VerifiedPart(part, "not checked", "none is kept.")
 
@@ -88,33 +96,43 @@ def check_averages(run: OpenedRun, store: CheckpointStore) -> VerifiedParts:
 
 
 def _described(manifests: dict[int, CheckpointManifest]) -> str:
-    size = sum(digest.size for manifest in manifests.values() for digest in manifest.shards.values())
+    size = sum(
+        digest.size for manifest in manifests.values() for digest in manifest.shards.values()
+    )
     first, *others = sorted(manifests)
     steps = f"steps {first:,} to {others[-1]:,}" if others else f"step {first:,}"
     return f"{len(manifests)} kept ({steps}), {format_bytes(size)}"
 
 
 def check_spec(
-    run: OpenedRun, kept: KeptCheckpoints, attempts: Sequence[RecordedAttempt], resumes: Sequence[Mapping[str, Any]]
+    run: OpenedRun,
+    kept: KeptCheckpoints,
+    attempts: Sequence[RecordedAttempt],
+    resumes: Sequence[Mapping[str, Any]],
 ) -> VerifiedParts:
-    """Compare the run's spec with its stamp, byte by byte, and those of checkpoints and attempts with the run's own and
-    with those that a record of `resumes`, the journal's, has changed."""
+    """Compare the run's spec with its stamp, byte by byte, and those of checkpoints and attempts
+    with the run's own and with those that a record of `resumes`, the journal's, has changed."""
     try:
         content = read_plain(run.folder.spec, MAX_BYTES)
     except OSError as error:
-        yield VerifiedPart("spec", "off", f"{run.folder.spec} cannot be read ({first_line(error)}); bring it back.")
+        yield VerifiedPart(
+            "spec", "off", f"{run.folder.spec} cannot be read ({first_line(error)}); bring it back."
+        )
         return
     faults = []
     if not is_as_stamped(content) or content != content.rstrip(b"\n") + b"\n":
         faults.append(f"{run.folder.spec} was edited after the run wrote it; bring it back.")
     own = run.experiment.content_hash()
-    known = {own, *(attempt.spec_hash for attempt in attempts[-1:])}  # a resume may have ended before its first step
+    # a resume may have ended before its first step
+    known = {own, *(attempt.spec_hash for attempt in attempts[-1:])}
     for record in resumes:
         known.update(record["changes"].get(SPEC_HASH, ()))
     for each in attempts:
         if not run.kept_spec(each.spec_hash):
             path = run.folder.spec_of(each.spec_hash)
-            faults.append(f"{path}, by which steps were trained, is gone or altered; bring it back.")
+            faults.append(
+                f"{path}, by which steps were trained, is gone or altered; bring it back."
+            )
         elif each.spec_hash not in known:
             faults.append(_unrecorded(f"attempt {each.attempt}", each.spec_hash, own))
     known |= _hashes_of_donors(run)
@@ -123,22 +141,36 @@ def check_spec(
             faults.append(_unrecorded(f"checkpoint {step:,}", manifest.spec_hash, own))
     yield from (VerifiedPart("spec", "off", fault) for fault in faults[:3])
     if not faults:
-        texts = [f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}" for each in resumes]
+        texts = [
+            f"{', '.join(change_texts(each['changes']))} after step {each['step']:,}"
+            for each in resumes
+        ]
         yield VerifiedPart("spec", "holds", "; ".join([f"hash {own}", *texts]) + ".")
 
 
 def _unrecorded(what: str, spec_hash: str, own: str) -> str:
-    return f"{what} was trained by a spec of hash {spec_hash}, the run's is {own}, and no record of a resume says so."
+    return (
+        f"{what} was trained by a spec of hash {spec_hash}, the run's is {own}, and no record "
+        "of a resume says so."
+    )
 
 
 def _hashes_of_donors(run: OpenedRun) -> set[str]:
-    """Return the hashes of specs by which trials have trained whose checkpoints this one has taken over."""
+    """Return the hashes of specs by which trials have trained whose checkpoints this one has taken
+    over.
+    """
     donors = {each.donor for each in read_takeovers(run.folder)}
-    return {attempt.spec_hash for donor in donors for attempt in read_attempts(run.home.run(donor)).values()}
+    return {
+        attempt.spec_hash
+        for donor in donors
+        for attempt in read_attempts(run.home.run(donor)).values()
+    }
 
 
 def open_verified(run: OpenedRun, recorded: set[str]) -> tuple[DataSplits | None, VerifiedPart]:
-    """Open a run's data, hashing all files of stores up to `MOST_HASHED` bytes; None where they are gone or altered."""
+    """Open a run's data, hashing all files of stores up to `MOST_HASHED` bytes; None where they are
+    gone or altered.
+    """
     try:
         data = open_data(run.experiment.data, run.home, verify=False)
         folders = [Path(str(part.path)) for part in data.train.store.parts]
@@ -150,15 +182,23 @@ def open_verified(run: OpenedRun, recorded: set[str]) -> tuple[DataSplits | None
         return None, VerifiedPart("data", "off", str(error))
     if recorded and data.fingerprint not in recorded:
         theirs = ", ".join(sorted(each[:12] for each in recorded))
-        sentence = f"{data.name} has the fingerprint {data.fingerprint[:12]}, and the run was trained on {theirs}"
+        sentence = (
+            f"{data.name} has the fingerprint {data.fingerprint[:12]}, and the run was trained "
+            f"on {theirs}"
+        )
         return None, VerifiedPart("data", "off", f"{sentence}; bring those data back.")
     for folder in folders:
         for file in sorted(folder.rglob("*.json")):
             if file.name in (MANIFEST_NAME, BUCKETS_NAME) and not has_own_layout(file):
-                sentence = f"{file} has its values, in another layout than it was written in: it was edited"
+                sentence = (
+                    f"{file} has its values, in another layout than it was written in: it was "
+                    "edited"
+                )
                 return None, VerifiedPart("data", "off", f"{sentence}; bring the file back.")
     hashed = f"all {format_bytes(size)} of its files have their hashes"
     if size > MOST_HASHED:
         hashed = f"of its {format_bytes(size)} only what is replayed is hashed"
     known = "that the run recorded" if recorded else "(the run recorded none)"
-    return data, VerifiedPart("data", "holds", f"fingerprint {data.fingerprint[:12]} {known}; {hashed}.")
+    return data, VerifiedPart(
+        "data", "holds", f"fingerprint {data.fingerprint[:12]} {known}; {hashed}."
+    )

@@ -1,4 +1,5 @@
-"""Records of a run: the chain of its receipts, what its steps consumed, and its journal against the receipts.
+"""Records of a run: the chain of its receipts, what its steps consumed, and its journal against the
+receipts.
 
 Digests of samples are computed again from the spec, the order and the data's rows alone.
 """
@@ -34,10 +35,14 @@ ROWS = 4_000_000
 """Samples whose digests are computed again at most: a second or two."""
 
 
-def taken_over_heads(home: Home, folder: RunFolder, before: float = math.inf) -> dict[int, dict[str, int]]:
-    """Heads of other trials' chains at the steps where a run took over their checkpoints, as `ChainWalk.heads`.
+def taken_over_heads(
+    home: Home, folder: RunFolder, before: float = math.inf
+) -> dict[int, dict[str, int]]:
+    """Heads of other trials' chains at the steps where a run took over their checkpoints, as
+    `ChainWalk.heads`.
 
-    Takeovers of steps from `before` on are left out. Raises UserError where the receipts of one cannot be read.
+    Takeovers of steps from `before` on are left out. Raises UserError where the receipts of one
+    cannot be read.
     """
     heads: dict[int, dict[str, int]] = {}
     for each in read_takeovers(folder):
@@ -50,28 +55,47 @@ def taken_over_heads(home: Home, folder: RunFolder, before: float = math.inf) ->
 
 
 def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> VerifiedParts:
-    """Compute the chain of receipts again, and compare its head at each checkpoint with the manifest's."""
-    recorded = {step: manifest.receipt for step, manifest in kept.manifests.items() if "chain" in manifest.receipt}
+    """Compute the chain of receipts again, and compare its head at each checkpoint with the
+    manifest's.
+    """
+    recorded = {
+        step: manifest.receipt
+        for step, manifest in kept.manifests.items()
+        if "chain" in manifest.receipt
+    }
     try:
         walk = walk_chain(receipts, recorded, taken_over_heads(run.home, run.folder))
     except UserError as error:
-        sentence = f"a checkpoint of another trial was taken over, and its receipts cannot be read: {error}"
+        sentence = (
+            "a checkpoint of another trial was taken over, and its receipts cannot be read: "
+            f"{error}"
+        )
         yield VerifiedPart("receipts", "not checked", sentence)
         return
-    head_faults = [_head_fault(step, receipt, walk.heads.get(step, {})) for step, receipt in recorded.items()]
-    damage = "" if is_locked(run.folder) else receipts.damage  # in training, their end may be in writing
+    head_faults = [
+        _head_fault(step, receipt, walk.heads.get(step, {})) for step, receipt in recorded.items()
+    ]
+    # in training, their end may be in writing
+    damage = "" if is_locked(run.folder) else receipts.damage
     faults = [*filter(None, [damage, *walk.faults, *head_faults])]
     for fault in faults[:NAMED]:
-        yield VerifiedPart("receipts", "off", f"{fault}; bring {run.folder.receipts} back from a copy.")
+        yield VerifiedPart(
+            "receipts", "off", f"{fault}; bring {run.folder.receipts} back from a copy."
+        )
     if len(faults) > NAMED:
-        yield VerifiedPart("receipts", "off", f"{len(faults) - NAMED} more places are out of order.")
+        yield VerifiedPart(
+            "receipts", "off", f"{len(faults) - NAMED} more places are out of order."
+        )
     if not recorded and not faults:
-        yield VerifiedPart("receipts", "not checked", "no kept checkpoint names a chain that they would lead to.")
+        yield VerifiedPart(
+            "receipts", "not checked", "no kept checkpoint names a chain that they would lead to."
+        )
     elif not faults:
         attempts = len(receipts.attempts)
         sentence = (
-            f"{len(receipts.steps):,} steps in {attempts} attempt{'s' * (attempts > 1)}, {len(receipts.rows):,} rows: "
-            f"the chain leads to {len(recorded)} checkpoint{'s' * (len(recorded) > 1)}."
+            f"{len(receipts.steps):,} steps in {attempts} attempt{'s' * (attempts > 1)}, "
+            f"{len(receipts.rows):,} rows: the chain leads to {len(recorded)} "
+            f"checkpoint{'s' * (len(recorded) > 1)}."
         )
         first = min(walk.heads[step][receipt["chain"]] for step, receipt in recorded.items())
         if first:
@@ -79,13 +103,16 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Ve
         yield VerifiedPart("receipts", "holds", sentence)
     without = [step for step in kept.manifests if step not in recorded]
     if without:
-        sentence = f"checkpoint {without[0]:,} was written without receipts, which could not be written then."
+        sentence = (
+            f"checkpoint {without[0]:,} was written without receipts, which could not be "
+            "written then."
+        )
         yield VerifiedPart("receipts", "not checked", sentence)
 
 
 def _head_fault(step: int, receipt: Mapping[str, str], heads: Mapping[str, int]) -> str:
-    """Return how a checkpoint's chain differs from the `heads` that the rows up to there lead to; empty if it is one of
-    them."""
+    """Return how a checkpoint's chain differs from the `heads` that the rows up to there lead to;
+    empty if it is one of them."""
     head = receipt["chain"]
     if not heads:
         return f"no rows lead to checkpoint {step:,}, whose chain is {head[:12]}"
@@ -96,7 +123,10 @@ def _head_fault(step: int, receipt: Mapping[str, str], heads: Mapping[str, int])
         )
     since = receipt.get("since")
     if since != str(heads[head]):
-        return f"checkpoint {step:,} counts its chain from step {since}, and the receipts from {heads[head]:,}"
+        return (
+            f"checkpoint {step:,} counts its chain from step {since}, and the receipts from "
+            f"{heads[head]:,}"
+        )
     return ""
 
 
@@ -107,9 +137,15 @@ def _trained(rows: np.ndarray) -> np.ndarray:
 
 
 def check_samples(
-    run: OpenedRun, receipts: Receipts, data: DataSplits, manifests: Mapping[int, CheckpointManifest], seed: int
+    run: OpenedRun,
+    receipts: Receipts,
+    data: DataSplits,
+    manifests: Mapping[int, CheckpointManifest],
+    seed: int,
 ) -> VerifiedParts:
-    """Compare the digest of what steps consumed with what spec, order and draws say; of many steps, some at random."""
+    """Compare the digest of what steps consumed with what spec, order and draws say; of many steps,
+    some at random.
+    """
     experiment = run.experiment
     size = experiment.batch.size
     trained = _trained(receipts.rows)
@@ -125,7 +161,9 @@ def check_samples(
     order = training_order(experiment.data, data, size, experiment.seed, draws)
     unit = experiment.batch.micro or size
     places = np.arange(size)
-    keys = np.concatenate([draw_places(first // unit, 0, min(unit, size - first)) for first in range(0, size, unit)])
+    keys = np.concatenate(
+        [draw_places(first // unit, 0, min(unit, size - first)) for first in range(0, size, unit)]
+    )
     for number, row in enumerate(chosen):
         run.progress("computing digests of samples", number, len(chosen), "steps")
         step = int(row["step"])
@@ -133,14 +171,21 @@ def check_samples(
         rows = data.train.rows[order.batches(batch, 1, places).reshape(-1)]
         if samples_digest(rows, places, keys, step - 1, experiment.seed) != int(row["samples"]):
             yield VerifiedPart(
-                "samples", "off",
-                f"step {step:,} (attempt {row['attempt']}) consumed other samples or random numbers than spec and "
-                "order say.",
-            )  # fmt: skip
+                "samples",
+                "off",
+                f"step {step:,} (attempt {row['attempt']}) consumed other samples or random "
+                "numbers than spec and order say.",
+            )
             return
-    of = "" if len(chosen) == len(trained) else f" of {len(trained):,}, chosen at random (--seed {seed})"
+    of = (
+        ""
+        if len(chosen) == len(trained)
+        else f" of {len(trained):,}, chosen at random (--seed {seed})"
+    )
     yield VerifiedPart(
-        "samples", "holds", f"{len(chosen):,} steps{of} consumed the rows and draws that spec and order say."
+        "samples",
+        "holds",
+        f"{len(chosen):,} steps{of} consumed the rows and draws that spec and order say.",
     )
 
 
@@ -162,16 +207,20 @@ class VerifiedJournal:
 def check_journal(
     run: OpenedRun, receipts: Receipts | None, kept: KeptCheckpoints
 ) -> tuple[VerifiedJournal, list[VerifiedPart]]:
-    """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none is missing; the
-    last line of a run in training may be torn. Return the lines, none where the journal cannot be read, and the
-    findings."""
+    """Check every line's checksum, each step's loss, gradient norm and learning rate, and that none
+    is missing; the last line of a run in training may be torn. Return the lines, none where the
+    journal cannot be read, and the findings."""
     path = run.folder.journal
     try:
         journal = _read_journal(run)
     except FileNotFoundError:
-        return VerifiedJournal(), [VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")]
+        return VerifiedJournal(), [
+            VerifiedPart("journal", "off", f"{path} is gone; bring it back from a copy.")
+        ]
     except OSError as error:
-        return VerifiedJournal(), [VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")]
+        return VerifiedJournal(), [
+            VerifiedPart("journal", "off", f"{path} cannot be read ({first_line(error)}).")
+        ]
     faults = [_line_fault(journal, run.record.status == "finished")]
     sentence = f"{journal.num_lines:,} lines have their checksums"
     if receipts is None:
@@ -184,9 +233,13 @@ def check_journal(
         faults += differing[:NAMED]
         if len(differing) > NAMED:
             faults.append(f"{len(differing) - NAMED:,} more numbers differ.")
-        faults.append(_missing_steps(run, journal, receipts, logged, max(kept.manifests, default=0)))
+        faults.append(
+            _missing_steps(run, journal, receipts, logged, max(kept.manifests, default=0))
+        )
         num_compared = int(np.isin(logged, rows["step"]).sum())
-        sentence += f"; loss, gradient norm and learning rate of {num_compared:,} steps are the receipts'"
+        sentence += (
+            f"; loss, gradient norm and learning rate of {num_compared:,} steps are the receipts'"
+        )
         if num_compared < len(logged):
             sentence += f". {len(logged) - num_compared:,} logged steps have no receipt"
     off = [VerifiedPart("journal", "off", f"{path}: {fault}") for fault in faults if fault]
@@ -210,18 +263,27 @@ def _read_journal(run: OpenedRun) -> VerifiedJournal:
 
 
 def _line_fault(journal: VerifiedJournal, is_finished: bool) -> str:
-    """Return the places of damaged lines, or that a finished run's end is missing; empty if all is there."""
+    """Return the places of damaged lines, or that a finished run's end is missing; empty if all is
+    there.
+    """
     if journal.damaged:
         more = f" and {len(journal.damaged) - NAMED} more" if len(journal.damaged) > NAMED else ""
-        return f"altered or torn at {'; '.join(journal.damaged[:NAMED])}{more}; bring it back from a copy."
+        return (
+            f"altered or torn at {'; '.join(journal.damaged[:NAMED])}{more}; bring it back "
+            "from a copy."
+        )
     if is_finished and all(each["kind"] != "end" for each in journal.content.events):
-        return "the run has finished, and its end is not there: lines are missing; bring it back from a copy."
+        return (
+            "the run has finished, and its end is not there: lines are missing; bring it back "
+            "from a copy."
+        )
     return ""
 
 
 def _differing_numbers(series: Mapping[str, Series], rows: np.ndarray) -> Iterator[str]:
-    """Compare the journal's numbers with those of the rows of receipts; yield a sentence for each other one. A step
-    that was done several times may have any of its rows': the journal keeps what came first."""
+    """Compare the journal's numbers with those of the rows of receipts; yield a sentence for each
+    other one. A step that was done several times may have any of its rows': the journal keeps what
+    came first."""
     places: dict[int, list[int]] = {}
     for place, step in enumerate(rows["step"].tolist()):
         places.setdefault(step, []).append(place)
@@ -235,9 +297,11 @@ def _differing_numbers(series: Mapping[str, Series], rows: np.ndarray) -> Iterat
             yield f"step {step:,}: {here}, and {listed} in the receipts: one was altered."
 
 
-def _missing_steps(run: OpenedRun, journal: VerifiedJournal, receipts: Receipts, logged: np.ndarray, last: int) -> str:
-    """Return which steps up to a saved one are not `logged`, as a run logs them before it saves; empty if none is
-    missing, or if a resume has changed which they are."""
+def _missing_steps(
+    run: OpenedRun, journal: VerifiedJournal, receipts: Receipts, logged: np.ndarray, last: int
+) -> str:
+    """Return which steps up to a saved one are not `logged`, as a run logs them before it saves;
+    empty if none is missing, or if a resume has changed which they are."""
     if any("tracking.every" in record["changes"] for record in journal.resumes):
         return ""
     done = _trained(receipts.steps)["step"]
@@ -246,6 +310,6 @@ def _missing_steps(run: OpenedRun, journal: VerifiedJournal, receipts: Receipts,
     if not len(missing):
         return ""
     return (
-        f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: lines are "
-        "missing; bring it back from a copy."
+        f"{len(missing):,} steps that were logged are not there, the first one {missing[0]:,}: "
+        "lines are missing; bring it back from a copy."
     )

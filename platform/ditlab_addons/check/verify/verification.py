@@ -34,7 +34,9 @@ from ditlab_addons.check.verify.files import (
 from ditlab_addons.check.verify.records import check_chain, check_journal, check_samples
 
 NEAR = 64
-"""Steps behind a checkpoint that count as near to it: no replay trains more, unless there are none."""
+"""Steps behind a checkpoint that count as near to it: no replay trains more, unless there are
+none.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,30 +63,42 @@ class RunVerification(Report):
     @property
     def conclusion(self) -> str:
         """Sentences on what a stranger can rely on."""
-        found = {verdict: {part.part for part in self.parts if part.verdict == verdict} for verdict in STYLES}
+        found = {
+            verdict: {part.part for part in self.parts if part.verdict == verdict}
+            for verdict in STYLES
+        }
         if found["off"]:
-            return f"Off: {', '.join(sorted(found['off']))}. The run's record and its files do not belong together."
+            return (
+                f"Off: {', '.join(sorted(found['off']))}. The run's record and its files do "
+                "not belong together."
+            )
         unknown = sorted(found["not checked"] - found["holds"])
         nothing = f" Nothing is said of: {', '.join(unknown)}." if unknown else ""
         return (
-            f"Record, files and data agree.{nothing} That the record was not made up as a whole, no check of its files "
-            "can show; replays can."
+            f"Record, files and data agree.{nothing} That the record was not made up as a "
+            "whole, no check of its files can show; replays can."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verification in JSON's types."""
         return {
-            "run_id": self.run_id, "name": self.name, "holds": self.holds, "seconds": round(self.seconds, 3),
-            "parts": [asdict(part) for part in self.parts], "conclusion": self.conclusion,
-        }  # fmt: skip
+            "run_id": self.run_id,
+            "name": self.name,
+            "holds": self.holds,
+            "seconds": round(self.seconds, 3),
+            "parts": [asdict(part) for part in self.parts],
+            "conclusion": self.conclusion,
+        }
 
 
-def verify_run(run: OpenedRun, *, steps: int = 3, seed: int = 0, anyway: bool = False) -> RunVerification:
+def verify_run(
+    run: OpenedRun, *, steps: int = 3, seed: int = 0, anyway: bool = False
+) -> RunVerification:
     """Check receipts, checkpoints, journal, spec and data of a run, and do some of its steps again.
 
-    Nothing is written into the run. A run in training is checked up to its last checkpoint. `steps` are done again (0:
-    none), chosen by `seed`; with `anyway` also with other code, data or device than the run's. Raises UserError where
-    the store of checkpoints cannot be reached.
+    Nothing is written into the run. A run in training is checked up to its last checkpoint. `steps`
+    are done again (0: none), chosen by `seed`; with `anyway` also with other code, data or device
+    than the run's. Raises UserError where the store of checkpoints cannot be reached.
     """
     begin = time.monotonic()
     parts: list[VerifiedPart] = []
@@ -103,7 +117,9 @@ def verify_run(run: OpenedRun, *, steps: int = 3, seed: int = 0, anyway: bool = 
     attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
     parts += check_spec(run, kept, attempts, journal.resumes)
     parts.append(_check_code(run, attempts))
-    recorded = {attempt.data for attempt in attempts} | {receipt.get("data", "") for receipt in written}
+    recorded = {attempt.data for attempt in attempts} | {
+        receipt.get("data", "") for receipt in written
+    }
     data, opened = open_verified(run, recorded - {""})
     parts.append(opened)
     if data and receipts:
@@ -113,27 +129,38 @@ def verify_run(run: OpenedRun, *, steps: int = 3, seed: int = 0, anyway: bool = 
     else:
         why = "--steps 0" if data else "the data are not the run's"
         parts.append(VerifiedPart("replay", "not checked", f"{why}: no step was done again."))
-    return RunVerification(run.folder.run_id, run.record.name, tuple(parts), time.monotonic() - begin)
+    return RunVerification(
+        run.folder.run_id, run.record.name, tuple(parts), time.monotonic() - begin
+    )
 
 
 def _check_code(run: OpenedRun, attempts: Sequence[RecordedAttempt]) -> VerifiedPart:
-    """Say whether code and libraries are the run's: others are no fault, and bound what a replay can show."""
+    """Say whether code and libraries are the run's: others are no fault, and bound what a replay
+    can show.
+    """
     if not attempts:
         return VerifiedPart("code", "not checked", "the run has no record of its code.")
     last = attempts[-1]
     here = code_digest(tuple(plugin_packages(run.experiment.to_dict())))
     then = {"code": last.code[:12], **last.versions}
     now = {"code": here[:12], **library_versions()}
-    other = [f"{name} {then.get(name)} then, {each} now" for name, each in now.items() if then.get(name) != each]
+    other = [
+        f"{name} {then.get(name)} then, {each} now"
+        for name, each in now.items()
+        if then.get(name) != each
+    ]
     if other:
         return VerifiedPart("code", "not checked", f"other than the run's: {'; '.join(other)}.")
-    return VerifiedPart("code", "holds", f"hash {here[:12]}, and the libraries' versions, are the run's.")
+    return VerifiedPart(
+        "code", "holds", f"hash {here[:12]}, and the libraries' versions, are the run's."
+    )
 
 
 def check_random_steps(run: OpenedRun, num: int, seed: int, anyway: bool) -> VerifiedParts:
     """Do up to `num` steps again, and compare them with the run's record.
 
-    None where code or device are other than the run's, unless `anyway`: a difference would not be the run's fault.
+    None where code or device are other than the run's, unless `anyway`: a difference would not be
+    the run's fault.
     """
     try:
         source = open_source(run, anyway)
@@ -142,7 +169,9 @@ def check_random_steps(run: OpenedRun, num: int, seed: int, anyway: bool) -> Ver
         return
     chosen = _random_steps(source, num, seed)
     if not chosen:
-        yield VerifiedPart("replay", "not checked", "no step that was done has a state to begin from.")
+        yield VerifiedPart(
+            "replay", "not checked", "no step that was done has a state to begin from."
+        )
     bounds: dict[int, float] = {}  # of the steps that hold
     for step in chosen:
         try:
@@ -155,18 +184,26 @@ def check_random_steps(run: OpenedRun, num: int, seed: int, anyway: bool) -> Ver
             bounds[step] = found.tolerance.relative
     if bounds:
         steps = ", ".join(f"{step:,}" for step in sorted(bounds))
-        agreed = sorted({f"within {bound:.1g}" if bound else "to the bit" for bound in bounds.values()})
-        sentence = f"steps {steps}, chosen at random (--seed {seed}), gave the recorded numbers again"
+        agreed = sorted(
+            {f"within {bound:.1g}" if bound else "to the bit" for bound in bounds.values()}
+        )
+        sentence = (
+            f"steps {steps}, chosen at random (--seed {seed}), gave the recorded numbers again"
+        )
         yield VerifiedPart("replay", "holds", f"{sentence}, {' and '.join(agreed)}.")
     for remark in source.remarks:
         yield VerifiedPart("code", "not checked", remark)
 
 
 def _random_steps(source: ReplaySource, num: int, seed: int) -> list[int]:
-    """Choose up to `num` steps at random, among those near to a state from which a replay can begin."""
+    """Choose up to `num` steps at random, among those near to a state from which a replay can
+    begin.
+    """
     history = source.history
     states = (history.first, *source.whole)
-    near = {step for state in states for step in range(state + 1, min(state + NEAR, history.last) + 1)}
+    near = {
+        step for state in states for step in range(state + 1, min(state + NEAR, history.last) + 1)
+    }
     candidates = [step for step in sorted(near) if not history.final(step).skipped]
     chosen: list[int] = np.random.default_rng(seed).permutation(candidates)[:num].tolist()
     return chosen
@@ -178,5 +215,7 @@ def _replay_faults(step: int, found: ReplayCheck) -> VerifiedParts:
         yield VerifiedPart("replay", "not checked", " ".join(found.unchecked))
     for each in found.comparisons:
         if not each.holds:
-            found_here = f"{each.recorded} in the {each.source}, and {each.replayed} when it is done again"
+            found_here = (
+                f"{each.recorded} in the {each.source}, and {each.replayed} when it is done again"
+            )
             yield VerifiedPart("replay", "off", f"step {step:,}: {each.quantity} is {found_here}.")

@@ -1,4 +1,6 @@
-"""Sets of images outside of runs: their statistics by a published network, and the figures of one against another."""
+"""Sets of images outside of runs: their statistics by a published network, and the figures of one
+against another.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,13 @@ from ditlab.intervals import Interval
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.images import RANGE, image_batches, to_bytes
 from ditlab.spec.engine import ImageFeatures
-from ditlab_addons.figures.images.published import BATCH, ORDER, PublishedFigures, Statistics, read_npz
+from ditlab_addons.figures.images.published import (
+    BATCH,
+    ORDER,
+    PublishedFigures,
+    Statistics,
+    read_npz,
+)
 from ditlab_models.contract import BatchField
 
 NPZ, PICTURES = ".npz", (".png", ".jpg", ".jpeg", ".webp")
@@ -40,12 +48,18 @@ class MeasuredImages:
 
 
 def measure_images(
-    place: str, features: ImageFeatures, against: str | None, home: Home, device: torch.device,
+    place: str,
+    features: ImageFeatures,
+    against: str | None,
+    home: Home,
+    device: torch.device,
     progress: Progress = ignore_progress,
-) -> MeasuredImages:  # fmt: skip
-    """Measure a store's images, a folder's pictures or an .npz file's `arr_0`, against those of another place.
+) -> MeasuredImages:
+    """Measure a store's images, a folder's pictures or an .npz file's `arr_0`, against those of
+    another place.
 
-    `against` may be an .npz file of statistics. Raises UserError for places and weights that cannot be used.
+    `against` may be an .npz file of statistics. Raises UserError for places and weights that cannot
+    be used.
     """
     if against is not None and against.endswith(NPZ):
         features = features.model_copy(update={"reference": against})
@@ -61,25 +75,34 @@ def measure_images(
             progress(f"measuring {name}", num, None, "images")
         if num < 2:
             raise UserError(f"{name} holds {num} images, and statistics need two; name more.")
-        return torch.cat(found)[torch.from_numpy(keyed_permutation(ORDER, num))]  # places may be sorted by class
+        # places may be sorted by class
+        return torch.cat(found)[torch.from_numpy(keyed_permutation(ORDER, num))]
 
     own, found = gathered(place), dict[str, Interval]()
     if against is not None:
         is_file = against.endswith(NPZ)
-        other = figures.reference("", list, device) if is_file else Statistics.of([gathered(against)])
+        other = (
+            figures.reference("", list, device) if is_file else Statistics.of([gathered(against)])
+        )
         found = figures.compare(other, own)
     return MeasuredImages(len(own), Statistics.of([own]), found)
 
 
 def _images(place: str, home: Home) -> Iterator[Tensor]:
-    """Yield images of a place in batches of one size, uint8 (num, channels, H, W). Raises UserError."""
+    """Yield images of a place in batches of one size, uint8 (num, channels, H, W). Raises
+    UserError.
+    """
     path = resolve_user_file(place)
     if path.suffix == NPZ:
         arrays = read_npz(path, place)
         if "arr_0" not in arrays:
-            raise UserError(f"{place} holds statistics and no images (arr_0); name a file with images.")
+            raise UserError(
+                f"{place} holds statistics and no images (arr_0); name a file with images."
+            )
         yield from torch.from_numpy(arrays["arr_0"]).permute(0, 3, 1, 2).split(BATCH)
-    elif path.is_dir() and (pictures := sorted(each for each in path.iterdir() if each.suffix.lower() in PICTURES)):
+    elif path.is_dir() and (
+        pictures := sorted(each for each in path.iterdir() if each.suffix.lower() in PICTURES)
+    ):
         for _, same in groupby(map(_picture, pictures), attrgetter("shape")):
             while batch := list(islice(same, BATCH)):
                 yield torch.cat(batch)
@@ -87,9 +110,16 @@ def _images(place: str, home: Home) -> Iterator[Tensor]:
         store = open_named_store("PLACE", place, home)
         whole = View(store, hold_out_blocks(store, 0.0)[0], place)
         for view in (whole.in_part(number) for number in range(len(store.parts))):
-            columns = {name: each for name, each in view.columns.items() if len(each.shape) == 3 and each.value_range}
+            columns = {
+                name: each
+                for name, each in view.columns.items()
+                if len(each.shape) == 3 and each.value_range
+            }
             if not columns:
-                raise UserError(f"{place} holds no column of images; name a store, folder or .npz file of images.")
+                raise UserError(
+                    f"{place} holds no column of images; name a store, folder or .npz file of "
+                    "images."
+                )
             name, column = next(iter(columns.items()))
             field = BatchField(name, column.shape, "float32", value_range=RANGE)
             yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))

@@ -1,4 +1,6 @@
-"""Figures of the field on features of published networks (`evaluation.features`), and their reference statistics."""
+"""Figures of the field on features of published networks (`evaluation.features`), and their
+reference statistics.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from ditlab_addons.figures.images import estimates
 from ditlab_addons.figures.networks.embeddings import ImageEmbedder
 
 VERSION = 1
-"""Version of everything that decides the figures beside weights and images: numbers of two versions do not compare."""
+"""Version of everything that decides the figures beside weights and images: numbers of two versions
+do not compare.
+"""
 FIGURES = {
     "inception": ("fid", "kid", "precision", "recall", "density", "coverage"),
     "dinov2": ("fd_dinov2", "mmd_dinov2"),
@@ -51,8 +55,8 @@ ARRAYS = ("mu", "sigma", "features", "arr_0")
 LARGEST_ROWS = 5_000
 """Reference images whose features are kept one by one; mean and covariance are of all."""
 UNBIASED_FROM = 5
-"""Images a feature below which a Frechet distance is warned of: its bias is then more than about a twentieth of the
-features' variance (docs/addons/figures.md)."""
+"""Images a feature below which a Frechet distance is warned of: its bias is then more than about a
+twentieth of the features' variance (docs/addons/figures.md)."""
 BATCH = 64  # images at once
 ORDER = "ditlab.quality"
 """Name of the order that images of a place are taken in."""
@@ -69,7 +73,9 @@ class Statistics:
     sigma: Tensor
     """Unbiased covariance, (width, width), float64."""
     features: Tensor
-    """Features of the first images, (at most LARGEST_ROWS, width), float32; (0, width) where only moments are known."""
+    """Features of the first images, (at most LARGEST_ROWS, width), float32; (0, width) where only
+    moments are known.
+    """
 
     @classmethod
     def of(cls, batches: Iterable[Tensor]) -> Statistics:
@@ -92,9 +98,13 @@ class Statistics:
         return cls(mu.cpu(), ((products - num * mu.outer(mu)) / (num - 1)).cpu(), torch.cat(rows))
 
     def to_npz(self) -> bytes:
-        """Content of a file in the layout of ADM's reference statistics: `mu`, `sigma`; beside them `features`."""
+        """Content of a file in the layout of ADM's reference statistics: `mu`, `sigma`; beside them
+        `features`.
+        """
         content = BytesIO()
-        np.savez(content, mu=self.mu.numpy(), sigma=self.sigma.numpy(), features=self.features.numpy())
+        np.savez(
+            content, mu=self.mu.numpy(), sigma=self.sigma.numpy(), features=self.features.numpy()
+        )
         return content.getvalue()
 
 
@@ -105,33 +115,45 @@ def features_named(fields: Mapping[str, str]) -> ImageFeatures:
     except ValidationError as error:
         first = error.errors()[0]
         name, value = first["loc"][0], first["input"]
-        raise UserError(f"--{name} {value}: {first['msg'].removeprefix('Value error, ')}; correct it.") from None
+        raise UserError(
+            f"--{name} {value}: {first['msg'].removeprefix('Value error, ')}; correct it."
+        ) from None
 
 
 def npz_arrays(path: Path, name: str) -> list[str]:
-    """Return which of `ARRAYS` an .npz file holds; none is read. Raises UserError, naming the file as `name`."""
+    """Return which of `ARRAYS` an .npz file holds; none is read. Raises UserError, naming the file
+    as `name`.
+    """
     with _opened(path, name) as content:
         found = [key for key in ARRAYS if key in content.files]
     if "arr_0" not in found and not {"mu", "sigma"} <= set(found):
-        raise UserError(f"{name} holds neither images (arr_0) nor statistics (mu, sigma); name a file that does.")
+        raise UserError(
+            f"{name} holds neither images (arr_0) nor statistics (mu, sigma); name a file that "
+            "does."
+        )
     return found
 
 
 def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
-    """Read the arrays of an .npz file that `npz_arrays` names, and raise as it does. Nothing is unpickled."""
+    """Read the arrays of an .npz file that `npz_arrays` names, and raise as it does. Nothing is
+    unpickled.
+    """
     names = npz_arrays(path, name)
     with _opened(path, name) as content:
         found = {key: content[key] for key in names}
     images = found.get("arr_0")
-    if images is not None and (images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3)):
+    if images is not None and (
+        images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] not in (1, 3)
+    ):
         raise UserError(
-            f"{name} holds arr_0 of {images.dtype} {images.shape}, and images are uint8 (num, height, width, 3); write "
-            "them so."
+            f"{name} holds arr_0 of {images.dtype} {images.shape}, and images are uint8 (num, "
+            "height, width, 3); write them so."
         )
     mu = found.get("mu")
     if mu is not None and (mu.ndim != 1 or found["sigma"].shape != 2 * mu.shape):
         raise UserError(
-            f"{name} holds mu of {mu.shape} and sigma of {found['sigma'].shape}, which do not fit; name a whole file."
+            f"{name} holds mu of {mu.shape} and sigma of {found['sigma'].shape}, which do not "
+            "fit; name a whole file."
         )
     return found
 
@@ -139,10 +161,23 @@ def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
 @contextmanager
 def _opened(path: Path, name: str) -> Iterator[Any]:
     try:
-        with open_regular_file(path, follow=True) as file, np.load(file, allow_pickle=False) as content:
+        with (
+            open_regular_file(path, follow=True) as file,
+            np.load(file, allow_pickle=False) as content,
+        ):
             yield content
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError, AttributeError, TypeError) as error:
-        raise UserError(f"{name} cannot be read ({first_line(error)}); name an .npz file of plain arrays.") from None
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        zipfile.BadZipFile,
+        KeyError,
+        AttributeError,
+        TypeError,
+    ) as error:
+        raise UserError(
+            f"{name} cannot be read ({first_line(error)}); name an .npz file of plain arrays."
+        ) from None
 
 
 @dataclass
@@ -155,29 +190,41 @@ class PublishedFigures(QualityFigures):
     """Reference statistics of the first measurement."""
 
     @classmethod
-    def of(cls, experiment: Experiment, data: DataSplits, home: Home | None) -> list[PublishedFigures]:
+    def of(
+        cls, experiment: Experiment, data: DataSplits, home: Home | None
+    ) -> list[PublishedFigures]:
         """Return the figures on images by each network that is named."""
         if draws_text(experiment):
             return []
-        return [cls(each, home or Home.from_environment()) for each in experiment.evaluation.features]
+        return [
+            cls(each, home or Home.from_environment()) for each in experiment.evaluation.features
+        ]
 
     def shape_problem(self, shape: tuple[int, ...]) -> str:
         """Return a clause on images that are neither grey nor RGB."""
         channels = shape[0] if shape else 0
         if channels in (1, 3):
             return ""
-        return f"images of {channels} channels are neither grey nor RGB, which evaluation.features needs"
+        return (
+            f"images of {channels} channels are neither grey nor RGB, which "
+            "evaluation.features needs"
+        )
 
     @cached_property
     def files(self) -> WeightFiles:
         """Files of its weights. Raises UserError where they are not there, or have another hash."""
-        place, cache = resolve_user_file(self.spec.weights), self.home.caches / "features" / self.spec.weights
-        files = WeightFiles.find(str(place if place.exists() else cache), "evaluation.features: weights", self.home)
+        place, cache = (
+            resolve_user_file(self.spec.weights),
+            self.home.caches / "features" / self.spec.weights,
+        )
+        files = WeightFiles.find(
+            str(place if place.exists() else cache), "evaluation.features: weights", self.home
+        )
         if files.sha256 != self.spec.sha256:
             raise UserError(
-                f"evaluation.features: weights={self.spec.weights} has the SHA-256 {files.sha256}, and sha256="
-                f"{self.spec.sha256} was asked for; fetch the weights again, or set sha256 to that of the weights that "
-                "you mean."
+                f"evaluation.features: weights={self.spec.weights} has the SHA-256 "
+                f"{files.sha256}, and sha256={self.spec.sha256} was asked for; fetch the "
+                "weights again, or set sha256 to that of the weights that you mean."
             )
         return files
 
@@ -191,45 +238,70 @@ class PublishedFigures(QualityFigures):
 
     @cached_property
     def arrays(self) -> Collection[str]:
-        """Names of the arrays of `given`, by its headers alone. Raises UserError for a file that cannot be used."""
+        """Names of the arrays of `given`, by its headers alone. Raises UserError for a file that
+        cannot be used.
+        """
         return npz_arrays(self.given.paths[0], self.given.option) if self.given else ()
 
     def check(self) -> None:
-        """Raise UserError for weights or a reference that cannot be used; the network itself is not opened."""
+        """Raise UserError for weights or a reference that cannot be used; the network itself is not
+        opened.
+        """
         if self.spec.kind != "inception":
             encoder_digest(str(self.files.folder), "fp32")
         if self.files and self.arrays and not self.names():
             raise UserError(
-                f"evaluation.features: reference={self.spec.reference} holds no images (arr_0), which figures of "
-                f"kind={self.spec.kind} need; name a file with images."
+                f"evaluation.features: reference={self.spec.reference} holds no images "
+                f"(arr_0), which figures of kind={self.spec.kind} need; name a file with "
+                "images."
             )
 
     def names(self, has_captions: bool = False) -> tuple[str, ...]:
-        """Names of the metrics, each followed by the ends of its interval; CLIP score for images with captions."""
+        """Names of the metrics, each followed by the ends of its interval; CLIP score for images
+        with captions.
+        """
         figures = FIGURES[self.spec.kind]
         if self.arrays and "arr_0" not in self.arrays:
             figures = figures[:1] if self.spec.kind != "clip" else ()
         if self.spec.kind == "clip" and has_captions:
             figures = (*figures, CLIP_SCORE)
-        return tuple(f"quality/{figure}{end}" for figure in figures for end in ("", "_low", "_high"))
+        return tuple(
+            f"quality/{figure}{end}" for figure in figures for end in ("", "_low", "_high")
+        )
 
     @cached_property
     def network_digest(self) -> str:
         """Digest of the network that gives the features."""
-        folder = "" if self.spec.kind == "inception" else encoder_digest(str(self.files.folder), "fp32")
-        return hashlib.sha256(json.dumps([self.spec.kind, self.files.sha256, folder, VERSION]).encode()).hexdigest()
+        folder = (
+            "" if self.spec.kind == "inception" else encoder_digest(str(self.files.folder), "fp32")
+        )
+        return hashlib.sha256(
+            json.dumps([self.spec.kind, self.files.sha256, folder, VERSION]).encode()
+        ).hexdigest()
 
     def digest(self) -> str:
-        """Digest of everything that decides the figures beside images: network, reference, neighbours, limits."""
+        """Digest of everything that decides the figures beside images: network, reference,
+        neighbours, limits.
+        """
         given = self.given.sha256 if self.given else ""
-        limits = LARGEST_ROWS, estimates.LARGEST_NEIGHBOURS, estimates.K_PRECISION, estimates.K_DENSITY
+        limits = (
+            LARGEST_ROWS,
+            estimates.LARGEST_NEIGHBOURS,
+            estimates.K_PRECISION,
+            estimates.K_DENSITY,
+        )
         return hashlib.sha256(json.dumps([self.network_digest, given, limits]).encode()).hexdigest()
 
     def features(
-        self, batches: Iterable[Tensor], device: torch.device, tick: Callable[[], None] = ignore,
+        self,
+        batches: Iterable[Tensor],
+        device: torch.device,
+        tick: Callable[[], None] = ignore,
         embedder: ImageEmbedder | None = None,
-    ) -> Iterator[Tensor]:  # fmt: skip
-        """Yield the features of uint8 images (num, channels, H, W), given in batches; `embedder` None: opened here."""
+    ) -> Iterator[Tensor]:
+        """Yield the features of uint8 images (num, channels, H, W), given in batches; `embedder`
+        None: opened here.
+        """
         embedder = embedder or ImageEmbedder(self.spec.kind, self.files, device)
         for batch in batches:
             for part in batch.split(BATCH):
@@ -237,12 +309,19 @@ class PublishedFigures(QualityFigures):
                 tick()
 
     def reference(
-        self, key: str, real: Callable[[], Iterable[Tensor]], device: torch.device, tick: Callable[[], None] = ignore
+        self,
+        key: str,
+        real: Callable[[], Iterable[Tensor]],
+        device: torch.device,
+        tick: Callable[[], None] = ignore,
     ) -> Statistics:
-        """Return the reference statistics: of the named file, else of `real`, uint8 images in batches, which `key`
-        names. They are computed once and kept below DITLAB_HOME's caches; a damaged file is made again."""
+        """Return the reference statistics: of the named file, else of `real`, uint8 images in
+        batches, which `key` names. They are computed once and kept below DITLAB_HOME's caches; a
+        damaged file is made again."""
         key = self.given.sha256 if self.given else key
-        place = hashlib.sha256(f"{key}/{self.network_digest}/{LARGEST_ROWS}/{device.type}".encode()).hexdigest()[:32]
+        place = hashlib.sha256(
+            f"{key}/{self.network_digest}/{LARGEST_ROWS}/{device.type}".encode()
+        ).hexdigest()[:32]
         path = self.home.caches / "features" / f"{place}.npz"
         if (found := _kept(path)) is not None:
             return found
@@ -257,7 +336,9 @@ class PublishedFigures(QualityFigures):
             write_durably(path.with_suffix(".sha256"), hashlib.sha256(content).hexdigest().encode())
         return made
 
-    def _statistics_of(self, given: WeightFiles, device: torch.device, tick: Callable[[], None]) -> Statistics:
+    def _statistics_of(
+        self, given: WeightFiles, device: torch.device, tick: Callable[[], None]
+    ) -> Statistics:
         arrays = read_npz(given.paths[0], given.option)
         if (images := arrays.get("arr_0")) is not None:
             order = keyed_permutation(ORDER, len(images))  # images may be sorted by class
@@ -267,7 +348,9 @@ class PublishedFigures(QualityFigures):
             if len(arrays.get("mu", ())) != len(found.mu):  # none, or those of another network
                 return found
         mu, sigma = (torch.from_numpy(arrays[name]).double() for name in ("mu", "sigma"))
-        return Statistics(mu, sigma, found.features if images is not None else torch.zeros(0, len(mu)))
+        return Statistics(
+            mu, sigma, found.features if images is not None else torch.zeros(0, len(mu))
+        )
 
     def measure(self, samples: ComparedSamples) -> dict[str, float]:
         """Return the metrics of `names`. Warns of few images once.
@@ -281,20 +364,31 @@ class PublishedFigures(QualityFigures):
                 samples.real_key, lambda: map(to_bytes, samples.real()), device, samples.tick
             )
         embedder = ImageEmbedder(self.spec.kind, self.files, device)
-        generated = torch.cat(list(self.features(map(to_bytes, samples.values), device, samples.tick, embedder)))
+        generated = torch.cat(
+            list(self.features(map(to_bytes, samples.values), device, samples.tick, embedder))
+        )
         found = self.compare(self._statistics, generated)
         frechet = FIGURES[self.spec.kind][0]
-        if is_first and self.spec.kind != "clip" and len(generated) < UNBIASED_FROM * generated.shape[1]:
+        if (
+            is_first
+            and self.spec.kind != "clip"
+            and len(generated) < UNBIASED_FROM * generated.shape[1]
+        ):
             other = FIGURES[self.spec.kind][1]
-            beside = f"; quality/{other}={found[other].mean:.4g} is unbiased" if other in found else ""
+            beside = (
+                f"; quality/{other}={found[other].mean:.4g} is unbiased" if other in found else ""
+            )
             samples.warn(
-                f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is biased upwards (fewer "
-                f"than {UNBIASED_FROM} for each of {generated.shape[1]:,} features): compare it at equal numbers "
-                f"alone{beside}."
+                f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is "
+                f"biased upwards (fewer than {UNBIASED_FROM} for each of "
+                f"{generated.shape[1]:,} features): compare it at equal numbers alone{beside}."
             )
         captions = samples.captions
         if self.spec.kind == "clip" and captions:
-            texts = [embedder.captions(captions[start : start + BATCH]) for start in range(0, len(captions), BATCH)]
+            texts = [
+                embedder.captions(captions[start : start + BATCH])
+                for start in range(0, len(captions), BATCH)
+            ]
             found[CLIP_SCORE] = estimates.clip_score(generated, torch.cat(texts))
         return {
             f"quality/{name}{end}": value
@@ -303,19 +397,24 @@ class PublishedFigures(QualityFigures):
         }
 
     def compare(self, reference: Statistics, generated: Tensor) -> dict[str, Interval]:
-        """Return the figures that compare features (num, width) with a reference. Raises as `measure` does."""
+        """Return the figures that compare features (num, width) with a reference. Raises as
+        `measure` does.
+        """
         kind, real = self.spec.kind, reference.features.to(generated.device)
         if reference.mu.shape[0] != generated.shape[1]:
             raise UserError(
-                f"evaluation.features: reference={self.spec.reference} is of {reference.mu.shape[0]} features, and "
-                f"kind={kind} gives {generated.shape[1]}; name a reference of the same network."
+                f"evaluation.features: reference={self.spec.reference} is of "
+                f"{reference.mu.shape[0]} features, and kind={kind} gives "
+                f"{generated.shape[1]}; name a reference of the same network."
             )
         names = [name.removeprefix("quality/") for name in self.names()[::3]]
         estimates.check_number(len(generated), f"quality/{names[0]}", "generated")
         if len(names) > 1 or kind == "clip":
             estimates.check_number(len(real), f"quality/{names[-1]}", "reference")
         if kind == "clip":
-            return {"cmmd": estimates.mmd(real, generated, estimates.gaussian, estimates.CMMD_SCALE)}
+            return {
+                "cmmd": estimates.mmd(real, generated, estimates.gaussian, estimates.CMMD_SCALE)
+            }
         found = {names[0]: estimates.frechet((reference.mu, reference.sigma), generated)}
         if len(names) > 1:
             found[names[1]] = estimates.mmd(real, generated)
@@ -328,9 +427,14 @@ def _kept(path: Path) -> Statistics | None:
     """Read kept statistics; None where they are missing or damaged."""
     try:
         content = read_plain(path, LARGEST_FILE)
-        if read_plain(path.with_suffix(".sha256"), 64).decode() != hashlib.sha256(content).hexdigest():
+        if (
+            read_plain(path.with_suffix(".sha256"), 64).decode()
+            != hashlib.sha256(content).hexdigest()
+        ):
             return None
         with np.load(BytesIO(content), allow_pickle=False) as arrays:
-            return Statistics(*(torch.from_numpy(arrays[name]) for name in ("mu", "sigma", "features")))
+            return Statistics(
+                *(torch.from_numpy(arrays[name]) for name in ("mu", "sigma", "features"))
+            )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None

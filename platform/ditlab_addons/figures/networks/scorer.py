@@ -1,8 +1,9 @@
 """Log likelihood of drawn text under a frozen causal language model, for generative perplexity.
 
-Sequences of text are decoded and encoded again with the scorer's own tokeniser, as Lou et al. 2024 (arXiv:2310.16834,
-section 5) and Sahoo et al. 2024 (arXiv:2406.07524) do; where a document ends, the scorer's own end token stands. Tokens
-without a tokeniser are given to the scorer as they are. A window's first token is not scored: nothing is before it.
+Sequences of text are decoded and encoded again with the scorer's own tokeniser, as Lou et al. 2024
+(arXiv:2310.16834, section 5) and Sahoo et al. 2024 (arXiv:2406.07524) do; where a document ends,
+the scorer's own end token stands. Tokens without a tokeniser are given to the scorer as they are. A
+window's first token is not scored: nothing is before it.
 """
 
 from __future__ import annotations
@@ -39,14 +40,17 @@ CONTEXT = 1024
 
 
 class CausalScorer(QualityFigures):
-    """Perplexity of drawn text under a scorer, and of held-out rows; its weights are opened by `score` and freed after.
+    """Perplexity of drawn text under a scorer, and of held-out rows; its weights are opened by
+    `score` and freed after.
 
-    Perplexity alone rewards text that repeats itself (Zheng et al. 2024, arXiv:2409.02908, section 5): a family's
-    entropy and distinct n-grams stand beside it always.
+    Perplexity alone rewards text that repeats itself (Zheng et al. 2024, arXiv:2409.02908, section
+    5): a family's entropy and distinct n-grams stand beside it always.
     """
 
     def __init__(self, spec: Scorer, text: TextCodec | None, vocabulary: int) -> None:
-        """Take a scorer of sequences of `text`, or of bare tokens below `vocabulary` where there is no codec."""
+        """Take a scorer of sequences of `text`, or of bare tokens below `vocabulary` where there is
+        no codec.
+        """
         self._spec = spec
         self._text = text
         self._vocabulary = vocabulary
@@ -66,8 +70,9 @@ class CausalScorer(QualityFigures):
         """The scorer's folder. Raises UserError for one that is none or no whole checkpoint."""
         if not resolve_user_path(self._spec.model).is_dir():
             raise UserError(
-                f"{OPTION}={self._spec.model} is no folder here, and no scorer is downloaded on the way; fetch it with "
-                "`hf download NAME --local-dir FOLDER` and name that folder."
+                f"{OPTION}={self._spec.model} is no folder here, and no scorer is downloaded "
+                "on the way; fetch it with `hf download NAME --local-dir FOLDER` and name that "
+                "folder."
             )
         return EncoderCheckpoint.find(
             self._spec.model, OPTION, ("weights", "tokenizer") if self._text else ("weights",)
@@ -79,32 +84,43 @@ class CausalScorer(QualityFigures):
         return self.checkpoint.config()
 
     def check(self) -> None:
-        """Raise UserError for a folder that is no checkpoint, files of another hash, and bare tokens that are not the
-        scorer's own."""
+        """Raise UserError for a folder that is no checkpoint, files of another hash, and bare
+        tokens that are not the scorer's own."""
         name, size = f"{OPTION}={self._spec.model}", getattr(self.config, "vocab_size", None)
         if self._text is None and size != self._vocabulary:
             raise UserError(
-                f"{name} has a vocabulary of {size} tokens and the data one of {self._vocabulary}, without a tokeniser "
-                "that would turn them into text; import the data with a tokeniser, or name a scorer of these very "
-                "tokens."
+                f"{name} has a vocabulary of {size} tokens and the data one of "
+                f"{self._vocabulary}, without a tokeniser that would turn them into text; "
+                "import the data with a tokeniser, or name a scorer of these very tokens."
             )
         if self._spec.sha256 is not None and self._spec.sha256 != self.sha256:
             raise UserError(
-                f"{name} has the SHA-256 {self.sha256}, and evaluation.scorer.sha256={self._spec.sha256}; name the "
-                "folder with these files, or correct the hash."
+                f"{name} has the SHA-256 {self.sha256}, and "
+                f"evaluation.scorer.sha256={self._spec.sha256}; name the folder with these "
+                "files, or correct the hash."
             )
 
     def names(self, has_captions: bool = False) -> tuple[str, ...]:
-        """Return the names of the samples' perplexity, the ends of its 95 % interval, and held-out rows' perplexity."""
+        """Return the names of the samples' perplexity, the ends of its 95 % interval, and held-out
+        rows' perplexity.
+        """
         return PERPLEXITY, f"{PERPLEXITY}_low", f"{PERPLEXITY}_high", f"{PERPLEXITY}_held_out"
 
     def measure(self, samples: ComparedSamples) -> dict[str, float]:
-        """Return the perplexities; that of the same held-out rows is computed once. Raises UserError as `check`."""
+        """Return the perplexities; that of the same held-out rows is computed once. Raises
+        UserError as `check`.
+        """
         self.check()
 
         def perplexity(batches: Iterable[Tensor]) -> Estimate:
-            nats, counts = self.score(torch.cat(list(batches)).numpy(), samples.device, samples.tick)
-            return ratio_estimate(nats, counts).exp() if counts.sum() else Estimate(np.nan, np.nan, np.nan)
+            nats, counts = self.score(
+                torch.cat(list(batches)).numpy(), samples.device, samples.tick
+            )
+            return (
+                ratio_estimate(nats, counts).exp()
+                if counts.sum()
+                else Estimate(np.nan, np.nan, np.nan)
+            )
 
         found, key = perplexity(samples.values), samples.real_key
         if key not in self._of_real:
@@ -118,7 +134,9 @@ class CausalScorer(QualityFigures):
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the lines that `sha256sum` prints of the configuration, tokeniser and weights, sorted by name."""
+        """SHA-256 of the lines that `sha256sum` prints of the configuration, tokeniser and weights,
+        sorted by name.
+        """
         paths = {path for pattern in FETCHED for path in self.checkpoint.folder.glob(pattern)}
         return WeightFiles(OPTION, tuple(paths)).sha256
 
@@ -126,22 +144,26 @@ class CausalScorer(QualityFigures):
     def score(
         self, tokens: np.ndarray, device: torch.device, tick: Callable[[], None] = lambda: None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Score sequences of the data's tokens (num, T): return the negative log likelihood of each in nats, and
-        its number of scored tokens, (num,) float64 each. Calls `tick` after each pass."""
+        """Score sequences of the data's tokens (num, T): return the negative log likelihood of each
+        in nats, and its number of scored tokens, (num,) float64 each. Calls `tick` after each pass.
+        """
         network = self.checkpoint.network(torch.float32, device, "AutoModelForCausalLM")
         nats = np.zeros(len(tokens))
         counts = np.zeros(len(tokens))
         for rows, windows in self._batches(tokens):
             ids = pad_sequence(windows, batch_first=True, padding_value=-1).to(device)  # (B, T)
             logits = network(input_ids=ids.clamp(min=0), use_cache=False).logits[:, :-1].float()
-            losses = cross_entropy(logits.mT, ids[:, 1:], ignore_index=-1, reduction="none")  # (B, T - 1)
+            # (B, T - 1)
+            losses = cross_entropy(logits.mT, ids[:, 1:], ignore_index=-1, reduction="none")
             np.add.at(nats, rows, losses.double().sum(1).cpu().numpy())
             np.add.at(counts, rows, [len(each) - 1 for each in windows])
             tick()
         return nats, counts
 
     def _batches(self, tokens: np.ndarray) -> Iterator[tuple[list[int], list[Tensor]]]:
-        """Yield rows and their windows of at least two tokens, those of about one length together."""
+        """Yield rows and their windows of at least two tokens, those of about one length
+        together.
+        """
         tokenizer = self.checkpoint.tokenizer() if self._text else None
         context = getattr(self.config, "max_position_embeddings", None) or CONTEXT
         vocabulary = getattr(self.config, "vocab_size", None) or self._vocabulary
@@ -167,5 +189,9 @@ class CausalScorer(QualityFigures):
             if number and tokenizer.eos_token_id is not None:
                 found.append(tokenizer.eos_token_id)
             text = self._text.decode(document[bool(number) :].tolist())
-            found += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] if text else []
+            found += (
+                tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+                if text
+                else []
+            )
         return found

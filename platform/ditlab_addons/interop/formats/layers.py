@@ -5,4 +5,8 @@ from ditlab.weights.rules import Rule, rename
 
 def rename_layers(*pairs: tuple[str, str]) -> list[Rule]:
     """Give layers other names, published and ours: the weight and the bias of each."""
-    return [rename(f"{theirs}.{kind}", f"{ours}.{kind}") for theirs, ours in pairs for kind in ("weight", "bias")]
+    return [
+        rename(f"{theirs}.{kind}", f"{ours}.{kind}")
+        for theirs, ours in pairs
+        for kind in ("weight", "bias")
+    ]

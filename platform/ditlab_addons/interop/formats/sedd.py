@@ -1,7 +1,9 @@
-"""Score-entropy networks of Lou et al. 2024 (arXiv:2310.16834; louaaron/Score-Entropy-Discrete-Diffusion, MIT).
+"""Score-entropy networks of Lou et al. 2024 (arXiv:2310.16834;
+louaaron/Score-Entropy-Discrete-Diffusion, MIT).
 
-The uniform graph's network is the dlm with `norm: layer`, `mlp: gelu` and `final_norm: false`. The absorbing graph's,
-with one more token, is none: its outputs are scaled by the noise level, and its process masks.
+The uniform graph's network is the dlm with `norm: layer`, `mlp: gelu` and `final_norm: false`. The
+absorbing graph's, with one more token, is none: its outputs are scaled by the noise level, and its
+process masks.
 """
 
 from __future__ import annotations
@@ -47,22 +49,40 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
     sizes, graph = config.get("model", {}), config.get("graph", {}).get("type", "")
     if graph == "absorb" or (not graph and vocabulary == GPT2 + 1):
         raise ValueError(
-            f"its {vocabulary:,} tokens have a mask among them, the absorbing graph's, and the dlm's process is the "
-            "uniform graph's, whose scores are others; use weights that were trained with graph=uniform."
+            f"its {vocabulary:,} tokens have a mask among them, the absorbing graph's, and the "
+            "dlm's process is the uniform graph's, whose scores are others; use weights that "
+            "were trained with graph=uniform."
         )
     condition, time_width = shapes["sigma_map.mlp.0.weight"]
-    head = 2 * shapes[FREQUENCIES][0] if FREQUENCIES in shapes else width // sizes.get("n_heads", width // HEAD_WIDTH)
+    head = (
+        2 * shapes[FREQUENCIES][0]
+        if FREQUENCIES in shapes
+        else width // sizes.get("n_heads", width // HEAD_WIDTH)
+    )
     hidden = shapes["blocks.0.mlp.0.weight"][0]
     depth = sum(name.startswith("blocks.") and name.endswith(".attn_qkv.weight") for name in shapes)
     return {
-        "family": "dlm", "vocabulary": vocabulary, "length": sizes.get("length", 1024), "depth": depth,
-        "num_heads": width // head, "width": width, "mlp_ratio": hidden / width, "condition_width": condition,
-        "time_width": time_width, "norm": "layer", "mlp": "gelu", "final_norm": False,
-    }  # fmt: skip
+        "family": "dlm",
+        "vocabulary": vocabulary,
+        "length": sizes.get("length", 1024),
+        "depth": depth,
+        "num_heads": width // head,
+        "width": width,
+        "mlp_ratio": hidden / width,
+        "condition_width": condition,
+        "time_width": time_width,
+        "norm": "layer",
+        "mlp": "gelu",
+        "final_norm": False,
+    }
 
 
 FORMAT = WeightsFormat(
-    "sedd", "score-entropy networks of the uniform graph (louaaron/Score-Entropy-Discrete-Diffusion), family dlm",
-    ("vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.norm_final.weight"), RULES, _model,
+    "sedd",
+    "score-entropy networks of the uniform graph (louaaron/Score-Entropy-Discrete-Diffusion), "
+    "family dlm",
+    ("vocab_embed.embedding", "sigma_map.mlp.0.weight", "output_layer.norm_final.weight"),
+    RULES,
+    _model,
     certain=("num_heads", "norm", "mlp", "final_norm"),
-)  # fmt: skip
+)

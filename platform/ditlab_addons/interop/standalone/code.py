@@ -1,4 +1,6 @@
-"""Files of code that an exported folder carries, put together from sources: the same sources give the same bytes."""
+"""Files of code that an exported folder carries, put together from sources: the same sources give
+the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,22 @@ IMPORT = re.compile(r"^from ditlab\S* import .*\n+", re.M)
 
 
 def torch_module(family: str) -> str:
-    """Return the module that rebuilds networks of a family and samples from them, without DiTLab."""
-    literals = (f"    {name!r}: {_literal(text)},\n" for name, text in sorted(_sources(family).items()))
-    return _template("module").replace(PLACE, f"SOURCES: dict[str, str] = {{\n{''.join(literals)}}}\n")
+    """Return the module that rebuilds networks of a family and samples from them, without
+    DiTLab.
+    """
+    literals = (
+        f"    {name!r}: {_literal(text)},\n" for name, text in sorted(_sources(family).items())
+    )
+    return _template("module").replace(
+        PLACE, f"SOURCES: dict[str, str] = {{\n{''.join(literals)}}}\n"
+    )
 
 
 def diffusers_network(family: str) -> str:
     """Return the module of a network of a family as a model of diffusers."""
-    _, own = IMPORT.sub("", _template("diffusers_network")).split("from __future__ import annotations\n", 1)
+    _, own = IMPORT.sub("", _template("diffusers_network")).split(
+        "from __future__ import annotations\n", 1
+    )
     return torch_module(family) + own
 
 
@@ -38,13 +48,17 @@ def _template(name: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return Python's spelling of a source with a bar before each line, readable where raw quotes hold it."""
+    """Return Python's spelling of a source with a bar before each line, readable where raw quotes
+    hold it.
+    """
     barred = textwrap.indent(text, "|", lambda line: True)
     return f"r'''{barred}'''" if "'''" not in text else repr(barred)
 
 
 def _sources(family: str) -> dict[str, str]:
-    """Return the source of each module of `ditlab_models` that network and sampler of a family import, by its name."""
+    """Return the source of each module of `ditlab_models` that network and sampler of a family
+    import, by its name.
+    """
     found: dict[str, str] = {}
     waiting = [f"{ROOT}.{family}.family", f"{ROOT}.contract", f"{ROOT}.processes.draws"]
     while waiting:
@@ -60,7 +74,9 @@ def _sources(family: str) -> dict[str, str]:
 
 
 def _path(name: str) -> Path | None:
-    """Return the file of a module; None for what is no module, such as a function that is imported from one."""
+    """Return the file of a module; None for what is no module, such as a function that is imported
+    from one.
+    """
     try:
         spec = find_spec(name)
     except ModuleNotFoundError:

@@ -1,14 +1,15 @@
 """A trained network and its sampler in one file.
 
-It needs torch, safetensors, numpy and pydantic (a model of text perhaps tokenizers), and nothing of DiTLab, which wrote
-it:
+It needs torch, safetensors, numpy and pydantic (a model of text perhaps tokenizers), and nothing of
+DiTLab, which wrote it:
 
     >>> from model import load
     >>> samples = load("FOLDER").sample(4).values
 
-`SOURCES` holds the modules of DiTLab's package `ditlab_models` that the network and its sampler use, word for word,
-each line behind a bar; they are imported from this file, under a name of its own. The bar is for tools that search a
-file's text for packages to install, strings too: diffusers takes a line of a string that looks like an import for one.
+`SOURCES` holds the modules of DiTLab's package `ditlab_models` that the network and its sampler
+use, word for word, each line behind a bar; they are imported from this file, under a name of its
+own. The bar is for tools that search a file's text for packages to install, strings too: diffusers
+takes a line of a string that looks like an import for one.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ from torch import Tensor, nn
 NEEDED = (numpy, pydantic)
 """Libraries that only the code in `SOURCES` uses, imported where tools find them."""
 SOURCES: dict[str, str] = {}
-PACKAGE = "ditlab_models_" + hashlib.sha256(json.dumps(SOURCES, sort_keys=True).encode()).hexdigest()[:16]
+PACKAGE = (
+    "ditlab_models_" + hashlib.sha256(json.dumps(SOURCES, sort_keys=True).encode()).hexdigest()[:16]
+)
 Config = Mapping[str, Any]
-"""Sections `model`, `objective` and `sampling` of the run's spec, its `seed`, and the `classes` of its data."""
+"""Sections `model`, `objective` and `sampling` of the run's spec, its `seed`, and the `classes` of
+its data.
+"""
 
 
 class EmbeddedModules(MetaPathFinder, InspectLoader):
@@ -54,11 +59,15 @@ class EmbeddedModules(MetaPathFinder, InspectLoader):
 
     def get_source(self, fullname: str) -> str:
         source = re.sub(r"^\|", "", SOURCES.get(fullname.partition(".")[2], ""), flags=re.M)
-        source = re.sub(r"^import ditlab_models$", f"import {PACKAGE} as ditlab_models", source, flags=re.M)
+        source = re.sub(
+            r"^import ditlab_models$", f"import {PACKAGE} as ditlab_models", source, flags=re.M
+        )
         return re.sub(r"^(\s*)from ditlab_models\b", rf"\1from {PACKAGE}", source, flags=re.M)
 
     def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = compile(self.get_source(fullname), f"<{fullname}>", "exec", dont_inherit=True)
+        code: CodeType = compile(
+            self.get_source(fullname), f"<{fullname}>", "exec", dont_inherit=True
+        )
         return code
 
 
@@ -77,16 +86,20 @@ def build_network(config: Config) -> nn.Module:
 
 
 def build_sampler(config: Config, text: Any = None, **sampling: Any) -> Any:
-    """Build the sampler; `text` is a codec (`open_text`), `sampling` fields of the section `sampling` that change."""
+    """Build the sampler; `text` is a codec (`open_text`), `sampling` fields of the section
+    `sampling` that change.
+    """
     family = part(f"{config['model']['family']}.family").FAMILY
     objective = family.objective_of(config["objective"])
     chosen = family.sampling_of(objective)(**{**config["sampling"], **sampling})
-    return family.build_sampler(chosen, family.model(**config["model"]), objective(**config["objective"]), text)
+    return family.build_sampler(
+        chosen, family.model(**config["model"]), objective(**config["objective"]), text
+    )
 
 
 def open_text(folder: str | Path) -> Any:
-    """Return the codec of a folder's `tokenizer.json`, which needs the library tokenizers unless tokens are bytes; None
-    without such a file."""
+    """Return the codec of a folder's `tokenizer.json`, which needs the library tokenizers unless
+    tokens are bytes; None without such a file."""
     path = Path(folder) / "tokenizer.json"
     if not path.exists():
         return None
@@ -95,10 +108,14 @@ def open_text(folder: str | Path) -> Any:
         end = bytes([content["end"]])
         return codec(
             lambda text: list(text.encode()),
-            lambda ids: "<|endoftext|>".join(each.decode(errors="replace") for each in bytes(ids).split(end)),
-            content["vocabulary"], content["end"],
-        )  # fmt: skip
-    library = importlib.import_module("tokenizers")  # no import statement: most models do not need it
+            lambda ids: "<|endoftext|>".join(
+                each.decode(errors="replace") for each in bytes(ids).split(end)
+            ),
+            content["vocabulary"],
+            content["end"],
+        )
+    # no import statement: most models do not need it
+    library = importlib.import_module("tokenizers")
     tokenizer = library.Tokenizer.from_file(str(path))
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -106,23 +123,33 @@ def open_text(folder: str | Path) -> Any:
     return codec(
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
-        tokenizer.get_vocab_size(), -1,  # no sampler reads the end token
-    )  # fmt: skip
+        tokenizer.get_vocab_size(),
+        -1,  # no sampler reads the end token
+    )
 
 
 def draw(
-    network: nn.Module, config: Config, num: int, *, label: int | None = None, prompts: Sequence[str] = (),
-    seed: int | None = None, noise: Tensor | None = None, conditions: Mapping[str, Tensor] | None = None,
-    encode: Callable[[Sequence[str]], Mapping[str, Tensor]] | None = None, text: Any = None, batch: int = 256,
+    network: nn.Module,
+    config: Config,
+    num: int,
+    *,
+    label: int | None = None,
+    prompts: Sequence[str] = (),
+    seed: int | None = None,
+    noise: Tensor | None = None,
+    conditions: Mapping[str, Tensor] | None = None,
+    encode: Callable[[Sequence[str]], Mapping[str, Tensor]] | None = None,
+    text: Any = None,
+    batch: int = 256,
     **sampling: Any,
-) -> Any:  # fmt: skip
-    """Draw `num` samples (of each prompt) on the network's device, in batches; `values` of the result are in the
-    model's own range, (num, ...) on the CPU.
+) -> Any:
+    """Draw `num` samples (of each prompt) on the network's device, in batches; `values` of the
+    result are in the model's own range, (num, ...) on the CPU.
 
-    `seed` None: the run's. `noise`: what samples begin with, in place of the seed's. `conditions`: inputs of the
-    network by name, (num, ...) each, for families that complete rows of data; `encode`: the frozen encoder of prompts,
-    for networks that were trained with one; `text`: the codec of a model of text. `sampling` are fields of the section
-    `sampling`, such as `steps=50`.
+    `seed` None: the run's. `noise`: what samples begin with, in place of the seed's. `conditions`:
+    inputs of the network by name, (num, ...) each, for families that complete rows of data;
+    `encode`: the frozen encoder of prompts, for networks that were trained with one; `text`: the
+    codec of a model of text. `sampling` are fields of the section `sampling`, such as `steps=50`.
     """
     contract, sampler = part("contract"), build_sampler(config, text, **sampling)
     if prompts and sampler.draws_per_prompt:
@@ -130,17 +157,23 @@ def draw(
     if conditions is None:
         first = seed if sampler.draws_per_prompt and noise is None else None
         texts = [contract.Prompt(text) for text in prompts]
-        request = contract.SampleRequest(label, texts, encode=encode, seed=first, classes=config["classes"])
+        request = contract.SampleRequest(
+            label, texts, encode=encode, seed=first, classes=config["classes"]
+        )
         conditions = sampler.conditions(num, request)
     key = f"{config['seed'] if seed is None else seed}/samples"
     device = next(network.parameters()).device
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest, "big") >> 1)
-    return part("processes.draws").draw_samples(sampler, network, conditions, num, generator, batch, noise=noise)
+    return part("processes.draws").draw_samples(
+        sampler, network, conditions, num, generator, batch, noise=noise
+    )
 
 
 class LoadedModel:
-    """A network with its weights, in evaluation mode, and what its sampler needs; `text` is a model of text's codec."""
+    """A network with its weights, in evaluation mode, and what its sampler needs; `text` is a model
+    of text's codec.
+    """
 
     def __init__(self, network: nn.Module, config: Config, text: Any = None) -> None:
         self.network, self.config, self.text = network, config, text

@@ -1,1 +1,3 @@
-"""Sweeps over the samples of a trained run: nothing trains, samples are drawn, measured and compared."""
+"""Sweeps over the samples of a trained run: nothing trains, samples are drawn, measured and
+compared.
+"""

@@ -24,7 +24,9 @@ MOST_ROWS = 24
 
 
 class SamplesSweepOutput(SweepOutput):
-    """`ditlab tune` of a sweep whose base is `{run: RUN}`: its trials are draws, its arms points."""
+    """`ditlab tune` of a sweep whose base is `{run: RUN}`: its trials are draws, its arms
+    points.
+    """
 
     of: str
     """The run whose samples were drawn."""
@@ -74,8 +76,8 @@ def _print_plan(plan: SamplingPlan, as_json: bool) -> int:
     forecast = plan.forecast
     sweep = plan.session.sweep
     output.print_line(
-        f"{forecast.num_draws:,} draws of {sweep.samples:,} samples ({sweep.describe()}, {sweep.seeds:,} seeds): "
-        f"{forecast.total:,.0f} network evaluations",
+        f"{forecast.num_draws:,} draws of {sweep.samples:,} samples ({sweep.describe()}, "
+        f"{sweep.seeds:,} seeds): {forecast.total:,.0f} network evaluations",
         as_json,
     )
     output.emit(plan.to_dict(), as_json)
@@ -107,4 +109,6 @@ def forecast_table(plan: SamplingPlan) -> Table:
         evaluations = f"{plan.forecast.evaluations[point.number]:g}"
         rows.append((str(point.number), escape_line(written(point.values)), evaluations))
     more = f"and {len(points) - MOST_ROWS:,} more points" if len(points) > MOST_ROWS else None
-    return terminal_table({"point": "number", "values": "text", "evaluations a sample": "number"}, rows, caption=more)
+    return terminal_table(
+        {"point": "number", "values": "text", "evaluations a sample": "number"}, rows, caption=more
+    )

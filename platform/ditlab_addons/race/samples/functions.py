@@ -1,4 +1,6 @@
-"""Functions of `import ditlab` for sweeps over the samples of a trained run. They import torch on use."""
+"""Functions of `import ditlab` for sweeps over the samples of a trained run. They import torch on
+use.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ class SamplingPlan:
         found = self.forecast
         sweep = self.session.sweep
         points = [
-            {"number": each.number, "values": dict(each.values), "evaluations": found.evaluations[each.number]}
+            {
+                "number": each.number,
+                "values": dict(each.values),
+                "evaluations": found.evaluations[each.number],
+            }
             for each in self.session.points
         ]
         return {
@@ -58,12 +64,13 @@ def sweep_samples(
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
 ) -> SamplingResult:
-    """Draw samples of a trained run at every point of a sweep's space, measure them, and write a report.
+    """Draw samples of a trained run at every point of a sweep's space, measure them, and write a
+    report.
 
-    `sweep`: the path of its YAML, whose `base` is `{run: RUN}`; None for one that is resumed; `overrides`: changes of
-    it (`seeds=3`). `resume`: id or name of a sweep whose measured points are not drawn again; `auto`: the newest
-    unfinished one with this content, if any. Raises UserError for anything wrong in it, and where the run cannot be
-    measured so.
+    `sweep`: the path of its YAML, whose `base` is `{run: RUN}`; None for one that is resumed;
+    `overrides`: changes of it (`seeds=3`). `resume`: id or name of a sweep whose measured points
+    are not drawn again; `auto`: the newest unfinished one with this content, if any. Raises
+    UserError for anything wrong in it, and where the run cannot be measured so.
     """
     from ditlab_addons.race.samples.run import run_sweep
 
@@ -81,8 +88,8 @@ def plan_samples(
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
 ) -> SamplingPlan:
-    """Check a sweep over samples as `sweep_samples` does, and forecast its network evaluations from a sample of each
-    point; nothing is kept. Raises UserError."""
+    """Check a sweep over samples as `sweep_samples` does, and forecast its network evaluations from
+    a sample of each point; nothing is kept. Raises UserError."""
     warn = warn or _log.warning
     session, folder = _open(sweep, overrides, resume, warn, on_progress)
     with computing_beside_others(warn):
@@ -103,9 +110,13 @@ def _open(
     if path is not None:
         source = spec_name(Path(path))
         sweep = load_sampling_sweep(Path(path), overrides)
-        sweep = sweep.of_run(find_training_run(home, sweep.base.run).folder.run_id)  # a name may come to mean another
+        # a name may come to mean another
+        sweep = sweep.of_run(find_training_run(home, sweep.base.run).folder.run_id)
     elif overrides:
-        raise UserError(f"--set {overrides[0]} changes a file, and none is given; name the sweep's YAML as well.")
+        raise UserError(
+            f"--set {overrides[0]} changes a file, and none is given; name the sweep's YAML as "
+            "well."
+        )
     from ditlab.analysis.opened_run import open_found
     from ditlab_addons.race.samples.ledger import find_sampled, find_unfinished_sampled
     from ditlab_addons.race.samples.session import SamplingSession
@@ -118,6 +129,9 @@ def _open(
     elif resume is not None:
         folder, sweep = find_sampled(home, resume, sweep)
     if sweep is None:
-        raise UserError("neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go on with.")
+        raise UserError(
+            "neither SWEEP nor --resume is given; name a sweep's YAML, or the id of one to go "
+            "on with."
+        )
     opened = open_found(find_training_run(home, sweep.base.run), home, warn, on_progress)
     return SamplingSession(sweep, opened.saved(), source), folder

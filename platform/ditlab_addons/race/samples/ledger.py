@@ -1,7 +1,7 @@
 """Folder of a sweep over samples: that of any sweep, with the samples of each point and seed.
 
-A draw's samples are on the disk before its line of the ledger, so what a killed sweep leaves is whole draws, and files
-that the next one replaces.
+A draw's samples are on the disk before its line of the ledger, so what a killed sweep leaves is
+whole draws, and files that the next one replaces.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ class SampledFolder(SweepFolder):
         path = self.samples(drawn.arm, drawn.seed or 0)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, save(dict(tensors)))
-        more = {name: getattr(drawn, name) for name in ("status", "step", "total_steps", "seconds", "metrics")}
+        more = {
+            name: getattr(drawn, name)
+            for name in ("status", "step", "total_steps", "seconds", "metrics")
+        }
         append_json_line(self.ledger, {**drawn.to_dict(), **more})
 
     def draws(self) -> dict[tuple[int, int], Trial]:
@@ -54,10 +57,14 @@ class SampledFolder(SweepFolder):
         return load_recorded(self.spec, load_sampling_sweep)
 
 
-def find_sampled(home: Home, name: str, given: SamplingSweep | None) -> tuple[SampledFolder, SamplingSweep]:
-    """Find the sweep that is resumed by its id or name; return its folder, and its spec with the changes of `given`.
+def find_sampled(
+    home: Home, name: str, given: SamplingSweep | None
+) -> tuple[SampledFolder, SamplingSweep]:
+    """Find the sweep that is resumed by its id or name; return its folder, and its spec with the
+    changes of `given`.
 
-    Raises UserError for an unknown one, and where its points or draws would be others; it may have more seeds.
+    Raises UserError for an unknown one, and where its points or draws would be others; it may have
+    more seeds.
     """
     folder = SampledFolder(find_run(home, name).folder)
     stored = folder.stored()
@@ -67,8 +74,8 @@ def find_sampled(home: Home, name: str, given: SamplingSweep | None) -> tuple[Sa
         return folder, stored
     if changed := differences(stored, given):
         raise UserError(
-            f"sweep {folder.sweep_id} was started as another one: {'; '.join(changed)}. Resume it with its own file, "
-            "or without one, or start a new sweep without --resume."
+            f"sweep {folder.sweep_id} was started as another one: {'; '.join(changed)}. Resume "
+            "it with its own file, or without one, or start a new sweep without --resume."
         )
     return folder, given
 
@@ -86,7 +93,9 @@ def find_unfinished_sampled(home: Home, given: SamplingSweep) -> SampledFolder |
 
 
 def differences(stored: SamplingSweep, given: SamplingSweep) -> list[str]:
-    """Changes by which points or draws of `given` are others than those of `stored`: `samples=30 (was 20)`."""
+    """Changes by which points or draws of `given` are others than those of `stored`: `samples=30
+    (was 20)`.
+    """
     return [
         f"{path}={format_value(value)} (was {format_value(earlier)})"
         for path, earlier, value in changed_values(stored.to_dict(), given.to_dict())

@@ -1,4 +1,6 @@
-"""Report of a sweep over the samples of one run: that of any sweep, with a picture and a table of quality over cost."""
+"""Report of a sweep over the samples of one run: that of any sweep, with a picture and a table of
+quality over cost.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ EVALUATIONS, SECONDS = "cost/evaluations", "cost/seconds"
 """Network evaluations a sample, in which a guided one counts twice, and seconds a sample."""
 COSTS = (EVALUATIONS, SECONDS)
 _CAPTION = (
-    "A mark is a setting. No other beats those in a ring in both quality and cost, by their means. Guided evaluations "
-    "count twice."
+    "A mark is a setting. No other beats those in a ring in both quality and cost, by their "
+    "means. Guided evaluations count twice."
 )
 
 
@@ -34,11 +36,15 @@ def with_cost(summary: SweepSummary) -> SweepSummary:
 
 
 def cost_table(summary: SweepSummary) -> Table:
-    """All metrics of each setting, means with half the 95 % interval over seeds: the frontier first."""
+    """All metrics of each setting, means with half the 95 % interval over seeds: the frontier
+    first.
+    """
     ranked = [each for each in rank(with_cost(summary)) if objectives(with_cost(summary), each)]
     names = list(dict.fromkeys(name for each in ranked for name in each.metrics))
     rows: list[Cells] = [[each.number, *(_text(each, name) for name in names)] for each in ranked]
-    return Table([summary.unit, *names], rows, "Means over seeds of the noise, with half the 95 % interval.")
+    return Table(
+        [summary.unit, *names], rows, "Means over seeds of the noise, with half the 95 % interval."
+    )
 
 
 def _text(trial: Trial, name: str) -> str | None:
@@ -46,16 +52,25 @@ def _text(trial: Trial, name: str) -> str | None:
 
 
 def write_sampling_report(
-    summary: SweepSummary, folder: Path, grid: Figure | None, run_id: str, options: Mapping[int, Sequence[str]]
+    summary: SweepSummary,
+    folder: Path,
+    grid: Figure | None,
+    run_id: str,
+    options: Mapping[int, Sequence[str]],
 ) -> list[Path]:
-    """Write the page and its pictures into `folder`; return the files. Raises OSError where the disk refuses.
+    """Write the page and its pictures into `folder`; return the files. Raises OSError where the
+    disk refuses.
 
-    `grid` shows samples, a row a setting; `options` of `ditlab sample` draw from run `run_id`, by setting.
+    `grid` shows samples, a row a setting; `options` of `ditlab sample` draw from run `run_id`, by
+    setting.
     """
     parts: list[Part] = []
     figure = objective_figure(with_cost(summary))
     if figure is not None:
-        parts += [ImageFile(save_figure(figure, folder / "frontier.png"), _CAPTION), cost_table(summary)]
+        parts += [
+            ImageFile(save_figure(figure, folder / "frontier.png"), _CAPTION),
+            cost_table(summary),
+        ]
     first = best(summary)
     if first is not None:
         command = shlex.join(["ditlab", "sample", run_id, *options[first.number]])
@@ -63,12 +78,15 @@ def write_sampling_report(
     fell = [each.number for each in summary.trials if entropy_fell(each.metrics)]
     if fell:
         text = (
-            f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's with {listed(fell, 8)}: text there "
-            "repeats itself, by which its perplexity is too good; compare perplexities at equal entropy."
+            f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's with "
+            f"{listed(fell, 8)}: text there repeats itself, by which its perplexity is too "
+            "good; compare perplexities at equal entropy."
         )
         parts.append(Paragraphs(text))
     samples = None
     if grid is not None:
         samples = ImageFile(save_figure(grid, folder / "samples.png"), CAPTION)
     resume = f"ditlab tune --resume {summary.sweep_id}"
-    return write_sweep_report(summary, folder, "", resume, samples, [Section("Quality over cost", parts)])
+    return write_sweep_report(
+        summary, folder, "", resume, samples, [Section("Quality over cost", parts)]
+    )

@@ -1,4 +1,6 @@
-"""A sweep over samples as a run of its own: its record, its run in MLflow, its report and its end."""
+"""A sweep over samples as a run of its own: its record, its run in MLflow, its report and its
+end.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,23 @@ class SamplingResult(SweepResult):
     run_id: str = ""
     """The run whose samples were drawn."""
     options: Sequence[str] = field(default=())
-    """Options of `ditlab sample` that draw as the best setting does; empty before any is measured."""
+    """Options of `ditlab sample` that draw as the best setting does; empty before any is
+    measured.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """The result as `--json` prints it."""
         return {**super().to_dict(), "of": self.run_id, "options": list(self.options)}
 
 
-def run_sweep(session: SamplingSession, folder: SampledFolder | None, warn: Callable[[str], None]) -> SamplingResult:
-    """Draw and measure what is left of a sweep, write its report and its run in MLflow; Ctrl-C ends it early.
+def run_sweep(
+    session: SamplingSession, folder: SampledFolder | None, warn: Callable[[str], None]
+) -> SamplingResult:
+    """Draw and measure what is left of a sweep, write its report and its run in MLflow; Ctrl-C ends
+    it early.
 
-    `folder` is that of a resumed one. Raises UserError where the disk refuses, and where another process runs the
-    sweep.
+    `folder` is that of a resumed one. Raises UserError where the disk refuses, and where another
+    process runs the sweep.
     """
     try:
         return _run(session, folder or _new_folder(session), warn)
@@ -54,12 +61,20 @@ def _new_folder(session: SamplingSession) -> SampledFolder:
     family = saved.experiment.model.family
     uri = saved.record.tracking_uri
     run = create_run(
-        saved.home, session.sweep.name, family=family, spec_hash="", total_steps=num, trials=num, tracking_uri=uri
+        saved.home,
+        session.sweep.name,
+        family=family,
+        spec_hash="",
+        total_steps=num,
+        trials=num,
+        tracking_uri=uri,
     )
     return SampledFolder(run)
 
 
-def _run(session: SamplingSession, folder: SampledFolder, warn: Callable[[str], None]) -> SamplingResult:
+def _run(
+    session: SamplingSession, folder: SampledFolder, warn: Callable[[str], None]
+) -> SamplingResult:
     saved = session.saved
     tags = {"ditlab.kind": "sampling sweep", PARENT_TAG: saved.folder.run_id}
     parent = ParentRun(folder, saved.home, session.sweep, saved.experiment, tags)
@@ -86,7 +101,9 @@ def _run(session: SamplingSession, folder: SampledFolder, warn: Callable[[str], 
             update_record(folder.folder, status=status)
     options = session.points[first.number].arguments() if first else ()
     report = folder.report / "report.html"
-    return SamplingResult(folder.sweep_id, status, summary, report, run_id=saved.folder.run_id, options=options)
+    return SamplingResult(
+        folder.sweep_id, status, summary, report, run_id=saved.folder.run_id, options=options
+    )
 
 
 @contextmanager
@@ -95,20 +112,27 @@ def _ended_if_failing(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        status: Literal["interrupted", "failed"] = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        status: Literal["interrupted", "failed"] = (
+            "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        )
         update_record(folder, status=status, message=str(error))
         raise
 
 
 def _write_report(
-    session: SamplingSession, folder: SampledFolder, summary: SweepSummary, warn: Callable[[str], None]
+    session: SamplingSession,
+    folder: SampledFolder,
+    summary: SweepSummary,
+    warn: Callable[[str], None],
 ) -> list[Path]:
     session.saved.progress("writing the report", 0, None, "")
     options = {point.number: point.arguments() for point in session.points}
     try:
         folder.report.mkdir(exist_ok=True)
         grid = session.grid(folder, summary)
-        return write_sampling_report(summary, folder.report, grid, session.saved.folder.run_id, options)
+        return write_sampling_report(
+            summary, folder.report, grid, session.saved.folder.run_id, options
+        )
     except OSError as error:  # the result is known without it
         warn(f"{folder.report} cannot be written ({error.strerror}).")
         return []

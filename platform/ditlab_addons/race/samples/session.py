@@ -1,4 +1,6 @@
-"""The points of a sweep over samples: drawn, counted and measured, one point and seed after the other."""
+"""The points of a sweep over samples: drawn, counted and measured, one point and seed after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.eligibility import quality_ineligibility
 from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, classes_of
-from ditlab.quality.text import quality_names, samples_evaluator, samples_measure, samples_names, text_figures
+from ditlab.quality.text import (
+    quality_names,
+    samples_evaluator,
+    samples_measure,
+    samples_names,
+    text_figures,
+)
 from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, arms_of, rank
 from ditlab.spec.experiment import Experiment
 from ditlab_addons.race.samples.ledger import SampledFolder
@@ -62,32 +70,41 @@ class SamplingForecast:
 
 
 class SamplingSession:
-    """The points of a sweep over one opened run. Nothing is drawn, or trained for measuring, before it is asked for."""
+    """The points of a sweep over one opened run. Nothing is drawn, or trained for measuring, before
+    it is asked for.
+    """
 
     def __init__(self, sweep: SamplingSweep, saved: SavedRun, source: str) -> None:
-        """Check every point: its settings, its average, its sampler, the metric. Raises UserError, one sentence."""
+        """Check every point: its settings, its average, its sampler, the metric. Raises UserError,
+        one sentence.
+        """
         self.sweep = sweep
         self.saved = replace(saved, warn=cache(saved.warn))  # each draw would repeat it
         self.points = sweep.points()
         self.experiments = point_experiments(sweep, saved.experiment, source)
         data = saved.data()
         if not len(data.held_out):
-            raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
+            raise UserError(
+                f"{data.note or 'nothing is held out'}; set data.hold_out in the next run."
+            )
         for experiment in self.experiments:
             saved.sampler(experiment)
         for ema in dict.fromkeys(point.ema for point in self.points):
-            with with_average(self.saved, ema):  # refused before anything is drawn where it cannot be rebuilt
+            # refused before anything is drawn where it cannot be rebuilt
+            with with_average(self.saved, ema):
                 pass
         columns = data.train.columns
         self._inputs = ModelInputs.from_experiment(
             self.experiments[0], columns, default_device(), self.saved.warn, saved.home
         )
-        self._measure = open_measure(self.saved, self.experiments[0], data, self._inputs, sweep.batch)
+        self._measure = open_measure(
+            self.saved, self.experiments[0], data, self._inputs, sweep.batch
+        )
         names = [*self._measure.names, *COSTS]
         if sweep.metric not in names:
             raise UserError(
-                f"{source}: metric={sweep.metric} is not measured on the samples of run {saved.folder.run_id}; "
-                f"{nearest(sweep.metric, names)}"
+                f"{source}: metric={sweep.metric} is not measured on the samples of run "
+                f"{saved.folder.run_id}; {nearest(sweep.metric, names)}"
             )
         self._network: nn.Module | None = None
         self._ema: str | None = None
@@ -96,10 +113,14 @@ class SamplingSession:
     def draw(
         self, point: Point, seed: int, num: int | None = None, progress: Progress = ignore_progress
     ) -> tuple[SampleSet, float]:
-        """Draw a point's samples as `ditlab sample` does, and count network evaluations a sample."""
+        """Draw a point's samples as `ditlab sample` does, and count network evaluations a
+        sample.
+        """
         sweep = self.sweep
         num = sweep.samples if num is None else num
-        options = SampleOptions(num, seed=seed, batch=sweep.batch, ema=point.ema, overrides=point.overrides())
+        options = SampleOptions(
+            num, seed=seed, batch=sweep.batch, ema=point.ema, overrides=point.overrides()
+        )
         saved = replace(self.saved, progress=progress)
         network = self._open_network(saved, point.ema)
         self._rows = 0
@@ -148,8 +169,9 @@ class SamplingSession:
         for drawn in done.values():
             if drawn.step != self.saved.step:
                 raise UserError(
-                    f"run {self.saved.folder.run_id} is at step {self.saved.step:,} now, and this sweep has drawn "
-                    f"from its weights of step {drawn.step:,}; start a new sweep without --resume."
+                    f"run {self.saved.folder.run_id} is at step {self.saved.step:,} now, and "
+                    f"this sweep has drawn from its weights of step {drawn.step:,}; start a "
+                    "new sweep without --resume."
                 )
         left = list(self.left(done))
         for count, (point, seed) in enumerate(left, 1):
@@ -173,7 +195,15 @@ class SamplingSession:
         """A draw that is not made yet: a trial of a point, without a run of its own."""
         step = self.saved.step
         run_id = self.saved.folder.run_id
-        return Trial(number, run_id, dict(point.values), step=step, total_steps=step, arm=point.number, seed=seed)
+        return Trial(
+            number,
+            run_id,
+            dict(point.values),
+            step=step,
+            total_steps=step,
+            arm=point.number,
+            seed=seed,
+        )
 
     def _named(self, name: str) -> Progress:
         """The progress of a draw, under its name."""
@@ -185,7 +215,9 @@ class SamplingSession:
         draws = []
         for point in self.points:
             for seed in sweep.noise_seeds():
-                draws.append(done.get((point.number, seed)) or self._waiting(len(done), point, seed))
+                draws.append(
+                    done.get((point.number, seed)) or self._waiting(len(done), point, seed)
+                )
         trials = arms_of(draws, sweep.metrics)
         return SweepSummary(
             sweep_id=sweep_id,
@@ -198,13 +230,22 @@ class SamplingSession:
             scheduler="none",
             seconds=sum(trial.seconds for trial in trials),
             total_trials=len(draws),
-            base=f"samples of run {self.saved.folder.run_id} ({self.saved.record.name}), step {self.saved.step:,}",
+            base=(
+                f"samples of run {self.saved.folder.run_id} ({self.saved.record.name}), step "
+                f"{self.saved.step:,}"
+            ),
             num_seeds=sweep.seeds,
         )
 
     def grid(self, folder: SampledFolder, summary: SweepSummary) -> Figure | None:
-        """Samples in rows, the best point first: those of the first seed, so that a column shares its noise."""
-        shown = [trial.number for trial in rank(summary) if (trial.number, self.sweep.seed) in folder.draws()][:ROWS]
+        """Samples in rows, the best point first: those of the first seed, so that a column shares
+        its noise.
+        """
+        shown = [
+            trial.number
+            for trial in rank(summary)
+            if (trial.number, self.sweep.seed) in folder.draws()
+        ][:ROWS]
         panels = [panel for number in shown for panel in self._row(folder, number)]
         if not panels:
             return None
@@ -221,8 +262,12 @@ class SamplingSession:
         return [replace(panel, title=f"point {number}") for panel in shown.panels]
 
 
-def open_measure(saved: SavedRun, experiment: Experiment, data: DataSplits, inputs: ModelInputs, batch: int) -> Measure:
-    """The measure of an experiment's samples: the family's own, or that of images. Raises UserError for none."""
+def open_measure(
+    saved: SavedRun, experiment: Experiment, data: DataSplits, inputs: ModelInputs, batch: int
+) -> Measure:
+    """The measure of an experiment's samples: the family's own, or that of images. Raises UserError
+    for none.
+    """
     evaluator = samples_evaluator(experiment, data)
     if not isinstance(evaluator, SamplesEvaluator):
         return _images_measure(saved, experiment, data, inputs)
@@ -237,17 +282,28 @@ def open_measure(saved: SavedRun, experiment: Experiment, data: DataSplits, inpu
     return Measure(samples_names(figures, evaluator), lambda drawn: opened()(drawn.samples))
 
 
-def _images_measure(saved: SavedRun, experiment: Experiment, data: DataSplits, inputs: ModelInputs) -> Measure:
+def _images_measure(
+    saved: SavedRun, experiment: Experiment, data: DataSplits, inputs: ModelInputs
+) -> Measure:
     run_id = saved.folder.run_id
     if reason := quality_ineligibility(experiment, data):
-        raise UserError(f"samples of run {run_id} cannot be measured, as {reason}; name another run in base.run.")
+        raise UserError(
+            f"samples of run {run_id} cannot be measured, as {reason}; name another run in "
+            "base.run."
+        )
     if getattr(experiment.sampling, "prompts", ()):
         raise UserError(
-            f"sampling.prompts of run {run_id} takes the place of held-out captions, by which samples are "
-            "measured; set fixed.sampling.prompts=[]."
+            f"sampling.prompts of run {run_id} takes the place of held-out captions, by which "
+            "samples are measured; set fixed.sampling.prompts=[]."
         )
     quality = QualityEvaluator(
-        experiment, data, saved.home, inputs.device, saved.warn, progress=saved.progress, inputs=inputs
+        experiment,
+        data,
+        saved.home,
+        inputs.device,
+        saved.warn,
+        progress=saved.progress,
+        inputs=inputs,
     )
     quality.basis.check()
     rows = rows_for_samples(data)

@@ -1,6 +1,8 @@
-"""A sweep over the samples of a trained run: settings of sampling and averages vary, nothing trains. Imports no torch.
+"""A sweep over the samples of a trained run: settings of sampling and averages vary, nothing
+trains. Imports no torch.
 
-Every point of the space draws from the same seeds of noise, so that differences between points are paired by seed.
+Every point of the space draws from the same seeds of noise, so that differences between points are
+paired by seed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from pydantic import Field
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.experiment import Experiment, NamedSpec, class_for
-from ditlab.spec.files import build_experiment, load_recorded_experiment, read_with_parents, spec_name
+from ditlab.spec.files import (
+    build_experiment,
+    load_recorded_experiment,
+    read_with_parents,
+    spec_name,
+)
 from ditlab.spec.optimization import Count
 from ditlab.spec.overrides import Assignment, assign, is_below, parse_overrides, validate
 from ditlab.spec.schema import file_schema
@@ -31,7 +38,9 @@ AVERAGE = "ema"
 """Path of an axis over averages of other lengths: the option of `ditlab sample`."""
 SAMPLING = "sampling."
 NOT_COMPARED = ("height", "width", "prompts", "negative_prompt", "length", "mask")
-"""Fields of `sampling` that change what is drawn: points that differ in them are measured against other data."""
+"""Fields of `sampling` that change what is drawn: points that differ in them are measured against
+other data.
+"""
 
 
 class TrainedRun(Spec):
@@ -42,18 +51,21 @@ class TrainedRun(Spec):
 
 
 class SamplingSweep(NamedSpec):
-    """Points of sampling settings, from each of which samples of one trained run are drawn and measured."""
+    """Points of sampling settings, from each of which samples of one trained run are drawn and
+    measured.
+    """
 
     name: str
     """Name of the sweep, for people: letters, digits, `-`, `_`, `.`."""
     base: TrainedRun
     """The trained run: `{run: RUN}`."""
     fixed: dict[str, Any] = Field(default_factory=dict)
-    """Settings that all points have other than the run: `sampling.solver: heun`, `encoders.text: PLACE`,
-    `evaluation.scorer: {model: FOLDER}`."""
+    """Settings that all points have other than the run: `sampling.solver: heun`, `encoders.text:
+    PLACE`, `evaluation.scorer: {model: FOLDER}`."""
     space: Annotated[dict[str, Axis], Field(min_length=1)]
-    """Axes by path: fields of `sampling`, and `ema`, the relative length of an average (null: the checkpoint's own).
-    All combinations are drawn, so every axis is of kind `grid`, `choice` or `int`."""
+    """Axes by path: fields of `sampling`, and `ema`, the relative length of an average (null: the
+    checkpoint's own). All combinations are drawn, so every axis is of kind `grid`, `choice` or
+    `int`."""
     metric: str
     """Metric of samples by which points are ranked, such as `quality/frechet`."""
     mode: Mode = "min"
@@ -88,18 +100,25 @@ class SamplingSweep(NamedSpec):
     def noise_seeds(self) -> list[int]:
         """The seeds of `ditlab sample --seed`.
 
-        A text-to-image family draws sample k from the noise of seed + k: seeds that are nearer would share it.
+        A text-to-image family draws sample k from the noise of seed + k: seeds that are nearer
+        would share it.
         """
         return [self.seed + number * self.samples for number in range(self.seeds)]
 
     def points(self) -> list[Point]:
         """All combinations of the axes' values in the file's order, later axes fastest."""
-        return [self._point(number, values) for number, values in enumerate(combinations(self.space, MAX_TRIALS))]
+        return [
+            self._point(number, values)
+            for number, values in enumerate(combinations(self.space, MAX_TRIALS))
+        ]
 
     def _point(self, number: int, values: Mapping[str, Any]) -> Point:
         settings = {**self.fixed, **values}
         average = settings.pop(AVERAGE, None)
-        changes = [Assignment(path, value, f"{path}={format_value(value)}") for path, value in settings.items()]
+        changes = [
+            Assignment(path, value, f"{path}={format_value(value)}")
+            for path, value in settings.items()
+        ]
         return Point(number, values, None if average is None else str(average), changes)
 
 
@@ -132,9 +151,12 @@ class Point:
 
 
 def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSweep:
-    """The sweep that a YAML file and its parents describe, with `--set` overrides on top, `base.run` among them. Raises
-    UserError, naming file and field, for what is wrong in its own fields; `point_experiments` checks the rest."""
-    mapping = assign_to_sweep(read_with_parents(path), list(parse_overrides(overrides)), lambda _: SamplingSweep)
+    """The sweep that a YAML file and its parents describe, with `--set` overrides on top,
+    `base.run` among them. Raises UserError, naming file and field, for what is wrong in its own
+    fields; `point_experiments` checks the rest."""
+    mapping = assign_to_sweep(
+        read_with_parents(path), list(parse_overrides(overrides)), lambda _: SamplingSweep
+    )
     return validate(SamplingSweep, mapping, f"{spec_name(path)}: ")
 
 
@@ -152,8 +174,9 @@ def sampling_sweep_schema() -> dict[str, Any]:
 
 
 def point_experiments(sweep: SamplingSweep, trained: Experiment, source: str) -> list[Experiment]:
-    """The run's experiment with the settings of each point. Raises UserError, beginning with `source`, for axes that do
-    not change samples alone, and for points at which the experiment is not valid."""
+    """The run's experiment with the settings of each point. Raises UserError, beginning with
+    `source`, for axes that do not change samples alone, and for points at which the experiment is
+    not valid."""
     for label, entries in (("fixed", sweep.fixed), ("space", sweep.space)):
         for path in entries:
             if problem := _path_problem(path, label):
@@ -163,12 +186,14 @@ def point_experiments(sweep: SamplingSweep, trained: Experiment, source: str) ->
     for path, axis in sweep.space.items():
         if axis.listed() is None:
             raise UserError(
-                f"{source}: space.{path}.kind={axis.kind} has no end of values, and all of them are drawn; use kind: "
-                "grid with values written out."
+                f"{source}: space.{path}.kind={axis.kind} has no end of values, and all of "
+                "them are drawn; use kind: grid with values written out."
             )
     num = len(combinations(sweep.space, MAX_TRIALS + 1))
     if num > MAX_TRIALS:
-        raise UserError(f"{source}: space has more than {MAX_TRIALS:,} combinations; take values out.")
+        raise UserError(
+            f"{source}: space has more than {MAX_TRIALS:,} combinations; take values out."
+        )
     return [_experiment_at(point, trained, source) for point in sweep.points()]
 
 
@@ -182,14 +207,19 @@ def _experiment_at(point: Point, trained: Experiment, source: str) -> Experiment
 
 
 def _path_problem(path: str, label: str) -> str:
-    """Why a path cannot vary, or be set, without training or beside other points; empty where it can."""
+    """Why a path cannot vary, or be set, without training or beside other points; empty where it
+    can.
+    """
     if path == AVERAGE or path.startswith(SAMPLING):
         if label == "space" and any(is_below(path, f"{SAMPLING}{name}") for name in NOT_COMPARED):
-            return "changes what is drawn, and points are compared on the same samples; set it under `fixed`."
+            return (
+                "changes what is drawn, and points are compared on the same samples; set it "
+                "under `fixed`."
+            )
         return ""
     if label == "fixed" and (path.startswith("encoders.") or is_below(path, "evaluation.scorer")):
         return ""
     return (
-        f"changes the training, and base.run is trained; vary fields of sampling, or {AVERAGE}, the length of the "
-        "average, or name an experiment as the base."
+        "changes the training, and base.run is trained; vary fields of sampling, or "
+        f"{AVERAGE}, the length of the average, or name an experiment as the base."
     )

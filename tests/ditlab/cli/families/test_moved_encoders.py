@@ -24,7 +24,9 @@ tracking: {system_metrics: false}
 
 
 @pytest.mark.slow
-def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(tmp_path: Path, capfd, monkeypatch):
+def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(
+    tmp_path: Path, capfd, monkeypatch
+):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     write_text_encoder(tmp_path / "encoders" / "text", width=32)
@@ -39,5 +41,7 @@ def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(tmp_p
     after = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8", *there, "--json")
     assert after.json["metrics"] == before.json["metrics"]
     assert "not added to the run" in " ".join(after.err.split())
-    drawn = run_here(capfd, monkeypatch, "sample", "painter", "--prompt", "a red two", "--num", "1", *there)
+    drawn = run_here(
+        capfd, monkeypatch, "sample", "painter", "--prompt", "a red two", "--num", "1", *there
+    )
     assert drawn.code == 0, drawn.err

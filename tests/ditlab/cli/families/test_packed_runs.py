@@ -1,4 +1,6 @@
-"""Commands on runs whose attention stays within documents: training, resume, evaluation, samples, figures."""
+"""Commands on runs whose attention stays within documents: training, resume, evaluation, samples,
+figures.
+"""
 
 import json
 
@@ -10,8 +12,16 @@ from support.trainings.workers import newest, same_state, train_here, train_work
 
 SPEC = {
     "name": "packed",
-    "model": {"family": "dlm", "length": 32, "vocabulary": 256, "width": 16, "depth": 1, "num_heads": 2,
-              "condition_width": 8, "time_width": 8},
+    "model": {
+        "family": "dlm",
+        "length": 32,
+        "vocabulary": 256,
+        "width": 16,
+        "depth": 1,
+        "num_heads": 2,
+        "condition_width": 8,
+        "time_width": 8,
+    },
     "batch": {"size": 8, "micro": 2},
     "optimizer": {"kind": "adamw", "lr": 0.05},
     "training": {"steps": 6},
@@ -19,7 +29,7 @@ SPEC = {
     "evaluation": {"every": 2, "samples": 2, "limit": 8},
     "sampling": {"steps": 3},
     "tracking": {"system_metrics": False},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +39,29 @@ def folder(tmp_path_factory):
     lines = [json.dumps({"text": f"number {number}"}) for number in range(400)]
     (folder / "a.jsonl").write_text("\n".join(lines))
     done = run_inside(
-        "data", "import", "text", "--source", "a.jsonl", "--length", "32", "--name", "a", home=folder / "home",
+        "data",
+        "import",
+        "text",
+        "--source",
+        "a.jsonl",
+        "--length",
+        "32",
+        "--name",
+        "a",
+        home=folder / "home",
         cwd=folder,
-    )  # fmt: skip
+    )
     assert done.code == 0, done.err
     return folder
 
 
 def experiment(folder, **changes):
-    data = {"kind": "arrow", "path": str(folder / "home" / "stores" / "a"), "packing": "masked", "hold_out": 0.2}
+    data = {
+        "kind": "arrow",
+        "path": str(folder / "home" / "stores" / "a"),
+        "packing": "masked",
+        "hold_out": 0.2,
+    }
     return class_for(SPEC | changes).model_validate(SPEC | {"data": data} | changes)
 
 
@@ -47,7 +71,10 @@ def test_resume_is_exact_and_workers_train_on_the_same_numbers(folder, tmp_path,
     """Also with activations recomputed."""
     sampling = {"steps": 3, "block": {}} if blocks else {"steps": 3}
     spec = experiment(
-        folder, model={**SPEC["model"], **blocks}, sampling=sampling, engine={"activation_checkpointing": True}
+        folder,
+        model={**SPEC["model"], **blocks},
+        sampling=sampling,
+        engine={"activation_checkpointing": True},
     )
     home = folder / "home"
     _, straight = train_here(spec, home, tmp_path / "straight")
@@ -65,14 +92,32 @@ def test_resume_is_exact_and_workers_train_on_the_same_numbers(folder, tmp_path,
 @pytest.mark.slow
 def test_a_run_is_evaluated_sampled_and_drawn(folder):
     (folder / "packed.yaml").write_text(json.dumps(experiment(folder).to_dict()))
-    said = run_inside("train", "packed.yaml", "--local", "--no-figures", "--json", home=folder / "home", cwd=folder)
+    said = run_inside(
+        "train",
+        "packed.yaml",
+        "--local",
+        "--no-figures",
+        "--json",
+        home=folder / "home",
+        cwd=folder,
+    )
     assert said.code == 0, said.err
     run = str(said.json["run_id"])
-    for command in (("evaluate", run), ("sample", run, "--num", "2"), ("figures", run, "--kind", "attention")):
+    for command in (
+        ("evaluate", run),
+        ("sample", run, "--num", "2"),
+        ("figures", run, "--kind", "attention"),
+    ):
         done = run_inside(*command, "--json", home=folder / "home", cwd=folder)
         assert done.code == 0, done.err
     joined = run_inside(
-        "train", "packed.yaml", "--local", "--dry-run", "--set", "data.packing=together", home=folder / "home",
+        "train",
+        "packed.yaml",
+        "--local",
+        "--dry-run",
+        "--set",
+        "data.packing=together",
+        home=folder / "home",
         cwd=folder,
-    )  # fmt: skip
+    )
     assert joined.code == 2 and "data.packing" in joined.err

@@ -1,4 +1,6 @@
-"""Mistakes with pictures, captions and encoders: exit code 2, one sentence, nothing half-written."""
+"""Mistakes with pictures, captions and encoders: exit code 2, one sentence, nothing
+half-written.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,19 @@ evaluation: {every: null, samples: 0}
 sampling: {steps: 1, height: 32, width: 32}
 tracking: {system_metrics: false}
 """
-IMPORT = ("data", "import", "images", "--processes", "1", "--resolution", "32", "--patch", "8", "--step", "16")
+IMPORT = (
+    "data",
+    "import",
+    "images",
+    "--processes",
+    "1",
+    "--resolution",
+    "32",
+    "--patch",
+    "8",
+    "--step",
+    "16",
+)
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +76,24 @@ def imported(tmp_path_factory: pytest.TempPathFactory, photographs: Path) -> Pat
     from ditlab.spec.importing import ImagesOptions
 
     home = Home(tmp_path_factory.mktemp("imported") / "home")
-    options = ImagesOptions(source=photographs, resolution=32, patch=8, step=16, processes=1, name="pictures")
+    options = ImagesOptions(
+        source=photographs, resolution=32, patch=8, step=16, processes=1, name="pictures"
+    )
     run_import("images", ImportRequest(home.stores, home.caches, options))
     return home.root
 
 
 @pytest.fixture
-def painter(imported: Path, tmp_path: Path, elsewhere: None, capfd: Any, monkeypatch: Any) -> Callable[..., Said]:
-    """`painter(command, *assignments)`: `ditlab COMMAND painter.yaml --set ...`, where its data are."""
+def painter(
+    imported: Path, tmp_path: Path, elsewhere: None, capfd: Any, monkeypatch: Any
+) -> Callable[..., Said]:
+    """`painter(command, *assignments)`: `ditlab COMMAND painter.yaml --set ...`, where its data
+    are.
+    """
     monkeypatch.setenv("DITLAB_HOME", str(imported))
-    (tmp_path / "painter.yaml").write_text(SPEC.replace("TEXT", "text").replace("IMAGE", "image"), encoding="utf-8")
+    (tmp_path / "painter.yaml").write_text(
+        SPEC.replace("TEXT", "text").replace("IMAGE", "image"), encoding="utf-8"
+    )
 
     def run(command: str, *assignments: str) -> Said:
         sets = (word for assignment in assignments for word in ("--set", assignment))
@@ -92,30 +114,68 @@ def test_the_spec_itself_is_right(painter):
 
 
 def test_imports(ditlab, home, tmp_path, elsewhere):
-    for number, (files, flags, message) in enumerate([
-        ({"b.png": (smooth(32, 32), None)}, (), "b.png has no caption; write one into a .txt file of the same stem"),
-        ({"b.png": (b"no image", "a slope")}, ("--unreadable", "refuse"), "b.png: no BMP, JPEG, PNG, TIFF or WEBP"),
-        ({}, ("--step", "20"), "--step=20 is no multiple of --patch=8; set --step to 16 or 24."),
-    ]):  # fmt: skip
-        source = captioned_folder(tmp_path / f"set{number}", {"a.png": (smooth(32, 32), "a slope"), **files})
+    for number, (files, flags, message) in enumerate(
+        [
+            (
+                {"b.png": (smooth(32, 32), None)},
+                (),
+                "b.png has no caption; write one into a .txt file of the same stem",
+            ),
+            (
+                {"b.png": (b"no image", "a slope")},
+                ("--unreadable", "refuse"),
+                "b.png: no BMP, JPEG, PNG, TIFF or WEBP",
+            ),
+            (
+                {},
+                ("--step", "20"),
+                "--step=20 is no multiple of --patch=8; set --step to 16 or 24.",
+            ),
+        ]
+    ):
+        source = captioned_folder(
+            tmp_path / f"set{number}", {"a.png": (smooth(32, 32), "a slope"), **files}
+        )
         refused(ditlab(*IMPORT, "--source", source, *flags), message)
         assert [path.name for path in home.rglob("*") if path.is_file()] == ["home.json"]
 
 
 def test_experiments_that_do_not_fit_their_data_or_encoders(painter, imported):
     for assignments, message in (
-        (["encoders.text=incomplete"], "incomplete holds no weights (model.safetensors), so it is no whole checkpoint"),
-        (["encoders.text=wide"], "wide gives 48 features a token, but model.width=32; set model.width to 48"),
+        (
+            ["encoders.text=incomplete"],
+            "incomplete holds no weights (model.safetensors), so it is no whole checkpoint",
+        ),
+        (
+            ["encoders.text=wide"],
+            "wide gives 48 features a token, but model.width=32; set model.width to 48",
+        ),
         (["encoders.text=left"], "left has a tokeniser that pads on the left"),
-        (["encoders.text=null"], "holds no features of captions (text, text_mask, text_pooled), and the model reads"),
-        (["encoders.image=fine"], "fine has patches of 4 pixels, and the model's have 8; set model.patch_size to 4"),
-        (["encoders.image=broad"], "broad gives 32 features a patch, but the loss takes 24; set objective."),
-        (["encoders.image=null"], "holds no features of images (image_features), and the loss reads them"),
-        (["model={patch_size: 12, max_resolution: 60}", "sampling={height: 24, width: 24}"],
-         "holds image (3, 32, 32), and 32 is not divisible by model.patch_size=12"),
-        (["model.max_resolution=16", "sampling={height: 16, width: 16}"],
-         "holds image (3, 32, 32), and 32 is over model.max_resolution=16"),
-    ):  # fmt: skip
+        (
+            ["encoders.text=null"],
+            "holds no features of captions (text, text_mask, text_pooled), and the model reads",
+        ),
+        (
+            ["encoders.image=fine"],
+            "fine has patches of 4 pixels, and the model's have 8; set model.patch_size to 4",
+        ),
+        (
+            ["encoders.image=broad"],
+            "broad gives 32 features a patch, but the loss takes 24; set objective.",
+        ),
+        (
+            ["encoders.image=null"],
+            "holds no features of images (image_features), and the loss reads them",
+        ),
+        (
+            ["model={patch_size: 12, max_resolution: 60}", "sampling={height: 24, width: 24}"],
+            "holds image (3, 32, 32), and 32 is not divisible by model.patch_size=12",
+        ),
+        (
+            ["model.max_resolution=16", "sampling={height: 16, width: 16}"],
+            "holds image (3, 32, 32), and 32 is over model.max_resolution=16",
+        ),
+    ):
         refused(painter("train --local", *assignments), message)
         assert {path.name for path in imported.iterdir()} == {"stores", "home.json"}
 
@@ -123,16 +183,31 @@ def test_experiments_that_do_not_fit_their_data_or_encoders(painter, imported):
 @pytest.mark.parametrize("command", ["validate", "params", "train --local"])
 def test_specs_that_contradict_themselves(painter, command):
     for assignment, message in (
-        ("sampling.solver=hein", "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m', 'midpoint' or "),
+        (
+            "sampling.solver=hein",
+            "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m', 'midpoint' or ",
+        ),
         ("sampling.interval=[-0.2, 0.5]", "sampling.interval=[-0.2, 0.5] is no interval of time"),
         ("sampling.interval=[0.5, 0.2]", "sampling.interval=[0.5, 0.2] is no interval of time"),
-        ("sampling.height=20", "sampling.height=20 is no multiple of model.patch_size=8; set sampling.height to 16 or"),
-        ("sampling.width=128", "sampling.width=128 is not between 1 and model.max_resolution=64; set sampling.width"),
+        (
+            "sampling.height=20",
+            "sampling.height=20 is no multiple of model.patch_size=8; set sampling.height to 16 or",
+        ),
+        (
+            "sampling.width=128",
+            "sampling.width=128 is not between 1 and model.max_resolution=64; set sampling.width",
+        ),
         ("sampling.prompts=['']", "sampling.prompts='' holds no text"),
-        ("objective.alignment_block=2", "objective.alignment_block=2 is none of the model.patch_depth=1 patch blocks"),
-        ("model.condition_dropout=0.0", "sampling.guidance=7.5 needs a null condition seen in training"),
+        (
+            "objective.alignment_block=2",
+            "objective.alignment_block=2 is none of the model.patch_depth=1 patch blocks",
+        ),
+        (
+            "model.condition_dropout=0.0",
+            "sampling.guidance=7.5 needs a null condition seen in training",
+        ),
         ("model.text_encoder=learned", "/text is used by nothing"),
-    ):  # fmt: skip
+    ):
         refused(painter(command, assignment), message)
 
 

@@ -33,7 +33,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The DITLAB_HOME of a run named `painter`."""
     folder = tmp_path_factory.mktemp("painter")
     (folder / "painter.yaml").write_text(SPEC, encoding="utf-8")
-    said = run_inside("train", folder / "painter.yaml", "--local", "--json", home=folder / "home", cwd=folder)
+    said = run_inside(
+        "train", folder / "painter.yaml", "--local", "--json", home=folder / "home", cwd=folder
+    )
     assert said.code == 0, said.err
     return folder / "home"
 
@@ -56,13 +58,24 @@ def texts(file: Path) -> dict[str, str]:
 
 def test_a_file_for_each_sample_and_its_seed_draws_it_again(sample, tmp_path):
     said = sample(
-        "--prompt", "a red two", "--prompt", "ein Würfel", "--num", "2", "--seed", "7", "--out", tmp_path / "a"
+        "--prompt",
+        "a red two",
+        "--prompt",
+        "ein Würfel",
+        "--num",
+        "2",
+        "--seed",
+        "7",
+        "--out",
+        tmp_path / "a",
     )
     files = pictures(said)
     told = [texts(file) for file in files]
     assert [one["prompt"] for one in told] == ["a red two"] * 2 + ["ein Würfel"] * 2
     assert [one["seed"] for one in told] == ["7", "8", "7", "8"]
-    again = pictures(sample("--prompt", "ein Würfel", "--num", "1", "--seed", "8", "--out", tmp_path / "b"))
+    again = pictures(
+        sample("--prompt", "ein Würfel", "--num", "1", "--seed", "8", "--out", tmp_path / "b")
+    )
     with Image.open(files[3]) as one, Image.open(again[0]) as other:
         assert np.abs(np.asarray(one, int) - np.asarray(other, int)).max() <= 1
     assert load_file(tmp_path / "a" / "samples.safetensors")["values"].shape == (4, 3, 16, 16)
@@ -72,16 +85,35 @@ def test_without_prompts_held_out_captions_are_drawn_as_in_evaluations(trained, 
     files = pictures(sample("--num", "4", "--out", tmp_path))
     assert all(texts(file)["prompt"].startswith("a red ") for file in files)
     (run,) = (trained / "train").iterdir()
-    with Image.open(tmp_path / "samples.png") as one, Image.open(run / "media" / "samples-00000002.png") as other:
+    with (
+        Image.open(tmp_path / "samples.png") as one,
+        Image.open(run / "media" / "samples-00000002.png") as other,
+    ):
         assert one.tobytes() == other.tobytes()
 
 
 def test_from_a_picture_in_another_size(sample, tmp_path):
     Image.new("RGB", (30, 20), (255, 0, 0)).save(tmp_path / "red.png")
-    words = ("--prompt", "a", "--num", "1", "--start", tmp_path / "red.png", "--strength", "0.05", "--size", "24x8")
+    words = (
+        "--prompt",
+        "a",
+        "--num",
+        "1",
+        "--start",
+        tmp_path / "red.png",
+        "--strength",
+        "0.05",
+        "--size",
+        "24x8",
+    )
     (file,) = pictures(sample(*words, "--trajectory", "--out", tmp_path / "out"))
     told = texts(file)
-    assert (told["strength"], told["start"], told["size"], told["steps"]) == ("0.05", "red.png", "24x8", "2")
+    assert (told["strength"], told["start"], told["size"], told["steps"]) == (
+        "0.05",
+        "red.png",
+        "24x8",
+        "2",
+    )
     frames = load_file(tmp_path / "out" / "samples.safetensors")["trajectory"]
     assert frames.shape == (3, 1, 3, 24, 8)  # the noised picture, a step, the projection
     red = torch.tensor([1.0, -1.0, -1.0])
@@ -91,13 +123,28 @@ def test_from_a_picture_in_another_size(sample, tmp_path):
 
 def test_requests_that_cannot_be_drawn_are_one_line(sample):
     for words, message in (
-        (("--prompt", "a", "--size", "20"), "height=20 is no multiple of model.patch_size=8; set height to 16 or 24."),
-        (("--prompt", "a", "--size", "128"), "height=128 is not between 1 and model.max_resolution=64"),
-        (("--prompt", "x" * 30), "is 30 bytes long, more than the model reads (model.text_length=24); shorten it."),
+        (
+            ("--prompt", "a", "--size", "20"),
+            "height=20 is no multiple of model.patch_size=8; set height to 16 or 24.",
+        ),
+        (
+            ("--prompt", "a", "--size", "128"),
+            "height=128 is not between 1 and model.max_resolution=64",
+        ),
+        (
+            ("--prompt", "x" * 30),
+            "is 30 bytes long, more than the model reads (model.text_length=24); shorten it.",
+        ),
         (("--prompt", "a", "--prompt-at", "3", "b"), "prompt='b' was placed at token 3"),
         (("--prompt", "a", "--label", "1"), "label=1 was given to a model without classes"),
-        (("--prompt", "a", "--solver", "hein"), "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m'"),
-        (("--prompt", "a", "--guidance", "1", "--negative-prompt", "b"), "changes nothing without guidance"),
+        (
+            ("--prompt", "a", "--solver", "hein"),
+            "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m'",
+        ),
+        (
+            ("--prompt", "a", "--guidance", "1", "--negative-prompt", "b"),
+            "changes nothing without guidance",
+        ),
         (("--prompt", "a", "--seed", "-1"), "seed=-1 must lie between 0"),
         (("--data", "train"), "--data train: this run's family draws from noise alone"),
     ):
@@ -112,6 +159,9 @@ def test_runs_and_exports_give_images_in_python(trained, monkeypatch, tmp_path):
     assert [image.size for image in drawn.images] == [(8, 24)] * 2  # (width, height)
     model = ditlab.load_export(run.export(tmp_path / "export").folder, device="cpu")
     again = model.sample(2, prompts=["a red two"], size="24x8", seed=3)
-    assert torch.equal(again.values, drawn.values) and again.origin == {"run": "painter", "step": "2"}
+    assert torch.equal(again.values, drawn.values) and again.origin == {
+        "run": "painter",
+        "step": "2",
+    }
     with pytest.raises(ditlab.UserError, match="an export has none; give prompts, or use the run"):
         model.sample(2)

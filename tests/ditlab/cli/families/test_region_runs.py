@@ -1,4 +1,6 @@
-"""`evaluate` and `sample` on a run of a family that has an evaluator, and that completes real rows."""
+"""`evaluate` and `sample` on a run of a family that has an evaluator, and that completes real
+rows.
+"""
 
 import json
 import math
@@ -49,13 +51,17 @@ def write_store(
     divisors: tuple[float, ...] = (),
     coordinates: bool = True,
 ) -> Path:
-    """Windows of ten regions of 300 base pairs, every fifth with three of padding; as many of every chromosome."""
+    """Windows of ten regions of 300 base pairs, every fifth with three of padding; as many of every
+    chromosome.
+    """
     draws = np.random.default_rng(0)
     present = np.ones((windows, REGIONS), bool)
     present[::5, 7:] = False
     start = np.where(present, 1000 * np.arange(REGIONS) + 100_000 * np.arange(windows)[:, None], 0)
     columns = {
-        "regions": Column(dtype="float32", shape=(REGIONS, len(names)), names=names, divisors=divisors),
+        "regions": Column(
+            dtype="float32", shape=(REGIONS, len(names)), names=names, divisors=divisors
+        ),
         "present": Column(dtype="bool", shape=(REGIONS,)),
         "chromosome": Column(dtype="int64", num_classes=3, names=CHROMOSOMES),
         "start": Column(dtype="int64", shape=(REGIONS,)),
@@ -66,9 +72,12 @@ def write_store(
         values = draws.random((windows, REGIONS, len(names)), dtype=np.float32) * present[..., None]
         chromosome = np.arange(windows) * 3 // windows
         batch = {
-            "regions": values, "present": present, "chromosome": chromosome, "start": start,
+            "regions": values,
+            "present": present,
+            "chromosome": chromosome,
+            "start": start,
             "end": np.where(present, start + 300, 0),
-        }  # fmt: skip
+        }
         writer.append({name: batch[name] for name in columns})
     return folder
 
@@ -107,7 +116,15 @@ def completed(folder) -> Said:
     """Two held-out rows, completed as `ditlab sample` does by default, and its files."""
     place = folder[0]
     said = run_inside(
-        "sample", "regions", "--num", "2", "--out", place / "completed", "--json", home=place / "home", cwd=place
+        "sample",
+        "regions",
+        "--num",
+        "2",
+        "--out",
+        place / "completed",
+        "--json",
+        home=place / "home",
+        cwd=place,
     )
     assert said.code == 0, said.err
     return said
@@ -134,11 +151,16 @@ def test_a_quick_look_adds_nothing_to_the_run(trained):
 
     def kept() -> dict[Path, int]:
         run = trained.media.parent
-        return {path: path.stat().st_mtime_ns for path in [run / "journal.jsonl", *trained.media.rglob("*")]}
+        return {
+            path: path.stat().st_mtime_ns
+            for path in [run / "journal.jsonl", *trained.media.rglob("*")]
+        }
 
     before = kept()
     said = trained.command("evaluate", "regions", "--rows", "5", "--json")
-    assert said.code == 0 and said.json["files"] == [] and kept() == before and "5 samples" in said.err
+    assert (
+        said.code == 0 and said.json["files"] == [] and kept() == before and "5 samples" in said.err
+    )
     assert sum(said.json["tables"]["by_motif"]["entries"][:3]) <= 5 * REGIONS * 3
 
 
@@ -146,7 +168,9 @@ def test_evaluate_measures_against_baselines_and_keeps_it(trained):
     said = trained.command("evaluate", "regions", "--json")
     assert said.code == 0, said.err
     metrics, tables = said.json["metrics"], said.json["tables"]
-    assert {"held_out/masked", "assessed/r2/r50", "assessed/baseline/ridge/r2_within/r15"} <= set(metrics)
+    assert {"held_out/masked", "assessed/r2/r50", "assessed/baseline/ridge/r2_within/r15"} <= set(
+        metrics
+    )
     assert all(math.isfinite(value) for value in metrics.values())
     assert tables["r2"]["predictor"] == ["model", "motif_mean", "nearest", "ridge"]
     assert tables["by_motif"]["motif"][:3] == list(NAMES)
@@ -154,50 +178,105 @@ def test_evaluate_measures_against_baselines_and_keeps_it(trained):
     for word in ("motif_mean", "masked 15%", f"{metrics['assessed/r2/r50']:.4f}"):
         assert word in said.err
     assert "GATA" not in said.err  # that table is long in earnest
-    assert said.json["left_out"] == {"chromosome": ["chr3"]} and "left out of training: chromosome chr3" in said.err
+    assert (
+        said.json["left_out"] == {"chromosome": ["chr3"]}
+        and "left out of training: chromosome chr3" in said.err
+    )
     assert "assessed/pearson/r50_low" in metrics and "pearson_low" not in said.err
 
     kept = {Path(file).name for file in said.json["files"]}
     assert kept == {path.name for path in (trained.media / "assessment").iterdir()}
-    assert {"r2_by_mask_ratio.png", "r2_by_motif.png", "by_ratio.parquet", "by_motif.parquet"} <= kept
+    assert {
+        "r2_by_mask_ratio.png",
+        "r2_by_motif.png",
+        "by_ratio.parquet",
+        "by_motif.parquet",
+    } <= kept
     table = pq.read_table(trained.media / "assessment" / "by_ratio.parquet").to_pydict()
     assert table == tables["by_ratio"]
 
-    records = [json.loads(line) for line in (trained.media.parent / "journal.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line)
+        for line in (trained.media.parent / "journal.jsonl").read_text().splitlines()
+    ]
     logged = {
-        name: value for record in records if record["kind"] == "metrics" for name, value in record["values"].items()
+        name: value
+        for record in records
+        if record["kind"] == "metrics"
+        for name, value in record["values"].items()
     }
     assert logged["assessed/r2/r50"] == metrics["assessed/r2/r50"]
     artifacts = [record for record in records if record["kind"] == "artifact"]
-    assert {Path(each["path"]).name for each in artifacts if each["artifact_path"] == "assessment"} == kept
+    assert {
+        Path(each["path"]).name for each in artifacts if each["artifact_path"] == "assessment"
+    } == kept
 
 
 def test_generated_regions_are_measured_against_their_optimum(tmp_path):
-    data = {"kind": "motifs", "motifs": 4, "chromosomes": 4, "peaks": 400, "regions": 20, "domains": 3, "programs": 2}
-    model = {"family": "region", "num_features": 5, "num_regions": 20, "width": 16, "depth": 1, "num_heads": 2}
-    spec = {"name": "generated", "model": {**model, "time_width": 8}, "data": data, "training": {"steps": 1}}
+    data = {
+        "kind": "motifs",
+        "motifs": 4,
+        "chromosomes": 4,
+        "peaks": 400,
+        "regions": 20,
+        "domains": 3,
+        "programs": 2,
+    }
+    model = {
+        "family": "region",
+        "num_features": 5,
+        "num_regions": 20,
+        "width": 16,
+        "depth": 1,
+        "num_heads": 2,
+    }
+    spec = {
+        "name": "generated",
+        "model": {**model, "time_width": 8},
+        "data": data,
+        "training": {"steps": 1},
+    }
     experiment = build_experiment(spec, "test")
-    splits, network = open_data(experiment.data, Home(tmp_path)), experiment.family.build_network(experiment.model)
+    splits, network = (
+        open_data(experiment.data, Home(tmp_path)),
+        experiment.family.build_network(experiment.model),
+    )
     inputs = ModelInputs.from_experiment(experiment, splits.train.columns, torch.device("cpu"))
     evaluator = experiment.family.build_evaluator(experiment.objective, experiment.model, None)
     rows = row_set(splits.train, inputs), row_set(splits.held_out, inputs)
     found = evaluator.evaluate(network, *rows, splits.references, 16)
     assert "optimal_share" in found.metrics
-    r2 = dict(zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["masked 50%"], strict=True))
+    r2 = dict(
+        zip(
+            found.tables["r2_within"]["predictor"],
+            found.tables["r2_within"]["masked 50%"],
+            strict=True,
+        )
+    )
     assert r2["optimal"] > 0.1 and all(r2["optimal"] >= value for value in r2.values())
 
 
 def test_held_out_and_assessed_figures_are_of_the_same_masks(blank_pictures, trained):
     metrics = trained.command("evaluate", "regions", "--json").json["metrics"]
     for name in ("r2", "pearson", "mse"):
-        assert metrics[f"assessed/{name}/r50"] == pytest.approx(metrics[f"held_out/{name}"], rel=1e-4, abs=1e-6)
+        assert metrics[f"assessed/{name}/r50"] == pytest.approx(
+            metrics[f"held_out/{name}"], rel=1e-4, abs=1e-6
+        )
 
 
 def test_sample_completes_held_out_rows(completed):
     table = imputed(completed)
     files = {Path(file).name: file for file in completed.json["files"]}
     assert files.keys() == {"samples.png", "samples.safetensors", "imputed.parquet"}
-    assert [*table] == ["window", "chromosome", "start", "end", "masked", *NAMES, *(f"measured:{n}" for n in NAMES)]
+    assert [*table] == [
+        "window",
+        "chromosome",
+        "start",
+        "end",
+        "masked",
+        *NAMES,
+        *(f"measured:{n}" for n in NAMES),
+    ]
     assert set(table["chromosome"]) == {"chr3"} and set(table["window"]) == set(range(2))
     assert 0.2 < table["masked"].mean() < 0.8 and (table["end"] - table["start"] == 300).all()
     for name in NAMES:
@@ -205,7 +284,9 @@ def test_sample_completes_held_out_rows(completed):
         assert (table[name][seen] == table[f"measured:{name}"][seen]).all()
         assert (table[name][~seen] != table[f"measured:{name}"][~seen]).all()
     numbers = load_file(files["samples.safetensors"])
-    assert numbers["values"].shape == (2, REGIONS, 3) and int(numbers["present"].sum()) == len(table["window"])
+    assert numbers["values"].shape == (2, REGIONS, 3) and int(numbers["present"].sum()) == len(
+        table["window"]
+    )
 
 
 def test_what_was_completed_is_said_before_the_files(blank_pictures, trained, tmp_path):
@@ -216,9 +297,13 @@ def test_what_was_completed_is_said_before_the_files(blank_pictures, trained, tm
 
 
 def test_the_first_rows_do_not_depend_on_how_many_there_are(blank_pictures, trained, tmp_path):
-    few = imputed(trained.command("sample", "regions", "--num", "3", "--out", tmp_path / "a", "--json"))
+    few = imputed(
+        trained.command("sample", "regions", "--num", "3", "--out", tmp_path / "a", "--json")
+    )
     many = imputed(
-        trained.command("sample", "regions", "--num", "9", "--batch", "2", "--out", tmp_path / "b", "--json")
+        trained.command(
+            "sample", "regions", "--num", "9", "--batch", "2", "--out", tmp_path / "b", "--json"
+        )
     )
     first = many["window"] < 3
     assert (many["masked"][first] == few["masked"]).all()
@@ -232,94 +317,151 @@ def test_more_rows_than_there_are(blank_pictures, trained, tmp_path):
 
 
 def test_rows_of_other_data(blank_pictures, trained, tmp_path):
-    train = imputed(trained.command("sample", "regions", "--data", "train", "--out", tmp_path / "a", "--json"))
+    train = imputed(
+        trained.command("sample", "regions", "--data", "train", "--out", tmp_path / "a", "--json")
+    )
     assert set(train["chromosome"]) == {"chr1", "chr2"}
     store = write_store(tmp_path / "other", windows=6)
-    other = imputed(trained.command("sample", "regions", "--data", store, "--out", tmp_path / "b", "--json"))
+    other = imputed(
+        trained.command("sample", "regions", "--data", store, "--out", tmp_path / "b", "--json")
+    )
     assert set(other["chromosome"]) == set(CHROMOSOMES) and set(other["window"]) == set(range(6))
 
 
 def test_regions_of_a_bed_file(blank_pictures, trained, tmp_path):
-    """Settings of the family are reached by --set; windows without such a region are passed over."""
-    start = int(imputed(trained.command("sample", "regions", "--num", "1", "--out", tmp_path, "--json"))["start"][3])
+    """Settings of the family are reached by --set; windows without such a region are passed
+    over.
+    """
+    start = int(
+        imputed(trained.command("sample", "regions", "--num", "1", "--out", tmp_path, "--json"))[
+            "start"
+        ][3]
+    )
     bed = tmp_path / "peaks.bed"
     bed.write_text(f"chr3\t{start + 299}\t{start + 301}\nchr9\t0\t1000000000\n")
-    said = trained.command("sample", "regions", "--set", f"sampling.mask={{kind: bed, path: {bed}}}", "--json")
+    said = trained.command(
+        "sample", "regions", "--set", f"sampling.mask={{kind: bed, path: {bed}}}", "--json"
+    )
     table = imputed(said)
     assert set(table["window"]) == {0} and table["start"][table["masked"]].tolist() == [start]
     bed.write_text("chr1\t0\t1000000000\n")
-    said = trained.command("sample", "regions", "--set", f"sampling.mask={{kind: bed, path: {bed}}}")
+    said = trained.command(
+        "sample", "regions", "--set", f"sampling.mask={{kind: bed, path: {bed}}}"
+    )
     assert said.code == 2 and "holds no row" in said.err and said.err.count("\n") == 1
     assert "(intervals of chr1; windows of chr3)" in said.err
     assert "--data train" in said.err
 
 
-def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(blank_pictures, trained, tmp_path):
+def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(
+    blank_pictures, trained, tmp_path
+):
     """Also more of them than the default of 64."""
     store, bed = write_store(tmp_path / "many", windows=90), tmp_path / "all.bed"
     bed.write_text("".join(f"{name}\t0\t100000000\n" for name in CHROMOSOMES) + "chrX\t5\t6\n")
-    choice = ("sample", "regions", "--data", store, "--set", f"sampling.mask={{kind: bed, path: {bed}}}", "--json")
+    choice = (
+        "sample",
+        "regions",
+        "--data",
+        store,
+        "--set",
+        f"sampling.mask={{kind: bed, path: {bed}}}",
+        "--json",
+    )
     said = trained.command(*choice, "--out", tmp_path / "a")
     assert set(imputed(said)["window"]) == set(range(90)) and "--num" not in said.err
     assert f"sampling.mask.path={bed}: 1 of 4 intervals meet no region of these windows" in said.err
     said = trained.command(*choice, "--out", tmp_path / "b", "--num", "70")
     assert set(imputed(said)["window"]) == set(range(70))
-    assert f"--num 70: 70 of 90 rows to complete in --data {store}; leave --num out for all." in said.err
-    by_chance = trained.command("sample", "regions", "--data", store, "--out", tmp_path / "c", "--json")
+    assert (
+        f"--num 70: 70 of 90 rows to complete in --data {store}; leave --num out for all."
+        in said.err
+    )
+    by_chance = trained.command(
+        "sample", "regions", "--data", store, "--out", tmp_path / "c", "--json"
+    )
     assert set(imputed(by_chance)["window"]) == set(range(64)) and "--num" not in by_chance.err
 
 
 def test_the_table_carries_the_divisors_of_its_features(blank_pictures, trained, tmp_path):
     store = write_store(tmp_path / "divided", divisors=(2.0, 0.5, 1.0))
-    said = trained.command("sample", "regions", "--data", store, "--num", "1", "--out", tmp_path / "a", "--json")
+    said = trained.command(
+        "sample", "regions", "--data", store, "--num", "1", "--out", tmp_path / "a", "--json"
+    )
     assert said.code == 0, said.err
     facts = json.loads(pq.read_schema(tmp_path / "a" / "imputed.parquet").metadata[b"ditlab"])
     assert facts == {"divisors": {"regions": {"GATA": 2.0, "CTCF": 0.5, "accessibility": 1.0}}}
 
 
-def test_stores_without_coordinates_are_completed_and_take_no_bed_file(blank_pictures, trained, tmp_path):
+def test_stores_without_coordinates_are_completed_and_take_no_bed_file(
+    blank_pictures, trained, tmp_path
+):
     store = write_store(tmp_path / "bare", coordinates=False)
-    said = trained.command("sample", "regions", "--data", store, "--num", "2", "--out", tmp_path / "a", "--json")
+    said = trained.command(
+        "sample", "regions", "--data", store, "--num", "2", "--out", tmp_path / "a", "--json"
+    )
     assert list(imputed(said))[:3] == ["window", "masked", "GATA"]
     bed = tmp_path / "ask.bed"
     bed.write_text("chr1\t0\t100\n")
-    said = trained.command("sample", "regions", "--data", store, "--set", f"sampling.mask={{kind: bed, path: {bed}}}")
-    assert said.code == 2 and "sampling.mask.kind=bed finds regions by their coordinates" in said.err
+    said = trained.command(
+        "sample", "regions", "--data", store, "--set", f"sampling.mask={{kind: bed, path: {bed}}}"
+    )
+    assert (
+        said.code == 2 and "sampling.mask.kind=bed finds regions by their coordinates" in said.err
+    )
 
 
 def test_a_store_is_known_by_its_name(blank_pictures, trained, tmp_path):
     write_store(trained.folder / "home" / "stores" / "named", windows=3)
-    said = trained.command("sample", "regions", "--data", "named", "--out", tmp_path / "a", "--json")
+    said = trained.command(
+        "sample", "regions", "--data", "named", "--out", tmp_path / "a", "--json"
+    )
     assert set(imputed(said)["window"]) == set(range(3))
 
 
 def test_settings_name_the_folder(blank_pictures, trained):
-    one = trained.command("sample", "regions", "--num", "2", "--set", "sampling.mask.ratio=0.9", "--json")
+    one = trained.command(
+        "sample", "regions", "--num", "2", "--set", "sampling.mask.ratio=0.9", "--json"
+    )
     two = trained.command("sample", "regions", "--num", "2", "--json")
     places = [Path(said.json["files"][0]).parent for said in (one, two)]
-    assert places[0] != places[1] and "0.9" in places[0].name and places[0].parent == places[1].parent
+    assert (
+        places[0] != places[1] and "0.9" in places[0].name and places[0].parent == places[1].parent
+    )
     assert imputed(one)["masked"].mean() > imputed(two)["masked"].mean()
 
 
 def test_mistakes(trained):
     for arguments, message in (
-        (("--set", "model.width=3"), "--set model.width=3: a finished run takes sampling settings and"),
+        (
+            ("--set", "model.width=3"),
+            "--set model.width=3: a finished run takes sampling settings and",
+        ),
         (("--set", "sampling={}"), "--set sampling={}: a finished run takes sampling settings and"),
         (("--set", "sampling.ratio=3"), "sampling.ratio"),
         (("--set", "sampling.mask.ratio=3"), "sampling.mask.ratio=3"),
         (("--solver", "ddpm"), "sampling.solver=ddpm needs a network trained to take noise away"),
         (("--label", "3"), "label=3 was given to a model without classes"),
         (("--data", "nowhere"), "nowhere holds no store"),
-        (("--set", "sampling.mask={kind: bed, path: none.bed}"), "sampling.mask.path=none.bed cannot be read"),
+        (
+            ("--set", "sampling.mask={kind: bed, path: none.bed}"),
+            "sampling.mask.path=none.bed cannot be read",
+        ),
     ):
         said = trained.command("sample", "regions", *arguments)
-        assert said.code == 2 and message in said.err and said.out == "" and said.err.count("\n") == 1
+        assert (
+            said.code == 2 and message in said.err and said.out == "" and said.err.count("\n") == 1
+        )
 
 
 def test_other_features_are_refused(trained, tmp_path):
     swapped = write_store(tmp_path / "swapped", names=("CTCF", "GATA", "accessibility"))
     said = trained.command("sample", "regions", "--data", swapped)
-    assert said.code == 2 and "has 'CTCF' as entry 1 of regions" in said.err and "have 'GATA'; import it" in said.err
+    assert (
+        said.code == 2
+        and "has 'CTCF' as entry 1 of regions" in said.err
+        and "have 'GATA'; import it" in said.err
+    )
     fewer = write_store(tmp_path / "fewer", names=("GATA", "accessibility"))
     said = trained.command("sample", "regions", "--data", fewer)
     assert said.code == 2 and "holds regions (10, 2), but the model takes (10, 3)" in said.err
@@ -332,7 +474,9 @@ def test_samples_are_those_of_the_evaluations(trained, completed):
 
 
 def test_figures_of_completed_rows(blank_pictures, trained, tmp_path):
-    said = trained.command("figures", "regions", "--kind", "imputation", "--out", tmp_path, "--json")
+    said = trained.command(
+        "figures", "regions", "--kind", "imputation", "--out", tmp_path, "--json"
+    )
     assert said.code == 0
     assert [Path(file).name for file in said.json["files"]] == ["imputation.png", "imputation.svg"]
 
@@ -358,7 +502,9 @@ def test_a_comparison_draws_the_same_rows(blank_pictures, trained, tmp_path):
 
 
 def test_trajectory_of_an_imputation(blank_pictures, trained, tmp_path):
-    said = trained.command("sample", "regions", "--num", "1", "--trajectory", "--out", tmp_path, "--json")
+    said = trained.command(
+        "sample", "regions", "--num", "1", "--trajectory", "--out", tmp_path, "--json"
+    )
     assert said.code == 0, said.err
     numbers = load_file(tmp_path / "samples.safetensors")
     assert torch.equal(numbers["trajectory"][-1], numbers["values"])
@@ -375,7 +521,11 @@ def test_runs_give_completed_rows_and_tables_in_python(trained, tmp_path):
     drawn = run.sample(2)
     assert set(drawn.table["window"]) == {0, 1} and drawn.images == []
     found = run.evaluate(rows=5)
-    assert found.tables["r2"]["predictor"][0] == "model" and "r2_by_motif" in found.plots and found.files == []
+    assert (
+        found.tables["r2"]["predictor"][0] == "model"
+        and "r2_by_motif" in found.plots
+        and found.files == []
+    )
     model = ditlab.load_export(run.export(tmp_path / "export").folder, device="cpu")
     with pytest.raises(ditlab.UserError, match="an export has none; use the run"):
         model.sample(2)

@@ -1,4 +1,6 @@
-"""Commands on a run on text: its tokeniser goes along, samples are text, prompts stay, evaluation gives bits a byte."""
+"""Commands on a run on text: its tokeniser goes along, samples are text, prompts stay, evaluation
+gives bits a byte.
+"""
 
 import json
 import math
@@ -18,7 +20,10 @@ from ditlab.reports.text_file import read_texts
 from ditlab.spec.yaml_text import parse_yaml
 from support.command import Said, run_here, run_inside
 
-TEXT = "It is a truth universally acknowledged, that a test in possession of a small corpus must be in want of speed. "
+TEXT = (
+    "It is a truth universally acknowledged, that a test in possession of a small corpus must "
+    "be in want of speed. "
+)
 SPEC = """\
 name: letters
 model: {{family: dlm, length: 32, vocabulary: {vocabulary}, width: 16, depth: 1, num_heads: 2, condition_width: 8,
@@ -52,9 +57,22 @@ def import_and_train(folder: Path, tokenizer: str, vocabulary: int) -> str:
     source.write_text(TEXT * 60, encoding="utf-8")
     learned = ("--vocabulary", vocabulary) if tokenizer == "bpe" else ()
     imported = run_inside(
-        "data", "import", "text", "--source", source, "--tokenizer", tokenizer, *learned, "--length", 32, "--name",
-        "letters", "--json", home=folder / "home", cwd=folder,
-    )  # fmt: skip
+        "data",
+        "import",
+        "text",
+        "--source",
+        source,
+        "--tokenizer",
+        tokenizer,
+        *learned,
+        "--length",
+        32,
+        "--name",
+        "letters",
+        "--json",
+        home=folder / "home",
+        cwd=folder,
+    )
     assert imported.code == 0, imported.err
     (store,) = imported.json["stores"]
     spec = folder / "letters.yaml"
@@ -64,7 +82,10 @@ def import_and_train(folder: Path, tokenizer: str, vocabulary: int) -> str:
     return str(said.json["run_id"])
 
 
-TOKENIZERS = [pytest.param(("bytes", 256), id="bytes"), pytest.param(("bpe", 270), id="bpe", marks=pytest.mark.slow)]
+TOKENIZERS = [
+    pytest.param(("bytes", 256), id="bytes"),
+    pytest.param(("bpe", 270), id="bpe", marks=pytest.mark.slow),
+]
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
@@ -101,10 +122,19 @@ def test_the_tokeniser_goes_with_the_store_the_run_and_the_export(trained, tmp_p
 
 def test_evaluations_leave_their_samples_as_text(trained):
     said = (trained.run / "media" / "samples-00000002.txt").read_text(encoding="utf-8")
-    assert said.startswith("Samples\n\n--- 1 ---\n") and "How noise becomes the first sample" in said
+    assert (
+        said.startswith("Samples\n\n--- 1 ---\n") and "How noise becomes the first sample" in said
+    )
     logged = [json.loads(line) for line in (trained.run / "journal.jsonl").read_text().splitlines()]
-    texts = [entry for entry in logged if entry["kind"] == "artifact" and str(entry["path"]).endswith(".txt")]
-    assert [entry["artifact_path"] for entry in texts if "samples" in entry["path"]] == ["samples", "samples"]
+    texts = [
+        entry
+        for entry in logged
+        if entry["kind"] == "artifact" and str(entry["path"]).endswith(".txt")
+    ]
+    assert [entry["artifact_path"] for entry in texts if "samples" in entry["path"]] == [
+        "samples",
+        "samples",
+    ]
 
 
 def test_the_first_text_is_shown_before_the_files(trained, tmp_path):
@@ -115,7 +145,9 @@ def test_the_first_text_is_shown_before_the_files(trained, tmp_path):
     text = read_texts(tmp_path / "samples.txt")
     assert len(text) == 3
     assert escape_for_terminal(text[0].split("\n")[0].split()[0][:20]) in shown[0]
-    assert shown[-3:] == [str(tmp_path / name) for name in ("samples.png", "samples.safetensors", "samples.txt")]
+    assert shown[-3:] == [
+        str(tmp_path / name) for name in ("samples.png", "samples.safetensors", "samples.txt")
+    ]
     assert "3 samples of step 2: " in said.err and ", 1 thread" in said.err
     assert len(read_texts(trained.run / "media" / "samples-00000002.txt")) == 2
 
@@ -155,7 +187,10 @@ def test_what_cannot_be_drawn_is_one_sentence(trained):
         (("--prompt-at", "32", "a"), "outside a sample"),
         (("--label", "1"), "label=1 was given to a model without classes"),
         (("--set", "sampling.block={}"), "sampling.block needs a model trained block by block"),
-        (("--set", "sampling.length=64"), "sampling.length=64 is more than the model was trained on"),
+        (
+            ("--set", "sampling.length=64"),
+            "sampling.length=64 is more than the model was trained on",
+        ),
     ):
         assert_refused(trained.command("sample", trained.run_id, *arguments), message)
 
@@ -176,7 +211,9 @@ def test_evaluation_gives_bits_a_byte_beside_baselines(trained):
 def test_a_model_of_another_vocabulary_is_refused_before_training(trained, tmp_path):
     text = (trained.folder / "letters.yaml").read_text(encoding="utf-8")
     vocabulary = parse_yaml(text, "letters")["model"]["vocabulary"]
-    (tmp_path / "other.yaml").write_text(text.replace(f"vocabulary: {vocabulary}", "vocabulary: 100"), encoding="utf-8")
+    (tmp_path / "other.yaml").write_text(
+        text.replace(f"vocabulary: {vocabulary}", "vocabulary: 100"), encoding="utf-8"
+    )
     said = trained.command("train", tmp_path / "other.yaml", "--local")
     assert_refused(said, rf"vocabulary.*{vocabulary}.*model\.vocabulary")
 
@@ -192,5 +229,7 @@ def test_runs_and_exports_give_texts_in_python(trained, tmp_path):
     drawn = run.sample(2, prompts=["It is"], steps=2)
     assert len(drawn.texts) == 2 and drawn.images == [] and drawn.values.shape == (2, 32)
     model = ditlab.load_export(run.export(tmp_path / "export").folder, device="cpu")
-    assert model.text is not None and model.text.decode(drawn.values[0].tolist()).startswith("It is")
+    assert model.text is not None and model.text.decode(drawn.values[0].tolist()).startswith(
+        "It is"
+    )
     assert torch.equal(model.sample(2, prompts=["It is"], steps=2).values, drawn.values)

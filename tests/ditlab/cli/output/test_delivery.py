@@ -1,4 +1,6 @@
-"""Metrics, figures and pages that are added to a run after its training: sent before the command ends, or queued."""
+"""Metrics, figures and pages that are added to a run after its training: sent before the command
+ends, or queued.
+"""
 
 import shutil
 
@@ -15,7 +17,9 @@ from support.command import run_here
 
 @pytest.fixture
 def mine(finished, mlflow_template, tmp_path, monkeypatch, capfd, blank_pictures):
-    """`mine(*arguments)` in a home with the finished run as its training left it: other tests add to that run."""
+    """`mine(*arguments)` in a home with the finished run as its training left it: other tests add
+    to that run.
+    """
     home = Home(tmp_path / "mine").ensure()
     databases.seed(home.root, mlflow_template)
     home.runs.mkdir()
@@ -59,8 +63,9 @@ def test_what_a_server_takes_is_there_when_the_command_ends(finished, mine, tmp_
     said = mine("figures", run_id, "--kind", "loss", "--kind", "schedule")
     assert f"figures sent to MLflow, run {run_id}\n" in said.err, said.err
     assert {file.path for file in client.list_artifacts(found.info.run_id, "figures")} == {
-        "figures/loss.png", "figures/schedule.png"
-    }  # fmt: skip
+        "figures/loss.png",
+        "figures/schedule.png",
+    }
 
 
 def test_what_no_server_takes_is_queued(finished, mine, no_answer):
@@ -68,9 +73,13 @@ def test_what_no_server_takes_is_queued(finished, mine, no_answer):
     said = mine("evaluate", run_id)
     assert said.code == 0
     # its metrics, the tags of what they were measured with, the model's figures, the note
-    assert "metrics queued for MLflow, which does not take them now (4 records to send)" in said.err, said.err
+    assert (
+        "metrics queued for MLflow, which does not take them now (4 records to send)" in said.err
+    ), said.err
     said = mine("figures", run_id, "--kind", "loss")
-    assert "figures queued for MLflow, which does not take them now (5 records to send); " in said.err, said.err
+    assert (
+        "figures queued for MLflow, which does not take them now (5 records to send); " in said.err
+    ), said.err
     assert f"`ditlab runs sync {run_id}` sends them" in said.err and "logged" not in said.err
 
 

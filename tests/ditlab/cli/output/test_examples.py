@@ -30,7 +30,9 @@ def commands(group: click.Group, words: str = "") -> Iterator[tuple[str, click.C
 
 
 def parsed(words: list[str]) -> tuple[str, click.Context]:
-    """The command's words and its context. Raises click's error for what the command does not take."""
+    """The command's words and its context. Raises click's error for what the command does not
+    take.
+    """
     command, context, path = cli, click.Context(cli), []
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
         name, command, words = command.resolve_command(context, words)
@@ -51,7 +53,9 @@ def words_of(example: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def in_a_checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A working directory with the experiments and with data to import, under the names of the examples."""
+    """A working directory with the experiments and with data to import, under the names of the
+    examples.
+    """
     folder = tmp_path_factory.mktemp("examples")
     (folder / "experiments").symlink_to(CHECKOUT / "experiments")
     for name in ("idx", "photos", "pbmc.zarr"):
@@ -73,13 +77,17 @@ def test_examples_are_taken_by_their_commands():
     for line in EXAMPLES:
         path, context = parsed(words_of(line))
         assert line in examples_of(path), line
-        for spec in context.params.get("specs") or [context.params.get("spec") or context.params.get("sweep")]:
+        for spec in context.params.get("specs") or [
+            context.params.get("spec") or context.params.get("sweep")
+        ]:
             if isinstance(spec, Path) and "*" not in str(spec):
                 spec = Path(line.partition(" < ")[2] or spec)
                 (load_sweep if is_sweep(spec) else load)(spec, context.params["overrides"])
 
 
-@pytest.mark.parametrize("line", ["ditlab train x --lcoal", "ditlab sample", "ditlab runs sync --trakcing x"])
+@pytest.mark.parametrize(
+    "line", ["ditlab train x --lcoal", "ditlab sample", "ditlab runs sync --trakcing x"]
+)
 def test_an_untrue_example_is_found(line):
     with pytest.raises(click.ClickException):
         parsed(words_of(line))
@@ -88,6 +96,8 @@ def test_an_untrue_example_is_found(line):
 def test_help_shows_examples_as_they_are_written(ditlab):
     for name in ("sample", "data import text", "runs sync"):
         said = ditlab(*name.split(), "--help")
-        assert said.out.rstrip("\n").endswith("".join(f"\n    {line}" for line in examples_of(name))), said.out
+        assert said.out.rstrip("\n").endswith(
+            "".join(f"\n    {line}" for line in examples_of(name))
+        ), said.out
         assert "  Examples:\n" in said.out
     assert max(map(len, EXAMPLES)) <= 76

@@ -1,4 +1,6 @@
-"""The table of `tune --dry-run` in a terminal of 80 columns: no word or number is broken, and no constant repeated."""
+"""The table of `tune --dry-run` in a terminal of 80 columns: no word or number is broken, and no
+constant repeated.
+"""
 
 import io
 
@@ -41,7 +43,10 @@ def test_no_value_is_broken(home, width, space):
     found = words(lines)
     for trial in one.trials:
         for value in trial.values.values():
-            assert all(part in found for part in describe_value(value).replace(",", " ").split()), (value, lines)
+            assert all(part in found for part in describe_value(value).replace(",", " ").split()), (
+                value,
+                lines,
+            )
     assert "57 min 27 s" in " ".join(" ".join(lines).split())
 
 
@@ -60,4 +65,7 @@ def test_an_axis_that_is_the_same_for_all_stands_above(home):
 
 def test_one_trial_is_a_row(home):
     _, (heading, row) = lines_of(sweep_of(trials=1))
-    assert heading.split() == ["trial", "lr", "workers", "parameters", "steps", "time"] and row.split()[-1] == "?"
+    assert (
+        heading.split() == ["trial", "lr", "workers", "parameters", "steps", "time"]
+        and row.split()[-1] == "?"
+    )

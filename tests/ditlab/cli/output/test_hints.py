@@ -45,11 +45,18 @@ def run_id(finished):
     return finished.run_id
 
 
-def test_run_to_sample_to_evaluation_to_figures_to_export(blank_pictures, run_id, with_run, tmp_path, monkeypatch):
-    """Each command names the next one, by the run's id, until its weights stand in a folder that Python opens."""
+def test_run_to_sample_to_evaluation_to_figures_to_export(
+    blank_pictures, run_id, with_run, tmp_path, monkeypatch
+):
+    """Each command names the next one, by the run's id, until its weights stand in a folder that
+    Python opens.
+    """
     monkeypatch.chdir(tmp_path)
     assert next_command(with_run("runs")) == ["runs", "show", run_id]
-    assert next_command(with_run("sample", "small", "--num", "1", "--out", "x")) == ["evaluate", run_id]
+    assert next_command(with_run("sample", "small", "--num", "1", "--out", "x")) == [
+        "evaluate",
+        run_id,
+    ]
     assert next_command(with_run("evaluate", "small", "--rows", "4")) == ["figures", run_id]
     listed = next_command(with_run("figures", "small", "--list"))
     assert listed[:3] == ["figures", run_id, "--kind"] and len(listed) == 4
@@ -57,7 +64,11 @@ def test_run_to_sample_to_evaluation_to_figures_to_export(blank_pictures, run_id
     folder = str(Home.from_environment().root / "exports" / run_id)
     assert drawn == ["export", run_id, "--out", folder], "a checkout is left as it was"
     words = shlex.split(next_line(with_run(*drawn)))
-    assert Path(shutil.which(words[0])).samefile(sys.executable) and words[1] == "-c" and folder in words[2]
+    assert (
+        Path(shutil.which(words[0])).samefile(sys.executable)
+        and words[1] == "-c"
+        and folder in words[2]
+    )
     exec(words[2], {"print": lambda network: network.eval()})
 
 
@@ -66,15 +77,21 @@ def test_what_looks_at_runs(run_id, with_run, monkeypatch):
     assert next_command(with_run("replay", "small", "--step", "2")) == ["verify", run_id]
     assert next_command(with_run("verify", "small", "--steps", "1")) == ["report", run_id]
     assert next_command(with_run("runs", "log", "small")) == ["runs", "show", run_id]
-    assert next_command(with_run("runs", "query", "SELECT name, run FROM runs")) == ["runs", "show", run_id]
+    assert next_command(with_run("runs", "query", "SELECT name, run FROM runs")) == [
+        "runs",
+        "show",
+        run_id,
+    ]
     assert next_command(with_run("runs", "query", "SELECT count(*) FROM runs")) == ["runs"]
     assert next_command(with_run("runs", "rm", "small", "--dry-run")) == ["runs", "rm", "small"]
 
 
 def test_every_command_has_a_next_one_or_a_reason_why_not():
     without = {
-        "ui": "serves until it is ended", "watch": "serves until it is ended", "schema": "prints a file",
-    }  # fmt: skip
+        "ui": "serves until it is ended",
+        "watch": "serves until it is ended",
+        "schema": "prints a file",
+    }
     missing = []
     waiting: list[tuple[str, click.Command]] = [("", cli)]
     while waiting:
@@ -82,8 +99,12 @@ def test_every_command_has_a_next_one_or_a_reason_why_not():
         context = click.Context(command)
         if isinstance(command, click.Group):
             names = command.list_commands(context)
-            waiting += [(f"{path} {name}".strip(), command.get_command(context, name)) for name in names]
-        elif not path.startswith("data import ") and "output.hint" not in inspect.getsource(command.callback):
+            waiting += [
+                (f"{path} {name}".strip(), command.get_command(context, name)) for name in names
+            ]
+        elif not path.startswith("data import ") and "output.hint" not in inspect.getsource(
+            command.callback
+        ):
             missing.append(path)
     assert sorted(missing) == sorted(without)
 
@@ -98,8 +119,11 @@ def test_specs(ditlab, spec, tmp_path):
         said = ditlab(*command, spec, *settings)
         assert next_command(said) == ["train", str(spec), *settings, "--dry-run"], command
     assert next_command(ditlab("train", spec, *settings, "--local", "--dry-run")) == [
-        "train", str(spec), *settings, "--local"
-    ]  # fmt: skip
+        "train",
+        str(spec),
+        *settings,
+        "--local",
+    ]
     sweep = written_sweep(tmp_path)
     assert next_command(ditlab("validate", sweep)) == ["tune", str(sweep), "--dry-run"]
     assert next_command(ditlab("show", sweep)) == ["tune", str(sweep), "--dry-run"]
@@ -108,23 +132,34 @@ def test_specs(ditlab, spec, tmp_path):
 def test_sweep_that_is_planned(ditlab, tmp_path):
     sweep = written_sweep(tmp_path)
     assert next_command(ditlab("tune", sweep, "--dry-run", "--set", "trials=2")) == [
-        "tune", str(sweep), "--set", "trials=2"
-    ]  # fmt: skip
+        "tune",
+        str(sweep),
+        "--set",
+        "trials=2",
+    ]
 
 
 def test_training_and_its_resume(ditlab, spec, monkeypatch):
     from ditlab.api import training
 
-    said = ditlab("train", spec, "--local", "--set", "evaluation.every=null", "--set", "training.steps=2")
+    said = ditlab(
+        "train", spec, "--local", "--set", "evaluation.every=null", "--set", "training.steps=2"
+    )
     command = next_command(said)
-    assert command[0] == "sample" and ditlab("runs", "--json").json["runs"][0]["run_id"] == command[1]
+    assert (
+        command[0] == "sample" and ditlab("runs", "--json").json["runs"][0]["run_id"] == command[1]
+    )
 
     def interrupted(*_, **__):
-        return training.TrainingResult("1a2b3c4d", "interrupted", 1, 2, {}, "x", "sqlite:///x", Path("x"))
+        return training.TrainingResult(
+            "1a2b3c4d", "interrupted", 1, 2, {}, "x", "sqlite:///x", Path("x")
+        )
 
     monkeypatch.setattr(training, "train", interrupted)
     said = ditlab("train", spec, "--local", "--resume", "auto", "--set", "seed=3")
-    assert said.err.splitlines()[-1].endswith(f" train {spec} --set seed=3 --local --resume 1a2b3c4d")
+    assert said.err.splitlines()[-1].endswith(
+        f" train {spec} --set seed=3 --local --resume 1a2b3c4d"
+    )
 
 
 def test_data(ditlab, tmp_path):
@@ -152,10 +187,17 @@ def test_doctor(ditlab):
 
 def test_none_under_json(blank_pictures, run_id, with_run, ditlab, spec, tmp_path):
     for command in (
-        ["runs"], ["sample", run_id, "--num", "1", "--out", tmp_path / "x"], ["evaluate", run_id, "--rows", "4"],
-        ["figures", run_id, "--list"], ["export", run_id, "--out", tmp_path / "z"], ["validate", spec], ["show", spec],
-        ["params", spec], ["train", spec, "--dry-run", "--local"], ["doctor"],
-    ):  # fmt: skip
+        ["runs"],
+        ["sample", run_id, "--num", "1", "--out", tmp_path / "x"],
+        ["evaluate", run_id, "--rows", "4"],
+        ["figures", run_id, "--list"],
+        ["export", run_id, "--out", tmp_path / "z"],
+        ["validate", spec],
+        ["show", spec],
+        ["params", spec],
+        ["train", spec, "--dry-run", "--local"],
+        ["doctor"],
+    ):
         said = with_run(*command, "--json")
         assert "next: " not in said.out + said.err, command
         assert said.out.count("\n") == 1, command

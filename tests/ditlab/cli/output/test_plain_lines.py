@@ -1,4 +1,6 @@
-"""Lines of progress where standard error is no terminal: when they come, what they say, how they are turned off."""
+"""Lines of progress where standard error is no terminal: when they come, what they say, how they
+are turned off.
+"""
 
 import io
 import threading
@@ -55,7 +57,9 @@ def log_of(kind, *arguments, clock):
 
 
 def terminal():
-    return TerminalConsole(file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"})
+    return TerminalConsole(
+        file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"}
+    )
 
 
 def due_times(seconds, interval="30", step=0.25):
@@ -95,7 +99,9 @@ def test_interval_that_is_no_time(text, monkeypatch):
 def test_interval_that_is_no_time_ends_a_command_at_once(ditlab, spec, monkeypatch):
     monkeypatch.setenv(INTERVAL_VARIABLE, "soon")
     said = ditlab("train", spec, "--local")
-    assert said.code == 2 and said.err.count("\n") == 1 and "DITLAB_PROGRESS_SECONDS=soon" in said.err
+    assert (
+        said.code == 2 and said.err.count("\n") == 1 and "DITLAB_PROGRESS_SECONDS=soon" in said.err
+    )
 
 
 def test_line_of_a_training(clock, capsys):
@@ -103,7 +109,9 @@ def test_line_of_a_training(clock, capsys):
     line.tick()
     clock.now += 2
     line.tick()
-    line.update(TrainingProgress(5, 10, 1530.2, {"train/loss": 0.51234, "train/lr": 1e-3}, seconds_left=35))
+    line.update(
+        TrainingProgress(5, 10, 1530.2, {"train/loss": 0.51234, "train/lr": 1e-3}, seconds_left=35)
+    )
     line.tick()
     clock.now += 2.1
     line.tick()
@@ -145,7 +153,9 @@ def test_bars_on_a_terminal_print_no_plain_lines(clock, capsys):
         clock.now += 100
     assert capsys.readouterr() == ("", "")
     found = console.file.getvalue()
-    assert "[red]x[/]" in found and "5/10 rows" in found and "warning: no [red] here \\x1b[2J" in found
+    assert (
+        "[red]x[/]" in found and "5/10 rows" in found and "warning: no [red] here \\x1b[2J" in found
+    )
 
 
 def test_thread_prints_without_a_report(monkeypatch, capsys):
@@ -160,9 +170,13 @@ def test_thread_prints_without_a_report(monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("done", "total", "unit", "shown"),
-    [(3_100_000, 9_912_422, "bytes", "3.0 MiB of 9.5 MiB"), (12, None, "bytes", "12 B"),
-     (1_234_000_000, None, "bytes", "1.1 GiB"), (120_000, 1_000_000, "peaks", "120,000/1,000,000 peaks")],
-)  # fmt: skip
+    [
+        (3_100_000, 9_912_422, "bytes", "3.0 MiB of 9.5 MiB"),
+        (12, None, "bytes", "12 B"),
+        (1_234_000_000, None, "bytes", "1.1 GiB"),
+        (120_000, 1_000_000, "peaks", "120,000/1,000,000 peaks"),
+    ],
+)
 def test_amounts(done, total, unit, shown):
     bars = ProgressBars("opening")
     bars("reading", done, total, unit)
@@ -171,19 +185,34 @@ def test_amounts(done, total, unit, shown):
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(0.4, "0:00"), (35, "0:35"), (754, "12:34"), (7509, "2:05:09"), (90_000, "25:00:00"), (1e6, "277:46:40")],
+    [
+        (0.4, "0:00"),
+        (35, "0:35"),
+        (754, "12:34"),
+        (7509, "2:05:09"),
+        (90_000, "25:00:00"),
+        (1e6, "277:46:40"),
+    ],
 )
 def test_time_left_goes_on_past_a_day(seconds, shown):
     line = ProgressLine("loading PyTorch")
-    line.update(TrainingProgress(5, 10, 1530.2, {"train/loss": 0.51234, "train/lr": 1e-3}, seconds_left=seconds))
+    line.update(
+        TrainingProgress(
+            5, 10, 1530.2, {"train/loss": 0.51234, "train/lr": 1e-3}, seconds_left=seconds
+        )
+    )
     assert line.describe() == f"step 5/10 · loss 0.5123 · 1,530 samples/s · {shown} left"
 
 
 @pytest.mark.parametrize(
     ("unit", "number", "shown"),
-    [("rows", 0.34, "0.034/s"), ("rows", 42.6, "4.26/s"), ("rows", 12_345, "1,234/s"),
-     ("bytes", 125_000_004, "11.9 MiB/s")],
-)  # fmt: skip
+    [
+        ("rows", 0.34, "0.034/s"),
+        ("rows", 42.6, "4.26/s"),
+        ("rows", 12_345, "1,234/s"),
+        ("bytes", 125_000_004, "11.9 MiB/s"),
+    ],
+)
 def test_rates(clock, unit, number, shown):
     bars = ProgressBars("opening", clock=clock)
     bars("reading", 0, None, unit)

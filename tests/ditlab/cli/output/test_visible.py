@@ -23,10 +23,20 @@ SHOWN = "[red]x[/]\\x1b[2J"
 
 @pytest.mark.parametrize(
     ("character", "escape"),
-    [("\0", "\\x00"), ("\a", "\\x07"), ("\r", "\\x0d"), ("\x1b", "\\x1b"), ("\x7f", "\\x7f"), ("\x9b", "\\x9b"),
-     ("\u202e", "\\u202e"), ("\u2066", "\\u2066"), ("\u200f", "\\u200f"), ("\u2028", "\\u2028"),
-     ("\udc80", "\\udc80")],
-)  # fmt: skip
+    [
+        ("\0", "\\x00"),
+        ("\a", "\\x07"),
+        ("\r", "\\x0d"),
+        ("\x1b", "\\x1b"),
+        ("\x7f", "\\x7f"),
+        ("\x9b", "\\x9b"),
+        ("\u202e", "\\u202e"),
+        ("\u2066", "\\u2066"),
+        ("\u200f", "\\u200f"),
+        ("\u2028", "\\u2028"),
+        ("\udc80", "\\udc80"),
+    ],
+)
 def test_control_characters_become_escapes(character, escape):
     assert escape_for_terminal(f"a{character}b") == f"a{escape}b"
 
@@ -39,7 +49,9 @@ def test_layout_and_other_scripts_stay():
 
 def test_console_prints_names_as_they_are(monkeypatch):
     monkeypatch.setenv("SOME_PASSWORD", "not-to-be-seen")
-    console = TerminalConsole(file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"})
+    console = TerminalConsole(
+        file=io.StringIO(), force_terminal=True, width=80, _environ={"TERM": "xterm"}
+    )
     table = Table(title=f"{HOSTILE} title", caption="[/nothing]")
     table.add_column(HOSTILE)
     table.add_row(f"{HOSTILE} cell not-to-be-seen :smile:")
@@ -47,7 +59,12 @@ def test_console_prints_names_as_they_are(monkeypatch):
     table.add_row(status_text(f"failed{HOSTILE}"))
     console.print(table, f"{HOSTILE} printed")
     found = console.file.getvalue()
-    assert found.count(SHOWN) == 6 and "\x1b[2J" not in found and "[/nothing]" in found and ":smile:" in found
+    assert (
+        found.count(SHOWN) == 6
+        and "\x1b[2J" not in found
+        and "[/nothing]" in found
+        and ":smile:" in found
+    )
     assert "not-to-be-seen" not in found and "***" in found
 
 
@@ -71,7 +88,9 @@ def test_name_of_a_run_in_the_list(ditlab, hostile_run):
     assert ditlab("runs", "--json").json["runs"][0]["name"] == HOSTILE
 
 
-@pytest.mark.parametrize("command", [("compare", "other"), ("sample",), ("evaluate",), ("figures",), ("export",)])
+@pytest.mark.parametrize(
+    "command", [("compare", "other"), ("sample",), ("evaluate",), ("figures",), ("export",)]
+)
 def test_name_of_a_run_in_an_error(ditlab, hostile_run, tmp_path, command):
     more = ["--out", tmp_path / HOSTILE.replace("/", "_")] if command[0] == "export" else []
     for name in (HOSTILE, f"{HOSTILE}unknown"):
@@ -94,7 +113,9 @@ def test_path_in_an_error(ditlab, tmp_path):
 
 def test_values_of_a_sweep(ditlab, tmp_path):
     (tmp_path / "sweep.json").write_text(
-        json.dumps({**sweep_of(LR, trials=2).to_dict(), "name": HOSTILE, "base": {**BASE, "name": HOSTILE}})
+        json.dumps(
+            {**sweep_of(LR, trials=2).to_dict(), "name": HOSTILE, "base": {**BASE, "name": HOSTILE}}
+        )
     )
     for path in (tmp_path / "sweep.json", tmp_path / f"{HOSTILE.replace('/', '_')}.yaml"):
         said = ditlab("tune", path, "--dry-run")
@@ -103,7 +124,9 @@ def test_values_of_a_sweep(ditlab, tmp_path):
 
 
 def test_warning_of_another_package():
-    code = "import warnings; from ditlab.cli import main; warnings.showwarning = main._show_warning; "
+    code = (
+        "import warnings; from ditlab.cli import main; warnings.showwarning = main._show_warning; "
+    )
     code += "warnings.warn('\\x1b[2J[red]')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "\\x1b[2J[red]" in done.stderr and "\x1b" not in done.stderr

@@ -32,13 +32,21 @@ def test_a_notebook_shows_one_bar_that_is_renewed(tmp_path, monkeypatch):
         shown.append(page)
         return handle
 
-    monkeypatch.setattr("ditlab_addons.notebook.html.notebook_bar", lambda: html.NotebookBar(display))
+    monkeypatch.setattr(
+        "ditlab_addons.notebook.html.notebook_bar", lambda: html.NotebookBar(display)
+    )
     train(tiny(training__steps=3), local=True)
-    assert shown[0]["text/plain"] == "preparing data ..." and "<progress" not in shown[0]["text/html"]
-    assert "<progress value='3' max='3'" in shown[-1]["text/html"] and shown[-1]["text/plain"].startswith("step 3/3")
+    assert (
+        shown[0]["text/plain"] == "preparing data ..." and "<progress" not in shown[0]["text/html"]
+    )
+    assert "<progress value='3' max='3'" in shown[-1]["text/html"] and shown[-1][
+        "text/plain"
+    ].startswith("step 3/3")
 
 
-@pytest.mark.parametrize("shell, found", [(None, False), (SimpleNamespace(), False), (SimpleNamespace(kernel=1), True)])
+@pytest.mark.parametrize(
+    "shell, found", [(None, False), (SimpleNamespace(), False), (SimpleNamespace(kernel=1), True)]
+)
 def test_only_a_notebook_has_a_bar(shell, found, monkeypatch):
     import IPython.display  # noqa: F401
 
@@ -56,13 +64,20 @@ def test_a_secret_is_in_neither_form_of_a_bar(monkeypatch):
 def test_progress_names_a_compilation():
     progress = TrainingProgress(0, 9, 0.0, {}, "compiling")
     assert progress.describe() == "step 0/9 · compiling ..."
-    left = dataclasses.replace(progress, phase="training", samples_per_second=5.0, seconds_left=65.0)
+    left = dataclasses.replace(
+        progress, phase="training", samples_per_second=5.0, seconds_left=65.0
+    )
     assert left.describe() == "step 0/9 · 5 samples/s · 1:05 left"
 
 
 def test_a_proof_is_whole_words_in_80_columns():
     what = "exponential average of steps done again, kept in float32"
-    proof = Proof((ProofComparison("dropout of conditions", what, 1.0, 0.5, times=1234),), "spec", "engine", 1.0)
+    proof = Proof(
+        (ProofComparison("dropout of conditions", what, 1.0, 0.5, times=1234),),
+        "spec",
+        "engine",
+        1.0,
+    )
     lines = str(proof).splitlines()
     assert max(map(len, lines)) <= COLUMNS and "…" not in "".join(lines)
     words = " ".join(lines).split()
@@ -70,5 +85,7 @@ def test_a_proof_is_whole_words_in_80_columns():
 
 
 def test_params_ends_on_the_total(tmp_path):
-    said = run_inside("params", CHECKOUT / "experiments" / "digits" / "dit.yaml", "--shapes", home=tmp_path)
+    said = run_inside(
+        "params", CHECKOUT / "experiments" / "digits" / "dit.yaml", "--shapes", home=tmp_path
+    )
     assert said.code == 0 and said.out.rstrip().splitlines()[-1].split() == ["total", "2,171,780"]

@@ -22,7 +22,9 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connect to `SILENT` once: pyarrow's client goes on trying for six seconds, which no URI changes."""
+    """Connect to `SILENT` once: pyarrow's client goes on trying for six seconds, which no URI
+    changes.
+    """
     open_any = fs.FileSystem.from_uri
 
     class OneAttempt:
@@ -32,7 +34,10 @@ def one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
             if SILENT in uri:
                 retry = fs.AwsStandardS3RetryStrategy(max_attempts=1)
                 opened = fs.S3FileSystem(
-                    endpoint_override=SILENT, scheme="http", region="us-east-1", retry_strategy=retry
+                    endpoint_override=SILENT,
+                    scheme="http",
+                    region="us-east-1",
+                    retry_strategy=retry,
                 )
             return opened, path
 

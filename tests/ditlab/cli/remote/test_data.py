@@ -25,17 +25,26 @@ def arrow(place: str) -> list[str]:
 def test_imported_uploaded_and_trained_on(ditlab, spec, home, place, cache):
     assert ditlab("data", "import", "digits").code == 0
     sent = ditlab("data", "upload", "digits", place, "--json")
-    assert sent.code == 0 and (sent.json["outcome"], sent.json["rows"]) == ("uploaded", 1797), sent.err
-    assert (again := ditlab("data", "upload", "digits", place, "--json")).json["outcome"] == "unchanged", again.err
+    assert sent.code == 0 and (sent.json["outcome"], sent.json["rows"]) == ("uploaded", 1797), (
+        sent.err
+    )
+    assert (again := ditlab("data", "upload", "digits", place, "--json")).json[
+        "outcome"
+    ] == "unchanged", again.err
     assert "is there already, unchanged" in again.err
     near = ditlab("train", spec, "--local", "--json", *arrow(str(home / "stores" / "digits")))
     shutil.rmtree(home / "stores")
 
     far = ditlab("train", spec, "--local", "--json", *arrow(place))
     assert far.code == 0, far.err
-    assert far.json["step"] == 4 and far.json["metrics"]["train/loss"] == near.json["metrics"]["train/loss"]
+    assert (
+        far.json["step"] == 4
+        and far.json["metrics"]["train/loss"] == near.json["metrics"]["train/loss"]
+    )
     assert far.err.count(f"iB copied to {cache}/digits-") == 1 and f"data.path={place}: " in far.err
-    assert {path.name for path in cache.iterdir() if path.name[0] != "."} == {f"digits-{sent.json['fingerprint'][:12]}"}
+    assert {path.name for path in cache.iterdir() if path.name[0] != "."} == {
+        f"digits-{sent.json['fingerprint'][:12]}"
+    }
     written = (home / "train" / far.json["run_id"] / "spec.yaml").read_text()
     assert place in written and not (home / "stores").exists()
 
@@ -44,9 +53,19 @@ def test_imported_uploaded_and_trained_on(ditlab, spec, home, place, cache):
     assert ditlab("evaluate", far.json["run_id"]).code == 0
     shutil.rmtree(cache)
     resumed = ditlab(
-        "train", spec, "--local", "--json", "--resume", far.json["run_id"], *arrow(place), "--set", "training.steps=6"
+        "train",
+        spec,
+        "--local",
+        "--json",
+        "--resume",
+        far.json["run_id"],
+        *arrow(place),
+        "--set",
+        "training.steps=6",
     )
-    assert resumed.code == 0 and resumed.json["step"] == 6 and resumed.err.count(" copied to ") == 1, resumed.err
+    assert (
+        resumed.code == 0 and resumed.json["step"] == 6 and resumed.err.count(" copied to ") == 1
+    ), resumed.err
 
 
 def test_a_store_is_inspected_by_its_manifest_alone(ditlab, place, cache, server):
@@ -56,15 +75,23 @@ def test_a_store_is_inspected_by_its_manifest_alone(ditlab, place, cache, server
     seen = ditlab("data", "inspect", place, "--json")
     assert seen.code == 0 and seen.json["fingerprint"] == sent.json["fingerprint"], seen.err
     assert (seen.json["path"], seen.json["rows"], seen.json["picture"]) == (place, 1797, None)
-    assert not [request for request in server.requests if ".arrow" in request] and not cache.exists()
+    assert (
+        not [request for request in server.requests if ".arrow" in request] and not cache.exists()
+    )
     assert ditlab("data", "inspect", place).out.count("178") == 1  # images of a nought
     asked = ditlab("data", "inspect", place, "--num", "3")
     assert asked.code == 2 and "--num" in asked.err
 
 
 WRONG = {
-    "no store": ("s3://bucket/nothing?{query}", "holds no store; put one there with `ditlab data upload"),
-    "nobody answers": ("s3://b/x?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9", "cannot be read"),
+    "no store": (
+        "s3://bucket/nothing?{query}",
+        "holds no store; put one there with `ditlab data upload",
+    ),
+    "nobody answers": (
+        "s3://b/x?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9",
+        "cannot be read",
+    ),
     "a password": ("s3://someone:hunter2@bucket/x?{query}", "holds a password or key"),
     "a key with a slash": ("s3://AKIA:a/hunter2@bucket/x?{query}", "holds a password or key"),
     "a key in the query": ("s3://bucket/x?{query}&secret_key=hunter2", "holds a password or key"),
@@ -85,7 +112,9 @@ def test_data_that_cannot_be_used(ditlab, spec, home, server, tmp_path, one_atte
             assert knob in said.err and (words in said.err or not knob), said.err
             assert "hunter2" not in said.err
     assert not (home / "train").exists()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()
+    ]
 
 
 def test_an_upload_that_is_refused(ditlab, place, home):

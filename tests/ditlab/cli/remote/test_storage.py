@@ -1,4 +1,6 @@
-"""A run whose checkpoints lie in an object store: S3, a real server on loopback that can go down."""
+"""A run whose checkpoints lie in an object store: S3, a real server on loopback that can go
+down.
+"""
 
 import itertools
 import os
@@ -29,7 +31,8 @@ def place(server) -> str:
 @pytest.fixture
 def unbroken(spec, tmp_path) -> Path:
     """Checkpoints of the same run on this machine, without an interruption."""
-    experiment = load_experiment(spec, [*LONG[1::2], "evaluation.every=null"])  # which no bit depends on
+    # which no bit depends on
+    experiment = load_experiment(spec, [*LONG[1::2], "evaluation.every=null"])
     train_here(experiment, tmp_path / "there", tmp_path / "unbroken")
     return tmp_path / "unbroken"
 
@@ -76,7 +79,10 @@ def server_address(place: str) -> str:
 
 WRONG = {
     "no such bucket": ("s3://nowhere/x?{query}", "cannot be written"),
-    "nobody answers": ("s3://bucket/x?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9", "cannot be written"),
+    "nobody answers": (
+        "s3://bucket/x?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9",
+        "cannot be written",
+    ),
     "a password": ("s3://someone:hunter2@bucket/x?{query}", "holds a password or key"),
     "a key in the query": ("s3://bucket/x?{query}&secret_key=hunter2", "holds a password or key"),
 }
@@ -85,20 +91,34 @@ WRONG = {
 def test_a_storage_that_cannot_be_used(ditlab, spec, home, server, one_attempt):
     """One sentence, before anything starts, and no secret in it."""
     for place, words in WRONG.values():
-        said = ditlab("train", spec, "--local", "--set", f"checkpoint.storage={place.format(query=server.query)}")
+        said = ditlab(
+            "train",
+            spec,
+            "--local",
+            "--set",
+            f"checkpoint.storage={place.format(query=server.query)}",
+        )
         assert said.code == 2 and said.out == ""
         assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
         assert "checkpoint.storage=s3://" in said.err and words in said.err, said.err
         assert "hunter2" not in said.err
     assert not (home / "train").exists()
-    assert not [path for path in home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+    assert not [
+        path for path in home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["background", "blocking"])
 def test_a_server_that_dies_in_the_middle(mode, ditlab, spec, home, server, place, unbroken, when):
     """The client tries each request for some seconds before it gives up."""
-    options = ["--local", "--json", *LONG, "--set", f"checkpoint={{storage: '{place}', write: {mode}}}"]
+    options = [
+        "--local",
+        "--json",
+        *LONG,
+        "--set",
+        f"checkpoint={{storage: '{place}', write: {mode}}}",
+    ]
     when(7, server.stop)
     try:
         said = ditlab("train", spec, *options)
@@ -111,7 +131,9 @@ def test_a_server_that_dies_in_the_middle(mode, ditlab, spec, home, server, plac
         assert all(f'"step":{step},' in journal for step in range(1, 9))  # no step was lost
         for command in (["sample", run], ["train", spec, *options, "--resume", run]):
             said = ditlab(*command)
-            assert said.code == 2 and "cannot be" in said.err and "Traceback" not in said.err, said.err
+            assert said.code == 2 and "cannot be" in said.err and "Traceback" not in said.err, (
+                said.err
+            )
     finally:
         server.start()
     store = CheckpointStore.at(place).child(run)

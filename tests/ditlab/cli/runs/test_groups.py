@@ -26,19 +26,25 @@ def test_seeds_train_one_after_the_other_and_are_compared(home, spec, ditlab):
     with pytest.raises(UserError, match=r"is a group of 2 seeds; name one of its runs"):
         find_training_run(Home(home), first.run_id)
     again = api.train_seeds(spec, changes, **{**options, "seeds": 3}, resume="auto")
-    assert again.run_id != first.run_id and len(again.results) == 3  # the first has finished, so a new one begins
+    # the first has finished, so a new one begins
+    assert again.run_id != first.run_id and len(again.results) == 3
     more = api.train_seeds(spec, changes, **{**options, "seeds": 3}, resume=first.run_id)
     assert [result.run.spec.seed for result in more.results] == [2]
     values = [result.metrics["eval/velocity"] for result in (*first.results, *more.results)]
     assert more.intervals["eval/velocity"].mean == pytest.approx(sum(values) / 3)
-    assert values == [result.metrics["eval/velocity"] for result in again.results]  # runs of equal seeds are equal
+    # runs of equal seeds are equal
+    assert values == [result.metrics["eval/velocity"] for result in again.results]
     other = api.train_seeds(spec, [*changes, "optimizer.lr=0.01", "name=other"], **options)
     larger = api.train_seeds(spec, [*changes, "batch.micro=4", "name=larger"], **options)
-    ours, theirs, others = ([digests(each) for each in group.results] for group in (first, other, larger))
+    ours, theirs, others = (
+        [digests(each) for each in group.results] for group in (first, other, larger)
+    )
     assert ours == theirs  # samples and noise are the same
     assert not {*chain(*ours)} & {*chain(*others)}
     specs = [group.results[0].run.spec.draws() for group in (first, other, larger)]
-    assert specs[0] == specs[1] and [key for key in specs[0] if specs[0][key] != specs[2][key]] == ["batch.micro"]
+    assert specs[0] == specs[1] and [key for key in specs[0] if specs[0][key] != specs[2][key]] == [
+        "batch.micro"
+    ]
 
     client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
     experiments = [each.experiment_id for each in client.search_experiments()]
@@ -55,10 +61,22 @@ def test_seeds_train_one_after_the_other_and_are_compared(home, spec, ditlab):
 
 @pytest.mark.slow
 def test_mistakes_of_a_group(home, spec):
-    group = api.train_seeds(spec, ["training.steps=2", "evaluation.every=null"], local=True, seeds=2)
+    group = api.train_seeds(
+        spec, ["training.steps=2", "evaluation.every=null"], local=True, seeds=2
+    )
     for seeds, changes, run, message in [
-        (2, ["training.steps=2", "evaluation.every=null", "optimizer.lr=0.5"], group.run_id, "as another experiment"),
-        (2, ["training.steps=2", "evaluation.every=null"], group.results[0].run_id, "and run .* is none"),
+        (
+            2,
+            ["training.steps=2", "evaluation.every=null", "optimizer.lr=0.5"],
+            group.run_id,
+            "as another experiment",
+        ),
+        (
+            2,
+            ["training.steps=2", "evaluation.every=null"],
+            group.results[0].run_id,
+            "and run .* is none",
+        ),
         (1, [], None, "seeds=1 makes no group"),
         (2, ["seed=9223372036854775807"], None, "--seeds 2 counts up to seed 9223372036854775808"),
     ]:

@@ -19,7 +19,12 @@ from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
 from support.damaged.home import copied_home
 
-SPEC: dict[str, Any] = {"name": "small", "seed": 3, "data": {"kind": "digits"}, "optimizer": {"lr": 0.01}}
+SPEC: dict[str, Any] = {
+    "name": "small",
+    "seed": 3,
+    "data": {"kind": "digits"},
+    "optimizer": {"lr": 0.01},
+}
 
 
 @pytest.fixture
@@ -31,12 +36,26 @@ def run(home: Path) -> RunFolder:
     begin = {"run_id": folder.run_id, "name": "small", "experiment": "digits", "family": "dit"}
     journal.append("start", **begin)
     counts = {"train": 1617, "held_out": 180}
-    journal.append("dataset", name="digits", fingerprint="f", source="digits", counts=counts, context="training")
+    journal.append(
+        "dataset",
+        name="digits",
+        fingerprint="f",
+        source="digits",
+        counts=counts,
+        context="training",
+    )
     for step in range(1, 301):
         journal.log_metrics(step, {"train/loss": 1 / step, "system/cpu": 50.0})
-    journal.append("tags", values={"ditlab.failure": "lost_worker", "ditlab.error": "worker 1 was killed\nand more"})
+    journal.append(
+        "tags",
+        values={"ditlab.failure": "lost_worker", "ditlab.error": "worker 1 was killed\nand more"},
+    )
     journal.append("start", **begin)
-    changes = {"training.steps": ("300", "600"), "spec_hash": ("a", "b"), "resources.workers": ("2", "")}
+    changes = {
+        "training.steps": ("300", "600"),
+        "spec_hash": ("a", "b"),
+        "resources.workers": ("2", ""),
+    }
     journal.append("resume", step=300, changes=changes, rates="learning rate 0 at step 300")
     journal.log_metrics(400, {"eval/a": 0.5, "eval/b": 0.25, "eval/c": float("nan"), "eval/d": 1.0})
     for name in ("one.png", "two.png"):
@@ -55,7 +74,11 @@ def run(home: Path) -> RunFolder:
 def test_a_run_is_shown(run, ditlab, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     said = ditlab("runs", "show", "small")
-    assert said.code == 0 and said.err.startswith("next: ") and said.err.endswith(f"runs sync {run.run_id}\n")
+    assert (
+        said.code == 0
+        and said.err.startswith("next: ")
+        and said.err.endswith(f"runs sync {run.run_id}\n")
+    )
     lines = [line.rstrip() for line in said.out.splitlines()]
     assert lines[0] == f"run {run.run_id}: small" and max(map(len, lines)) <= 80
     text = "\n".join(lines)
@@ -80,18 +103,27 @@ def test_all_of_it_is_in_the_json(run, ditlab, home):
     assert shown["checkpoints"] == {"place": str(run.checkpoints), "steps": [400]}
     assert (shown["unsent"], shown["is_locked"], shown["status"]) == (309, False, "finished")
     assert shown["bytes"]["total"] > shown["bytes"]["checkpoints"] > 3 << 20
-    assert shown["tracking_uri"] == f"sqlite:///{home}/mlflow.db" and not (home / "mlflow.db").exists()
+    assert (
+        shown["tracking_uri"] == f"sqlite:///{home}/mlflow.db" and not (home / "mlflow.db").exists()
+    )
     with lock_run(run):
         assert ditlab("runs", "show", run.run_id, "--json").json["is_locked"]
 
 
 def test_a_sweep_is_shown_with_its_trials(run, ditlab, home):
     sweep = create_run(Home(home), "sweep", family="dit", spec_hash="", trials=2)
-    (sweep.path / "sweep.yaml").write_text(dump_yaml({"base": SPEC, "search": {"kind": "grid"}, "metric": "eval/a"}))
+    (sweep.path / "sweep.yaml").write_text(
+        dump_yaml({"base": SPEC, "search": {"kind": "grid"}, "metric": "eval/a"})
+    )
     update_record(run, parent=sweep.run_id, trial=0)
     said = ditlab("runs", "show", "sweep")
     out = said.out + said.err
-    for expected in ("sweep of 2 trials over dit", "1 finished", "search.kind: grid", f"tune --resume {sweep.run_id}"):
+    for expected in (
+        "sweep of 2 trials over dit",
+        "1 finished",
+        "search.kind: grid",
+        f"tune --resume {sweep.run_id}",
+    ):
         assert expected in out, expected
     assert "running; a process trains it now" in out and "checkpoints" not in out
     assert f"0 of sweep {sweep.run_id}" in ditlab("runs", "show", run.run_id).out
@@ -111,7 +143,11 @@ def test_files_that_cannot_be_read_are_said(run, ditlab):
     said = ditlab("runs", "show", "small")
     assert said.code == 0 and "journal.jsonl cannot be read (" in said.err
     said = ditlab("runs", "log", "small")
-    assert said.code == 2 and "journal.jsonl cannot be read (" in said.err and "; restore it" in said.err
+    assert (
+        said.code == 2
+        and "journal.jsonl cannot be read (" in said.err
+        and "; restore it" in said.err
+    )
 
 
 @pytest.mark.parametrize("command", [("show",), ("log",), ("rm", "--yes")])
@@ -121,7 +157,11 @@ def test_runs_that_are_links_or_of_a_later_version(run, ditlab, home, tmp_path, 
     (home / "train" / "cafe0000").symlink_to(run.path)
     if command[0] != "rm":  # an unreadable run may be deleted
         said = ditlab("runs", *command, run.run_id)
-        assert said.code == 2 and said.err.count("\n") == 1 and "and this version of DiTLab reads 2" in said.err
+        assert (
+            said.code == 2
+            and said.err.count("\n") == 1
+            and "and this version of DiTLab reads 2" in said.err
+        )
     said = ditlab("runs", *command, "cafe0000")
     assert said.code == 2 and said.err.count("\n") == 1 and "a link" in said.err
     assert run.record.is_file()
@@ -132,28 +172,47 @@ def test_events_stand_in_their_order(run, ditlab):
     times, texts = zip(*(line.split("  ", 1) for line in said.out.splitlines()), strict=True)
     assert list(times) == sorted(times)
     assert said.err.startswith("next: ") and said.err.endswith(f"ditlab runs show {run.run_id}\n")
-    assert sorted(texts) == sorted([
-        "started: small, MLflow experiment digits",
-        "data: digits (1,617 train, 180 held out)",
-        "failed: lost_worker: worker 1 was killed",
-        "started again (1): small, MLflow experiment digits",
-        "resumed after step 300 with training.steps: 300 -> 600; resources.workers: 2 -> none; learning rate 0 at "
-        "step 300",
-        "evaluated at step 400: eval/a 0.5, eval/b 0.25, eval/c nan and 1 more",
-        "logged figures (2 files)",
-        "ended: finished",
-        "checkpoint of step 400 (3.0 MiB)",
-    ])  # fmt: skip
+    assert sorted(texts) == sorted(
+        [
+            "started: small, MLflow experiment digits",
+            "data: digits (1,617 train, 180 held out)",
+            "failed: lost_worker: worker 1 was killed",
+            "started again (1): small, MLflow experiment digits",
+            (
+                "resumed after step 300 with training.steps: 300 -> 600; resources.workers: 2 "
+                "-> none; learning rate 0 at step 300"
+            ),
+            "evaluated at step 400: eval/a 0.5, eval/b 0.25, eval/c nan and 1 more",
+            "logged figures (2 files)",
+            "ended: finished",
+            "checkpoint of step 400 (3.0 MiB)",
+        ]
+    )
     order = [text.split()[0] for text in texts if not text.startswith("checkpoint")]
-    assert order == ["started:", "data:", "failed:", "started", "resumed", "evaluated", "logged", "ended:"]
+    assert order == [
+        "started:",
+        "data:",
+        "failed:",
+        "started",
+        "resumed",
+        "evaluated",
+        "logged",
+        "ended:",
+    ]
 
 
 def test_the_last_events_and_json(run, ditlab):
     whole = ditlab("runs", "log", "small", "--json").json["events"]
     assert ditlab("runs", "log", "small", "--tail", "2", "--json").json["events"] == whole[-2:]
     assert {event["kind"] for event in whole} == {
-        "start", "data", "failure", "evaluation", "files", "end", "checkpoint"
-    }  # fmt: skip
+        "start",
+        "data",
+        "failure",
+        "evaluation",
+        "files",
+        "end",
+        "checkpoint",
+    }
     assert all(event["time"].endswith("+00:00") for event in whole)
 
 
@@ -162,7 +221,9 @@ def test_new_events_are_followed_to_the_end_of_the_run(run):
     assert len(reader.read_all()) == 9
     found: list[str] = []
     with lock_run(run):
-        follower = threading.Thread(target=lambda: found.extend(each.text for each in reader.follow(0.02)))
+        follower = threading.Thread(
+            target=lambda: found.extend(each.text for each in reader.follow(0.02))
+        )
         follower.start()
         journal = JournalWriter(run)
         journal.log_metrics(500, {"eval/a": 0.125, "train/loss": 0.1})
@@ -180,9 +241,16 @@ def test_new_events_are_followed_to_the_end_of_the_run(run):
     assert found[1:] == ["ended: interrupted"] and reader.num_damaged == 1
 
 
-def test_events_of_observers_stand_among_the_others_and_a_damaged_line_costs_itself_alone(run, ditlab):
+def test_events_of_observers_stand_among_the_others_and_a_damaged_line_costs_itself_alone(
+    run, ditlab
+):
     add_event(run, "weather", "rain")
-    lines = (b'{"time": "soon", "kind": "a", "text": "b"}', b'{"time": 1}', b"[1]", b'{"time": 2, "kin')
+    lines = (
+        b'{"time": "soon", "kind": "a", "text": "b"}',
+        b'{"time": 1}',
+        b"[1]",
+        b'{"time": 2, "kin',
+    )
     with run.added_events.open("ab") as file:
         file.write(b"".join(line + b"\n" for line in lines))
     add_event(run, "weather", "sun")
@@ -222,8 +290,12 @@ def test_an_interrupted_run_goes_on_by_the_command_that_is_shown(finished, ditla
     assert said.json["run_id"] == finished.run_id and said.json["status"] == "finished"
 
 
-def test_a_run_without_its_process_is_lost_and_one_of_another_host_is_not_called_so(run, ditlab, home):
-    """Killed -9, or its host was switched off: `running` for ever would be said of nobody's work."""
+def test_a_run_without_its_process_is_lost_and_one_of_another_host_is_not_called_so(
+    run, ditlab, home
+):
+    """Killed -9, or its host was switched off: `running` for ever would be said of nobody's
+    work.
+    """
     journal = JournalWriter(run)
     journal.log_metrics(450, {"train/loss": 0.25})
     journal.close()
@@ -242,4 +314,6 @@ def test_a_run_without_its_process_is_lost_and_one_of_another_host_is_not_called
         assert " running " in ditlab("runs").out
     update_record(run, process={**record.process, "host": "node-7"})
     assert " running " in ditlab("runs").out
-    assert "of host node-7, which cannot be seen from here" in " ".join(ditlab("runs", "show", run.run_id).out.split())
+    assert "of host node-7, which cannot be seen from here" in " ".join(
+        ditlab("runs", "show", run.run_id).out.split()
+    )

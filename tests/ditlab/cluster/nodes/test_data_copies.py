@@ -1,4 +1,6 @@
-"""Data behind a URI on a cluster: each node has one copy on its own disk, whoever asks for it there."""
+"""Data behind a URI on a cluster: each node has one copy on its own disk, whoever asks for it
+there.
+"""
 
 import logging
 import os
@@ -29,7 +31,13 @@ tracking: {system_metrics: false}
 def ditlab(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ditlab", *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, timeout=300, env={**os.environ, **environment}, check=False
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+        env={**os.environ, **environment},
+        check=False,
     )
 
 
@@ -37,7 +45,10 @@ def test_each_node_copies_a_store_once(tmp_path):
     """Two workers on one node and one on another; the launcher looks from a third place."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     (tmp_path / "spec.yaml").write_text(SPEC)
-    home, caches = tmp_path / "home", {name: tmp_path / name for name in ("launcher", "large", "small")}
+    home, caches = (
+        tmp_path / "home",
+        {name: tmp_path / name for name in ("launcher", "large", "small")},
+    )
     with s3_at_hand("bucket") as server:
         own = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
         place = f"s3://bucket/digits?{server.query}"
@@ -50,7 +61,12 @@ def test_each_node_copies_a_store_once(tmp_path):
             nodes.add_node(num_cpus=2, DITLAB_CACHE=str(caches["large"]))
             nodes.add_node(num_cpus=1, DITLAB_CACHE=str(caches["small"]))
             server.requests.clear()
-            options = ["--address", nodes.address, "--set", f"data={{kind: arrow, path: '{place}'}}"]
+            options = [
+                "--address",
+                nodes.address,
+                "--set",
+                f"data={{kind: arrow, path: '{place}'}}",
+            ]
             done = ditlab("train", "spec.yaml", *options, cwd=tmp_path, **here, **nodes.access)
     assert done.returncode == 0, done.stderr
     assert " finished: 4 steps" in done.stdout, done.stdout
@@ -58,5 +74,7 @@ def test_each_node_copies_a_store_once(tmp_path):
     for cache in caches.values():
         assert [path.name for path in cache.glob("stores/*/*.json")] == [MANIFEST_NAME], cache
     assert not (tmp_path / "head").exists()
-    shards = Counter(request for request in server.requests if request.startswith("GET") and ".arrow" in request)
+    shards = Counter(
+        request for request in server.requests if request.startswith("GET") and ".arrow" in request
+    )
     assert list(shards.values()) == [3], "once for each node and once for the launcher"

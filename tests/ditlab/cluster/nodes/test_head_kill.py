@@ -1,5 +1,5 @@
-"""The head of a real cluster is killed, and the job's driver with it: on a new head the same line goes on with the same
-run, from shared storage, in the same MLflow run."""
+"""The head of a real cluster is killed, and the job's driver with it: on a new head the same line
+goes on with the same run, from shared storage, in the same MLflow run."""
 
 from pathlib import Path
 
@@ -22,9 +22,13 @@ SPEC, NAME, STEPS, BATCH = "experiments/digits/dit.yaml", "digits-dit", 200, 128
 def line(ours: Lab, storage: str) -> list[str | Path]:
     """Arguments of the submitted command, the same each time."""
     settings = {
-        "resources.workers": 2, "training.steps": STEPS, "checkpoint.every": 20, "evaluation.every": "null",
-        "tracking.budget": "null", "tracking.system_metrics": "false",
-    }  # fmt: skip
+        "resources.workers": 2,
+        "training.steps": STEPS,
+        "checkpoint.every": 20,
+        "evaluation.every": "null",
+        "tracking.budget": "null",
+        "tracking.system_metrics": "false",
+    }
     if storage == "s3":
         settings["checkpoint.storage"] = ours.storage
     words = [word for path, value in settings.items() for word in ("--set", f"{path}={value}")]
@@ -32,7 +36,9 @@ def line(ours: Lab, storage: str) -> list[str | Path]:
 
 
 @pytest.mark.parametrize(("storage", "outlives"), [("s3", True), ("folder", False)])
-def test_the_same_line_goes_on_under_a_new_head(tmp_path: Path, storage: str, outlives: bool) -> None:
+def test_the_same_line_goes_on_under_a_new_head(
+    tmp_path: Path, storage: str, outlives: bool
+) -> None:
     """Workers of the old cluster that live on for a while are waited for."""
     with lab(tmp_path) as ours:
         head = ours.nodes.start_head(num_cpus=0)
@@ -46,11 +52,17 @@ def test_the_same_line_goes_on_under_a_new_head(tmp_path: Path, storage: str, ou
             for node in old:
                 node.freeze()
         else:
-            wait_for(lambda: not any(node.is_alive() for node in old), 90, "the end of the old nodes")
+            wait_for(
+                lambda: not any(node.is_alive() for node in old), 90, "the end of the old nodes"
+            )
         ours.nodes.start_head(num_cpus=0)
         scene = Scene(ours, run, [ours.nodes.add_node(), ours.nodes.add_node()], words)
         if outlives:
-            wait_for(lambda: "a worker of an earlier launch still writes" in scene.job.log(), 300, "the new workers")
+            wait_for(
+                lambda: "a worker of an earlier launch still writes" in scene.job.log(),
+                300,
+                "the new workers",
+            )
             for node in old:
                 node.thaw()
         assert scene.job.wait(500) == "SUCCEEDED", scene.job.log()

@@ -1,5 +1,5 @@
-"""Nodes of a real cluster are killed at random moments: an elastic job goes on with what is left, grows again with what
-comes, and loses nothing that was durable."""
+"""Nodes of a real cluster are killed at random moments: an elastic job goes on with what is left,
+grows again with what comes, and loses nothing that was durable."""
 
 import random
 import threading
@@ -55,7 +55,9 @@ class Killer:
             self._scene.kill(self._any_node(), "any")
             self._scene.kill(self._starting(), moment)
         else:
-            wait = {"any": self._any, "checkpoint": self._saving, "evaluation": self._evaluating}[moment]
+            wait = {"any": self._any, "checkpoint": self._saving, "evaluation": self._evaluating}[
+                moment
+            ]
             node = self._any_node()
             wait()
             self._scene.kill(node, moment)
@@ -88,7 +90,11 @@ class Killer:
     def _starting(self) -> RayNode:
         """A new node that has a worker's process, which has not begun to train."""
         groups, node = len(self._scene.run.look().groups), self._scene.add()
-        wait_until(lambda: any("RayTrainWorker" in each for each in node.titles()), 120, "a worker on the new node")
+        wait_until(
+            lambda: any("RayTrainWorker" in each for each in node.titles()),
+            120,
+            "a worker on the new node",
+        )
         time.sleep(self._draw.uniform(0, 2))
         assert len(self._scene.run.look().groups) == groups, "it had begun"
         return node
@@ -107,7 +113,10 @@ def test_killed_nodes_cost_nothing_that_was_durable(tmp_path: Path) -> None:
         for moment in draw.sample(MOMENTS, len(MOMENTS)):
             Killer(scene, draw).strike(moment)
             print(
-                {key: round(value, 1) if isinstance(value, float) else value for key, value in scene.costs[-1].items()}
+                {
+                    key: round(value, 1) if isinstance(value, float) else value
+                    for key, value in scene.costs[-1].items()
+                }
             )
         lost = list(scene.run.failures)
         last = stopped_and_resumed(scene, spec)
@@ -117,9 +126,15 @@ def test_killed_nodes_cost_nothing_that_was_durable(tmp_path: Path) -> None:
 
 
 def stopped_and_resumed(scene: Scene, spec: Path) -> int:
-    """`ray job stop` while two nodes train; then the same run goes on for some steps. Returns its last step."""
+    """`ray job stop` while two nodes train; then the same run goes on for some steps. Returns its
+    last step.
+    """
     since = scene.run.groups[-1].time
-    wait_until(lambda: Followed(scene.lab.home, "killed", node=1).look().sampled > since, 60, "the second node's load")
+    wait_until(
+        lambda: Followed(scene.lab.home, "killed", node=1).look().sampled > since,
+        60,
+        "the second node's load",
+    )
     asked = time.time()
     scene.job.stop()
     assert scene.job.wait(120) == "STOPPED", scene.job.log()
@@ -138,11 +153,17 @@ def check_nothing_lost(scene: Scene, last: int, folder: Path) -> None:
     assert [loss.step for loss in scene.run.look().losses] == steps, "the journal"
     [record] = list_runs(Home(scene.lab.home))
     tracked = scene.lab.mlflow.run(record.run_id)
-    assert sorted(scene.lab.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps, "MLflow"
+    assert sorted(scene.lab.mlflow.steps(tracked["info"]["run_id"], "train/loss")) == steps, (
+        "MLflow"
+    )
     tags = {tag["key"]: tag["value"] for tag in tracked["data"]["tags"]}
     assert tags["ditlab.failure"] == "lost_node" and len(scene.run.groups[-1].nodes) == 2
     assert tracked["info"]["status"] == "FINISHED"
-    loads = {metric["key"] for metric in tracked["data"]["metrics"] if metric["key"].startswith("system/")}
+    loads = {
+        metric["key"]
+        for metric in tracked["data"]["metrics"]
+        if metric["key"].startswith("system/")
+    }
     assert {name.split("/")[1] for name in loads} == {"node_0", "node_1"}
 
     store = CheckpointStore.at(scene.lab.storage).child(record.run_id)
@@ -151,7 +172,9 @@ def check_nothing_lost(scene: Scene, last: int, folder: Path) -> None:
         with store.open(step, verify=True) as reader:
             assert reader.manifest.position == step * BATCH
 
-    _, alone = train_here(tiny(training__steps=EARLY), folder / "alone", folder / "alone" / "checkpoints")
+    _, alone = train_here(
+        tiny(training__steps=EARLY), folder / "alone", folder / "alone" / "checkpoints"
+    )
     history = metric_history(Home(scene.lab.home).run(record.run_id))["train/loss"]
     for step, loss in zip(
         history.steps[:EARLY], history.values, strict=False

@@ -29,7 +29,9 @@ def copy(tmp_path: Path) -> Path:
 
 def version_there(folder: Path) -> str:
     command = [sys.executable, "-c", PRINT_VERSION]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    ).stdout.strip()
 
 
 def test_a_copy_of_the_code_has_the_same_version_until_a_line_changes(copy):
@@ -60,7 +62,10 @@ def test_probes_leave_a_home_that_was_there(tmp_path):
 def test_a_home_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     below = Home(tmp_path / "file" / "x")
-    with pytest.raises(UserError, match=r"DITLAB_HOME=.*cannot be written"), probe_files(below, None):
+    with (
+        pytest.raises(UserError, match=r"DITLAB_HOME=.*cannot be written"),
+        probe_files(below, None),
+    ):
         pass
 
 
@@ -74,7 +79,9 @@ def test_a_joining_node_checks_versions_and_the_runs_folder(tmp_path, monkeypatc
         check_joining_node(launch)
 
     check("abc")
-    with pytest.raises(UserError, match=r"deepspeed .* is installed on node .*, and deepspeed 0\.1 where"):
+    with pytest.raises(
+        UserError, match=r"deepspeed .* is installed on node .*, and deepspeed 0\.1 where"
+    ):
         check("abc", deepspeed="0.1")
     with pytest.raises(UserError, match=r"ditlab .* is installed on node"):
         check("abc", ditlab="0.1.0-000000000000")

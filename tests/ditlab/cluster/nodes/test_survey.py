@@ -1,4 +1,6 @@
-"""Nodes that cannot take part are found before anything of a run exists: real nodes, each wrong in its own way."""
+"""Nodes that cannot take part are found before anything of a run exists: real nodes, each wrong in
+its own way.
+"""
 
 import os
 import shutil
@@ -42,7 +44,9 @@ class Place:
     folder: Path
 
     def ditlab(self, *arguments: str, home: str = "home") -> Said:
-        return run_process(*arguments, home=self.folder / home, cwd=self.folder, **self.nodes.access)
+        return run_process(
+            *arguments, home=self.folder / home, cwd=self.folder, **self.nodes.access
+        )
 
     def refused(self, *arguments: str, home: str = "home") -> str:
         """The one sentence of a command that begins nothing."""
@@ -51,7 +55,9 @@ class Place:
         assert said.code == 2, said.err
         (sentence,) = [line for line in said.err.splitlines() if line.strip()]
         assert sentence.startswith("ditlab: ") and sentence.endswith(".")
-        assert sorted(path for path in self.folder.rglob("*") if "nodes" not in path.parts) == before
+        assert (
+            sorted(path for path in self.folder.rglob("*") if "nodes" not in path.parts) == before
+        )
         return sentence
 
 
@@ -113,7 +119,8 @@ def test_folders_that_a_node_does_not_share(place, tmp_path):
     apart = place.folder / "apart"
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, timeout=10).returncode:
         pytest.skip("a node with mounts of its own needs the rights to make them")
-    other_mount = tmp_path / "python"  # the node sees an empty disk where the others see the shared folder
+    # the node sees an empty disk where the others see the shared folder
+    other_mount = tmp_path / "python"
     other_mount.write_text(
         f'#!/bin/sh\nexec unshare -m sh -c \'mount -t tmpfs none {apart} && exec {sys.executable} "$@"\' sh "$@"\n'
     )
@@ -121,7 +128,9 @@ def test_folders_that_a_node_does_not_share(place, tmp_path):
     with node(place, other_mount, PATH=os.environ["PATH"]) as bad:
         home = place.refused("train", "small.yaml", home="apart/home")
         swept = place.refused("tune", "sweep.yaml", home="apart/home")
-        storage = place.refused("train", "small.yaml", "--set", f"checkpoint.storage={apart}/checkpoints")
+        storage = place.refused(
+            "train", "small.yaml", "--set", f"checkpoint.storage={apart}/checkpoints"
+        )
     assert f"DITLAB_HOME={apart}/home is not shared" in home and bad in home and "mounted" in home
     assert f"DITLAB_HOME={apart}/home is not shared" in swept and bad in swept
     assert f"checkpoint.storage={apart}/checkpoints is not shared" in storage and bad in storage
@@ -131,11 +140,29 @@ def test_a_node_that_joins_later_with_another_version_ends_an_elastic_run(place,
     shadow = tmp_path / "deepspeed-0.18.1.dist-info"
     shadow.mkdir()
     (shadow / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.1\n")
-    changes = ["training.steps=1000000", "evaluation.every=null", "checkpoint.every=20", "resources.cpus_per_worker=1",
-               "resources.workers={min: 1, max: 2, interval: 2}"]  # fmt: skip
-    command = [sys.executable, "-m", "ditlab", "train", "small.yaml", "--address", place.nodes.address]
+    changes = [
+        "training.steps=1000000",
+        "evaluation.every=null",
+        "checkpoint.every=20",
+        "resources.cpus_per_worker=1",
+        "resources.workers={min: 1, max: 2, interval: 2}",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "ditlab",
+        "train",
+        "small.yaml",
+        "--address",
+        place.nodes.address,
+    ]
     command += [word for change in changes for word in ("--set", change)]
-    variables = {**os.environ, **place.nodes.access, "DITLAB_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
+    variables = {
+        **os.environ,
+        **place.nodes.access,
+        "DITLAB_HOME": str(tmp_path / "home"),
+        "OMP_NUM_THREADS": "1",
+    }
     good, log = place.nodes.add_node(1), tmp_path / "stderr"
     with log.open("w") as file:
         run = subprocess.Popen(command, cwd=place.folder, env=variables, stderr=file)
@@ -150,4 +177,6 @@ def test_a_node_that_joins_later_with_another_version_ends_an_elastic_run(place,
     said = log.read_text()
     assert run.returncode == 2, said
     last = said.strip().splitlines()[-1]
-    assert "deepspeed 0.18.1 is installed on node" in last and bad in last and "Traceback" not in said
+    assert (
+        "deepspeed 0.18.1 is installed on node" in last and bad in last and "Traceback" not in said
+    )

@@ -6,8 +6,14 @@ import pytest
 
 from ditlab.cluster.survey import NodeReport, NodeRequirements, node_faults, node_warnings
 
-OWN = {"python": "3.11.7", "ray": "2.60.0", "torch": "2.8.0", "deepspeed": "0.19.8", "mlflow": "3.17.2",
-       "ditlab": "0.1.0-3f9a01bc22d4"}  # fmt: skip
+OWN = {
+    "python": "3.11.7",
+    "ray": "2.60.0",
+    "torch": "2.8.0",
+    "deepspeed": "0.19.8",
+    "mlflow": "3.17.2",
+    "ditlab": "0.1.0-3f9a01bc22d4",
+}
 GOOD = NodeReport("gpu-1 (10.0.0.7/3f9a01bc)", True, OWN)
 REQUIRED = NodeRequirements(OWN, "/shared/runs", "/shared/checkpoints")
 
@@ -67,13 +73,17 @@ def test_a_store_that_a_node_may_not_read_needs_credentials():
 
 
 def test_a_node_without_ditlab_is_one_fault_with_its_remedy():
-    bare = NodeReport("gpu-2", True, {"python": "3.11.7"}, "ModuleNotFoundError: No module named 'ditlab'")
+    bare = NodeReport(
+        "gpu-2", True, {"python": "3.11.7"}, "ModuleNotFoundError: No module named 'ditlab'"
+    )
     sentence = only_fault(GOOD, bare)
     assert "gpu-2" in sentence and "ditlab submit" in sentence
 
 
 def test_a_head_that_only_drives_needs_no_ditlab_unless_trials_may_be_led_there():
-    head = NodeReport("head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'")
+    head = NodeReport(
+        "head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'"
+    )
     assert not node_faults([head, GOOD], REQUIRED)
     assert "head" in only_fault(head, GOOD, everywhere=True)
     assert "ray 2.1.0" in only_fault(replace(head, versions={"ray": "2.1.0"}))
@@ -87,12 +97,23 @@ def test_a_clock_that_is_wrong_is_a_warning(skew, words):
 
 
 def test_a_package_of_the_experiments_parts_must_be_the_same_everywhere():
-    """A loss or family of another package decides what is trained, and a node that lacks it cannot build it."""
+    """A loss or family of another package decides what is trained, and a node that lacks it cannot
+    build it.
+    """
     own = {**OWN, "wavelets": "1.2"}
     required = replace(REQUIRED, versions=own)
     for version, sentence in (
-        ("", "wavelets is not installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 where the run is launched"),
-        ("1.1", "wavelets 1.1 is installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 where"),
+        (
+            "",
+            (
+                "wavelets is not installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 "
+                "where the run is launched"
+            ),
+        ),
+        (
+            "1.1",
+            "wavelets 1.1 is installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 where",
+        ),
     ):
         report = replace(GOOD, versions={**own, "wavelets": version})
         (fault,) = node_faults([report], required)

@@ -1,4 +1,6 @@
-"""A run of two Ray workers that is asked for everything, and loses a worker meanwhile, ends in the bits of another."""
+"""A run of two Ray workers that is asked for everything, and loses a worker meanwhile, ends in the
+bits of another.
+"""
 
 import os
 import signal
@@ -21,7 +23,10 @@ NAME = "asked"
 
 
 def test_each_verb_with_two_workers_and_a_kill_between_request_and_answer(at_home, go):
-    changes = {"resources__cpus_per_worker": 1, "evaluation": {"every": 50_000, "samples": 2, "limit": 64}}
+    changes = {
+        "resources__cpus_per_worker": 1,
+        "evaluation": {"every": 50_000, "samples": 2, "limit": 64},
+    }
     found, faults = {}, []
 
     def asks():
@@ -48,7 +53,9 @@ def test_each_verb_with_two_workers_and_a_kill_between_request_and_answer(at_hom
     folder = Home(at_home).run(result.run_id)
     assert [answer.status for answer in found.values()] == ["done"] * 5, found
     assert found["stop"].step == result.step
-    assert result.status == "interrupted" and found["stop"].checkpoint.endswith(f"step-{result.step:08d}")
+    assert result.status == "interrupted" and found["stop"].checkpoint.endswith(
+        f"step-{result.step:08d}"
+    )
     points = read_content(folder.journal).metrics["eval/velocity"]
     assert found["evaluate"].metrics["eval/velocity"] in points.values
     assert {found["evaluate"].step, result.step} <= set(points.steps)

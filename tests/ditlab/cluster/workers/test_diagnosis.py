@@ -1,9 +1,14 @@
-"""Diagnosis of worker groups that ended without an outcome, with errors and heartbeats made by hand."""
+"""Diagnosis of worker groups that ended without an outcome, with errors and heartbeats made by
+hand.
+"""
 
 import pytest
 from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, WorkerGroupError
-from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
+from ray.train.v2._internal.exceptions import (
+    WorkerGroupStartupFailedError,
+    WorkerGroupStartupTimeoutError,
+)
 
 from ditlab.cluster.attempt import GroupState, diagnose
 from ditlab.cluster.channel import Heartbeat
@@ -11,7 +16,9 @@ from ditlab.runs.failures import Failure, FailureKind
 
 
 def heartbeat(rank, node="a"):
-    return Heartbeat(rank, 1000 + rank, node, 1.0, step=3, activity="training", num_begun=7, num_done=5, idle=0.0)
+    return Heartbeat(
+        rank, 1000 + rank, node, 1.0, step=3, activity="training", num_begun=7, num_done=5, idle=0.0
+    )
 
 
 def death(preempted=False):
@@ -24,7 +31,10 @@ def test_a_dead_worker_is_named_and_not_the_one_that_crashed_because_of_it():
     crash = Failure(FailureKind.CRASH, "worker 0 failed: gloo")
     error = WorkerGroupError("lost", {1: death(), 0: RuntimeError("gloo")})
     found = diagnose(crash, GroupState(error, [heartbeat(0), heartbeat(1)], alive={"a"}))
-    assert found.kind is FailureKind.LOST_WORKER and "worker 1 (process 1001, at step 3)" in found.message
+    assert (
+        found.kind is FailureKind.LOST_WORKER
+        and "worker 1 (process 1001, at step 3)" in found.message
+    )
     bug = GroupState(WorkerGroupError("bug", {0: ValueError()}), [heartbeat(0)], alive={"a"})
     assert diagnose(crash, bug) is crash
 
@@ -45,7 +55,9 @@ def test_a_recorded_failure_counts_more_than_a_hang_without_a_death():
     assert diagnose(full, GroupState(None, [heartbeat(0)], [heartbeat(0)], {"a"})) is full
 
 
-@pytest.mark.parametrize(("is_node_lost", "kind"), [(False, FailureKind.LOST_WORKER), (True, FailureKind.LOST_NODE)])
+@pytest.mark.parametrize(
+    ("is_node_lost", "kind"), [(False, FailureKind.LOST_WORKER), (True, FailureKind.LOST_NODE)]
+)
 def test_workers_that_died_before_their_first_heartbeat(is_node_lost, kind):
     error = ControllerError(WorkerGroupStartupFailedError("gone"))
     assert diagnose(None, GroupState(error, alive={"a"}, is_node_lost=is_node_lost)).kind is kind
@@ -59,7 +71,9 @@ def test_a_cluster_without_resources_and_a_leader_that_died():
 
 
 def test_workers_that_lost_touch_with_each_other():
-    state = GroupState(None, [heartbeat(0)], alive={"a"}, peer_loss="worker 0: Connection closed by peer")
+    state = GroupState(
+        None, [heartbeat(0)], alive={"a"}, peer_loss="worker 0: Connection closed by peer"
+    )
     assert diagnose(None, state).message == (
         "a worker lost touch with the others (worker 0: Connection closed by peer)"
     )

@@ -1,4 +1,6 @@
-"""Nodes that come, go and give notice: workers follow, and every step sees its own samples, once."""
+"""Nodes that come, go and give notice: workers follow, and every step sees its own samples,
+once.
+"""
 
 import json
 import os
@@ -51,11 +53,24 @@ def run(cluster, tmp_path):
         experiment = tiny(name=name, **{**fixed, **changes})
         spec = tmp_path / f"{name}.yaml"
         spec.write_text(dump_yaml(experiment.to_dict()))
-        command = [sys.executable, "-m", "ditlab", "train", str(spec), "--json", "--address", cluster.address]
+        command = [
+            sys.executable,
+            "-m",
+            "ditlab",
+            "train",
+            str(spec),
+            "--json",
+            "--address",
+            cluster.address,
+        ]
         environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
-        if os.environ.get("RAY_AUTH_MODE") != "token":  # as it is while other tests share a Ray instance
-            environment["RAY_AUTH_TOKEN"] = "f" * 32  # another cluster's: this one wants none, and it is not shown
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # as it is while other tests share a Ray instance
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            # another cluster's: this one wants none, and it is not shown
+            environment["RAY_AUTH_TOKEN"] = "f" * 32
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         started.append(process)
         return process
 
@@ -79,7 +94,9 @@ def test_a_lost_node_and_a_new_one_cost_no_sample(cluster, run, tmp_path):
     cluster.remove_node(second, allow_graceful=False)
     run = Followed(home, name)
     before = run.look().step
-    wait_until(lambda: run.look().step > before + 20 or process.poll() is not None, 150, "going on alone")
+    wait_until(
+        lambda: run.look().step > before + 20 or process.poll() is not None, 150, "going on alone"
+    )
     cluster.add_node(num_cpus=1)
     out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err
@@ -89,9 +106,12 @@ def test_a_lost_node_and_a_new_one_cost_no_sample(cluster, run, tmp_path):
     reader = newest(Home(home).run(result["run_id"]).checkpoints)
     assert reader.manifest.position == steps * 32
     points, tags, status = tracked(home, name)
-    assert [step for step, _ in points["train/loss"]] == sorted({step for step, _ in points["train/loss"]})
+    assert [step for step, _ in points["train/loss"]] == sorted(
+        {step for step, _ in points["train/loss"]}
+    )
     _, alone = train_here(experiment, tmp_path / "alone", tmp_path / "alone" / "checkpoints")
-    for step, loss in points["train/loss"][:300]:  # later on, rounding makes two trainings of any two runs
+    # later on, rounding makes two trainings of any two runs
+    for step, loss in points["train/loss"][:300]:
         assert loss == pytest.approx(alone.losses[step], rel=1e-3)
     assert tags["ditlab.failure"] in ("lost_node", "lost_worker") and status == "FINISHED"
 
@@ -102,12 +122,18 @@ def test_a_node_that_will_be_taken_away_costs_no_step_and_is_not_counted(cluster
 
     home, name = tmp_path / "home", "spot"
     second = cluster.add_node(num_cpus=1)
-    resources = {"workers": {"min": 1, "max": 2, "interval": 600.0}, "cpus_per_worker": 1, "max_failures": 0}
+    resources = {
+        "workers": {"min": 1, "max": 2, "interval": 600.0},
+        "cpus_per_worker": 1,
+        "max_failures": 0,
+    }
     process = run(name, training__steps=3000, checkpoint={"every": None}, resources=resources)
     wait_until(lambda: has_step(home, name, 60), 300, "step 60")
     deadline = int((time.time() + 60) * 1000)
     reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
-    accepted, why = GcsClient(address=cluster.address).drain_node(second.node_id, reason, "spot", deadline)
+    accepted, why = GcsClient(address=cluster.address).drain_node(
+        second.node_id, reason, "spot", deadline
+    )
     assert accepted, why
     _, err = process.communicate(timeout=400)
     assert process.returncode == 0, err

@@ -1,4 +1,5 @@
-"""On Ray, two workers: the evaluator is killed five times, a worker twice, and the points are those of an inline run.
+"""On Ray, two workers: the evaluator is killed five times, a worker twice, and the points are those
+of an inline run.
 
 Every point is there once, with the bits that the workers' own evaluation gives.
 """
@@ -36,7 +37,9 @@ def test_killed_five_times_and_twice(go, home, unbroken):
                 killed.add(process.pid)
 
     experiment = broken(
-        "asynchronous", evaluation={"every": EVERY, "samples": 4, "limit": 64, "mode": "async"}, sampling={"steps": 2}
+        "asynchronous",
+        evaluation={"every": EVERY, "samples": 4, "limit": 64, "mode": "async"},
+        sampling={"steps": 2},
     )
     thread = threading.Thread(target=kill_evaluators)
     thread.start()

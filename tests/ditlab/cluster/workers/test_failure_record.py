@@ -31,9 +31,19 @@ def recorded(error, resumed=False):
 @pytest.mark.parametrize(
     ("error", "kind", "raised", "message"),
     [
-        (ValueError("a bug"), FailureKind.CRASH, RunFailed, r"^crash: worker 1 failed: ValueError: a bug\nTraceback"),
+        (
+            ValueError("a bug"),
+            FailureKind.CRASH,
+            RunFailed,
+            r"^crash: worker 1 failed: ValueError: a bug\nTraceback",
+        ),
         (UserError("the knob"), FailureKind.USER_ERROR, UserError, r"^the knob$"),
-        (RunFailed("loss is nan", kind="diverged"), FailureKind.DIVERGED, RunFailed, r"^diverged: loss is nan$"),
+        (
+            RunFailed("loss is nan", kind="diverged"),
+            FailureKind.DIVERGED,
+            RunFailed,
+            r"^diverged: loss is nan$",
+        ),
         (Unreachable("no answer"), FailureKind.USER_ERROR, UserError, r"^no answer$"),
     ],
 )
@@ -52,7 +62,9 @@ def test_a_failure_that_may_pass_is_tried_again():
     assert away.kind is FailureKind.STORAGE_UNREACHABLE
     assert Recovery(tiny()).after(away, 3).failures == 1
     data = failure_from_record(recorded(StorageOutage("no data"))["failure"])
-    assert data.kind is FailureKind.STORAGE_UNREACHABLE, "streamed data answered before, resumed or not"
+    assert data.kind is FailureKind.STORAGE_UNREACHABLE, (
+        "streamed data answered before, resumed or not"
+    )
 
 
 def test_a_lost_peer_is_recorded_apart_and_the_first_failure_stays():

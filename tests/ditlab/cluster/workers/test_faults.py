@@ -16,7 +16,10 @@ pytestmark = pytest.mark.usefixtures("breaking_family")
 
 def experiment(name, **fault):
     spec = tiny(
-        name=name, resources={"workers": 2, "max_failures": 1}, training__steps=9, engine__zero={"stage": 2}
+        name=name,
+        resources={"workers": 2, "max_failures": 1},
+        training__steps=9,
+        engine__zero={"stage": 2},
     ).to_dict()
     spec["model"]["family"] = "breaking"
     spec["objective"]["fault"] = fault
@@ -34,7 +37,11 @@ def test_nan_in_one_workers_loss_is_left_out_by_all(go, home, capfd):
     points, tags, status = tracked(home, "nan")
     assert [step for step, loss in points["train/loss"] if not math.isfinite(loss)] == [5]
     assert [step for step, _ in points["train/loss"]] == list(range(1, 10))
-    assert (status, tags["ditlab.failure"], tags["ditlab.skipped_steps"]) == ("FINISHED", "non_finite", "1")
+    assert (status, tags["ditlab.failure"], tags["ditlab.skipped_steps"]) == (
+        "FINISHED",
+        "non_finite",
+        "1",
+    )
     assert final(home, result).manifest.scalars["adam_step"] == 8
     assert "step 5 was skipped: its loss or gradient was NaN or infinite." in capfd.readouterr().err
 
@@ -52,7 +59,10 @@ def test_memory_that_ends_in_one_worker_halves_the_micro_batch_of_all(go, home, 
     assert (status, tags["ditlab.failure"]) == ("FINISHED", "out_of_memory")
     said = capfd.readouterr().err
     assert "out of memory at step 5: trying again with emptied caches." in said
-    assert "out of memory at step 5: going on with micro-batches of 8, the batch stays the same." in said
+    assert (
+        "out of memory at step 5: going on with micro-batches of 8, the batch stays the same."
+        in said
+    )
 
 
 def tracked_losses(go, home, whole):

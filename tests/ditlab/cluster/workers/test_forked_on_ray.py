@@ -1,4 +1,6 @@
-"""Forks on Ray: killed before their first checkpoint, on another number of workers and another ZeRO stage."""
+"""Forks on Ray: killed before their first checkpoint, on another number of workers and another ZeRO
+stage.
+"""
 
 import pytest
 
@@ -21,13 +23,26 @@ def test_a_fork_whose_worker_is_killed_begins_again_from_its_parents_checkpoint(
     whole = checkpoint_of(home, parent.run_id)
     assert same_state(checkpoint_of(home, fork.run_id), whole)
     points, tags, status = tracked(home, "killed-fork")
-    assert [step for step, _ in points["train/loss"]] == list(range(8, STEPS + 1)) and status == "FINISHED"
-    assert (tags["ditlab.failure"], tags["ditlab.forked_from"]) == ("lost_worker", f"{parent.run_id}@7")
+    assert [step for step, _ in points["train/loss"]] == list(
+        range(8, STEPS + 1)
+    ) and status == "FINISHED"
+    assert (tags["ditlab.failure"], tags["ditlab.forked_from"]) == (
+        "lost_worker",
+        f"{parent.run_id}@7",
+    )
     assert read_record(Home(home).run(fork.run_id)).start == f"{parent.run_id}@7"
 
-    alone = go(broken("alone", start=start, resources={"workers": 1}, engine={"zero": {"stage": 3}}))
+    alone = go(
+        broken("alone", start=start, resources={"workers": 1}, engine={"zero": {"stage": 3}})
+    )
     found = checkpoint_of(home, alone.run_id)
-    assert (found.manifest.position, found.manifest.scalars) == (whole.manifest.position, whole.manifest.scalars)
+    assert (found.manifest.position, found.manifest.scalars) == (
+        whole.manifest.position,
+        whole.manifest.scalars,
+    )
     # Losses, as an Adam step from a gradient near zero is a matter of the order of sums.
-    first, second = dict(tracked(home, "parent")[0]["train/loss"]), dict(tracked(home, "alone")[0]["train/loss"])
+    first, second = (
+        dict(tracked(home, "parent")[0]["train/loss"]),
+        dict(tracked(home, "alone")[0]["train/loss"]),
+    )
     assert second == pytest.approx({step: first[step] for step in range(8, STEPS + 1)}, rel=1e-5)

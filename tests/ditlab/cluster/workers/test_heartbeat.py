@@ -4,7 +4,9 @@ from ditlab.cluster.channel import HangDetector, Heartbeat, heartbeat_interval
 
 
 def heartbeat(rank, num_done=5, idle=0.0, written=1.0):
-    return Heartbeat(rank, 1000 + rank, "a", written, 3, "training", num_begun=7, num_done=num_done, idle=idle)
+    return Heartbeat(
+        rank, 1000 + rank, "a", written, 3, "training", num_begun=7, num_done=num_done, idle=idle
+    )
 
 
 def ranks(hung):
@@ -20,7 +22,11 @@ def test_a_silent_worker_hangs_and_those_who_wait_for_it_do_not():
 
 def test_of_workers_without_progress_the_one_behind_hangs():
     detector = HangDetector(hang_timeout=10)
-    waiting = [heartbeat(0, num_done=12, idle=11), heartbeat(1, num_done=11, idle=13), heartbeat(2, 12, idle=11)]
+    waiting = [
+        heartbeat(0, num_done=12, idle=11),
+        heartbeat(1, num_done=11, idle=13),
+        heartbeat(2, 12, idle=11),
+    ]
     assert ranks(detector.hung_workers(waiting, now=0)) == [1]
     working = [heartbeat(0, num_done=12, idle=11), heartbeat(1, num_done=13, idle=2)]
     assert detector.hung_workers(working, now=1) == []

@@ -1,4 +1,6 @@
-"""`resources.network` where it counts: in the workers, before they meet; and a worker that never comes."""
+"""`resources.network` where it counts: in the workers, before they meet; and a worker that never
+comes.
+"""
 
 import json
 
@@ -9,7 +11,11 @@ from ditlab.spec.experiment import class_for
 from support.clusters.faults import tracked
 from support.trainings.workers import tiny
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("breaking_family"), pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("breaking_family"),
+    pytest.mark.timeout(600),
+]
 
 
 def experiment(name, workers, network, **fault):
@@ -28,11 +34,14 @@ def test_every_group_has_the_timeout(go):
     with pytest.raises(UserError) as said:
         go(experiment("told", 2, {"timeout": 40}, kind="tell", step=2))
     network = told(said.value)
-    assert network["groups"] > 1 and network["limits"] == [40.0]  # DeepSpeed's and our own beside Ray Train's
+    # DeepSpeed's and our own beside Ray Train's
+    assert network["groups"] > 1 and network["limits"] == [40.0]
 
 
 def test_a_worker_that_never_comes_is_given_up_after_the_timeout(go, capfd):
-    """Building is not watched: it may take any time. The others' collective gives up after 12 s, not after 1800."""
+    """Building is not watched: it may take any time. The others' collective gives up after 12 s,
+    not after 1800.
+    """
     result = go(experiment("away", 2, {"timeout": 12}, kind="away"))
     assert (result.status, result.step) == ("finished", 6)
     points, tags, status = tracked(result_home(result), "away")

@@ -14,7 +14,8 @@ from support.clusters.faults import journal_of
 from support.clusters.ray_instance import PLUGINS
 from support.trainings.workers import TINY
 
-ROOM = 3 << 30  # bytes free of what is taken by other work when the run starts: Ray and a worker take 1 GiB
+# bytes free of what is taken by other work when the run starts: Ray and a worker take 1 GiB
+ROOM = 3 << 30
 
 
 @pytest.mark.slow
@@ -25,19 +26,31 @@ def test_a_run_that_fills_its_node_goes_on_with_half_the_micro_batch(tmp_path, m
     spec = tmp_path / "spec.yaml"
     fault = {"kind": "host", "step": 5, "rank": 0, "above": 8, "mib": 5 << 10}
     spec.write_text(
-        json.dumps({**TINY, "model": {**TINY["model"], "family": "breaking"}, "objective": {"fault": fault}})
+        json.dumps(
+            {
+                **TINY,
+                "model": {**TINY["model"], "family": "breaking"},
+                "objective": {"fault": fault},
+            }
+        )
     )
     memory = psutil.virtual_memory()
     path = os.pathsep.join([str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {
-        **os.environ, "DITLAB_HOME": str(home), "PYTHONPATH": path,
+        **os.environ,
+        "DITLAB_HOME": str(home),
+        "PYTHONPATH": path,
         "RAY_memory_usage_threshold": f"{(memory.total - memory.available + ROOM) / memory.total:.4f}",
-    }  # fmt: skip
+    }
     environment.pop("RAY_ADDRESS", None)
     done = subprocess.run(
-        [sys.executable, "-m", "ditlab", "train", str(spec)], env=environment, capture_output=True, text=True,
-        timeout=500, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", "ditlab", "train", str(spec)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     (said,) = re.findall(r"node out of memory: a node's memory is nearly used up;.*", done.stderr)
     assert re.search(r"this run's workers use the most, [\d.]+ GiB;", said)

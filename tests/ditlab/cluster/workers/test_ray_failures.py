@@ -1,4 +1,6 @@
-"""Every exception of Ray has its class of failure, and Ray's words about a node's memory are read, without Ray."""
+"""Every exception of Ray has its class of failure, and Ray's words about a node's memory are read,
+without Ray.
+"""
 
 import inspect
 from pathlib import Path
@@ -38,7 +40,11 @@ OTHERS = {
 }
 """Classes of Ray that are no lost worker."""
 CLASSES = sorted(
-    (each for _, each in inspect.getmembers(exceptions, inspect.isclass) if issubclass(each, exceptions.RayError)),
+    (
+        each
+        for _, each in inspect.getmembers(exceptions, inspect.isclass)
+        if issubclass(each, exceptions.RayError)
+    ),
     key=lambda each: each.__name__,
 )
 """All of the module, those of a Ray to come included."""
@@ -46,7 +52,9 @@ CLASSES = sorted(
 
 def made(kind):
     """An exception of a class whose constructor asks for things of a cluster."""
-    whole = type(kind.__name__, (kind,), {"__init__": lambda self: None, "__str__": lambda self: "words"})
+    whole = type(
+        kind.__name__, (kind,), {"__init__": lambda self: None, "__str__": lambda self: "words"}
+    )
     error = whole()
     error.__dict__.update(cause=None, _preempted=False)
     return error
@@ -94,7 +102,9 @@ def recorded_by(error, channel):
         record_failure(caught, 0, False, Channel())
 
 
-@pytest.mark.parametrize("cause", [exceptions.ObjectLostError, exceptions.LocalRayletDiedError, exceptions.RpcError])
+@pytest.mark.parametrize(
+    "cause", [exceptions.ObjectLostError, exceptions.LocalRayletDiedError, exceptions.RpcError]
+)
 def test_what_a_task_wraps_decides(cause):
     task = made(exceptions.RayTaskError)
     task.cause = made(cause)
@@ -112,14 +122,22 @@ def worker(rank, pid, node=NODE):
 
 
 def test_words_of_another_ray_are_a_node_without_memory_all_the_same():
-    for text in ("", "Task was killed due to the node running low on memory.", SHORTAGE.partition("Top 10")[0]):
+    for text in (
+        "",
+        "Task was killed due to the node running low on memory.",
+        SHORTAGE.partition("Top 10")[0],
+    ):
         failure = ray_failure(exceptions.OutOfMemoryError(text), [worker(0, 20094)])
         assert failure.kind is FailureKind.NODE_OUT_OF_MEMORY and not failure.is_own
         assert (
-            failure.message.startswith("a node's memory is nearly used up") and "uses the most" not in failure.message
+            failure.message.startswith("a node's memory is nearly used up")
+            and "uses the most" not in failure.message
         )
     died = made(exceptions.ActorDiedError)
-    assert ray_failure(type("Died", (type(died),), {"__str__": lambda self: SHORTAGE})()).kind is failure.kind
+    assert (
+        ray_failure(type("Died", (type(died),), {"__str__": lambda self: SHORTAGE})()).kind
+        is failure.kind
+    )
 
 
 def test_a_node_that_others_fill_counts_as_a_lost_worker_and_names_them():
@@ -128,7 +146,8 @@ def test_a_node_that_others_fill_counts_as_a_lost_worker_and_names_them():
         failure = diagnose(None, group)
         assert failure.kind is FailureKind.NODE_OUT_OF_MEMORY and not failure.is_own
         assert failure.message.startswith(
-            "a node's memory is nearly used up; process 20094 uses the most, 1.22 GiB: python -m pytest "
+            "a node's memory is nearly used up; process 20094 uses the most, 1.22 GiB: python "
+            "-m pytest "
         )
         assert failure.message.endswith(
             "; end other work there, or raise RAY_memory_usage_threshold where Ray is started"
@@ -140,9 +159,14 @@ def test_a_node_that_others_fill_counts_as_a_lost_worker_and_names_them():
 
 def test_a_node_that_the_run_itself_fills_halves_the_micro_batch_once():
     """0.46 and 0.41 GiB are less than another's 1.22; with it they are the most."""
-    error = WorkerGroupError("", {1: WorkerHealthCheckFailedError("", exceptions.OutOfMemoryError(SHORTAGE))})
+    error = WorkerGroupError(
+        "", {1: WorkerHealthCheckFailedError("", exceptions.OutOfMemoryError(SHORTAGE))}
+    )
     failure = diagnose(None, GroupState(error, [worker(0, 20094), worker(1, 21989)], alive={NODE}))
-    assert failure.is_own and "this run's workers use the most, 1.63 GiB; lower batch.micro" in failure.message
+    assert (
+        failure.is_own
+        and "this run's workers use the most, 1.63 GiB; lower batch.micro" in failure.message
+    )
     first = Recovery(tiny()).after(failure, 5)
     assert (first.failures, first.memory.halvings) == (0, 1)
     assert first.message_for(failure).endswith(
@@ -164,17 +188,29 @@ def test_a_launcher_or_a_sweeps_trial_that_loses_ray_itself_counts_and_names_it(
             raise exceptions.RpcError("failed to connect to all addresses")
 
     monkeypatch.setattr(attempt, "alive_ids", lambda: {"a"})
-    monkeypatch.setattr(attempt.KeyValueChannel, "clear", lambda _: (_ for _ in ()).throw(exceptions.RpcError("gone")))
+    monkeypatch.setattr(
+        attempt.KeyValueChannel,
+        "clear",
+        lambda _: (_ for _ in ()).throw(exceptions.RpcError("gone")),
+    )
     store, warned = SimpleNamespace(last_step=lambda: -1), []
     launch = SimpleNamespace(
-        experiment=tiny(resources__max_failures=1), run_id="r", tags={}, checkpoints=lambda: store,
+        experiment=tiny(resources__max_failures=1),
+        run_id="r",
+        tags={},
+        checkpoints=lambda: store,
         changed=lambda **_: launch,
-    )  # fmt: skip
+    )
     pool = SimpleNamespace(idle_group=lambda _: Lost(), keep=False)
     spec = SimpleNamespace(share=SimpleNamespace(threads=1))
     callbacks = SimpleNamespace(on_failure=lambda _: None, warn=warned.append)
-    with pytest.raises(RunFailed, match=r"lost worker: RpcError: failed to connect .*resources\.max_failures=1"):
+    with pytest.raises(
+        RunFailed, match=r"lost worker: RpcError: failed to connect .*resources\.max_failures=1"
+    ):
         train_with_retries(launch, pool, spec, SimpleNamespace(count=0), callbacks)
     assert warned == [
-        "lost worker: RpcError: failed to connect to all addresses; going on from the beginning (1 of 1)."
+        (
+            "lost worker: RpcError: failed to connect to all addresses; going on from the "
+            "beginning (1 of 1)."
+        )
     ]

@@ -1,4 +1,6 @@
-"""Workers that are killed or stop answering: the run goes on by itself and ends in the same bits."""
+"""Workers that are killed or stop answering: the run goes on by itself and ends in the same
+bits.
+"""
 
 import random
 import signal
@@ -47,7 +49,10 @@ def test_a_worker_that_stops_answering_is_named_and_replaced(go, home, unbroken,
     state, points = unbroken.state, unbroken.points
     found, tags, _ = tracked(home, name)
     assert found == points and same_state(checkpoint_of(home, result.run_id), state)
-    assert tags["ditlab.failure"] == "hung_worker" and "gave no sign of progress" in tags["ditlab.failure_message"]
+    assert (
+        tags["ditlab.failure"] == "hung_worker"
+        and "gave no sign of progress" in tags["ditlab.failure_message"]
+    )
     assert "hung worker: worker" in capfd.readouterr().err
     assert worker_processes() == []
 
@@ -62,8 +67,11 @@ def test_losses_without_progress_end_the_run_with_the_failures_name(go, home):
     assert e.value.exit_code == 1 and e.value.kind == "lost_worker"
     _, tags, status = tracked(home, name)
     assert (status, tags["ditlab.failure"]) == ("FAILED", "lost_worker")
-    (record,) = [read_record(run) for run in map(Home(home).run, [p.name for p in Home(home).runs.iterdir()])
-                 if read_record(run).name == name]  # fmt: skip
+    (record,) = [
+        read_record(run)
+        for run in map(Home(home).run, [p.name for p in Home(home).runs.iterdir()])
+        if read_record(run).name == name
+    ]
     assert record.status == "failed" and "lost worker" in record.message
 
 

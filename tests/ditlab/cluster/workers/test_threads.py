@@ -20,7 +20,14 @@ def test_ray_and_one_process_compute_the_same_bits(ray: Any, at_home: Path, thre
     """30 steps of a network that is wide enough for sums to be split among threads."""
     if threads > (os.cpu_count() or 1):
         pytest.skip("this machine has one core")
-    model = {"family": "dit", "image_size": 8, "patch_size": 2, "width": 64, "depth": 2, "num_heads": 4}
+    model = {
+        "family": "dit",
+        "image_size": 8,
+        "patch_size": 2,
+        "width": 64,
+        "depth": 2,
+        "num_heads": 4,
+    }
     fixed = {"batch": {"size": 128}, "training__steps": 30, "resources__cpus_per_worker": threads}
     states = []
     for local in (True, False):

@@ -1,6 +1,7 @@
 """Training through Ray Train workers, on one Ray instance for the whole session.
 
-The start of a group of workers costs as much as many small trainings: one run has two of them, and tells of all.
+The start of a group of workers costs as much as many small trainings: one run has two of them, and
+tells of all.
 """
 
 import json
@@ -33,7 +34,9 @@ CTRL_C = 45
 
 
 class Stopped(NamedTuple):
-    """A run on two workers; kill -9 ended one at a random step, and Ctrl-C the two that came in their place."""
+    """A run on two workers; kill -9 ended one at a random step, and Ctrl-C the two that came in
+    their place.
+    """
 
     result: TrainingResult
     status: str
@@ -58,20 +61,30 @@ def stopped(ray: Any, at_home: Path) -> Stopped:
     draw = random.Random(0)
     step, worker = draw.randrange(1, CTRL_C), draw.randrange(2)
     experiment = broken(NAME, training__steps=2000, resources__cpus_per_worker=1)
-    with in_turn(at_home, NAME, (step, kill_worker(worker)), (CTRL_C, lambda: os.kill(os.getpid(), signal.SIGINT))):
+    with in_turn(
+        at_home,
+        NAME,
+        (step, kill_worker(worker)),
+        (CTRL_C, lambda: os.kill(os.getpid(), signal.SIGINT)),
+    ):
         result = train(experiment, warn=print)
     folder = Home(at_home).run(result.run_id)
     last = folder.checkpoints / f"step-{result.step:08d}"
     return Stopped(
-        result, read_record(folder).status, CheckpointStore.at(folder.checkpoints).steps(),
-        sorted(path.name[:20] for path in last.glob("*.safetensors")), checkpoint_of(at_home, result.run_id),
-    )  # fmt: skip
+        result,
+        read_record(folder).status,
+        CheckpointStore.at(folder.checkpoints).steps(),
+        sorted(path.name[:20] for path in last.glob("*.safetensors")),
+        checkpoint_of(at_home, result.run_id),
+    )
 
 
 @pytest.fixture(scope="module")
 def resumed(stopped: Stopped) -> TrainingResult:
     """Continuation of the stopped run by three steps, on one worker without Ray."""
-    longer = broken(NAME, training__steps=stopped.result.step + 3, checkpoint__every=None, resources__workers=1)
+    longer = broken(
+        NAME, training__steps=stopped.result.step + 3, checkpoint__every=None, resources__workers=1
+    )
     return train(longer, local=True, resume=stopped.result.run_id)
 
 
@@ -85,7 +98,9 @@ def points(at_home: Path, resumed: TrainingResult) -> dict[str, list[tuple[int, 
 def test_a_killed_worker_costs_no_step_and_no_bit(stopped, at_home, points, tmp_path):
     """Two plain processes that nobody interrupts come to the same, Ray or not."""
     at = stopped.result.step
-    train_workers([(broken("plain", training__steps=at, resources__cpus_per_worker=1), at_home, tmp_path)])
+    train_workers(
+        [(broken("plain", training__steps=at, resources__cpus_per_worker=1), at_home, tmp_path)]
+    )
     assert same_state(stopped.state, newest(tmp_path))
     expected: dict[str, list[tuple[int, float]]] = {}
     for step, values in sorted(logged(tmp_path).items()):
@@ -93,16 +108,25 @@ def test_a_killed_worker_costs_no_step_and_no_bit(stopped, at_home, points, tmp_
             if not name.startswith(TIMINGS) and (name.startswith("train/") or step % EVERY == 0):
                 expected.setdefault(name, []).append((step, value))
     assert {"train/loss", "train/grad_norm", "eval/velocity"} <= set(expected)
-    assert {name: [point for point in points[name] if point[0] <= at] for name in expected} == expected
+    assert {
+        name: [point for point in points[name] if point[0] <= at] for name in expected
+    } == expected
     _, tags, _ = tracked(at_home, NAME)
     assert (tags["ditlab.failure"], tags["ditlab.failures"]) == ("lost_worker", "1")
 
 
 def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(stopped, resumed, at_home, points):
     result = stopped.result
-    assert (result.status, stopped.status) == ("interrupted", "interrupted") and CTRL_C <= result.step < 2000
+    assert (result.status, stopped.status) == (
+        "interrupted",
+        "interrupted",
+    ) and CTRL_C <= result.step < 2000
     assert stopped.state.manifest.step == result.step
-    assert (resumed.run_id, resumed.status, resumed.step) == (result.run_id, "finished", result.step + 3)
+    assert (resumed.run_id, resumed.status, resumed.step) == (
+        result.run_id,
+        "finished",
+        result.step + 3,
+    )
     assert read_record(Home(at_home).run(result.run_id)).status == "finished"
     for name in ("train/loss", "train/velocity"):
         assert [step for step, _ in points[name]] == list(range(1, resumed.step + 1))
@@ -110,8 +134,18 @@ def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(stopped, resumed
 
 def test_the_result_has_every_field_of_the_json_line(stopped):
     shown = json.loads(json.dumps(stopped.result.to_dict()))
-    assert set(shown) == {"run_id", "status", "reason", "step", "metrics", "checkpoint", "tracking_uri"}
-    assert {"train/loss", "train/velocity", "train/lr", "train/grad_norm", "eval/velocity"} <= set(shown["metrics"])
+    assert set(shown) == {
+        "run_id",
+        "status",
+        "reason",
+        "step",
+        "metrics",
+        "checkpoint",
+        "tracking_uri",
+    }
+    assert {"train/loss", "train/velocity", "train/lr", "train/grad_norm", "eval/velocity"} <= set(
+        shown["metrics"]
+    )
     assert open_checkpoint(shown["checkpoint"]).manifest.step == stopped.result.step
 
 
@@ -138,14 +172,22 @@ def test_mlflow_holds_one_run_with_parameters_metrics_and_artifacts(resumed, at_
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert {"spec.yaml", "environment.txt", "parameters.json", "samples", "images"} <= artifacts
-    (model,) = client.search_logged_models([run.info.experiment_id], f"source_run_id = '{run.info.run_id}'")
-    assert {path.name for path in Path(model.artifact_location).iterdir()} == {"spec.yaml", "weights.safetensors"}
+    (model,) = client.search_logged_models(
+        [run.info.experiment_id], f"source_run_id = '{run.info.run_id}'"
+    )
+    assert {path.name for path in Path(model.artifact_location).iterdir()} == {
+        "spec.yaml",
+        "weights.safetensors",
+    }
 
 
 @pytest.mark.slow
 def test_a_diverging_run_fails_with_one_sentence(go, home):
     words = r"(nan|inf) at step \d+, as in the 10 steps before it: training diverged; lower optimizer.lr"
-    spec = {"optimizer": {"kind": "adamw", "lr": 1e30}, "training": {"steps": 40, "clip": {"kind": "none"}}}
+    spec = {
+        "optimizer": {"kind": "adamw", "lr": 1e30},
+        "training": {"steps": 40, "clip": {"kind": "none"}},
+    }
     with pytest.raises(RunFailed, match=words):
         go(tiny(name="diverging", **spec))
     (record,) = [record for record in list_runs(Home(home)) if record.name == "diverging"]

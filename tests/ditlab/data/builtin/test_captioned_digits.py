@@ -1,4 +1,6 @@
-"""Coloured digits: images, captions and classes say the same thing, and a digit is held out with all its colours."""
+"""Coloured digits: images, captions and classes say the same thing, and a digit is held out with
+all its colours.
+"""
 
 import numpy as np
 import pytest
@@ -37,8 +39,12 @@ def test_every_digit_is_there_in_every_colour_with_a_matching_caption(store):
     assert np.array_equal(colours.reshape(1797, 7), np.arange(7)[None].repeat(1797, axis=0))
     captions = decode_captions(store.tensor("caption").numpy())
     names = list(COLOURS)
-    assert captions == [f"a {names[colour]} {DIGITS[digit]}" for digit, colour in zip(digits, colours, strict=True)]
-    assert store.columns["digit"].names == DIGITS and store.columns["colour"].names == tuple(COLOURS)
+    assert captions == [
+        f"a {names[colour]} {DIGITS[digit]}" for digit, colour in zip(digits, colours, strict=True)
+    ]
+    assert store.columns["digit"].names == DIGITS and store.columns["colour"].names == tuple(
+        COLOURS
+    )
 
 
 def test_the_ink_has_the_colour_and_the_shape_of_the_digit(store):
@@ -58,10 +64,14 @@ def test_a_digit_is_held_out_with_all_its_colours(splits):
     assert len(set(held_out[:60] // 7)) > 30  # the first few are of many digits
 
 
-def test_parameters_name_the_store_and_the_same_parameters_give_the_same(module_home, splits, tmp_path):
+def test_parameters_name_the_store_and_the_same_parameters_give_the_same(
+    module_home, splits, tmp_path
+):
     other = open_data(CaptionedDigitsData(size=8, colours=2), module_home).train.store
     assert other.path.name == "captioned-digits-8-2" and len(other) == 1797 * 2
-    assert other.columns["caption"].shape == (len("a green three"),) and other.columns["image"].shape == (3, 8, 8)
+    assert other.columns["caption"].shape == (len("a green three"),) and other.columns[
+        "image"
+    ].shape == (3, 8, 8)
     assert open_data(CaptionedDigitsData(), Home(tmp_path)).fingerprint == splits.fingerprint
 
 

@@ -36,7 +36,10 @@ def test_python_brings_about_two_megabytes_of_documentation(corpus):
     documents = corpus
     assert 1_200_000 < len("".join(documents)) < 4_000_000
     assert any(text.startswith("json\nJSON (JavaScript Object Notation)") for text in documents)
-    assert any("json.decoder.JSONDecoder.raw_decode\nDecode a JSON document from" in text for text in documents)
+    assert any(
+        "json.decoder.JSONDecoder.raw_decode\nDecode a JSON document from" in text
+        for text in documents
+    )
     assert sum(text.startswith('The "with" statement\n***') for text in documents) == 1
     assert not any(text.startswith(("test.", "idlelib", "numpy")) for text in documents)
 
@@ -51,7 +54,9 @@ def test_no_long_paragraph_is_there_twice(corpus):
 
 @pytest.mark.slow
 def test_another_process_reads_the_same(corpus):
-    code = "import json; from ditlab.data.builtin import python_docs;print(json.dumps(python_docs()))"
+    code = (
+        "import json; from ditlab.data.builtin import python_docs;print(json.dumps(python_docs()))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == corpus
 
@@ -85,7 +90,8 @@ def test_a_text_by_path_is_held_out_in_runs_too(module_home, quick_corpus):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("corpus", "wikipedia"), ("tokenizer", "gpt2"), ("vocabulary", 256), ("length", 1)]
+    ("field", "value"),
+    [("corpus", "wikipedia"), ("tokenizer", "gpt2"), ("vocabulary", 256), ("length", 1)],
 )
 def test_fields_that_make_no_sense_are_refused(field, value):
     with pytest.raises(ValueError, match=field):
@@ -96,7 +102,8 @@ def test_a_length_beyond_the_text_names_the_specs_knob(module_home, quick_corpus
     from ditlab.errors import UserError
 
     with pytest.raises(
-        UserError, match=r"data\.length=100000000 is longer than the whole corpus: data\.corpus=python-docs"
+        UserError,
+        match=r"data\.length=100000000 is longer than the whole corpus: data\.corpus=python-docs",
     ):
         open_data(TextData(length=10**8), module_home)
     assert not (Path(module_home.stores) / "python-docs-bytes-100000000").exists()

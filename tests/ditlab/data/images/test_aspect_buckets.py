@@ -15,7 +15,11 @@ def test_sides_are_steps_and_areas_at_most_the_resolutions():
     assert len(AT_256.sizes) == len(set(AT_256.sizes)) == 34  # by height: 8, 8, 5, 4, 3, 2, 2, 2
     assert {(256, 256), (128, 512), (512, 128), (192, 320), (64, 64)} < set(AT_256.sizes)
     for height, width in AT_256.sizes:
-        assert height % 64 == width % 64 == 0 and min(height, width) >= 64 and max(height, width) <= 512
+        assert (
+            height % 64 == width % 64 == 0
+            and min(height, width) >= 64
+            and max(height, width) <= 512
+        )
         assert height * width <= 256**2
     assert {(width, height) for height, width in AT_256.sizes} == set(AT_256.sizes)
 
@@ -48,8 +52,12 @@ def test_images_get_the_size_that_suits_them(image, size):
 
 
 def test_the_score_is_seven_parts_crop_and_three_parts_missing_area():
-    """A 2:1 image in a 4:3 size: a third falls off when it is cropped; 192 x 256 is a quarter less than 256 x 256."""
-    assert AT_256.score(ImageSize(400, 800), ImageSize(192, 256)) == pytest.approx(0.7 / 3 + 0.3 / 4)
+    """A 2:1 image in a 4:3 size: a third falls off when it is cropped; 192 x 256 is a quarter less
+    than 256 x 256.
+    """
+    assert AT_256.score(ImageSize(400, 800), ImageSize(192, 256)) == pytest.approx(
+        0.7 / 3 + 0.3 / 4
+    )
     assert AT_256.score(ImageSize(777, 777), ImageSize(256, 256)) == 0
 
 
@@ -71,6 +79,9 @@ def test_the_crop_in_the_score_is_the_share_that_falls_off(height, width):
     chosen = AT_256.choose(height, width)
     assert chosen is not None
     scale = max(chosen.height / height, chosen.width / width)
-    kept, area = chosen.height * chosen.width / (height * width * scale**2), chosen.height * chosen.width / 256**2
+    kept, area = (
+        chosen.height * chosen.width / (height * width * scale**2),
+        chosen.height * chosen.width / 256**2,
+    )
     score = AT_256.score(ImageSize(height, width), chosen)
     assert score == pytest.approx(0.7 * (1 - kept) + 0.3 * (1 - area), abs=1e-9)

@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodedImage, DecodingRules, decode
+from ditlab.data.images.decoding import (
+    AspectBuckets,
+    CaptionedImage,
+    DecodedImage,
+    DecodingRules,
+    decode,
+)
 from ditlab.data.stores.receipt import DroppedRecord
 from support.damage import bit_flips
 from support.datasets.photographs import encoded, smooth
 
-RULES = DecodingRules(AspectBuckets(resolution=64, step=16, min_side=16, max_side=128), caption_length=20)
+RULES = DecodingRules(
+    AspectBuckets(resolution=64, step=16, min_side=16, max_side=128), caption_length=20
+)
 
 
 def decoded(content: bytes, caption: bytes = b"a slope") -> DecodedImage:
@@ -40,14 +48,17 @@ def test_an_image_of_a_buckets_size_keeps_every_pixel():
 
 
 def test_an_image_is_scaled_to_cover_and_cropped_around_its_centre():
-    """200 x 480 (height x width) in 48 x 80: scaled by 0.24 to 48 x 115.2, of which the middle 80 columns stay."""
+    """200 x 480 (height x width) in 48 x 80: scaled by 0.24 to 48 x 115.2, of which the middle 80
+    columns stay.
+    """
     columns = np.broadcast_to(np.linspace(0, 240, 480)[None, :, None], (200, 480, 3))
     one = decode(
         DecodingRules(AspectBuckets(64, 16, 48, 80), 20),
         CaptionedImage("here", encoded(Image.fromarray(columns.astype(np.uint8))), b"a slope"),
     )
     assert isinstance(one, DecodedImage) and one.size == (48, 80)
-    shown = (np.arange(80) + 0.5) / 80 * (80 / 0.24) + (480 - 80 / 0.24) / 2  # in columns of the original
+    # in columns of the original
+    shown = (np.arange(80) + 0.5) / 80 * (80 / 0.24) + (480 - 80 / 0.24) / 2
     assert np.abs(one.pixels - shown * 240 / 480).max() < 2
 
 
@@ -119,7 +130,9 @@ def test_a_palette_with_a_transparent_colour_is_laid_on_white():
     image.putpalette([10, 20, 30, 200, 100, 50])
     image.paste(1, (0, 0, 16, 8))
     pixels = decoded(encoded(image, transparency=0)).pixels
-    assert (pixels[:, :8].transpose(1, 2, 0) == (200, 100, 50)).all() and (pixels[:, 8:] == 255).all()
+    assert (pixels[:, :8].transpose(1, 2, 0) == (200, 100, 50)).all() and (
+        pixels[:, 8:] == 255
+    ).all()
 
 
 def test_grey_cmyk_and_sixteen_bits_become_rgb():
@@ -138,16 +151,25 @@ def test_grey_cmyk_and_sixteen_bits_become_rgb():
 def test_broken_files_are_skipped_with_a_reason():
     whole = encoded(smooth(100, 100), "JPEG")
     assert "truncated" in skipped(whole[: len(whole) // 2]).detail.lower()
-    png = bytearray(encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (99, 99, 3), dtype=np.uint8))))
+    png = bytearray(
+        encoded(
+            Image.fromarray(np.random.default_rng(0).integers(0, 256, (99, 99, 3), dtype=np.uint8))
+        )
+    )
     png[len(png) // 2] ^= 0xFF
     assert skipped(bytes(png)).reason == "unreadable"
-    assert skipped(b"I am text, whatever I am called").detail == "no BMP, JPEG, PNG, TIFF or WEBP image"
+    assert (
+        skipped(b"I am text, whatever I am called").detail
+        == "no BMP, JPEG, PNG, TIFF or WEBP image"
+    )
     assert skipped(b"").reason == skipped(None).reason == "unreadable"
     assert skipped(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").reason == "unreadable"
 
 
 def of_size(side: int) -> bytes:
-    """Return a PNG whose header says that it has side x side pixels, and whose data are those of 8x8."""
+    """Return a PNG whose header says that it has side x side pixels, and whose data are those of
+    8x8.
+    """
     content = bytearray(encoded(Image.new("1", (8, 8))))
     content[16:24] = side.to_bytes(4, "big") * 2
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
@@ -155,11 +177,15 @@ def of_size(side: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("side", "words"), [(8001, "8,001x8,001 pixels"), (13_000, "13,000x13,000 pixels"), (40_000, "1600000000 pixels")]
+    ("side", "words"),
+    [(8001, "8,001x8,001 pixels"), (13_000, "13,000x13,000 pixels"), (40_000, "1600000000 pixels")],
 )
 def test_an_image_of_too_many_pixels_is_skipped_by_its_header(side, words):
     answer = skipped(of_size(side))
-    assert (answer.reason, answer.detail) == ("too large", f"{words}, more than --max-pixels=64000000")
+    assert (answer.reason, answer.detail) == (
+        "too large",
+        f"{words}, more than --max-pixels=64000000",
+    )
     assert skipped(of_size(8000)).reason == "unreadable", "it was decoded"
 
 
@@ -170,7 +196,10 @@ def test_the_most_pixels_are_a_knob():
     assert decode(enough, CaptionedImage("here", content, b"a")).reason == "too small"
     before = Image.MAX_IMAGE_PIXELS
     try:  # 196 million pixels, which Pillow refuses by itself
-        answer = decode(dataclasses.replace(RULES, max_pixels=200_000_000), CaptionedImage("x", of_size(14_000), b"a"))
+        answer = decode(
+            dataclasses.replace(RULES, max_pixels=200_000_000),
+            CaptionedImage("x", of_size(14_000), b"a"),
+        )
     finally:
         Image.MAX_IMAGE_PIXELS = before
     assert answer.reason == "unreadable" and "pixels" not in answer.detail, "it was decoded"
@@ -202,7 +231,9 @@ def test_captions_are_stripped_and_cut_between_characters():
 
 
 def test_a_caption_in_another_encoding_costs_its_image_alone_and_is_said_with_its_offset():
-    one = decode(RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1")))
+    one = decode(
+        RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1"))
+    )
     assert isinstance(one, DroppedRecord) and one.reason == "unreadable"
     assert one.detail.startswith("its caption is not UTF-8: byte 0xdf at offset 7")
 
@@ -214,7 +245,9 @@ def test_local_files_are_read_in_place(tmp_path):
     assert np.array_equal(one.pixels, pixels_of(Image.open(io.BytesIO(encoded(smooth(16, 16))))))
 
 
-def fitted(image: Image.Image, fit: str, side: int = 64, grey: bool = False) -> DecodedImage | DroppedRecord:
+def fitted(
+    image: Image.Image, fit: str, side: int = 64, grey: bool = False
+) -> DecodedImage | DroppedRecord:
     """Decode a PNG to a square."""
     rules = DecodingRules(AspectBuckets(side, side, side, side, fit), 20, captions=False, grey=grey)
     return decode(rules, CaptionedImage("here", encoded(image), None))
@@ -227,7 +260,8 @@ def test_a_padded_image_is_whole_between_two_white_bars():
     whole = np.asarray(wide.resize((64, 32), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
     assert np.array_equal(one.pixels[:, 16:48], whole)
     assert (one.pixels[:, :16] == 255).all() and (one.pixels[:, 48:] == 255).all()
-    tall = fitted(smooth(64, 33), "pad")  # as high as the size: not scaled, and 31 columns are shared out
+    # as high as the size: not scaled, and 31 columns are shared out
+    tall = fitted(smooth(64, 33), "pad")
     assert np.array_equal(tall.pixels[:, :, 16:49], pixels_of(smooth(64, 33)))
     assert (tall.pixels[:, :, :16] == 255).all() and (tall.pixels[:, :, 49:] == 255).all()
 

@@ -19,7 +19,9 @@ class TextImport:
 
     def __call__(self, source: Path, length: int = 16, **options: object) -> WrittenStore:
         parsed = TextOptions(source=source, length=length, **options)
-        (imported,) = run_import("text", ImportRequest(self.folder / "stores", self.folder / "caches", parsed))
+        (imported,) = run_import(
+            "text", ImportRequest(self.folder / "stores", self.folder / "caches", parsed)
+        )
         return imported
 
     def refused(self, source: Path, *parts: str, **options: object) -> None:

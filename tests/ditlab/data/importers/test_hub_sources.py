@@ -1,4 +1,6 @@
-"""Data sets of the Hugging Face hub as sources, from a server on loopback that answers as the hub does."""
+"""Data sets of the Hugging Face hub as sources, from a server on loopback that answers as the hub
+does.
+"""
 
 import socket
 import sys
@@ -27,12 +29,16 @@ def dataset(tmp_path) -> Path:
     for split, num in (("train", 3), ("test", 2)):
         images = [{"bytes": encoded(smooth(20, 20, n)), "path": None} for n in range(num)]
         name = f"{split}-00000-of-00001.parquet"
-        parquet_file(folder / "data" / name, image=images, caption=[f"slope {n}" for n in range(num)])
+        parquet_file(
+            folder / "data" / name, image=images, caption=[f"slope {n}" for n in range(num)]
+        )
     return folder
 
 
 def imported(home: Path, kind: str, source: str, *options: str, **environment: str) -> Said:
-    return run_process("data", "import", kind, "--source", source, *options, home=home, **environment)
+    return run_process(
+        "data", "import", kind, "--source", source, *options, home=home, **environment
+    )
 
 
 @pytest.mark.slow
@@ -48,8 +54,16 @@ def test_images_and_texts_of_a_data_set(tmp_path, dataset):
         )
         assert one.code == 0, one.err
         (store,) = one.json["stores"]
-        assert (store["name"], store["rows"]) == ("images-pets-16", 3) and "read from pets;" in store["note"]
-        local = imported(tmp_path / "local", "images", str(dataset / "data" / "train-00000-of-00001.parquet"), *SQUARES)
+        assert (store["name"], store["rows"]) == (
+            "images-pets-16",
+            3,
+        ) and "read from pets;" in store["note"]
+        local = imported(
+            tmp_path / "local",
+            "images",
+            str(dataset / "data" / "train-00000-of-00001.parquet"),
+            *SQUARES,
+        )
         assert local.json["stores"][0]["fingerprint"] == store["fingerprint"]
         whole = imported(
             tmp_path / "home",
@@ -67,7 +81,10 @@ def test_images_and_texts_of_a_data_set(tmp_path, dataset):
         assert found["name"] == "text-pets-bytes-4"
         assert found["receipt"]["levels"][0]["used"] == {"read": 2}
         none = imported(tmp_path / "home", "text", "hf://datasets/ann/dogs", **environment)
-        assert none.code == 2 and "shows no such data set or path; correct it, or set HF_TOKEN" in none.err
+        assert (
+            none.code == 2
+            and "shows no such data set or path; correct it, or set HF_TOKEN" in none.err
+        )
 
 
 @pytest.mark.slow
@@ -77,7 +94,9 @@ def test_a_private_data_set_needs_the_token_of_the_environment(tmp_path, dataset
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
         refused = imported(tmp_path / "home", "images", place, *SQUARES, **environment)
         assert refused.code == 2 and "set HF_TOKEN if it is private." in refused.err
-        given = imported(tmp_path / "home", "images", place, *SQUARES, **environment, HF_TOKEN=TOKEN)
+        given = imported(
+            tmp_path / "home", "images", place, *SQUARES, **environment, HF_TOKEN=TOKEN
+        )
         assert given.code == 0, given.err
         assert given.json["stores"][0]["rows"] == 2 and TOKEN not in given.out + given.err
 
@@ -89,7 +108,10 @@ def test_a_hub_that_does_not_answer_is_a_sentence(tmp_path):
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
         said = imported(tmp_path / "home", "text", "hf://datasets/ann/pets", HF_ENDPOINT=endpoint)
     assert said.code == 2 and "Traceback" not in said.err
-    assert "--source=hf://datasets/ann/pets cannot be listed (" in said.err and "check address, network and" in said.err
+    assert (
+        "--source=hf://datasets/ann/pets cannot be listed (" in said.err
+        and "check address, network and" in said.err
+    )
 
 
 def test_a_token_in_a_uri_is_refused_and_not_repeated():
@@ -98,7 +120,9 @@ def test_a_token_in_a_uri_is_refused_and_not_repeated():
         f"hf://ann:{TOKEN}@datasets/ann/pets",
         f"hf://datasets/a/b?token={TOKEN}",
     ):
-        with pytest.raises(ValueError, match=r"--source=hf://\.\.\. holds a password or key.*HF_TOKEN") as caught:
+        with pytest.raises(
+            ValueError, match=r"--source=hf://\.\.\. holds a password or key.*HF_TOKEN"
+        ) as caught:
             ImagesOptions(source=source)
         assert TOKEN not in caught.value.errors()[0]["msg"]
 
@@ -107,6 +131,7 @@ def test_the_library_of_the_hub_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delitem(import_module("fsspec.registry")._registry, "hf", raising=False)
     with pytest.raises(
-        UserError, match=r"needs a library that is not installed .*`pip install 'ditlab\[hub\]'` brings it"
+        UserError,
+        match=r"needs a library that is not installed .*`pip install 'ditlab\[hub\]'` brings it",
     ):
         RemoteFiles.open("--source", "hf://datasets/ann/pets")

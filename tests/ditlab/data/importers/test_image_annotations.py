@@ -24,7 +24,13 @@ def run(home) -> Import:
     """Imports a source as squares of 16 pixels, in this process."""
 
     def run(source: Path, **options: Any) -> AnyStore:
-        chosen = {"resolution": 16, "patch": 4, "sizes": "square", "processes": 1, "name": "set"} | options
+        chosen = {
+            "resolution": 16,
+            "patch": 4,
+            "sizes": "square",
+            "processes": 1,
+            "name": "set",
+        } | options
         request = ImportRequest(home.stores, home.caches, ImagesOptions(source=source, **chosen))
         (imported,) = run_import("images", request)
         return imported.store
@@ -34,7 +40,9 @@ def run(home) -> Import:
 
 @pytest.fixture
 def pets(tmp_path) -> Path:
-    """Class folders: two cats, a dog below a folder of its own, one dog that is no picture, a broken bird."""
+    """Class folders: two cats, a dog below a folder of its own, one dog that is no picture, a
+    broken bird.
+    """
     names = ("tabby_cat/2_b.png", "tabby_cat/1_a.png", "dog/old/x.png")
     source = captioned_folder(
         tmp_path / "pets", {name: (smooth(20, 24, seed), None) for seed, name in enumerate(names)}
@@ -49,7 +57,10 @@ def captions(store: AnyStore) -> list[str]:
 
 def test_class_folders_become_classes_numbered_by_name(run, pets):
     store = run(pets, label_from="folder")
-    assert store.columns["label"].names == ("bird", "dog", "tabby_cat") and store.columns["label"].num_classes == 3
+    assert (
+        store.columns["label"].names == ("bird", "dog", "tabby_cat")
+        and store.columns["label"].num_classes == 3
+    )
     assert store.tensor("label").tolist() == [1, 2, 2]
     assert store.columns["label"].statistics.class_counts == (0, 1, 2)
     assert store.columns["image"].shape == (3, 16, 16) and "caption" not in store.columns
@@ -60,9 +71,13 @@ def test_class_folders_become_classes_numbered_by_name(run, pets):
 def test_tars_of_class_folders_give_the_same(run, pets, tmp_path):
     expected = run(pets, label_from="folder").fingerprint
     files = sorted(file for file in pets.rglob("*") if file.is_file())
-    tar = tar_file(tmp_path / "pets.tar", {str(file.relative_to(pets)): file.read_bytes() for file in files})
+    tar = tar_file(
+        tmp_path / "pets.tar", {str(file.relative_to(pets)): file.read_bytes() for file in files}
+    )
     assert run(tar, label_from="folder").fingerprint == expected
-    dotted = tar_file(tmp_path / "dot.tar", {f"./{file.relative_to(pets)}": file.read_bytes() for file in files})
+    dotted = tar_file(
+        tmp_path / "dot.tar", {f"./{file.relative_to(pets)}": file.read_bytes() for file in files}
+    )
     assert run(dotted, label_from="folder").fingerprint == expected
 
 
@@ -78,12 +93,17 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
         "tabby_cat/2_b.png": "",
         "dog/text.png": "x",
     }
-    lines(pets / "metadata.jsonl", *({"file_name": name, "text": text} for name, text in named.items()))
+    lines(
+        pets / "metadata.jsonl",
+        *({"file_name": name, "text": text} for name, text in named.items()),
+    )
     options = {"caption_column": "text"}
     store = run(pets, missing_caption="skip", label_from="folder", **options)
     assert captions(store) == ["an old dog", "größer"] and store.tensor("label").tolist() == [1, 2]
     assert store.manifest.receipt.counts == {"missing caption": 2, "unreadable": 1}
-    with pytest.raises(UserError, match=r"bird/empty\.png has no caption; add a line for it to the metadata file"):
+    with pytest.raises(
+        UserError, match=r"bird/empty\.png has no caption; add a line for it to the metadata file"
+    ):
         run(pets, **options)
 
 
@@ -94,9 +114,18 @@ def test_lines_of_json_are_captions(run, pets, tmp_path):
             [{"file_name": "y.png", "caption": "a"}],
             r"metadata\.jsonl names y\.png, which --source=.*pets does not hold",
         ),
-        ([{"file_name": f"{n}.png", "caption": "a"} for n in range(3)], r"names 0\.png and 2 more, which"),
-        ([{"file_name": "dog/old/x.png", "caption": "a"}] * 2, r"line 2: names dog/old/x\.png a second time"),
-        ([{"file": "x.png", "caption": "a"}], r"line 1: has no key 'file_name'; did you mean 'file'\? Give it"),
+        (
+            [{"file_name": f"{n}.png", "caption": "a"} for n in range(3)],
+            r"names 0\.png and 2 more, which",
+        ),
+        (
+            [{"file_name": "dog/old/x.png", "caption": "a"}] * 2,
+            r"line 2: names dog/old/x\.png a second time",
+        ),
+        (
+            [{"file": "x.png", "caption": "a"}],
+            r"line 1: has no key 'file_name'; did you mean 'file'\? Give it",
+        ),
         ([{"file_name": "x.png", "caption": None}], r"line 1: 'caption' holds null, not text"),
     ],
 )
@@ -109,23 +138,34 @@ def test_lines_that_do_not_fit_are_named(run, pets, tmp_path, home, records, mes
 
 def test_an_image_outside_all_class_folders_is_named(run, pets, home):
     shutil.copy(pets / "dog/old/x.png", pets / "z.png")
-    with pytest.raises(UserError, match=r"--label-from=folder: z\.png lies in no folder below --source; move it into"):
+    with pytest.raises(
+        UserError,
+        match=r"--label-from=folder: z\.png lies in no folder below --source; move it into",
+    ):
         run(pets, label_from="folder")
     assert not list(home.stores.glob("*"))
 
 
 def test_a_name_that_is_no_text_is_refused(run, pets):
     (pets / "dog" / b"\xff.png".decode(errors="surrogateescape")).write_bytes(b"")
-    with pytest.raises(UserError, match=r"holds a name that is not UTF-8 \('dog/\\udcff\.png'\); rename it"):
+    with pytest.raises(
+        UserError, match=r"holds a name that is not UTF-8 \('dog/\\udcff\.png'\); rename it"
+    ):
         run(pets, label_from="folder")
 
 
 def test_origins_that_a_source_does_not_have(run, pets, tmp_path):
-    table = parquet_file(tmp_path / "t.parquet", image=pa.array([encoded(smooth(20, 20))], pa.binary()))
-    with pytest.raises(UserError, match=r"--caption-from=txt: .*t\.parquet holds \.parquet files, which have"):
+    table = parquet_file(
+        tmp_path / "t.parquet", image=pa.array([encoded(smooth(20, 20))], pa.binary())
+    )
+    with pytest.raises(
+        UserError, match=r"--caption-from=txt: .*t\.parquet holds \.parquet files, which have"
+    ):
         run(table, caption_from="txt")
     for origin in ("column", "metadata"):
-        with pytest.raises(UserError, match=rf"--caption-from={origin}: .* holds images, which have their captions"):
+        with pytest.raises(
+            UserError, match=rf"--caption-from={origin}: .* holds images, which have their captions"
+        ):
             run(pets, caption_from=origin)
     with pytest.raises(UserError, match=r"t\.parquet holds \.parquet files; give --label-column"):
         run(table, label_from="folder")
@@ -134,13 +174,18 @@ def test_origins_that_a_source_does_not_have(run, pets, tmp_path):
     assert len(run(table, caption_from="none")) == 1
     with pytest.raises(ValueError, match=r"--min-side=8 is of --sizes aspect; leave it out"):
         ImagesOptions(source=pets, sizes="square", min_side=8)
-    with pytest.raises(ValueError, match=r"--resolution=30 is no multiple of --patch=4; set --resolution to 28 or 32"):
+    with pytest.raises(
+        ValueError,
+        match=r"--resolution=30 is no multiple of --patch=4; set --resolution to 28 or 32",
+    ):
         ImagesOptions(source=pets, sizes="square", resolution=30, patch=4)
 
 
 def test_small_images_name_the_options_that_help(run, tmp_path):
     source = captioned_folder(tmp_path / "tiny", {"a.png": (smooth(32, 40), "small")})
-    with pytest.raises(UserError, match=r"1 too small.*; name other files, or give a smaller --resolution\.$"):
+    with pytest.raises(
+        UserError, match=r"1 too small.*; name other files, or give a smaller --resolution\.$"
+    ):
         run(source, sizes="aspect", resolution=256, patch=16)
     with pytest.raises(
         UserError,

@@ -26,7 +26,13 @@ def run(home) -> Callable[..., AnyStore]:
     """Imports a source as squares of 16 pixels, in this process."""
 
     def run(source: Path | str, **options: Any) -> AnyStore:
-        chosen = {"resolution": 16, "patch": 4, "sizes": "square", "processes": 1, "name": "set"} | options
+        chosen = {
+            "resolution": 16,
+            "patch": 4,
+            "sizes": "square",
+            "processes": 1,
+            "name": "set",
+        } | options
         request = ImportRequest(home.stores, home.caches, ImagesOptions(source=source, **chosen))
         (imported,) = run_import("images", request)
         return imported.store
@@ -37,7 +43,8 @@ def run(home) -> Callable[..., AnyStore]:
 @pytest.fixture
 def folder(tmp_path) -> Path:
     return captioned_folder(
-        tmp_path / "photos", {name: (PICTURES[name], caption) for name, caption in zip(PICTURES, CAPTIONS, strict=True)}
+        tmp_path / "photos",
+        {name: (PICTURES[name], caption) for name, caption in zip(PICTURES, CAPTIONS, strict=True)},
     )
 
 
@@ -52,14 +59,18 @@ def test_tables_larger_than_a_block_are_cut_and_numbered_through(run, tmp_path, 
     whole = run(file, name="whole")
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)
     assert run(file).manifest.receipt.listed == whole.manifest.receipt.listed
-    assert whole.manifest.receipt.listed == ("t.parquet, row 4: unreadable (no BMP, JPEG, PNG, TIFF or WEBP image)",)
+    assert whole.manifest.receipt.listed == (
+        "t.parquet, row 4: unreadable (no BMP, JPEG, PNG, TIFF or WEBP image)",
+    )
 
 
 def test_a_zip_gives_the_set_of_its_folder(run, folder, tmp_path, expected):
     (tmp_path / "tables").mkdir()
     images = pa.array(PICTURES.values(), pa.binary())
     parquet_file(tmp_path / "tables" / "t.parquet", image=images, caption=CAPTIONS)
-    tables = [{"file_name": name, "caption": text} for name, text in zip(PICTURES, CAPTIONS, strict=True)]
+    tables = [
+        {"file_name": name, "caption": text} for name, text in zip(PICTURES, CAPTIONS, strict=True)
+    ]
     for source in (folder, tmp_path / "tables"):
         packed = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", source))
         assert run(packed).fingerprint == expected
@@ -68,7 +79,9 @@ def test_a_zip_gives_the_set_of_its_folder(run, folder, tmp_path, expected):
     pq.write_table(pa.Table.from_pylist(tables), folder / "metadata.parquet")
     packed = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", folder))
     assert run(packed).fingerprint == expected
-    with pytest.raises(UserError, match=r"packed\.zip is a zip behind a URI, which is not read; copy it here"):
+    with pytest.raises(
+        UserError, match=r"packed\.zip is a zip behind a URI, which is not read; copy it here"
+    ):
         run(f"file://{packed}")
 
 
@@ -83,21 +96,28 @@ def test_patterns_choose_files(run, folder, tmp_path, expected):
     assert len(run(f"{tmp_path}/tars/*/t*-1.tar")) == 2
     assert len(run(f"{folder}/[0-2].*")) == 3
     for pattern in ("tars/*.tar", "tars/*/valid-*.tar"):
-        with pytest.raises(UserError, match=r"matches no file; correct the pattern, and quote it for the shell\.$"):
+        with pytest.raises(
+            UserError, match=r"matches no file; correct the pattern, and quote it for the shell\.$"
+        ):
             run(f"{tmp_path}/{pattern}")
 
 
 def test_uris_of_folders_and_files(run, folder, tmp_path, expected):
     tar = tar_file(
         tmp_path / "web.tar",
-        {f"{n}.{end}": content for n, (image, text) in enumerate(zip(PICTURES.values(), CAPTIONS, strict=True))
-         for end, content in (("png", image), ("txt", text.encode()))},
-    )  # fmt: skip
+        {
+            f"{n}.{end}": content
+            for n, (image, text) in enumerate(zip(PICTURES.values(), CAPTIONS, strict=True))
+            for end, content in (("png", image), ("txt", text.encode()))
+        },
+    )
     images = pa.array(list(PICTURES.values()), pa.binary())
     table = parquet_file(tmp_path / "t.parquet", image=images, caption=CAPTIONS)
     for place in (folder, tar, table, f"{tmp_path}/*.tar", f"{tmp_path}/photos/*"):
         assert run(f"file://{place}").fingerprint == expected
-    assert run(f"file://{folder}/1.png", caption_from="none").manifest.source.note.startswith("read from 1.png;")
+    assert run(f"file://{folder}/1.png", caption_from="none").manifest.source.note.startswith(
+        "read from 1.png;"
+    )
     (folder / "3.txt").unlink()
     (folder / "4.png").write_bytes(b"")
     store = run(f"file://{folder}", missing_caption="skip")
@@ -108,11 +128,23 @@ def test_uris_of_folders_and_files(run, folder, tmp_path, expected):
     ("source", "message"),
     [
         ("{tmp}/none", r"^--source=.*none: there is no such file or folder; correct it\.$"),
-        ("file://{tmp}/none", r"^--source=file://.*none: there is no such file or folder; correct it\.$"),
+        (
+            "file://{tmp}/none",
+            r"^--source=file://.*none: there is no such file or folder; correct it\.$",
+        ),
         ("file://{tmp}/words.txt", r"words\.txt holds no \.bmp, .*; name one that does\.$"),
-        ("s3:/bucket/photos", r"^--source=s3:/bucket/photos is neither a path nor a URI; write scheme://"),
-        ("s3://name:word@bucket/photos", r"^--source=s3://\.\.\. holds a password or key.*AWS_ACCESS_KEY_ID"),
-        ("nosuch://bucket/photos", r"^--source=nosuch://bucket/photos cannot be opened .*known are a folder's path"),
+        (
+            "s3:/bucket/photos",
+            r"^--source=s3:/bucket/photos is neither a path nor a URI; write scheme://",
+        ),
+        (
+            "s3://name:word@bucket/photos",
+            r"^--source=s3://\.\.\. holds a password or key.*AWS_ACCESS_KEY_ID",
+        ),
+        (
+            "nosuch://bucket/photos",
+            r"^--source=nosuch://bucket/photos cannot be opened .*known are a folder's path",
+        ),
     ],
 )
 def test_sources_that_are_not_there(run, tmp_path, source, message, home):
@@ -124,7 +156,9 @@ def test_sources_that_are_not_there(run, tmp_path, source, message, home):
 
 
 @pytest.mark.slow
-def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, folder, expected, monkeypatch):
+def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(
+    run, folder, expected, monkeypatch
+):
     import boto3
 
     with s3_at_hand("photos") as server:
@@ -143,7 +177,9 @@ def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, 
 
         server.before = withdraw
         monkeypatch.setattr("ditlab.data.images.sources.AHEAD", 1)
-        with pytest.raises(Unreachable, match=r"4\.png cannot be read \(.*give the same command again\.$"):
+        with pytest.raises(
+            Unreachable, match=r"4\.png cannot be read \(.*give the same command again\.$"
+        ):
             run(uri)
         server.before = lambda request: None
         client.upload_file(str(folder / "4.png"), "photos", "deep/set/4.png")
@@ -152,7 +188,9 @@ def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(run, 
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_source(run, tmp_path):
-    """Images of one block, all of one size, of which a block of a store holds twelve: 12 and 30 MB of pixels."""
+    """Images of one block, all of one size, of which a block of a store holds twelve: 12 and 30 MB
+    of pixels.
+    """
     picture = encoded(smooth(340, 340), "JPEG", quality=50)
     for number in (40, 100):
         files = {f"{n:03d}.jpg": (picture, f"slope {n}") for n in range(number)}
@@ -173,5 +211,8 @@ def test_missing_credentials_are_named(run, monkeypatch):
 
     with s3_at_hand("photos") as server:
         monkeypatch.setattr(settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)
-        with pytest.raises(Unreachable, match=r"^--source=s3://photos/set.* cannot be listed .*credentials in the env"):
+        with pytest.raises(
+            Unreachable,
+            match=r"^--source=s3://photos/set.* cannot be listed .*credentials in the env",
+        ):
             run(f"s3://photos/set?{server.query}")

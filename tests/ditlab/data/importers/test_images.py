@@ -1,4 +1,6 @@
-"""Importing captioned images: from folders, tars and Parquet, whole or not at all, and the same every time."""
+"""Importing captioned images: from folders, tars and Parquet, whole or not at all, and the same
+every time.
+"""
 
 import io
 import re
@@ -26,8 +28,17 @@ from support.datasets.photographs import captioned_folder, encoded, parquet_file
 
 Import = Callable[..., WrittenStore]
 
-SIZES = {"a": (48, 80), "b": (96, 160), "c": (64, 64), "d": (90, 30), "e": (80, 130), "f": (300, 310)}
-"""(height, width) by stem. At 64 in steps of 16: a, b and e to 48x80, c and f to 64x64, d to 80x16 or so."""
+SIZES = {
+    "a": (48, 80),
+    "b": (96, 160),
+    "c": (64, 64),
+    "d": (90, 30),
+    "e": (80, 130),
+    "f": (300, 310),
+}
+"""(height, width) by stem. At 64 in steps of 16: a, b and e to 48x80, c and f to 64x64, d to 80x16
+or so.
+"""
 
 
 @pytest.fixture
@@ -36,7 +47,9 @@ def run(home, tmp_path) -> Import:
 
     def run(source: Path, progress: Any = ignore_progress, **options: Any) -> WrittenStore:
         chosen = {"resolution": 64, "patch": 4, "processes": 1, "name": "set"} | options
-        request = ImportRequest(home.stores, home.caches, ImagesOptions(source=source, **chosen), progress)
+        request = ImportRequest(
+            home.stores, home.caches, ImagesOptions(source=source, **chosen), progress
+        )
         (imported,) = run_import("images", request)
         return imported
 
@@ -52,7 +65,8 @@ def pictures() -> dict[str, bytes]:
 @pytest.fixture
 def folder(tmp_path, pictures) -> Path:
     return captioned_folder(
-        tmp_path / "photos", {f"{stem}.png": (content, f"a slope called {stem}") for stem, content in pictures.items()}
+        tmp_path / "photos",
+        {f"{stem}.png": (content, f"a slope called {stem}") for stem, content in pictures.items()},
     )
 
 
@@ -72,13 +86,21 @@ def test_each_image_comes_to_the_size_that_suits_it_with_its_caption(run, folder
     found = captions_by_size(store)
     assert found["48x80"] == ["a slope called a", "a slope called b", "a slope called e"]
     assert found["64x64"] == ["a slope called c", "a slope called f"]
-    assert list(chain.from_iterable(found.values())) == decode_captions(store.tensor("caption").numpy())
+    assert list(chain.from_iterable(found.values())) == decode_captions(
+        store.tensor("caption").numpy()
+    )
     assert store.columns["caption"].shape == (512,)
     part = next(part for part in store.parts if part.name == "48x80")
-    assert part.columns["image"].shape == (3, 48, 80) and part.columns["image"].value_range == (0, 255)
+    assert part.columns["image"].shape == (3, 48, 80) and part.columns["image"].value_range == (
+        0,
+        255,
+    )
     whole = np.asarray(Image.open(io.BytesIO(pictures["a"]))).transpose(2, 0, 1)
     assert np.array_equal(part.tensor("image")[0].numpy(), whole)
-    assert f"{store.columns['image'].statistics.count:,} bytes of decoded pixels" in store.manifest.source.note
+    assert (
+        f"{store.columns['image'].statistics.count:,} bytes of decoded pixels"
+        in store.manifest.source.note
+    )
 
 
 def test_importing_again_changes_nothing_and_another_set_takes_the_place(run, folder):
@@ -96,12 +118,21 @@ def test_every_number_of_processes_writes_the_same(run, folder):
     (folder / "bad.png").write_bytes(b"no image")
     (folder / "bad.txt").write_text("none")
     one, two = (run(folder, processes=number, name=f"with-{number}").store for number in (1, 2))
-    assert one.fingerprint == two.fingerprint and one.manifest.receipt.listed == two.manifest.receipt.listed
+    assert (
+        one.fingerprint == two.fingerprint
+        and one.manifest.receipt.listed == two.manifest.receipt.listed
+    )
 
 
-def test_folders_tars_and_parquet_of_the_same_images_give_the_same_set(run, folder, pictures, tmp_path):
+def test_folders_tars_and_parquet_of_the_same_images_give_the_same_set(
+    run, folder, pictures, tmp_path
+):
     texts = {stem: f"a slope called {stem}" for stem in pictures}
-    members = {f"{s}.{kind}": c for s in pictures for kind, c in (("png", pictures[s]), ("txt", texts[s].encode()))}
+    members = {
+        f"{s}.{kind}": c
+        for s in pictures
+        for kind, c in (("png", pictures[s]), ("txt", texts[s].encode()))
+    }
     tars = tmp_path / "tars"
     tars.mkdir()
     tar_file(tars / "0.tar", dict(list(members.items())[:6]))
@@ -113,12 +144,16 @@ def test_folders_tars_and_parquet_of_the_same_images_give_the_same_set(run, fold
     expected = run(folder, name="folder").store.fingerprint
     assert run(tars, name="tars").store.fingerprint == expected
     for name, column in images.items():
-        file = parquet_file(tmp_path / name, caption=list(texts.values()), number=list(range(6)), image=column)
+        file = parquet_file(
+            tmp_path / name, caption=list(texts.values()), number=list(range(6)), image=column
+        )
         assert run(file, name=name).store.fingerprint == expected
 
 
 def test_images_of_one_size_are_a_bucketed_store_too(run, tmp_path):
-    source = captioned_folder(tmp_path / "one", {f"{n}.png": (smooth(64, 64, n), "same") for n in range(3)})
+    source = captioned_folder(
+        tmp_path / "one", {f"{n}.png": (smooth(64, 64, n), "same") for n in range(3)}
+    )
     store = run(source).store
     assert isinstance(store, BucketedStore) and [len(part) for part in store.parts] == [3]
 
@@ -149,22 +184,30 @@ def test_unusable_images_are_skipped_counted_and_listed(run, folder):
 
 def test_a_missing_caption_is_refused_by_default(run, folder, home):
     (folder / "c.txt").unlink()
-    with pytest.raises(UserError, match=r"c\.png has no caption; .*a \.txt file of the same stem.*--missing-caption"):
+    with pytest.raises(
+        UserError,
+        match=r"c\.png has no caption; .*a \.txt file of the same stem.*--missing-caption",
+    ):
         run(folder)
     assert left(home) == []
 
 
 def test_an_unreadable_image_is_refused_on_request(run, folder, home):
     (folder / "d.png").write_bytes(b"no image")
-    with pytest.raises(UserError, match=r"d\.png: no BMP, .*; correct it, or give --unreadable skip\."):
+    with pytest.raises(
+        UserError, match=r"d\.png: no BMP, .*; correct it, or give --unreadable skip\."
+    ):
         run(folder, unreadable="refuse")
     assert left(home) == []
 
 
 def test_a_set_without_a_usable_image_is_refused(run, tmp_path, home):
-    source = captioned_folder(tmp_path / "tiny", {f"{n}.png": (smooth(8, 8), "small") for n in range(2)})
+    source = captioned_folder(
+        tmp_path / "tiny", {f"{n}.png": (smooth(8, 8), "small") for n in range(2)}
+    )
     with pytest.raises(
-        UserError, match=r"no image that can be used \(2 too small\), the first being 0\.png: too small"
+        UserError,
+        match=r"no image that can be used \(2 too small\), the first being 0\.png: too small",
     ):
         run(source)
     assert left(home) == []
@@ -172,7 +215,9 @@ def test_a_set_without_a_usable_image_is_refused(run, tmp_path, home):
 
 def test_captions_beyond_the_limit_are_cut_between_characters_and_counted(run, tmp_path):
     texts = ["ein großer Hund", "kurz", "länger als gewünscht"]
-    source = captioned_folder(tmp_path / "de", {f"{n}.png": (smooth(64, 64), text) for n, text in enumerate(texts)})
+    source = captioned_folder(
+        tmp_path / "de", {f"{n}.png": (smooth(64, 64), text) for n, text in enumerate(texts)}
+    )
     store = run(source, caption_length=9).store
     assert decode_captions(store.tensor("caption").numpy()) == ["ein groß", "kurz", "länger a"]
     assert store.manifest.receipt.counts == {"captions cut": 2}
@@ -207,7 +252,9 @@ def stop_after(number: int) -> Callable[..., None]:
     return stop
 
 
-def test_an_import_that_ends_in_the_middle_leaves_the_old_set_whole_and_goes_on(run, folder, home, monkeypatch):
+def test_an_import_that_ends_in_the_middle_leaves_the_old_set_whole_and_goes_on(
+    run, folder, home, monkeypatch
+):
     before = run(folder).store.fingerprint
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)  # a block for each image
     (folder / "a.txt").write_text("another slope")
@@ -276,7 +323,9 @@ def test_members_of_a_tar_belong_together_by_their_key(run, tmp_path, pictures):
 
 
 def test_a_tar_that_ends_before_its_first_image_is_refused(run, tmp_path, pictures, home):
-    file = tar_file(tmp_path / "web.tar", {"a.txt": b"a slope", "a.png": pictures["f"], "b.txt": b"another"})
+    file = tar_file(
+        tmp_path / "web.tar", {"a.txt": b"a slope", "a.png": pictures["f"], "b.txt": b"another"}
+    )
     file.write_bytes(file.read_bytes()[:3000])
     reason = r"web\.tar: damaged file \(the rest, from byte 1,024 on: unexpected end of data\)"
     with pytest.raises(UserError, match=rf"\(1 damaged file\), the first being {reason}; name"):
@@ -286,18 +335,27 @@ def test_a_tar_that_ends_before_its_first_image_is_refused(run, tmp_path, pictur
 
 def test_a_member_without_a_caption_names_the_tar_and_the_member(run, tmp_path, pictures):
     file = tar_file(tmp_path / "web.tar", {"a.png": pictures["a"], "b.txt": b"of another"})
-    with pytest.raises(UserError, match=r"web\.tar: a\.png has no caption; write one into a \.txt file"):
+    with pytest.raises(
+        UserError, match=r"web\.tar: a\.png has no caption; write one into a \.txt file"
+    ):
         run(file)
 
 
 def test_rows_of_parquet_without_an_image_or_a_caption(run, tmp_path, pictures):
     file = parquet_file(
         tmp_path / "t.parquet",
-        picture=[{"bytes": pictures["c"], "path": "c"}, {"bytes": None, "path": "d"}, None, {"bytes": pictures["c"]}],
+        picture=[
+            {"bytes": pictures["c"], "path": "c"},
+            {"bytes": None, "path": "d"},
+            None,
+            {"bytes": pictures["c"]},
+        ],
         words=["one", "two", "three", None],
     )
     names = {"image_column": "picture", "caption_column": "words"}
-    with pytest.raises(UserError, match=r"t\.parquet, row 3 has no caption; write one into the column of"):
+    with pytest.raises(
+        UserError, match=r"t\.parquet, row 3 has no caption; write one into the column of"
+    ):
         run(file, **names)
     store = run(file, missing_caption="skip", **names).store
     assert decode_captions(store.tensor("caption").numpy()) == ["one"]
@@ -325,20 +383,26 @@ def test_parquet_that_does_not_fit(run, tmp_path, columns, options, message):
 
 def test_sources_without_images_are_refused(run, tmp_path, folder, pictures):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"empty holds no \.bmp, \.jfif, .*, \.webp, \.tar or \.parquet file"):
+    with pytest.raises(
+        UserError, match=r"empty holds no \.bmp, \.jfif, .*, \.webp, \.tar or \.parquet file"
+    ):
         run(tmp_path / "empty")
     tar_file(folder / "more.tar", {"z.png": pictures["a"]})
     with pytest.raises(UserError, match=r"holds images and \.tar files; name a folder of one kind"):
         run(folder)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(UserError, match=r"broken\.parquet: damaged file \(is no .parquet file that can be read \("):
+    with pytest.raises(
+        UserError, match=r"broken\.parquet: damaged file \(is no .parquet file that can be read \("
+    ):
         run(tmp_path / "broken.parquet")
     with pytest.raises(UserError, match=r"holds no image that can be used \(1 not read \(\.md\)\)"):
         run(tar_file(tmp_path / "none.tar", {"readme.md": b"nothing"}))
 
 
 def test_options_that_leave_no_size(run, folder):
-    with pytest.raises(UserError, match=r"--resolution=64 leaves no size: .*--step=128 .*raise --resolution"):
+    with pytest.raises(
+        UserError, match=r"--resolution=64 leaves no size: .*--step=128 .*raise --resolution"
+    ):
         run(folder, step=128)
     with pytest.raises(ValueError, match=r"--step=30 is no multiple of --patch=4"):
         run(folder, step=30)
@@ -351,6 +415,10 @@ def test_sides_can_be_bounded(run, folder):
 
 
 def test_decoding_processes_load_no_torch():
-    code = "import sys, ditlab.data.images.image_import\nprint({'torch', 'sklearn'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        "import sys, ditlab.data.images.image_import\nprint({'torch', 'sklearn'} & {*sys.modules})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == "set()"

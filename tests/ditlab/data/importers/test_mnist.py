@@ -26,8 +26,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def request_from(folder, home):
-    def request(source: Path | None = folder, checksum: bool = False) -> ImportRequest[MnistOptions]:
-        return ImportRequest(home.stores, home.caches, MnistOptions(source=source, checksum=checksum))
+    def request(
+        source: Path | None = folder, checksum: bool = False
+    ) -> ImportRequest[MnistOptions]:
+        return ImportRequest(
+            home.stores, home.caches, MnistOptions(source=source, checksum=checksum)
+        )
 
     return request
 
@@ -61,7 +65,10 @@ def test_idx_files_read_back(folder, write_idx, suffix):
         (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is not whole: 25 bytes"),
         (struct.pack(">3I", 2051, 2, 2), "x is not whole: 12 bytes"),
         (b"", "x starts with magic number 0"),
-        (struct.pack(">4I", 2049, 2, 2, 2) + bytes(8), "magic number 2049, and idx images with 2051; the files may be"),
+        (
+            struct.pack(">4I", 2049, 2, 2, 2) + bytes(8),
+            "magic number 2049, and idx images with 2051; the files may be",
+        ),
         (b"<!DOCTYPE html><html>...", r"magic number 1008813135, and idx images with 2051"),
         (
             gzip.compress(struct.pack(">4I", 2051, 20, 5, 5) + bytes(500), mtime=0)[:-9],
@@ -84,7 +91,8 @@ def test_labels_are_not_images(folder, write_idx):
 
 def test_a_look_alike_needs_no_checksum(request_from, look_alike):
     with pytest.raises(
-        UserError, match=r"t10k-images.*\.gz has MD5 \w{32}, and MNIST's has 9fb629c4\w+.*--no-checksum"
+        UserError,
+        match=r"t10k-images.*\.gz has MD5 \w{32}, and MNIST's has 9fb629c4\w+.*--no-checksum",
     ):
         run_import("mnist", request_from(checksum=True))
     (imported,) = run_import("mnist", request_from(checksum=False))
@@ -145,10 +153,14 @@ def test_labels_beyond_nine_are_refused(request_from, look_alike, folder, write_
 
 
 def test_half_a_split_and_none_are_named(request_from, folder, write_idx):
-    with pytest.raises(UserError, match=r"holds none of train-images-idx3-ubyte, .*; name the folder"):
+    with pytest.raises(
+        UserError, match=r"holds none of train-images-idx3-ubyte, .*; name the folder"
+    ):
         run_import("mnist", request_from())
     write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(19))
-    with pytest.raises(UserError, match=r"t10k-labels-idx1-ubyte and no t10k-images-idx3-ubyte\(\.gz\)"):
+    with pytest.raises(
+        UserError, match=r"t10k-labels-idx1-ubyte and no t10k-images-idx3-ubyte\(\.gz\)"
+    ):
         run_import("mnist", request_from())
 
 
@@ -157,7 +169,18 @@ def test_the_real_test_files(home, request_from):
     (imported,) = run_import("mnist", request_from(source=REAL, checksum=True))
     store = imported.store
     assert (len(store), store.name) == (10_000, "mnist-test")
-    assert store.columns["label"].statistics.class_counts == (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009)
+    assert store.columns["label"].statistics.class_counts == (
+        980,
+        1135,
+        1032,
+        1010,
+        982,
+        892,
+        958,
+        1028,
+        974,
+        1009,
+    )
     assert store.columns["image"].statistics.mean / 255 == pytest.approx(0.1325, abs=5e-5)
     assert [file.check for file in store.manifest.source.files] == ["md5", "md5"]
     assert store.tensor("label")[:5].tolist() == [7, 2, 1, 0, 4]
@@ -168,9 +191,10 @@ def test_the_real_test_files_unpacked_and_packed_again(folder, request_from):
     for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
         content = gzip.decompress((REAL / f"{name}.gz").read_bytes())
         (folder / name).write_bytes(content)
-    assert [f.check for f in run_import("mnist", request_from(checksum=True))[0].store.manifest.source.files] == [
-        "md5"
-    ] * 2
+    assert [
+        f.check
+        for f in run_import("mnist", request_from(checksum=True))[0].store.manifest.source.files
+    ] == ["md5"] * 2
     (folder / name).rename(folder / f"{name}.old")
     (folder / f"{name}.gz").write_bytes(gzip.compress(content, 1))
     assert run_import("mnist", request_from(checksum=True))[0].outcome == "unchanged"
@@ -182,7 +206,9 @@ CONTENT_MD5 = "226eb5dd464311666742d02a71db70dd"
 
 @pytest.fixture
 def mirror():
-    """Web server with one file under /good/, cut short under /short/, another file under /wrong/."""
+    """Web server with one file under /good/, cut short under /short/, another file under
+    /wrong/.
+    """
     requests = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -237,5 +263,7 @@ def test_the_next_mirror_helps_out(mirror, folder):
 def test_without_a_mirror_the_remedy_is_named(monkeypatch, request_from):
     monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:9/",))
     monkeypatch.setattr(mnist, "MIRROR_TIMEOUT", 2.0)
-    with pytest.raises(UserError, match=r"Connection refused.*Fetch the four files \(train-images.*--source DIR"):
+    with pytest.raises(
+        UserError, match=r"Connection refused.*Fetch the four files \(train-images.*--source DIR"
+    ):
         run_import("mnist", request_from(source=None))

@@ -1,4 +1,6 @@
-"""Sources as people have them: what of each is used, what is left out and why, and that the numbers add up."""
+"""Sources as people have them: what of each is used, what is left out and why, and that the numbers
+add up.
+"""
 
 import os
 from collections import Counter
@@ -49,7 +51,9 @@ class Case:
 
     build: Build
     levels: str
-    """Levels of the receipt as `found unit: number of a use, ...; number of a reason ending, ...`, by `|`."""
+    """Levels of the receipt as `found unit: number of a use, ...; number of a reason ending, ...`,
+    by `|`.
+    """
     rows: str = ""
     """Letters of the pictures in the store, or documents of text, by spaces."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -89,195 +93,532 @@ def check(case: Case, receipt: SourceReceipt) -> None:
 def images(tmp_path: Path, case: Case, source: Path, processes: int = 1, name: str = "set") -> Any:
     chosen = {"resolution": 16, "patch": 4, "sizes": "square", "name": name, "processes": processes}
     options = ImagesOptions(source=source, **chosen, **case.options)
-    (written,) = run_import("images", ImportRequest(tmp_path / "stores", tmp_path / "caches", options))
+    (written,) = run_import(
+        "images", ImportRequest(tmp_path / "stores", tmp_path / "caches", options)
+    )
     return written.store
 
 
 FOLDERS = {
     "a class folder is a link out of the source": Case(
         folder({"set/cat/a.png": A, "other/b.png": B, "set/dog": link("../other")}),
-        "2 files: 2 images", "a b", FOLDER, labels="cat dog"),
+        "2 files: 2 images",
+        "a b",
+        FOLDER,
+        labels="cat dog",
+    ),
     "links in a circle": Case(
-        below({"cat/a.png": A, "cat/up": link(".."), "cat/self": link("self"), "dog/set": link("..")}),
-        "2 files: 1 images; 1 not read (without ending)", "a", FOLDER, counts=(1, 0),
-        warns="1 class has no sample: dog"),
+        below(
+            {"cat/a.png": A, "cat/up": link(".."), "cat/self": link("self"), "dog/set": link("..")}
+        ),
+        "2 files: 1 images; 1 not read (without ending)",
+        "a",
+        FOLDER,
+        counts=(1, 0),
+        warns="1 class has no sample: dog",
+    ),
     "an image is a link, another leads nowhere": Case(
         folder({"set/a.png": link("../x.png"), "x.png": A, "set/b.png": link("../y.png")}),
-        "2 files: 1 images; 1 unreadable", "a", NONE),
+        "2 files: 1 images; 1 unreadable",
+        "a",
+        NONE,
+    ),
     "jfif and jpe are JPEG, tif and tiff are read": Case(
-        below({"dog/a.jfif": pic("a", "JPEG"), "dog/b.jpe": pic("b", "JPEG"), "cat/c.tif": pic("c", "TIFF"),
-               "cat/d.TIFF": pic("d", "TIFF")}), "4 files: 4 images", "c d a b", FOLDER, labels="cat cat dog dog"),
+        below(
+            {
+                "dog/a.jfif": pic("a", "JPEG"),
+                "dog/b.jpe": pic("b", "JPEG"),
+                "cat/c.tif": pic("c", "TIFF"),
+                "cat/d.TIFF": pic("d", "TIFF"),
+            }
+        ),
+        "4 files: 4 images",
+        "c d a b",
+        FOLDER,
+        labels="cat cat dog dog",
+    ),
     "other endings are counted": Case(
         below({"dog/a.png": A, "dog/x.gif": "", "dog/y.GIF": "", "dog/z.svg": "", "readme": ""}),
-        "5 files: 1 images; 1 not read (.svg), 1 not read (without ending), 2 not read (.gif)", "a", FOLDER),
-    "endings in any case": Case(below({"A.PNG": A, "A.TXT": "one", "b.Png": B, "b.txt": "two"}),
-        "4 files: 2 images, 2 captions and classes", "a b", captions=["one", "two"]),
-    "names with dots": Case(below({"img_0.5.png": A, "img_0.5.txt": "half", "v1.2_c.png": B, "v1.2_c.txt": "c"}),
-        "4 files: 2 images, 2 captions and classes", "a b", captions=["half", "c"]),
+        "5 files: 1 images; 1 not read (.svg), 1 not read (without ending), 2 not read (.gif)",
+        "a",
+        FOLDER,
+    ),
+    "endings in any case": Case(
+        below({"A.PNG": A, "A.TXT": "one", "b.Png": B, "b.txt": "two"}),
+        "4 files: 2 images, 2 captions and classes",
+        "a b",
+        captions=["one", "two"],
+    ),
+    "names with dots": Case(
+        below({"img_0.5.png": A, "img_0.5.txt": "half", "v1.2_c.png": B, "v1.2_c.txt": "c"}),
+        "4 files: 2 images, 2 captions and classes",
+        "a b",
+        captions=["half", "c"],
+    ),
     "what systems leave": Case(
-        below({"c/a.png": A, "c/._a.png": "", "c/.DS_Store": "", "c/Thumbs.db": "", "__MACOSX/c/._a.png": "",
-               ".ipynb_checkpoints/a.png": A, "c/desktop.ini": "", "@eaDir/a.png": A}),
-        "8 files: 1 images; 7 hidden or of the system", "a", FOLDER, labels="c"),
+        below(
+            {
+                "c/a.png": A,
+                "c/._a.png": "",
+                "c/.DS_Store": "",
+                "c/Thumbs.db": "",
+                "__MACOSX/c/._a.png": "",
+                ".ipynb_checkpoints/a.png": A,
+                "c/desktop.ini": "",
+                "@eaDir/a.png": A,
+            }
+        ),
+        "8 files: 1 images; 7 hidden or of the system",
+        "a",
+        FOLDER,
+        labels="c",
+    ),
     "an empty class folder": Case(
-        below({"cat": empty_folder, "dog/a.png": A}), "1 files: 1 images", "a", FOLDER, labels="dog", counts=(0, 1),
-        warns="1 class has no sample: cat"),
+        below({"cat": empty_folder, "dog/a.png": A}),
+        "1 files: 1 images",
+        "a",
+        FOLDER,
+        labels="dog",
+        counts=(0, 1),
+        warns="1 class has no sample: cat",
+    ),
     "a class folder with nothing that is read": Case(
         below({"cat/a.gif": "", "dog/a.png": A, "eel/n.txt": "", "fox/.x.png": B}),
-        "4 files: 1 images; 1 hidden or of the system, 1 not read (.gif), 1 not read (.txt)", "a", FOLDER,
-        counts=(0, 1, 0, 0), warns="3 classes have no sample: cat, eel, fox"),
+        "4 files: 1 images; 1 hidden or of the system, 1 not read (.gif), 1 not read (.txt)",
+        "a",
+        FOLDER,
+        counts=(0, 1, 0, 0),
+        warns="3 classes have no sample: cat, eel, fox",
+    ),
     "a class folder with broken pictures": Case(
-        below({"cat/a.png": "", "dog/a.png": A}), "2 files: 1 images; 1 unreadable", "a", FOLDER, counts=(0, 1),
-        warns="1 class has no sample: cat"),
-    "numbers of classes": Case(below({f"{n}/a.png": pic("abcdefghijkl"[n]) for n in range(12)}), "12 files: 12 images",
-        "a b k l c d e f g h i j", FOLDER, labels="0 1 10 11 2 3 4 5 6 7 8 9", counts=(1,) * 12),
+        below({"cat/a.png": "", "dog/a.png": A}),
+        "2 files: 1 images; 1 unreadable",
+        "a",
+        FOLDER,
+        counts=(0, 1),
+        warns="1 class has no sample: cat",
+    ),
+    "numbers of classes": Case(
+        below({f"{n}/a.png": pic("abcdefghijkl"[n]) for n in range(12)}),
+        "12 files: 12 images",
+        "a b k l c d e f g h i j",
+        FOLDER,
+        labels="0 1 10 11 2 3 4 5 6 7 8 9",
+        counts=(1,) * 12,
+    ),
     "a folder of pictures in each class": Case(
-        below({f"{kind}/images/{n}.png": A for kind in ("cat", "dog") for n in "12"}), "4 files: 4 images", "a a a a",
-        FOLDER, labels="cat cat dog dog"),
+        below({f"{kind}/images/{n}.png": A for kind in ("cat", "dog") for n in "12"}),
+        "4 files: 4 images",
+        "a a a a",
+        FOLDER,
+        labels="cat cat dog dog",
+    ),
     "cls files": Case(
-        below({"a.png": A, "a.cls": "10\n", "b.png": B, "b.CLS": "9"}), "4 files: 2 images, 2 captions and classes",
-        "a b", CLS, labels="10 9", counts=(1, 1)),
-    "a class is missing": Case(below({"a.png": A, "a.cls": "x", "b.png": B, "c.cls": "y"}),
-        "4 files: 1 images, 1 captions and classes; 1 missing class, 1 without an image", "a", CLS,
-        labels="x", counts=(1,)),
+        below({"a.png": A, "a.cls": "10\n", "b.png": B, "b.CLS": "9"}),
+        "4 files: 2 images, 2 captions and classes",
+        "a b",
+        CLS,
+        labels="10 9",
+        counts=(1, 1),
+    ),
+    "a class is missing": Case(
+        below({"a.png": A, "a.cls": "x", "b.png": B, "c.cls": "y"}),
+        "4 files: 1 images, 1 captions and classes; 1 missing class, 1 without an image",
+        "a",
+        CLS,
+        labels="x",
+        counts=(1,),
+    ),
     "three lines with CRLF": Case(
-        below({"a.png": A, "a.txt": "one\r\ntwo\r\nthree\r\n"}), "2 files: 1 images, 1 captions and classes", "a",
-        captions=["one\ntwo\nthree"]),
+        below({"a.png": A, "a.txt": "one\r\ntwo\r\nthree\r\n"}),
+        "2 files: 1 images, 1 captions and classes",
+        "a",
+        captions=["one\ntwo\nthree"],
+    ),
     "a byte order mark, and other encodings": Case(
-        below({"a.png": A, "a.txt": b"\xef\xbb\xbfgr\xc3\xbcn", "b.png": B, "b.txt": b"gr\xfcn", "c.png": C,
-               "c.txt": "c".encode("utf-16")}),
-        "6 files: 1 images, 3 captions and classes; 2 unreadable", "a", captions=["grün"]),
-    "empty and missing captions": Case(below({"a.png": A, "a.txt": "x", "b.png": B, "b.txt": " \n", "c.png": C}),
-        "5 files: 1 images, 2 captions and classes; 2 missing caption", "a", SKIP, captions=["x"]),
-    "captions without an image": Case(below({"a.png": A, "a.txt": "a", "z.txt": "z", "sub/a.txt": "y"}),
-        "4 files: 1 images, 1 captions and classes; 2 without an image", "a", captions=["a"]),
+        below(
+            {
+                "a.png": A,
+                "a.txt": b"\xef\xbb\xbfgr\xc3\xbcn",
+                "b.png": B,
+                "b.txt": b"gr\xfcn",
+                "c.png": C,
+                "c.txt": "c".encode("utf-16"),
+            }
+        ),
+        "6 files: 1 images, 3 captions and classes; 2 unreadable",
+        "a",
+        captions=["grün"],
+    ),
+    "empty and missing captions": Case(
+        below({"a.png": A, "a.txt": "x", "b.png": B, "b.txt": " \n", "c.png": C}),
+        "5 files: 1 images, 2 captions and classes; 2 missing caption",
+        "a",
+        SKIP,
+        captions=["x"],
+    ),
+    "captions without an image": Case(
+        below({"a.png": A, "a.txt": "a", "z.txt": "z", "sub/a.txt": "y"}),
+        "4 files: 1 images, 1 captions and classes; 2 without an image",
+        "a",
+        captions=["a"],
+    ),
     "two images of a stem": Case(
-        below({"a.jpg": pic("b", "JPEG"), "a.png": A, "a.txt": "x"}), "3 files: 2 images, 1 captions and classes",
-        "b a", captions=["x", "x"]),
+        below({"a.jpg": pic("b", "JPEG"), "a.png": A, "a.txt": "x"}),
+        "3 files: 2 images, 1 captions and classes",
+        "b a",
+        captions=["x", "x"],
+    ),
     "special files": Case(
-        below({"a.png": A} | {f"{kind}.png": special(kind) for kind in ("socket", "pipe", "circle", "device")}),
-        "2 files: 1 images; 1 unreadable", "a", NONE),
-    "metadata of each split": Case(below({"train/a.png": A, "train/metadata.jsonl": metadata("a.png"), "test/b.png": B,
-               "test/metadata.jsonl": metadata("b.png")}),
-        "4 files: 2 images, 2 metadata", "b a", captions=["of b.png", "of a.png"]),
+        below(
+            {"a.png": A}
+            | {f"{kind}.png": special(kind) for kind in ("socket", "pipe", "circle", "device")}
+        ),
+        "2 files: 1 images; 1 unreadable",
+        "a",
+        NONE,
+    ),
+    "metadata of each split": Case(
+        below(
+            {
+                "train/a.png": A,
+                "train/metadata.jsonl": metadata("a.png"),
+                "test/b.png": B,
+                "test/metadata.jsonl": metadata("b.png"),
+            }
+        ),
+        "4 files: 2 images, 2 metadata",
+        "b a",
+        captions=["of b.png", "of a.png"],
+    ),
     "metadata with backslashes": Case(
-        below({"sub/a.png": A, "metadata.csv": "file_name,caption,label\nsub\\a.png,\"x, y\",cat\n"}),
-        "2 files: 1 images, 1 metadata", "a", LABEL, captions=["x, y"], labels="cat"),
+        below({"sub/a.png": A, "metadata.csv": 'file_name,caption,label\nsub\\a.png,"x, y",cat\n'}),
+        "2 files: 1 images, 1 metadata",
+        "a",
+        LABEL,
+        captions=["x, y"],
+        labels="cat",
+    ),
     "metadata in Parquet": Case(
-        lambda into: table({"file_name": ["a.png"], "caption": [["x", "y"]]}, name="set/metadata.parquet")(
-            below({"a.png": A})(into).parent).parent,
-        "2 files: 1 images, 1 metadata", "a", captions=["x\ny"]),
-    "metadata lacks an image": Case(below({"a.png": A, "b.png": B, "metadata.jsonl": metadata("a.png")}),
-        "3 files: 1 images, 1 metadata; 1 missing caption", "a", SKIP),
-    "a phone's colours": Case(below({"a.png": pic("n", icc_profile=display_p3())}), "1 files: 1 images", "n", NONE,
-        changed={"images of other colour profiles converted to sRGB": 1}),
+        lambda into: (
+            table({"file_name": ["a.png"], "caption": [["x", "y"]]}, name="set/metadata.parquet")(
+                below({"a.png": A})(into).parent
+            ).parent
+        ),
+        "2 files: 1 images, 1 metadata",
+        "a",
+        captions=["x\ny"],
+    ),
+    "metadata lacks an image": Case(
+        below({"a.png": A, "b.png": B, "metadata.jsonl": metadata("a.png")}),
+        "3 files: 1 images, 1 metadata; 1 missing caption",
+        "a",
+        SKIP,
+    ),
+    "a phone's colours": Case(
+        below({"a.png": pic("n", icc_profile=display_p3())}),
+        "1 files: 1 images",
+        "n",
+        NONE,
+        changed={"images of other colour profiles converted to sRGB": 1},
+    ),
     "small, large, cut and empty pictures": Case(
-        below({"a.png": A, "b.png": pic("b", side=8), "c.png": pic("c", side=80), "d.png": D[:60], "e.png": ""}),
-        "5 files: 1 images; 1 too large, 1 too small, 2 unreadable", "a", NONE | {"max_pixels": 1000}),
+        below(
+            {
+                "a.png": A,
+                "b.png": pic("b", side=8),
+                "c.png": pic("c", side=80),
+                "d.png": D[:60],
+                "e.png": "",
+            }
+        ),
+        "5 files: 1 images; 1 too large, 1 too small, 2 unreadable",
+        "a",
+        NONE | {"max_pixels": 1000},
+    ),
     "captions are cut": Case(
-        below({"a.png": A, "a.txt": "a long one"}), "2 files: 1 images, 1 captions and classes", "a",
-        {"caption_length": 6}, captions=["a long"], changed={"captions cut": 1}),
-    "a picture with the ending of another": Case(below({"a.jpg": A}), "1 files: 1 images", "a", NONE),
+        below({"a.png": A, "a.txt": "a long one"}),
+        "2 files: 1 images, 1 captions and classes",
+        "a",
+        {"caption_length": 6},
+        captions=["a long"],
+        changed={"captions cut": 1},
+    ),
+    "a picture with the ending of another": Case(
+        below({"a.jpg": A}), "1 files: 1 images", "a", NONE
+    ),
     "a compressed picture": Case(
-        below({"a.png": A, "b.png.gz": gz("x")}), "2 files: 1 images; 1 not read (.png.gz)", "a", NONE),
-    "names with line ends and colours": Case(below({"a.png": A, "x\ny.gif": "", "\x1b[31mred.png": ""}),
-        "3 files: 1 images; 1 not read (.gif), 1 unreadable", "a", NONE),
-}  # fmt: skip
+        below({"a.png": A, "b.png.gz": gz("x")}),
+        "2 files: 1 images; 1 not read (.png.gz)",
+        "a",
+        NONE,
+    ),
+    "names with line ends and colours": Case(
+        below({"a.png": A, "x\ny.gif": "", "\x1b[31mred.png": ""}),
+        "3 files: 1 images; 1 not read (.gif), 1 unreadable",
+        "a",
+        NONE,
+    ),
+}
 ARCHIVES = {
-    "a zip with captions": Case(zipped(pairs("a", "b")), "4 files: 2 images, 2 captions and classes", "a b"),
-    "a zip alone in a folder": Case(lambda into: zipped(pairs("a"), name="set/z.zip")(into).parent,
-        "2 files: 1 images, 1 captions and classes", "a"),
-    "a zip of a Mac": Case(zipped([("cat/a.png", A), ("__MACOSX/cat/._a.png", "x"), ("cat/.DS_Store", "")]),
-        "3 files: 1 images; 2 hidden or of the system", "a", FOLDER, labels="cat"),
+    "a zip with captions": Case(
+        zipped(pairs("a", "b")), "4 files: 2 images, 2 captions and classes", "a b"
+    ),
+    "a zip alone in a folder": Case(
+        lambda into: zipped(pairs("a"), name="set/z.zip")(into).parent,
+        "2 files: 1 images, 1 captions and classes",
+        "a",
+    ),
+    "a zip of a Mac": Case(
+        zipped([("cat/a.png", A), ("__MACOSX/cat/._a.png", "x"), ("cat/.DS_Store", "")]),
+        "3 files: 1 images; 2 hidden or of the system",
+        "a",
+        FOLDER,
+        labels="cat",
+    ),
     "a zip with classes without pictures": Case(
-        zipped([("cat/a.png", A), ("dog/b.gif", "")]), "2 files: 1 images; 1 not read (.gif)", "a", FOLDER,
-        counts=(1, 0), warns="1 class has no sample: dog"),
+        zipped([("cat/a.png", A), ("dog/b.gif", "")]),
+        "2 files: 1 images; 1 not read (.gif)",
+        "a",
+        FOLDER,
+        counts=(1, 0),
+        warns="1 class has no sample: dog",
+    ),
     "a zip with a damaged member": Case(
-        zipped([("a.png", A), ("b.png", B)], lambda content: content.replace(B, B[:-20] + bytes(20), 1)),
-        "2 files: 1 images; 1 unreadable", "a", NONE),
-    "a tar": Case(tarred(pairs("a", "b")), "1 files: 1 read | 4 members: 2 images, 2 captions and classes", "a b"),
-    "a tar, pictures about others": Case(tarred([("a.png", A), ("a.seg.png", B), ("a.txt", "x")]),
-        "1 files: 1 read | 3 members: 1 images, 1 captions and classes; 1 not read (.seg.png)", "a"),
-    "a tar in capitals": Case(tarred([("A.JPG", pic("a", "JPEG")), ("A.TXT", "x")]),
-        "1 files: 1 read | 2 members: 1 images, 1 captions and classes", "a", captions=["x"]),
-    "a tar, one caption for two pictures": Case(tarred([("a.jpg", pic("b", "JPEG")), ("a.png", A), ("a.txt", "x")]),
-        "1 files: 1 read | 3 members: 2 images, 1 captions and classes", "b a", captions=["x", "x"]),
+        zipped(
+            [("a.png", A), ("b.png", B)], lambda content: content.replace(B, B[:-20] + bytes(20), 1)
+        ),
+        "2 files: 1 images; 1 unreadable",
+        "a",
+        NONE,
+    ),
+    "a tar": Case(
+        tarred(pairs("a", "b")),
+        "1 files: 1 read | 4 members: 2 images, 2 captions and classes",
+        "a b",
+    ),
+    "a tar, pictures about others": Case(
+        tarred([("a.png", A), ("a.seg.png", B), ("a.txt", "x")]),
+        "1 files: 1 read | 3 members: 1 images, 1 captions and classes; 1 not read (.seg.png)",
+        "a",
+    ),
+    "a tar in capitals": Case(
+        tarred([("A.JPG", pic("a", "JPEG")), ("A.TXT", "x")]),
+        "1 files: 1 read | 2 members: 1 images, 1 captions and classes",
+        "a",
+        captions=["x"],
+    ),
+    "a tar, one caption for two pictures": Case(
+        tarred([("a.jpg", pic("b", "JPEG")), ("a.png", A), ("a.txt", "x")]),
+        "1 files: 1 read | 3 members: 2 images, 1 captions and classes",
+        "b a",
+        captions=["x", "x"],
+    ),
     "a tar with cls": Case(
-        tarred([("a.png", A), ("a.cls", "2"), ("b.png", B), ("b.cls", "10"), ("b.txt", "not asked for")]),
-        "1 files: 1 read | 5 members: 2 images, 2 captions and classes; 1 not read (.txt)", "a b", CLS, labels="2 10",
-        counts=(1, 1)),
+        tarred(
+            [
+                ("a.png", A),
+                ("a.cls", "2"),
+                ("b.png", B),
+                ("b.cls", "10"),
+                ("b.txt", "not asked for"),
+            ]
+        ),
+        "1 files: 1 read | 5 members: 2 images, 2 captions and classes; 1 not read (.txt)",
+        "a b",
+        CLS,
+        labels="2 10",
+        counts=(1, 1),
+    ),
     "a tar with hidden members and links": Case(
-        tarred([("./a.png", A), ("./._a.png", B), ("__MACOSX/a.png", B), ("c.png", None), ("d.bin", "")]),
-        "1 files: 1 read | 5 members: 1 images; 1 not read (.bin), 1 unreadable, 2 hidden or of the system",
-        "a", NONE),
+        tarred(
+            [
+                ("./a.png", A),
+                ("./._a.png", B),
+                ("__MACOSX/a.png", B),
+                ("c.png", None),
+                ("d.bin", ""),
+            ]
+        ),
+        "1 files: 1 read | 5 members: 1 images; 1 not read (.bin), 1 unreadable, 2 hidden or "
+        "of the system",
+        "a",
+        NONE,
+    ),
     "a tar whose neighbours are parted": Case(
-        tarred([("a.png", A), ("b.png", B), ("b.txt", "b"), ("a.txt", "a")]), "1 files: 1 read | "
-        "4 members: 1 images, 1 captions and classes; 1 missing caption, 1 without an image", "b", SKIP),
-    "a tar that is cut": Case(tarred(pairs("a", "b", "c"), lambda content: content[: content.index(b"c.txt") + 9]),
-        "1 files: 1 read | 5 members: 2 images, 2 captions and classes; 1 damaged file", "a b",
-        warns="Damaged: t.tar. What lies behind"),
-    "a tar of classes": Case(tarred([("cat/a.png", A), ("dog/b.png", B), ("eel/readme.md", "")]),
-        "1 files: 1 read | 3 members: 2 images; 1 not read (.md)", "a b", FOLDER, labels="cat dog"),
-    "a tar among others": Case(lambda into: tarred(pairs("a"))(
-            below({"README.md": "", ".x.tar": "", "y.tar.gz": ""})(into)).parent,
+        tarred([("a.png", A), ("b.png", B), ("b.txt", "b"), ("a.txt", "a")]),
+        "1 files: 1 read | "
+        "4 members: 1 images, 1 captions and classes; 1 missing caption, 1 without an image",
+        "b",
+        SKIP,
+    ),
+    "a tar that is cut": Case(
+        tarred(pairs("a", "b", "c"), lambda content: content[: content.index(b"c.txt") + 9]),
+        "1 files: 1 read | 5 members: 2 images, 2 captions and classes; 1 damaged file",
+        "a b",
+        warns="Damaged: t.tar. What lies behind",
+    ),
+    "a tar of classes": Case(
+        tarred([("cat/a.png", A), ("dog/b.png", B), ("eel/readme.md", "")]),
+        "1 files: 1 read | 3 members: 2 images; 1 not read (.md)",
+        "a b",
+        FOLDER,
+        labels="cat dog",
+    ),
+    "a tar among others": Case(
+        lambda into: (
+            tarred(pairs("a"))(below({"README.md": "", ".x.tar": "", "y.tar.gz": ""})(into)).parent
+        ),
         "4 files: 1 read; 1 hidden or of the system, 1 not read (.md), 1 not read (.tar.gz) | "
-        "2 members: 1 images, 1 captions and classes", "a"),
-}  # fmt: skip
+        "2 members: 1 images, 1 captions and classes",
+        "a",
+    ),
+}
 TABLES = {
     f"captions of {kind}, images of {binary}, {name}": Case(
         table({"image": array(BYTES, binary), "caption": array(["x", "y"], kind)}, name=name),
-        "1 files: 1 read | 2 rows: 2 images", "a b", captions=["x", "y"])
-    for kind, binary in (("string_view", "binary_view"), ("large_string", "large_binary"), ("dictionary", "binary"))
+        "1 files: 1 read | 2 rows: 2 images",
+        "a b",
+        captions=["x", "y"],
+    )
+    for kind, binary in (
+        ("string_view", "binary_view"),
+        ("large_string", "large_binary"),
+        ("dictionary", "binary"),
+    )
     for name in ("t.parquet", "T.PARQUET")
 } | {
-    "classes with names": Case(table({"image": BYTES * 2, "label": [1, 0, -1, 7]}, class_labels(["9", "1"])),
-        "1 files: 1 read | 4 rows: 2 images; 2 missing class", "a b", LABEL | NONE, labels="1 9", counts=(1, 1)),
+    "classes with names": Case(
+        table({"image": BYTES * 2, "label": [1, 0, -1, 7]}, class_labels(["9", "1"])),
+        "1 files: 1 read | 4 rows: 2 images; 2 missing class",
+        "a b",
+        LABEL | NONE,
+        labels="1 9",
+        counts=(1, 1),
+    ),
     "classes that nobody asks for": Case(
         table({"image": BYTES, "label": [1, 0], "caption": ["x", "y"]}, class_labels(["c", "d"])),
-        "1 files: 1 read | 2 rows: 2 images", "a b", captions=["x", "y"], warns="give --label-column label for them"),
+        "1 files: 1 read | 2 rows: 2 images",
+        "a b",
+        captions=["x", "y"],
+        warns="give --label-column label for them",
+    ),
     "classes of numbers": Case(
-        table({"image": BYTES * 2, "label": [10, 9, -1, None]}), "1 files: 1 read | 4 rows: 3 images; 1 missing class",
-        "a b a", LABEL | NONE, labels="10 9 -1", counts=(1, 1, 1)),
+        table({"image": BYTES * 2, "label": [10, 9, -1, None]}),
+        "1 files: 1 read | 4 rows: 3 images; 1 missing class",
+        "a b a",
+        LABEL | NONE,
+        labels="10 9 -1",
+        counts=(1, 1, 1),
+    ),
     "classes of text": Case(
-        table({"image": BYTES, "label": array(["dog", "cat"], "dictionary")}), "1 files: 1 read | 2 rows: 2 images",
-        "a b", LABEL | NONE, labels="dog cat"),
+        table({"image": BYTES, "label": array(["dog", "cat"], "dictionary")}),
+        "1 files: 1 read | 2 rows: 2 images",
+        "a b",
+        LABEL | NONE,
+        labels="dog cat",
+    ),
     "bytes and path": Case(
-        table({"image": [{"bytes": A, "path": None}, {"bytes": None, "path": "b.png"}, None], "caption": list("xyz")}),
-        "1 files: 1 read | 3 rows: 1 images; 2 unreadable", "a", captions=["x"]),
-    "several captions": Case(table({"image": BYTES, "caption": [["one\r\n", "two"], []]}),
-        "1 files: 1 read | 2 rows: 1 images; 1 missing caption", "a", SKIP, captions=["one\ntwo"]),
+        table(
+            {
+                "image": [{"bytes": A, "path": None}, {"bytes": None, "path": "b.png"}, None],
+                "caption": list("xyz"),
+            }
+        ),
+        "1 files: 1 read | 3 rows: 1 images; 2 unreadable",
+        "a",
+        captions=["x"],
+    ),
+    "several captions": Case(
+        table({"image": BYTES, "caption": [["one\r\n", "two"], []]}),
+        "1 files: 1 read | 2 rows: 1 images; 1 missing caption",
+        "a",
+        SKIP,
+        captions=["one\ntwo"],
+    ),
     "captions as bytes, one of another encoding": Case(
         table({"image": BYTES, "caption": array(["grün".encode(), b"gr\xfcn"], "binary")}),
-        "1 files: 1 read | 2 rows: 1 images; 1 unreadable", "a", captions=["grün"]),
-    "a damaged table among others": Case(lambda into: table({"image": BYTES, "caption": ["x", "y"]})(
-            below({"u.parquet": "PAR1", "n.md": ""})(into)).parent,
-        "3 files: 2 read; 1 not read (.md) | 3 rows: 2 images; 1 damaged file", "a b", warns="Damaged: u.parquet."),
-}  # fmt: skip
+        "1 files: 1 read | 2 rows: 1 images; 1 unreadable",
+        "a",
+        captions=["grün"],
+    ),
+    "a damaged table among others": Case(
+        lambda into: (
+            table({"image": BYTES, "caption": ["x", "y"]})(
+                below({"u.parquet": "PAR1", "n.md": ""})(into)
+            ).parent
+        ),
+        "3 files: 2 read; 1 not read (.md) | 3 rows: 2 images; 1 damaged file",
+        "a b",
+        warns="Damaged: u.parquet.",
+    ),
+}
 TEXTS = {
-    "endings and compression": Case(below({"a.jsonl.gz": gz(lines({"text": "one"})), "b.TXT": "two", "c.md": "three",
-               "d.csv": "id,text\n1,\"fo\nur\"\n", "e.txt.zst": zst("five"), "f.tsv": "text\nsix\n",
-               "g.CSV.GZ": gz("text\nseven\n"), "h.pdf": ""}),
+    "endings and compression": Case(
+        below(
+            {
+                "a.jsonl.gz": gz(lines({"text": "one"})),
+                "b.TXT": "two",
+                "c.md": "three",
+                "d.csv": 'id,text\n1,"fo\nur"\n',
+                "e.txt.zst": zst("five"),
+                "f.tsv": "text\nsix\n",
+                "g.CSV.GZ": gz("text\nseven\n"),
+                "h.pdf": "",
+            }
+        ),
         "8 files: 6 read; 1 not read (.md), 1 not read (.pdf) | 6 documents: 6 documents",
-        "one|two|fo\nur|five|six|seven"),
+        "one|two|fo\nur|five|six|seven",
+    ),
     "special files among texts": Case(
-        below({"a.txt": "one"} | {f"{kind}.{end}": special(kind) for kind in ("pipe", "device", "dangling")
-                                  for end in ("txt", "csv", "parquet")}),
-        "4 files: 4 read | 4 documents: 1 documents; 1 unreadable, 2 damaged file", "one",
-        warns="Damaged: dangling.csv, dangling.parquet."),
+        below(
+            {"a.txt": "one"}
+            | {
+                f"{kind}.{end}": special(kind)
+                for kind in ("pipe", "device", "dangling")
+                for end in ("txt", "csv", "parquet")
+            }
+        ),
+        "4 files: 4 read | 4 documents: 1 documents; 1 unreadable, 2 damaged file",
+        "one",
+        warns="Damaged: dangling.csv, dangling.parquet.",
+    ),
     "damaged and empty documents": Case(
-        below({"a.jsonl": lines({"text": "one"}, {"text": ""}, {"text": None}, {"txt": ""}) + "{\n\n",
-               "b.txt": b"gr\xfcn", "c.txt": "", "d.txt": "two", "e.csv.gz": gz("text\nthree\n" * 9)[:-12]}),
+        below(
+            {
+                "a.jsonl": lines({"text": "one"}, {"text": ""}, {"text": None}, {"txt": ""})
+                + "{\n\n",
+                "b.txt": b"gr\xfcn",
+                "c.txt": "",
+                "d.txt": "two",
+                "e.csv.gz": gz("text\nthree\n" * 9)[:-12],
+            }
+        ),
         "5 files: 5 read | 9 documents: 2 documents; 1 damaged file, 2 without text, 4 unreadable",
-        "one|two", warns="Damaged: e.csv.gz"),
+        "one|two",
+        warns="Damaged: e.csv.gz",
+    ),
     "lists of text and views": Case(
-        table({"text": array(["one", "two"], "string_view")}), "1 files: 1 read | 2 documents: 2 documents", "one|two"),
+        table({"text": array(["one", "two"], "string_view")}),
+        "1 files: 1 read | 2 documents: 2 documents",
+        "one|two",
+    ),
     "a zip of texts": Case(
-        zipped([("b/a.txt", "one"), ("__MACOSX/b/._a.txt", ""), ("b/c.jsonl", lines({"text": "two"}))]),
-        "3 files: 2 read; 1 hidden or of the system | 2 documents: 2 documents", "one|two"),
+        zipped(
+            [("b/a.txt", "one"), ("__MACOSX/b/._a.txt", ""), ("b/c.jsonl", lines({"text": "two"}))]
+        ),
+        "3 files: 2 read; 1 hidden or of the system | 2 documents: 2 documents",
+        "one|two",
+    ),
     "columns of text in CSV with a mark": Case(
-        below({"a.csv": "\ufefftext\none\n"}), "1 files: 1 read | 1 documents: 1 documents", "one"),
-    "hidden texts and a folder in itself": Case(below({"a.txt": "one", ".b.txt": "two", "c/up": link("..")}),
-        "2 files: 1 read; 1 hidden or of the system | 1 documents: 1 documents", "one"),
-}  # fmt: skip
+        below({"a.csv": "\ufefftext\none\n"}), "1 files: 1 read | 1 documents: 1 documents", "one"
+    ),
+    "hidden texts and a folder in itself": Case(
+        below({"a.txt": "one", ".b.txt": "two", "c/up": link("..")}),
+        "2 files: 1 read; 1 hidden or of the system | 1 documents: 1 documents",
+        "one",
+    ),
+}
 PICTURES = FOLDERS | ARCHIVES | TABLES
 TWICE = (pytest.param("numbers of classes", marks=pytest.mark.slow), "classes with names")
 
@@ -311,7 +652,9 @@ def test_two_processes_give_the_same(tmp_path, name, monkeypatch):
 def test_texts(tmp_path, name):
     case = TEXTS[name]
     options = TextOptions(source=case.build(tmp_path), length=2)
-    (written,) = run_import("text", ImportRequest(tmp_path / "stores", tmp_path / "caches", options))
+    (written,) = run_import(
+        "text", ImportRequest(tmp_path / "stores", tmp_path / "caches", options)
+    )
     check(case, written.store.manifest.receipt)
     found, expected = Counter(stored(written.store)), Counter(stream(case.rows.split("|")))
     assert found <= expected and (expected - found).total() < 2, "the last row may be incomplete"
@@ -320,31 +663,83 @@ def test_texts(tmp_path, name):
 @pytest.mark.parametrize(
     ("build", "options", "message"),
     [
-        (zipped(pairs("a"), lambda content: content[:-30]), {}, r"z\.zip is no zip that can be read .*; copy it again"),
-        (table({"image": BYTES, "captions": ["x", "y"], "caption": [1, 2]}), {}, r"\(did you mean 'captions'\?\)\.$"),
-        (table({"image": BYTES, "caption": [1, 2], "words": ["x", "y"]}), {},
-         r"'caption' holds int; give --caption-column .*\(known: image, words\)"),
-        (table({"image": BYTES, "label": [0.5, 1.0], "kind": [1, 2]}), LABEL | NONE,
-         r"'label' holds float; give --label-column .*\(known: image, kind\)"),
-        (table({"image": ["a.png", "b.png"], "caption": ["x", "y"]}), {},
-         r"'image' holds str; .*\(known: caption\)"),
-        (table({"image": BYTES, "text": ["x", "y"]}), {}, r"has no column 'caption'; .*text.* Give --caption-column"),
-        (below({"a.png": A, "metadata.csv": "file_name,caption\na.png,gr\xfcn\n".encode("latin-1")}), {},
-         r"metadata\.csv: is no UTF-8 \(byte 0xfc\); convert it, for one with `iconv"),
-        (below({"a.png": A, "metadata.jsonl": metadata("a.png").replace("of", "\xfc").encode("latin-1")}), {},
-         r"metadata\.jsonl, line 1: is not UTF-8: byte 0xfc at offset 35 \(from 0\); convert it"),
-        (below({"a.png": A, "a.txt": b"gr\xfcn"}), {},
-         r"\(1 unreadable\), .*its caption is not UTF-8: byte 0xfc at offset 2"),
-        (below({"a.png": A, "metadata.jsonl": metadata("a.png", "./a.png")}), {},
-         r"metadata\.jsonl, line 2: names a\.png a second time; remove one of the lines"),
-        (below({"a.png": A, "metadata.jsonl": metadata("sub/b.png")}), {}, r"names sub/b\.png, which .* does not hold"),
+        (
+            zipped(pairs("a"), lambda content: content[:-30]),
+            {},
+            r"z\.zip is no zip that can be read .*; copy it again",
+        ),
+        (
+            table({"image": BYTES, "captions": ["x", "y"], "caption": [1, 2]}),
+            {},
+            r"\(did you mean 'captions'\?\)\.$",
+        ),
+        (
+            table({"image": BYTES, "caption": [1, 2], "words": ["x", "y"]}),
+            {},
+            r"'caption' holds int; give --caption-column .*\(known: image, words\)",
+        ),
+        (
+            table({"image": BYTES, "label": [0.5, 1.0], "kind": [1, 2]}),
+            LABEL | NONE,
+            r"'label' holds float; give --label-column .*\(known: image, kind\)",
+        ),
+        (
+            table({"image": ["a.png", "b.png"], "caption": ["x", "y"]}),
+            {},
+            r"'image' holds str; .*\(known: caption\)",
+        ),
+        (
+            table({"image": BYTES, "text": ["x", "y"]}),
+            {},
+            r"has no column 'caption'; .*text.* Give --caption-column",
+        ),
+        (
+            below(
+                {"a.png": A, "metadata.csv": "file_name,caption\na.png,gr\xfcn\n".encode("latin-1")}
+            ),
+            {},
+            r"metadata\.csv: is no UTF-8 \(byte 0xfc\); convert it, for one with `iconv",
+        ),
+        (
+            below(
+                {
+                    "a.png": A,
+                    "metadata.jsonl": metadata("a.png").replace("of", "\xfc").encode("latin-1"),
+                }
+            ),
+            {},
+            r"metadata\.jsonl, line 1: is not UTF-8: byte 0xfc at offset 35 \(from 0\); convert it",
+        ),
+        (
+            below({"a.png": A, "a.txt": b"gr\xfcn"}),
+            {},
+            r"\(1 unreadable\), .*its caption is not UTF-8: byte 0xfc at offset 2",
+        ),
+        (
+            below({"a.png": A, "metadata.jsonl": metadata("a.png", "./a.png")}),
+            {},
+            r"metadata\.jsonl, line 2: names a\.png a second time; remove one of the lines",
+        ),
+        (
+            below({"a.png": A, "metadata.jsonl": metadata("sub/b.png")}),
+            {},
+            r"names sub/b\.png, which .* does not hold",
+        ),
         (below({"a.png": A}), {}, r"^a\.png has no caption; write one into a \.txt file"),
         (below({"a.gif": ""}), {}, r"holds no .*\(1 \.gif\)"),
-        (below({"a.png": A, "b.parquet": ""}), {}, r"holds images and \.parquet files; name a folder of one kind"),
+        (
+            below({"a.png": A, "b.parquet": ""}),
+            {},
+            r"holds images and \.parquet files; name a folder of one kind",
+        ),
         (below({"a.png": A}), FOLDER, r"a\.png lies in no folder below --source"),
-        (below({"c/a.png": A}), FOLDER | LABEL, r"--label-from=folder and --label-column=label: give one of them"),
+        (
+            below({"c/a.png": A}),
+            FOLDER | LABEL,
+            r"--label-from=folder and --label-column=label: give one of them",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_a_sentence(tmp_path, monkeypatch, build, options, message):
     monkeypatch.chdir(tmp_path)
     source = build(tmp_path)
@@ -357,13 +752,16 @@ def test_mistakes_are_a_sentence(tmp_path, monkeypatch, build, options, message)
 def test_a_column_of_numbers_names_the_nearest(tmp_path):
     source = table({"text": [1, 2], "Texts": ["one", "two"]})(tmp_path)
     with pytest.raises(
-        UserError, match=r"'text' holds a int, not text; .* or give --column \(did you mean 'Texts'\?\)\.$"
+        UserError,
+        match=r"'text' holds a int, not text; .* or give --column \(did you mean 'Texts'\?\)\.$",
     ):
         run_import("text", ImportRequest(tmp_path / "stores", tmp_path, TextOptions(source=source)))
 
 
 def test_a_folder_without_rights(tmp_path, monkeypatch):
-    """The tests may run as root, whom rights do not stop: the system's answer is put in its place."""
+    """The tests may run as root, whom rights do not stop: the system's answer is put in its
+    place.
+    """
     source = below({"cat/a.png": A, "dog/b.png": B})(tmp_path)
     scan = os.scandir
 
@@ -373,5 +771,8 @@ def test_a_folder_without_rights(tmp_path, monkeypatch):
         return scan(path)
 
     monkeypatch.setattr("os.scandir", refusing)
-    with pytest.raises(UserError, match=r"set/dog cannot be listed \(Permission denied\); make it readable, or name"):
+    with pytest.raises(
+        UserError,
+        match=r"set/dog cannot be listed \(Permission denied\); make it readable, or name",
+    ):
         images(tmp_path, Case(below({}), "", options=FOLDER), source)

@@ -45,7 +45,9 @@ def test_rows_end_to_end_are_the_documents_with_end_tokens(importing, tmp_path, 
 def test_every_kind_of_file_gives_the_same_store(importing, tmp_path):
     kinds = ("txt", "jsonl", "parquet")
     options = {"tokenizer": "bpe", "vocabulary": 300}
-    stores = [importing(write_corpus(tmp_path / kind, kind), name=kind, **options).store for kind in kinds]
+    stores = [
+        importing(write_corpus(tmp_path / kind, kind), name=kind, **options).store for kind in kinds
+    ]
     assert len({store.fingerprint for store in stores}) == 1
     tokenizer = store_tokenizer(stores[0])
     expected = stream(DOCUMENTS, tokenizer)
@@ -65,7 +67,8 @@ def test_any_number_of_processes_gives_the_same_store(importing, tmp_path):
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
 def test_memory_does_not_grow_with_the_corpus(importing, tmp_path, kind, monkeypatch):
-    monkeypatch.setattr("ditlab.data.stores.block_index.BLOCK_BYTES", 2**18)  # as are all blocks of a large store
+    # as are all blocks of a large store
+    monkeypatch.setattr("ditlab.data.stores.block_index.BLOCK_BYTES", 2**18)
     monkeypatch.setattr("ditlab.data.text.documents.IN_MEMORY", 2**18)
     line, highest = "Bounded memory, whatever the size of the corpus.\n" * 400, []
     for number, lines in enumerate((50, 150, 450)):  # 1, 3 and 9 MB
@@ -82,7 +85,9 @@ def test_memory_does_not_grow_with_the_corpus(importing, tmp_path, kind, monkeyp
 def test_a_bpe_of_a_large_corpus_learns_from_a_part_of_it(importing, tmp_path, monkeypatch):
     monkeypatch.setattr(text_import, "LEARNING_BYTES", 100)
     texts = ["common words here", "rare: qqqqqqqqq", "common words here", "common words here"] * 2
-    store = importing(write_corpus(tmp_path / "corpus", "jsonl", texts), tokenizer="bpe", vocabulary=300).store
+    store = importing(
+        write_corpus(tmp_path / "corpus", "jsonl", texts), tokenizer="bpe", vocabulary=300
+    ).store
     assert all(texts[0][:5] in text or "q" in text for text in texts)
     assert "qq" not in json.loads(store_tokenizer(store).content)["model"]["vocab"]
 
@@ -112,15 +117,22 @@ def test_the_tokenizer_travels_with_the_store(importing, tmp_path):
     assert copy_tokenizer(store, tmp_path / "run") == tmp_path / "run" / "tokenizer.json"
     assert open_tokenizer(tmp_path / "run").fingerprint == tokenizer.fingerprint
     again = importing(source, tokenizer=str(tmp_path / "run"), name="again").store
-    assert again.fingerprint == store.fingerprint and again.manifest.text.tokenizer == str(tmp_path / "run")
-    assert importing(source, tokenizer=str(tmp_path / "run" / "tokenizer.json")).store.name == "text-corpus-run-16"
+    assert again.fingerprint == store.fingerprint and again.manifest.text.tokenizer == str(
+        tmp_path / "run"
+    )
+    assert (
+        importing(source, tokenizer=str(tmp_path / "run" / "tokenizer.json")).store.name
+        == "text-corpus-run-16"
+    )
 
 
 def test_an_altered_or_missing_tokenizer_is_noticed(importing, tmp_path):
     store = importing(write_corpus(tmp_path / "corpus", "jsonl")).store
     file = store.path / "tokenizer.json"
     file.write_text(file.read_text().replace("255", "254"))
-    with pytest.raises(UserError, match=r"tokenizer\.json was altered: its SHA-256.*import the data again"):
+    with pytest.raises(
+        UserError, match=r"tokenizer\.json was altered: its SHA-256.*import the data again"
+    ):
         Store.open(store.path, verify=False)
     file.unlink()
     with pytest.raises(UserError, match=r"tokenizer\.json is missing.*import the data again"):
@@ -154,13 +166,20 @@ def test_another_import_replaces_tokens_and_tokenizer_together(importing, tmp_pa
     importing(source, name="same")
     replaced = importing(source, name="same", tokenizer="bpe", vocabulary=300)
     assert open_tokenizer(replaced.store.path).vocabulary == 300
-    assert sorted(file.suffix for file in replaced.store.path.iterdir()) == [".arrow", ".bin", ".json", ".json"]
+    assert sorted(file.suffix for file in replaced.store.path.iterdir()) == [
+        ".arrow",
+        ".bin",
+        ".json",
+        ".json",
+    ]
 
 
 def test_two_bytes_tokens_are_gathered_across_shards(tmp_path):
     values = np.random.default_rng(0).integers(0, 2**16, (50, 4), np.uint16)
     column = Column(dtype="uint16", shape=(4,), num_classes=2**16)
-    with StoreWriter(tmp_path / "s", {"tokens": column}, name="s", source=Source(kind="t"), rows_per_shard=7) as writer:
+    with StoreWriter(
+        tmp_path / "s", {"tokens": column}, name="s", source=Source(kind="t"), rows_per_shard=7
+    ) as writer:
         writer.append({"tokens": values})
     store = Store.open(tmp_path / "s")
     rows = np.random.default_rng(1).permutation(50)
@@ -177,7 +196,11 @@ class LanguageLike(ModelSpec):
 
     def batch_fields(self):
         options = FieldOptions(("model.length",), num_classes="model.vocabulary")
-        return (BatchField("tokens", (self.length,), "int64", num_classes=self.vocabulary, options=options),)
+        return (
+            BatchField(
+                "tokens", (self.length,), "int64", num_classes=self.vocabulary, options=options
+            ),
+        )
 
 
 def test_another_vocabulary_names_the_setting(importing, tmp_path):
@@ -185,10 +208,17 @@ def test_another_vocabulary_names_the_setting(importing, tmp_path):
     view = View(store, np.arange(len(store)), "data.path=corpus")
     for vocabulary in (50257, 100):
         model = LanguageLike(vocabulary=vocabulary)
-        problem = f"data.path=corpus holds tokens of a vocabulary of 256, but the model's is {vocabulary}; "
-        with pytest.raises(UserError, match=re.escape(f"{problem}set model.vocabulary to 256 or import")):
+        problem = (
+            "data.path=corpus holds tokens of a vocabulary of 256, but the model's is "
+            f"{vocabulary}; "
+        )
+        with pytest.raises(
+            UserError, match=re.escape(f"{problem}set model.vocabulary to 256 or import")
+        ):
             check_fields(view, model.batch_fields(), settable=True)
-        with pytest.raises(UserError, match=re.escape(f"{problem}import the data with the model's own tokeniser.")):
+        with pytest.raises(
+            UserError, match=re.escape(f"{problem}import the data with the model's own tokeniser.")
+        ):
             check_fields(view, model.batch_fields())
     with pytest.raises(UserError, match=r"set model\.length to 16 or"):
         check_fields(view, LanguageLike(length=8, vocabulary=256).batch_fields(), settable=True)
@@ -208,7 +238,9 @@ def test_a_length_beyond_the_corpus_is_refused(importing, tmp_path):
 
 def test_missing_tokenizers_are_refused_before_anything_is_written(importing, tmp_path):
     source = write_corpus(tmp_path / "corpus", "jsonl")
-    importing.refused(source, "nowhere/tokenizer.json cannot be read", tokenizer="./nowhere/tokenizer.json")
+    importing.refused(
+        source, "nowhere/tokenizer.json cannot be read", tokenizer="./nowhere/tokenizer.json"
+    )
     importing.refused(source, "corpus.jsonl is no tokeniser", tokenizer=str(source))
     importing.refused(source, f"{tmp_path}/tokenizer.json cannot be read", tokenizer=str(tmp_path))
 
@@ -216,7 +248,10 @@ def test_missing_tokenizers_are_refused_before_anything_is_written(importing, tm
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"vocabulary": 300}, "--vocabulary=300 is of a BPE that is learned, and --tokenizer=bytes has"),
+        (
+            {"vocabulary": 300},
+            "--vocabulary=300 is of a BPE that is learned, and --tokenizer=bytes has",
+        ),
         ({"vocabulary": 256, "tokenizer": "bpe"}, "greater than or equal to 257"),
         ({"length": 1}, "greater than or equal to 2"),
         ({"processes": 0}, "greater than or equal to 1"),
@@ -239,14 +274,20 @@ def test_tiny_shakespeare(importing, tmp_path):
 
 
 def test_commands_import_and_inspect_text(tmp_path):
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"body": f"[b]Document {n}[/b]. "}) + "\n" for n in range(99)))
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"body": f"[b]Document {n}[/b]. "}) + "\n" for n in range(99))
+    )
     arguments = ("--source", "a.jsonl", "--column", "body", "--length", "64")
-    done = run_inside("data", "import", "text", *arguments, "--json", home=tmp_path / "home", cwd=tmp_path)
+    done = run_inside(
+        "data", "import", "text", *arguments, "--json", home=tmp_path / "home", cwd=tmp_path
+    )
     (store,) = done.json["stores"]
     assert (store["name"], store["rows"], store["text"]["documents"]) == ("text-a-bytes-64", 32, 99)
     assert "99 documents, 1,970 bytes, 2,069 tokens of tokeniser bytes" in done.err
     assert "(vocabulary 256; 0.9522 bytes a token); the last 21 fill no row" in done.err
-    seen = run_inside("data", "inspect", store["name"], "--num", "2", "--json", home=tmp_path / "home")
+    seen = run_inside(
+        "data", "inspect", store["name"], "--num", "2", "--json", home=tmp_path / "home"
+    )
     assert seen.json["texts"]["0"].startswith("[b]Document 0[/b]. <|endoftext|>[b]Document 1[/b]")
     assert list(seen.json["texts"]) == ["0", "31"] and seen.json["picture"] is None
     assert "[b]Document 0[/b]. <|endoftext|>[b]Document" in seen.err and "by class" not in seen.err
@@ -260,6 +301,8 @@ def test_mistakes_end_with_2_and_the_knob(tmp_path):
         (("--source", ".", "--vocabulary", "300"), "--vocabulary=300 is of a BPE that is learned"),
         (("--source", "."), "--source=. holds no .csv, .jsonl, .parquet, .tsv, .txt file"),
     ):
-        said = run_inside("data", "import", "text", *arguments, home=tmp_path / "home", cwd=tmp_path)
+        said = run_inside(
+            "data", "import", "text", *arguments, home=tmp_path / "home", cwd=tmp_path
+        )
         assert said.code == 2 and message in said.err and "Traceback" not in said.err
         assert not (tmp_path / "home" / "stores").exists()

@@ -1,4 +1,6 @@
-"""Text is imported by blocks: no token is lost between them, and nothing depends on processes, kills or the place."""
+"""Text is imported by blocks: no token is lost between them, and nothing depends on processes,
+kills or the place.
+"""
 
 import json
 import shutil
@@ -46,7 +48,9 @@ def test_every_token_is_in_a_row_but_for_less_than_one_row(importing, tmp_path, 
     assert counts.min() >= 0 and counts.sum() == text.dropped
 
 
-def test_rows_of_a_block_are_its_documents_and_rests_follow_in_order(importing, tmp_path, small_blocks):
+def test_rows_of_a_block_are_its_documents_and_rests_follow_in_order(
+    importing, tmp_path, small_blocks
+):
     source = write(tmp_path / "corpus", "jsonl")
     own, rests = [], []
     for block in open_text_source(str(source))[0]:
@@ -60,7 +64,10 @@ def test_rows_of_a_block_are_its_documents_and_rests_follow_in_order(importing, 
         whole = len(tokens) // LENGTH * LENGTH
         own += tokens[:whole]
         rests += tokens[whole:]
-    assert stored(importing(source, length=LENGTH).store) == own + rests[: len(rests) // LENGTH * LENGTH]
+    assert (
+        stored(importing(source, length=LENGTH).store)
+        == own + rests[: len(rests) // LENGTH * LENGTH]
+    )
 
 
 @pytest.mark.slow
@@ -87,7 +94,9 @@ def test_processes_and_kills_change_nothing(importing, tmp_path, small_blocks):
                 yield receipt
 
     done: list[int] = []
-    request = ImportRequest(tmp_path / "stores", tmp_path, TextOptions(source=source, **options), executor=Killing(1))
+    request = ImportRequest(
+        tmp_path / "stores", tmp_path, TextOptions(source=source, **options), executor=Killing(1)
+    )
     for _ in range(2):
         with pytest.raises(Killed):
             run_import("text", request)
@@ -104,33 +113,50 @@ def test_by_uri_and_by_pattern(importing, tmp_path, small_blocks):
     assert here.fingerprint == there.fingerprint
     one = importing(f"{source}/part-0/*.txt", length=LENGTH).store
     assert one.manifest.text.documents == 2 and one.name == "text-part-0-bytes-64"
-    with pytest.raises(UserError, match=r"--source=.*\*\.text matches no file; correct the pattern"):
+    with pytest.raises(
+        UserError, match=r"--source=.*\*\.text matches no file; correct the pattern"
+    ):
         importing(f"{source}/*.text")
 
 
 def test_a_missing_column_names_the_nearest(importing, tmp_path):
-    importing.refused(write(tmp_path / "corpus", "parquet"), "has no column 'txt'; did you mean 'text'?", column="txt")
+    importing.refused(
+        write(tmp_path / "corpus", "parquet"),
+        "has no column 'txt'; did you mean 'text'?",
+        column="txt",
+    )
 
 
 def test_a_large_text_file_has_several_blocks_and_one_document(importing, tmp_path, small_blocks):
-    text = "\ufeff" + "\n".join(f"line {number} é" + " \n" * (number % 3) for number in range(900)) + "é" * 3000
+    text = (
+        "\ufeff"
+        + "\n".join(f"line {number} é" + " \n" * (number % 3) for number in range(900))
+        + "é" * 3000
+    )
     (tmp_path / "large.txt").write_text(text)
     blocks = open_text_source(str(tmp_path / "large.txt"))[0]
     found = [list(block_pieces(block, "text", pytest.fail)) for block in blocks]
     assert len(blocks) > 5 and "".join(piece.text for block in found for piece in block) == text[1:]
-    assert [piece.last for block in found for piece in block].count(True) == 1 and found[-1][-1].last
+    assert [piece.last for block in found for piece in block].count(True) == 1 and found[-1][
+        -1
+    ].last
     store = importing(tmp_path / "large.txt", length=LENGTH).store
     assert store.manifest.text.documents == 1
     assert store.manifest.text.tokens == len(text[1:].encode()) + 1
 
 
 def test_left_out_documents_of_all_blocks_are_counted(importing, tmp_path, small_blocks):
-    lines = [json.dumps({"text": text}) if number % 10 else "no JSON" for number, text in enumerate(TEXTS)]
+    lines = [
+        json.dumps({"text": text}) if number % 10 else "no JSON"
+        for number, text in enumerate(TEXTS)
+    ]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     store = importing(tmp_path / "a.jsonl", length=LENGTH).store
     assert store.manifest.text.documents == 54
     receipt = store.manifest.receipt
-    assert receipt.counts == {"unreadable": 6} and receipt.listed[0].startswith("a.jsonl, line 1: unreadable (is no JS")
+    assert receipt.counts == {"unreadable": 6} and receipt.listed[0].startswith(
+        "a.jsonl, line 1: unreadable (is no JS"
+    )
     with pytest.raises(UserError, match="line 1: is no JSON"):
         importing(tmp_path / "a.jsonl", name="refused", unreadable="refuse")
     assert not (tmp_path / "stores" / "refused").exists()
@@ -149,5 +175,7 @@ def test_from_an_object_store(importing, tmp_path, small_blocks, kind):
     source = write(tmp_path / "bucket" / "corpus", kind)
     here = importing(source, length=LENGTH, name="here").store
     with object_server(tmp_path) as server:
-        there = importing(f"s3://bucket/{source.name}?{server.query}", length=LENGTH, name="there").store
+        there = importing(
+            f"s3://bucket/{source.name}?{server.query}", length=LENGTH, name="there"
+        ).store
     assert there.fingerprint == here.fingerprint

@@ -10,7 +10,10 @@ from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
 
 def test_sources_without_text_are_refused(importing, tmp_path):
     (tmp_path / "empty").mkdir()
-    importing.refused(tmp_path / "empty", f"--source={tmp_path}/empty holds no .csv, .jsonl, .parquet, .tsv, .txt file")
+    importing.refused(
+        tmp_path / "empty",
+        f"--source={tmp_path}/empty holds no .csv, .jsonl, .parquet, .tsv, .txt file",
+    )
     (tmp_path / "empty" / "a.txt").touch()
     importing.refused(tmp_path / "empty", "holds no text")
     (tmp_path / "a.md").write_text("a,b")
@@ -21,7 +24,11 @@ def test_sources_without_text_are_refused(importing, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "offset"),
-    [(b"ab\xff", 2), (b"x" * (2**20 - 1) + "é".encode()[:1], 2**20 - 1), (b"x" * (2**20 - 1) + b"\xc3(", 2**20 - 1)],
+    [
+        (b"ab\xff", 2),
+        (b"x" * (2**20 - 1) + "é".encode()[:1], 2**20 - 1),
+        (b"x" * (2**20 - 1) + b"\xc3(", 2**20 - 1),
+    ],
 )
 def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, content, offset):
     (tmp_path / "good.txt").write_text("x" * 100)
@@ -31,32 +38,44 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, co
     importing.refused(tmp_path, f"odd.txt: {reason}", "iconv", unreadable="refuse")
     importing.refused(tmp_path / "odd.txt", f"odd.txt: {reason}", "iconv")
     store = importing(tmp_path).store
-    assert stored(store) == stream(["x" * 100])[: len(store) * 16] and store.manifest.text.documents == 1
+    assert (
+        stored(store) == stream(["x" * 100])[: len(store) * 16]
+        and store.manifest.text.documents == 1
+    )
     assert store.manifest.receipt.listed == (f"odd.txt: unreadable ({reason})",)
 
 
 def test_of_many_bad_records_the_first_are_named_and_all_are_counted(importing, tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "0123456789abcde"}\n' + b"no JSON\n" * 7)
     (tmp_path / "b.txt").write_bytes(b"\xff")
-    pq.write_table(pa.table({"text": ["0123456789abcde", None, "0123456789abcde"]}), tmp_path / "c.parquet")
+    pq.write_table(
+        pa.table({"text": ["0123456789abcde", None, "0123456789abcde"]}), tmp_path / "c.parquet"
+    )
     (tmp_path / "d.parquet").write_bytes(b"PAR1 and nothing more")
     store = importing(tmp_path, tokenizer="bpe", vocabulary=257).store
     assert store.manifest.text.documents == 3 and len(store) == 3
     receipt = store.manifest.receipt
     assert receipt.counts == {"damaged file": 1, "unreadable": 9}
-    assert receipt.listed[0].startswith("a.jsonl, line 2: unreadable (is no JSON (") and len(receipt.listed) == 10
+    assert (
+        receipt.listed[0].startswith("a.jsonl, line 2: unreadable (is no JSON (")
+        and len(receipt.listed) == 10
+    )
 
 
 def test_what_cannot_be_read_is_refused_where_there_is_no_other(importing, tmp_path):
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
     importing.refused(tmp_path / "a.parquet", "a.parquet, row 0: 'text' holds a int, not text")
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing more")
-    importing.refused(tmp_path / "a.parquet", "is no .parquet file that can be read", "copy it again")
+    importing.refused(
+        tmp_path / "a.parquet", "is no .parquet file that can be read", "copy it again"
+    )
 
 
 def test_large_strings_and_dictionaries_are_text(importing, tmp_path):
     for number, kind in enumerate((pa.large_string(), pa.dictionary(pa.int32(), pa.string()))):
-        pq.write_table(pa.table({"text": pa.array(DOCUMENTS).cast(kind)}), tmp_path / f"{number}.parquet")
+        pq.write_table(
+            pa.table({"text": pa.array(DOCUMENTS).cast(kind)}), tmp_path / f"{number}.parquet"
+        )
         store = importing(tmp_path / f"{number}.parquet").store
         assert stored(store) == stream(DOCUMENTS)[: len(store) * 16]
 
@@ -66,7 +85,9 @@ def test_folders_are_read_in_the_order_of_their_paths(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     found = [file.name for block in open_text_source(str(tmp_path))[0] for file in block.files]
-    assert found == ["a/2.jsonl", "a.txt", "b/0/z.parquet", "b/1.txt"], "a folder at a time, as shells list them"
+    assert found == ["a/2.jsonl", "a.txt", "b/0/z.parquet", "b/1.txt"], (
+        "a folder at a time, as shells list them"
+    )
 
 
 def test_blank_lines_and_byte_order_marks_are_no_text(importing, tmp_path):
@@ -81,6 +102,10 @@ def test_blank_lines_and_byte_order_marks_are_no_text(importing, tmp_path):
 def test_another_column_and_documents_without_text(importing, tmp_path):
     for kind in ("jsonl", "parquet"):
         texts = ["", *DOCUMENTS[:2], "", *DOCUMENTS[2:]]
-        store = importing(write_corpus(tmp_path / kind, kind, texts, column="body"), column="body").store
-        assert stored(store) == stream(DOCUMENTS)[: len(store) * 16], "an empty document has no end token either"
+        store = importing(
+            write_corpus(tmp_path / kind, kind, texts, column="body"), column="body"
+        ).store
+        assert stored(store) == stream(DOCUMENTS)[: len(store) * 16], (
+            "an empty document has no end token either"
+        )
         assert store.manifest.text.documents == 5

@@ -1,4 +1,6 @@
-"""Batches of a store's rows: ranges mapped to those of a model, held-out rows in the view's order."""
+"""Batches of a store's rows: ranges mapped to those of a model, held-out rows in the view's
+order.
+"""
 
 import numpy as np
 import pytest
@@ -19,10 +21,14 @@ def test_the_stores_range_becomes_the_fields(high):
     """(x/255 - 0.5)/0.5, both ends exact."""
     values = torch.arange(high + 1, dtype=torch.uint8)
     field = BatchField("x", (), "float32", value_range=(-1, 1))
-    mapped = to_device({"x": values}, [field], {"x": Column(dtype="uint8", value_range=(0, high))}, "cpu")["x"]
+    mapped = to_device(
+        {"x": values}, [field], {"x": Column(dtype="uint8", value_range=(0, high))}, "cpu"
+    )["x"]
     assert mapped.dtype == torch.float32
     assert (mapped[0], mapped[-1]) == (-1, 1)
-    torch.testing.assert_close(mapped, ((values.double() / high - 0.5) / 0.5).float(), rtol=0, atol=1.2e-7)
+    torch.testing.assert_close(
+        mapped, ((values.double() / high - 0.5) / 0.5).float(), rtol=0, atol=1.2e-7
+    )
 
 
 def test_other_ranges_and_float_stores_are_mapped_too():
@@ -36,7 +42,10 @@ def test_other_ranges_and_float_stores_are_mapped_too():
 
 def test_labels_and_rangeless_fields_keep_their_values():
     batch = {"label": torch.tensor([0, 9]), "byte": torch.tensor([0, 200], dtype=torch.uint8)}
-    columns = {"label": Column(dtype="int64", num_classes=10), "byte": Column(dtype="uint8", value_range=(0, 255))}
+    columns = {
+        "label": Column(dtype="int64", num_classes=10),
+        "byte": Column(dtype="uint8", value_range=(0, 255)),
+    }
     fields = [BatchField("label", (), "int64", num_classes=10), BatchField("byte", (), "float32")]
     converted = to_device(batch, fields, columns, "cpu")
     assert converted["label"].dtype == torch.int64 and converted["label"].tolist() == [0, 9]
@@ -57,11 +66,15 @@ def test_held_out_batches_of_several_sizes_are_of_one_each(tmp_path):
     for bucket, shape in enumerate([(8, 8), (16, 4), (8, 12)]):
         mine = [batch["number"] for batch in batches if batch["image"].shape[2:] == shape]
         start = sum(map(len, store.parts[:bucket]))
-        assert torch.cat(mine).tolist() == (first[bucket] - start).tolist(), "in the view's own order"
+        assert torch.cat(mine).tolist() == (first[bucket] - start).tolist(), (
+            "in the view's own order"
+        )
         assert all(len(numbers) == 16 for numbers in mine[:-1])
 
 
-@pytest.mark.parametrize(("size", "limit", "sizes"), [(40, None, [40, 40, 20]), (40, 50, [40, 10]), (128, 500, [100])])
+@pytest.mark.parametrize(
+    ("size", "limit", "sizes"), [(40, None, [40, 40, 20]), (40, 50, [40, 10]), (128, 500, [100])]
+)
 def test_held_out_batches_are_the_views_first_rows(make_store, size, limit, sizes):
     view = View(make_store(), np.arange(99, -1, -1), "data.kind=test")
     batches = list(held_out_batches(view, [IMAGE, LABEL], size, limit))

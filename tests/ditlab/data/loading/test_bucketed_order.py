@@ -45,7 +45,9 @@ def test_batches_are_of_one_bucket_and_none_comes_twice(buckets, batch_size, see
     assert order.left_out == len(buckets) - num * batch_size
     for batch in np.array(buckets)[batches]:
         assert len(set(batch.tolist())) == 1
-    left_out = np.bincount(buckets) - np.bincount(np.array(buckets)[batches].reshape(-1), minlength=max(buckets) + 1)
+    left_out = np.bincount(buckets) - np.bincount(
+        np.array(buckets)[batches].reshape(-1), minlength=max(buckets) + 1
+    )
     assert left_out.max() < batch_size
 
 
@@ -88,9 +90,14 @@ def test_order_of_old_runs_is_unchanged():
 
 
 def test_a_batch_larger_than_every_bucket_is_refused():
-    with pytest.raises(UserError, match=r"batch\.size=8 is larger than the 6 training samples of the commonest of 3"):
+    with pytest.raises(
+        UserError,
+        match=r"batch\.size=8 is larger than the 6 training samples of the commonest of 3",
+    ):
         FullOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 8, seed=0)
-    with pytest.raises(UserError, match=r"batch\.size=14 is larger than the 13 training samples; set"):
+    with pytest.raises(
+        UserError, match=r"batch\.size=14 is larger than the 13 training samples; set"
+    ):
         FullOrder.from_view(view_of([0] * 5 + [1] * 6 + [2] * 2), 14, seed=0)
 
 
@@ -108,7 +115,9 @@ def whole(view: View, order: FullOrder, position: int):
 @pytest.mark.parametrize("block_bytes", [1, 2000, 10**7])
 @settings(deadline=None, max_examples=15)
 @given(seed=seeds, stopped_after=st.integers(0, 28), depth=st.integers(1, 3))
-def test_workers_take_every_batch_once_and_resume_where_they_stopped(view, block_bytes, seed, stopped_after, depth):
+def test_workers_take_every_batch_once_and_resume_where_they_stopped(
+    view, block_bytes, seed, stopped_after, depth
+):
     """Two workers before, one after; two epochs of 15 or 14 steps."""
     order = FullOrder.from_view(view, 4, seed)
     steps = 2 * order.batches_per_epoch
@@ -117,7 +126,12 @@ def test_workers_take_every_batch_once_and_resume_where_they_stopped(view, block
         for begin, end, world in ((0, stopped_after, 2), (stopped_after, steps, 1)):
             shares = [range(rank * 2 // world, (rank + 1) * 2 // world) for rank in range(world)]
             loaders = [
-                Loader(WorkerBatches(view, COLUMNS, order, 2, mine), begin * 4, depth=depth, steps=end - begin)
+                Loader(
+                    WorkerBatches(view, COLUMNS, order, 2, mine),
+                    begin * 4,
+                    depth=depth,
+                    steps=end - begin,
+                )
                 for mine in shares
             ]
             for number, taken in enumerate(zip(*loaders, strict=True), start=begin):

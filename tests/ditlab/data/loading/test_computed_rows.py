@@ -16,7 +16,9 @@ from ditlab.data.loading.held_out import (
 )
 from ditlab.data.stores.block_index import BlockLayout
 
-layouts = st.builds(BlockLayout, st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(1, 40))
+layouts = st.builds(
+    BlockLayout, st.lists(st.integers(1, 700), min_size=1, max_size=6), st.integers(1, 40)
+)
 shares = st.floats(0, 0.5)
 
 
@@ -38,7 +40,9 @@ def test_every_row_is_trained_on_or_held_out(parts, share):
     first = 0
     for number, part in enumerate(parts):
         inside = {row - first for row in listed(held_out) if first <= row < first + part.rows}
-        assert len(inside) == held_out.bucket_counts[number] == part.rows - train.bucket_counts[number]
+        assert (
+            len(inside) == held_out.bucket_counts[number] == part.rows - train.bucket_counts[number]
+        )
         assert sorted(listed(held_out.in_part(number))) == sorted(inside)
         assert set(listed(train.in_part(number))) == set(range(part.rows)) - inside
         cut = hold_out_layout(part)
@@ -68,9 +72,28 @@ def test_held_out_blocks_are_spread_evenly(total, num):
 
 
 def test_held_out_rows_are_the_same_for_good():
-    """A change of these numbers changes the held-out samples of every run whose order is computed."""
+    """A change of these numbers changes the held-out samples of every run whose order is
+    computed.
+    """
     _, held_out = hold_out_blocks(store_of(BlockLayout([300, 20], 100)), 0.05)
-    assert sorted(listed(held_out)) == [11, 38, 54, 76, 85, 102, 127, 153, 170, 184, 207, 221, 244, 267, 299, 318]
+    assert sorted(listed(held_out)) == [
+        11,
+        38,
+        54,
+        76,
+        85,
+        102,
+        127,
+        153,
+        170,
+        184,
+        207,
+        221,
+        244,
+        267,
+        299,
+        318,
+    ]
     assert listed(held_out)[:5] == [207, 244, 85, 38, 11]
     assert held_out_blocks(10**6, 10**5)[[0, 1, 99_999]].tolist() == [5, 19, 999990]
 
@@ -100,4 +123,6 @@ def test_buckets_have_their_share_of_the_first_held_out_rows():
     first = held_out[np.arange(1200)]
     assert abs(np.count_nonzero(first >= 30_000) - 900) < 60
     again = held_out.in_part(1)[np.arange(10)] + 30_000
-    assert first[first >= 30_000][:10].tolist() == again.tolist(), "a bucket alone has them in the same order"
+    assert first[first >= 30_000][:10].tolist() == again.tolist(), (
+        "a bucket alone has them in the same order"
+    )

@@ -1,4 +1,6 @@
-"""Checks of a store's columns against a model's fields: messages name the misfit and the settings that mend it."""
+"""Checks of a store's columns against a model's fields: messages name the misfit and the settings
+that mend it.
+"""
 
 import re
 from typing import Literal
@@ -39,17 +41,32 @@ def test_fields_that_fit_pass(view):
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (BatchField("mask", (4,), "bool"), "data.kind=test holds no column 'mask' (it holds image, label)"),
+        (
+            BatchField("mask", (4,), "bool"),
+            "data.kind=test holds no column 'mask' (it holds image, label)",
+        ),
         (
             BatchField("image", (3, 3, 4), "float32"),
-            "holds image (1, 3, 4), but the model takes (3, 3, 4); make the model's sizes those of the data or",
+            (
+                "holds image (1, 3, 4), but the model takes (3, 3, 4); make the model's sizes "
+                "those of the data or"
+            ),
         ),
         (BatchField("image", (12,), "float32"), "holds image (1, 3, 4), but the model takes (12,)"),
         (BatchField("image", (1, 3, 4), "bool"), "holds image as uint8, but the model takes bool"),
         (BatchField("label", (), "float32", (-1, 1)), "holds label without a value_range"),
         (
-            BatchField("label", (), "int64", num_classes=3, options=FieldOptions(num_classes="model.num_classes")),
-            "holds label from 0 to 4, but the model has 3 classes; set model.num_classes to 5 or change data.",
+            BatchField(
+                "label",
+                (),
+                "int64",
+                num_classes=3,
+                options=FieldOptions(num_classes="model.num_classes"),
+            ),
+            (
+                "holds label from 0 to 4, but the model has 3 classes; set model.num_classes "
+                "to 5 or change data."
+            ),
         ),
     ],
 )
@@ -68,7 +85,12 @@ class RegionLike(ModelSpec):
     def batch_fields(self):
         options = ("model.num_regions", "model.num_features")
         return (
-            BatchField("regions", (self.num_regions, self.num_features), "float32", options=FieldOptions(options)),
+            BatchField(
+                "regions",
+                (self.num_regions, self.num_features),
+                "float32",
+                options=FieldOptions(options),
+            ),
             BatchField("present", (self.num_regions,), "bool", options=FieldOptions(options[:1])),
         )
 
@@ -89,14 +111,21 @@ class RegionLike(ModelSpec):
     ],
 )
 def test_settings_of_a_fitting_shape_are_named(tmp_path, model, shape, remedy):
-    field = next(field for field in model.batch_fields() if len(field.shape) == len(shape) or len(shape) == 2)
+    field = next(
+        field for field in model.batch_fields() if len(field.shape) == len(shape) or len(shape) == 2
+    )
     column = Column(dtype=field.dtype, shape=shape, value_range=field.value_range)
-    with StoreWriter(tmp_path / "s", {field.name: column}, name="s", source=Source(kind="t")) as writer:
+    with StoreWriter(
+        tmp_path / "s", {field.name: column}, name="s", source=Source(kind="t")
+    ) as writer:
         writer.append({field.name: np.zeros((2, *shape), field.dtype)})
     view = View(Store.open(tmp_path / "s"), np.arange(2), "data.path=s")
     with pytest.raises(UserError) as caught:
         check_fields(view, [field], settable=True)
-    assert f"holds {field.name} {shape}, but the model takes {field.shape}; {remedy} change data." in str(caught.value)
+    assert (
+        f"holds {field.name} {shape}, but the model takes {field.shape}; {remedy} change data."
+        in str(caught.value)
+    )
 
 
 def test_labels_below_zero_are_refused(tmp_path):
@@ -122,17 +151,27 @@ class ImagesLike(ModelSpec):
                 (-1, 1),
                 multiple_of=self.patch_size,
                 at_most=self.max_resolution,
-                options=FieldOptions(multiple_of="model.patch_size", at_most="model.max_resolution"),
+                options=FieldOptions(
+                    multiple_of="model.patch_size", at_most="model.max_resolution"
+                ),
             ),
             BatchField(
-                "words", (ANY,), "float32", at_most=self.num_words, options=FieldOptions(at_most="model.num_words")
+                "words",
+                (ANY,),
+                "float32",
+                at_most=self.num_words,
+                options=FieldOptions(at_most="model.num_words"),
             ),
         )
 
 
 def check_images(path, model: ImagesLike, sizes=SIZES, fields=None) -> None:
     store = bucketed(path / "set", sizes)
-    check_fields(View(store, np.arange(len(store)), "data.path=set"), fields or model.batch_fields(), settable=True)
+    check_fields(
+        View(store, np.arange(len(store)), "data.path=set"),
+        fields or model.batch_fields(),
+        settable=True,
+    )
 
 
 def test_any_size_that_the_model_takes_passes(tmp_path):
@@ -150,13 +189,18 @@ def test_any_size_that_the_model_takes_passes(tmp_path):
         ),
         (
             ImagesLike(max_resolution=8),
-            "holds image (3, 16, 4) in bucket 16x4, and 16 is over model.max_resolution=8, the most that the model "
-            "takes; set model.max_resolution=16, or import the data with smaller sizes.",
+            (
+                "holds image (3, 16, 4) in bucket 16x4, and 16 is over model.max_resolution=8, "
+                "the most that the model takes; set model.max_resolution=16, or import the "
+                "data with smaller sizes."
+            ),
         ),
         (
             ImagesLike(num_words=10),
-            "holds words (12,) in bucket 8x12, and 12 is over model.num_words=10, the most that the model takes; "
-            "set model.num_words=12, or import",
+            (
+                "holds words (12,) in bucket 8x12, and 12 is over model.num_words=10, the most "
+                "that the model takes; set model.num_words=12, or import"
+            ),
         ),
     ],
 )
@@ -169,19 +213,27 @@ def test_sizes_without_a_option_and_of_a_single_bucket(tmp_path):
     """Fields without options name no setting; sides of 9 and 7 leave no patch to set."""
     words = BatchField("words", (ANY,), "float32", at_most=5)
     with pytest.raises(
-        UserError, match=r"set holds words \(8,\), and 8 is over 5, the most that the model takes; import"
+        UserError,
+        match=r"set holds words \(8,\), and 8 is over 5, the most that the model takes; import",
     ):
         check_images(tmp_path, ImagesLike(), {(4, 8): 2}, [words])
-    with pytest.raises(UserError, match=r"in bucket 7x9, and 7 is not divisible by model\.patch_size=4; import"):
+    with pytest.raises(
+        UserError, match=r"in bucket 7x9, and 7 is not divisible by model\.patch_size=4; import"
+    ):
         check_images(tmp_path, ImagesLike(), {(7, 9): 2, (9, 9): 2})
     wide = BatchField("words", (ANY, 768), "float32")
-    with pytest.raises(UserError, match=r"holds words \(any,\), but the model takes \(any, 768\); make the model's"):
+    with pytest.raises(
+        UserError, match=r"holds words \(any,\), but the model takes \(any, 768\); make the model's"
+    ):
         check_images(tmp_path, ImagesLike(), SIZES, [wide])
 
 
 def test_several_sizes_fit_no_model_of_one(tmp_path):
     with pytest.raises(
-        UserError, match=r"holds image \(3, any, any\), but the model takes \(1, 28, 28\); make the model's"
+        UserError,
+        match=r"holds image \(3, any, any\), but the model takes \(1, 28, 28\); make the model's",
     ):
         store = bucketed(tmp_path / "set")
-        check_fields(View(store, np.arange(72), "data.path=set"), DiTSpec().batch_fields(), settable=True)
+        check_fields(
+            View(store, np.arange(72), "data.path=set"), DiTSpec().batch_fields(), settable=True
+        )

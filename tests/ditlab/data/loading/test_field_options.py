@@ -1,4 +1,6 @@
-"""Options of the families' batch fields: each is a setting of the model's spec that sets the size it stands for."""
+"""Options of the families' batch fields: each is a setting of the model's spec that sets the size
+it stands for.
+"""
 
 from collections.abc import Iterator
 

@@ -28,7 +28,9 @@ def test_every_bucket_gives_its_share(lengths, share):
 @settings(deadline=None)
 @given(lengths, shares, shares)
 def test_a_larger_share_of_buckets_contains_a_smaller_one(lengths, one, other):
-    few, many = sorted((hold_out_evenly(lengths, share)[1].tolist() for share in (one, other)), key=len)
+    few, many = sorted(
+        (hold_out_evenly(lengths, share)[1].tolist() for share in (one, other)), key=len
+    )
     assert many[: len(few)] == few
 
 
@@ -49,7 +51,10 @@ def test_groups_are_held_out_whole(share):
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5])
 def test_every_row_trains_or_is_held_out(share):
-    for split, lengths in ((hold_out_rows, (1, 10, 1797)), (hold_out_runs, (1, 10, 40, 1797, 50_000))):
+    for split, lengths in (
+        (hold_out_rows, (1, 10, 1797)),
+        (hold_out_runs, (1, 10, 40, 1797, 50_000)),
+    ):
         for length in lengths:
             train, held_out = split(length, share)
             assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(length))

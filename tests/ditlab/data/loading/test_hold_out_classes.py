@@ -15,7 +15,9 @@ CHROMOSOMES = np.array([0, 0, 2, 1, 1, 2, 0, 2, 2, 0] * 30)
 
 @pytest.fixture
 def path(tmp_path):
-    """300 rows: 120 of chr1, 60 of chr9, 120 of chr10, none of chrX; `bin` is the same without names."""
+    """300 rows: 120 of chr1, 60 of chr9, 120 of chr10, none of chrX; `bin` is the same without
+    names.
+    """
     columns = {
         "chromosome": Column(dtype="int64", num_classes=4, names=("chr1", "chr9", "chr10", "chrX")),
         "bin": Column(dtype="int64", num_classes=4),
@@ -28,18 +30,26 @@ def path(tmp_path):
         "start": np.arange(900).reshape(300, 3),
         "labels": np.zeros((300, 2), np.int64),
     }
-    with StoreWriter(tmp_path / "s", columns, name="s", source=Source(kind="t"), rows_per_shard=70) as writer:
+    with StoreWriter(
+        tmp_path / "s", columns, name="s", source=Source(kind="t"), rows_per_shard=70
+    ) as writer:
         writer.append(batch)
     return tmp_path / "s"
 
 
 def opened(path, home, column, *values):
     spec = {"name": "x", "model": {"family": "dit"}, "training": {"steps": 1}, "batch": {"size": 1}}
-    data = {"kind": "arrow", "path": str(path), "hold_out": {"column": column, "values": list(values)}}
+    data = {
+        "kind": "arrow",
+        "path": str(path),
+        "hold_out": {"column": column, "values": list(values)},
+    }
     return open_data(build_experiment({**spec, "data": data}, "spec").data, home)
 
 
-@pytest.mark.parametrize(("column", "values"), [("chromosome", ("chr9", "chr10")), ("bin", (1, 2)), ("bin", (2, 1, 2))])
+@pytest.mark.parametrize(
+    ("column", "values"), [("chromosome", ("chr9", "chr10")), ("bin", (1, 2)), ("bin", (2, 1, 2))]
+)
 def test_all_rows_of_a_class_are_held_out_and_no_other(path, home, column, values):
     splits = opened(path, home, column, *values)
     assert splits.train.rows.tolist() == np.flatnonzero(CHROMOSOMES == 0).tolist()
@@ -62,14 +72,30 @@ def test_held_out_rows_are_shuffled_alike_every_time(path, home):
             ("chr1",),
             r"column=chromosme is no column of class indices in .*; it holds chromosome, bin\.",
         ),
-        ("start", ("chr1",), r"column=start is no column of class indices .*; it holds chromosome, bin\."),
+        (
+            "start",
+            ("chr1",),
+            r"column=start is no column of class indices .*; it holds chromosome, bin\.",
+        ),
         ("labels", (1,), r"column=labels is no column of class indices"),
-        ("chromosome", ("chr11",), r"values=chr11 is no class of chromosome in .*; did you mean 'chr1"),
+        (
+            "chromosome",
+            ("chr11",),
+            r"values=chr11 is no class of chromosome in .*; did you mean 'chr1",
+        ),
         ("chromosome", (1,), r"values=1 is no class of chromosome"),
         ("bin", (4,), r"values=4 is no class of bin in .*; known: 0 to 3"),
         ("bin", ("1",), r"values=1 is no class of bin in .*; known: 0 to 3"),
-        ("chromosome", ("chrX",), r"values=chrX holds no row out; chromosome has rows of chr1, chr9, chr10 in"),
-        ("chromosome", ("chr1", "chr9", "chr10"), r"values=chr1, chr9, chr10 holds out every row, so nothing is left"),
+        (
+            "chromosome",
+            ("chrX",),
+            r"values=chrX holds no row out; chromosome has rows of chr1, chr9, chr10 in",
+        ),
+        (
+            "chromosome",
+            ("chr1", "chr9", "chr10"),
+            r"values=chr1, chr9, chr10 holds out every row, so nothing is left",
+        ),
     ],
 )
 def test_classes_that_cannot_be_held_out_are_named(path, home, column, values, message):
@@ -91,7 +117,9 @@ def test_classes_that_cannot_be_held_out_are_named(path, home, column, values, m
 def test_specs_of_hold_outs_are_checked(hold_out, message):
     spec = {"name": "x", "model": {"family": "dit"}, "training": {"steps": 1}, "batch": {"size": 1}}
     with pytest.raises(UserError) as caught:
-        build_experiment({**spec, "data": {"kind": "arrow", "path": "p", "hold_out": hold_out}}, "spec")
+        build_experiment(
+            {**spec, "data": {"kind": "arrow", "path": "p", "hold_out": hold_out}}, "spec"
+        )
     assert message in str(caught.value)
 
 

@@ -1,4 +1,6 @@
-"""Queues interleaved in proportion, the schedule of buckets that is made of them, and queues in turns."""
+"""Queues interleaved in proportion, the schedule of buckets that is made of them, and queues in
+turns.
+"""
 
 import numpy as np
 from hypothesis import given, settings
@@ -25,7 +27,22 @@ def test_every_stretch_has_its_share_of_each_queue():
 
 def test_the_order_is_the_same_for_good():
     assert interleaved([3, 9], "a").tolist() == [0, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1]
-    assert interleaved([9, 5], "a", CHUNK_BATCHES).tolist() == [1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]
+    assert interleaved([9, 5], "a", CHUNK_BATCHES).tolist() == [
+        1,
+        1,
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]
 
 
 @settings(max_examples=12, deadline=None)
@@ -40,6 +57,11 @@ def test_schedule_has_each_bucket_whole_and_in_chunks(batches):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any))
 def test_turns_are_those_of_a_loop(lengths):
-    expected = [(queue, number) for number in range(10) for queue, length in enumerate(lengths) if number < length]
+    expected = [
+        (queue, number)
+        for number in range(10)
+        for queue, length in enumerate(lengths)
+        if number < length
+    ]
     queues = in_turns(lengths)
     assert list(zip(queues.tolist(), ranks(queues).tolist(), strict=True)) == expected

@@ -1,4 +1,6 @@
-"""Start-up on a store of two million rows, beside one of a tenth of them: `tests/benchmarks/data/large_store.py`."""
+"""Start-up on a store of two million rows, beside one of a tenth of them:
+`tests/benchmarks/data/large_store.py`.
+"""
 
 import json
 import subprocess
@@ -12,7 +14,9 @@ SCRIPT = Path(__file__).parents[3] / "benchmarks" / "data" / "large_store.py"
 
 @pytest.mark.slow
 def test_start_up_does_not_grow_with_the_rows():
-    """Ten times the rows may cost a tenth more, and what a busy machine adds to a measurement of 0.1 s."""
+    """Ten times the rows may cost a tenth more, and what a busy machine adds to a measurement of
+    0.1 s.
+    """
     command = [sys.executable, SCRIPT, "--rows", "2000000", "--rounds", "3", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stderr

@@ -19,12 +19,18 @@ COLUMNS = ("image", "label")
 
 
 def open_loader(view, order, position, micro_size, micro_indices, **options) -> Loader:
-    return Loader(WorkerBatches(view, COLUMNS, order, micro_size, micro_indices), position, **options)
+    return Loader(
+        WorkerBatches(view, COLUMNS, order, micro_size, micro_indices), position, **options
+    )
 
 
 @pytest.fixture
 def view(make_store):
-    return View(make_store(rows=100, rows_per_shard=30), np.random.default_rng(3).permutation(100)[:90], "test")
+    return View(
+        make_store(rows=100, rows_per_shard=30),
+        np.random.default_rng(3).permutation(100)[:90],
+        "test",
+    )
 
 
 @pytest.fixture(params=[1, 700, 10**6])
@@ -46,7 +52,9 @@ def loader_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("ditlab-loader")]
 
 
-def expected_step(view: View, order: FullOrder, position: int, micro_size: int, micro_indices: range) -> list:
+def expected_step(
+    view: View, order: FullOrder, position: int, micro_size: int, micro_indices: range
+) -> list:
     micros = order.batches(order.batch_number(position), 1).reshape(-1, micro_size)
     return [
         {name: view.store.tensor(name)[torch.from_numpy(view.rows[micros[m]])] for name in COLUMNS}
@@ -101,7 +109,9 @@ def test_any_micro_indices_are_loaded(view):
 
 @pytest.mark.usefixtures("block_bytes")
 def test_batches_kept_for_long_keep_their_values(view):
-    """Memory is used again only once no tensor refers to it; a write into a batch changes no other batch."""
+    """Memory is used again only once no tensor refers to it; a write into a batch changes no other
+    batch.
+    """
     order = FullOrder(len(view), 16, seed=5)
     with open_loader(view, order, 0, 16, range(1)) as loader:
         kept = []

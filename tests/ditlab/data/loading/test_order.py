@@ -37,7 +37,9 @@ def test_order_of_old_runs_is_unchanged():
 
 
 def test_first_places_are_uniform():
-    """Over many epochs every sample is first about equally often (chi-squared, 9 degrees of freedom, p = 0.001)."""
+    """Over many epochs every sample is first about equally often (chi-squared, 9 degrees of
+    freedom, p = 0.001).
+    """
     firsts = np.bincount([epoch_order(0, epoch, 10)[0] for epoch in range(2000)], minlength=10)
     assert ((firsts - 200) ** 2 / 200).sum() < 27.9
 
@@ -45,7 +47,10 @@ def test_first_places_are_uniform():
 @given(st.integers(1, 300), st.integers(1, 50), seeds)
 def test_epochs_drop_their_partial_batch(length, batch_size, seed):
     if length < batch_size:
-        with pytest.raises(UserError, match=rf"batch\.size={batch_size} is larger than the {length} training samples"):
+        with pytest.raises(
+            UserError,
+            match=rf"batch\.size={batch_size} is larger than the {length} training samples",
+        ):
             FullOrder(length, batch_size, seed)
         return
     order = FullOrder(length, batch_size, seed)
@@ -53,7 +58,9 @@ def test_epochs_drop_their_partial_batch(length, batch_size, seed):
     assert num == length // batch_size
     for epoch in (0, 1):
         first = order.batch_number(epoch * num * batch_size)
-        taken = np.concatenate([order.batches(number, 1)[0] for number in range(first, first + num)])
+        taken = np.concatenate(
+            [order.batches(number, 1)[0] for number in range(first, first + num)]
+        )
         assert np.array_equal(taken, epoch_order(seed, epoch, length)[: num * batch_size])
         assert np.array_equal(epoch_batches(order, epoch).reshape(-1), taken)
 

@@ -1,4 +1,6 @@
-"""Training samples are mirrored, and take one of several captions, by seed and draw alone; held-out ones never."""
+"""Training samples are mirrored, and take one of several captions, by seed and draw alone; held-out
+ones never.
+"""
 
 from types import SimpleNamespace
 
@@ -26,19 +28,26 @@ HALF = (RowChanges(60, flip=0.5, one_caption=True), RowChanges(90))
 
 @pytest.fixture
 def store(tmp_path) -> Store:
-    columns = {"image": Column(dtype="uint8", shape=(1, 2, 3), value_range=(0, 255)), "caption": caption_column(32)}
+    columns = {
+        "image": Column(dtype="uint8", shape=(1, 2, 3), value_range=(0, 255)),
+        "caption": caption_column(32),
+    }
     images = np.arange(90 * 6).reshape(90, 1, 2, 3).astype(np.uint8)
     rows = {"image": images, "caption": encode_captions([b"\n".join(LINES)] * 90, 32)}
     facts = {"name": "s", "description": "", "source": Source(kind="test")}
     return write_store(tmp_path / "s", columns, [rows], **facts).store
 
 
-def steps(view: View, workers: int, position: int = 0, num: int = 40, seed: int = 5) -> dict[str, torch.Tensor]:
+def steps(
+    view: View, workers: int, position: int = 0, num: int = 40, seed: int = 5
+) -> dict[str, torch.Tensor]:
     """Global batches of a run of a number of workers, (num, 6, *shape) by column."""
     order, found = FullOrder(90, 6, seed=1), {"image": [], "caption": []}
     shares = [range(worker, 6, workers) for worker in range(workers)]
     loaders = [
-        Loader(WorkerBatches(view, ("image", "caption"), order, 1, share, seed), position, steps=num)
+        Loader(
+            WorkerBatches(view, ("image", "caption"), order, 1, share, seed), position, steps=num
+        )
         for share in shares
     ]
     for _ in range(num):
@@ -106,6 +115,8 @@ def test_stores_that_cannot_be_changed(store, fields, column, words):
 
 
 def test_a_spec_changes_both_views(store):
-    splits = _changed(_split(store, 0.1, "data.path=s"), ArrowData(path="s", flip=0.25, captions="one"))
+    splits = _changed(
+        _split(store, 0.1, "data.path=s"), ArrowData(path="s", flip=0.25, captions="one")
+    )
     assert splits.train.changes == splits.held_out.changes == (RowChanges(90, 0.25, True),)
     assert _changed(splits, ArrowData(path="s")) is splits

@@ -1,4 +1,6 @@
-"""Transfer of micro-batches: one ahead of use, waiting for nothing, with the numbers of rows that stay on the host."""
+"""Transfer of micro-batches: one ahead of use, waiting for nothing, with the numbers of rows that
+stay on the host.
+"""
 
 import gc
 import weakref
@@ -36,11 +38,16 @@ class RecordedStream:
 
 
 class Steps:
-    """Loader of steps of `per_step` numbered micro-batches, of which `ready` are there without waiting."""
+    """Loader of steps of `per_step` numbered micro-batches, of which `ready` are there without
+    waiting.
+    """
 
     def __init__(self, steps=3, per_step=2, ready=99):
         self._steps = [
-            [{"x": torch.full((2,), per_step * step + number), "unused": torch.zeros(2)} for number in range(per_step)]
+            [
+                {"x": torch.full((2,), per_step * step + number), "unused": torch.zeros(2)}
+                for number in range(per_step)
+            ]
             for step in range(steps)
         ]
         self.ready = ready
@@ -70,9 +77,25 @@ def test_each_micro_batch_is_begun_while_the_one_before_is_used():
             assert batch.row_ids.tolist() == batch.rows["x"].tolist()
             batch.on_device()  # a pass over the other half
     assert stream.events == [
-        "begin 0", "begin 1", "use 0", "use 0", "begin 2", "use 1", "use 1", "begin 3", "use 2", "use 2",
-        "begin 4", "use 3", "use 3", "begin 5", "use 4", "use 4", "use 5", "use 5",
-    ]  # fmt: skip
+        "begin 0",
+        "begin 1",
+        "use 0",
+        "use 0",
+        "begin 2",
+        "use 1",
+        "use 1",
+        "begin 3",
+        "use 2",
+        "use 2",
+        "begin 4",
+        "use 3",
+        "use 3",
+        "begin 5",
+        "use 4",
+        "use 4",
+        "use 5",
+        "use 5",
+    ]
 
 
 def test_a_step_that_is_not_there_is_not_waited_for():
@@ -155,12 +178,16 @@ def test_an_error_of_the_next_step_is_not_this_ones(batches, monkeypatch):
 def test_a_run_that_copies_ahead_has_the_numbers_of_one_that_does_not(tmp_path, monkeypatch):
     spec, stream = tiny(training__steps=3, batch={"size": 8, "micro": 4}), RecordedStream()
     monkeypatch.setattr(
-        stream, "start", lambda rows: ({name: values.clone() for name, values in rows.items()}, len(rows))
+        stream,
+        "start",
+        lambda rows: ({name: values.clone() for name, values in rows.items()}, len(rows)),
     )
     for name in ("plain", "ahead"):
         train_here(spec, tmp_path / "home", tmp_path / name)
         monkeypatch.setattr(trainer, "copy_stream", lambda device: stream)
-        monkeypatch.setattr(trainer, "Loader", lambda *of, pin, **named: Loader(*of, pin=False, **named))
+        monkeypatch.setattr(
+            trainer, "Loader", lambda *of, pin, **named: Loader(*of, pin=False, **named)
+        )
     assert len(stream.events) == 6
     assert same_state(newest(tmp_path / "plain"), newest(tmp_path / "ahead"))
 
@@ -168,7 +195,10 @@ def test_a_run_that_copies_ahead_has_the_numbers_of_one_that_does_not(tmp_path, 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
 def test_pinned_rows_reach_a_gpu_on_a_stream_of_their_own_and_the_host_waits_for_none(batches):
     device = torch.device("cuda", torch.cuda.current_device())
-    found, expected = [], [micro for step in Loader(batches, 0, steps=8, pin=False) for micro in step]
+    found, expected = (
+        [],
+        [micro for step in Loader(batches, 0, steps=8, pin=False) for micro in step],
+    )
     with TransferredSteps(Loader(batches, 0, steps=8), ("image",), CudaCopyStream(device)) as steps:
         for step in steps:
             for batch in step:

@@ -24,7 +24,9 @@ def mixture(batch_size: int, seed: int = 0, draw: str = "sample", **options) -> 
 
 def reference(seed: int, shares: list[float], num: int) -> np.ndarray:
     """Counts of parts among the first `num` draws, in ten lines of NumPy."""
-    key = np.frombuffer(hashlib.blake2b(f"ditlab.mixture/{seed}".encode(), digest_size=16).digest(), "<u8")
+    key = np.frombuffer(
+        hashlib.blake2b(f"ditlab.mixture/{seed}".encode(), digest_size=16).digest(), "<u8"
+    )
     words = np.random.Philox(key=key).random_raw(num)
     uniform = (words >> np.uint64(11)) / 2**53
     parts = np.searchsorted(np.cumsum(shares), uniform, side="right")

@@ -1,4 +1,6 @@
-"""Joined stores: rows part after part, of columns that all parts hold alike, in one shape or by shapes."""
+"""Joined stores: rows part after part, of columns that all parts hold alike, in one shape or by
+shapes.
+"""
 
 import numpy as np
 import pytest
@@ -34,7 +36,10 @@ def write(tmp_path):
 
 
 def test_rows_are_numbered_part_after_part(make_store):
-    one, two = make_store(rows=20, name="one", rows_per_shard=7), make_store(rows=15, name="two", seed=1)
+    one, two = (
+        make_store(rows=20, name="one", rows_per_shard=7),
+        make_store(rows=15, name="two", seed=1),
+    )
     joined = JoinedStore({"a": one, "b": two})
     assert len(joined) == 35 and joined.draw == "sample" and len(joined.parts) == 1
     assert joined.first_rows == {"a": 0, "b": 20}
@@ -56,7 +61,16 @@ def test_the_fingerprint_is_of_names_and_contents(make_store):
     joined = JoinedStore({"a": one, "b": two}).fingerprint
     assert joined == JoinedStore({"b": two, "a": one}).fingerprint
     assert (
-        len({joined, *(JoinedStore(parts).fingerprint for parts in ({"a": two, "b": one}, {"a": one, "c": two}))}) == 3
+        len(
+            {
+                joined,
+                *(
+                    JoinedStore(parts).fingerprint
+                    for parts in ({"a": two, "b": one}, {"a": one, "c": two})
+                ),
+            }
+        )
+        == 3
     )
 
 
@@ -67,10 +81,22 @@ def test_the_fingerprint_is_of_names_and_contents(make_store):
             IMAGE.model_copy(update={"value_range": (0, 1)}),
             "holds image in the range 0 to 1, data.parts.a in the range",
         ),
-        (IMAGE.model_copy(update={"value_range": None}), "holds image without a range, data.parts.a in the range 0 to"),
-        (IMAGE.model_copy(update={"dtype": "float32"}), "holds image as float32, data.parts.a as uint8; a model reads"),
-        (IMAGE.model_copy(update={"shape": (3, 4)}), "holds image with 2 axes, data.parts.a with 3 axes"),
-        (IMAGE.model_copy(update={"names": tuple("wxyz")}), "holds image with 4 names, data.parts.a with 0 names"),
+        (
+            IMAGE.model_copy(update={"value_range": None}),
+            "holds image without a range, data.parts.a in the range 0 to",
+        ),
+        (
+            IMAGE.model_copy(update={"dtype": "float32"}),
+            "holds image as float32, data.parts.a as uint8; a model reads",
+        ),
+        (
+            IMAGE.model_copy(update={"shape": (3, 4)}),
+            "holds image with 2 axes, data.parts.a with 3 axes",
+        ),
+        (
+            IMAGE.model_copy(update={"names": tuple("wxyz")}),
+            "holds image with 4 names, data.parts.a with 0 names",
+        ),
         (
             IMAGE.model_copy(update={"divisors": (1.0, 2, 1, 1)}),
             "holds image divided by (1.0, 2.0, 1.0, 1.0), data.par",
@@ -79,23 +105,33 @@ def test_the_fingerprint_is_of_names_and_contents(make_store):
 )
 def test_columns_that_differ_are_refused_when_they_are_read(write, column, message):
     label = Column(dtype="int64", num_classes=2)
-    joined = JoinedStore({"a": write("one", image=IMAGE, label=label), "b": write("two", image=column, label=label)})
+    joined = JoinedStore(
+        {"a": write("one", image=IMAGE, label=label), "b": write("two", image=column, label=label)}
+    )
     assert list(joined.columns) == ["label"]
     joined.check_columns(["label"])
     with pytest.raises(UserError) as error:
         joined.check_columns(["label", "image"])
-    assert str(error.value).startswith(f"data.parts.b {message}") and str(error.value).endswith("data.parts.")
+    assert str(error.value).startswith(f"data.parts.b {message}") and str(error.value).endswith(
+        "data.parts."
+    )
 
 
 def test_names_and_numbers_of_classes_and_missing_columns(write):
     def kinds(*names: str) -> Column:
         return Column(dtype="int64", num_classes=len(names), names=names)
 
-    one = write("one", image=IMAGE, kind=kinds("cat", "dog"), label=Column(dtype="int64", num_classes=2))
-    two = write("two", image=IMAGE, kind=kinds("cat", "cow"), label=Column(dtype="int64", num_classes=9))
+    one = write(
+        "one", image=IMAGE, kind=kinds("cat", "dog"), label=Column(dtype="int64", num_classes=2)
+    )
+    two = write(
+        "two", image=IMAGE, kind=kinds("cat", "cow"), label=Column(dtype="int64", num_classes=9)
+    )
     three = write("three", image=IMAGE)
     problems = JoinedStore({"a": one, "b": two}).problems
-    assert problems["kind"].startswith("data.parts.b holds kind with 'cow' as name 2, data.parts.a with 'dog'")
+    assert problems["kind"].startswith(
+        "data.parts.b holds kind with 'cow' as name 2, data.parts.a with 'dog'"
+    )
     assert problems["label"].startswith(
         "data.parts.b holds label with num_classes=9, data.parts.a with num_classes=2; a"
     )
@@ -103,34 +139,46 @@ def test_names_and_numbers_of_classes_and_missing_columns(write):
     assert problems["label"].startswith(
         "data.parts.c holds no column 'label' (it holds image); a model reads it of all"
     )
-    with pytest.raises(UserError, match=r"^data\.parts\.b holds no column 'image' \(it holds kind\); a model reads it"):
+    with pytest.raises(
+        UserError,
+        match=r"^data\.parts\.b holds no column 'image' \(it holds kind\); a model reads it",
+    ):
         JoinedStore({"a": three, "b": write("four", kind=kinds("x", "y"))})
 
 
 def test_shapes_decide_what_draws(make_store, write, tmp_path):
-    small, large = write("small", image=IMAGE), write("large", image=IMAGE.model_copy(update={"shape": (1, 6, 4)}))
+    small, large = (
+        write("small", image=IMAGE),
+        write("large", image=IMAGE.model_copy(update={"shape": (1, 6, 4)})),
+    )
     joined = JoinedStore({"a": small, "b": large})
     assert joined.draw == "batch" and joined.parts == (small, large)
     assert joined.columns["image"].shape == (1, ANY, 4) and joined.first_numbers["b"] == 1
     assert joined.bucket_of(np.array([0, 5, 6])).tolist() == [0, 0, 1]
-    assert JoinedStore({"a": small}).draw == "sample" and JoinedStore({"a": small}, "batch").draw == "batch"
+    assert (
+        JoinedStore({"a": small}).draw == "sample"
+        and JoinedStore({"a": small}, "batch").draw == "batch"
+    )
     label = Column(dtype="int64", num_classes=2)
     both = {"a": write("one", image=IMAGE, label=label)}
     both["b"] = write("two", image=IMAGE.model_copy(update={"shape": (1, 6, 4)}), label=label)
     with pytest.raises(UserError) as error:
         JoinedStore(both, "sample").check_columns(["image"])
     assert str(error.value) == (
-        "data.parts.b holds image (1, 6, 4), data.parts.a (1, 3, 4), and data.draw=sample puts both in one batch; set "
-        "data.draw to batch."
+        "data.parts.b holds image (1, 6, 4), data.parts.a (1, 3, 4), and data.draw=sample puts "
+        "both in one batch; set data.draw to batch."
     )
     sizes = bucketed(tmp_path / "sizes")
     with pytest.raises(
-        UserError, match=r"^data\.draw=sample puts parts in one batch, and data\.parts\.b holds images of"
+        UserError,
+        match=r"^data\.draw=sample puts parts in one batch, and data\.parts\.b holds images of",
     ):
         JoinedStore({"a": sizes.parts[0], "b": sizes}, "sample")
     joined = JoinedStore({"a": sizes.parts[0], "b": sizes})
     assert joined.draw == "batch" and len(joined.parts) == 4 and joined.first_numbers["b"] == 1
-    assert torch.equal(joined.gather("image", np.array([40, 41])), sizes.gather("image", np.array([0, 1])))
+    assert torch.equal(
+        joined.gather("image", np.array([40, 41])), sizes.gather("image", np.array([0, 1]))
+    )
 
 
 def test_captions_are_padded_to_the_longest_part(write):
@@ -142,8 +190,13 @@ def test_captions_are_padded_to_the_longest_part(write):
     assert joined.draw == "sample" and joined.columns["caption"].shape == (5,)
     rows = np.array([0, 7, 1])
     for column in ("caption", "text_mask"):
-        found = joined.gather(column, rows, torch.ones((3, 5), dtype=joined.gather(column, rows).dtype))
-        assert torch.equal(found[[0, 2], :3], one.gather(column, np.array([0, 1]))) and not found[[0, 2], 3:].any()
+        found = joined.gather(
+            column, rows, torch.ones((3, 5), dtype=joined.gather(column, rows).dtype)
+        )
+        assert (
+            torch.equal(found[[0, 2], :3], one.gather(column, np.array([0, 1])))
+            and not found[[0, 2], 3:].any()
+        )
         assert torch.equal(found[1], two.gather(column, np.array([1]))[0])
         only = joined.gather(column, np.array([0, 1]))
         assert only.shape == (2, 5) and not only[:, 3:].any()
@@ -152,7 +205,10 @@ def test_captions_are_padded_to_the_longest_part(write):
 def test_views_join_training_rows_and_take_held_out_ones_in_turns(make_store):
     stores = {"a": make_store(rows=9, name="one"), "b": make_store(rows=9, name="two", seed=1)}
     train = {name: View(store, np.array([5, 3, 1]), "t") for name, store in stores.items()}
-    held_out = {"a": View(stores["a"], np.array([8, 7, 6, 0]), "t"), "b": View(stores["b"], np.array([2]), "t")}
+    held_out = {
+        "a": View(stores["a"], np.array([8, 7, 6, 0]), "t"),
+        "b": View(stores["b"], np.array([2]), "t"),
+    }
     both, held = joined_views(train, held_out, "data.kind=mixture", "auto")
     assert both.rows.tolist() == [5, 3, 1, 14, 12, 10] and held.rows.tolist() == [8, 11, 7, 6, 0]
     assert both.store is held.store
@@ -166,7 +222,8 @@ def test_texts_need_one_tokeniser_and_count_together(home):
     one = data.mixture.parts["a"].text
     assert data.text.bytes_per_token == pytest.approx(one.bytes_per_token)
     with pytest.raises(
-        UserError, match=r"^data\.parts\.b has tokens of another tokeniser than data\.parts\.a, and one"
+        UserError,
+        match=r"^data\.parts\.b has tokens of another tokeniser than data\.parts\.a, and one",
     ):
         bpe = TextData(length=64, tokenizer="bpe", vocabulary=300)
         open_data(MixtureData(parts={**texts, "b": bpe}, weights={"a": 1.0, "b": 1.0}), home)
@@ -177,5 +234,7 @@ def test_texts_need_one_tokeniser_and_count_together(home):
 
 def test_a_part_that_cannot_be_opened_is_named(home):
     parts = {"a": ArrowData(path="nowhere")}
-    with pytest.raises(UserError, match=r"^data\.parts\.a\.path=nowhere: \S+nowhere holds no store"):
+    with pytest.raises(
+        UserError, match=r"^data\.parts\.a\.path=nowhere: \S+nowhere holds no store"
+    ):
         open_data(MixtureData(parts=parts, weights={"a": 1.0}), home)

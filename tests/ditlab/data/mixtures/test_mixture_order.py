@@ -1,4 +1,6 @@
-"""Order of a mixture: each part in its own order, resumable anywhere, the same for any number of workers."""
+"""Order of a mixture: each part in its own order, resumable anywhere, the same for any number of
+workers.
+"""
 
 import dataclasses
 from functools import partial
@@ -37,7 +39,9 @@ def test_batches_do_not_depend_on_where_they_are_asked_for(kind, first, count):
     assert np.array_equal(order.batches(first, count), whole[first : first + count])
     assert np.array_equal(order.batches(first // 2, count), whole[first // 2 : first // 2 + count])
     columns = np.array([1, 5, 6])
-    assert np.array_equal(order.batches(first, count, columns), whole[first : first + count, columns])
+    assert np.array_equal(
+        order.batches(first, count, columns), whole[first : first + count, columns]
+    )
 
 
 @pytest.mark.parametrize("kind", ORDERS)
@@ -46,7 +50,9 @@ def test_known_counts_spare_the_replay_and_change_nothing(kind):
     known = {40: order.counts(40).tolist()}
     again = ORDERS[kind](known=known)
     again._draws.parts = lambda first, count, parts=again._draws.parts: (
-        pytest.fail("replayed") if first < 40 * (1 if kind == "batch" else BATCH) else parts(first, count)
+        pytest.fail("replayed")
+        if first < 40 * (1 if kind == "batch" else BATCH)
+        else parts(first, count)
     )
     assert np.array_equal(again.batches(45, 3), order.batches(45, 3))
 
@@ -62,17 +68,25 @@ def test_a_part_takes_its_own_order_from_its_own_position():
 
 def test_another_part_changes_no_part_s_order():
     two = mixture("sample").batches(0, 40).reshape(-1)
-    three = MixtureOrder(
-        [part("a", "sample"), part("b", "sample", first=50), part("b", "sample", first=71)],
-        PartDraws(3, [0.5, 0.2, 0.3]), BATCH, "sample",
-    ).batches(0, 40).reshape(-1)  # fmt: skip
+    three = (
+        MixtureOrder(
+            [part("a", "sample"), part("b", "sample", first=50), part("b", "sample", first=71)],
+            PartDraws(3, [0.5, 0.2, 0.3]),
+            BATCH,
+            "sample",
+        )
+        .batches(0, 40)
+        .reshape(-1)
+    )
     num = min((two < 50).sum(), (three < 50).sum())
     assert num > 100 and np.array_equal(two[two < 50][:num], three[three < 50][:num])
 
 
 def test_a_batch_of_draw_batch_is_of_one_part():
     order = mixture("batch", is_uniform=False)
-    parts = [dataclasses.replace(part, first_number=number) for number, part in enumerate(order._parts)]
+    parts = [
+        dataclasses.replace(part, first_number=number) for number, part in enumerate(order._parts)
+    ]
     order = MixtureOrder(parts, PartDraws(3, (0.75, 0.25)), BATCH, "batch", is_uniform=False)
     batches = order.batches(0, 50)
     of_b = batches >= 50

@@ -1,4 +1,6 @@
-"""Records of Parquet and JSON lines: read back whatever the blocks; what is damaged costs itself alone."""
+"""Records of Parquet and JSON lines: read back whatever the blocks; what is damaged costs itself
+alone.
+"""
 
 import json
 
@@ -7,13 +9,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.source_files import list_source
-from ditlab.data.sources.records import TEXT_KINDS, read_records, record_blocks, record_files, text_problem
+from ditlab.data.sources.records import (
+    TEXT_KINDS,
+    read_records,
+    record_blocks,
+    record_files,
+    text_problem,
+)
 from ditlab.errors import UserError
 
 TEXTS = [f"text {number} é" * (1 + number % 7) for number in range(90)]
 COLUMNS = {"--column": "text", "--image-column": "image"}
 ROWS = [(text, bytes([number])) for number, text in enumerate(TEXTS)]
-TABLE = pa.table({"image": [row[1] for row in ROWS], "text": [row[0] for row in ROWS], "other": range(90)})
+TABLE = pa.table(
+    {"image": [row[1] for row in ROWS], "text": [row[0] for row in ROWS], "other": range(90)}
+)
 
 
 def write_parquet(folder):
@@ -25,7 +35,9 @@ def write_parquet(folder):
 
 def write_jsonl(folder):
     folder.mkdir()
-    lines = [json.dumps({"text": text, "image": image[0]}, ensure_ascii=False) for text, image in ROWS]
+    lines = [
+        json.dumps({"text": text, "image": image[0]}, ensure_ascii=False) for text, image in ROWS
+    ]
     (folder / "a.jsonl").write_text("\ufeff" + "\n".join(lines[:50]))  # the last line has no end
     (folder / "b.jsonl").write_text("\r\n\n".join(lines[50:]) + "\n")
     return folder
@@ -39,7 +51,9 @@ def blocks_of(source, most_bytes=10**9):
 
 
 def read(source, columns=COLUMNS, most_bytes=10**9):
-    return [record for block in blocks_of(source, most_bytes) for record in read_records(block, columns)]
+    return [
+        record for block in blocks_of(source, most_bytes) for record in read_records(block, columns)
+    ]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -65,24 +79,37 @@ def test_by_uri_and_by_pattern(tmp_path, kind):
     here = [record.values for record in read(source)]
     assert [record.values for record in read(source.as_uri(), most_bytes=2000)] == here
     first = 50 if kind == "jsonl" else 60
-    assert [record.values for record in read(f"{source.as_uri()}/*a.{kind}", most_bytes=500)] == here[:first]
+    assert [
+        record.values for record in read(f"{source.as_uri()}/*a.{kind}", most_bytes=500)
+    ] == here[:first]
     assert [record.values for record in read(f"{source}/b.{kind[:-1]}?")] == here[first:]
 
 
 def test_a_missing_column_names_the_nearest(tmp_path):
     source = write_parquet(tmp_path / "data")
-    with pytest.raises(UserError, match=r"has no column 'txt'; did you mean 'text'\? Give --column\."):
+    with pytest.raises(
+        UserError, match=r"has no column 'txt'; did you mean 'text'\? Give --column\."
+    ):
         read(source, {"--column": "txt"})
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"text": "a"', "is no JSON (Expecting ',' delimiter: line 2 column 1 (char 13)); a line takes one object"),
+        (
+            b'{"text": "a"',
+            (
+                "is no JSON (Expecting ',' delimiter: line 2 column 1 (char 13)); a line takes "
+                "one object"
+            ),
+        ),
         (b"[" * 10**5, "is no JSON ("),
         (b'"text"', "holds a str, not a JSON object; a line takes one object."),
         (b'{"txt": "a"}', "has no key 'text'; did you mean 'txt'? Give --column."),
-        (b'{"text": "\xe9"}', "is not UTF-8: byte 0xe9 at offset 24 (from 0); convert it, for one with `iconv"),
+        (
+            b'{"text": "\xe9"}',
+            "is not UTF-8: byte 0xe9 at offset 24 (from 0); convert it, for one with `iconv",
+        ),
     ],
 )
 def test_a_line_that_is_no_record_costs_itself_alone(tmp_path, line, message):
@@ -97,7 +124,13 @@ def test_a_line_that_is_no_record_costs_itself_alone(tmp_path, line, message):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (7, "'text' holds a int, not text; write text there, leave the record out, or give --column"),
+        (
+            7,
+            (
+                "'text' holds a int, not text; write text there, leave the record out, or give "
+                "--column"
+            ),
+        ),
         (None, "'text' holds null, not text"),
         ({"a": 1}, "'text' holds a dict, not text"),
         ("a\ud800", "'text' holds half of a surrogate pair at character 1, which is no text"),
@@ -106,7 +139,9 @@ def test_a_line_that_is_no_record_costs_itself_alone(tmp_path, line, message):
 )
 def test_values_that_are_no_text_are_told(value, message):
     found = text_problem("--column", "text", value)
-    assert (found is None) == (message is None) and str(found or "").startswith((message or "").partition(";")[0])
+    assert (found is None) == (message is None) and str(found or "").startswith(
+        (message or "").partition(";")[0]
+    )
 
 
 @pytest.mark.parametrize("harm", ["cut", "noise"])
@@ -115,7 +150,9 @@ def test_behind_a_damage_the_rest_of_a_file_is_one_problem(tmp_path, harm):
     file = source / "a.parquet"
     content = bytearray(file.read_bytes())
     half = len(content) // 2
-    file.write_bytes(content[:half] if harm == "cut" else bytes(content[:half]) + b"\x7f" * (len(content) - half))
+    file.write_bytes(
+        content[:half] if harm == "cut" else bytes(content[:half]) + b"\x7f" * (len(content) - half)
+    )
     found = read(source)
     problems = [record for record in found if record.problem]
     good = [record.values for record in found if not record.problem]

@@ -19,7 +19,10 @@ from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import WrittenShard, finish_store, write_batches, write_shards
 from ditlab.errors import UserError
 
-COLUMNS = {"image": Column(dtype="uint8", shape=(3, 5), value_range=(0, 255)), "odd": Column(dtype="bool")}
+COLUMNS = {
+    "image": Column(dtype="uint8", shape=(3, 5), value_range=(0, 255)),
+    "odd": Column(dtype="bool"),
+}
 MakeStore = Callable[..., Store]
 
 
@@ -52,14 +55,18 @@ def test_each_block_has_its_place_and_its_hashes(make_store: MakeStore) -> None:
 
 def test_the_fingerprint_depends_on_blocks_and_not_on_shards(make_store: MakeStore) -> None:
     prints = {
-        shard_rows: make_store(name=f"s{shard_rows}", rows_per_block=7, rows_per_shard=shard_rows).fingerprint
+        shard_rows: make_store(
+            name=f"s{shard_rows}", rows_per_block=7, rows_per_shard=shard_rows
+        ).fingerprint
         for shard_rows in (7, 14, 35, 700)
     }
     assert len(set(prints.values())) == 1
     assert make_store(name="other", rows_per_block=8).fingerprint != prints[7]
 
 
-@pytest.mark.parametrize("options", [{}, {"rows_per_block": 7, "rows_per_shard": 35}, {"rows_per_block": 9}])
+@pytest.mark.parametrize(
+    "options", [{}, {"rows_per_block": 7, "rows_per_shard": 35}, {"rows_per_block": 9}]
+)
 def test_rows_are_gathered_in_any_order(make_store: MakeStore, options: dict[str, int]) -> None:
     store = make_store(**options)
     places = np.random.default_rng(1).integers(0, 100, 250)
@@ -67,20 +74,25 @@ def test_rows_are_gathered_in_any_order(make_store: MakeStore, options: dict[str
         whole = store.tensor(column)
         assert torch.equal(store.gather(column, places), whole[torch.from_numpy(places)])
         out = torch.empty(250, *whole.shape[1:], dtype=whole.dtype)
-        assert store.gather(column, places, out) is out and torch.equal(out, whole[torch.from_numpy(places)])
+        assert store.gather(column, places, out) is out and torch.equal(
+            out, whole[torch.from_numpy(places)]
+        )
 
 
 def test_a_flipped_byte_is_found_when_its_block_is_first_read(make_store: MakeStore) -> None:
     path = make_store(rows_per_block=7, rows_per_shard=35).path
     shard = path / Store.open(path).manifest.shards[1].file
     content = bytearray(shard.read_bytes())
-    image = Store.open(path).tensor("image")[35 + 8].numpy().tobytes()  # of the shard's second block
+    # of the shard's second block
+    image = Store.open(path).tensor("image")[35 + 8].numpy().tobytes()
     content[bytes(content).index(image)] ^= 1
     shard.write_bytes(content)
     store = verifying(path)
     store.gather("image", np.arange(35, 42))
     for _ in range(2):
-        with pytest.raises(UserError, match=rf"{shard.name} was altered: block 2 of 5 differs from its hash"):
+        with pytest.raises(
+            UserError, match=rf"{shard.name} was altered: block 2 of 5 differs from its hash"
+        ):
             store.gather("image", np.array([0, 35 + 7]))
     with pytest.raises(UserError, match=rf"{shard.name} was altered: its SHA-256"):
         store.verify()
@@ -104,11 +116,20 @@ def test_of_threads_that_read_a_flipped_block_none_gets_its_rows(make_store: Mak
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:
-    """A store of one shard of three blocks of 1,000 rows, in pieces of 65; a byte of row 1,500 is flipped."""
+    """A store of one shard of three blocks of 1,000 rows, in pieces of 65; a byte of row 1,500 is
+    flipped.
+    """
     image = np.random.default_rng(0).integers(0, 256, (3000, 1000), dtype=np.uint8)
     columns = {"image": Column(dtype="uint8", shape=(1000,))}
     store = tmp_path / "large"
-    write_batches(store, columns, [{"image": image}], name="large", source=Source(kind="test"), rows_per_block=1000)
+    write_batches(
+        store,
+        columns,
+        [{"image": image}],
+        name="large",
+        source=Source(kind="test"),
+        rows_per_block=1000,
+    )
     (shard,) = store.glob("*.arrow")
     content = bytearray(shard.read_bytes())
     content[bytes(content).index(image[1500].tobytes())] ^= 1
@@ -137,10 +158,24 @@ def test_a_flipped_byte_costs_its_piece_and_rows_of_others_are_read(large: Path)
 def test_pieces_are_hashed_until_all_of_them_were(tmp_path: Path) -> None:
     image = np.random.default_rng(0).integers(0, 256, (2100, 1000), dtype=np.uint8)
     columns = {"image": Column(dtype="uint8", shape=(1000,))}
-    write_batches(tmp_path / "s", columns, [{"image": image}], name="s", source=Source(kind="t"), rows_per_block=1000)
+    write_batches(
+        tmp_path / "s",
+        columns,
+        [{"image": image}],
+        name="s",
+        source=Source(kind="t"),
+        rows_per_block=1000,
+    )
     store = verifying(tmp_path / "s")  # 16 pieces of 65 rows each, and 2 of the last block's 100
-    for first, stop, left in ((0, 1000, True), (1000, 2000, True), (2000, 2065, True), (2065, 2100, False)):
-        assert np.array_equal(store.gather("image", np.arange(first, stop)).numpy(), image[first:stop])
+    for first, stop, left in (
+        (0, 1000, True),
+        (1000, 2000, True),
+        (2000, 2065, True),
+        (2065, 2100, False),
+    ):
+        assert np.array_equal(
+            store.gather("image", np.arange(first, stop)).numpy(), image[first:stop]
+        )
         assert store.verifies_blocks == left
 
 
@@ -161,7 +196,14 @@ def test_rows_larger_than_a_copy_are_gathered(tmp_path: Path) -> None:
     columns = {"image": Column(dtype="uint8", shape=(60_000,))}
     image = np.random.default_rng(0).integers(0, 256, (9, 60_000), dtype=np.uint8)
     pieces = [{"image": image[begin : begin + 3]} for begin in (0, 3, 6)]
-    write_batches(tmp_path / "store", columns, pieces, name="large", source=Source(kind="test"), rows_per_block=2)
+    write_batches(
+        tmp_path / "store",
+        columns,
+        pieces,
+        name="large",
+        source=Source(kind="test"),
+        rows_per_block=2,
+    )
     store = Store.open(tmp_path / "store")
     places = np.array([8, 0, 3, 8, 5, 1])
     assert np.array_equal(store.gather("image", places).numpy(), image[places])
@@ -185,14 +227,28 @@ def test_an_altered_index_is_found(make_store: MakeStore) -> None:
 
 def test_shards_of_several_writers_make_one_store(tmp_path: Path) -> None:
     whole = rows(100)
-    cut = [{name: values[a:b] for name, values in whole.items()} for a, b in ((0, 40), (40, 41), (41, 100))]
+    cut = [
+        {name: values[a:b] for name, values in whole.items()}
+        for a, b in ((0, 40), (40, 41), (41, 100))
+    ]
     for folder, order in (("a", (0, 1, 2)), ("b", (2, 0, 1))):
         (tmp_path / folder).mkdir()
-        written = {n: write_shards(tmp_path / folder, f"part-{n:03d}", COLUMNS, [cut[n]]) for n in order}
+        written = {
+            n: write_shards(tmp_path / folder, f"part-{n:03d}", COLUMNS, [cut[n]]) for n in order
+        }
         records = [
-            WrittenShard.model_validate_json(shard.model_dump_json()) for n in sorted(written) for shard in written[n]
+            WrittenShard.model_validate_json(shard.model_dump_json())
+            for n in sorted(written)
+            for shard in written[n]
         ]
-        finish_store(tmp_path / folder, COLUMNS, records, name="joined", description="", source=Source(kind="test"))
+        finish_store(
+            tmp_path / folder,
+            COLUMNS,
+            records,
+            name="joined",
+            description="",
+            source=Source(kind="test"),
+        )
     stores = [Store.open(tmp_path / folder) for folder in "ab"]
     for store in stores:
         assert np.array_equal(store.tensor("image").numpy(), whole["image"])
@@ -223,4 +279,7 @@ def test_writers_that_fail_leave_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_single_blocks_hash_is_that_of_its_elements(make_store: MakeStore) -> None:
     store = make_store()
     elements = store.tensor("image").numpy().tobytes()
-    assert store.layout.num_blocks == 1 and store.columns["image"].sha256 == hashlib.sha256(elements).hexdigest()
+    assert (
+        store.layout.num_blocks == 1
+        and store.columns["image"].sha256 == hashlib.sha256(elements).hexdigest()
+    )

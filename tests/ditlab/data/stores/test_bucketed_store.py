@@ -1,4 +1,6 @@
-"""Bucketed stores: what is written is read, and what replaces a set leaves one whole set at any moment."""
+"""Bucketed stores: what is written is read, and what replaces a set leaves one whole set at any
+moment.
+"""
 
 import errno
 import json
@@ -56,9 +58,15 @@ def test_rows_of_several_buckets_make_no_batch(tmp_path):
 def test_columns_are_those_of_all_buckets_together(tmp_path):
     store = bucketed(tmp_path / "s")
     image, number, kind = (store.columns[name] for name in ("image", "number", "kind"))
-    assert image.shape == (3, ANY, ANY) and store.columns["words"].shape == (ANY,) and number.shape == ()
+    assert (
+        image.shape == (3, ANY, ANY)
+        and store.columns["words"].shape == (ANY,)
+        and number.shape == ()
+    )
     assert image.value_range == (0, 255) and kind.names == CLASSES
-    pixels = np.concatenate([bucket.tensor("image").numpy().reshape(-1) for bucket in store.parts]).astype(float)
+    pixels = np.concatenate(
+        [bucket.tensor("image").numpy().reshape(-1) for bucket in store.parts]
+    ).astype(float)
     found = image.statistics
     assert (found.count, found.min, found.max) == (pixels.size, pixels.min(), pixels.max())
     assert (found.mean, found.std) == pytest.approx((pixels.mean(), pixels.std()))
@@ -91,7 +99,8 @@ def test_the_same_again_gives_the_same_and_other_rows_replace_all(tmp_path):
 
 def test_the_order_of_the_parts_and_the_batches_does_not_matter(tmp_path):
     there, back = (
-        bucketed(tmp_path / name, dict(items)) for name, items in (("a", SIZES.items()), ("b", [*SIZES.items()][::-1]))
+        bucketed(tmp_path / name, dict(items))
+        for name, items in (("a", SIZES.items()), ("b", [*SIZES.items()][::-1]))
     )
     assert there.fingerprint == back.fingerprint
     assert bucketed(tmp_path / "c", {**SIZES, (8, 8): 41}).fingerprint != there.fingerprint
@@ -115,7 +124,8 @@ def test_until_the_manifest_is_in_place_the_old_set_is_whole(tmp_path, monkeypat
 
     monkeypatch.setattr(Path, "rename", counted(rename))
     monkeypatch.setattr(Path, "replace", counted(replace))
-    monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)  # the killed clean nothing up
+    # the killed clean nothing up
+    monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
     for stops_at in range(1, 100):
         path = tmp_path / f"s{stops_at}"
         renames = -1000
@@ -153,7 +163,10 @@ def test_a_damaged_bucket_is_found_and_mended(tmp_path):
     ("change", "message"),
     [
         ({"version": 3}, "format version 3"),
-        ({"name": "another", "checksum": ""}, "was altered: its content does not give its checksum"),
+        (
+            {"name": "another", "checksum": ""},
+            "was altered: its content does not give its checksum",
+        ),
         ({"buckets": []}, "not a store.s manifest .*buckets"),
         ({"fingerprint": "0" * 64}, "was altered: its content does not give its fingerprint"),
         ({"name": None}, "not a store's manifest"),
@@ -189,7 +202,9 @@ def test_a_folder_holds_one_store(tmp_path, make_store):
     columns, rows = {"x": Column(dtype="int64")}, [{"x": np.arange(3)}]
     with pytest.raises(UserError, match="holds a store with buckets; choose another name"):
         write_store(store.path, columns, rows, name="s", description="", source=Source(kind="test"))
-    assert isinstance(open_store(plain.path), Store) and isinstance(open_store(store.path), BucketedStore)
+    assert isinstance(open_store(plain.path), Store) and isinstance(
+        open_store(store.path), BucketedStore
+    )
 
 
 def test_an_experiment_opens_it_by_name(home, tmp_path, monkeypatch):
@@ -200,5 +215,9 @@ def test_an_experiment_opens_it_by_name(home, tmp_path, monkeypatch):
     assert (splits.name, len(splits.train), len(splits.held_out)) == ("photographs", 54, 18)
     assert splits.fingerprint == splits.train.store.fingerprint and splits.text is None
     assert np.bincount(splits.held_out.buckets).tolist() == [10, 2, 6]
-    odd = open_data(ArrowData(path="photographs", hold_out=HoldOutClasses(column="kind", values=("odd",))), home)
-    assert len(odd.held_out) == 35 and set(splits.held_out.store.tensor("kind").numpy()[odd.held_out.rows]) == {1}
+    odd = open_data(
+        ArrowData(path="photographs", hold_out=HoldOutClasses(column="kind", values=("odd",))), home
+    )
+    assert len(odd.held_out) == 35 and set(
+        splits.held_out.store.tensor("kind").numpy()[odd.held_out.rows]
+    ) == {1}

@@ -1,4 +1,6 @@
-"""Manifests with flipped bits and changed keys: a message or the same store, never another one, never a traceback."""
+"""Manifests with flipped bits and changed keys: a message or the same store, never another one,
+never a traceback.
+"""
 
 import io
 import itertools
@@ -31,15 +33,28 @@ def plain(path: Path) -> AnyStore:
     columns = {
         "tokens": Column(dtype="uint8", shape=(6,), num_classes=256, unit="token"),
         "class": Column(dtype="int64", num_classes=2, names=("even", "odd")),
-        "score": Column(dtype="float32", shape=(2,), value_range=(0, 1), names=("A", "B"), divisors=(0.5, 3)),
+        "score": Column(
+            dtype="float32", shape=(2,), value_range=(0, 1), names=("A", "B"), divisors=(0.5, 3)
+        ),
     }
-    source, files = Source(kind="text", note="read from books"), {TOKENIZER_NAME: ByteTokenizer().content}
+    source, files = (
+        Source(kind="text", note="read from books"),
+        {TOKENIZER_NAME: ByteTokenizer().content},
+    )
     with StoreWriter(
-        path, columns, name="books", source=source, attachments=files, rows_per_shard=5, description="words"
+        path,
+        columns,
+        name="books",
+        source=source,
+        attachments=files,
+        rows_per_shard=5,
+        description="words",
     ) as writer:
         number = np.arange(8)
         tokens = np.tile(np.frombuffer(b"a text", np.uint8), (8, 1))
-        writer.append({"tokens": tokens, "class": number % 2, "score": np.full((8, 2), 0.25, np.float32)})
+        writer.append(
+            {"tokens": tokens, "class": number % 2, "score": np.full((8, 2), 0.25, np.float32)}
+        )
         writer.text = TextFacts(tokenizer="bytes", documents=3, bytes=45, tokens=50, dropped=2)
     return open_store(path)
 
@@ -67,7 +82,9 @@ def outcome(path: Path, home: Home, expected: tuple[object, ...]) -> str:
         store = open_store(path)
         splits = open_data(ArrowData(path=str(path)), home)
     except UserError as error:
-        assert str(error).endswith(".") and "\n" not in str(error) and str(error).isprintable(), error
+        assert str(error).endswith(".") and "\n" not in str(error) and str(error).isprintable(), (
+            error
+        )
         return "refused"
     assert len(splits.train) + len(splits.held_out) == len(store)
     for column in store.columns:
@@ -113,7 +130,10 @@ def test_a_manifest_without_its_checksum_is_refused(tmp_path):
     assert shown(open_store(store.path)) == shown(store)
     for changed in ({"name": "papers"}, {"checksum": ""}):
         file.write_text(json.dumps(keys | changed))
-        with pytest.raises(UserError, match=r"store\.json was altered: its content does not give its checksum; import"):
+        with pytest.raises(
+            UserError,
+            match=r"store\.json was altered: its content does not give its checksum; import",
+        ):
             open_store(store.path)
     del keys["checksum"]
     file.write_text(json.dumps(keys))

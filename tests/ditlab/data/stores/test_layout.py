@@ -6,7 +6,9 @@ import pytest
 from ditlab.data.stores.block_index import BLOCK_BYTES, BlockLayout, block_rows
 
 
-@pytest.mark.parametrize(("shard_rows", "size"), [([7, 3, 10, 1], 3), ([5], 5), ([4, 4], 1), ([1, 1, 1], 8)])
+@pytest.mark.parametrize(
+    ("shard_rows", "size"), [([7, 3, 10, 1], 3), ([5], 5), ([4, 4], 1), ([1, 1, 1], 8)]
+)
 def test_rows_and_blocks_are_those_written_out(shard_rows: list[int], size: int) -> None:
     layout = BlockLayout(shard_rows, size)
     blocks: list[list[int]] = []

@@ -1,4 +1,6 @@
-"""Stores behind a URI: each node copies them once, checks what it copied, and never uses half a copy."""
+"""Stores behind a URI: each node copies them once, checks what it copied, and never uses half a
+copy.
+"""
 
 import json
 import logging
@@ -68,7 +70,9 @@ def remote(uri: str) -> RemoteFiles:
 def fetched(server: S3Server, kind: str = ".arrow") -> Counter[str]:
     """Count the requests for each file, by name."""
     return Counter(
-        request.rpartition("/")[2] for request in server.requests if request.startswith("GET") and kind in request
+        request.rpartition("/")[2]
+        for request in server.requests
+        if request.startswith("GET") and kind in request
     )
 
 
@@ -88,7 +92,11 @@ def same_rows(left: AnyStore, right: AnyStore) -> bool:
 @pytest.mark.parametrize("kind", ["plain", "bucketed"])
 def test_there_and_back(scheme, kind, place, make_store, home, cache, tmp_path):
     store = make_store(rows_per_shard=30) if kind == "plain" else bucketed(tmp_path / "s")
-    uri = {"s3": place(kind), "memory": f"memory://{tmp_path.name}/{kind}", "file": f"file://{tmp_path}/there"}[scheme]
+    uri = {
+        "s3": place(kind),
+        "memory": f"memory://{tmp_path.name}/{kind}",
+        "file": f"file://{tmp_path}/there",
+    }[scheme]
     upload_store(store, uri)
     said: list[str] = []
     copy = open_named_store("data.path", uri, home, notify=said.append)
@@ -115,7 +123,10 @@ def test_a_copy_costs_one_small_request_the_second_time(server, place, make_stor
 def test_splits_are_those_of_the_store_itself(place, make_store, home):
     store = make_store()
     upload_store(store, place("s"))
-    near, far = (open_data(ArrowData(path=path, hold_out=0.2), home) for path in (str(store.path), place("s")))
+    near, far = (
+        open_data(ArrowData(path=path, hold_out=0.2), home)
+        for path in (str(store.path), place("s"))
+    )
     assert far.fingerprint == near.fingerprint and np.array_equal(far.train.rows, near.train.rows)
     assert far.train.origin == f"data.path={place('s')}"
 
@@ -124,7 +135,10 @@ def test_classes_are_held_out_by_name_from_a_copy(place, home, tmp_path):
     store = bucketed(tmp_path / "s")
     upload_store(store, place("s"))
     classes = HoldOutClasses(column="kind", values=("odd",))
-    near, far = (open_data(ArrowData(path=path, hold_out=classes), home) for path in (str(store.path), place("s")))
+    near, far = (
+        open_data(ArrowData(path=path, hold_out=classes), home)
+        for path in (str(store.path), place("s"))
+    )
     assert np.array_equal(far.held_out.rows, near.held_out.rows) and len(far.held_out) == 35
 
 
@@ -137,7 +151,10 @@ def test_another_store_at_the_place_is_another_copy(place, make_store, home, cac
     new = make_store(seed=1)
     upload_store(new, place("s"))
     assert same_rows(open_named_store("data.path", place("s"), home), new)
-    assert len(copies(cache)) == 2 and open_named_store("x", str(old.path), home).fingerprint == old.fingerprint
+    assert (
+        len(copies(cache)) == 2
+        and open_named_store("x", str(old.path), home).fingerprint == old.fingerprint
+    )
 
 
 def start(uri: str, home: Home) -> Forked:
@@ -157,7 +174,9 @@ def start(uri: str, home: Home) -> Forked:
 def test_two_processes_at_once_make_one_copy(server, place, make_store, home, cache):
     store = make_store(rows_per_shard=30)
     upload_store(store, place("s"))
-    server.before = lambda request: ".arrow" in request and request.startswith("GET") and time.sleep(1)
+    server.before = lambda request: (
+        ".arrow" in request and request.startswith("GET") and time.sleep(1)
+    )
     both = [start(place("s"), home) for _ in range(2)]
     for process in both:
         process.go()
@@ -173,7 +192,9 @@ def test_a_copy_cut_short_is_not_used_and_is_continued(server, place, make_store
     store = make_store(rows=120, rows_per_shard=10)
     upload_store(store, place("s"))
     last, release = store.manifest.shards[-1].file, threading.Event()
-    server.before = lambda request: last in request and request.startswith("GET") and release.wait(60)
+    server.before = lambda request: (
+        last in request and request.startswith("GET") and release.wait(60)
+    )
     process = start(place("s"), home)
     try:
         process.go()
@@ -191,7 +212,10 @@ def test_a_copy_cut_short_is_not_used_and_is_continued(server, place, make_store
     server.requests.clear()
     assert same_rows(open_named_store("data.path", place("s"), home), store)
     assert fetched(server) == {last: 1}, "what was whole stays"
-    assert inodes.items() <= {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}.items()
+    assert (
+        inodes.items()
+        <= {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}.items()
+    )
     assert not list(half.glob(".*"))
 
 
@@ -216,16 +240,36 @@ def shard(store: AnyStore) -> tuple[str, str]:
 
 
 ALTERED = {
-    "a bit of a shard": (lambda store: shard(store), flip, r"shard-\S+ was altered: its SHA-256 is \w+\.\.\., and the"),
+    "a bit of a shard": (
+        lambda store: shard(store),
+        flip,
+        r"shard-\S+ was altered: its SHA-256 is \w+\.\.\., and the",
+    ),
     "a longer shard": (
         lambda store: shard(store),
         lambda content: content * 3,
         r"was altered: its SHA-256 is",
     ),
-    "a shorter shard": (lambda store: shard(store), lambda content: content[:99], "was altered: its SHA-256 is"),
-    "rows": (lambda store: ("", root(store)), edited(rows=7, buckets=[]), "was altered: it|not a store's manifest"),
-    "no JSON": (lambda store: ("", root(store)), lambda content: content[:-1], "is not a store's manifest"),
-    "another version": (lambda store: ("", root(store)), edited(version=3), "is of format version 3"),
+    "a shorter shard": (
+        lambda store: shard(store),
+        lambda content: content[:99],
+        "was altered: its SHA-256 is",
+    ),
+    "rows": (
+        lambda store: ("", root(store)),
+        edited(rows=7, buckets=[]),
+        "was altered: it|not a store's manifest",
+    ),
+    "no JSON": (
+        lambda store: ("", root(store)),
+        lambda content: content[:-1],
+        "is not a store's manifest",
+    ),
+    "another version": (
+        lambda store: ("", root(store)),
+        edited(version=3),
+        "is of format version 3",
+    ),
     "a name": (lambda store: ("", root(store)), edited(name="../../x"), "no plain name"),
 }
 
@@ -236,7 +280,9 @@ def root(store: AnyStore) -> str:
 
 @pytest.mark.parametrize("kind", ["plain", "bucketed"])
 @pytest.mark.parametrize("way", ALTERED)
-def test_altered_files_at_the_place_are_refused(way, kind, place, make_store, home, cache, tmp_path):
+def test_altered_files_at_the_place_are_refused(
+    way, kind, place, make_store, home, cache, tmp_path
+):
     store = make_store(rows_per_shard=30) if kind == "plain" else bucketed(tmp_path / "s")
     upload_store(store, place("s"))
     where, edit, words = ALTERED[way]
@@ -244,8 +290,12 @@ def test_altered_files_at_the_place_are_refused(way, kind, place, make_store, ho
     for _ in range(2):
         with pytest.raises(UserError, match=words) as caught:
             open_named_store("data.path", place("s"), home)
-        assert str(caught.value).startswith(f"data.path={place('s')}: ") and "\n" not in str(caught.value)
-    assert not cache.exists() or (not list(cache.glob(f"*/{root(store)}")) and not list(cache.glob("**/*.partial")))
+        assert str(caught.value).startswith(f"data.path={place('s')}: ") and "\n" not in str(
+            caught.value
+        )
+    assert not cache.exists() or (
+        not list(cache.glob(f"*/{root(store)}")) and not list(cache.glob("**/*.partial"))
+    )
     if "shard" in way:
         remote(place("s")).delete(*where(store))  # what the message says
         upload_store(store, place("s"))
@@ -258,7 +308,9 @@ def test_a_part_that_is_missing_at_the_place(what, place, home, cache, tmp_path)
     upload_store(store, place("s"))
     folder, name = shard(store)
     remote(place("s")).delete(folder, name if what == "shard" else what)
-    with pytest.raises(UserError, match=rf"data\.path=\S+: {folder}/{what}\S* is missing; .*upload the store again"):
+    with pytest.raises(
+        UserError, match=rf"data\.path=\S+: {folder}/{what}\S* is missing; .*upload the store again"
+    ):
         open_named_store("data.path", place("s"), home)
     assert not list(cache.glob(f"*/{BUCKETS_NAME}"))
     assert upload_store(store, place("s")).sent == 1
@@ -285,14 +337,19 @@ def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
     upload_store(make_store(), place("s"))
     server.stop()
     try:
-        with pytest.raises(Unreachable, match=r"data\.path=s3://\S+ cannot be read \(.*\); check the address"):
+        with pytest.raises(
+            Unreachable, match=r"data\.path=s3://\S+ cannot be read \(.*\); check the address"
+        ):
             open_named_store("data.path", place("s"), home)
     finally:
         server.start()
 
 
 def test_a_place_without_a_store(place, home, cache):
-    with pytest.raises(UserError, match=r"data\.path=s3://\S+ holds no store; put one there with `ditlab data upload"):
+    with pytest.raises(
+        UserError,
+        match=r"data\.path=s3://\S+ holds no store; put one there with `ditlab data upload",
+    ):
         open_named_store("data.path", place("nothing"), home)
     assert not cache.exists()
 
@@ -302,10 +359,14 @@ def test_a_full_disk(place, make_store, home, tmp_path, monkeypatch):
     upload_store(store, place("s"))
     with small_disk(tmp_path / "disk", "1m") as disk:
         monkeypatch.setenv("DITLAB_CACHE", str(disk.path))
-        with pytest.raises(UserError, match=r"^data\.path=s3://.* point DITLAB_CACHE at a larger disk") as caught:
+        with pytest.raises(
+            UserError, match=r"^data\.path=s3://.* point DITLAB_CACHE at a larger disk"
+        ) as caught:
             open_named_store("data.path", place("s"), home)
         assert "\n" not in str(caught.value)
-        assert not list(disk.path.rglob("*.partial")) and not list(disk.path.glob(f"stores/*/{root(store)}"))
+        assert not list(disk.path.rglob("*.partial")) and not list(
+            disk.path.glob(f"stores/*/{root(store)}")
+        )
         disk.resize("20m")
         assert same_rows(open_named_store("data.path", place("s"), home), store)
 
@@ -314,14 +375,19 @@ def test_a_cache_that_cannot_be_written(place, make_store, home, tmp_path, monke
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "file"))
     upload_store(make_store(), place("s"))
-    with pytest.raises(UserError, match=r"data\.path=s3://.* cannot be copied to .*file/stores/.* DITLAB_CACHE"):
+    with pytest.raises(
+        UserError, match=r"data\.path=s3://.* cannot be copied to .*file/stores/.* DITLAB_CACHE"
+    ):
         open_named_store("data.path", place("s"), home)
 
 
 def test_without_a_cache_of_its_own_the_home_keeps_copies(place, make_store, home, monkeypatch):
     monkeypatch.delenv("DITLAB_CACHE")
     upload_store(make_store(), place("s"))
-    assert open_named_store("data.path", place("s"), home).path.parent == home.root / "caches" / "stores"
+    assert (
+        open_named_store("data.path", place("s"), home).path.parent
+        == home.root / "caches" / "stores"
+    )
 
 
 def test_an_upload_overwrites_no_other_store(place, make_store):
@@ -346,13 +412,17 @@ def test_an_upload_that_was_cut_short_is_continued(kind, server, place, make_sto
     server.requests.clear()
     again = upload_store(store, place("s"))
     assert (again.outcome, again.sent) == ("uploaded", 1)
-    assert not [request for request in server.requests if request.startswith("PUT") and shard(store)[1] not in request
-                and ".json" not in request]  # fmt: skip
+    assert not [
+        request
+        for request in server.requests
+        if request.startswith("PUT") and shard(store)[1] not in request and ".json" not in request
+    ]
     assert same_rows(open_named_store("data.path", place("s"), home), store)
 
 
 @pytest.mark.parametrize(
-    "uri", ["nowhere", "s3://nowhere/x?{query}", "foo://a/b", "s3://me:hunter2@bucket/x", "s3:/bucket/x"]
+    "uri",
+    ["nowhere", "s3://nowhere/x?{query}", "foo://a/b", "s3://me:hunter2@bucket/x", "s3:/bucket/x"],
 )
 def test_an_upload_to_nowhere(uri, server, make_store):
     with pytest.raises(UserError, match=r"^URI=") as caught:

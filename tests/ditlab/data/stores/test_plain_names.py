@@ -26,8 +26,20 @@ from support.datasets.manifests import write_manifest
 from support.datasets.writing import StoreWriter
 
 LEADING_ELSEWHERE = [
-    "../x", "/etc/passwd", "a/../../b", "a/b", "a\0b", "a\\b", "..\\x", "", ".", "..", "...", "a\nb", "x" * 300,
-]  # fmt: skip
+    "../x",
+    "/etc/passwd",
+    "a/../../b",
+    "a/b",
+    "a\0b",
+    "a\\b",
+    "..\\x",
+    "",
+    ".",
+    "..",
+    "...",
+    "a\nb",
+    "x" * 300,
+]
 
 
 @pytest.mark.parametrize("name", LEADING_ELSEWHERE)
@@ -36,7 +48,9 @@ def test_names_that_lead_elsewhere_are_refused(name):
         plain_name(name)
 
 
-@pytest.mark.parametrize("name", ["shard-00000-1a2b.arrow", "tokenizer.json", "256x192-1a2b3c4d", "mein Bild ä", ".x"])
+@pytest.mark.parametrize(
+    "name", ["shard-00000-1a2b.arrow", "tokenizer.json", "256x192-1a2b3c4d", "mein Bild ä", ".x"]
+)
 def test_plain_names_are_accepted(name):
     assert plain_name(name) == name
 
@@ -57,9 +71,15 @@ def edit(file: Path, change) -> None:
 
 WAYS = {
     "a shard": (MANIFEST_NAME, lambda record, name: record["shards"][0].update(file=name)),
-    "an attachment": (MANIFEST_NAME, lambda record, name: record["attachments"].update({name: "0" * 64})),
+    "an attachment": (
+        MANIFEST_NAME,
+        lambda record, name: record["attachments"].update({name: "0" * 64}),
+    ),
     "the store": (MANIFEST_NAME, lambda record, name: record.update(name=name)),
-    "a bucket's folder": (BUCKETS_NAME, lambda record, name: record["buckets"][0].update(folder=name)),
+    "a bucket's folder": (
+        BUCKETS_NAME,
+        lambda record, name: record["buckets"][0].update(folder=name),
+    ),
     "the bucketed store": (BUCKETS_NAME, lambda record, name: record.update(name=name)),
 }
 
@@ -90,8 +110,19 @@ def test_an_import_takes_plain_names_alone(kind, name, tmp_path, capfd, monkeypa
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a.txt").write_text("some text")
-    said = run_here(capfd, monkeypatch, "data", "import", kind, "--source", tmp_path / "source", f"--name={name}")
-    assert said.code == 2 and f"--name='{name.encode('unicode_escape').decode()}'" in said.err, said.err
+    said = run_here(
+        capfd,
+        monkeypatch,
+        "data",
+        "import",
+        kind,
+        "--source",
+        tmp_path / "source",
+        f"--name={name}",
+    )
+    assert said.code == 2 and f"--name='{name.encode('unicode_escape').decode()}'" in said.err, (
+        said.err
+    )
     assert "plain folder name" in said.err and "Traceback" not in said.err
     assert {path.name for path in tmp_path.rglob("*")} == {"source", "a.txt"}
 
@@ -105,6 +136,10 @@ def test_a_name_without_a_store_is_refused_in_a_sentence(name, tmp_path, capfd, 
 
 
 def test_names_of_the_shards_that_are_written_are_plain(tmp_path):
-    with StoreWriter(tmp_path / "s", {"x": Column(dtype="uint8")}, name="s", source=Source(kind="t")) as writer:
+    with StoreWriter(
+        tmp_path / "s", {"x": Column(dtype="uint8")}, name="s", source=Source(kind="t")
+    ) as writer:
         writer.append({"x": np.zeros(3, np.uint8)})
-    assert writer.manifest is not None and all(plain_name(shard.file) for shard in writer.manifest.shards)
+    assert writer.manifest is not None and all(
+        plain_name(shard.file) for shard in writer.manifest.shards
+    )

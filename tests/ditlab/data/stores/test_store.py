@@ -26,7 +26,9 @@ def test_rows_come_back_as_written(make_store):
     assert torch.equal(store.tensor("label"), torch.from_numpy(generator.integers(0, 5, 100)))
 
 
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
+)
 @pytest.mark.parametrize("shape", [(), (5,), (2, 3)])
 def test_every_element_type_survives(tmp_path, dtype, shape):
     values = np.random.default_rng(0).integers(0, 2, (9, *shape)).astype(dtype)
@@ -71,7 +73,9 @@ def test_the_fingerprint_is_of_the_contents(make_store, tmp_path):
     prints = set()
     for number, high in enumerate((1, 2)):
         column = Column(dtype="uint8", value_range=(0, high))
-        with StoreWriter(tmp_path / str(number), {"x": column}, name="x", source=Source(kind="t")) as writer:
+        with StoreWriter(
+            tmp_path / str(number), {"x": column}, name="x", source=Source(kind="t")
+        ) as writer:
             writer.append({"x": np.zeros(3, np.uint8)})
         prints.add(writer.manifest.fingerprint)
     assert len(prints) == 2, "the same bytes in another range train another model"
@@ -87,7 +91,10 @@ def test_other_arrow_readers_understand_a_shard(make_store):
 
 
 def test_the_fingerprint_of_these_rows_is_what_it_always_was(make_store):
-    assert make_store().fingerprint == "20ed1d92e7c84c84dd3048cd118758ee2a85c08de4445da08a18ea1aab134cdb"
+    assert (
+        make_store().fingerprint
+        == "20ed1d92e7c84c84dd3048cd118758ee2a85c08de4445da08a18ea1aab134cdb"
+    )
 
 
 def test_names_and_divisors_come_back_and_names_are_content(tmp_path):
@@ -97,11 +104,16 @@ def test_names_and_divisors_come_back_and_names_are_content(tmp_path):
             "chromosome": Column(dtype="int64", num_classes=2, names=names),
             "x": Column(dtype="float32", shape=(4, 3), names=("A", "B", "C"), divisors=(0.5, 1, 2)),
         }
-        with StoreWriter(tmp_path / str(number), columns, name="x", source=Source(kind="t")) as writer:
+        with StoreWriter(
+            tmp_path / str(number), columns, name="x", source=Source(kind="t")
+        ) as writer:
             writer.append({"chromosome": np.array([0, 1]), "x": np.zeros((2, 4, 3), np.float32)})
         store = Store.open(tmp_path / str(number))
         assert store.columns["chromosome"].names == names
-        assert (store.columns["x"].names, store.columns["x"].divisors) == (("A", "B", "C"), (0.5, 1.0, 2.0))
+        assert (store.columns["x"].names, store.columns["x"].divisors) == (
+            ("A", "B", "C"),
+            (0.5, 1.0, 2.0),
+        )
         prints.add(store.fingerprint)
     assert len(prints) == 3, "rows can be held out by the name of a class"
     with pa.memory_map(str(store.path / store.manifest.shards[0].file)) as source:
@@ -113,7 +125,10 @@ def test_names_and_divisors_come_back_and_names_are_content(tmp_path):
     ("given", "message"),
     [
         ({"num_classes": 3, "names": ("a", "b")}, "names holds 2, and the column has 3 classes"),
-        ({"shape": (3, 2), "names": ("a", "b", "c")}, "names holds 3, and the column has 2 along the last axis"),
+        (
+            {"shape": (3, 2), "names": ("a", "b", "c")},
+            "names holds 3, and the column has 2 along the last axis",
+        ),
         ({"names": ("a",)}, "names holds 1, and the column has 0 along the last axis"),
         ({"shape": (2,), "names": ("a", "a")}, "names holds 'a' more than once"),
         ({"shape": (2,), "divisors": (1.0,)}, "divisors holds 1, and the column has 2"),
@@ -147,7 +162,9 @@ def test_an_altered_shard_is_named(make_store):
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    with pytest.raises(UserError, match=rf"{shard.name} was altered: its SHA-256.*import the data again"):
+    with pytest.raises(
+        UserError, match=rf"{shard.name} was altered: its SHA-256.*import the data again"
+    ):
         Store.open(store.path)
     shard.write_bytes(content[:-8])
     with pytest.raises(UserError, match=rf"{shard.name} was altered: it has \d+ bytes"):
@@ -158,7 +175,9 @@ def test_an_altered_shard_is_named(make_store):
 def test_another_format_version_is_refused(make_store, version):
     store = make_store()
     edit_manifest(store.path / "store.json", version=version)
-    with pytest.raises(UserError, match=rf"format version {version}, and version 7 is read here; import"):
+    with pytest.raises(
+        UserError, match=rf"format version {version}, and version 7 is read here; import"
+    ):
         Store.open(store.path)
 
 
@@ -166,14 +185,19 @@ def test_built_in_data_of_another_version_are_built_again(home):
     store = open_built_in(DigitsData(), home)
     edit_manifest(store.path / "store.json", version=5)
     again = open_built_in(DigitsData(), home)
-    assert again.manifest.fingerprint == store.manifest.fingerprint and again.manifest == store.manifest
+    assert (
+        again.manifest.fingerprint == store.manifest.fingerprint
+        and again.manifest == store.manifest
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"version": 7}'])
 def test_a_broken_manifest_is_named(make_store, text):
     store = make_store()
     (store.path / "store.json").write_text(text)
-    with pytest.raises(UserError, match=r"store\.json is not a store's manifest.*import the data again"):
+    with pytest.raises(
+        UserError, match=r"store\.json is not a store's manifest.*import the data again"
+    ):
         Store.open(store.path)
 
 
@@ -195,7 +219,12 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 
     with pytest.raises(RuntimeError, match="ran dry"):
         write_batches(
-            path, {"x": Column(dtype="uint8")}, batches(), name="x", source=Source(kind="t"), rows_per_shard=2
+            path,
+            {"x": Column(dtype="uint8")},
+            batches(),
+            name="x",
+            source=Source(kind="t"),
+            rows_per_shard=2,
         )
     assert not path.exists()
 
@@ -210,8 +239,12 @@ def test_rows_that_were_held_leave_the_memory_as_they_are_written(tmp_path, monk
 
     monkeypatch.setattr(ShardSeries, "append", watched)
     batches = ({"x": np.full(5, number, np.uint8)} for number in range(9))
-    write_batches(tmp_path / "s", {"x": Column(dtype="uint8")}, batches, name="x", source=Source(kind="t"))
-    assert len(held) == 9 and Store.open(tmp_path / "s").tensor("x").tolist() == [n for n in range(9) for _ in range(5)]
+    write_batches(
+        tmp_path / "s", {"x": Column(dtype="uint8")}, batches, name="x", source=Source(kind="t")
+    )
+    assert len(held) == 9 and Store.open(tmp_path / "s").tensor("x").tolist() == [
+        n for n in range(9) for _ in range(5)
+    ]
 
 
 def test_a_failed_rewrite_leaves_the_old_store_whole(make_store):
@@ -219,7 +252,9 @@ def test_a_failed_rewrite_leaves_the_old_store_whole(make_store):
     before = sorted(store.path.iterdir())
     with pytest.raises(UserError, match="holds classes 9 to 9"):
         columns = {"label": Column(dtype="int64", num_classes=5)}
-        with StoreWriter(store.path, columns, name="kept", source=Source(kind="t"), rows_per_shard=2) as writer:
+        with StoreWriter(
+            store.path, columns, name="kept", source=Source(kind="t"), rows_per_shard=2
+        ) as writer:
             writer.append({"label": np.zeros(4, np.int64)})
             writer.append({"label": np.array([9])})
     assert sorted(store.path.iterdir()) == before
@@ -240,8 +275,16 @@ def test_a_replaced_store_leaves_no_old_shards_and_its_readers_keep_their_rows(m
     ("column", "values", "message"),
     [
         (Column(dtype="float32"), np.array([1, np.nan], np.float32), "holds NaN or infinities"),
-        (Column(dtype="uint8", value_range=(0, 16)), np.array([3, 17], np.uint8), r"3 to 17 outside its value_range"),
-        (Column(dtype="int64", num_classes=10), np.array([-1, 3]), "classes -1 to 3, but num_classes=10"),
+        (
+            Column(dtype="uint8", value_range=(0, 16)),
+            np.array([3, 17], np.uint8),
+            r"3 to 17 outside its value_range",
+        ),
+        (
+            Column(dtype="int64", num_classes=10),
+            np.array([-1, 3]),
+            "classes -1 to 3, but num_classes=10",
+        ),
     ],
 )
 def test_values_that_a_column_cannot_hold_are_refused(tmp_path, column, values, message):
@@ -255,7 +298,9 @@ def test_values_that_a_column_cannot_hold_are_refused(tmp_path, column, values, 
 def test_a_store_needs_rows(tmp_path):
     with (
         pytest.raises(UserError, match="holds no rows"),
-        StoreWriter(tmp_path / "s", {"x": Column(dtype="uint8")}, name="s", source=Source(kind="t")),
+        StoreWriter(
+            tmp_path / "s", {"x": Column(dtype="uint8")}, name="s", source=Source(kind="t")
+        ),
     ):
         pass
     assert not (tmp_path / "s").exists()
@@ -263,4 +308,6 @@ def test_a_store_needs_rows(tmp_path):
 
 def test_shard_names_hold_number_and_content(make_store):
     names = [shard.file for shard in make_store(rows_per_shard=40).manifest.shards]
-    assert all(re.fullmatch(rf"shard-0000{i}-[0-9a-f]{{12}}\.arrow", name) for i, name in enumerate(names))
+    assert all(
+        re.fullmatch(rf"shard-0000{i}-[0-9a-f]{{12}}\.arrow", name) for i, name in enumerate(names)
+    )

@@ -16,7 +16,9 @@ def test_a_linked_store_is_opened_and_a_circle_is_told(make_store, tmp_path, hom
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
     monkeypatch.chdir(tmp_path)
     assert open_named_store("PATH", "linked", home).fingerprint == store.fingerprint
-    with pytest.raises(UserError, match=r"circle leads to no folder \((Symlink loop|a link in a circle).*\); name"):
+    with pytest.raises(
+        UserError, match=r"circle leads to no folder \((Symlink loop|a link in a circle).*\); name"
+    ):
         open_named_store("data.path", "circle", home)
 
 

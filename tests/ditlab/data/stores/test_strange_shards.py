@@ -1,4 +1,6 @@
-"""Shards of a stranger, for which their manifest vouches: no Arrow files, cut ones, other rows than it says."""
+"""Shards of a stranger, for which their manifest vouches: no Arrow files, cut ones, other rows than
+it says.
+"""
 
 import hashlib
 
@@ -18,16 +20,22 @@ COLUMNS = {"x": Column(dtype="uint8", shape=(1 << 16,))}
 
 
 def vouch_for(path, content):
-    """Put a shard in the place of a store's only one, and write the manifest that names its size and hash."""
+    """Put a shard in the place of a store's only one, and write the manifest that names its size
+    and hash.
+    """
     shard = Store.open(path).manifest.shards[0]
     (path / shard.file).write_bytes(content)
-    changed = shard.model_copy(update={"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+    changed = shard.model_copy(
+        update={"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    )
     edit_manifest(path / MANIFEST_NAME, shards=[changed.model_dump()])
 
 
 def as_file(batch, compression=None):
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as file:
+    with pa.ipc.new_file(
+        sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as file:
         file.write_batch(batch)
     return sink.getvalue().to_pybytes()
 
@@ -43,7 +51,9 @@ def zeros(tmp_path):
 def test_shards_that_are_no_files_of_their_columns_end_in_a_sentence(zeros):
     file = next(zeros.glob("*.arrow"))
     whole, manifest = file.read_bytes(), (zeros / MANIFEST_NAME).read_bytes()
-    rows = pa.record_batch([pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, 1 << 16), np.uint8))], ["x"])
+    rows = pa.record_batch(
+        [pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, 1 << 16), np.uint8))], ["x"]
+    )
     others = {
         "another column": as_file(pa.record_batch([pa.array([1])], ["y"])),
         "other rows": as_file(rows.slice(0, 0)),
@@ -56,7 +66,9 @@ def test_shards_that_are_no_files_of_their_columns_end_in_a_sentence(zeros):
     }
     for what, content in others.items():
         vouch_for(zeros, content)
-        with pytest.raises(UserError, match=r"does not hold the columns of its manifest|was altered|cannot be read"):
+        with pytest.raises(
+            UserError, match=r"does not hold the columns of its manifest|was altered|cannot be read"
+        ):
             Store.open(zeros)
             pytest.fail(f"{what} was opened")
         file.write_bytes(whole)

@@ -21,7 +21,10 @@ def view(tmp_path_factory) -> View:
 @given(st.integers(1, 80), st.none() | st.integers(0, 80))
 def test_batches_are_the_first_rows_by_bucket(view, size, limit):
     pieces = list(view.batches(size, limit))
-    assert sorted(place for piece in pieces for place in piece.indices) == list(range(len(view)))[:limit]
+    assert (
+        sorted(place for piece in pieces for place in piece.indices)
+        == list(range(len(view)))[:limit]
+    )
     for piece in pieces:
         places = np.flatnonzero(view.buckets == piece.bucket)
         assert np.array_equal(places[piece.first : piece.first + len(piece.indices)], piece.indices)
@@ -46,9 +49,14 @@ def test_rows_of_several_buckets_are_padded_with_zeros(view):
     for index, row in zip(indices, words, strict=True):
         own = view.gather("words", np.array([index]))[0]
         assert torch.equal(row[: len(own)], own) and not row[len(own) :].any()
-    assert view.padded("number", indices).tolist() == view.store.tensor("number")[view.rows[indices]].tolist()
+    assert (
+        view.padded("number", indices).tolist()
+        == view.store.tensor("number")[view.rows[indices]].tolist()
+    )
     one = np.flatnonzero(view.buckets == 1)
-    assert torch.equal(view.padded("image", one), view.gather("image", one)), "one bucket needs no padding"
+    assert torch.equal(view.padded("image", one), view.gather("image", one)), (
+        "one bucket needs no padding"
+    )
     assert len(view.padded("words", one[:0])) == 0
 
 
@@ -69,7 +77,10 @@ def test_computed_rows_are_viewed_as_listed_ones_are(view, number):
     assert np.array_equal(computed.buckets, listed.buckets)
     for limit in (None, 7, 1000):
         for one, other in zip(computed.batches(4, limit), listed.batches(4, limit), strict=True):
-            assert np.array_equal(one.indices, other.indices) and (one.bucket, one.first) == (other.bucket, other.first)
+            assert np.array_equal(one.indices, other.indices) and (one.bucket, one.first) == (
+                other.bucket,
+                other.first,
+            )
     assert np.array_equal(computed.first(5).rows, listed.rows[:5])
     assert len(computed.first(None)) == len(computed.first(1000)) == len(listed)
     indices = np.arange(len(computed))[::-2]
@@ -86,4 +97,6 @@ def test_keys_of_rows_tell_them_apart(view):
     views = [View(view.store, rows, "test") for pair in shares for rows in pair]
     views += [replace(view, rows=each.rows[np.arange(len(each))]) for each in views]
     assert len({each.rows_key for each in views}) == 8
-    assert View(view.store, hold_out_blocks(view.store, 0.1)[0], "other").rows_key == views[0].rows_key
+    assert (
+        View(view.store, hold_out_blocks(view.store, 0.1)[0], "other").rows_key == views[0].rows_key
+    )

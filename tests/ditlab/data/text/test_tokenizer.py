@@ -29,7 +29,9 @@ BYTES = ByteTokenizer()
 
 
 def word_level(*words: str) -> Library:
-    tokenizer = Library(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[0]))
+    tokenizer = Library(
+        models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[0])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return tokenizer
 
@@ -67,7 +69,9 @@ def test_end_tokens_and_cut_characters_can_be_read(tokenizer):
 
 @pytest.mark.parametrize("token", [-1, 280, 100_000])
 def test_a_token_beyond_the_vocabulary_is_named(token):
-    with pytest.raises(UserError, match=f"token {token} is beyond the tokeniser's vocabulary of 280; use the"):
+    with pytest.raises(
+        UserError, match=f"token {token} is beyond the tokeniser's vocabulary of 280; use the"
+    ):
         BPE.decode([5, token])
 
 
@@ -85,7 +89,9 @@ def test_a_saved_tokenizer_is_the_same_one(tokenizer, tmp_path):
 def test_a_bpe_has_the_bytes_the_end_token_and_what_it_learned():
     assert (BPE.vocabulary, BPE.end, BPE.dtype) == (280, 0, "uint16")
     assert len(BPE.encode(" the cat sat on the mat\n")) < 12
-    assert learn_bpe(["ab"], 257).encode("ab") == learn_bpe(["xyz"], 257).encode("ab"), "bytes alone"
+    assert learn_bpe(["ab"], 257).encode("ab") == learn_bpe(["xyz"], 257).encode("ab"), (
+        "bytes alone"
+    )
     assert learn_bpe(["ab"], 5000).vocabulary == 258, "there is one pair to learn"
 
 
@@ -94,7 +100,9 @@ def test_the_same_text_gives_the_same_bpe_in_another_process():
         "import sys, json; from ditlab.data.text.tokenizer import learn_bpe;"
         "print(learn_bpe(json.load(sys.stdin), 280).fingerprint)"
     )
-    done = subprocess.run([sys.executable, "-c", code], input=json.dumps(TEXTS), capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=json.dumps(TEXTS), capture_output=True, text=True
+    )
     assert done.stdout.strip() == BPE.fingerprint, done.stderr
 
 
@@ -133,9 +141,18 @@ def test_files_that_are_no_tokenizers_are_named(tmp_path):
     refused(b"\xff\xfe", "is not JSON")
     refused("[1]", "is no tokeniser that the library tokenizers")
     refused('{"version": "1.0"}', "is no tokeniser that the library tokenizers")
-    refused(BYTES.content.replace(b'"version": 1', b'"version": 2'), "holds a tokeniser of another ditlab")
-    refused(word_level("one", "two").to_str(), "has no token that ends a document (looked for <|endoftext|>", "add one")
-    with pytest.raises(UserError, match=r"nowhere\.json cannot be read \(No such file.*name a tokenizer\.json"):
+    refused(
+        BYTES.content.replace(b'"version": 1', b'"version": 2'),
+        "holds a tokeniser of another ditlab",
+    )
+    refused(
+        word_level("one", "two").to_str(),
+        "has no token that ends a document (looked for <|endoftext|>",
+        "add one",
+    )
+    with pytest.raises(
+        UserError, match=r"nowhere\.json cannot be read \(No such file.*name a tokenizer\.json"
+    ):
         open_tokenizer(tmp_path / "nowhere.json")
 
 
@@ -160,7 +177,9 @@ def fetch(tmp_path: Path):
         )
         variables = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hub")}
         command = [sys.executable, "-c", code, name]
-        return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            command, env=variables, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     return run
 
@@ -177,6 +196,10 @@ def test_a_name_is_looked_up_in_the_hubs_cache(fetch, tmp_path):
 
 def test_a_name_that_cannot_be_fetched_names_the_remedy(fetch):
     said = fetch("acme/unheard-of")
-    assert said.startswith("--tokenizer=acme/unheard-of is no file or folder here, and the Hugging Face hub does not")
-    assert said.endswith("fetch its tokenizer.json on a machine that reaches the hub and name that file.")
+    assert said.startswith(
+        "--tokenizer=acme/unheard-of is no file or folder here, and the Hugging Face hub does not"
+    )
+    assert said.endswith(
+        "fetch its tokenizer.json on a machine that reaches the hub and name that file."
+    )
     assert len(said.splitlines()) == 1

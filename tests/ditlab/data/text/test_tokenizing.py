@@ -43,4 +43,7 @@ def test_a_long_documents_pieces_give_the_tokens_of_the_whole(monkeypatch):
     whole = tokenizer.encode(text)
     monkeypatch.setattr("ditlab.data.text.documents.PIECE_LENGTH", 300)
     assert len(list(pieces([text]))) > 30
-    assert np.concatenate(list(encode(pieces([text]), tokenizer))).tolist() == [*whole, tokenizer.end]
+    assert np.concatenate(list(encode(pieces([text]), tokenizer))).tolist() == [
+        *whole,
+        tokenizer.end,
+    ]

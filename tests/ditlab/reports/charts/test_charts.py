@@ -1,4 +1,6 @@
-"""Charts show what the points are: no peak is lost by thinning, scales hold the values, alternatives name them."""
+"""Charts show what the points are: no peak is lost by thinning, scales hold the values,
+alternatives name them.
+"""
 
 import json
 import math
@@ -30,7 +32,13 @@ def test_thinned_curves_keep_their_ends_peaks_and_length(num):
     values = np.random.default_rng(num).normal(size=num)
     values[num // 2] = 50.0
     thinned = thin(np.arange(num), values)
-    assert len(thinned.steps) == len(thinned.values) == len(thinned.low) == len(thinned.high) <= MOST_STRETCHES
+    assert (
+        len(thinned.steps)
+        == len(thinned.values)
+        == len(thinned.low)
+        == len(thinned.high)
+        <= MOST_STRETCHES
+    )
     assert (thinned.steps[0], thinned.steps[-1]) == (0, num - 1)
     assert (thinned.high.max(), thinned.low.min(), thinned.num_points) == (50.0, values.min(), num)
     assert thinned.last == values[-1]
@@ -45,7 +53,9 @@ def test_short_curves_stay_as_they_are():
 def test_values_that_are_not_finite_are_counted_and_marked():
     drawn = draw_chart("loss", [curve([1.0, math.nan, 2.0, math.inf, 1.5])])
     assert drawn is not None and len(drawn.bad_marks) == 2 and "2 steps" in drawn.note
-    assert draw_chart("loss", [curve([math.nan, math.inf])]) is None and draw_chart("loss", []) is None
+    assert (
+        draw_chart("loss", [curve([math.nan, math.inf])]) is None and draw_chart("loss", []) is None
+    )
 
 
 @given(st.floats(-1e200, 1e200), st.floats(0, 1e200))
@@ -61,7 +71,9 @@ def test_ticks_of_a_logarithmic_scale_lie_on_the_axis(low, ratio):
     assert ticks and all(9.9 <= tick.position <= 222.1 for tick in ticks)
 
 
-@pytest.mark.parametrize(("value", "text"), [(200_000, "200k"), (1_500_000, "1.5M"), (0.05, "0.05"), (2000, "2,000")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(200_000, "200k"), (1_500_000, "1.5M"), (0.05, "0.05"), (2000, "2,000")]
+)
 def test_tick_labels_are_short(value, text):
     assert number_label(value) == text
 
@@ -70,15 +82,29 @@ def test_a_wide_range_is_logarithmic_and_a_narrow_one_is_not():
     wide = draw_chart("loss", [curve([100.0, 1.0])])
     narrow = draw_chart("loss", [curve([3.0, 1.0])])
     crossing = draw_chart("loss", [curve([100.0, -1.0])])
-    assert [drawn is not None and drawn.data["log"] for drawn in (wide, narrow, crossing)] == [True, False, False]
+    assert [drawn is not None and drawn.data["log"] for drawn in (wide, narrow, crossing)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_paths_stay_inside_the_chart_whatever_the_values():
-    for values in ([1e300, -1e300, 0.0], [5.0], [0.0, 0.0], [*np.zeros(5000), 1e9], [1e-320, 1.0], [1.7e308, -1.7e308]):
+    for values in (
+        [1e300, -1e300, 0.0],
+        [5.0],
+        [0.0, 0.0],
+        [*np.zeros(5000), 1e9],
+        [1e-320, 1.0],
+        [1.7e308, -1.7e308],
+    ):
         drawn = draw_chart("x", [curve(values)])
         assert drawn is not None
-        numbers = [float(each) for path in (drawn.curves[0].path, drawn.curves[0].band)
-                   for each in re.findall(r"-?[\d.]+(?:e-?\d+)?", path)]  # fmt: skip
+        numbers = [
+            float(each)
+            for path in (drawn.curves[0].path, drawn.curves[0].band)
+            for each in re.findall(r"-?[\d.]+(?:e-?\d+)?", path)
+        ]
         assert min(numbers) >= 0 and max(numbers) <= 420
         json.dumps(drawn.data, allow_nan=False)
 
@@ -91,11 +117,16 @@ def test_the_last_value_is_the_last_point_and_no_median():
 
 
 def test_the_alternative_says_the_ends_and_extremes():
-    drawn = draw_chart("velocity", [curve([2.0, 9.0, 0.5], "train"), curve([1.0, 0.75], "held out")])
+    drawn = draw_chart(
+        "velocity", [curve([2.0, 9.0, 0.5], "train"), curve([1.0, 0.75], "held out")]
+    )
     assert drawn is not None
     assert drawn.alternative == ("velocity over steps; last train 0.5, held out 0.75.")
 
 
 def test_logarithmic_ticks_stand_at_1_2_and_5_within_two_powers_and_at_powers_beyond():
-    labels = [[tick.label for tick in AxisScale(*ends, 0, 1, is_log=True).ticks()] for ends in ((10, 900), (1e-4, 0.3))]
+    labels = [
+        [tick.label for tick in AxisScale(*ends, 0, 1, is_log=True).ticks()]
+        for ends in ((10, 900), (1e-4, 0.3))
+    ]
     assert labels == [["10", "20", "50", "100", "200", "500"], ["0.0001", "0.001", "0.01", "0.1"]]

@@ -1,4 +1,6 @@
-"""A parent of six steps with checkpoints at 3 and 6, copied for each test, and its fork without changes."""
+"""A parent of six steps with checkpoints at 3 and 6, copied for each test, and its fork without
+changes.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -50,19 +52,31 @@ def train_fork(
 ) -> TrainingResult:
     """Train a tiny fork in DITLAB_HOME."""
     experiment = small(**{"name": "fork", **changes})
-    return train(experiment, local=True, resume=resume, start_from=at, weights_only=weights_only, warn=print)
+    return train(
+        experiment, local=True, resume=resume, start_from=at, weights_only=weights_only, warn=print
+    )
 
 
 @pytest.fixture(scope="package")
-def family_home(tmp_path_factory: pytest.TempPathFactory, first_home: tuple[Path, str]) -> tuple[Path, dict[str, str]]:
-    """(home, ids by name) of base@3 -> middle@6 -> last, and base@6 -> other. Copy it, and leave it as it is."""
+def family_home(
+    tmp_path_factory: pytest.TempPathFactory, first_home: tuple[Path, str]
+) -> tuple[Path, dict[str, str]]:
+    """(home, ids by name) of base@3 -> middle@6 -> last, and base@6 -> other. Copy it, and leave it
+    as it is.
+    """
     root = _copied(first_home[0], tmp_path_factory.mktemp("families") / "home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DITLAB_HOME", str(root))
         found = {"base": first_home[1]}
-        found["middle"] = train_fork("base@3", name="middle", training__steps=6, optimizer__lr=3e-4).run_id
-        found["last"] = train_fork("middle", name="last", training__steps=7, optimizer__lr=3e-4).run_id
-        found["other"] = train_fork("base@6", weights_only=True, name="other", training__steps=1).run_id
+        found["middle"] = train_fork(
+            "base@3", name="middle", training__steps=6, optimizer__lr=3e-4
+        ).run_id
+        found["last"] = train_fork(
+            "middle", name="last", training__steps=7, optimizer__lr=3e-4
+        ).run_id
+        found["other"] = train_fork(
+            "base@6", weights_only=True, name="other", training__steps=1
+        ).run_id
     return root, found
 
 

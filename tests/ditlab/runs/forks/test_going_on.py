@@ -1,4 +1,6 @@
-"""What a fork computes: its parent's numbers where nothing changed, and the same after a kill as without one."""
+"""What a fork computes: its parent's numbers where nothing changed, and the same after a kill as
+without one.
+"""
 
 import pytest
 import torch
@@ -35,7 +37,13 @@ def state_of(home, run_id):
 
 def steps_logged(home, run_id):
     records = read_records(home.run(run_id).journal)
-    return sorted({each["step"] for each in records if each["kind"] == "metrics" and "train/loss" in each["values"]})
+    return sorted(
+        {
+            each["step"]
+            for each in records
+            if each["kind"] == "metrics" and "train/loss" in each["values"]
+        }
+    )
 
 
 def test_a_fork_without_changes_computes_what_its_parent_did(home, parent, run):
@@ -43,7 +51,12 @@ def test_a_fork_without_changes_computes_what_its_parent_did(home, parent, run):
     assert same_state(state_of(home, parent), state_of(home, fork.run_id))
     assert steps_logged(home, fork.run_id) == [4, 5, 6]
     record = read_record(home.run(fork.run_id))
-    assert (record.start, record.step, record.total_steps, record.parent) == (f"{parent}@3", 6, 6, "")
+    assert (record.start, record.step, record.total_steps, record.parent) == (
+        f"{parent}@3",
+        6,
+        6,
+        "",
+    )
     tags = {}
     for each in read_records(home.run(fork.run_id).journal):
         tags |= each["values"] if each["kind"] == "tags" else {}
@@ -53,7 +66,11 @@ def test_a_fork_without_changes_computes_what_its_parent_did(home, parent, run):
 def test_a_fork_of_a_fork_goes_on_as_the_fork_itself_would(home, family, run):
     middle, last = family["middle"], family["last"]
     assert not same_state(state_of(home, family["base"]), state_of(home, middle))
-    changes = {"start": {"run": family["base"], "step": 3}, "optimizer__lr": 3e-4, "training__steps": 7}
+    changes = {
+        "start": {"run": family["base"], "step": 3},
+        "optimizer__lr": 3e-4,
+        "training__steps": 7,
+    }
     assert run(None, middle, name="middle", **changes).run_id == middle
     assert same_state(state_of(home, middle), state_of(home, last))
     assert read_record(home.run(last)).start == f"{middle}@6"
@@ -63,7 +80,9 @@ def test_a_fork_of_a_fork_goes_on_as_the_fork_itself_would(home, family, run):
 def test_a_killed_fork_resumes_from_its_parents_checkpoint_then_from_its_own(
     home, parent, run, monkeypatch, killed, own
 ):
-    """`auto` takes the fork of this start and no other run; it ends in the bits of one that was not killed."""
+    """`auto` takes the fork of this start and no other run; it ends in the bits of one that was not
+    killed.
+    """
     with pytest.raises(Killed):
         kill_before(monkeypatch, killed)
         run(f"{parent}@3", training__steps=8)
@@ -78,20 +97,31 @@ def test_a_killed_fork_resumes_from_its_parents_checkpoint_then_from_its_own(
 
 
 def test_weights_alone_begin_at_step_0_with_a_fresh_optimiser(home, parent, run):
-    """At a learning rate that moves nothing, the weights are those of the parent: averaged ones, unless asked."""
+    """At a learning rate that moves nothing, the weights are those of the parent: averaged ones,
+    unless asked.
+    """
     still = {"optimizer": {"kind": "muon", "lr": 1e-30, "weight_decay": 0.0}, "training__steps": 1}
     averaged = run(f"{parent}@3", weights_only=True, **still)
     trained = run(start={"run": parent, "step": 3, "state": "trained"}, **still)
     with recorded_checkpoints(home.run(parent)).open(3) as reader:
         for fork, is_averaged in ((averaged, True), (trained, False)):
             found = state_of(home, fork.run_id)
-            assert (found.manifest.step, found.manifest.position, found.manifest.scalars["adam_step"]) == (1, 32, 1)
+            assert (
+                found.manifest.step,
+                found.manifest.position,
+                found.manifest.scalars["adam_step"],
+            ) == (1, 32, 1)
             wanted = reader.weights(averaged=is_averaged)
-            assert all(torch.equal(value, wanted[name]) for name, value in found.weights(averaged=False).items())
+            assert all(
+                torch.equal(value, wanted[name])
+                for name, value in found.weights(averaged=False).items()
+            )
             assert found.has("momentum")
 
 
-def test_the_order_of_samples_goes_on_with_the_same_data_seed_and_batch_and_else_begins_anew(home, parent, run):
+def test_the_order_of_samples_goes_on_with_the_same_data_seed_and_batch_and_else_begins_anew(
+    home, parent, run
+):
     with recorded_checkpoints(home.run(parent)).open(3) as reader:
         spec = reader.manifest.spec
     other = {"kind": "digits", "hold_out": 0.2}
@@ -102,7 +132,10 @@ def test_the_order_of_samples_goes_on_with_the_same_data_seed_and_batch_and_else
     ):
         assert order_changes(spec, small(**changes)) == found
     fork = run(f"{parent}@3", training__steps=4, seed=1)
-    assert (state_of(home, fork.run_id).manifest.position, state_of(home, parent).manifest.position) == (32, 6 * 32)
+    assert (
+        state_of(home, fork.run_id).manifest.position,
+        state_of(home, parent).manifest.position,
+    ) == (32, 6 * 32)
 
 
 def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork_began_from(
@@ -113,7 +146,10 @@ def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork
         run(f"{parent}@3", training__steps=6)
     (fork,) = [record.run_id for record in list_runs(home) if record.run_id != parent]
     (home.run(parent).checkpoints / "step-00000003" / f"fork-{fork}").write_text("0" * 64)
-    with pytest.raises(UserError, match=rf"step=3: the checkpoint of run {parent} was written again since run {fork}"):
+    with pytest.raises(
+        UserError,
+        match=rf"step=3: the checkpoint of run {parent} was written again since run {fork}",
+    ):
         run(f"{parent}@3", "auto", training__steps=6)
 
 
@@ -122,6 +158,12 @@ def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork
 def test_a_fork_on_another_zero_stage_goes_on_from_the_same_state(home, parent, run, stage):
     fork = run(f"{parent}@3", training__steps=6, engine__zero={"stage": stage})
     found, wanted = state_of(home, fork.run_id), state_of(home, parent)
-    assert (found.manifest.position, found.manifest.scalars) == (wanted.manifest.position, wanted.manifest.scalars)
+    assert (found.manifest.position, found.manifest.scalars) == (
+        wanted.manifest.position,
+        wanted.manifest.scalars,
+    )
     weights = wanted.weights(averaged=False)
-    assert all(torch.allclose(value, weights[name], atol=1e-6) for name, value in found.weights(averaged=False).items())
+    assert all(
+        torch.allclose(value, weights[name], atol=1e-6)
+        for name, value in found.weights(averaged=False).items()
+    )

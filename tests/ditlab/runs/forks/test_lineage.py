@@ -21,7 +21,9 @@ from support.command import run_here
 from support.journaled import family_spec
 
 
-def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family, capfd, monkeypatch):
+def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(
+    home, family, capfd, monkeypatch
+):
     base, middle, last, other = family.values()
     assert lineage_lines(describe_run(home, find_run(home, "middle")).lineage, middle) == [
         f"{base} (base, finished, step 6)",
@@ -32,27 +34,31 @@ def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family,
     assert said.code == 0 and f"├─ from step 3: {middle} (middle" in said.err
     assert [fork["run_id"] for fork in said.json["lineage"]["forks"]] == [middle, other]
     assert [fork["start_step"] for fork in said.json["lineage"]["forks"]] == [3, 6]
-    assert run_here(capfd, monkeypatch, "runs", "show", last, "--json").json["start"] == f"{middle}@6"
+    assert (
+        run_here(capfd, monkeypatch, "runs", "show", last, "--json").json["start"] == f"{middle}@6"
+    )
 
     store = recorded_checkpoints(home.run(base))
     assert store.prune(1, 6) == [] and store.steps() == [3, 6]
     with pytest.raises(UserError) as caught:
         plan_removal(["base"])
     assert str(caught.value) == (
-        f"run {base} is the parent of {middle} (middle, from step 3), {other} (other, from step 6), and forks "
-        "need their parent's checkpoints; delete those first."
+        f"run {base} is the parent of {middle} (middle, from step 3), {other} (other, from "
+        "step 6), and forks need their parent's checkpoints; delete those first."
     )
     said = run_here(capfd, monkeypatch, "runs", "rm", "middle", "--yes")
     assert said.code == 2 and home.run(middle).path.is_dir()
     assert said.err.splitlines()[-1] == (
-        f"ditlab: run {middle} is the parent of {last} (last, from step 6), and forks need their parent's "
-        "checkpoints; delete those first."
+        f"ditlab: run {middle} is the parent of {last} (last, from step 6), and forks need "
+        "their parent's checkpoints; delete those first."
     )
     assert remove_runs("last", "middle") == [last, middle]
     assert store.prune(1, 6) == [3]  # nobody needs it any more
     plan = plan_removal(["base", "other"])
     late = create_run(home, "late", family="dit", spec_hash="", start=f"{base}@6")
-    with pytest.raises(UserError, match=rf"run {base} is the parent of {late.run_id} \(late, from step 6\)"):
+    with pytest.raises(
+        UserError, match=rf"run {base} is the parent of {late.run_id} \(late, from step 6\)"
+    ):
         plan.remove()
     assert remove_runs("late", "base", "other") and list_runs(home) == []
 
@@ -60,15 +66,21 @@ def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family,
 def test_a_fork_whose_record_is_damaged_still_needs_its_parent(home, family):
     (home.run(family["other"]).record).write_text("{")
     remove_runs("last", "middle")
-    with pytest.raises(UserError, match=rf"run {family['base']} is needed by run {family['other']}, which names it"):
+    with pytest.raises(
+        UserError, match=rf"run {family['base']} is needed by run {family['other']}, which names it"
+    ):
         plan_removal(["base"])
 
 
 def test_a_comparison_and_a_page_say_what_a_fork_changed(home, family):
-    runs = [summarise(each.runs[0]) for each in open_groups(["base", "middle", "last"], home, print)]
+    runs = [
+        summarise(each.runs[0]) for each in open_groups(["base", "middle", "last"], home, print)
+    ]
     comparison = Comparison(runs, 0)
     text = summary_text(comparison)
-    assert text.startswith("middle goes on from base at step 3. last goes on from middle at step 6. ")
+    assert text.startswith(
+        "middle goes on from base at step 3. last goes on from middle at step 6. "
+    )
     apart = Comparison([runs[0], runs[2]], 0)
     assert f"last goes on from run {family['middle']} at step 6." in summary_text(apart)
     assert runs[2].as_dict()["forked_from"] == f"{family['middle']}@6"
@@ -91,7 +103,9 @@ def test_a_fork_outlives_a_parent_that_was_deleted_by_hand(home, parent, run):
     fork = run(f"{parent}@3", name="orphan", training__steps=4)
     shutil.rmtree(home.run(parent).path)
     start = {"run": parent, "step": 3}
-    assert run(None, fork.run_id, name="orphan", training__steps=5, start=start).status == "finished"
+    assert (
+        run(None, fork.run_id, name="orphan", training__steps=5, start=start).status == "finished"
+    )
     tree = lineage(list_runs(home), fork.run_id)
     assert lineage_lines(tree, fork.run_id)[0] == f"{parent} (gone)"
     assert remove_runs(fork.run_id) == [fork.run_id]
@@ -101,7 +115,9 @@ def test_a_circle_of_records_is_shown_and_ends(home, parent):
     one = create_run(home, "one", family="dit", spec_hash="", start=f"{parent}@3")
     update_record(home.run(parent), start=f"{one.run_id}@1")
     lines = lineage_lines(lineage(list_runs(home), parent), parent)
-    assert sorted(line.split(": ")[-1].split(" ")[0] for line in lines) == sorted([parent, one.run_id])
+    assert sorted(line.split(": ")[-1].split(" ")[0] for line in lines) == sorted(
+        [parent, one.run_id]
+    )
     assert len(lineage_lines(lineage(list_runs(home), one.run_id), one.run_id)) == 2
 
 
@@ -121,19 +137,25 @@ def test_a_new_run_says_what_differs_from_the_one_before_of_its_name(tmp_path):
     assert tag(tracking={**spec["tracking"], "every": 7})[0] == "nothing"
     optimizer = {**spec["optimizer"], "lr": 0.5}
     assert tag(optimizer=optimizer)[0] == "lr=0.5 (was 0.001)"
-    text, _ = tag(optimizer=optimizer, schedule={"kind": "constant", "warmup": 7, "warmup_epochs": 0.0})
+    text, _ = tag(
+        optimizer=optimizer, schedule={"kind": "constant", "warmup": 7, "warmup_epochs": 0.0}
+    )
     assert text == "schedule=constant (was warmup_cosine), warmup=7 (was 50), final=none (was 0.05)"
     sweep = create_run(home, "a", family="dit", spec_hash="", trials=2, total_steps=1)
     trial = create_run(home, "a", family="dit", spec_hash="", parent=sweep.run_id, trial=0)
     _, last = tag()
-    assert last.path.exists() and trial.path.exists(), "neither a sweep nor its trials are the run before"
+    assert last.path.exists() and trial.path.exists(), (
+        "neither a sweep nor its trials are the run before"
+    )
     last.spec.write_text("{")
     assert tag()[0] == "", "a spec that cannot be read is compared with nothing"
     many = {**spec, "data": {f"x{number}": number for number in range(20)}}
     assert tag(**many)[0].count("(was none)") == 12 and tag(**spec)[0].endswith(" more")
 
 
-def test_a_run_of_a_new_name_says_what_differs_from_the_newest_of_its_experiment_and_family(tmp_path):
+def test_a_run_of_a_new_name_says_what_differs_from_the_newest_of_its_experiment_and_family(
+    tmp_path,
+):
     home = Home(tmp_path / "home")
     spec = family_spec("digits/dit.yaml").to_dict()
 
@@ -153,8 +175,12 @@ def test_a_run_of_a_new_name_says_what_differs_from_the_newest_of_its_experiment
 
 
 def test_a_trial_is_called_by_its_values():
-    values = {"optimizer.lr": 0.0012, "objective.time.kind": "logit_normal", "training.ema.decay": 0.999}
+    values = {
+        "optimizer.lr": 0.0012,
+        "objective.time.kind": "logit_normal",
+        "training.ema.decay": 0.999,
+    }
     assert values_text(values) == "lr=0.0012, time=logit_normal, decay=0.999"
-    assert values_text({"objective.time": {"kind": "uniform"}, "batch.size": 8, "model.size": 4}) == (
-        "time=uniform, batch.size=8, model.size=4"
-    )
+    assert values_text(
+        {"objective.time": {"kind": "uniform"}, "batch.size": 8, "model.size": 4}
+    ) == ("time=uniform, batch.size=8, model.size=4")

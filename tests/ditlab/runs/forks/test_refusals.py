@@ -24,36 +24,59 @@ def test_a_start_that_cannot_be_is_refused_in_a_sentence(home, parent):
     """(--from, changes, beginning and end of the sentence)."""
     before = sorted(home.root.rglob("*"))
     cases = [
-        ("nobody@3", {}, "--from nobody@3: run 'nobody' is unknown under .*`ditlab runs` lists them."),
+        (
+            "nobody@3",
+            {},
+            "--from nobody@3: run 'nobody' is unknown under .*`ditlab runs` lists them.",
+        ),
         ("base@5", {}, f"start.step=5: run {parent} has no checkpoint of that step; it has 3, 6."),
-        ("base@x", {}, r"--from 'base@x' names no checkpoint; write RUN@STEP with a whole number, such as .*"),
+        (
+            "base@x",
+            {},
+            r"--from 'base@x' names no checkpoint; write RUN@STEP with a whole number, such as .*",
+        ),
         ("base@-3", {}, "--from 'base@-3' names no checkpoint; .*"),
         ("@3", {}, "--from '@3' names no checkpoint; .*"),
         ("../base@3", {}, "--from '../base@3' names no checkpoint; .*"),
         (
-            "base@6", {"training__steps": 6},
-            "training.steps=6 leaves nothing to train from start.step=6 on; set training.steps above that, or .*",
+            "base@6",
+            {"training__steps": 6},
+            (
+                "training.steps=6 leaves nothing to train from start.step=6 on; set "
+                "training.steps above that, or .*"
+            ),
         ),
         (
-            "base@6", {"training": {"epochs": 1, "steps": None}, "batch": {"size": 800, "micro": 16}},
+            "base@6",
+            {"training": {"epochs": 1, "steps": None}, "batch": {"size": 800, "micro": 16}},
             "start.step=6 leaves nothing of the run's 2 steps; raise training.epochs, or .*",
         ),
         (
-            "base@3", {"model": {**MODEL, "width": 48}},
+            "base@3",
+            {"model": {**MODEL, "width": 48}},
             rf"run {parent} has other parameters than this network and loss in \d+ tensors: network\.\S+ \S+ here, "
             r"\S+ there, .* and \d+ more; give model and objective as that run has them.",
         ),
-        ("base@3", {"model": {**MODEL, "depth": 3}}, r".*network\.blocks\.2\.\S+ \S+ here, none there.*"),
         (
-            "base@3", {"model": {"family": "unet", "image_size": 8}},
-            f"model.family=unet cannot go on from run {parent}, a dit; name a run of the same family.",
+            "base@3",
+            {"model": {**MODEL, "depth": 3}},
+            r".*network\.blocks\.2\.\S+ \S+ here, none there.*",
         ),
         (
-            "base@3", {"optimizer": {"kind": "muon"}},
+            "base@3",
+            {"model": {"family": "unet", "image_size": 8}},
+            (
+                f"model.family=unet cannot go on from run {parent}, a dit; name a run of the "
+                "same family."
+            ),
+        ),
+        (
+            "base@3",
+            {"optimizer": {"kind": "muon"}},
             f"optimizer.kind=muon cannot go on with the moments of run {parent}, which optimizer.kind=adamw wrote; .*"
             r"take its weights alone \(--weights-only, start.state\).",
         ),
-    ]  # fmt: skip
+    ]
     for at, changes, sentence in cases:
         with pytest.raises(UserError) as caught:
             planned(at, **changes)
@@ -62,20 +85,33 @@ def test_a_start_that_cannot_be_is_refused_in_a_sentence(home, parent):
 
 
 def test_options_that_exclude_each_other(home, parent):
-    with pytest.raises(UserError, match=r"--weights-only says what --from takes over, and --from is not given; add"):
+    with pytest.raises(
+        UserError, match=r"--weights-only says what --from takes over, and --from is not given; add"
+    ):
         planned(None, weights_only=True)
-    with pytest.raises(UserError, match=rf"--from base@3 and --resume {parent} exclude each other.*leave --from out"):
+    with pytest.raises(
+        UserError,
+        match=rf"--from base@3 and --resume {parent} exclude each other.*leave --from out",
+    ):
         planned("base@3", resume=parent)
-    with pytest.raises(UserError, match=r"--from base with --resume auto would be another fork .* as in --from base@"):
+    with pytest.raises(
+        UserError,
+        match=r"--from base with --resume auto would be another fork .* as in --from base@",
+    ):
         planned("base", resume="auto")
     assert planned("base@3", resume="auto").total_steps == 9
 
 
 def test_a_state_that_is_missing(home, run):
     plain = run(name="plain", training={"steps": 2, "ema": None}).run_id
-    with pytest.raises(UserError, match=rf"training.ema is set, and run {plain} keeps no average.*set .* to null"):
+    with pytest.raises(
+        UserError, match=rf"training.ema is set, and run {plain} keeps no average.*set .* to null"
+    ):
         planned("plain")
-    with pytest.raises(UserError, match=r"start.state=averaged: run \w+ keeps no average .*set start.state to trained"):
+    with pytest.raises(
+        UserError,
+        match=r"start.state=averaged: run \w+ keeps no average .*set start.state to trained",
+    ):
         planned(None, start={"run": plain, "step": 2, "state": "averaged"})
     assert "its trained weights" in planned("plain", weights_only=True).notes[1]
 
@@ -83,13 +119,19 @@ def test_a_state_that_is_missing(home, run):
 def test_damaged_and_missing_checkpoints(home, parent):
     checkpoints = home.run(parent).checkpoints
     edit_bytes(shard_of(checkpoints, 3), lambda content: content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError, match=r"^start.step=3: .*altered \(its hash differs.*; use an earlier checkpoint"):
+    with pytest.raises(
+        UserError, match=r"^start.step=3: .*altered \(its hash differs.*; use an earlier checkpoint"
+    ):
         planned("base@3")
     (checkpoints / "step-00000006" / "manifest.json").unlink()
-    with pytest.raises(UserError, match=rf"start.step=6: run {parent} has no checkpoint of that step; it has 3\.$"):
+    with pytest.raises(
+        UserError, match=rf"start.step=6: run {parent} has no checkpoint of that step; it has 3\.$"
+    ):
         planned("base@6")
     shutil.rmtree(checkpoints)
-    with pytest.raises(UserError, match=rf"--from base: run {parent} \(finished\) has no checkpoint at .* yet"):
+    with pytest.raises(
+        UserError, match=rf"--from base: run {parent} \(finished\) has no checkpoint at .* yet"
+    ):
         planned("base")
     home.run(parent).spec.unlink()
     with pytest.raises(UserError, match=rf"run {parent} is not there: .*spec.yaml is missing"):
@@ -115,7 +157,9 @@ def test_a_parent_that_cannot_be_marked_leaves_no_fork(home, parent, run, monkey
 
     monkeypatch.setattr(prepare, "hold_start", gone)
     before = sorted(path.name for path in home.runs.iterdir())
-    with pytest.raises(UserError, match=r"step-00000003: no manifest.json, so no finished checkpoint"):
+    with pytest.raises(
+        UserError, match=r"step-00000003: no manifest.json, so no finished checkpoint"
+    ):
         run(f"{parent}@3", training__steps=6)
     assert sorted(path.name for path in home.runs.iterdir()) == before
     assert not (home.run(parent).checkpoints / "step-00000003").exists()
@@ -129,11 +173,14 @@ def test_mistakes_on_the_command_line(home, parent, tmp_path, capfd, monkeypatch
     said = run_here(capfd, monkeypatch, "train", path, "--local", "--from", "base@4")
     assert said.code == 2 and "Traceback" not in said.err
     assert (
-        said.err.splitlines()[-1] == f"ditlab: start.step=4: run {parent} has no checkpoint of that step; it has 3, 6."
+        said.err.splitlines()[-1]
+        == f"ditlab: start.step=4: run {parent} has no checkpoint of that step; it has 3, 6."
     )
-    said = run_here(capfd, monkeypatch, "train", path, "--local", "--from", "base@3", "--dry-run", "--json")
+    said = run_here(
+        capfd, monkeypatch, "train", path, "--local", "--from", "base@3", "--dry-run", "--json"
+    )
     assert said.code == 0 and said.json["steps"] == 8
     assert (
-        f"fork of run {parent} (base) at step 3: all of its state; schedules and noise go on at that step, the order "
-        in said.err
-    )
+        f"fork of run {parent} (base) at step 3: all of its state; schedules and noise go "
+        "on at that step, the order "
+    ) in said.err

@@ -13,7 +13,13 @@ START = {"run": "3f2a1b9c", "step": 400}
 
 
 def test_parent_step_and_state_count_in_the_hash_and_a_spec_without_start_keeps_its_own():
-    starts = [None, START, {**START, "run": "3f2a1b9d"}, {**START, "step": 401}, {**START, "state": "trained"}]
+    starts = [
+        None,
+        START,
+        {**START, "run": "3f2a1b9d"},
+        {**START, "step": 401},
+        {**START, "state": "trained"},
+    ]
     hashes = [tiny(training__steps=500, start=start).content_hash() for start in starts]
     assert len(set(hashes)) == 5
     without = tiny(training__steps=500)
@@ -25,14 +31,25 @@ def test_a_start_by_set_and_its_mistakes(tmp_path):
     path.write_text(dump_yaml(TINY))
     at = 'start={"run": "12345678", "step": 3, "state": "all"}'
     found = load_experiment(path, [at, "start.state=averaged"]).start
-    assert found and (found.run, found.step, found.state, found.point) == ("12345678", 3, "averaged", "12345678@3")
+    assert found and (found.run, found.step, found.state, found.point) == (
+        "12345678",
+        3,
+        "averaged",
+        "12345678@3",
+    )
     for override, sentence in (
-        ("start={run: ../x, step: 3}", r"start.run='\.\./x' is no id of a run; `ditlab runs` lists them\."),
+        (
+            "start={run: ../x, step: 3}",
+            r"start.run='\.\./x' is no id of a run; `ditlab runs` lists them\.",
+        ),
         ("start={run: 12345678, step: 3}", r"start.run=12345678 must be text \(in quotes"),
         ("start={run: ab, step: -1}", r"start.step=-1 must be at least 0"),
         ("start={run: ab}", r"start.step is missing"),
         ("start={run: ab, step: 3, state: half}", r"start.state=.?half.? must be"),
-        ("start={run: ab, step: 6}", r"training.steps=6 leaves nothing to train from start.step=6 on"),
+        (
+            "start={run: ab, step: 6}",
+            r"training.steps=6 leaves nothing to train from start.step=6 on",
+        ),
     ):
         with pytest.raises(UserError, match=sentence):
             load_experiment(path, [override])
@@ -43,14 +60,31 @@ def test_a_short_fork_trains_its_few_steps_beyond_its_start():
     assert shorten_experiment(long).spec.training.steps == 420
     assert shorten_experiment(long).spec.start == long.start
     assert (
-        shorten_experiment(tiny(training__steps=1000, start={**START, "state": "averaged"})).spec.training.steps == 20
+        shorten_experiment(
+            tiny(training__steps=1000, start={**START, "state": "averaged"})
+        ).spec.training.steps
+        == 20
     )
 
 
 def test_the_text_of_from():
     assert parse_start("digits-dit@400") == NamedStart("digits-dit", 400)
     assert parse_start("3f2a") == NamedStart("3f2a", None)
-    for text in ("", "@", "a@", "a@b", "a@1.5", "a@@3", "a b@3", "a/b", "a@1@2", "\x1b[31m@3", "x" * 200):
-        with pytest.raises(UserError, match=r"^--from .* names no checkpoint; write RUN@STEP") as caught:
+    for text in (
+        "",
+        "@",
+        "a@",
+        "a@b",
+        "a@1.5",
+        "a@@3",
+        "a b@3",
+        "a/b",
+        "a@1@2",
+        "\x1b[31m@3",
+        "x" * 200,
+    ):
+        with pytest.raises(
+            UserError, match=r"^--from .* names no checkpoint; write RUN@STEP"
+        ) as caught:
             parse_start(text)
         assert str(caught.value).isprintable()

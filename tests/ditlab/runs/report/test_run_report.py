@@ -1,4 +1,6 @@
-"""The page of a run: one file that shows all of it, says what is missing, and shows every name as text."""
+"""The page of a run: one file that shows all of it, says what is missing, and shows every name as
+text.
+"""
 
 import json
 import os
@@ -18,7 +20,10 @@ from ditlab.runs.page import MOST_BYTES, write_run_report
 from ditlab.tracking.history import DEVICES_TAG
 from support.journaled import JournaledRun, family_spec, finished_run
 
-NASTY = "</script><script>alert('1')</script><img src=x onerror=alert(1)> & \"q\" {{ 7*7 }} " + "x" * 10_000
+NASTY = (
+    "</script><script>alert('1')</script><img src=x onerror=alert(1)> & \"q\" {{ 7*7 }} "
+    + "x" * 10_000
+)
 VOID = {"meta", "link", "img", "input", "br", "hr"}
 
 
@@ -65,7 +70,12 @@ def page_of(run, **known) -> PageReader:
     assert path.name == "report.html" and path.stat().st_size < MOST_BYTES
     reader = PageReader(html)
     assert reader.faults == []
-    addresses = [value or "" for _, attrs in reader.tags for key, value in attrs.items() if key in ("src", "href")]
+    addresses = [
+        value or ""
+        for _, attrs in reader.tags
+        for key, value in attrs.items()
+        if key in ("src", "href")
+    ]
     assert all(each.startswith(("data:", "#")) for each in addresses)
     assert not re.search(r"https?://|url\((?!#)|@import", html)
     ids = [attrs["id"] for _, attrs in reader.tags if "id" in attrs]
@@ -95,16 +105,25 @@ def run(home) -> JournaledRun:
 
 @pytest.mark.parametrize(
     ("place", "text"),
-    [("digits/dit.yaml", ""), ("digits/unet.yaml", ""), ("region/small.yaml", ""), ("pixelhdm/small.yaml", ""),
-     ("dlm/small.yaml", "--- 1 ---\ndef main():")],
-)  # fmt: skip
+    [
+        ("digits/dit.yaml", ""),
+        ("digits/unet.yaml", ""),
+        ("region/small.yaml", ""),
+        ("pixelhdm/small.yaml", ""),
+        ("dlm/small.yaml", "--- 1 ---\ndef main():"),
+    ],
+)
 def test_every_family_has_its_page(home, place, text):
     folder = finished_run(home, place, text)
     found = page_of(MadeRun(Home(home), folder))
     for component in family_spec(place).objective.weights.model_dump():
         assert component in found.text
-    for expected in ("finished at step 40 of 40", "Samples by step", "Parameters by component",
-                     "Differences against the defaults"):  # fmt: skip
+    for expected in (
+        "finished at step 40 of 40",
+        "Samples by step",
+        "Parameters by component",
+        "Differences against the defaults",
+    ):
         assert expected in found.text, expected
     assert ("def main():" in found.text) == bool(text)
     assert len(found.all("img")) == (0 if text else 3)
@@ -116,7 +135,10 @@ def test_failures_and_recoveries_stand_on_the_timeline(run):
     run.train(range(1, 11), bad=(4, 5))
     run.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": "2"})
     lost = "worker 1 on node 10.0.0.5 was lost"
-    run.tags({"ditlab.failure": "lost_worker", "ditlab.failures": "1", "ditlab.failure_message": lost}, after=500)
+    run.tags(
+        {"ditlab.failure": "lost_worker", "ditlab.failures": "1", "ditlab.failure_message": lost},
+        after=500,
+    )
     run.start()
     run.add("resume", step=10, changes={"training.steps": ("10", "40")}, rates="")
     run.train(range(11, 21))
@@ -127,11 +149,20 @@ def test_failures_and_recoveries_stand_on_the_timeline(run):
     run.train(range(31, 41))
     run.end()
     found = page_of(run)
-    for expected in (f"failed: lost_worker: {lost}", "recovery skipped steps: 2",
-                     "resumed after step 10 with training.steps: 10 -> 40",
-                     "started again (3)", "steps with NaN or infinity 2", "in 4 attempts"):  # fmt: skip
+    for expected in (
+        f"failed: lost_worker: {lost}",
+        "recovery skipped steps: 2",
+        "resumed after step 10 with training.steps: 10 -> 40",
+        "started again (3)",
+        "steps with NaN or infinity 2",
+        "in 4 attempts",
+    ):
         assert expected in found.text, expected
-    bars = [attrs["class"] for attrs in found.all("span") if (attrs.get("class") or "").startswith("bar ")]
+    bars = [
+        attrs["class"]
+        for attrs in found.all("span")
+        if (attrs.get("class") or "").startswith("bar ")
+    ]
     assert bars == ["bar failed", "bar interrupted", "bar killed", "bar finished"]
     strip = next(attrs for attrs in found.all("div") if attrs.get("class") == "strip")
     assert "1 failures, 1 recoveries, 2 steps with NaN or infinity" in (strip["aria-label"] or "")
@@ -139,19 +170,31 @@ def test_failures_and_recoveries_stand_on_the_timeline(run):
 
 def test_the_spec_stands_against_its_sweep_and_the_defaults(home):
     sweep = JournaledRun(home, name="sweep", trials=2)
-    (sweep.folder.path / "sweep.yaml").write_text("base: {name: base, optimizer: {lr: 0.125}, seed: 0}\n")
+    (sweep.folder.path / "sweep.yaml").write_text(
+        "base: {name: base, optimizer: {lr: 0.125}, seed: 0}\n"
+    )
     trial = JournaledRun(home, parent=sweep.folder.run_id, trial=1)
     trial.start()
     trial.end()
     found = page_of(trial)
-    assert "Differences against the base of its sweep" in found.text and "optimizer.lr 0.001 0.125" in found.text
+    assert (
+        "Differences against the base of its sweep" in found.text
+        and "optimizer.lr 0.001 0.125" in found.text
+    )
     assert "model.depth 4 6" in found.text and "training.steps 2,400 null" in found.text
 
 
 def test_names_with_markup_stand_as_text(run):
     run.start(**{"parameters." + NASTY[:200]: "5"})
     run.lines[-1:] = []
-    run.add("dataset", name=NASTY, fingerprint=NASTY, source=NASTY, counts={NASTY: 3}, context="training")
+    run.add(
+        "dataset",
+        name=NASTY,
+        fingerprint=NASTY,
+        source=NASTY,
+        counts={NASTY: 3},
+        context="training",
+    )
     run.evaluate(1, **{f"eval/{NASTY}": 1.0, f"quality/{NASTY}": 2.0})
     (run.folder.media / "samples-00000001.captions").write_text(f"{NASTY}\n")
     run.add("image", key=NASTY, step=1, path="media/samples-00000001.png")
@@ -188,7 +231,10 @@ def test_missing_and_damaged_parts_cost_themselves_alone(run):
     with run.folder.journal.open("ab") as file:
         file.write(b'{"kind":"metrics","time":1,"step":3\nnot JSON\n')
     found = page_of(run)
-    assert "3 of 4 pictures of samples cannot be shown" in found.text and "2 damaged lines passed over" in found.text
+    assert (
+        "3 of 4 pictures of samples cannot be shown" in found.text
+        and "2 damaged lines passed over" in found.text
+    )
     assert len(found.all("img")) == 1 and "finished at step 40" in found.text
     run.folder.spec.write_text("model: {family: gone}\n")
     run.folder.journal.unlink()
@@ -197,7 +243,9 @@ def test_missing_and_damaged_parts_cost_themselves_alone(run):
     run.folder.journal.mkdir()
     run.folder.spec.unlink()
     found = page_of(run)
-    assert "journal.jsonl cannot be read (" in found.text and "spec.yaml cannot be read" in found.text
+    assert (
+        "journal.jsonl cannot be read (" in found.text and "spec.yaml cannot be read" in found.text
+    )
 
 
 def test_runs_that_were_killed_that_train_and_that_end_now(run):
@@ -206,7 +254,10 @@ def test_runs_that_were_killed_that_train_and_that_end_now(run):
     run.save()
     found = page_of(run)
     assert "No process on this machine trains the run" in found.text and "--resume" in found.text
-    assert "not evaluated on held-out samples" in found.text and "has drawn no samples yet" in found.text
+    assert (
+        "not evaluated on held-out samples" in found.text
+        and "has drawn no samples yet" in found.text
+    )
     with lock_run(run.folder):
         found = page_of(run)
     assert "is training at step 10 of 40" in found.text and "--resume" not in found.text
@@ -257,34 +308,63 @@ def test_one_screen_answers_and_figures_are_small(run):
     run.end()
     found = page_of(run)
     assert "held-out velocity 0.3123 step 40; untrained 2; mean 0.9" in found.text
-    assert f"Protocol: eval {way.shown}." in found.text and f"Protocol: quality {way.shown}." in found.text
+    assert (
+        f"Protocol: eval {way.shown}." in found.text
+        and f"Protocol: quality {way.shown}." in found.text
+    )
     assert (
         "95 % interval" in found.text
         and "0.25 to 0.75" in found.text
         and "kid_low" not in found.text.split("Curves")[0]
     )
     assert "GPU hours 1.0" in found.text and "price 2.5" in found.text
-    places = [found.text.index(each) for each in ("held-out velocity", "GPU hours", "Samples by step", "train 0.3162",
-              "t0 to t3:", "Differences against the defaults", "samples/s 9 of 10", "Bars: attempts",
-              "What the trained network draws.", "Held-out loss by time", "How time scales", "zeal in words.",
-              "component parameters")]  # fmt: skip
+    places = [
+        found.text.index(each)
+        for each in (
+            "held-out velocity",
+            "GPU hours",
+            "Samples by step",
+            "train 0.3162",
+            "t0 to t3:",
+            "Differences against the defaults",
+            "samples/s 9 of 10",
+            "Bars: attempts",
+            "What the trained network draws.",
+            "Held-out loss by time",
+            "How time scales",
+            "zeal in words.",
+            "component parameters",
+        )
+    ]
     assert places == sorted(places)
     assert sum(attrs.get("class") == "thumb" for attrs in found.all("details")) == len(names)
 
 
 @pytest.mark.parametrize("limit", ["64", "2048"])
 def test_a_page_names_each_measure_of_one_thing(run, limit):
-    """Held-out means over few and over all samples; the median of the speeds, and the mean over the time of steps."""
+    """Held-out means over few and over all samples; the median of the speeds, and the mean over the
+    time of steps.
+    """
     run.start(**{"evaluation.limit": limit})
     run.train(range(1, 11))
-    run.add("metrics", step=10, values={"time/steps": 10.0, "time/forward": 1.0, "perf/samples_per_second": 960.0})
+    run.add(
+        "metrics",
+        step=10,
+        values={"time/steps": 10.0, "time/forward": 1.0, "perf/samples_per_second": 960.0},
+    )
     run.evaluate(10)
     run.add("metrics", step=10, values={"held_out/velocity": 0.5})
     run.end()
     text = page_of(run).text
-    sentence = "on 64 of the 180 held-out samples (evaluation.limit), held_out/... by `ditlab evaluate` on all 180, so"
+    sentence = (
+        "on 64 of the 180 held-out samples (evaluation.limit), held_out/... by `ditlab "
+        "evaluate` on all 180, so"
+    )
     assert (sentence in text) == (limit == "64")
-    assert "samples/s 1,280 median of the run" in text and "mean over these steps 960 samples/s" in text
+    assert (
+        "samples/s 1,280 median of the run" in text
+        and "mean over these steps 960 samples/s" in text
+    )
 
 
 def test_classes_have_their_names_under_the_samples(run):

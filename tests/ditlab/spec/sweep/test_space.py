@@ -1,4 +1,6 @@
-"""From axes to trials: distributions, numbers, crossings, grids, and the experiment that a trial is."""
+"""From axes to trials: distributions, numbers, crossings, grids, and the experiment that a trial
+is.
+"""
 
 import math
 import random
@@ -37,7 +39,9 @@ def test_uniform_fills_its_range():
 
 
 def test_loguniform_has_its_median_at_the_geometric_mean():
-    """log10 is U[-4, -2]: median -3, deviation of a median of n about half the range over sqrt(n)."""
+    """log10 is U[-4, -2]: median -3, deviation of a median of n about half the range over
+    sqrt(n).
+    """
     logs = [math.log10(value) for value in draws(**LR)]
     assert -4 <= min(logs) < -3.98 and -2.02 < max(logs) <= -2
     assert statistics.median(logs) == pytest.approx(-3, abs=4 * 1 / math.sqrt(2000))
@@ -46,7 +50,9 @@ def test_loguniform_has_its_median_at_the_geometric_mean():
 def test_whole_numbers_reach_both_ends_evenly():
     values = draws(kind="int", low=2, high=8, step=3)
     assert set(values) == {2, 5, 8} and all(type(value) is int for value in values)
-    assert all(abs(values.count(each) - 2000 / 3) < 4 * math.sqrt(2000 * 2 / 9) for each in (2, 5, 8))
+    assert all(
+        abs(values.count(each) - 2000 / 3) < 4 * math.sqrt(2000 * 2 / 9) for each in (2, 5, 8)
+    )
 
 
 @pytest.mark.parametrize("kind", ["choice", "grid"])
@@ -70,10 +76,18 @@ def test_no_draw_leaves_its_range(ends, kind, seed):
 def test_values_stay_with_more_trials_and_more_axes(sweep_of):
     few = enumerate_trials(sweep_of({"optimizer.lr": LR, "training.ema.decay": DECAY}))
     more = enumerate_trials(
-        sweep_of({"seed": {"kind": "int", "low": 0, "high": 99}, "training.ema.decay": DECAY, "optimizer.lr": LR},
-                 trials=20)
-    )  # fmt: skip
-    assert [{path: trial[path] for path in one} for one, trial in zip(few, more, strict=False)] == few
+        sweep_of(
+            {
+                "seed": {"kind": "int", "low": 0, "high": 99},
+                "training.ema.decay": DECAY,
+                "optimizer.lr": LR,
+            },
+            trials=20,
+        )
+    )
+    assert [
+        {path: trial[path] for path in one} for one, trial in zip(few, more, strict=False)
+    ] == few
     assert len({trial["optimizer.lr"] for trial in more}) == 20
 
 
@@ -91,7 +105,9 @@ def test_draws_are_the_same_everywhere(sweep_of):
     assert [trial["optimizer.lr"] for trial in trials] == pytest.approx(rates, rel=1e-12)
 
 
-@pytest.mark.parametrize("order", [["schedule.kind", "schedule.final"], ["schedule.final", "schedule.kind"]])
+@pytest.mark.parametrize(
+    "order", [["schedule.kind", "schedule.final"], ["schedule.final", "schedule.kind"]]
+)
 def test_an_axis_exists_only_where_its_condition_holds(sweep_of, order):
     space = {path: {"schedule.kind": KIND, "schedule.final": FINAL}[path] for path in order}
     trials = enumerate_trials(sweep_of(space, trials=30))
@@ -128,18 +144,33 @@ def test_grid_axes_are_crossed_with_the_same_draws(sweep_of):
     plain = enumerate_trials(sweep_of({"optimizer.lr": LR}, trials=2))
     pairs = [(trial["objective.weights.direction"], trial["seed"]) for trial in crossed]
     assert pairs == [(0.0, 0), (0.0, 1), (0.1, 0), (0.1, 1), (1.0, 0), (1.0, 1)] * 2
-    assert [trial["optimizer.lr"] for trial in crossed] == [trial["optimizer.lr"] for trial in plain for _ in range(6)]
+    assert [trial["optimizer.lr"] for trial in crossed] == [
+        trial["optimizer.lr"] for trial in plain for _ in range(6)
+    ]
 
 
 def test_a_grid_is_the_product_in_the_files_order(sweep_of):
-    space = {"model.depth": {"kind": "int", "low": 1, "high": 3}, "seed": {"kind": "choice", "values": [5, 4]}}
+    space = {
+        "model.depth": {"kind": "int", "low": 1, "high": 3},
+        "seed": {"kind": "choice", "values": [5, 4]},
+    }
     found = enumerate_trials(sweep_of(space, search={"kind": "grid"}, trials=None))
-    assert [(one["model.depth"], one["seed"]) for one in found] == [(1, 5), (1, 4), (2, 5), (2, 4), (3, 5), (3, 4)]
+    assert [(one["model.depth"], one["seed"]) for one in found] == [
+        (1, 5),
+        (1, 4),
+        (2, 5),
+        (2, 4),
+        (3, 5),
+        (3, 4),
+    ]
 
 
 @pytest.mark.parametrize("first", ["schedule.kind", "schedule.final"])
 def test_a_grid_holds_no_combination_twice(sweep_of, first):
-    space = {"schedule.kind": KIND, "schedule.final": {**FINAL, "kind": "grid", "values": [0.0, 0.1]}}
+    space = {
+        "schedule.kind": KIND,
+        "schedule.final": {**FINAL, "kind": "grid", "values": [0.0, 0.1]},
+    }
     del space["schedule.final"]["low"], space["schedule.final"]["high"]
     space = {first: space[first], **space, "seed": {"kind": "int", "low": 0, "high": 1}}
     found = enumerate_trials(sweep_of(space, search={"kind": "grid"}, trials=None))
@@ -155,17 +186,26 @@ def test_combinations_are_those_of_the_whole_product(data):
     space = {}
     for name in "abcde":
         when = {
-            other: data.draw(st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), min_size=1, max_size=3)))
+            other: data.draw(
+                st.one_of(st.integers(0, 3), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+            )
             for other in data.draw(
-                st.lists(st.sampled_from(list(space)), unique=True, max_size=2) if space else st.just([])
+                st.lists(st.sampled_from(list(space)), unique=True, max_size=2)
+                if space
+                else st.just([])
             )
         }
         values = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4, unique=True))
         space[name] = axis(kind="choice", values=values, when=when)
     mapping = {"name": "x", "base": {}, "metric": "eval/x", "search": {"kind": "grid"}}
     made = enumerate_trials(build_sweep({**mapping, "space": space}, "x"))
-    products = (dict(zip(space, values, strict=True)) for values in product(*(one.values for one in space.values())))
-    drawn = [draw_values(space, lambda path, axis, chosen=chosen: chosen[path]) for chosen in products]
+    products = (
+        dict(zip(space, values, strict=True))
+        for values in product(*(one.values for one in space.values()))
+    )
+    drawn = [
+        draw_values(space, lambda path, axis, chosen=chosen: chosen[path]) for chosen in products
+    ]
     assert len(made) == len({tuple(one.items()) for one in made})
     assert {tuple(one.items()) for one in made} == {tuple(one.items()) for one in drawn}
 
@@ -175,9 +215,15 @@ def test_optuna_enumerates_nothing(sweep_of):
 
 
 def test_a_trial_is_the_base_with_fixed_and_its_values(sweep_of):
-    sweep = sweep_of({"optimizer.lr": LR}, fixed={"training.steps": 7, "training.clip.max_norm": 2.0})
+    sweep = sweep_of(
+        {"optimizer.lr": LR}, fixed={"training.steps": 7, "training.clip.max_norm": 2.0}
+    )
     experiment = experiment_for(sweep, {"optimizer.lr": 1e-3}, name="small-3")
-    assert (experiment.name, experiment.training.steps, experiment.optimizer.lr) == ("small-3", 7, 1e-3)
+    assert (experiment.name, experiment.training.steps, experiment.optimizer.lr) == (
+        "small-3",
+        7,
+        1e-3,
+    )
     assert (experiment.training.clip.max_norm, experiment.model.width) == (2.0, 32)
     assert experiment_for(sweep, {}).name == "small"
     assert sweep.base["training"] == {"steps": 2}
@@ -185,7 +231,11 @@ def test_a_trial_is_the_base_with_fixed_and_its_values(sweep_of):
 
 def test_kinds_are_set_before_their_fields_whatever_the_order(sweep_of):
     sweep = sweep_of({"optimizer.lr": LR}, fixed={"schedule.warmup": 1, "objective.time.std": 2.0})
-    values = {"schedule.final": 0.1, "objective.time.kind": "logit_normal", "schedule.kind": "warmup_cosine"}
+    values = {
+        "schedule.final": 0.1,
+        "objective.time.kind": "logit_normal",
+        "schedule.kind": "warmup_cosine",
+    }
     experiment = experiment_for(sweep, values)
     assert (experiment.schedule.kind, experiment.schedule.final, experiment.schedule.warmup) == (
         "warmup_cosine",
@@ -199,32 +249,55 @@ def test_whole_mappings_are_values(sweep_of):
     value = {"kind": "logit_normal", "mean": 0.5}
     time = experiment_for(sweep_of({"optimizer.lr": LR}), {"objective.time": value}).objective.time
     assert (time.kind, time.mean, time.std) == ("logit_normal", 0.5, 1.0)
-    assert experiment_for(sweep_of({"optimizer.lr": LR}), {"training.ema": None}).training.ema is None
+    assert (
+        experiment_for(sweep_of({"optimizer.lr": LR}), {"training.ema": None}).training.ema is None
+    )
 
 
 def test_a_trial_that_is_none_names_axis_and_value(sweep_of):
-    with pytest.raises(UserError, match=r"^with optimizer\.lr=-1\.0, seed=3: optimizer\.lr=-1\.0 must be above 0\.$"):
+    with pytest.raises(
+        UserError,
+        match=r"^with optimizer\.lr=-1\.0, seed=3: optimizer\.lr=-1\.0 must be above 0\.$",
+    ):
         experiment_for(sweep_of({"optimizer.lr": LR}), {"optimizer.lr": -1.0, "seed": 3})
-    with pytest.raises(UserError, match=r"space\.schedule\.final=0\.1: schedule\.kind=constant has no field 'final'"):
+    with pytest.raises(
+        UserError,
+        match=r"space\.schedule\.final=0\.1: schedule\.kind=constant has no field 'final'",
+    ):
         experiment_for(sweep_of({"optimizer.lr": LR}), {"schedule.final": 0.1})
 
 
 def test_what_may_change_between_sessions_is_no_difference(sweep_of, small):
     old = sweep_of({"optimizer.lr": LR})
     new = sweep_of(
-        {"optimizer.lr": {**LR, "when": {}}}, name="other", concurrent=3, time_budget="2h", reuse_workers=False,
-        trials=9, base={**small, "seed": 0}, search={"kind": "random"},
-    )  # fmt: skip
+        {"optimizer.lr": {**LR, "when": {}}},
+        name="other",
+        concurrent=3,
+        time_budget="2h",
+        reuse_workers=False,
+        trials=9,
+        base={**small, "seed": 0},
+        search={"kind": "random"},
+    )
     assert differences(old, new) == []
 
 
 def test_what_makes_other_trials_is_a_difference(sweep_of, small):
-    old = sweep_of({"optimizer.lr": LR, "seed": {"kind": "int", "low": 0, "high": 9}}, fixed={"training.steps": 4})
+    old = sweep_of(
+        {"optimizer.lr": LR, "seed": {"kind": "int", "low": 0, "high": 9}},
+        fixed={"training.steps": 4},
+    )
     new = sweep_of(
-        {"optimizer.lr": {**LR, "high": 0.1}, "training.ema.decay": DECAY}, fixed={"training.steps": 5}, trials=4,
-        seed=1, search={"kind": "optuna"}, metric="eval/loss", mode="max", base={**small, "batch": {"size": 64}},
+        {"optimizer.lr": {**LR, "high": 0.1}, "training.ema.decay": DECAY},
+        fixed={"training.steps": 5},
+        trials=4,
+        seed=1,
+        search={"kind": "optuna"},
+        metric="eval/loss",
+        mode="max",
+        base={**small, "batch": {"size": 64}},
         scheduler={"kind": "asha", "grace": 2},
-    )  # fmt: skip
+    )
     assert differences(old, new) == [
         "base.batch.size=64 (was 128)",
         "fixed.training.steps=5 (was 4)",

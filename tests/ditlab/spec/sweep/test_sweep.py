@@ -55,17 +55,26 @@ def test_the_base_becomes_its_content(path, small):
 @pytest.mark.parametrize("kind", ["asha", "median", "race"])
 def test_a_scheduler_without_grace_has_the_pages_number(kind, path, write):
     sweep = load_sweep(write("short.yaml", f"{SWEEP}scheduler: {{kind: {kind}}}\n"))
-    assert sweep == load_sweep(write("long.yaml", f"{SWEEP}scheduler: {{kind: {kind}, grace: 100}}\n"))
+    assert sweep == load_sweep(
+        write("long.yaml", f"{SWEEP}scheduler: {{kind: {kind}, grace: 100}}\n")
+    )
 
 
 def test_the_base_may_be_written_out_or_have_parents(path, write, small):
-    assert load_sweep(write("out.yaml", {**parse_yaml(SWEEP, "x"), "base": small})) == load_sweep(path)
+    assert load_sweep(write("out.yaml", {**parse_yaml(SWEEP, "x"), "base": small})) == load_sweep(
+        path
+    )
     write("child.yaml", "extends: small.yaml\nseed: 7\n")
-    assert load_sweep(write("other.yaml", SWEEP.replace("small.yaml", "child.yaml"))).base == {**small, "seed": 7}
+    assert load_sweep(write("other.yaml", SWEEP.replace("small.yaml", "child.yaml"))).base == {
+        **small,
+        "seed": 7,
+    }
 
 
 def test_a_base_is_found_from_the_file_that_names_it(path, write, small):
-    below = write("below/sweep.yaml", "extends: ../sweep.yaml\nsearch: {kind: optuna, startup: 3}\n")
+    below = write(
+        "below/sweep.yaml", "extends: ../sweep.yaml\nsearch: {kind: optuna, startup: 3}\n"
+    )
     assert is_sweep(below)
     sweep = load_sweep(below)
     assert (sweep.base, sweep.search.kind, sweep.trials) == (small, "optuna", 8)
@@ -99,40 +108,85 @@ def test_what_is_no_base(path, write, base, said):
         ({"triasl": 3}, "triasl=3 is no known field; did you mean 'trials'?"),
         ({"space": {}}, "space={} holds no axis; add one"),
         ({"space": None}, "space=null must be a mapping of fields."),
-        ({"space": {"seed": {"kind": "unifrom"}}}, "space.seed.kind='unifrom' is unknown; did you mean 'uniform'?"),
-        ({"space": {"seed": {"low": 1}}}, "space.seed.kind is missing; set it to one of uniform, loguniform"),
-        ({"space": {"seed": {"kind": "int", "low": 1}}}, "space.seed.high is missing; give it a value."),
-        ({"space": {"seed": {"kind": "int", "low": 1, "high": 2.5}}}, "space.seed.high=2.5 must be a whole number."),
+        (
+            {"space": {"seed": {"kind": "unifrom"}}},
+            "space.seed.kind='unifrom' is unknown; did you mean 'uniform'?",
+        ),
+        (
+            {"space": {"seed": {"low": 1}}},
+            "space.seed.kind is missing; set it to one of uniform, loguniform",
+        ),
+        (
+            {"space": {"seed": {"kind": "int", "low": 1}}},
+            "space.seed.high is missing; give it a value.",
+        ),
+        (
+            {"space": {"seed": {"kind": "int", "low": 1, "high": 2.5}}},
+            "space.seed.high=2.5 must be a whole number.",
+        ),
         ({"space": {"seed": {"kind": "int", "low": 2, "high": 2}}}, "low must be below high"),
-        ({"space": {"seed": {"kind": "int", "low": 1, "high": 6, "step": 2}}}, "steps above low; set high to 5."),
-        ({"space": {"seed": {"kind": "int", "low": 1, "high": 2, "step": 2}}}, "steps above low; lower step."),
-        ({"space": {"x": {"kind": "uniform", "low": 1.0, "high": -1.0}}}, "low must be below high; swap them"),
-        ({"space": {"x": {"kind": "loguniform", "low": 0, "high": 1}}}, "space.x.low=0 must be above 0."),
-        ({"space": {"x": {"kind": "choice", "values": []}}}, "space.x.values=[]: there is no value in it; give at"),
+        (
+            {"space": {"seed": {"kind": "int", "low": 1, "high": 6, "step": 2}}},
+            "steps above low; set high to 5.",
+        ),
+        (
+            {"space": {"seed": {"kind": "int", "low": 1, "high": 2, "step": 2}}},
+            "steps above low; lower step.",
+        ),
+        (
+            {"space": {"x": {"kind": "uniform", "low": 1.0, "high": -1.0}}},
+            "low must be below high; swap them",
+        ),
+        (
+            {"space": {"x": {"kind": "loguniform", "low": 0, "high": 1}}},
+            "space.x.low=0 must be above 0.",
+        ),
+        (
+            {"space": {"x": {"kind": "choice", "values": []}}},
+            "space.x.values=[]: there is no value in it; give at",
+        ),
         ({"space": {"x": {"kind": "grid", "values": [1, 2, 1.0]}}}, "1.0 is in it twice; keep one"),
-        ({"space": {"x": {"kind": "int", "low": 1, "high": 2, "setp": 1}}}, "has no field 'setp=1'; did you mean"),
+        (
+            {"space": {"x": {"kind": "int", "low": 1, "high": 2, "setp": 1}}},
+            "has no field 'setp=1'; did you mean",
+        ),
         ({"space": {1: {"kind": "grid", "values": [1]}}}, "space.1=1 must be text"),
-        ({"space": {"model_config": {"kind": "int", "low": 1}}}, "space.model_config.high is missing; give it"),
+        (
+            {"space": {"model_config": {"kind": "int", "low": 1}}},
+            "space.model_config.high is missing; give it",
+        ),
         ({"space": [1]}, "space=[1] must be a mapping of fields."),
         ({"fixed": [1]}, "fixed=[1] must be a mapping of fields."),
         ({"search": {"kind": "bayes"}}, "search.kind='bayes' is unknown; "),
         ({"scheduler": {"kind": "pbt"}}, "scheduler.interval is missing; give it a value."),
         ({"scheduler": {"kind": ["pbt"]}}, "is unknown; did you mean 'pbt'?"),
-        ({"scheduler": {"kind": "asha", "grace": 2, "reduction": 1}}, "scheduler.reduction=1 must be at least 2."),
-        ({"scheduler": {"kind": "pbt", "interval": 2, "quantile": 0.6}}, "scheduler.quantile=0.6 must be at most 0.5."),
+        (
+            {"scheduler": {"kind": "asha", "grace": 2, "reduction": 1}},
+            "scheduler.reduction=1 must be at least 2.",
+        ),
+        (
+            {"scheduler": {"kind": "pbt", "interval": 2, "quantile": 0.6}},
+            "scheduler.quantile=0.6 must be at most 0.5.",
+        ),
         ({"metric": 3}, "metric=3 must be the name of a metric"),
         ({"metric": []}, "metric=[] must be the name of a metric"),
         ({"metric": ["a", "a"]}, "metric=['a', 'a'] names a metric twice"),
         ({"mode": "mean"}, "mode='mean' must be min or max"),
-        ({"metric": ["a", "b"], "mode": ["min"]}, "mode=['min'] has 1 entries for 2 of metric=['a', 'b']; give one"),
+        (
+            {"metric": ["a", "b"], "mode": ["min"]},
+            "mode=['min'] has 1 entries for 2 of metric=['a', 'b']; give one",
+        ),
         ({"trials": 0}, "trials=0 must be at least 1, or null"),
         ({"trials": 10**5}, "trials=100000 must be at most 10,000, or null"),
-        ({"time_budget": "2 weeks"}, "time_budget='2 weeks' is no time; write seconds, or a text such as 90min, 2h"),
+        (
+            {"time_budget": "2 weeks"},
+            "time_budget='2 weeks' is no time; write seconds, or a text such as 90min, 2h",
+        ),
         ({"time_budget": "0h"}, "time_budget=0.0 must be above 0, or null"),
         ({"time_budget": -1}, "time_budget=-1 must be above 0, or null"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_mistakes_in_its_own_fields(small, change, said):
     mapping = {**parse_yaml(SWEEP, "x"), "base": small, **change}
     message = refusal(build_sweep, mapping, "sweep.yaml")
@@ -140,23 +194,40 @@ def test_mistakes_in_its_own_fields(small, change, said):
 
 
 def test_true_is_not_one(sweep_of):
-    assert sweep_of({"x": {"kind": "choice", "values": [True, 1, "1"]}}).space["x"].values == (True, 1, "1")
+    assert sweep_of({"x": {"kind": "choice", "values": [True, 1, "1"]}}).space["x"].values == (
+        True,
+        1,
+        "1",
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90min", 5400), ("2h", 7200), ("1d", 86400), ("0.5 h", 1800), ("45s", 45), (12, 12)]
+    ("text", "seconds"),
+    [("90min", 5400), ("2h", 7200), ("1d", 86400), ("0.5 h", 1800), ("45s", 45), (12, 12)],
 )
 def test_time_budgets_are_seconds(sweep_of, text, seconds):
-    assert sweep_of({"seed": {"kind": "int", "low": 0, "high": 1}}, time_budget=text).time_budget == seconds
+    assert (
+        sweep_of({"seed": {"kind": "int", "low": 0, "high": 1}}, time_budget=text).time_budget
+        == seconds
+    )
 
 
 def test_overrides_set_fields_axes_and_fixed_values(path):
     sweep = load_sweep(
         path,
-        ["trials=4", "scheduler.kind=asha", "scheduler.grace=100", "search={kind: optuna}", "fixed.training.steps=200",
-         "fixed.batch={size: 64}", "space.optimizer.lr={kind: grid, values: [0.1]}", "space.objective.time=null",
-         "space.seed={kind: int, low: 0, high: 3}", "time_budget=1h"],
-    )  # fmt: skip
+        [
+            "trials=4",
+            "scheduler.kind=asha",
+            "scheduler.grace=100",
+            "search={kind: optuna}",
+            "fixed.training.steps=200",
+            "fixed.batch={size: 64}",
+            "space.optimizer.lr={kind: grid, values: [0.1]}",
+            "space.objective.time=null",
+            "space.seed={kind: int, low: 0, high: 3}",
+            "time_budget=1h",
+        ],
+    )
     assert (sweep.trials, sweep.scheduler.kind, sweep.scheduler.grace) == (4, "asha", 100)
     assert (sweep.search.kind, sweep.search.startup, sweep.time_budget) == ("optuna", 10, 3600)
     assert sweep.fixed == {"training.steps": 200, "evaluation.every": 100, "batch": {"size": 64}}
@@ -172,9 +243,15 @@ def test_overrides_set_fields_axes_and_fixed_values(path):
         ("triasl=3", "triasl is no known field; did you mean 'trials'?"),
         ("optimizer.lr=3", "optimizer is no known field"),
         ("scheduler.grace=3", "set scheduler.kind to asha first."),
-        ("space.optimizer.lr=0.1", "an axis is set as a whole, such as 'space.optimizer.lr={kind: choice"),
+        (
+            "space.optimizer.lr=0.1",
+            "an axis is set as a whole, such as 'space.optimizer.lr={kind: choice",
+        ),
         ("space.optimizer.lr.high=0.1", "an axis is set as a whole"),
-        ("space.optimizer.lrr=null", "there is no such axis to remove; did you mean 'optimizer.lr'?"),
+        (
+            "space.optimizer.lrr=null",
+            "there is no such axis to remove; did you mean 'optimizer.lr'?",
+        ),
         ("trials", "write a dotted path and a value"),
     ],
 )
@@ -190,17 +267,39 @@ def test_fields_of_a_kind_that_is_replaced_are_refused(path, write):
 
 
 RANGES = st.lists(st.floats(1e-12, 1e12), min_size=2, max_size=2, unique=True).map(sorted)
-PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(-1e6, 1e6), st.text("ab: #'", max_size=4))
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-9, 9),
+    st.floats(-1e6, 1e6),
+    st.text("ab: #'", max_size=4),
+)
 VALUES = st.lists(
-    st.one_of(PLAIN, st.lists(PLAIN, max_size=2), st.dictionaries(st.text("ab", min_size=1), PLAIN, max_size=2)),
-    min_size=1, max_size=4, unique_by=lambda value: repr(value).lower().replace(".0", "").replace("-0", "0"),
-)  # fmt: skip
+    st.one_of(
+        PLAIN,
+        st.lists(PLAIN, max_size=2),
+        st.dictionaries(st.text("ab", min_size=1), PLAIN, max_size=2),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda value: repr(value).lower().replace(".0", "").replace("-0", "0"),
+)
 
 
 @settings(max_examples=60, deadline=None)
-@given(ends=RANGES, values=VALUES, kind=st.sampled_from(["choice", "grid"]), when=st.dictionaries(st.text("ab"), PLAIN))
+@given(
+    ends=RANGES,
+    values=VALUES,
+    kind=st.sampled_from(["choice", "grid"]),
+    when=st.dictionaries(st.text("ab"), PLAIN),
+)
 def test_yaml_gives_the_same_sweep_back(ends, values, kind, when):
-    mapping = {**parse_yaml(SWEEP, "x"), "base": {"name": "x"}, "time_budget": "1d", "metric": ["a", "b"]}
+    mapping = {
+        **parse_yaml(SWEEP, "x"),
+        "base": {"name": "x"},
+        "time_budget": "1d",
+        "metric": ["a", "b"],
+    }
     mapping["space"] |= {"x": {"kind": "loguniform", "low": ends[0], "high": ends[1], "when": when}}
     mapping["space"] |= {"y": {"kind": kind, "values": values}}
     sweep = build_sweep(mapping, "x")
@@ -219,15 +318,24 @@ def validator():
 def test_the_schema_takes_what_the_spec_takes(validator, path):
     validator.validate(parse_yaml(SWEEP, "x"))
     validator.validate(load_sweep(path).to_dict())
-    validator.validate({"extends": "sweep.yaml", "time_budget": "2h", "metric": ["a", "b"], "mode": ["min", "max"]})
+    validator.validate(
+        {"extends": "sweep.yaml", "time_budget": "2h", "metric": ["a", "b"], "mode": ["min", "max"]}
+    )
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"trials": 0}, {"triasl": 3}, {"mode": "mean"}, {"base": 3}, {"search": {"kind": "bayes"}},
-     {"space": {"x": {"kind": "uniform", "low": 1}}}, {"space": {"x": {"kind": "unifrom"}}}],
+    [
+        {"trials": 0},
+        {"triasl": 3},
+        {"mode": "mean"},
+        {"base": 3},
+        {"search": {"kind": "bayes"}},
+        {"space": {"x": {"kind": "uniform", "low": 1}}},
+        {"space": {"x": {"kind": "unifrom"}}},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_the_schema_refuses_mistakes(validator, change):
     assert not validator.is_valid({**parse_yaml(SWEEP, "x"), **copy.deepcopy(change)})
 
@@ -237,6 +345,16 @@ def test_the_schema_says_what_each_field_means():
     named = dict(schema["properties"])
     for definition in schema["$defs"].values():
         assert definition["description"]
-        named |= {f"{definition['title']}.{name}": field for name, field in definition["properties"].items()}
-    assert {"Uniform.low", "Choice.values", "Grid.when", "Asha.grace", "OptunaSearch.startup", "fixed"} <= set(named)
+        named |= {
+            f"{definition['title']}.{name}": field
+            for name, field in definition["properties"].items()
+        }
+    assert {
+        "Uniform.low",
+        "Choice.values",
+        "Grid.when",
+        "Asha.grace",
+        "OptunaSearch.startup",
+        "fixed",
+    } <= set(named)
     assert not [name for name, field in named.items() if len(field.get("description", "")) < 3]

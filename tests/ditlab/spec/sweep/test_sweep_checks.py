@@ -1,4 +1,6 @@
-"""Refusals of `check_sweep`: one sentence that begins with the file and names field, value and remedy."""
+"""Refusals of `check_sweep`: one sentence that begins with the file and names field, value and
+remedy.
+"""
 
 import time
 
@@ -13,7 +15,10 @@ LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}
 KIND = {"kind": "choice", "values": ["constant", "warmup_cosine"]}
 FINAL = {"kind": "uniform", "low": 0.0, "high": 0.2}
 COSINE = {"schedule.kind": "warmup_cosine"}
-TIMES = {"kind": "choice", "values": [{"kind": "uniform"}, {"kind": "logit_normal", "mean": 0.0, "std": 1.0}]}
+TIMES = {
+    "kind": "choice",
+    "values": [{"kind": "uniform"}, {"kind": "logit_normal", "mean": 0.0, "std": 1.0}],
+}
 GRID = {"search": {"kind": "grid"}, "trials": None}
 STEPS = {"fixed": {"training.steps": 300, "evaluation.every": 100}}
 ASHA = {**STEPS, "scheduler": {"kind": "asha", "grace": 100}}
@@ -29,161 +34,470 @@ def whole(low, high):
 
 
 def choice(*values, **when):
-    return {"kind": "choice", "values": list(values), "when": {path.replace("__", "."): v for path, v in when.items()}}
+    return {
+        "kind": "choice",
+        "values": list(values),
+        "when": {path.replace("__", "."): v for path, v in when.items()},
+    }
 
 
 @pytest.mark.parametrize(
     ("space", "changes"),
     [
         ({"optimizer.lr": LR}, {}),
-        ({"schedule.kind": KIND, "schedule.final": {**FINAL, "when": COSINE}, "objective.time": TIMES}, {}),
+        (
+            {
+                "schedule.kind": KIND,
+                "schedule.final": {**FINAL, "when": COSINE},
+                "objective.time": TIMES,
+            },
+            {},
+        ),
         ({"schedule.final": FINAL}, fixed(schedule__kind="warmup_cosine")),
         ({"schedule.kind": KIND}, fixed(schedule__warmup=1)),
-        ({"data.kind": choice("digits", "arrow"), "data.path": choice("a", "b", data__kind="arrow")}, {}),
-        ({"model.family": choice("dit", "unet"), "model.depth": {**whole(1, 2), "when": {"model.family": "dit"}}},
-         fixed(model__image_size=8)),
+        (
+            {
+                "data.kind": choice("digits", "arrow"),
+                "data.path": choice("a", "b", data__kind="arrow"),
+            },
+            {},
+        ),
+        (
+            {
+                "model.family": choice("dit", "unet"),
+                "model.depth": {**whole(1, 2), "when": {"model.family": "dit"}},
+            },
+            fixed(model__image_size=8),
+        ),
         ({"model.width": choice(24, 48), "model.num_heads": choice(3, 6)}, GRID),
         ({"optimizer.lr": LR, "seed": {"kind": "grid", "values": [0, 1]}}, {}),
-        ({"optimizer.lr": LR}, {"search": {"kind": "optuna"}, "metric": ["eval/a", "eval/b"], "mode": ["min", "max"]}),
+        (
+            {"optimizer.lr": LR},
+            {"search": {"kind": "optuna"}, "metric": ["eval/a", "eval/b"], "mode": ["min", "max"]},
+        ),
         ({"training.ema": choice(None, {"decay": 0.9})}, {"metric": "train/loss"}),
         ({"model.depth": whole(1, 2), "schedule.kind": KIND}, ASHA),
-        ({"optimizer.lr": LR, "training.ema.decay": {"kind": "uniform", "low": 0.9, "high": 0.99}}, PBT),
+        (
+            {
+                "optimizer.lr": LR,
+                "training.ema.decay": {"kind": "uniform", "low": 0.9, "high": 0.99},
+            },
+            PBT,
+        ),
         ({"optimizer.lr": LR}, {**PBT, "concurrent": 8}),
-        ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "median", "grace": 100}, "search": {"kind": "optuna"}}),
+        (
+            {"optimizer.lr": LR},
+            {**STEPS, "scheduler": {"kind": "median", "grace": 100}, "search": {"kind": "optuna"}},
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_right(sweep_of, space, changes):
     check_sweep(sweep_of(space, **changes), "sweep.yaml")
 
 
 PATHS = [
-    ({"optimizer.lrr": LR}, {}, "space.optimizer.lrr=0.0001: optimizer.kind=adamw has no field 'lrr'; did you mean"),
-    ({"optimzer.lr": LR}, {}, "space.optimzer.lr=0.0001: optimzer is no known field; did you mean 'optimizer'?"),
-    ({"model.depth.x": LR}, {}, "space.model.depth.x=0.0001: model.depth is a plain value and holds no 'x'; set"),
+    (
+        {"optimizer.lrr": LR},
+        {},
+        "space.optimizer.lrr=0.0001: optimizer.kind=adamw has no field 'lrr'; did you mean",
+    ),
+    (
+        {"optimzer.lr": LR},
+        {},
+        "space.optimzer.lr=0.0001: optimzer is no known field; did you mean 'optimizer'?",
+    ),
+    (
+        {"model.depth.x": LR},
+        {},
+        "space.model.depth.x=0.0001: model.depth is a plain value and holds no 'x'; set",
+    ),
     ({"model..depth": LR}, {}, "space.model..depth=0.0001: model.family=dit has no field ''; "),
-    ({"seed": whole(0, 1)}, fixed(training__stpes=3),
-     "fixed.training.stpes=3: training.stpes is no known field; did you mean 'steps'?"),
-    ({"schedule.final": FINAL}, {},
-     "space.schedule.final=0.0: schedule.kind=constant has no field 'final'; set schedule.kind to"),
-    ({"schedule.kind": KIND, "schedule.final": FINAL}, {},
-     "has no field 'final'; set schedule.kind to warmup_cosine first. A field of some trials alone is an axis with "
-     "`when: {schedule.kind: ...}`."),
-    ({"schedule.kind": KIND, "schedule.final": FINAL}, {"base": "cosine"},
-     "schedule.kind=constant has no field 'final'"),
-    ({"schedule.kind": KIND, "schedule.final": {**FINAL, "when": {"schedule.kind": ["constant", "warmup_cosine"]}}}, {},
-     "schedule.kind=constant has no field 'final'"),
-    ({"seed": whole(0, 1)}, fixed(schedule__final=0.1),
-     "fixed.schedule.final=0.1: schedule.kind=constant has no field 'final'; set schedule.kind to"),
-    ({"schedule.kind": KIND}, fixed(schedule__final=0.1),
-     "A field of some trials alone is an axis with `when: {schedule.kind: ...}`."),
-    ({"model.time_width": whole(8, 9)}, {}, "space.model.time_width=8: model.family=dit has no field 'time_width'"),
-    ({"name": choice("a", "b")}, {}, "space.name cannot vary, as trials are named after the sweep; remove the axis."),
-    ({"tracking.experiment": choice("a", "b")}, {}, "space.tracking.experiment cannot vary, as all trials"),
-    ({"checkpoint.storage": choice("a", "b")}, {}, "are kept in one place; set it under `fixed` instead."),
-    ({"resources.workers": whole(1, 2)}, {}, "space.resources.workers cannot vary, as trials share the machine"),
+    (
+        {"seed": whole(0, 1)},
+        fixed(training__stpes=3),
+        "fixed.training.stpes=3: training.stpes is no known field; did you mean 'steps'?",
+    ),
+    (
+        {"schedule.final": FINAL},
+        {},
+        (
+            "space.schedule.final=0.0: schedule.kind=constant has no field 'final'; set "
+            "schedule.kind to"
+        ),
+    ),
+    (
+        {"schedule.kind": KIND, "schedule.final": FINAL},
+        {},
+        (
+            "has no field 'final'; set schedule.kind to warmup_cosine first. A field of some "
+            "trials alone is an axis with `when: {schedule.kind: ...}`."
+        ),
+    ),
+    (
+        {"schedule.kind": KIND, "schedule.final": FINAL},
+        {"base": "cosine"},
+        "schedule.kind=constant has no field 'final'",
+    ),
+    (
+        {
+            "schedule.kind": KIND,
+            "schedule.final": {**FINAL, "when": {"schedule.kind": ["constant", "warmup_cosine"]}},
+        },
+        {},
+        "schedule.kind=constant has no field 'final'",
+    ),
+    (
+        {"seed": whole(0, 1)},
+        fixed(schedule__final=0.1),
+        (
+            "fixed.schedule.final=0.1: schedule.kind=constant has no field 'final'; set "
+            "schedule.kind to"
+        ),
+    ),
+    (
+        {"schedule.kind": KIND},
+        fixed(schedule__final=0.1),
+        "A field of some trials alone is an axis with `when: {schedule.kind: ...}`.",
+    ),
+    (
+        {"model.time_width": whole(8, 9)},
+        {},
+        "space.model.time_width=8: model.family=dit has no field 'time_width'",
+    ),
+    (
+        {"name": choice("a", "b")},
+        {},
+        "space.name cannot vary, as trials are named after the sweep; remove the axis.",
+    ),
+    (
+        {"tracking.experiment": choice("a", "b")},
+        {},
+        "space.tracking.experiment cannot vary, as all trials",
+    ),
+    (
+        {"checkpoint.storage": choice("a", "b")},
+        {},
+        "are kept in one place; set it under `fixed` instead.",
+    ),
+    (
+        {"resources.workers": whole(1, 2)},
+        {},
+        "space.resources.workers cannot vary, as trials share the machine",
+    ),
     ({"resources": choice({"workers": 2})}, {}, "space.resources cannot vary"),
-    ({"seed": whole(0, 1)}, fixed(name="x"), "fixed.name='x': trials are named after the sweep; set the sweep's name."),
-    ({"optimizer.lr": LR}, fixed(optimizer__lr=0.1),
-     "fixed.optimizer.lr and space.optimizer.lr both set optimizer.lr;"),
-    ({"objective.time": TIMES}, fixed(objective__time__std=1.0), "space.objective.time both set objective.time.std;"),
-    ({"objective.time": TIMES, "objective.time.std": FINAL}, {},
-     "gives the whole of objective.time, and space.objective.time.std a field in it; write"),
-    ({"seed": choice(1, schedule__knid=1), "schedule.kind": KIND}, {},
-     "space.seed.when={schedule.knid: 1} names no axis; did you mean 'schedule.kind'?"),
-    ({"seed": choice(1, schedule__kind="cosine"), "schedule.kind": KIND}, {},
-     "space.seed.when={schedule.kind: 'cosine'} asks for a value that schedule.kind never has (kind choice);"),
-    ({"seed": choice(1, model__depth=[1, 3]), "model.depth": whole(1, 2)}, {}, "that model.depth never has (kind int)"),
-    ({"seed": choice(1, model__depth=[]), "model.depth": whole(1, 2)}, {},
-     "asks for a value that model.depth never has"),
-    ({"seed": choice(1, optimizer__lr=0.001), "optimizer.lr": LR}, {}, "never has (kind loguniform); give"),
-    ({"seed": choice(1, 2, model__depth=1), "model.depth": choice(1, 2, seed=1)}, {},
-     "space.seed never exists, as its `when` and those of the axes that it names lead in a circle or"),
+    (
+        {"seed": whole(0, 1)},
+        fixed(name="x"),
+        "fixed.name='x': trials are named after the sweep; set the sweep's name.",
+    ),
+    (
+        {"optimizer.lr": LR},
+        fixed(optimizer__lr=0.1),
+        "fixed.optimizer.lr and space.optimizer.lr both set optimizer.lr;",
+    ),
+    (
+        {"objective.time": TIMES},
+        fixed(objective__time__std=1.0),
+        "space.objective.time both set objective.time.std;",
+    ),
+    (
+        {"objective.time": TIMES, "objective.time.std": FINAL},
+        {},
+        "gives the whole of objective.time, and space.objective.time.std a field in it; write",
+    ),
+    (
+        {"seed": choice(1, schedule__knid=1), "schedule.kind": KIND},
+        {},
+        "space.seed.when={schedule.knid: 1} names no axis; did you mean 'schedule.kind'?",
+    ),
+    (
+        {"seed": choice(1, schedule__kind="cosine"), "schedule.kind": KIND},
+        {},
+        (
+            "space.seed.when={schedule.kind: 'cosine'} asks for a value that schedule.kind "
+            "never has (kind choice);"
+        ),
+    ),
+    (
+        {"seed": choice(1, model__depth=[1, 3]), "model.depth": whole(1, 2)},
+        {},
+        "that model.depth never has (kind int)",
+    ),
+    (
+        {"seed": choice(1, model__depth=[]), "model.depth": whole(1, 2)},
+        {},
+        "asks for a value that model.depth never has",
+    ),
+    (
+        {"seed": choice(1, optimizer__lr=0.001), "optimizer.lr": LR},
+        {},
+        "never has (kind loguniform); give",
+    ),
+    (
+        {"seed": choice(1, 2, model__depth=1), "model.depth": choice(1, 2, seed=1)},
+        {},
+        (
+            "space.seed never exists, as its `when` and those of the axes that it names lead "
+            "in a circle or"
+        ),
+    ),
     ({"seed": choice(1, seed=1)}, {}, "space.seed never exists, as its `when`"),
-    ({"seed": whole(1, 2), "model.depth": choice(1, 2, seed=1), "batch.size": choice(64, seed=2, model__depth=1)}, {},
-     "space.batch.size never exists, as its `when` and those of the axes that it names lead in a circle or ask "),
-]  # fmt: skip
+    (
+        {
+            "seed": whole(1, 2),
+            "model.depth": choice(1, 2, seed=1),
+            "batch.size": choice(64, seed=2, model__depth=1),
+        },
+        {},
+        (
+            "space.batch.size never exists, as its `when` and those of the axes that it names "
+            "lead in a circle or ask "
+        ),
+    ),
+]
 VALUES = [
-    ({"optimizer.lr": {"kind": "uniform", "low": -1.0, "high": 1.0}}, {},
-     "space.optimizer.lr at -1.0: optimizer.lr=-1.0 must be above 0."),
-    ({"training.ema.decay": {"kind": "uniform", "low": 0.9, "high": 1.0}}, {},
-     "space.training.ema.decay at 1.0: training.ema.decay=1.0 must be below 1."),
-    ({"model.depth": {"kind": "uniform", "low": 1, "high": 3}}, {},
-     "model.depth=1.0 must be a whole number; use an axis of kind int."),
-    ({"schedule.kind": choice("constant", "warmup_cosnie")}, {},
-     "at 'warmup_cosnie': schedule.kind='warmup_cosnie' is unknown; did you mean 'warmup_cosine'?"),
-    ({"schedule.kind": KIND, "schedule.final": {**FINAL, "high": 2.0, "when": COSINE}}, {},
-     "space.schedule.final at 2.0: schedule.final=2.0 must be at most 1."),
-    ({"objective.time": choice({"kind": "uniform"}, {"kind": "logit_normal", "std": 0.0})}, {},
-     "space.objective.time at {kind: 'logit_normal', std: 0.0}: objective.time.std=0.0 must be above 0."),
-    ({"data.kind": choice("digits", "arrow")}, {},
-     "space.data.kind at 'arrow': data.path is missing; give it a value."),
-    ({"seed": whole(0, 1)}, fixed(optimizer__lr=-1.0), "base with `fixed`: optimizer.lr=-1.0 must be above 0."),
-    ({"seed": whole(0, 1)}, {"base": {"name": "x"}}, f"base: model.family is missing; set it to one of {FAMILIES}."),
-    ({"model.width": choice(24, 32), "model.num_heads": choice(2, 3)}, GRID,
-     "trial 3 (model.width=32, model.num_heads=3): model.width=32 is no multiple of model.num_heads=3;"),
-]  # fmt: skip
+    (
+        {"optimizer.lr": {"kind": "uniform", "low": -1.0, "high": 1.0}},
+        {},
+        "space.optimizer.lr at -1.0: optimizer.lr=-1.0 must be above 0.",
+    ),
+    (
+        {"training.ema.decay": {"kind": "uniform", "low": 0.9, "high": 1.0}},
+        {},
+        "space.training.ema.decay at 1.0: training.ema.decay=1.0 must be below 1.",
+    ),
+    (
+        {"model.depth": {"kind": "uniform", "low": 1, "high": 3}},
+        {},
+        "model.depth=1.0 must be a whole number; use an axis of kind int.",
+    ),
+    (
+        {"schedule.kind": choice("constant", "warmup_cosnie")},
+        {},
+        (
+            "at 'warmup_cosnie': schedule.kind='warmup_cosnie' is unknown; did you mean "
+            "'warmup_cosine'?"
+        ),
+    ),
+    (
+        {"schedule.kind": KIND, "schedule.final": {**FINAL, "high": 2.0, "when": COSINE}},
+        {},
+        "space.schedule.final at 2.0: schedule.final=2.0 must be at most 1.",
+    ),
+    (
+        {"objective.time": choice({"kind": "uniform"}, {"kind": "logit_normal", "std": 0.0})},
+        {},
+        (
+            "space.objective.time at {kind: 'logit_normal', std: 0.0}: objective.time.std=0.0 "
+            "must be above 0."
+        ),
+    ),
+    (
+        {"data.kind": choice("digits", "arrow")},
+        {},
+        "space.data.kind at 'arrow': data.path is missing; give it a value.",
+    ),
+    (
+        {"seed": whole(0, 1)},
+        fixed(optimizer__lr=-1.0),
+        "base with `fixed`: optimizer.lr=-1.0 must be above 0.",
+    ),
+    (
+        {"seed": whole(0, 1)},
+        {"base": {"name": "x"}},
+        f"base: model.family is missing; set it to one of {FAMILIES}.",
+    ),
+    (
+        {"model.width": choice(24, 32), "model.num_heads": choice(2, 3)},
+        GRID,
+        (
+            "trial 3 (model.width=32, model.num_heads=3): model.width=32 is no multiple of "
+            "model.num_heads=3;"
+        ),
+    ),
+]
 NUMBERS = [
-    ({"optimizer.lr": LR}, {"trials": None}, "trials=null leaves search.kind=random without an end; give a number."),
-    ({"optimizer.lr": LR}, {"trials": None, "search": {"kind": "optuna"}}, "trials=null leaves search.kind=optuna"),
-    ({"optimizer.lr": LR, "seed": whole(0, 1)}, GRID,
-     "space.optimizer.lr.kind=loguniform has no end of values for search.kind=grid; use kind: grid with values "
-     "written out, or set search.kind to random."),
-    ({"seed": whole(0, 9), "batch.size": choice(64, 128)}, {**GRID, "trials": 8},
-     "space has 20 combinations (seed 10, batch.size 2), and trials=8; set trials to 20, or take values out."),
-    ({"seed": {"kind": "grid", "values": [0, 1, 2]}}, {},
-     "space has 3 combinations (seed 3), and trials=8; set trials to a multiple of 3, or take values out."),
-    ({"seed": {"kind": "grid", "values": [0, 1, 2]}}, {"trials": 2},
-     "trials=2; set trials to a multiple of 3"),
-    ({"schedule.kind": KIND, "seed": {"kind": "grid", "values": [0, 1], "when": COSINE}}, {},
-     "space.seed, of kind grid, depends on schedule.kind, which is drawn again in every trial; make "
-     "space.schedule.kind an axis of kind grid too"),
-    ({"optimizer.lr": LR}, {"metric": ["a", "b"]},
-     "metric=['a', 'b'] names several, which only search.kind=optuna weighs"),
-    ({"optimizer.lr": LR}, {**ASHA, "metric": ["a", "b"], "search": {"kind": "optuna"}},
-     "and scheduler.kind=asha ranks by one"),
-    ({"objective.time": TIMES}, {"metric": "train/loss"},
-     "metric=train/loss is the loss that space.objective.time changes, so small weights, or weight on the easiest "
-     "data, would win; rank by a held-out metric without weights, such as eval/velocity."),
-    ({"objective.weights.direction": FINAL}, {"metric": "train/velocity"}, "metric=train/velocity is the loss that"),
-]  # fmt: skip
+    (
+        {"optimizer.lr": LR},
+        {"trials": None},
+        "trials=null leaves search.kind=random without an end; give a number.",
+    ),
+    (
+        {"optimizer.lr": LR},
+        {"trials": None, "search": {"kind": "optuna"}},
+        "trials=null leaves search.kind=optuna",
+    ),
+    (
+        {"optimizer.lr": LR, "seed": whole(0, 1)},
+        GRID,
+        (
+            "space.optimizer.lr.kind=loguniform has no end of values for search.kind=grid; use "
+            "kind: grid with values written out, or set search.kind to random."
+        ),
+    ),
+    (
+        {"seed": whole(0, 9), "batch.size": choice(64, 128)},
+        {**GRID, "trials": 8},
+        (
+            "space has 20 combinations (seed 10, batch.size 2), and trials=8; set trials to "
+            "20, or take values out."
+        ),
+    ),
+    (
+        {"seed": {"kind": "grid", "values": [0, 1, 2]}},
+        {},
+        (
+            "space has 3 combinations (seed 3), and trials=8; set trials to a multiple of 3, "
+            "or take values out."
+        ),
+    ),
+    (
+        {"seed": {"kind": "grid", "values": [0, 1, 2]}},
+        {"trials": 2},
+        "trials=2; set trials to a multiple of 3",
+    ),
+    (
+        {"schedule.kind": KIND, "seed": {"kind": "grid", "values": [0, 1], "when": COSINE}},
+        {},
+        (
+            "space.seed, of kind grid, depends on schedule.kind, which is drawn again in every "
+            "trial; make space.schedule.kind an axis of kind grid too"
+        ),
+    ),
+    (
+        {"optimizer.lr": LR},
+        {"metric": ["a", "b"]},
+        "metric=['a', 'b'] names several, which only search.kind=optuna weighs",
+    ),
+    (
+        {"optimizer.lr": LR},
+        {**ASHA, "metric": ["a", "b"], "search": {"kind": "optuna"}},
+        "and scheduler.kind=asha ranks by one",
+    ),
+    (
+        {"objective.time": TIMES},
+        {"metric": "train/loss"},
+        (
+            "metric=train/loss is the loss that space.objective.time changes, so small "
+            "weights, or weight on the easiest data, would win; rank by a held-out metric "
+            "without weights, such as eval/velocity."
+        ),
+    ),
+    (
+        {"objective.weights.direction": FINAL},
+        {"metric": "train/velocity"},
+        "metric=train/velocity is the loss that",
+    ),
+]
 SCHEDULERS = [
-    ({"optimizer.lr": LR}, {**ASHA, **fixed(training__steps=300, evaluation__every=101)},
-     "evaluation.every=101 gives no figure to rank by within scheduler.grace=100 steps; set fixed.evaluation.every "
-     "to 100 or a part of it, or scheduler.grace to 101."),
-    ({"optimizer.lr": LR}, {**ASHA, **fixed(training__steps=300, evaluation__every=None)},
-     "evaluation.every=null gives"),
-    ({"optimizer.lr": LR}, {**ASHA, **fixed(training__steps=100, evaluation__every=100)},
-     "scheduler.grace=100 leaves nothing of training.steps=100 to stop or change; set scheduler.grace below 100."),
-    ({"optimizer.lr": LR}, {**ASHA, **fixed(training__steps=None, training__epochs=2)},
-     "training.epochs=2, and scheduler.kind=asha counts steps; set fixed.training.epochs to null and "
-     "fixed.training.steps to a number."),
-    ({"training.steps": whole(200, 300)}, {**ASHA, **fixed(evaluation__every=100)},
-     "space.training.steps gives trials a rhythm of their own, and scheduler.kind=asha compares them at the same "
-     "step; set fixed.training.steps, or set"),
-    ({"evaluation.every": choice(50, 100)}, {**ASHA, **fixed(training__steps=300)},
-     "space.evaluation.every gives trials"),
-    ({"training": choice({"steps": 300})}, {**ASHA, "fixed": {}}, "space.training gives trials a rhythm of their own"),
-    ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "median", "grace": 50}}, "within scheduler.grace=50 steps"),
-    ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "pbt", "interval": 50}},
-     "within scheduler.interval=50 steps"),
-    ({"optimizer.lr": LR}, {**STEPS, "scheduler": {"kind": "pbt", "interval": 150}},
-     "scheduler.interval=150 is no multiple of evaluation.every=100, at which trials are compared; set "
-     "scheduler.interval to 100 or 200, or fixed.evaluation.every to 50."),
-    ({"optimizer.lr": LR}, {**PBT, "search": {"kind": "optuna"}}, "concurrent=null make no population"),
+    (
+        {"optimizer.lr": LR},
+        {**ASHA, **fixed(training__steps=300, evaluation__every=101)},
+        (
+            "evaluation.every=101 gives no figure to rank by within scheduler.grace=100 steps; "
+            "set fixed.evaluation.every to 100 or a part of it, or scheduler.grace to 101."
+        ),
+    ),
+    (
+        {"optimizer.lr": LR},
+        {**ASHA, **fixed(training__steps=300, evaluation__every=None)},
+        "evaluation.every=null gives",
+    ),
+    (
+        {"optimizer.lr": LR},
+        {**ASHA, **fixed(training__steps=100, evaluation__every=100)},
+        (
+            "scheduler.grace=100 leaves nothing of training.steps=100 to stop or change; set "
+            "scheduler.grace below 100."
+        ),
+    ),
+    (
+        {"optimizer.lr": LR},
+        {**ASHA, **fixed(training__steps=None, training__epochs=2)},
+        (
+            "training.epochs=2, and scheduler.kind=asha counts steps; set "
+            "fixed.training.epochs to null and fixed.training.steps to a number."
+        ),
+    ),
+    (
+        {"training.steps": whole(200, 300)},
+        {**ASHA, **fixed(evaluation__every=100)},
+        (
+            "space.training.steps gives trials a rhythm of their own, and scheduler.kind=asha "
+            "compares them at the same step; set fixed.training.steps, or set"
+        ),
+    ),
+    (
+        {"evaluation.every": choice(50, 100)},
+        {**ASHA, **fixed(training__steps=300)},
+        "space.evaluation.every gives trials",
+    ),
+    (
+        {"training": choice({"steps": 300})},
+        {**ASHA, "fixed": {}},
+        "space.training gives trials a rhythm of their own",
+    ),
+    (
+        {"optimizer.lr": LR},
+        {**STEPS, "scheduler": {"kind": "median", "grace": 50}},
+        "within scheduler.grace=50 steps",
+    ),
+    (
+        {"optimizer.lr": LR},
+        {**STEPS, "scheduler": {"kind": "pbt", "interval": 50}},
+        "within scheduler.interval=50 steps",
+    ),
+    (
+        {"optimizer.lr": LR},
+        {**STEPS, "scheduler": {"kind": "pbt", "interval": 150}},
+        (
+            "scheduler.interval=150 is no multiple of evaluation.every=100, at which trials "
+            "are compared; set scheduler.interval to 100 or 200, or fixed.evaluation.every to "
+            "50."
+        ),
+    ),
+    (
+        {"optimizer.lr": LR},
+        {**PBT, "search": {"kind": "optuna"}},
+        "concurrent=null make no population",
+    ),
     ({"optimizer.lr": LR}, {**PBT, "trials": 3}, "trials=3, concurrent=null make no population"),
-    ({"optimizer.lr": LR}, {**PBT, "concurrent": 4},
-     "search.kind=random, trials=8, concurrent=4 make no population for scheduler.kind=pbt, which trains at once; set "
-     "search.kind to random, trials to 4 or more, and concurrent to null."),
-    ({"optimizer.lr": {"kind": "grid", "values": [0.1, 0.2]}}, PBT, "space.optimizer.lr cannot change in the middle"),
-    ({"optimizer.lr": {**LR, "when": {"optimizer.eps": 0.1}}, "optimizer.eps": choice(0.1)}, PBT,
-     "cannot change in the middle"),
+    (
+        {"optimizer.lr": LR},
+        {**PBT, "concurrent": 4},
+        (
+            "search.kind=random, trials=8, concurrent=4 make no population for "
+            "scheduler.kind=pbt, which trains at once; set search.kind to random, trials to 4 "
+            "or more, and concurrent to null."
+        ),
+    ),
+    (
+        {"optimizer.lr": {"kind": "grid", "values": [0.1, 0.2]}},
+        PBT,
+        "space.optimizer.lr cannot change in the middle",
+    ),
+    (
+        {"optimizer.lr": {**LR, "when": {"optimizer.eps": 0.1}}, "optimizer.eps": choice(0.1)},
+        PBT,
+        "cannot change in the middle",
+    ),
     ({"schedule.kind": KIND}, PBT, "space.schedule.kind cannot change in the middle of a run"),
     ({"objective.time": TIMES}, PBT, "space.objective.time cannot change in the middle of a run"),
-    ({"batch.size": choice(64, 128)}, PBT,
-     "vary single fields under optimizer, schedule, objective, training.clip, training.ema, sampling, and no kind, "
-     "without `when` or kind: grid, or set scheduler.kind to asha."),
-    ({"training.ema": choice(None, {"decay": 0.9})}, PBT, "space.training.ema cannot change in the middle of a run"),
-]  # fmt: skip
+    (
+        {"batch.size": choice(64, 128)},
+        PBT,
+        (
+            "vary single fields under optimizer, schedule, objective, training.clip, "
+            "training.ema, sampling, and no kind, without `when` or kind: grid, or set "
+            "scheduler.kind to asha."
+        ),
+    ),
+    (
+        {"training.ema": choice(None, {"decay": 0.9})},
+        PBT,
+        "space.training.ema cannot change in the middle of a run",
+    ),
+]
 
 
 @pytest.mark.parametrize(("space", "changes", "said"), [*PATHS, *VALUES, *NUMBERS, *SCHEDULERS])
@@ -200,7 +514,9 @@ def test_what_is_refused(sweep_of, small, space, changes, said):
 def test_a_grid_too_large_is_refused_before_it_is_made(sweep_of):
     space = {name: whole(1, 10**6) for name in ("seed", "batch.size", "model.depth", "model.width")}
     start = time.process_time()
-    with pytest.raises(UserError, match=r"space has more than 10,000 combinations \(seed 1,000,000, "):
+    with pytest.raises(
+        UserError, match=r"space has more than 10,000 combinations \(seed 1,000,000, "
+    ):
         check_sweep(sweep_of(space, **GRID), "sweep.yaml")
     assert time.process_time() - start < 1
 
@@ -211,7 +527,8 @@ def test_every_trial_is_tried(sweep_of):
     widths = [trial["model.width"] for trial in enumerate_trials(sweep)]
     first = next(number for number, width in enumerate(widths) if width % 4)
     with pytest.raises(
-        UserError, match=rf"^sweep\.yaml: trial {first} \(model\.width={widths[first]}\): model\.width="
+        UserError,
+        match=rf"^sweep\.yaml: trial {first} \(model\.width={widths[first]}\): model\.width=",
     ):
         check_sweep(sweep, "sweep.yaml")
     check_sweep(sweep_of({"model.width": {**whole(32, 64), "step": 4}}, trials=20), "sweep.yaml")

@@ -54,11 +54,19 @@ class FakeController:
 
     def __init__(self, seed=0, trials=8, quantile=0.25, resample=0.25, mode="min", interval=10):
         settings = {"kind": "pbt", "interval": interval, "quantile": quantile, "resample": resample}
-        fixed = {"training.steps": 100_000, "evaluation.every": 10, "schedule.kind": "warmup_cosine"}
+        fixed = {
+            "training.steps": 100_000,
+            "evaluation.every": 10,
+            "schedule.kind": "warmup_cosine",
+        }
         self.stopped: list[int] = []
-        self.sweep = sweep_of(SPACE, fixed=fixed, scheduler=settings, trials=trials, seed=seed, mode=mode)
+        self.sweep = sweep_of(
+            SPACE, fixed=fixed, scheduler=settings, trials=trials, seed=seed, mode=mode
+        )
         self.scheduler = make_scheduler(self.sweep, 100_000, [], self.stopped.append)
-        self.trials = [FakeTrial(number, values) for number, values in enumerate(enumerate_trials(self.sweep))]
+        self.trials = [
+            FakeTrial(number, values) for number, values in enumerate(enumerate_trials(self.sweep))
+        ]
         self.continued, self.paused = [], []
         for trial in self.trials:
             self.scheduler.on_trial_add(self, trial)
@@ -78,7 +86,9 @@ class FakeController:
         return self.scheduler.on_trial_result(self, self.trials[number], result)
 
     def perturb(self, step, values, order=None):
-        """Let all live trials report; return (trials that continued, trials that took another one over)."""
+        """Let all live trials report; return (trials that continued, trials that took another one
+        over).
+        """
         self.continued, self.paused = [], []
         live = [trial.number for trial in self.get_live_trials()]
         for number in live if order is None else order:
@@ -105,7 +115,9 @@ def test_trial_continues_between_perturbations():
     assert tune.report(0, 15, 1.0) == TrialScheduler.CONTINUE
 
 
-@pytest.mark.parametrize(("mode", "worst", "best"), [("min", {6, 7}, {0, 1}), ("max", {0, 1}, {6, 7})])
+@pytest.mark.parametrize(
+    ("mode", "worst", "best"), [("min", {6, 7}, {0, 1}), ("max", {0, 1}, {6, 7})]
+)
 def test_worst_trials_take_over_the_best_and_keep_their_runs(mode, worst, best):
     tune = FakeController(mode=mode)
     before = tune.values()
@@ -153,7 +165,9 @@ def test_invalid_values_stay_the_donors(monkeypatch):
     for assigned in (tune.trials[number].assigned for number in paused):
         assert (
             assigned["values"]
-            == tune.trials[int(assigned["takeover"]["run_id"].removeprefix("run-"))].assigned["values"]
+            == tune.trials[int(assigned["takeover"]["run_id"].removeprefix("run-"))].assigned[
+                "values"
+            ]
         )
 
 
@@ -166,7 +180,12 @@ def test_decisions_depend_on_the_seed_and_not_on_the_order_of_reports():
             random.random()  # other threads use the global generator too
             continued, paused = tune.perturb(10 * turn, [metrics.random() for _ in range(8)], order)
             decided.append(
-                (continued, paused, tune.values(), [t.assigned.get("takeover", {}).get("run_id") for t in tune.trials])
+                (
+                    continued,
+                    paused,
+                    tune.values(),
+                    [t.assigned.get("takeover", {}).get("run_id") for t in tune.trials],
+                )
             )
         return decided
 
@@ -180,7 +199,9 @@ def test_end_of_a_trial_lets_the_others_continue():
         tune = FakeController()
         for number in range(7):
             tune.report(number, 10, float(number))
-        result = [{"step": 10, "done": True, "status": "failed"}] if end == "on_trial_complete" else []
+        result = (
+            [{"step": 10, "done": True, "status": "failed"}] if end == "on_trial_complete" else []
+        )
         getattr(tune.scheduler, end)(tune, tune.trials[7], *result)  # Tune still lists it as live
         tune.trials[7].has_ended = True
         assert sorted(tune.continued + tune.paused) == list(range(7))
@@ -221,12 +242,17 @@ def test_no_more_nan_trials_than_the_quantile_take_over():
     tune = FakeController()
     _, paused = tune.perturb(10, [float("nan")] * 5 + [5.0, 6.0, 7.0])
     assert len(paused) == 2 and set(paused) <= set(range(5))
-    assert {tune.trials[number].assigned["takeover"]["run_id"] for number in paused} <= {"run-5", "run-6"}
+    assert {tune.trials[number].assigned["takeover"]["run_id"] for number in paused} <= {
+        "run-5",
+        "run-6",
+    }
 
 
 @pytest.mark.parametrize("ended", ["on_trial_complete", "on_trial_error"])
 def test_finished_trial_is_not_waited_for(ended):
-    """Tune marks a trial finished before it calls the scheduler, and may list it as live for longer."""
+    """Tune marks a trial finished before it calls the scheduler, and may list it as live for
+    longer.
+    """
     tune = FakeController(trials=4)
     tune.get_live_trials = lambda: tune.trials
     for number in (0, 1):
@@ -235,7 +261,9 @@ def test_finished_trial_is_not_waited_for(ended):
     tune.report(2, 10, 2.0)
     assert sorted(tune.continued + tune.paused) == [0, 1, 2]
     tune.continued, tune.paused = [], []
-    result = [{"step": 10, "done": True, "status": "failed"}] if ended == "on_trial_complete" else []
+    result = (
+        [{"step": 10, "done": True, "status": "failed"}] if ended == "on_trial_complete" else []
+    )
     getattr(tune.scheduler, ended)(tune, tune.trials[3], *result)
     assert not tune.continued and not tune.paused
     assert tune.perturb(20, [0.0, 1.0, 2.0], order=[0, 1, 2])[0]
@@ -248,7 +276,9 @@ def test_metric_that_is_not_finite_blocks_no_trial(bad):
         continued, paused = tune.perturb(10 * turn, [bad, *map(float, range(1, 8))])
         assert sorted(continued + paused) == list(range(8))
         if bad != float("-inf"):
-            assert all(tune.trials[number].assigned["takeover"]["run_id"] != "run-0" for number in paused)
+            assert all(
+                tune.trials[number].assigned["takeover"]["run_id"] != "run-0" for number in paused
+            )
 
 
 def test_trial_without_the_metric_continues_and_the_others_catch_up():
@@ -299,13 +329,17 @@ def test_second_session_compares_at_equal_steps(interval, seed):
 @pytest.mark.parametrize(
     ("axis", "value", "expected"),
     [
-        (Uniform(low=0.1, high=0.9), 1.2, 0.9), (Uniform(low=-1.0, high=1.0), -1.2, -1.0),
-        (LogUniform(low=1e-4, high=1e-2), 1e-5, 1e-4), (LogUniform(low=1e-4, high=1e-2), 3e-3, 3e-3),
-        (Integer(low=1, high=10, step=3), 6, 7), (Integer(low=1, high=10, step=3), 99, 10),
-        (Integer(low=1, high=10, step=3), -4, 1), (Integer(low=-4, high=4, step=2), -1.2, -2),
+        (Uniform(low=0.1, high=0.9), 1.2, 0.9),
+        (Uniform(low=-1.0, high=1.0), -1.2, -1.0),
+        (LogUniform(low=1e-4, high=1e-2), 1e-5, 1e-4),
+        (LogUniform(low=1e-4, high=1e-2), 3e-3, 3e-3),
+        (Integer(low=1, high=10, step=3), 6, 7),
+        (Integer(low=1, high=10, step=3), 99, 10),
+        (Integer(low=1, high=10, step=3), -4, 1),
+        (Integer(low=-4, high=4, step=2), -1.2, -2),
         (Choice(values=("a", None)), None, None),
     ],
-)  # fmt: skip
+)
 def test_fitting(axis, value, expected):
     fitted = nearest_value(axis, value)
     assert fitted == expected and type(fitted) is type(expected)

@@ -51,13 +51,20 @@ class Scheduled:
         trial, before, step = self.add(number), list(self.stopped), 0
         for step, value in values.items():
             # Tune would kill the process of a trial that it stops itself.
-            decision = self.scheduler.on_trial_result(CONTROLLER, trial, {"step": step, METRIC: value})
+            decision = self.scheduler.on_trial_result(
+                CONTROLLER, trial, {"step": step, METRIC: value}
+            )
             assert decision == TrialScheduler.CONTINUE
             if self.stopped != before:
                 assert self.stopped == [*before, number]
                 break
         is_stopped = self.stopped != before
-        end = {"step": step, METRIC: values[step], "done": True, "status": "stopped" if is_stopped else "finished"}
+        end = {
+            "step": step,
+            METRIC: values[step],
+            "done": True,
+            "status": "stopped" if is_stopped else "finished",
+        }
         self.scheduler.on_trial_complete(CONTROLLER, trial, end)
         assert self.stopped == before + [number] * is_stopped
         return step if is_stopped else None
@@ -65,7 +72,9 @@ class Scheduled:
 
 def scheduler_of(name, past=None, **changes):
     base = {**SCHEDULERS[name], **changes.pop("scheduler", {})}
-    sweep = sweep_of(fixed={"training.steps": STEPS, "evaluation.every": 1}, scheduler=base, **changes)
+    sweep = sweep_of(
+        fixed={"training.steps": STEPS, "evaluation.every": 1}, scheduler=base, **changes
+    )
     stopped = []
     scheduler = make_scheduler(sweep, STEPS, past or {}, stopped.append)
     assert stopped == []  # trials of an earlier session have ended
@@ -100,7 +109,13 @@ def test_mode_max_stops_the_smallest(name):
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize(
     "past",
-    [{}, curve("a", 1.0, last=0), curve("a", float("nan")), curve("a", float("inf")), curve("a", 1.0, last=1)],
+    [
+        {},
+        curve("a", 1.0, last=0),
+        curve("a", float("nan")),
+        curve("a", float("inf")),
+        curve("a", 1.0, last=1),
+    ],
     ids=["none", "empty", "nan", "infinite", "one point"],
 )
 def test_any_past_can_be_replayed(name, past):
@@ -117,7 +132,9 @@ def test_past_whose_worst_trial_comes_last_can_be_replayed(name):
 @pytest.mark.parametrize("name", ["asha", "median"])
 def test_trials_are_stopped_by_their_own_number(name):
     one = scheduler_of(name, PAST)
-    steps = [one.stop_step(number, {3: value}) for number, value in ((4, 60.0), (9, 0.5), (2, 70.0))]
+    steps = [
+        one.stop_step(number, {3: value}) for number, value in ((4, 60.0), (9, 0.5), (2, 70.0))
+    ]
     assert steps == [3, None, 3] and one.stopped == [4, 2]
 
 
@@ -126,7 +143,9 @@ def test_failed_trial_without_a_metric_stops_no_other(name):
     one = scheduler_of(name, PAST)
     failed = one.add(7)
     one.scheduler.on_trial_result(CONTROLLER, failed, {"step": 4, METRIC: 1.0})
-    one.scheduler.on_trial_complete(CONTROLLER, failed, {"step": 4, "done": True, "status": "failed"})
+    one.scheduler.on_trial_complete(
+        CONTROLLER, failed, {"step": 4, "done": True, "status": "failed"}
+    )
     assert one.stop_step(8, {4: 0.5, 5: 0.5}) is None and one.stopped == []
 
 
@@ -157,13 +176,18 @@ def test_a_kind_of_a_package_stops_trials(tmp_path, monkeypatch, mode):
     assert Sweep.model_validate(sweep.to_dict()) == sweep
     stopped = []
     scheduled = Scheduled(make_scheduler(sweep, STEPS, past, stopped.append), stopped)
-    assert scheduled.stop_step(0, {2: sign * 9.0, 4: sign * 4.0, 6: sign * 4.1}) == 6  # grace, then the gap to 2.0
+    # grace, then the gap to 2.0
+    assert scheduled.stop_step(0, {2: sign * 9.0, 4: sign * 4.0, 6: sign * 4.1}) == 6
     assert scheduled.stop_step(1, {2: sign * 1.0, 4: sign * 3.0, 6: sign * 3.9}) is None
     check_sweep(sweep_of(scheduler={"kind": "gap", "grace": 2}), "x")
-    with pytest.raises(UserError, match=r"evaluation.every=2 gives no figure to rank by within scheduler.grace=1"):
+    with pytest.raises(
+        UserError, match=r"evaluation.every=2 gives no figure to rank by within scheduler.grace=1"
+    ):
         check_sweep(sweep_of(scheduler={"kind": "gap", "grace": 1}), "x")
     monkeypatch.setattr(parts, "all_parts", list)
-    with pytest.raises(UserError, match=r"scheduler.kind='gap' is unknown; known: asha, median, none"):
+    with pytest.raises(
+        UserError, match=r"scheduler.kind='gap' is unknown; known: asha, median, none"
+    ):
         sweep_of(scheduler={"kind": "gap"})
 
 
@@ -198,17 +222,23 @@ class HalfChooser(TrialChooser):
 def test_a_kind_of_a_package_chooses_the_trials_that_train_next(tmp_path, monkeypatch):
     (tmp_path / "half_scheduler.py").write_text(HALF)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(parts, "all_parts", lambda: [parts.Parts(schedulers={"half": "half_scheduler:Half"})])
+    monkeypatch.setattr(
+        parts, "all_parts", lambda: [parts.Parts(schedulers={"half": "half_scheduler:Half"})]
+    )
     half = {"scheduler": {"kind": "half", "grace": 2}, "seeds": {"min": 2, "max": 3}}
-    refused = {"metric=train/loss is not for half": {**half, "metric": "train/loss"},
-               "is of scheduler.kind=half alone": {"seeds": {"min": 2, "max": 3}}}  # fmt: skip
+    refused = {
+        "metric=train/loss is not for half": {**half, "metric": "train/loss"},
+        "is of scheduler.kind=half alone": {"seeds": {"min": 2, "max": 3}},
+    }
     for message, fields in refused.items():
         with pytest.raises(UserError, match=message):
             check_sweep(sweep_of(**fields), "x")
     sweep, rounds = sweep_of(**half), []
     check_sweep(sweep, "x")
     past = [Trial(number, f"run-{number}", {}, arm=number, seed=0) for number in range(4)]
-    search = ChosenTrials(sweep, make_chooser(sweep, STEPS, Home(tmp_path)), past, None, rounds.append)
+    search = ChosenTrials(
+        sweep, make_chooser(sweep, STEPS, Home(tmp_path)), past, None, rounds.append
+    )
     assert [search.suggest(f"t-{number}")["trial"]["until"] for number in range(4)] == [2] * 4
     assert search.suggest("early") is None, "the round has not ended"
     for number in range(4):
@@ -216,5 +246,7 @@ def test_a_kind_of_a_package_chooses_the_trials_that_train_next(tmp_path, monkey
     assert rounds[-1].stopped == {0: "in the worse half", 1: "in the worse half"}
     for number in (3, 2):
         assert search.suggest(f"u-{number}")["trial"] == past[number].to_dict()
-        search.on_trial_complete(f"u-{number}", {"step": STEPS, METRIC: -number, "status": "finished"})
+        search.on_trial_complete(
+            f"u-{number}", {"step": STEPS, METRIC: -number, "status": "finished"}
+        )
     assert search.suggest("last") == Searcher.FINISHED

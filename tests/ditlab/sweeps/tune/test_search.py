@@ -16,8 +16,17 @@ from support.sweeps import METRIC, prepared, sweep_of, trial_run
 SPACE = {
     "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
     "schedule.kind": {"kind": "choice", "values": ["constant", "warmup_cosine"]},
-    "schedule.warmup": {"kind": "int", "low": 0, "high": 4, "step": 2, "when": {"schedule.kind": "warmup_cosine"}},
-    "objective.time": {"kind": "choice", "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}]},
+    "schedule.warmup": {
+        "kind": "int",
+        "low": 0,
+        "high": 4,
+        "step": 2,
+        "when": {"schedule.kind": "warmup_cosine"},
+    },
+    "objective.time": {
+        "kind": "choice",
+        "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}],
+    },
     "training.ema.decay": {"kind": "uniform", "low": 0.5, "high": 0.99},
 }
 
@@ -58,7 +67,14 @@ class Session:
 
 
 def past_of(number, status, values, measured=(), metrics=(METRIC,)):
-    return Trial(number, f"run-{number}", values, status, 6, metrics=dict(zip(metrics, measured, strict=False)))
+    return Trial(
+        number,
+        f"run-{number}",
+        values,
+        status,
+        6,
+        metrics=dict(zip(metrics, measured, strict=False)),
+    )
 
 
 def inside(space, values):
@@ -93,20 +109,27 @@ def test_only_values_that_make_a_valid_experiment_are_proposed():
     session, found = Session(optuna_sweep(PAIRS, trials=20)), []
     while asked := session.ask():
         found.append(asked[1])
-        assert experiment_for(session.sweep, asked[1].values).model.width == asked[1].values["model.width"]
+        assert (
+            experiment_for(session.sweep, asked[1].values).model.width
+            == asked[1].values["model.width"]
+        )
         session.tell(asked[0], 1.0)
     assert [trial.number for trial in found] == list(range(20)) and session.ledger == found
     seen = {(trial.values["model.width"], trial.values["model.num_heads"]) for trial in found}
     assert seen == {(128, 4), (160, 4), (160, 5)}
     refused = [trial for trial in session.study().trials if trial.state != TrialState.COMPLETE]
-    assert refused and all(trial.params == {"model.width": 0, "model.num_heads": 1} for trial in refused)
+    assert refused and all(
+        trial.params == {"model.width": 0, "model.num_heads": 1} for trial in refused
+    )
     assert session.states().count(TrialState.COMPLETE) == 20
 
 
 def test_search_ends_where_no_values_make_a_valid_experiment():
     sweep = optuna_sweep(PAIRS, trials=20, startup=200)
-    nothing = {path: axis.model_copy(update={"values": axis.values[place : place + 1]})
-               for place, (path, axis) in enumerate(sweep.space.items())}  # fmt: skip
+    nothing = {
+        path: axis.model_copy(update={"values": axis.values[place : place + 1]})
+        for place, (path, axis) in enumerate(sweep.space.items())
+    }
     session = Session(sweep.model_copy(update={"space": nothing}))
     assert session.ask() is None and session.ledger == []
     assert not session.study().best_trials and len(session.states()) == 100
@@ -119,7 +142,13 @@ def test_axis_exists_where_its_condition_holds():
         assert inside(SPACE, values)
         assert ("schedule.warmup" in values) == (values["schedule.kind"] == "warmup_cosine")
         assert list(values) == [path for path in SPACE if path in values]
-        seen.add((values["schedule.kind"], values.get("schedule.warmup"), values["objective.time"]["kind"]))
+        seen.add(
+            (
+                values["schedule.kind"],
+                values.get("schedule.warmup"),
+                values["objective.time"]["kind"],
+            )
+        )
         session.tell(asked[0], values["optimizer.lr"])
     assert len(seen) > 4
 
@@ -128,7 +157,10 @@ def test_mappings_survive_a_second_session():
     session = Session(optuna_sweep(trials=20))
     kinds = {"uniform": {"kind": "uniform"}, "logit_normal": {"kind": "logit_normal", "std": 1.0}}
     first = [session.ask() for _ in range(10)]
-    assert all(trial.values["objective.time"] == kinds[trial.values["objective.time"]["kind"]] for _, trial in first)
+    assert all(
+        trial.values["objective.time"] == kinds[trial.values["objective.time"]["kind"]]
+        for _, trial in first
+    )
     past = [past_of(trial.number, "interrupted", trial.values) for _, trial in first]
     again = Session(session.sweep, past)
     assert [again.ask()[1] for _ in range(10)] == [trial for _, trial in first]
@@ -148,7 +180,12 @@ def restarted(statuses, trials=12):
     first = Session(optuna_sweep(trials=trials))
     known = [first.ask()[1] for _ in statuses]
     past = [
-        past_of(trial.number, status, trial.values, (float(trial.number),) if status in ("finished", "stopped") else ())
+        past_of(
+            trial.number,
+            status,
+            trial.values,
+            (float(trial.number),) if status in ("finished", "stopped") else (),
+        )
         for trial, status in zip(known, statuses, strict=True)
     ]
     second, found = Session(first.sweep, past), []
@@ -176,7 +213,9 @@ def test_second_session_holds_the_values_of_the_first():
     assert [trial.state for trial in study.trials] == states
     assert study.trials[0].values == [0.0] and study.trials[3].values == [3.0]
     assert study.trials[1].intermediate_values == {6: 1.0}
-    assert [trial.params["optimizer.lr"] for trial in study.trials] == [trial.values["optimizer.lr"] for trial in known]
+    assert [trial.params["optimizer.lr"] for trial in study.trials] == [
+        trial.values["optimizer.lr"] for trial in known
+    ]
 
 
 def test_past_trial_without_a_finite_value_counts_as_failed():
@@ -195,10 +234,20 @@ def test_end_of_a_trial_is_reported():
     session.tell(names[3], math.nan)
     session.search.on_trial_complete(names[4], None, error=True)
     session.search.on_trial_complete(names[5])
-    session.search.on_trial_complete(names[6], {"step": 6, METRIC: 0.1, "done": True})  # without a status
+    # without a status
+    session.search.on_trial_complete(names[6], {"step": 6, METRIC: 0.1, "done": True})
     session.tell(names[7], 0.1, status="interrupted")  # it is resumed in the next session
     fail = TrialState.FAIL
-    ends = [TrialState.COMPLETE, TrialState.PRUNED, fail, fail, fail, fail, fail, TrialState.RUNNING]
+    ends = [
+        TrialState.COMPLETE,
+        TrialState.PRUNED,
+        fail,
+        fail,
+        fail,
+        fail,
+        fail,
+        TrialState.RUNNING,
+    ]
     assert session.states() == ends
     assert session.study().trials[1].intermediate_values == {4: 0.7}
     assert session.study().best_value == 0.5
@@ -241,15 +290,21 @@ def test_tpe_approaches_the_optimum(halves):
 
 
 def test_several_metrics_have_their_own_directions():
-    sweep = optuna_sweep(LINE, trials=3, metric=["eval/velocity", "train/samples_per_second"], mode=["min", "max"])
+    sweep = optuna_sweep(
+        LINE, trials=3, metric=["eval/velocity", "train/samples_per_second"], mode=["min", "max"]
+    )
     session = Session(sweep)
     names = [session.ask()[0] for _ in range(3)]
     session.tell(names[0], 1.0, 10.0)
     session.tell(names[1], 2.0, 20.0)
     session.tell(names[2], 3.0, 5.0)  # worse in both
     assert sorted(trial.number for trial in session.study().best_trials) == [0, 1]
-    past = [past_of(n, "finished", trial.values, ((1.0, 10.0), (2.0, 20.0), (3.0, 5.0))[n], sweep.metrics)
-            for n, trial in enumerate(session.ledger)]  # fmt: skip
+    past = [
+        past_of(
+            n, "finished", trial.values, ((1.0, 10.0), (2.0, 20.0), (3.0, 5.0))[n], sweep.metrics
+        )
+        for n, trial in enumerate(session.ledger)
+    ]
     assert sorted(trial.number for trial in make_study(sweep, past).best_trials) == [0, 1]
 
 
@@ -257,12 +312,16 @@ def test_trial_with_one_of_several_metrics_failed():
     sweep = optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
     session = Session(sweep)
     tune_id, _ = session.ask()
-    session.search.on_trial_complete(tune_id, {"step": 6, "eval/velocity": 1.0, "done": True, "status": "finished"})
+    session.search.on_trial_complete(
+        tune_id, {"step": 6, "eval/velocity": 1.0, "done": True, "status": "finished"}
+    )
     assert session.states() == [TrialState.FAIL]
 
 
 def test_past_trial_with_one_of_several_metrics_failed(home):
-    prepared_sweep = prepared(optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"]))
+    prepared_sweep = prepared(
+        optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
+    )
     one = create_sweep(prepared_sweep)
     trial = one.folder.plan_trial(home, 0, {"training.ema.decay": 0.5})
     trial_run(home, one.sweep, trial, "stopped", {2: 0.1})

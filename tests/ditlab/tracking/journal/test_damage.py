@@ -1,4 +1,6 @@
-"""A damaged journal: one bad line costs itself alone, is counted, and changes nothing in silence."""
+"""A damaged journal: one bad line costs itself alone, is counted, and changes nothing in
+silence.
+"""
 
 import json
 import random
@@ -27,7 +29,9 @@ def folder(new_run: NewRun) -> RunFolder:
     for step in range(1, 6):
         journal.log_metrics(step, {"train/loss": 1 / step, "train/lr": 1e-4})
     journal.log_metrics(5, {"eval/velocity": float("nan")})
-    journal.append("dataset", name="d", fingerprint="f", source="s", counts={"train": 10}, context="training")
+    journal.append(
+        "dataset", name="d", fingerprint="f", source="s", counts={"train": 10}, context="training"
+    )
     journal.append("artifact", path="spec.yaml", artifact_path=None)
     journal.append("end", status="finished")
     journal.close()
@@ -92,7 +96,9 @@ def test_one_bad_line_costs_itself_alone_and_is_counted(folder: RunFolder, caplo
     lines = folder.journal.read_bytes().splitlines(keepends=True)
     whole = list(read_records(folder.journal))
     for number in range(len(lines)):
-        folder.journal.write_bytes(b"".join([*lines[:number], b'{"kind":"metrics","step":\n', *lines[number + 1 :]]))
+        folder.journal.write_bytes(
+            b"".join([*lines[:number], b'{"kind":"metrics","step":\n', *lines[number + 1 :]])
+        )
         content = read_content(folder.journal)
         assert content.num_damaged == 1
         assert list(read_records(folder.journal)) == whole[:number] + whole[number + 1 :]
@@ -109,13 +115,17 @@ def test_a_line_without_end_is_read_in_parts(folder: RunFolder) -> None:
     journal.log_metrics(6, {"train/loss": 9.0})
     journal.close()
     content = read_content(folder.journal)
-    assert metric_history(folder)["train/loss"].values.tolist() == [*before, 9.0] and content.num_damaged == 1
+    assert (
+        metric_history(folder)["train/loss"].values.tolist() == [*before, 9.0]
+        and content.num_damaged == 1
+    )
 
 
 def test_random_damage_raises_nothing(folder: RunFolder) -> None:
     draw, whole = random.Random(0), folder.journal.read_bytes()
     known = {
-        name: set(zip(s.steps.tolist(), map(str, s.values), strict=True)) for name, s in metric_history(folder).items()
+        name: set(zip(s.steps.tolist(), map(str, s.values), strict=True))
+        for name, s in metric_history(folder).items()
     }
     for _ in range(200):
         content = bytearray(whole)
@@ -127,4 +137,7 @@ def test_random_damage_raises_nothing(folder: RunFolder) -> None:
 
 def points(folder: RunFolder) -> dict[str, set[tuple[int, str]]]:
     history = metric_history(folder)
-    return {name: set(zip(one.steps.tolist(), map(str, one.values), strict=True)) for name, one in history.items()}
+    return {
+        name: set(zip(one.steps.tolist(), map(str, one.values), strict=True))
+        for name, one in history.items()
+    }

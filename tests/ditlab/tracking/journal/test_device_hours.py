@@ -63,7 +63,8 @@ def test_hours_of_other_journals(home: tuple[Home, RunFolder]) -> None:
     folder.journal.write_bytes(started(0, "1 core") + step(3600))
     hours = DeviceHours(place)
     assert hours.total()["core"] == 1.0
-    folder.journal.write_bytes(folder.journal.read_bytes().replace(b"1 core", b"9 core"))  # as long as before
+    # as long as before
+    folder.journal.write_bytes(folder.journal.read_bytes().replace(b"1 core", b"9 core"))
     assert hours.total()["core"] == 0.0  # the lines that were altered do not count
     folder.journal.write_bytes(started(0, "1 core"))  # another journal, which is shorter
     assert hours.total()["core"] == 0.0

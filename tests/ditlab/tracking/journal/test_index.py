@@ -1,4 +1,6 @@
-"""The index of a home's journals: it goes on where it ended, and is made again wherever it may not."""
+"""The index of a home's journals: it goes on where it ended, and is made again wherever it may
+not.
+"""
 
 import logging
 import shutil
@@ -24,7 +26,8 @@ def steps(index: JournalIndex, folder: RunFolder) -> list[int]:
     """Steps of the points that an index has of a run after a look at its journal."""
     index.update([Journal(folder.run_id)])
     rows = index.database.execute(
-        "SELECT step FROM _points JOIN _journals ON _journals.id = journal WHERE run = ? ORDER BY position",
+        "SELECT step FROM _points JOIN _journals ON _journals.id = journal WHERE run = ? ORDER "
+        "BY position",
         (folder.run_id,),
     )
     return [number for (number,) in rows]
@@ -61,11 +64,17 @@ def test_journal_that_grows_and_ends_torn(home: tuple[Home, RunFolder]) -> None:
     [
         lambda journal: journal.write_bytes(step(7)),  # shorter
         lambda journal: journal.write_bytes(step(7) + step(2)),  # as long
-        lambda journal: journal.write_bytes(step(7, time=2) + step(8) + step(9)),  # another first line
-        lambda journal: (journal.rename(f"{journal}.old"), journal.write_bytes(step(1) + step(8) + step(9))),
+        # another first line
+        lambda journal: journal.write_bytes(step(7, time=2) + step(8) + step(9)),
+        lambda journal: (
+            journal.rename(f"{journal}.old"),
+            journal.write_bytes(step(1) + step(8) + step(9)),
+        ),
     ],
 )
-def test_another_journal_is_read_anew(home: tuple[Home, RunFolder], change: Callable[[Path], object]) -> None:
+def test_another_journal_is_read_anew(
+    home: tuple[Home, RunFolder], change: Callable[[Path], object]
+) -> None:
     place, folder = home
     index = JournalIndex(place)
     steps(index, folder)
@@ -75,7 +84,9 @@ def test_another_journal_is_read_anew(home: tuple[Home, RunFolder], change: Call
     assert found == steps(JournalIndex(place), folder) != [1, 2]
 
 
-def test_moved_and_copied_homes_have_files_of_their_own(home: tuple[Home, RunFolder], tmp_path: Path) -> None:
+def test_moved_and_copied_homes_have_files_of_their_own(
+    home: tuple[Home, RunFolder], tmp_path: Path
+) -> None:
     place, folder = home
     steps(JournalIndex(place), folder)
     copied = Home(Path(shutil.copytree(place.root, tmp_path / "copy")))
@@ -91,9 +102,12 @@ def test_moved_and_copied_homes_have_files_of_their_own(home: tuple[Home, RunFol
 
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_cache_that_cannot_be_used(
-    home: tuple[Home, RunFolder], is_folder: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    home: tuple[Home, RunFolder],
+    is_folder: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     place, folder = home
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if is_folder:
@@ -110,9 +124,10 @@ def test_two_processes_at_once(home: tuple[Home, RunFolder]) -> None:
     place, folder = home
     folder.journal.write_bytes(b"".join(map(step, range(3000))))
     program = (
-        "import sys; from pathlib import Path; from ditlab.home import Home; from ditlab.tracking.index import *; "
-        "index = JournalIndex(Home(Path(sys.argv[1]))); index.update([Journal(sys.argv[2])]); "
-        "print(index.database.execute('SELECT count(*), min(step), max(step) FROM _points').fetchone())"
+        "import sys; from pathlib import Path; from ditlab.home import Home; from "
+        "ditlab.tracking.index import *; index = JournalIndex(Home(Path(sys.argv[1]))); "
+        "index.update([Journal(sys.argv[2])]); print(index.database.execute('SELECT count(*), "
+        "min(step), max(step) FROM _points').fetchone())"
     )
     command = [sys.executable, "-c", program, str(place.root), folder.run_id]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

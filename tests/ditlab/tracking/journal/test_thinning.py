@@ -31,7 +31,9 @@ def test_no_budget_sends_everything() -> None:
 def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, seed: int) -> None:
     draw = random.Random(seed)
     steps, budget = 2000, 300
-    values = [draw.choice([draw.gauss(0, 1), draw.gauss(0, 1), 0.0, math.nan]) for _ in range(steps)]
+    values = [
+        draw.choice([draw.gauss(0, 1), draw.gauss(0, 1), 0.0, math.nan]) for _ in range(steps)
+    ]
     folder = new_run()
     journal, step, kills = JournalWriter(folder, budget=budget), 0, 12
     while step < steps:
@@ -47,14 +49,21 @@ def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, see
                     with folder.journal.open("ab") as file:
                         file.write(b'{"kind":"metrics","time":1,"step":99')
                 journal = JournalWriter(folder, budget=budget)
-            step = max(0, step - draw.randrange(80))  # back to a checkpoint, in the same process or the next
+            # back to a checkpoint, in the same process or the next
+            step = max(0, step - draw.randrange(80))
     journal.close()
     thinning = Thinning(budget)
-    records = [record for record in read_records(folder.journal) if "train/loss" in record["values"]]
+    records = [
+        record for record in read_records(folder.journal) if "train/loss" in record["values"]
+    ]
     sent = {record["step"]: float(record["values"]["train/loss"]) for record in records}
     expected = {step: value for step, value in enumerate(values) if thinning.selects()}
     assert repr(sent) == repr(expected)  # by text, as NaN equals nothing
     assert len(sent) < steps / 2
     history = metric_history(folder)
-    assert history["train/loss"].steps.tolist() == history["train/lr"].steps.tolist() == list(range(steps))
+    assert (
+        history["train/loss"].steps.tolist()
+        == history["train/lr"].steps.tolist()
+        == list(range(steps))
+    )
     assert history["eval/loss"].steps.tolist() == list(range(0, steps, 100))

@@ -33,7 +33,9 @@ def test_records_come_back_in_order(new_run: NewRun) -> None:
     assert all(abs(record["time"] / 1000 - time.time()) < 60 for record in records)
 
 
-@pytest.mark.parametrize("torn", [b'{"kind":"metrics","time":1,"st', b'{"kind":"metr\n\x00\x00', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "torn", [b'{"kind":"metrics","time":1,"st', b'{"kind":"metr\n\x00\x00', b"\xff\xfe"]
+)
 def test_a_torn_last_line_is_cut_off(new_run: NewRun, torn: bytes) -> None:
     folder = new_run()
     journal = JournalWriter(folder)
@@ -71,11 +73,14 @@ def test_a_resume_repeats_no_step_of_a_metric(new_run: NewRun) -> None:
     assert resumed.last_step("train/") == 250 and resumed.last_step("system/") is None
     for step in range(201, 301):
         resumed.log_metrics(step, {"train/loss": 1 / step})
-    resumed.log_metrics(200, {"eval/loss": 0.5, "eval/distance": 3.0})  # a new metric of an old step is new
+    # a new metric of an old step is new
+    resumed.log_metrics(200, {"eval/loss": 0.5, "eval/distance": 3.0})
     resumed.close()
     history = metric_history(folder)
     assert history["train/loss"].steps.tolist() == list(range(1, 301))
-    assert history["eval/loss"].steps.tolist() == [200] and history["eval/distance"].values.tolist() == [3.0]
+    assert history["eval/loss"].steps.tolist() == [200] and history[
+        "eval/distance"
+    ].values.tolist() == [3.0]
 
 
 def test_several_metrics_calls_of_one_step_all_count(new_run: NewRun) -> None:
@@ -102,13 +107,18 @@ def test_threads_never_mix_their_lines(new_run: NewRun) -> None:
         for step in range(500):
             journal.log_metrics(step, {f"{stream}/{key}": step for key in "abcdefgh"})
 
-    threads = [threading.Thread(target=write, args=(stream,)) for stream in ("train", "eval", "system")]
+    threads = [
+        threading.Thread(target=write, args=(stream,)) for stream in ("train", "eval", "system")
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     journal.close()
-    assert all(series.steps.tolist() == list(range(500)) for series in metric_history(journal.folder).values())
+    assert all(
+        series.steps.tolist() == list(range(500))
+        for series in metric_history(journal.folder).values()
+    )
     assert len(metric_history(journal.folder)) == 24
 
 
@@ -135,8 +145,17 @@ def test_time_and_devices_of_all_attempts_are_counted_and_nothing_between_them()
     facts = JournalFacts()
 
     def add(kind: str, second: int, **values: str) -> None:
-        facts.add({"kind": kind, "time": 1_000_000 + 1000 * second, "values": values, "name": "", "family": "",
-                   "status": "running", "step": 0})  # fmt: skip
+        facts.add(
+            {
+                "kind": kind,
+                "time": 1_000_000 + 1000 * second,
+                "values": values,
+                "name": "",
+                "family": "",
+                "status": "running",
+                "step": 0,
+            }
+        )
 
     add("start", 0)
     add("tags", 0, **{DEVICES_TAG: "2 GPU at 3"})
@@ -150,11 +169,17 @@ def test_time_and_devices_of_all_attempts_are_counted_and_nothing_between_them()
     add("tags", 100_000, **{DEVICES_TAG: "4 core"})
     add("overview", 99_000)  # the clock was set back
     facts.count_time(1_000_000 + 1000 * 99_900)
-    assert facts.seconds == 6300 and facts.device_hours == {"GPU": 2.0, "core": 1.0} and facts.price == 6.0
+    assert (
+        facts.seconds == 6300
+        and facts.device_hours == {"GPU": 2.0, "core": 1.0}
+        and facts.price == 6.0
+    )
 
 
 def test_training_loss_is_the_median_of_the_last_steps(new_run: NewRun) -> None:
-    """Of 1,000 steps the last 20; one batch of another size of loss changes nothing, and NaN is not passed over."""
+    """Of 1,000 steps the last 20; one batch of another size of loss changes nothing, and NaN is not
+    passed over.
+    """
     folder = new_run()
     with closing(JournalWriter(folder)) as journal:
         for step in range(1, 1000):
@@ -163,7 +188,10 @@ def test_training_loss_is_the_median_of_the_last_steps(new_run: NewRun) -> None:
     home = Home(folder.path.parents[1])
     (row,) = run_rows(home, [read_record(folder)]).rows
     assert row["step"] == 1000 and row["train_loss"] == pytest.approx(0.5 + 990.5e-6)
-    assert final_values(metric_history(folder)) == {"train/loss": row["train_loss"], "eval/velocity": 0.4}
+    assert final_values(metric_history(folder)) == {
+        "train/loss": row["train_loss"],
+        "eval/velocity": 0.4,
+    }
     with closing(JournalWriter(folder)) as journal:
         journal.log_metrics(1001, {"train/loss": math.nan})
     rows = run_rows(home, [read_record(each) for each in (folder, new_run())]).rows

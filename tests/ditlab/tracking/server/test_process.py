@@ -42,14 +42,22 @@ def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_its_te
         with urllib.request.urlopen(server.url, timeout=60) as page:
             assert b"<title>MLflow</title>" in page.read()
         assert server.status("/", Host="elsewhere.example") == 403
-        assert len(server.command_lines().splitlines()) == 1, "one process imports MLflow and serves"
-        number = json.loads(server.ask("/api/2.0/mlflow/experiments/get-by-name?experiment_name=second")[1])
+        assert len(server.command_lines().splitlines()) == 1, (
+            "one process imports MLflow and serves"
+        )
+        number = json.loads(
+            server.ask("/api/2.0/mlflow/experiments/get-by-name?experiment_name=second")[1]
+        )
         number = number["experiment"]["experiment_id"]
         runs = f"{server.url}/#/experiments/{number}/runs"
         assert server.page == f"{runs}?workflowType=machine_learning&viewStateShareKey=ditlab"
     with pytest.raises(OSError):
         urllib.request.urlopen(server.url, timeout=2)
-    noise = [line for line in log.read_text().splitlines() if "waiting up to" not in line and server.page not in line]
+    noise = [
+        line
+        for line in log.read_text().splitlines()
+        if "waiting up to" not in line and server.page not in line
+    ]
     assert noise == []
     assert not list(home.root.glob("mlflow-server-*.log"))
 
@@ -57,9 +65,13 @@ def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_its_te
 def test_a_server_that_ends_at_once_leaves_its_log_and_its_last_line(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MlflowServer, "_command", lambda self: ["sh", "-c", "echo begun; echo no database; exit 3"])
+    monkeypatch.setattr(
+        MlflowServer, "_command", lambda self: ["sh", "-c", "echo begun; echo no database; exit 3"]
+    )
     (port,) = free_ports(1)
-    with pytest.raises(RunFailed, match=rf"ended with code 3; its log is .*{port}\.log: no database"):
+    with pytest.raises(
+        RunFailed, match=rf"ended with code 3; its log is .*{port}\.log: no database"
+    ):
         ui.main(["--home", str(home.root), "--port", str(port)], standalone_mode=False)
     assert (home.root / f"mlflow-server-{port}.log").read_text() == "begun\nno database\n"
     (home.root / f"mlflow-server-{port}.log").unlink()
@@ -84,17 +96,26 @@ def test_wait_for_the_server_is_bounded_and_named(
     monkeypatch.setenv("DITLAB_PROGRESS_SECONDS", "0.3")
     monkeypatch.setattr(MlflowServer, "_command", lambda self: ["sleep", "60"])
     (port,) = free_ports(1)
-    with pytest.raises(RunFailed, match=r"did not answer at http://127\.0\.0\.1:\d+ within 1 s; .* --wait SECONDS"):
-        ui.main(["--home", str(home.root), "--port", str(port), "--wait", "1"], standalone_mode=False)
-    assert f"waiting up to 1 s (--wait) for the MLflow server to answer at http://127.0.0.1:{port}" in (
-        capfd.readouterr().err
+    with pytest.raises(
+        RunFailed, match=r"did not answer at http://127\.0\.0\.1:\d+ within 1 s; .* --wait SECONDS"
+    ):
+        ui.main(
+            ["--home", str(home.root), "--port", str(port), "--wait", "1"], standalone_mode=False
+        )
+    assert (
+        f"waiting up to 1 s (--wait) for the MLflow server to answer at http://127.0.0.1:{port}"
+        in (capfd.readouterr().err)
     )
 
 
 @pytest.mark.slow
 def test_pages_begin_with_model_training(monkeypatch: pytest.MonkeyPatch, home: Home) -> None:
-    """Where the package is installed, MLflow finds the app that its metadata names, and each page sets the choice."""
-    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    """Where the package is installed, MLflow finds the app that its metadata names, and each page
+    sets the choice.
+    """
+    project = tomllib.loads(
+        (Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
     ((name, place),) = project["entry-points"]["mlflow.app"].items()
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [name])
     assert MlflowServer(home, free_ports(1)[0])._command()[-2:] == ["--app-name", name]
@@ -105,7 +126,9 @@ from mlflow.server import app
 with app.test_client() as client:
     print(client.get("/").text[:300], client.get("/health").text)
 """
-    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
     assert '<head><script>const key="mlflow.workflowType_v1"' in shown and shown.endswith("OK\n")
 
 

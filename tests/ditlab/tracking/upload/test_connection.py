@@ -1,4 +1,6 @@
-"""The local database: whole or missing after a kill, and made once by two processes that start together."""
+"""The local database: whole or missing after a kill, and made once by two processes that start
+together.
+"""
 
 import sqlite3
 import time

@@ -1,4 +1,6 @@
-"""`ditlab runs sync` with a damaged journal: what is whole arrives, the rest is counted, and nothing blocks."""
+"""`ditlab runs sync` with a damaged journal: what is whole arrives, the rest is counted, and
+nothing blocks.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +26,9 @@ def folder(new_run: NewRun) -> RunFolder:
     experiment = load_experiment(Path("experiments/digits/dit.yaml"))
     folder.spec.write_bytes(encode_recorded(experiment.to_dict()))
     journal = JournalWriter(folder)
-    journal.append("start", run_id=folder.run_id, name="digits-dit", experiment="digits", family="dit")
+    journal.append(
+        "start", run_id=folder.run_id, name="digits-dit", experiment="digits", family="dit"
+    )
     for step in range(1, 11):
         journal.log_metrics(step, {"train/loss": step / 8})
     journal.append("end", status="finished")
@@ -58,7 +62,9 @@ def replace_line(folder: RunFolder, number: int, line: bytes) -> None:
         b"[" * 50_000,
     ],
 )
-def test_a_line_of_the_wrong_shape_blocks_nothing(home: Home, folder: RunFolder, line: bytes) -> None:
+def test_a_line_of_the_wrong_shape_blocks_nothing(
+    home: Home, folder: RunFolder, line: bytes
+) -> None:
     replace_line(folder, 3, line)
     run, warnings = synced(home)
     assert run.data.metrics["train/loss"] == 10 / 8 and run.info.status == "FINISHED"
@@ -74,12 +80,20 @@ def test_files_that_are_none_are_said_and_left(home: Home, folder: RunFolder) ->
     journal.close()
     _, warnings = synced(home)
     for name in ("gone.png", "torn.png"):
-        assert [text for text in warnings if f"media/{name}" in text and "MLflow does not get it" in text]
+        assert [
+            text
+            for text in warnings
+            if f"media/{name}" in text and "MLflow does not get it" in text
+        ]
 
 
-def test_a_journal_that_cannot_be_read_costs_its_run_alone(home: Home, folder: RunFolder, new_run: NewRun) -> None:
+def test_a_journal_that_cannot_be_read_costs_its_run_alone(
+    home: Home, folder: RunFolder, new_run: NewRun
+) -> None:
     odd = new_run("odd")
     odd.journal.mkdir()
-    results = {result.run_id: result for result in sync_runs(list_runs(home), home, warn=pytest.fail)}
+    results = {
+        result.run_id: result for result in sync_runs(list_runs(home), home, warn=pytest.fail)
+    }
     assert "cannot be read (" in results[odd.run_id].fault
     assert results[folder.run_id].sent == 12 and results[folder.run_id].left == 0

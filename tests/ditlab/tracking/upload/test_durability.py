@@ -29,11 +29,15 @@ def steps_in_mlflow(tracker: RunTracker) -> list[int]:
     import mlflow
 
     assert tracker.mlflow_run_id is not None
-    points = mlflow.MlflowClient(tracker.uri).get_metric_history(tracker.mlflow_run_id, "train/loss")
+    points = mlflow.MlflowClient(tracker.uri).get_metric_history(
+        tracker.mlflow_run_id, "train/loss"
+    )
     return sorted(point.step for point in points)
 
 
-def test_only_what_is_on_the_disk_is_sent(home: Home, new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_on_the_disk_is_sent(
+    home: Home, new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ditlab.tracking.upload._POLL_INTERVAL", 0.1)
     folder = new_run()
     tracker = tracked(folder, home, range(100))
@@ -59,7 +63,9 @@ def test_only_what_is_on_the_disk_is_sent(home: Home, new_run: NewRun, monkeypat
     assert steps_in_mlflow(tracker) == list(range(200))
 
 
-def test_flushing_waits_for_what_was_appended_before_it(new_run: NewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushing_waits_for_what_was_appended_before_it(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal, fsync, sizes = JournalWriter(new_run()), os.fsync, list[int]()
 
     def slow_fsync(descriptor: int) -> None:
@@ -81,9 +87,18 @@ def test_flushing_waits_for_what_was_appended_before_it(new_run: NewRun, monkeyp
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"URI": 7}', '{"URI": {"offset": "x"}}', '{"URI": {"offset": -5}}', '{"URI": {"of": 1}}',
-     '{"URI": {"offset": 99999999}}', '{"URI": {"offset": 3000}\n,"crc":"00000000"}'],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "[]",
+        '{"URI": 7}',
+        '{"URI": {"offset": "x"}}',
+        '{"URI": {"offset": -5}}',
+        '{"URI": {"of": 1}}',
+        '{"URI": {"offset": 99999999}}',
+        '{"URI": {"offset": 3000}\n,"crc":"00000000"}',
+    ],
+)
 def test_a_damaged_cursor_loses_and_doubles_nothing(home: Home, new_run: NewRun, text: str) -> None:
     folder = new_run()
     tracker = tracked(folder, home, range(50))
@@ -97,7 +112,9 @@ def test_a_damaged_cursor_loses_and_doubles_nothing(home: Home, new_run: NewRun,
 
 
 @pytest.mark.parametrize("steps", [range(50, 52), range(50, 300)])
-def test_a_new_journal_beside_an_old_cursor_is_sent_whole(home: Home, new_run: NewRun, steps: range) -> None:
+def test_a_new_journal_beside_an_old_cursor_is_sent_whole(
+    home: Home, new_run: NewRun, steps: range
+) -> None:
     folder = new_run()
     tracker = tracked(folder, home, range(50))
     assert tracker.close(30) == 0
@@ -108,7 +125,9 @@ def test_a_new_journal_beside_an_old_cursor_is_sent_whole(home: Home, new_run: N
     assert steps_in_mlflow(again) == list(range(steps.stop))
 
 
-def test_an_evaluation_of_the_same_step_again_keeps_the_first_value(home: Home, new_run: NewRun) -> None:
+def test_an_evaluation_of_the_same_step_again_keeps_the_first_value(
+    home: Home, new_run: NewRun
+) -> None:
     folder = new_run()
     for value in (2.5, 2.5, 2.625):
         with RunTracker(folder, None, home) as tracker:
@@ -116,4 +135,6 @@ def test_an_evaluation_of_the_same_step_again_keeps_the_first_value(home: Home, 
             tracker.journal.log_metrics(300, {"train/loss": value})
     assert steps_in_mlflow(tracker) == [300]
     lines = folder.journal.read_text().splitlines()
-    assert sum('"metrics"' in line for line in lines) == 1 and any('{"train/loss":2.5}' in line for line in lines)
+    assert sum('"metrics"' in line for line in lines) == 1 and any(
+        '{"train/loss":2.5}' in line for line in lines
+    )

@@ -1,4 +1,6 @@
-"""Faults of the server and killed processes: no point is lost, none arrives twice, no step waits."""
+"""Faults of the server and killed processes: no point is lost, none arrives twice, no step
+waits.
+"""
 
 import json
 import random
@@ -27,8 +29,8 @@ from support.proxy import Fault, Proxy
 
 NewRun = Callable[..., RunFolder]
 LONGEST_CALL = 1.0
-"""Seconds. A call takes 20 microseconds; a machine that is busy may stretch one, a call that waits for MLflow takes two
-seconds and more in these tests."""
+"""Seconds. A call takes 20 microseconds; a machine that is busy may stretch one, a call that waits
+for MLflow takes two seconds and more in these tests."""
 
 
 class Logging:
@@ -46,9 +48,15 @@ class Logging:
         self.longest = max(self.longest, time.perf_counter() - begin)
 
     def steps(self, first: int, end: int, seconds: float = 0.0) -> None:
-        """Log steps `first` to `end` - 1 over about `seconds`, with a picture and a tag at every hundredth."""
+        """Log steps `first` to `end` - 1 over about `seconds`, with a picture and a tag at every
+        hundredth.
+        """
         for step in range(first, end):
-            self.call(self.tracker.journal.log_metrics, step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
+            self.call(
+                self.tracker.journal.log_metrics,
+                step,
+                {"train/loss": 1 / (step + 1), "train/lr": 1e-4},
+            )
             if step % 100 == 0:
                 picture = self.tracker.folder.media / f"{step}.png"
                 picture.parent.mkdir(exist_ok=True)
@@ -68,17 +76,27 @@ def check_all_arrived(uri: str, folder: RunFolder, steps: int) -> None:
     assert len(found) == 1
     run = found[0]
     points = client.get_metric_history(run.info.run_id, "train/loss")
-    assert sorted((p.step, p.value) for p in points) == [(step, 1 / (step + 1)) for step in range(steps)]
+    assert sorted((p.step, p.value) for p in points) == [
+        (step, 1 / (step + 1)) for step in range(steps)
+    ]
     assert len(client.get_metric_history(run.info.run_id, "train/lr")) == steps
-    assert run.data.tags["at"] == str((steps - 1) // 100 * 100) and run.data.params == {"depth": "9"}
+    assert run.data.tags["at"] == str((steps - 1) // 100 * 100) and run.data.params == {
+        "depth": "9"
+    }
     images = [file.path for file in client.list_artifacts(run.info.run_id, "images")]
-    assert sorted(image_steps(images, ".png")) == sorted(image_steps(images, ".webp")) == list(range(0, steps, 100))
+    assert (
+        sorted(image_steps(images, ".png"))
+        == sorted(image_steps(images, ".webp"))
+        == list(range(0, steps, 100))
+    )
 
 
 def image_steps(paths: list[str], ending: str) -> list[int]:
     """Steps of the history's pictures; the newest one is another card's."""
     return [
-        int(re.findall(r"\+step\+(\d+)\+", path)[0]) for path in paths if "~steps+" in path and path.endswith(ending)
+        int(re.findall(r"\+step\+(\d+)\+", path)[0])
+        for path in paths
+        if "~steps+" in path and path.endswith(ending)
     ]
 
 
@@ -145,21 +163,34 @@ def slow_requests(delay: float) -> Scenario:
 
 
 SCENARIOS = {
-    **{f"{fault} {when}": faults_for_a_while(fault, when) for fault in ("500", "drop") for when in ("first", "later")},
-    **{f"lost {only}": lost_answers(only) for only in ("runs/create", "runs/log-batch", "PUT ", "runs/set-tag")},
+    **{
+        f"{fault} {when}": faults_for_a_while(fault, when)
+        for fault in ("500", "drop")
+        for when in ("first", "later")
+    },
+    **{
+        f"lost {only}": lost_answers(only)
+        for only in ("runs/create", "runs/log-batch", "PUT ", "runs/set-tag")
+    },
     "slow": slow_requests(2.0),
 }
 
 
 @pytest.fixture(scope="module")
-def outcomes(server: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[None]]]:
-    """Every scenario, five at a time: each is a run with a proxy of its own, and mostly waits, beside other tests."""
+def outcomes(
+    server: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[None]]]:
+    """Every scenario, five at a time: each is a run with a proxy of its own, and mostly waits,
+    beside other tests.
+    """
     server.start()
     home = Home(tmp_path_factory.mktemp("faults")).ensure()
 
     def play(scenario: Scenario) -> None:
         with Proxy(server.uri) as proxy:
-            folder = create_run(home, "digits-dit", family="dit", spec_hash="abc", tracking_uri=proxy.uri)
+            folder = create_run(
+                home, "digits-dit", family="dit", spec_hash="abc", tracking_uri=proxy.uri
+            )
             scenario(proxy, home, folder)
 
     with ThreadPoolExecutor(5) as pool:
@@ -215,7 +246,9 @@ for step in itertools.count(first):
 
 @pytest.mark.usefixtures("outcomes")  # they wait beside it
 @pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: NewRun, kills: int) -> None:
+def test_a_process_killed_at_random_moments(
+    server: Any, home: Home, new_run: NewRun, kills: int
+) -> None:
     import mlflow
 
     server.start()
@@ -234,7 +267,9 @@ def test_a_process_killed_at_random_moments(server: Any, home: Home, new_run: Ne
 
     history = metric_history(folder)
     steps = history["train/loss"].steps.tolist()
-    assert len(steps) > 300 and steps == history["train/step"].steps.tolist() == list(range(len(steps)))
+    assert len(steps) > 300 and steps == history["train/step"].steps.tolist() == list(
+        range(len(steps))
+    )
     client = mlflow.MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("faults").experiment_id
     (run,) = client.search_runs([experiment], f"tags.`ditlab.run` = '{folder.run_id}'")
@@ -254,7 +289,11 @@ def sent_points(folder: RunFolder) -> Mapping[str, list[tuple[int, float]]]:
     points = {}
     for key, series in metric_history(folder).items():
         thinning = Thinning(1000)
-        points[key] = [p for p in zip(series.steps.tolist(), series.values.tolist(), strict=True) if thinning.selects()]
+        points[key] = [
+            p
+            for p in zip(series.steps.tolist(), series.values.tolist(), strict=True)
+            if thinning.selects()
+        ]
     return points
 
 
@@ -290,10 +329,12 @@ def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", HANGING, new_run().run_id, proxy.uri, kind],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for kind in ("metrics", "files")
-    ]  # fmt: skip
+    ]
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
     proxy.fault = "hang"
@@ -306,14 +347,19 @@ def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run:
         assert process.stdout is not None and int(process.stdout.readline()) > 0
         assert process.wait(60) == 0
     assert proxy.num_faulty > 1
-    # Its sleep and its timeout, and an interpreter's end on a busy machine: less than the 15 s of a request.
+    # Its sleep and its timeout, and an interpreter's end on a busy machine: less than the 15 s of a
+    # request.
     assert time.monotonic() - begin < 3.5 + 10
 
 
-def test_a_disk_that_is_full_for_a_while(home: Home, new_run: NewRun, tmp_path: Path, mlflow_template: Path) -> None:
+def test_a_disk_that_is_full_for_a_while(
+    home: Home, new_run: NewRun, tmp_path: Path, mlflow_template: Path
+) -> None:
     folder = new_run()
     small = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder.path], check=False, capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder.path],
+        check=False,
+        capture_output=True,
     )
     if small.returncode:
         pytest.skip("a file system of its own cannot be mounted here")
@@ -326,7 +372,11 @@ def test_a_disk_that_is_full_for_a_while(home: Home, new_run: NewRun, tmp_path: 
             while True:
                 file.write(b"x" * 512)
         for step in range(100, 3000):
-            run.call(run.tracker.journal.log_metrics, step, {"train/loss": 1 / (step + 1), "train/lr": 1e-4})
+            run.call(
+                run.tracker.journal.log_metrics,
+                step,
+                {"train/loss": 1 / (step + 1), "train/lr": 1e-4},
+            )
         run.call(run.tracker.log_text, "none of this fits" * 1000, "note.txt")
         run.call(run.tracker.journal.sync)
         filler.unlink()
@@ -334,8 +384,13 @@ def test_a_disk_that_is_full_for_a_while(home: Home, new_run: NewRun, tmp_path: 
         assert run.tracker.close(40) == 0
         history = metric_history(folder)["train/loss"].steps.tolist()
         assert history[:100] == list(range(100)) and history[-400:] == list(range(2900, 3300))
-        assert [message for message in run.said if f"{folder.journal} cannot be written" in message] == [
-            f"{folder.journal} cannot be written (No space left on device): metrics are being lost, training goes on"
+        assert [
+            message for message in run.said if f"{folder.journal} cannot be written" in message
+        ] == [
+            (
+                f"{folder.journal} cannot be written (No space left on device): metrics are "
+                "being lost, training goes on"
+            )
         ]
         assert all(json.loads(line) for line in folder.journal.read_text().splitlines())
         import mlflow
@@ -349,5 +404,7 @@ def test_a_disk_that_is_full_for_a_while(home: Home, new_run: NewRun, tmp_path: 
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_fault_costs_no_step_and_no_point(outcomes: dict[str, Future[None]], scenario: str) -> None:
+def test_a_fault_costs_no_step_and_no_point(
+    outcomes: dict[str, Future[None]], scenario: str
+) -> None:
     outcomes[scenario].result()

@@ -14,19 +14,30 @@ from ditlab.tracking.tracker import RunTracker
 from ditlab_addons.housekeeping.sync import sync_runs
 from support.disk import small_disk
 
-DROPPED = RuntimeError("Max retries exceeded (Caused by ResponseError('too many 503 error responses'))")
+DROPPED = RuntimeError(
+    "Max retries exceeded (Caused by ResponseError('too many 503 error responses'))"
+)
 FULL = "(sqlite3.OperationalError) database or disk is full"
 
 
 def test_an_error_s_first_line_that_says_what_is_wrong() -> None:
     assert outage_reason(RuntimeError(f"{FULL}\n[SQL: ...]")) == FULL
-    assert outage_reason(RuntimeError(f"(raised as a result of Query-invoked autoflush)\n{FULL}\n[SQL]")) == FULL
+    assert (
+        outage_reason(
+            RuntimeError(f"(raised as a result of Query-invoked autoflush)\n{FULL}\n[SQL]")
+        )
+        == FULL
+    )
     assert outage_reason(DROPPED) == f"{DROPPED}; the server's log says why"
 
 
 @pytest.mark.slow  # a server of its own
 def test_a_full_disk_of_a_server(
-    home: Home, tmp_path: Path, mlflow_template: Path, new_run: Callable[..., RunFolder], own_server: Any
+    home: Home,
+    tmp_path: Path,
+    mlflow_template: Path,
+    new_run: Callable[..., RunFolder],
+    own_server: Any,
 ) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         shutil.copyfile(mlflow_template, disk.path / "server.db")

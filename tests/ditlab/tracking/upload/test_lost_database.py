@@ -19,7 +19,9 @@ def make_database(path: Path, *runs: str) -> None:
         connection.commit()
 
 
-def test_a_database_that_is_gone_or_has_no_such_run_has_received_nothing(home: Home, new_run) -> None:
+def test_a_database_that_is_gone_or_has_no_such_run_has_received_nothing(
+    home: Home, new_run
+) -> None:
     folder: RunFolder = new_run()
     folder.journal.write_bytes(b"{}\n{}\n")
     database = home.mlflow_database

@@ -24,7 +24,9 @@ STEPS = 2000
 def points(uri: str, mlflow_run_id: str, key: str) -> list[tuple[int, float]]:
     import mlflow
 
-    return sorted((m.step, m.value) for m in mlflow.MlflowClient(uri).get_metric_history(mlflow_run_id, key))
+    return sorted(
+        (m.step, m.value) for m in mlflow.MlflowClient(uri).get_metric_history(mlflow_run_id, key)
+    )
 
 
 def test_a_server_that_comes_after_the_run_gets_everything_once(
@@ -78,7 +80,9 @@ def test_a_server_that_comes_after_the_run_gets_everything_once(
         assert json.loads(again.stdout.splitlines()[-1])["synced"][0]["sent"] == 0
 
 
-def test_a_server_that_hangs_for_a_while_gets_everything_once(server: Any, home: Home, new_run: NewRun) -> None:
+def test_a_server_that_hangs_for_a_while_gets_everything_once(
+    server: Any, home: Home, new_run: NewRun
+) -> None:
     server.start()
     folder = new_run(tracking_uri=server.uri)
     tracker = RunTracker(folder, server.uri, home)
@@ -98,7 +102,9 @@ def test_a_server_that_hangs_for_a_while_gets_everything_once(server: Any, home:
         server.signal(signal.SIGCONT)
     tracker.end("finished")
     assert tracker.close(40) == 0
-    assert points(server.uri, tracker.mlflow_run_id, "train/loss") == [(step, float(step)) for step in range(200)]
+    assert points(server.uri, tracker.mlflow_run_id, "train/loss") == [
+        (step, float(step)) for step in range(200)
+    ]
 
 
 def test_closing_waits_no_longer_than_its_timeout(server: Any, home: Home, new_run: NewRun) -> None:
@@ -132,4 +138,6 @@ def test_pictures_and_files_go_through_the_server(server: Any, home: Home, new_r
     assert tracker.close(30) == 0
     client = mlflow.MlflowClient(server.uri)
     assert len(client.list_artifacts(tracker.mlflow_run_id, "images")) == 4
-    assert [file.path for file in client.list_artifacts(tracker.mlflow_run_id, "tree/inner")] == ["tree/inner/a.txt"]
+    assert [file.path for file in client.list_artifacts(tracker.mlflow_run_id, "tree/inner")] == [
+        "tree/inner/a.txt"
+    ]

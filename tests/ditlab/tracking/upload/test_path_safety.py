@@ -1,4 +1,6 @@
-"""Files stay in DITLAB_HOME and in the run's own folder, whatever names a run, an experiment or a journal holds."""
+"""Files stay in DITLAB_HOME and in the run's own folder, whatever names a run, an experiment or a
+journal holds.
+"""
 
 import json
 from collections.abc import Callable
@@ -16,8 +18,23 @@ from ditlab.tracking.records import find_run
 from ditlab.tracking.tracker import RunTracker
 
 NewRun = Callable[..., RunFolder]
-OUT = ["..", ".", "../../out", "a/../../../out", "/etc/out", "..%2F..%2Fout", "%2e%2e/out", "%252e%252e%252fout", "~",
-       "a\\..\\out", "file:///tmp/out", "a" * 300, "mit Leerzeichen", "naïve", " "]  # fmt: skip
+OUT = [
+    "..",
+    ".",
+    "../../out",
+    "a/../../../out",
+    "/etc/out",
+    "..%2F..%2Fout",
+    "%2e%2e/out",
+    "%252e%252e%252fout",
+    "~",
+    "a\\..\\out",
+    "file:///tmp/out",
+    "a" * 300,
+    "mit Leerzeichen",
+    "naïve",
+    " ",
+]
 
 
 @pytest.mark.usefixtures("store")
@@ -31,8 +48,14 @@ def test_an_experiments_artifacts_stay_below_the_homes(home: Home, new_run: NewR
     for experiment, tracker in trackers.items():
         assert tracker.close(60) == 0, experiment
         client = mlflow.MlflowClient(tracker.uri)
-        assert [file.path for file in client.list_artifacts(str(tracker.mlflow_run_id))] == ["note.txt"], experiment
-    notes = [path.relative_to(home.artifacts).parts for path in home.artifacts.rglob("note.txt") if path.is_file()]
+        assert [file.path for file in client.list_artifacts(str(tracker.mlflow_run_id))] == [
+            "note.txt"
+        ], experiment
+    notes = [
+        path.relative_to(home.artifacts).parts
+        for path in home.artifacts.rglob("note.txt")
+        if path.is_file()
+    ]
     assert {parts[1] for parts in notes} == {tracker.mlflow_run_id for tracker in trackers.values()}
     assert [len(parts) for parts in notes] == [4] * len(OUT)  # experiment, run, artifacts, file
     assert {path.name for path in home.root.parent.iterdir()} == before
@@ -77,7 +100,9 @@ FOREIGN: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.usefixtures("store")
-def test_a_journal_of_another_user_gives_no_file_outside_the_run(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_journal_of_another_user_gives_no_file_outside_the_run(
+    home: Home, new_run: NewRun, tmp_path: Path
+) -> None:
     (tmp_path / "secret.txt").write_text("nobody's business")
     client = mlflow.MlflowClient(f"sqlite:///{home.mlflow_database}")
     for kind, fields in FOREIGN:
@@ -94,13 +119,17 @@ def test_a_journal_of_another_user_gives_no_file_outside_the_run(home: Home, new
         assert tracker.close(30) == 0, path
         assert len(warnings) == 1 and "leads out of" in warnings[0], path
         run = client.get_run(str(tracker.mlflow_run_id))
-        assert run.data.metrics == {"train/loss": 1.0} and client.list_artifacts(run.info.run_id) == [], path
+        assert (
+            run.data.metrics == {"train/loss": 1.0} and client.list_artifacts(run.info.run_id) == []
+        ), path
     kept = [path for path in home.artifacts.rglob("*") if path.is_file()]
     assert kept == [] and not (tmp_path / "up").exists()
 
 
 @pytest.mark.usefixtures("store")
-def test_a_file_from_elsewhere_is_copied_when_it_is_logged(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_file_from_elsewhere_is_copied_when_it_is_logged(
+    home: Home, new_run: NewRun, tmp_path: Path
+) -> None:
     drawn = tmp_path / "out" / "curve.png"
     drawn.parent.mkdir()
     drawn.write_bytes(b"drawn")
@@ -116,7 +145,9 @@ def test_a_file_from_elsewhere_is_copied_when_it_is_logged(home: Home, new_run: 
 @pytest.mark.usefixtures("store")
 def test_a_journal_of_another_user_names_no_parent_outside(home: Home, new_run: NewRun) -> None:
     journal = JournalWriter(new_run())
-    journal.append("start", run_id="../../x", name="n", experiment="e", family="dit", parent="../../y")
+    journal.append(
+        "start", run_id="../../x", name="n", experiment="e", family="dit", parent="../../y"
+    )
     journal.close()
     with RunTracker(journal.folder, None, home) as tracker:
         assert tracker.close(30) == 0

@@ -50,7 +50,9 @@ class Stored:
         return {key: table[key] for key in ("columns", "data")}
 
 
-def open_run(folder: RunFolder, home: Home, warnings: list[str] | None = None, **start: Any) -> RunTracker:
+def open_run(
+    folder: RunFolder, home: Home, warnings: list[str] | None = None, **start: Any
+) -> RunTracker:
     tracker = RunTracker(folder, None, home, warn=(warnings if warnings is not None else []).append)
     tracker.start("digits-dit", "digits", "dit", **start)
     return tracker
@@ -64,7 +66,11 @@ def picture(path: Path, shade: int = 128) -> Path:
 
 def test_everything_of_a_run_arrives(home: Home, new_run: NewRun, tmp_path: Path) -> None:
     folder = new_run()
-    params = {"model.depth": "9", "long": "x" * 9000, **{f"p.{index}": str(index) for index in range(250)}}
+    params = {
+        "model.depth": "9",
+        "long": "x" * 9000,
+        **{f"p.{index}": str(index) for index in range(250)},
+    }
     tracker = open_run(folder, home, params=params, tags={"note": "y" * 9000})
     for step in range(1, 1201):
         tracker.journal.log_metrics(step, {"train/loss": 1 / step, "train/lr": 1e-4})
@@ -83,15 +89,20 @@ def test_everything_of_a_run_arrives(home: Home, new_run: NewRun, tmp_path: Path
     assert info.artifact_uri.startswith(str(home.artifacts))
     assert data.tags["ditlab.run"] == folder.run_id and data.tags["ditlab.family"] == "dit"
     assert len(data.params) == 252 and data.params["model.depth"] == "9"
-    assert len(data.params["long"]) <= PARAM_LENGTH and data.params["long"].endswith("more characters)")
+    assert len(data.params["long"]) <= PARAM_LENGTH and data.params["long"].endswith(
+        "more characters)"
+    )
     assert len(data.tags["note"]) <= TAG_LENGTH and data.tags["note"].endswith("more characters)")
     assert stored.points("train/loss") == [(step, 1 / step) for step in range(1, 1201)]
     assert math.isnan(data.metrics["eval/nan"]) and data.metrics["eval/high"] > 1e308
     images = [path for path in stored.files("images") if path.endswith(".png")]
-    assert [int(path.split("+step+")[1].split("+")[0]) for path in images] == [0, 0, 600, 1200]  # the newest one first
+    # the newest one first
+    assert [int(path.split("+step+")[1].split("+")[0]) for path in images] == [0, 0, 600, 1200]
     assert all(path.startswith("images/samples~euler~") for path in images)
     assert stored.files("environment") == ["environment/packages.txt"]
-    assert json.loads(data.tags["mlflow.loggedArtifacts"]) == [{"path": "parameters.json", "type": "table"}]
+    assert json.loads(data.tags["mlflow.loggedArtifacts"]) == [
+        {"path": "parameters.json", "type": "table"}
+    ]
     assert stored.table("parameters.json") == {
         "columns": ["component", "parameters"],
         "data": [["blocks", 10], ["head", 2]],
@@ -101,7 +112,9 @@ def test_everything_of_a_run_arrives(home: Home, new_run: NewRun, tmp_path: Path
     assert json.loads(dataset.dataset.profile) == {"train": 1500, "eval": 297}
 
 
-def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_in_the_same_mlflow_run(
+    home: Home, new_run: NewRun, tmp_path: Path
+) -> None:
     folder = new_run()
     first = open_run(folder, home, params={"depth": "9", "workers": "1"})
     for step in range(1, 251):
@@ -116,7 +129,11 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
     changes = second.resume_changes(params, {})
     assert changes == {"workers": ("1", "2")}
     second.log_resume(200, changes, "a rate")
-    assert second.resume_changes(params, {}) == {} != second.resume_changes({**params, "workers": "1"}, {})
+    assert (
+        second.resume_changes(params, {})
+        == {}
+        != second.resume_changes({**params, "workers": "1"}, {})
+    )
     for step in range(201, 301):
         second.journal.log_metrics(step, {"train/loss": 1 / step})
     second.log_image("samples", 200, picture(tmp_path / "a.png"))
@@ -129,7 +146,8 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home: Home, new_run: NewRu
     assert stored.run.info.status == "FINISHED"
     assert stored.run.data.params == {"depth": "9", "workers": "1", "new": "1"}
     assert stored.run.data.tags["ditlab.resume.1"] == "after step 200: workers: 1 -> 2; a rate"
-    assert len(stored.files("images")) == 4  # the picture and its thumbnail, and once more as the newest one
+    # the picture and its thumbnail, and once more as the newest one
+    assert len(stored.files("images")) == 4
 
     with RunTracker(folder, None, home) as later:  # as `ditlab evaluate` does, after the end
         later.journal.log_metrics(300, {"eval/distance": 2.5})
@@ -148,7 +166,8 @@ def test_records_sent_twice_arrive_once(home: Home, new_run: NewRun, tmp_path: P
     tracker.end("finished")
     assert tracker.close(30) == 0
 
-    file = CursorFile(folder, tracker.uri)  # as if the process had died before it could write the cursor
+    # as if the process had died before it could write the cursor
+    file = CursorFile(folder, tracker.uri)
     cursor = file.load()
     cursor.offset = 0
     file.save(cursor)
@@ -159,7 +178,9 @@ def test_records_sent_twice_arrive_once(home: Home, new_run: NewRun, tmp_path: P
     assert len(stored.files("images")) == 4
     assert len(stored.run.inputs.dataset_inputs) == 1
     assert stored.table("table.json")["data"] == [[1], [2]]
-    assert json.loads(stored.run.data.tags["mlflow.loggedArtifacts"]) == [{"path": "table.json", "type": "table"}]
+    assert json.loads(stored.run.data.tags["mlflow.loggedArtifacts"]) == [
+        {"path": "table.json", "type": "table"}
+    ]
     assert stored.run.info.status == "FINISHED"
 
 
@@ -195,7 +216,8 @@ def test_a_refused_value_delays_no_other(home: Home, new_run: NewRun, tmp_path: 
     folder = new_run()
     tracker = open_run(folder, home, warnings, params={"depth": "9"})
     tracker.log_artifact(folder.path / "never-written.txt")
-    tracker.journal.append("params", values={"depth": "10", "width": "64"})  # two processes that disagree
+    # two processes that disagree
+    tracker.journal.append("params", values={"depth": "10", "width": "64"})
     tracker.journal.log_metrics(1, {"train/loss = ☃": 1.0, "train/lr": 2.0})
     assert tracker.close(30) == 0
     stored = Stored(tracker)
@@ -205,7 +227,9 @@ def test_a_refused_value_delays_no_other(home: Home, new_run: NewRun, tmp_path: 
     assert "never-written.txt is gone" in warnings[0] and "refused depth" in warnings[1]
 
 
-def test_a_broken_artifact_store_delays_no_metric(home: Home, new_run: NewRun, tmp_path: Path) -> None:
+def test_a_broken_artifact_store_delays_no_metric(
+    home: Home, new_run: NewRun, tmp_path: Path
+) -> None:
     warnings: list[str] = []
     folder = new_run()
     home.artifacts.write_text("a file where MLflow wants a folder")
@@ -247,7 +271,9 @@ for step in itertools.count():
     assert len(logged.steps) > 100 and logged.steps.tolist() == list(range(len(logged.steps)))
     tracker = RunTracker(folder, None, home)
     tracker.close()
-    assert Stored(tracker).points("train/loss") == list(zip(logged.steps.tolist(), logged.values.tolist(), strict=True))
+    assert Stored(tracker).points("train/loss") == list(
+        zip(logged.steps.tolist(), logged.values.tolist(), strict=True)
+    )
 
 
 def test_a_run_deleted_in_mlflow_is_left_alone(home: Home, new_run: NewRun) -> None:
@@ -276,7 +302,8 @@ def test_a_trial_is_nested_under_its_sweep(home: Home, new_run: NewRun) -> None:
 
 def test_other_nodes_join_the_run(home: Home, new_run: NewRun) -> None:
     folder = new_run()
-    other = RunTracker(folder, None, home, node=1)  # logs from its first moment, without a start of its own
+    # logs from its first moment, without a start of its own
+    other = RunTracker(folder, None, home, node=1)
     other.journal.log_metrics(0, {"system/node_1/cpu_utilization_percentage": 50.0})
     other.end("failed")  # node 0 alone says how a run ended
     main = open_run(folder, home)
@@ -311,7 +338,9 @@ def test_images_are_named_as_mlflow_names_them(home: Home, new_run: NewRun, tmp_
     tracker.log_image("samples/euler", 600, picture(tmp_path / "a.png"))
     assert tracker.close(30) == 0
     stored = Stored(tracker)
-    stored.client.log_image(stored.id, np.zeros((8, 8, 3), np.uint8), key="samples/euler/steps", step=600)
+    stored.client.log_image(
+        stored.id, np.zeros((8, 8, 3), np.uint8), key="samples/euler/steps", step=600
+    )
     shapes = [
         re.sub(r"step\+0*(\d+)\+timestamp\+\d+\+[0-9a-f-]{36}", r"step+\1+timestamp+T+UUID", path)
         for path in stored.files("images")

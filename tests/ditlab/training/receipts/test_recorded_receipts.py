@@ -23,8 +23,14 @@ BATCH = {"size": 16, "micro": 8}
 
 
 def experiment(**changes):
-    return tiny(training__steps=STEPS, batch=BATCH, checkpoint__every=2, checkpoint__keep=9,
-                evaluation={"every": None, "samples": 0}, **changes)  # fmt: skip
+    return tiny(
+        training__steps=STEPS,
+        batch=BATCH,
+        checkpoint__every=2,
+        checkpoint__keep=9,
+        evaluation={"every": None, "samples": 0},
+        **changes,
+    )
 
 
 def trained(
@@ -83,7 +89,11 @@ def test_a_digest_by_hand(whole, home):
         rows = run.data.train.rows[order.batches(step, 1, range(16)).reshape(-1)]
         parts = [
             samples_digest(
-                rows[first : first + 8], np.arange(first, first + 8), draw_places(first // 8, 0, 8), step, spec.seed
+                rows[first : first + 8],
+                np.arange(first, first + 8),
+                draw_places(first // 8, 0, 8),
+                step,
+                spec.seed,
             )
             for first in (0, 8)
         ]
@@ -91,7 +101,9 @@ def test_a_digest_by_hand(whole, home):
 
 
 def test_a_resumed_run_is_fed_the_same(whole, home, tmp_path):
-    """Stopped after step 3, whose checkpoint it goes on from; all but the attempt is that of the whole run."""
+    """Stopped after step 3, whose checkpoint it goes on from; all but the attempt is that of the
+    whole run.
+    """
     trained(experiment(), home, tmp_path, stop_after=3)
     found = trained(experiment(), home, tmp_path)
     for name in ("step", "samples", "loss", "norm", "lr"):
@@ -99,7 +111,10 @@ def test_a_resumed_run_is_fed_the_same(whole, home, tmp_path):
     assert found.steps["attempt"].tolist() == [1, 1, 1, 2, 2, 2]
     assert found.attempts[2].chain == chain(found, 3)
     with newest(tmp_path / "checkpoints") as reader:
-        assert reader.manifest.receipt["chain"] == chain(found, STEPS) and reader.manifest.receipt["since"] == "0"
+        assert (
+            reader.manifest.receipt["chain"] == chain(found, STEPS)
+            and reader.manifest.receipt["since"] == "0"
+        )
 
 
 def test_halved_micro_batches_are_fed_the_same(whole, home, tmp_path):

@@ -11,19 +11,30 @@ from support.trainings.workers import tiny, train_here
 def test_a_point_is_the_mean_over_the_steps_since_the_last_and_over_the_workers():
     log, _, _ = phase_log(world_size=2)
     num = len(PHASES)
-    log.merge(2, [
-        [seconds * 2_000_000_000 * (place + 1) for place in range(num)] + [2, 100 + worker]
-        for worker, seconds in enumerate((1, 3))
-    ])  # fmt: skip
+    log.merge(
+        2,
+        [
+            [seconds * 2_000_000_000 * (place + 1) for place in range(num)] + [2, 100 + worker]
+            for worker, seconds in enumerate((1, 3))
+        ],
+    )
     found = log.point()
-    assert {name: found[f"time/{name}"] for name in PHASES} == {name: 2.0 * (at + 1) for at, name in enumerate(PHASES)}
-    assert found["time/steps"] == 2.0 and found["time/slowest"] == pytest.approx(3.0) and found["perf/memory"] == 101.0
+    assert {name: found[f"time/{name}"] for name in PHASES} == {
+        name: 2.0 * (at + 1) for at, name in enumerate(PHASES)
+    }
+    assert (
+        found["time/steps"] == 2.0
+        and found["time/slowest"] == pytest.approx(3.0)
+        and found["perf/memory"] == 101.0
+    )
     assert log.point() == {}  # nothing new
     assert log.totals.sum(0).tolist() == [8.0 * (at + 1) for at in range(num)]
 
 
 def test_utilisation_is_the_operations_over_those_of_matrix_products_in_the_time_of_a_step():
-    """10 steps of 0.25 s, 50 GFLOP each at 400 GFLOP/s: 0.5, and 0.6 with 10 GFLOP that are computed again."""
+    """10 steps of 0.25 s, 50 GFLOP each at 400 GFLOP/s: 0.5, and 0.6 with 10 GFLOP that are
+    computed again.
+    """
     work = StepWork(model=50e9, hardware=60e9, rate=400e9)
     log, recorder, tick = phase_log(measure=lambda *_: work, batch={"size": 32})
 
@@ -42,7 +53,10 @@ def test_utilisation_is_the_operations_over_those_of_matrix_products_in_the_time
     steps(10)
     found = log.point()
     assert found["perf/mfu"] == pytest.approx(0.5) and found["perf/hfu"] == pytest.approx(0.6)
-    assert found["perf/samples_per_second"] == pytest.approx(128.0) and "perf/tokens_per_second" not in found
+    assert (
+        found["perf/samples_per_second"] == pytest.approx(128.0)
+        and "perf/tokens_per_second" not in found
+    )
     assert found["time/evaluation"] == 3.0 and not recorder.warnings
     assert 4 * 0.25 < COUNTED_AFTER < 14 * 0.25
 
@@ -66,7 +80,14 @@ def test_a_month_of_steps_has_no_more_points_than_a_journal_bears():
 
 
 def test_tokens_are_counted_for_text_alone():
-    model = {"family": "dlm", "length": 16, "vocabulary": 8, "width": 16, "depth": 1, "num_heads": 2}
+    model = {
+        "family": "dlm",
+        "length": 16,
+        "vocabulary": 8,
+        "width": 16,
+        "depth": 1,
+        "num_heads": 2,
+    }
     log, _, tick = phase_log(model=model, batch={"size": 6})
     with log.clock.phase("forward"):
         tick(0.5)
@@ -83,7 +104,16 @@ def test_short_steps_are_logged_once_a_second_and_the_rest_at_the_end(home, tmp_
     points = {step: values for step, values in recorder.values.items() if "time/steps" in values}
     assert max(points) == 12 and sum(values["time/steps"] for values in points.values()) == 12
     of_points = points.values()
-    seconds = {name: sum(each[f"time/{name}"] * each["time/steps"] for each in of_points) for name in PHASES}
-    assert min(seconds[name] for name in ("data", "forward", "backward", "update", "evaluation", "checkpoint")) > 0
+    seconds = {
+        name: sum(each[f"time/{name}"] * each["time/steps"] for each in of_points)
+        for name in PHASES
+    }
+    assert (
+        min(
+            seconds[name]
+            for name in ("data", "forward", "backward", "update", "evaluation", "checkpoint")
+        )
+        > 0
+    )
     assert outcome.metrics["time/forward"] == points[12]["time/forward"]
     assert all("train/loss" in recorder.values[step] for step in range(1, 13)) and INTERVAL == 1.0

@@ -1,4 +1,6 @@
-"""The speed shown is the latest stretch's; the time left is told from the median of the recent ones, and pauses."""
+"""The speed shown is the latest stretch's; the time left is told from the median of the recent
+ones, and pauses.
+"""
 
 import pytest
 

@@ -22,7 +22,8 @@ def test_the_first_worker_names_it_once_by_tag_and_warning():
         for worker in range(4):
             phases = dict.fromkeys(PHASES, 10_000_000)
             phases["backward"] = 500_000_000 + (worker == slow) * round(seconds * 1e9)
-            phases["reduce"] = (worker != slow) * round(seconds * 1e9)  # waiting for it is no work of theirs
+            # waiting for it is no work of theirs
+            phases["reduce"] = (worker != slow) * round(seconds * 1e9)
             numbers.append([*phases.values(), 1, 0])
         return numbers
 
@@ -42,18 +43,34 @@ def test_the_first_worker_names_it_once_by_tag_and_warning():
     assert text.startswith("worker 2 takes 2.0 times as long")
     assert len(recorder.warnings) == 1 and text in recorder.warnings[0]
     points(LEAST_POINTS, 1)
-    assert recorder.tagged["ditlab.straggler"].startswith("worker 1 ") and len(recorder.warnings) == 2
+    assert (
+        recorder.tagged["ditlab.straggler"].startswith("worker 1 ") and len(recorder.warnings) == 2
+    )
 
 
 @pytest.mark.slow
 def test_a_slowed_worker_of_a_real_run_is_named_and_the_losses_are_the_same(home, tmp_path):
-    """The second of two workers sleeps in every pass; the run's points show it, and the first one waits in `reduce`."""
+    """The second of two workers sleeps in every pass; the run's points show it, and the first one
+    waits in `reduce`.
+    """
     experiment = tiny(training__steps=20, resources={"workers": 2})
-    slow, even = (train_with_slow_worker(experiment, home, tmp_path / str(time), time) for time in (0.4, 0.0))
-    assert slow.tagged["ditlab.straggler"].startswith("worker 1 takes ") and "ditlab.straggler" not in even.tagged
+    slow, even = (
+        train_with_slow_worker(experiment, home, tmp_path / str(time), time) for time in (0.4, 0.0)
+    )
+    assert (
+        slow.tagged["ditlab.straggler"].startswith("worker 1 takes ")
+        and "ditlab.straggler" not in even.tagged
+    )
     assert any("worker 1 takes" in each for each in slow.warnings)
     last = slow.values[20]
-    assert last["time/slowest"] > FACTOR and last["time/reduce"] > 0.15  # the mean of 0.4 s and none
-    losses = [{step: values["train/loss"] for step, values in run.values.items() if "train/loss" in values}
-              for run in (slow, even)]  # fmt: skip
+    # the mean of 0.4 s and none
+    assert last["time/slowest"] > FACTOR and last["time/reduce"] > 0.15
+    losses = [
+        {
+            step: values["train/loss"]
+            for step, values in run.values.items()
+            if "train/loss" in values
+        }
+        for run in (slow, even)
+    ]
     assert losses[0] == losses[1] and len(losses[0]) == 20

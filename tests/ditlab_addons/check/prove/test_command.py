@@ -1,4 +1,6 @@
-"""`ditlab prove` and `ditlab train --prove`: the table, what a run keeps, wrong input, experiments that are shipped."""
+"""`ditlab prove` and `ditlab train --prove`: the table, what a run keeps, wrong input, experiments
+that are shipped.
+"""
 
 import json
 import math
@@ -27,12 +29,20 @@ def proof(*comparisons: ProofComparison) -> Proof:
 def test_a_table_fits_a_terminal_and_counts_what_is_off():
     modules = [f"network.{'blocks.' * 9}{number}" for number in range(12)]
     found = proof(
-        *(ProofComparison(phase, "a quantity with a name that is long " * 3, 1e-9, 0.0, "x" * 200) for phase in PHASES),
-        *(ProofComparison("gradient", "by module", number * 1e-3, 2.5e-3, "", module, 1.0, times=20)
-          for number, module in enumerate(modules)),
-        ProofComparison("loss", "a NaN", math.nan, 1.0), ProofComparison("loss", "endless", math.inf, 1.0),
+        *(
+            ProofComparison(phase, "a quantity with a name that is long " * 3, 1e-9, 0.0, "x" * 200)
+            for phase in PHASES
+        ),
+        *(
+            ProofComparison(
+                "gradient", "by module", number * 1e-3, 2.5e-3, "", module, 1.0, times=20
+            )
+            for number, module in enumerate(modules)
+        ),
+        ProofComparison("loss", "a NaN", math.nan, 1.0),
+        ProofComparison("loss", "endless", math.inf, 1.0),
         ProofComparison("norm", "alike", 0.0, 0.0),
-    )  # fmt: skip
+    )
     lines = str(found).splitlines()
     assert max(map(len, lines)) <= 80
     (modules_line,) = [line for line in lines if "by module (240)" in line]
@@ -40,7 +50,9 @@ def test_a_table_fits_a_terminal_and_counts_what_is_off():
     (same,) = [line for line in lines if "alike (1)" in line]
     assert same.split()[-3:] == ["0.0e+00", "exact", "holds"]
     assert any("nan" in line and line.endswith("off") for line in lines)
-    assert not found.holds and found.verdict.startswith(f"{len(PHASES) + 11} of {len(PHASES) + 15} quantities are off")
+    assert not found.holds and found.verdict.startswith(
+        f"{len(PHASES) + 11} of {len(PHASES) + 15} quantities are off"
+    )
 
 
 def test_the_first_that_is_off_is_named_by_phase_and_module():
@@ -50,13 +62,21 @@ def test_the_first_that_is_off_is_named_by_phase_and_module():
         ProofComparison("update", "by module", 1.0, 1e-6, "", "network.head", 1.0),
         ProofComparison("gradient", "by module", 0.2, 1e-6, "", "network.blocks.0.mlp", 1.0),
         ProofComparison(
-            "gradient", "by module", 0.5, 1e-6, "half of it", "network.blocks.1.mlp", 1.0, times=20, steps=(5, 10)
+            "gradient",
+            "by module",
+            0.5,
+            1e-6,
+            "half of it",
+            "network.blocks.1.mlp",
+            1.0,
+            times=20,
+            steps=(5, 10),
         ),
         ProofComparison("gradient", "by module", 0.0, 1e-6, "", "network.head", 1.0),
     )
     assert found.first_off == (
-        "First off: gradient, by module of network.blocks.1.mlp in steps 5, 10, by 0.5 where rounding explains 1e-06 "
-        "(half of it)."
+        "First off: gradient, by module of network.blocks.1.mlp in steps 5, 10, by 0.5 where "
+        "rounding explains 1e-06 (half of it)."
     )
     assert found.summary.startswith("3 of 5 quantities are off; 1 worker on CPU, ZeRO 1, fp32")
     assert proof(holds).summary.endswith("; code cccccccccccc, torch 2.13.0, 2026-11-23T12:00:00Z")
@@ -73,7 +93,10 @@ def test_of_many_steps_the_furthest_off_is_kept_with_the_steps_and_the_first_sta
 
 
 def test_what_rounding_would_hide_is_printed_and_json_holds_no_number_that_json_lacks():
-    found = proof(ProofComparison("loss", "a NaN", math.nan, 1.0), ProofComparison("loss", "endless", math.inf, 1.0))
+    found = proof(
+        ProofComparison("loss", "a NaN", math.nan, 1.0),
+        ProofComparison("loss", "endless", math.inf, 1.0),
+    )
     found = replace(found, untold=("A gradient of head is " * 9,))
     assert sum("A gradient of head" in line for line in str(found).splitlines()) > 1
     read = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -85,9 +108,15 @@ WRONG = (
     (("prove", "digits/sweep_schedule.yaml"), "a file with `base` is a sweep; name an experiment"),
     (("prove", "digits/dit.yaml", "--set", "model.dpeth=3"), "model.dpeth"),
     (("prove", "pixelhdm/base.yaml"), "images holds no store"),
-    (("prove", "digits/dit.yaml", "--set", "resources.workers=64"), "more processes than this machine proves with"),
+    (
+        ("prove", "digits/dit.yaml", "--set", "resources.workers=64"),
+        "more processes than this machine proves with",
+    ),
     (("train", "digits/dit.yaml", "--prove", "--dry-run"), "--dry-run starts nothing"),
-    (("train", "digits/dit.yaml", "--prove", "--address", "10.0.0.1:6379"), "run `ditlab prove` on one of its nodes"),
+    (
+        ("train", "digits/dit.yaml", "--prove", "--address", "10.0.0.1:6379"),
+        "run `ditlab prove` on one of its nodes",
+    ),
 )
 
 
@@ -102,28 +131,49 @@ def test_wrong_input_is_told_in_a_sentence(tmp_path):
 def test_gpus_that_are_not_here_are_said_to_be_missing(tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text(DIT.replace("width: 32, depth: 2", "width: 16, depth: 1"))
-    said = run_inside("prove", spec, "--set", "resources.gpus_per_worker=1", "--json", home=tmp_path / "home")
+    said = run_inside(
+        "prove", spec, "--set", "resources.gpus_per_worker=1", "--json", home=tmp_path / "home"
+    )
     assert said.code == 0, said.err
-    assert "the spec asks for GPUs (1), this machine has 0: a proof on the CPU" in said.json["engine"]
+    assert (
+        "the spec asks for GPUs (1), this machine has 0: a proof on the CPU" in said.json["engine"]
+    )
     assert said.json["holds"] and sum(each["times"] for each in said.json["comparisons"]) > 1000
-    assert not (tmp_path / "home" / "train").exists() and not (tmp_path / "home" / "mlflow.db").exists()
+    assert (
+        not (tmp_path / "home" / "train").exists()
+        and not (tmp_path / "home" / "mlflow.db").exists()
+    )
 
 
 @pytest.mark.slow
 def test_a_run_keeps_its_proof(tmp_path):
     home, spec = tmp_path / "home", tmp_path / "spec.yaml"
     spec.write_text(DIT)
-    short = ("--local", "--no-figures", "--set", "training.steps=2", "--set", "schedule.warmup=0", "--json")
+    short = (
+        "--local",
+        "--no-figures",
+        "--set",
+        "training.steps=2",
+        "--set",
+        "schedule.warmup=0",
+        "--json",
+    )
     said = run_inside("train", spec, "--prove", *short, home=home)
     assert said.code == 0 and "proof: All" in said.err, said.err
     folder = home / "train" / said.json["run_id"]
     kept = json.loads((folder / "proof.json").read_text())
-    assert kept["holds"] and kept["made_by"]["torch"] and "All" in (folder / "proof.txt").read_text()
+    assert (
+        kept["holds"] and kept["made_by"]["torch"] and "All" in (folder / "proof.txt").read_text()
+    )
     shown = run_inside("runs", "show", folder.name, "--json", home=home).json
     assert shown["proof"].startswith(
-        f"holds, {sum(each['times'] for each in kept['comparisons']):,} comparisons; 1 worker on CPU"
+        f"holds, {sum(each['times'] for each in kept['comparisons']):,} comparisons; 1 worker "
+        "on CPU"
     )
-    assert {path.name for path in (home / "artifacts").rglob("proof.*")} == {"proof.json", "proof.txt"}
+    assert {path.name for path in (home / "artifacts").rglob("proof.*")} == {
+        "proof.json",
+        "proof.txt",
+    }
 
 
 @pytest.mark.slow
@@ -141,10 +191,14 @@ def test_nothing_is_trained_where_the_proof_finds_something_off(tmp_path):
 def test_shipped_experiments_prove(tmp_path):
     proved = 0
     for path in sorted(EXPERIMENTS.rglob("*.yaml")):
-        if is_sweep(path) or load_experiment(path).data.kind in ("arrow", "mnist"):  # stores outside a checkout
+        # stores outside a checkout
+        if is_sweep(path) or load_experiment(path).data.kind in ("arrow", "mnist"):
             continue
         experiment = load_experiment(path)
-        if count_parameters(experiment.model, experiment.objective, experiment.training).total > 4_000_000:
+        if (
+            count_parameters(experiment.model, experiment.objective, experiment.training).total
+            > 4_000_000
+        ):
             continue  # minutes, and gigabytes of copies of the state
         said = run_inside("prove", path, "--json", home=tmp_path / "home", cwd=tmp_path)
         assert said.code == 0 and said.json["holds"], f"{path}: {said.err}"

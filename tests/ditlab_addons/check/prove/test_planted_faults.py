@@ -1,4 +1,6 @@
-"""Faults planted in a copy of the code: `ditlab prove` names each, and the copy without one proves."""
+"""Faults planted in a copy of the code: `ditlab prove` names each, and the copy without one
+proves.
+"""
 
 import re
 

@@ -37,17 +37,27 @@ def matrix(*shape: int, num_parts: int = 1, is_transposed: bool = False) -> Para
 def test_adamw_is_that_of_torch_and_its_scales_are_above_its_terms():
     spec = AdamW(lr=1e-2, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.3).model_dump()
     theirs = torch.nn.Parameter(randn(50))
-    optimizer = torch.optim.AdamW([theirs], lr=1e-2, betas=spec["betas"], eps=1e-4, weight_decay=0.3)
-    weights, state = theirs.detach().clone(), {name: torch.zeros(50).double() for name in ("exp_avg", "exp_avg_sq")}
+    optimizer = torch.optim.AdamW(
+        [theirs], lr=1e-2, betas=spec["betas"], eps=1e-4, weight_decay=0.3
+    )
+    weights, state = (
+        theirs.detach().clone(),
+        {name: torch.zeros(50).double() for name in ("exp_avg", "exp_avg_sq")},
+    )
     for number in range(1, 6):
         theirs.grad = randn(50, seed=number)
         optimizer.step()
         change, moments, scale = adamw(spec, theirs.grad, state, number)
         assert bool((scale >= change.abs() * (1 - 1e-12)).all())
-        weights, state = weights * (1 - 1e-2 * 0.3) - 1e-2 * change, {name: each[0] for name, each in moments.items()}
+        weights, state = (
+            weights * (1 - 1e-2 * 0.3) - 1e-2 * change,
+            {name: each[0] for name, each in moments.items()},
+        )
         torch.testing.assert_close(weights, theirs.detach(), rtol=1e-12, atol=1e-13)
         for name, (values, size) in moments.items():
-            torch.testing.assert_close(values, optimizer.state[theirs][name], rtol=1e-12, atol=1e-15)
+            torch.testing.assert_close(
+                values, optimizer.state[theirs][name], rtol=1e-12, atol=1e-15
+            )
             assert bool((size >= values.abs()).all())
 
 
@@ -57,7 +67,12 @@ def test_muon_is_that_of_torch_but_for_its_half_precision(nesterov):
     for shape in ((6, 20), (20, 6)):
         theirs = torch.nn.Parameter(randn(*shape).float())
         optimizer = torch.optim.Muon(
-            [theirs], lr=1e-2, momentum=0.9, nesterov=nesterov, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
+            [theirs],
+            lr=1e-2,
+            momentum=0.9,
+            nesterov=nesterov,
+            weight_decay=0.0,
+            adjust_lr_fn="match_rms_adamw",
         )
         state = {"momentum": torch.zeros(120).double()}
         for number in range(3):
@@ -105,19 +120,25 @@ def test_adaptive_limits_are_the_published_ones():
     beginning: dict[str, float] = {}
     for norm in (1.0, 2.0, 6.0):
         _, beginning = clip(ZClip(warmup=5).model_dump(), norm, beginning)
-    assert beginning["clip.mean"] == pytest.approx(3.0) and beginning["clip.variance"] == pytest.approx(14 / 3)
+    assert beginning["clip.mean"] == pytest.approx(3.0) and beginning[
+        "clip.variance"
+    ] == pytest.approx(14 / 3)
     factor, statistics = clip(RatioZClip(ratio=2.0, decay=0.9).model_dump(), 4.0, held)
     assert factor == pytest.approx((4 + 1e-6) / 2) and statistics["clip.mean"] == pytest.approx(1.1)
     assert clip(RatioZClip(ratio=2.0).model_dump(), 4.0, {})[0] == 1
 
 
 def test_decays_of_averages():
-    trainer = ReferenceTrainer(tiny(training={"steps": 6, "ema": {"decay": 0.99}, "averages": {}}), 6, 4)
+    trainer = ReferenceTrainer(
+        tiny(training={"steps": 6, "ema": {"decay": 0.99}, "averages": {}}), 6, 4
+    )
     assert [trainer.decays(step, 1)["ema"] for step in (0, 8, 10**6)] == [0.1, 0.5, 0.99]
     assert [*trainer.decays(0, 1)] == ["ema", "power_0.05", "power_0.1"]
     # Karras et al. 2024, table 1 of appendix C: gamma is 16.97 at 0.05 and 6.94 at 0.10.
     for length, gamma in ((0.05, 16.97), (0.10, 6.94)):
-        assert math.log(power_decay(length, 100)) / math.log(1 - 1 / 100) - 1 == pytest.approx(gamma, abs=6e-3)
+        assert math.log(power_decay(length, 100)) / math.log(1 - 1 / 100) - 1 == pytest.approx(
+            gamma, abs=6e-3
+        )
         assert power_decay(length, 1) == 0
 
 
@@ -141,16 +162,34 @@ def test_schedules_are_the_loops_own_over_a_whole_plan_and_those_by_hand():
         np.testing.assert_allclose(
             schedule_factors(spec.model_dump(), np.arange(300), 300, 40), loop, rtol=0, atol=1e-14
         )
-    cosine = tiny(schedule={"kind": "warmup_cosine", "warmup": 4, "final": 0.1}).schedule.model_dump()
-    assert schedule_factors(cosine, np.array([0, 3, 4, 299]), 300, 40) == pytest.approx([0.25, 1, 1, 0.1], rel=1e-12)
-    restarts = {"kind": "stepped_cosine_restart", "cycle": 10, "valley": 0.5, "decay": 0.5, "floor": 0.1}
-    assert schedule_factors(restarts, np.array([0, 5, 10, 299]), 300, 40) == pytest.approx([1, 0.75, 0.5, 0.1])
+    cosine = tiny(
+        schedule={"kind": "warmup_cosine", "warmup": 4, "final": 0.1}
+    ).schedule.model_dump()
+    assert schedule_factors(cosine, np.array([0, 3, 4, 299]), 300, 40) == pytest.approx(
+        [0.25, 1, 1, 0.1], rel=1e-12
+    )
+    restarts = {
+        "kind": "stepped_cosine_restart",
+        "cycle": 10,
+        "valley": 0.5,
+        "decay": 0.5,
+        "floor": 0.1,
+    }
+    assert schedule_factors(restarts, np.array([0, 5, 10, 299]), 300, 40) == pytest.approx(
+        [1, 0.75, 0.5, 0.1]
+    )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_roles_and_their_settings_are_read_as_the_engine_reads_them(family):
     factors = {"matrix": 0.5, "embedding": 2.0, "head": 3.0, "norm": 4.0}
-    optimizer = {"kind": "muon", "lr": 1e-3, "adamw_lr": 2e-3, "no_decay": ["bias", "norm"], "lr_factors": factors}
+    optimizer = {
+        "kind": "muon",
+        "lr": 1e-3,
+        "adamw_lr": 2e-3,
+        "no_decay": ["bias", "norm"],
+        "lr_factors": factors,
+    }
     experiment = smallest(family, optimizer=optimizer)
     trainer = ReferenceTrainer(experiment, 20, 4)
     module = trainer.build().module
@@ -158,8 +197,15 @@ def test_roles_and_their_settings_are_read_as_the_engine_reads_them(family):
     assert trainer.settings.keys() == dict(module.named_parameters()).keys()
     for name, own in trainer.settings.items():
         rates, role = experiment.optimizer.rates(roles[name].role), roles[name]
-        assert (own.role, own.num_parts, own.is_transposed) == (role.role, role.num_parts, role.is_transposed), name
-        assert own.lr == pytest.approx(1e-3 * rates.lr_factor) and own.weight_decay == rates.weight_decay
+        assert (own.role, own.num_parts, own.is_transposed) == (
+            role.role,
+            role.num_parts,
+            role.is_transposed,
+        ), name
+        assert (
+            own.lr == pytest.approx(1e-3 * rates.lr_factor)
+            and own.weight_decay == rates.weight_decay
+        )
         assert own.is_orthogonalised == (rates.moments == ("momentum",))
 
 

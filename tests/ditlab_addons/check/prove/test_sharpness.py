@@ -1,4 +1,6 @@
-"""Faults of some steps only, of a few per cent in half precision, of labels and of the loss itself: each is found."""
+"""Faults of some steps only, of a few per cent in half precision, of labels and of the loss itself:
+each is found.
+"""
 
 import re
 from collections.abc import Callable
@@ -40,7 +42,12 @@ def wrapped(monkeypatch: Any, owner: Any, name: str, change: Callable[..., Any])
 
 
 def every_fifth_average(patch: Any) -> None:
-    wrapped(patch, WeightAverages, "begin", lambda begin, self, step: begin(self, step if step % 5 else step + 1))
+    wrapped(
+        patch,
+        WeightAverages,
+        "begin",
+        lambda begin, self, step: begin(self, step if step % 5 else step + 1),
+    )
 
 
 def every_seventh_clipping(patch: Any) -> None:
@@ -56,7 +63,9 @@ def every_seventh_clipping(patch: Any) -> None:
 
 
 def even_gradients(patch: Any) -> None:
-    def passed(original: Any, self: Any, batch: Any, noise: Any, last: bool, weight: float = 1.0) -> Any:
+    def passed(
+        original: Any, self: Any, batch: Any, noise: Any, last: bool, weight: float = 1.0
+    ) -> Any:
         return original(self, batch, noise, last, weight * (1.001 if noise.step % 2 else 1.0))
 
     wrapped(patch, Engine, "forward_backward", passed)
@@ -117,20 +126,31 @@ def samples_of_the_next_label(patch: Any) -> None:
 
 
 def a_role_ignored(patch: Any) -> None:
-    wrapped(patch, AdamW, "rates", lambda rates, self, role, *_: rates(self, "matrix" if role == "norm" else role))
+    wrapped(
+        patch,
+        AdamW,
+        "rates",
+        lambda rates, self, role, *_: rates(self, "matrix" if role == "norm" else role),
+    )
 
 
 def a_loss_with_a_state(patch: Any) -> None:
     def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
         self.calls = getattr(self, "calls", 0) + 1
-        return {name: each * (1 + 1e-4 * self.calls) for name, each in original(self, network, batch, noise).items()}
+        return {
+            name: each * (1 + 1e-4 * self.calls)
+            for name, each in original(self, network, batch, noise).items()
+        }
 
     wrapped(patch, VelocityObjective, "loss", loss)
 
 
 def a_loss_with_its_own_draws(patch: Any) -> None:
     def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
-        return {name: each * (1 + torch.rand(())) for name, each in original(self, network, batch, noise).items()}
+        return {
+            name: each * (1 + torch.rand(()))
+            for name, each in original(self, network, batch, noise).items()
+        }
 
     wrapped(patch, VelocityObjective, "loss", loss)
 
@@ -143,24 +163,41 @@ FAULTS = [
         (metrics_of_one_label, "labels, of held-out metrics"),
         (samples_of_the_next_label, "labels, of samples"),
     ],
-    [(even_gradients, r"gradient, by module.* in steps 2, 4, 6, 8"), (training_labels_shifted, "labels, of training")],
+    [
+        (even_gradients, r"gradient, by module.* in steps 2, 4, 6, 8"),
+        (training_labels_shifted, "labels, of training"),
+    ],
     [
         (labels_off_by_one, r"draws, fields as the store has them.*label is not the column's"),
         (seventh_draws, r"draws, keys of random numbers in steps 1, 8, 15"),
     ],
     [(labels_of_others, "draws, samples and their order")],
-    [(a_role_ignored, r"learning rate, of each parameter.*\(norm\)|update, weight decay of each parameter.*\(norm\)")],
+    [
+        (
+            a_role_ignored,
+            r"learning rate, of each parameter.*\(norm\)|update, weight decay of each parameter.*\(norm\)",
+        )
+    ],
     [
         (
             a_loss_with_a_state,
-            "loss, the same inputs and draws again.*has a state, or draws random numbers without a key",
+            (
+                "loss, the same inputs and draws again.*has a state, or draws random numbers "
+                "without a key"
+            ),
         )
     ],
 ]
 """Faults that are planted at once, none of which hides another."""
 OF_THE_SAME_QUANTITY = [(a_loss_with_its_own_draws, "loss, the same inputs and draws again")]
 SETTINGS: dict[str, Any] = {
-    "optimizer": {"kind": "adamw", "lr": 1e-3, "weight_decay": 0.05, "no_decay": ["norm"], "lr_factors": {"norm": 2.0}},
+    "optimizer": {
+        "kind": "adamw",
+        "lr": 1e-3,
+        "weight_decay": 0.05,
+        "no_decay": ["norm"],
+        "lr_factors": {"norm": 2.0},
+    },
     "training__clip": {"kind": "norm", "max_norm": 0.01},
     "batch": {"size": 8, "micro": 4},
 }
@@ -199,7 +236,11 @@ def test_a_gradient_of_a_twentieth_more_is_found_in_half_precision(home, monkeyp
 def test_small_modules_are_measured_by_group_until_they_are_large_enough():
     numels = {"n.a": 2000, "n.b.one": 600, "n.b.two": 500, "n.c.one": 10, "n.d": 20}
     found = {group: {*modules} for group, modules in gradient_groups(numels).items()}
-    assert found == {"n.a": {"n.a"}, "n.b.one to n.b.two": {"n.b.one", "n.b.two"}, "small modules": {"n.c.one", "n.d"}}
+    assert found == {
+        "n.a": {"n.a"},
+        "n.b.one to n.b.two": {"n.b.one", "n.b.two"},
+        "small modules": {"n.c.one", "n.d"},
+    }
 
 
 @pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.slow), 2])
@@ -241,14 +282,21 @@ def test_the_kill_is_in_the_middle_of_an_epoch_and_the_steps_are_around_an_epoch
     assert stages(1, 10) == RunStages(1, 1, 1, 1, 1)
     assert stages(2, 2) == RunStages(1, 1, 1, 2, 2)
     assert stages(100, 10) == RunStages(4, 4, 11, 13, 20)
-    assert stages(10**6, 100, training__steps=10**6, schedule={"kind": "constant", "warmup": 250}) == RunStages(
-        4, 292, 299, 301, 308
-    )
+    assert stages(
+        10**6, 100, training__steps=10**6, schedule={"kind": "constant", "warmup": 250}
+    ) == RunStages(4, 292, 299, 301, 308)
     for total in range(1, 40):
         for epoch in (0, 1, 2, 3, 7, 50):
             found = stages(total, epoch)
-            assert 0 < found.fresh <= found.begun <= found.saved <= found.killed <= found.last <= total, (total, epoch)
-            assert epoch < 2 or found.saved % epoch or found.last - found.begun < 3 or epoch > found.last, (
+            assert (
+                0 < found.fresh <= found.begun <= found.saved <= found.killed <= found.last <= total
+            ), (total, epoch)
+            assert (
+                epoch < 2
+                or found.saved % epoch
+                or found.last - found.begun < 3
+                or epoch > found.last
+            ), (
                 total,
                 epoch,
             )

@@ -1,4 +1,6 @@
-"""Replay of runs whose receipts, journal or checkpoints are damaged, gone, or of an earlier version."""
+"""Replay of runs whose receipts, journal or checkpoints are damaged, gone, or of an earlier
+version.
+"""
 
 import os
 import shutil
@@ -17,7 +19,9 @@ from support.opened import open_training_run
 
 @pytest.fixture
 def run(finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of a copy of the session's finished run of 4 steps, with checkpoints of steps 2 and 4."""
+    """Folder of a copy of the session's finished run of 4 steps, with checkpoints of steps 2 and
+    4.
+    """
     shutil.copytree(finished.home, tmp_path / "home")
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return tmp_path / "home" / "train" / str(finished.run_id)
@@ -44,20 +48,28 @@ def unreadable(path: Path) -> list[Callable[[], object]]:
 
 
 def test_without_receipts_the_spec_decides(run: Path) -> None:
-    """A run of an earlier version, or with receipts that are lost: the journal says which steps were done."""
+    """A run of an earlier version, or with receipts that are lost: the journal says which steps
+    were done.
+    """
     whole = opened(run)
     assert whole.remarks == [] and [each.attempt for each in whole.history.executions] == [1] * 4
     for damage in unreadable(run / "receipts" / "steps.bin"):
         damage()
         source = opened(run)
         assert source.history.final(3) in (
-            Execution(3, 0, 1, threads=source.history.default.threads), Execution(3, 1, 1, threads=1),
-        ), damage  # fmt: skip
+            Execution(3, 0, 1, threads=source.history.default.threads),
+            Execution(3, 1, 1, threads=1),
+        ), damage
         assert source.history.last == 4 and way(source, 3).origin == 2
         assert [*source.history.journaled] == [1, 2, 3, 4]
         if not source.history.final(3).attempt:
-            assert any("Each step is replayed with the workers of the spec" in text for text in source.remarks)
-            assert source.machine_differences(way(source, 3).way) == ["the run's machine is not recorded"]
+            assert any(
+                "Each step is replayed with the workers of the spec" in text
+                for text in source.remarks
+            )
+            assert source.machine_differences(way(source, 3).way) == [
+                "the run's machine is not recorded"
+            ]
 
 
 def test_a_row_that_was_altered_ends_what_receipts_say(run: Path) -> None:
@@ -68,7 +80,12 @@ def test_a_row_that_was_altered_ends_what_receipts_say(run: Path) -> None:
     source = opened(run)
     (remark,) = source.remarks
     assert remark.startswith("Damaged receipts: ") and "damaged from row 3 on" in remark
-    assert [source.history.final(step).loss is not None for step in range(1, 5)] == [True, True, False, False]
+    assert [source.history.final(step).loss is not None for step in range(1, 5)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert source.history.final(4).attempt == 1, "a step without a row is the last attempt's"
 
 

@@ -1,4 +1,6 @@
-"""Replays in every family, of forks, of runs resumed on other workers, and of steps that were left out."""
+"""Replays in every family, of forks, of runs resumed on other workers, and of steps that were left
+out.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +44,9 @@ def test_every_family_shows_its_samples(ditlab: Any, tmp_path: Path, family: str
     assert said.code == 0, said.err
     (step,) = said.json["steps"]
     assert said.json["origin"] == "from step 0: 4 steps to train"
-    assert len(step["samples"]) == spec.batch.size and all(sample["text"] for sample in step["samples"])
+    assert len(step["samples"]) == spec.batch.size and all(
+        sample["text"] for sample in step["samples"]
+    )
     assert all(sample["time"] is not None for sample in step["samples"])
     joined = sum(layer["gradient_norm"] ** 2 for layer in step["layers"]) ** 0.5
     assert joined == pytest.approx(step["metrics"]["train/grad_norm"], rel=1e-4)
@@ -57,7 +61,9 @@ def test_every_family_shows_its_samples(ditlab: Any, tmp_path: Path, family: str
 def test_a_run_resumed_on_other_workers(ditlab: Any, tmp_path: Path) -> None:
     """Each step by its own workers, from a checkpoint that the other number of workers wrote."""
     experiment = small(
-        training={"steps": 8}, batch={"size": 32, "micro": 4}, checkpoint={"every": 2, "keep": 2, "keep_every": 4}
+        training={"steps": 8},
+        batch={"size": 32, "micro": 4},
+        checkpoint={"every": 2, "keep": 2, "keep_every": 4},
     )
     folder = train_attempts(experiment, [LocalAttempt(2, 5), LocalAttempt(1)])
     home = Home(tmp_path / "home")
@@ -67,7 +73,9 @@ def test_a_run_resumed_on_other_workers(ditlab: Any, tmp_path: Path) -> None:
     assert first.holds and second.holds and last.holds
     assert first.replayed.origin == "from step 0: 3 steps to train"
     assert [step.execution.workers for step in first.replayed.steps] == [2]
-    assert [step.execution.workers for step in second.replayed.steps] == [1], "done twice: as the weights know it"
+    assert [step.execution.workers for step in second.replayed.steps] == [1], (
+        "done twice: as the weights know it"
+    )
     assert last.replayed.origin == "from checkpoint 6: 1 step to train"
 
 
@@ -76,7 +84,9 @@ def test_a_fork_and_its_lost_parent(ditlab: Any, tmp_path: Path) -> None:
     parent = train_attempts(experiment, [LocalAttempt(1)])
     fork = tmp_path / "fork.yaml"
     fork.write_text(yaml.safe_dump(experiment.replace("training.steps", 8).to_dict()))
-    said = ditlab("train", fork, "--local", "--from", f"{parent.run_id}@2", "--set", "name=fork", "--json")
+    said = ditlab(
+        "train", fork, "--local", "--from", f"{parent.run_id}@2", "--set", "name=fork", "--json"
+    )
     assert said.code == 0, said.err
     fork_id = said.json["run_id"]
     said = ditlab("replay", fork_id, "--step", "3", "--to", "4", "--check", "--json")
@@ -93,7 +103,9 @@ def test_a_fork_and_its_lost_parent(ditlab: Any, tmp_path: Path) -> None:
 def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
     """It shows its samples and no loss; the steps after it are replayed without it."""
     experiment = small(training={"steps": 5}, checkpoint={"every": 2, "keep": 1})
-    folder = train_attempts(experiment, [LocalAttempt(1, memory=MemoryPlan(halvings=1, skipped_steps=(2,)))])
+    folder = train_attempts(
+        experiment, [LocalAttempt(1, memory=MemoryPlan(halvings=1, skipped_steps=(2,)))]
+    )
     said = ditlab("replay", folder.run_id, "--step", "1", "--to", "5", "--check", "--json")
     assert said.code == 0 and said.json["unchecked"] == ["step 3: its batch was skipped."], said.err
     compared = [each["step"] for each in said.json["comparisons"]]
@@ -103,9 +115,13 @@ def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
     assert ditlab("replay", folder.run_id, "--step", "3", "--check").code == 0
 
 
-def test_another_machine_is_judged_by_a_derived_bound(ditlab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_machine_is_judged_by_a_derived_bound(
+    ditlab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = train_attempts(small(training={"steps": 4}), [LocalAttempt(1)])
-    monkeypatch.setattr("ditlab_addons.check.replay.replaying.processor_name", lambda: "another processor")
+    monkeypatch.setattr(
+        "ditlab_addons.check.replay.replaying.processor_name", lambda: "another processor"
+    )
     said = ditlab("replay", folder.run_id, "--step", "2", "--to", "4", "--check", "--json")
     assert said.code == 0 and 0 < said.json["bound"] < 1e-3, said.err
     assert said.json["bound_reason"].startswith("processor another processor (the run's: ")

@@ -1,4 +1,6 @@
-"""A run killed three times, on 1, 2 and 1 workers: every step replays to the loss of its receipt, bit for bit."""
+"""A run killed three times, on 1, 2 and 1 workers: every step replays to the loss of its receipt,
+bit for bit.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +35,11 @@ def warm(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
 
 def killed(keep: int, stage: int = 0, precision: str = "fp32") -> RunFolder:
     experiment = small(
-        training={"steps": STEPS, "precision": precision}, engine={"zero": {"stage": stage}},
-        batch={"size": 32, "micro": 4}, checkpoint={"every": 4, "keep": keep},
-    )  # fmt: skip
+        training={"steps": STEPS, "precision": precision},
+        engine={"zero": {"stage": stage}},
+        batch={"size": 32, "micro": 4},
+        checkpoint={"every": 4, "keep": keep},
+    )
     return train_attempts(experiment, ATTEMPTS)
 
 
@@ -46,7 +50,9 @@ def opened(folder: RunFolder, home: Path) -> OpenedRun:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("stage", "precision"), [(0, "fp32"), (2, "bf16"), (3, "fp32")])
-def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, stage: int, precision: str) -> None:
+def test_every_step_of_a_run_killed_three_times_replays(
+    warm: None, home: Path, stage: int, precision: str
+) -> None:
     """From step 0 and from kept checkpoints; nothing of the run's folder changes."""
     folder = killed(keep=9, stage=stage, precision=precision)
     before = file_states(folder.path)
@@ -56,12 +62,19 @@ def test_every_step_of_a_run_killed_three_times_replays(warm: None, home: Path, 
     receipts = read_receipts(folder)
     for number, attempt in enumerate(ATTEMPTS, start=1):
         written = receipts.rows["step"][receipts.rows["attempt"] == number].tolist()
-        # A kill falls between the journal's line and the row of the step at work; no row before it is lost.
+        # A kill falls between the journal's line and the row of the step at work; no row before it
+        # is lost.
         end = attempt.killed_at or STEPS + 1
-        assert written == list(range(receipts.attempts[number].step + 1, end)), "a kill costs rows of done steps"
+        assert written == list(range(receipts.attempts[number].step + 1, end)), (
+            "a kill costs rows of done steps"
+        )
     kept = check_replay(source, 1, STEPS)
     assert kept.tolerance == EXACT and not kept.unchecked
-    losses = {each.step: each for each in kept.comparisons if (each.quantity, each.source) == ("loss", "receipts")}
+    losses = {
+        each.step: each
+        for each in kept.comparisons
+        if (each.quantity, each.source) == ("loss", "receipts")
+    }
     assert sorted(losses) == [*range(1, STEPS + 1)]
     assert [each for each in kept.comparisons if not each.holds] == []
     single = check_replay(open_source(opened(folder, home)), 14, 14)

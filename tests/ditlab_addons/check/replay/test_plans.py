@@ -21,7 +21,9 @@ def plan(history: StepHistory, first: int, last: int, checkpoints: list[int]) ->
 
 
 def way(found: ReplayPlan) -> tuple[int, list[tuple[int, int, int]], list[tuple[int, int]]]:
-    """Return the origin, the segments (first, last, workers), and the executions (step, attempt)."""
+    """Return the origin, the segments (first, last, workers), and the executions (step,
+    attempt).
+    """
     return (
         found.origin,
         [(segment.first, segment.last, segment.workers) for segment in found.segments],
@@ -30,7 +32,9 @@ def way(found: ReplayPlan) -> tuple[int, list[tuple[int, int, int]], list[tuple[
 
 
 def killed_history() -> StepHistory:
-    """1 worker to step 7, killed; 2 workers from checkpoint 4 to step 8, killed; 1 worker from checkpoint 8."""
+    """1 worker to step 7, killed; 2 workers from checkpoint 4 to step 8, killed; 1 worker from
+    checkpoint 8.
+    """
     rows = [doing(step, 1) for step in range(1, 8)]
     rows += [doing(step, 2, 2) for step in range(5, 9)] + [doing(step, 3) for step in range(9, 13)]
     return StepHistory(rows, DEFAULT, 12)
@@ -51,18 +55,27 @@ def test_steps_that_a_kill_cut_off_are_those_that_led_to_the_last_one() -> None:
     history = StepHistory(rows, DEFAULT, 7)
     assert way(plan(history, 6, 6, [4])) == (4, [(5, 6, 2)], [(5, 2), (6, 2)])
     assert way(plan(history, 6, 7, [4])) == (4, [(5, 7, 1)], [(5, 1), (6, 1), (7, 1)])
-    # the checkpoint of step 6 that the run has now is that of its second doing, which does not lead to step 7
+    # the checkpoint of step 6 that the run has now is that of its second doing, which does not lead
+    # to step 7
     assert way(plan(history, 7, 7, [4, 6])) == (4, [(5, 7, 1)], [(5, 1), (6, 1), (7, 1)])
 
 
 def test_a_step_left_out_halvings_and_a_fork() -> None:
-    rows = [doing(5, 1), doing(6, 1), doing(7, 2, microbatch_splits=1), doing(8, 2, microbatch_splits=1, skipped=True)]
+    rows = [
+        doing(5, 1),
+        doing(6, 1),
+        doing(7, 2, microbatch_splits=1),
+        doing(8, 2, microbatch_splits=1, skipped=True),
+    ]
     history = StepHistory(rows, DEFAULT, 8, first=4)
     found = plan(history, 8, 8, [])
     assert (found.origin, found.is_checkpoint, found.last, found.num_steps) == (4, False, 8, 4)
-    assert [(each.first, each.last, each.microbatch_splits, each.skipped) for each in found.segments] == [
-        (5, 6, 0, ()), (7, 8, 1, (8,)),
-    ]  # fmt: skip
+    assert [
+        (each.first, each.last, each.microbatch_splits, each.skipped) for each in found.segments
+    ] == [
+        (5, 6, 0, ()),
+        (7, 8, 1, (8,)),
+    ]
 
 
 def test_an_elastic_range_decides_the_micro_batches_and_stays() -> None:
@@ -82,7 +95,12 @@ def test_layers_end_at_their_first_number() -> None:
         "objective.head.w",
     ]
     found = layers_of(
-        {name: ParameterNorms(3.0, 1.0, 2.0) for name in [*names, "network.blocks.10.a", "network.head.b"]}
+        {
+            name: ParameterNorms(3.0, 1.0, 2.0)
+            for name in [*names, "network.blocks.10.a", "network.head.b"]
+        }
     )
     assert [*found] == ["blocks.10", "head", "objective.modules_list.2", "objective.head"]
-    assert found["head"].gradient == pytest.approx(18**0.5) and found["head"].ratio == pytest.approx(0.5)
+    assert found["head"].gradient == pytest.approx(18**0.5) and found[
+        "head"
+    ].ratio == pytest.approx(0.5)

@@ -1,4 +1,6 @@
-"""`ditlab replay` on a finished run: what it shows, what it checks, what it refuses; the run stays as it is."""
+"""`ditlab replay` on a finished run: what it shows, what it checks, what it refuses; the run stays
+as it is.
+"""
 
 import json
 import shutil
@@ -26,7 +28,9 @@ def replay(finished: Any, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callab
 
 
 @pytest.fixture
-def copied(replay: Callable[..., Said], finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def copied(
+    replay: Callable[..., Said], finished: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """Folder of a copy of the run, which a test may damage."""
     settled(shutil.copytree(finished.home, tmp_path / "home"))
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
@@ -38,14 +42,20 @@ def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(replay: Any, finis
     said = replay("--step", "1", "--to", "4", "--check", "--json")
     assert said.code == 0, said.err
     found = said.json
-    assert found["holds"] and found["bound"] == 0 and found["origin"] == "from step 0: 4 steps to train"
+    assert (
+        found["holds"]
+        and found["bound"] == 0
+        and found["origin"] == "from step 0: 4 steps to train"
+    )
     compared = [(each["step"], each["quantity"], each["source"]) for each in found["comparisons"]]
     assert len(compared) == 4 * 4 and len(set(compared)) == len(compared)
     assert {(each["distance"], each["holds"]) for each in found["comparisons"]} == {(0.0, True)}
     said = replay("--step", "3", "--json")
     assert said.code == 0, said.err
     (step,) = said.json["steps"]
-    receipts = {each["quantity"]: each["replayed"] for each in found["comparisons"] if each["step"] == 3}
+    receipts = {
+        each["quantity"]: each["replayed"] for each in found["comparisons"] if each["step"] == 3
+    }
     assert said.json["origin"] == "from checkpoint 2: 1 step to train"
     assert step["metrics"]["train/loss"] == pytest.approx(receipts["loss"], rel=1e-6)
     assert step["digest"] == receipts["samples"]
@@ -53,15 +63,26 @@ def test_a_finished_run_replays_to_the_bit_and_stays_as_it_is(replay: Any, finis
         step["metrics"]["train/grad_norm"], rel=1e-5
     )
     mean = sum(sample["loss"] for sample in step["samples"]) / len(step["samples"])
-    assert mean == pytest.approx(step["metrics"]["train/loss"], rel=1e-5) and step["loss_is_mean_of_samples"]
-    assert [sample["row"] for sample in step["samples"]] == step["rows"] and len(set(step["rows"])) == 32
+    assert (
+        mean == pytest.approx(step["metrics"]["train/loss"], rel=1e-5)
+        and step["loss_is_mean_of_samples"]
+    )
+    assert [sample["row"] for sample in step["samples"]] == step["rows"] and len(
+        set(step["rows"])
+    ) == 32
     assert step["samples"][0]["text"].startswith("label ") and 0 <= step["samples"][0]["time"] < 1
-    assert max(map(len, said.err.splitlines())) <= 80 and "clipped norm" in said.err and "head" in said.err
+    assert (
+        max(map(len, said.err.splitlines())) <= 80
+        and "clipped norm" in said.err
+        and "head" in said.err
+    )
     assert file_states(finished.home) == before
 
 
 def test_what_is_off_is_found(replay: Any, copied: Path) -> None:
-    """A loss changed in the journal, with its line's checksum made anew, of a run whose receipts are gone."""
+    """A loss changed in the journal, with its line's checksum made anew, of a run whose receipts
+    are gone.
+    """
     shutil.rmtree(copied / "receipts")
     lines = copied.joinpath("journal.jsonl").read_bytes().splitlines(keepends=True)
     for index, line in enumerate(lines):
@@ -85,7 +106,11 @@ def test_a_damaged_checkpoint_is_passed_over(replay: Any, copied: Path) -> None:
     shard.write_bytes(bytes(content))
     said = replay("--step", "3")
     text = " ".join(said.out.split())
-    assert said.code == 0 and "The replay begins before it." in text and "from step 0: 3 steps to train" in text
+    assert (
+        said.code == 0
+        and "The replay begins before it." in text
+        and "from step 0: 3 steps to train" in text
+    )
 
 
 def test_wrong_input_is_refused_before_anything_is_trained(
@@ -100,16 +125,29 @@ def test_wrong_input_is_refused_before_anything_is_trained(
         ("--step", "-2"): "--step -2: run {id} (small) has no such step; it has steps 1 to 4.",
         ("--step", "1", "--to", "0"): "--step 1 is behind --to 0; give --to a later step.",
         ("--step", "9"): "--step 9: run {id} (small) has no such step; it has steps 1 to 4.",
-        ("--step", "2", "--to", "5"): "--to 5: run {id} (small) has no such step; it has steps 1 to 4.",
+        (
+            "--step",
+            "2",
+            "--to",
+            "5",
+        ): "--to 5: run {id} (small) has no such step; it has steps 1 to 4.",
         ("--step", "3", "--to", "2"): "--step 3 is behind --to 2; give --to a later step.",
         (): "Missing option '--step'",
     }.items():
         said = replay(*arguments)
-        assert said.code == 2 and words.replace("{id}", copied.name) in said.err, (arguments, said.err)
+        assert said.code == 2 and words.replace("{id}", copied.name) in said.err, (
+            arguments,
+            said.err,
+        )
         assert "Traceback" not in said.err
-    monkeypatch.setattr("ditlab_addons.check.replay.replaying.code_digest", lambda packages: "0" * 64)
+    monkeypatch.setattr(
+        "ditlab_addons.check.replay.replaying.code_digest", lambda packages: "0" * 64
+    )
     said = replay("--step", "2")
-    assert said.code == 2 and "the code is other than the run's (hash 000000000000, the run's: " in said.err
+    assert (
+        said.code == 2
+        and "the code is other than the run's (hash 000000000000, the run's: " in said.err
+    )
     assert "or replay with --anyway" in said.err
     spec = copied / "spec.yaml"
     spec.write_text(spec.read_text().replace("gpus_per_worker: 0.0", "gpus_per_worker: 1.0"))

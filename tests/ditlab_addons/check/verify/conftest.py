@@ -17,8 +17,11 @@ def made(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("verified") / "home"
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("DITLAB_HOME", str(home))
-        experiment = small(training={"steps": STEPS, "averages": {}}, checkpoint={"every": 4, "keep": 9},
-                           name="checked")  # fmt: skip
+        experiment = small(
+            training={"steps": STEPS, "averages": {}},
+            checkpoint={"every": 4, "keep": 9},
+            name="checked",
+        )
         train(experiment, local=True)
     return home
 

@@ -1,4 +1,6 @@
-"""Any byte that is changed in a run's files is found, and any file that is cut, grown or replaced."""
+"""Any byte that is changed in a run's files is found, and any file that is cut, grown or
+replaced.
+"""
 
 import random
 from pathlib import Path
@@ -22,13 +24,21 @@ FILES = {
 
 def files_of(checks: FileChecks) -> list[tuple[Path, str]]:
     """Every file that is damaged, those of the store of data too, and the part that finds it."""
-    found = [(path, part) for name, part in FILES.items() for path in sorted(checks.run.folder.path.glob(name))]
+    found = [
+        (path, part)
+        for name, part in FILES.items()
+        for path in sorted(checks.run.folder.path.glob(name))
+    ]
     stores = [path for path in sorted(checks.run.home.stores.rglob("*")) if path.is_file()]
-    return found + [(path, "data") for path in stores if path.suffix in (".arrow", ".json", ".bin", ".npy")]
+    return found + [
+        (path, "data") for path in stores if path.suffix in (".arrow", ".json", ".bin", ".npy")
+    ]
 
 
 def missed_flips(checks: FileChecks, num: int, seed: int) -> list[str]:
-    """Change `num` bytes of each file, one at a time at random; return the places that no check has found."""
+    """Change `num` bytes of each file, one at a time at random; return the places that no check has
+    found.
+    """
     draw, missed = random.Random(seed), []
     for path, part in files_of(checks):
         content = path.read_bytes()
@@ -55,12 +65,16 @@ def test_many_bytes(home):
 
 @pytest.mark.slow
 def test_every_byte_of_the_texts(home):
-    """Every place of the attempts, the spec's stamp, and the journal's last lines, with bits that texts differ in."""
+    """Every place of the attempts, the spec's stamp, and the journal's last lines, with bits that
+    texts differ in.
+    """
     checks, missed = FileChecks(home), []
     folder = checks.run.folder
     for path, part, first in (
-        (folder.receipt_attempts, "receipts", 0), (folder.spec, "spec", -120), (folder.journal, "journal", -600),
-    ):  # fmt: skip
+        (folder.receipt_attempts, "receipts", 0),
+        (folder.spec, "spec", -120),
+        (folder.journal, "journal", -600),
+    ):
         content = path.read_bytes()
         for place in range(first % len(content), len(content)):
             for mask in (1, 2, 32):
@@ -82,13 +96,19 @@ def test_files_cut_grown_and_replaced(home):
             if what == "folder":
                 path.mkdir()
             elif what != "gone":
-                cut = {"cut by one": content[:-1], "cut in half": content[: len(content) // 2], "empty": b""}
+                cut = {
+                    "cut by one": content[:-1],
+                    "cut in half": content[: len(content) // 2],
+                    "empty": b"",
+                }
                 path.write_bytes(cut.get(what, content + b"more\n"))
-            # A checkpoint without a manifest, or with a folder in its place, is a pruned one; built-in data without
-            # theirs are built again.
+            # A checkpoint without a manifest, or with a folder in its place, is a pruned one;
+            # built-in data without theirs are built again.
             is_no_damage = (path.name, what) in {
-                ("manifest.json", "gone"), ("manifest.json", "folder"), ("store.json", "gone"),
-            }  # fmt: skip
+                ("manifest.json", "gone"),
+                ("manifest.json", "folder"),
+                ("store.json", "gone"),
+            }
             if not is_no_damage and not checks.is_off(part):
                 missed.append(f"{path.name}: {what}")
             if path.is_dir():

@@ -1,4 +1,6 @@
-"""The chain walked anew: attempts that go on, begin anew, are gone, or do not belong to their rows."""
+"""The chain walked anew: attempts that go on, begin anew, are gone, or do not belong to their
+rows.
+"""
 
 import shutil
 import zlib
@@ -22,10 +24,22 @@ Saved = dict[str, str]
 
 def attempt(step: int):
     return RecordedAttempt(
-        attempt=1, chain=ORIGIN, step=step, workers=1,
-        halvings=0, left_out=[], device="cpu", processor="", threads=1, versions={}, code="c",
-        data="d", spec_hash="s", numerics=4, blocks="eager",
-    )  # fmt: skip
+        attempt=1,
+        chain=ORIGIN,
+        step=step,
+        workers=1,
+        halvings=0,
+        left_out=[],
+        device="cpu",
+        processor="",
+        threads=1,
+        versions={},
+        code="c",
+        data="d",
+        spec_hash="s",
+        numerics=4,
+        blocks="eager",
+    )
 
 
 @pytest.fixture
@@ -33,7 +47,9 @@ def folder(tmp_path) -> RunFolder:
     return RunFolder(tmp_path / "abc")
 
 
-def written(folder: RunFolder, first: int, last: int, saved: Saved | None = None, lr: float = 1e-3) -> Saved:
+def written(
+    folder: RunFolder, first: int, last: int, saved: Saved | None = None, lr: float = 1e-3
+) -> Saved:
     """Write an attempt of steps `first` to `last`, and return what a checkpoint after it holds."""
     writer = ReceiptWriter(folder, lambda text: None)
     writer.begin(attempt(first - 1), saved or {})
@@ -68,12 +84,20 @@ def test_attempts_that_go_on(folder, write):
 
 
 def test_a_checkpoint_that_was_taken_over(tmp_path):
-    """A population's trial goes on with the chain of its donor, which took over a checkpoint of another's before."""
+    """A population's trial goes on with the chain of its donor, which took over a checkpoint of
+    another's before.
+    """
     home = Home(tmp_path)
     trials = [home.run(f"trial{number}") for number in range(3)]
 
     def take_over(trial: int, donor: int, step: int) -> None:
-        line = {"step": step, "donor": f"trial{donor}", "donor_step": step, "values": {}, "key": str(step)}
+        line = {
+            "step": step,
+            "donor": f"trial{donor}",
+            "donor_step": step,
+            "values": {},
+            "key": str(step),
+        }
         append_json_line(trials[trial].path / "exploits.jsonl", line)
 
     saved = [written(trial, 1, 4, lr=10.0**-number) for number, trial in enumerate(trials)]
@@ -84,7 +108,11 @@ def test_a_checkpoint_that_was_taken_over(tmp_path):
     last = written(trials[2], 9, 12, second)
     assert "to which no rows" in walk(trials[2]).faults[0]
     found = walk_chain(read_receipts(trials[2]), [8, 12], taken_over_heads(home, trials[2]))
-    assert found.faults == [] and list(found.heads[12]) == [last["chain"]] and second["chain"] in found.heads[8]
+    assert (
+        found.faults == []
+        and list(found.heads[12]) == [last["chain"]]
+        and second["chain"] in found.heads[8]
+    )
     shutil.rmtree(trials[0].path)
     with pytest.raises(UserError, match="trial0 has no receipts"):
         taken_over_heads(home, trials[2])
@@ -116,7 +144,10 @@ def test_an_attempt_whose_line_is_gone(folder, write):
 def test_an_attempt_that_goes_on_from_elsewhere(folder, write):
     fourth = write(1, 4)
     write(5, 8, {**fourth, "chain": "ab" * 32})
-    assert "attempt 2 goes on from step 4 with the chain abababababab, to which no rows" in walk(folder).faults[0]
+    assert (
+        "attempt 2 goes on from step 4 with the chain abababababab, to which no rows"
+        in walk(folder).faults[0]
+    )
 
 
 def _rewritten(folder: RunFolder, rows: np.ndarray) -> None:
@@ -132,9 +163,11 @@ def test_rows_out_of_order_with_right_checksums(folder, write):
     last = write(5, 9, write(1, 4))
     rows = read_receipts(folder).rows
     ways = {
-        "swapped": rows[[0, 1, 3, 2, *range(4, 9)]], "doubled": rows[[0, 1, 1, *range(2, 9)]],
-        "left out": rows[[0, 1, *range(3, 9)]], "of the attempt after": rows[[4, *range(4), *range(5, 9)]],
-    }  # fmt: skip
+        "swapped": rows[[0, 1, 3, 2, *range(4, 9)]],
+        "doubled": rows[[0, 1, 1, *range(2, 9)]],
+        "left out": rows[[0, 1, *range(3, 9)]],
+        "of the attempt after": rows[[4, *range(4), *range(5, 9)]],
+    }
     for what, changed in ways.items():
         _rewritten(folder, changed)
         found = walk(folder, 9)

@@ -1,4 +1,6 @@
-"""Files that were made to fit by somebody who knows the formats: what belongs to them elsewhere gives them away."""
+"""Files that were made to fit by somebody who knows the formats: what belongs to them elsewhere
+gives them away.
+"""
 
 from dataclasses import replace
 
@@ -47,9 +49,14 @@ def test_a_checkpoint_of_another_run(home):
     """Whole in itself, with the other run's spec and chain."""
     path = opened(home).folder.checkpoints / "step-00000008" / "manifest.json"
     own = CheckpointManifest.from_bytes(path.read_bytes(), "")
-    path.write_bytes(replace(own, spec_hash="0" * 16, receipt={**own.receipt, "chain": "0" * 64}).to_bytes())
+    path.write_bytes(
+        replace(own, spec_hash="0" * 16, receipt={**own.receipt, "chain": "0" * 64}).to_bytes()
+    )
     found = off(home)
     assert "checkpoint 8 has the chain 000000000000" in found["receipts"]
     assert "checkpoint 8 was trained by a spec of hash 0000000000000000" in found["spec"]
     path.write_bytes(replace(own, receipt={**own.receipt, "since": "4"}).to_bytes())
-    assert "checkpoint 8 counts its chain from step 4, and the receipts from 0" in off(home)["receipts"]
+    assert (
+        "checkpoint 8 counts its chain from step 4, and the receipts from 0"
+        in off(home)["receipts"]
+    )

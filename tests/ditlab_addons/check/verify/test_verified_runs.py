@@ -1,4 +1,6 @@
-"""`ditlab verify`: a whole run holds; a changed byte in any of its files is found and named; nothing is written."""
+"""`ditlab verify`: a whole run holds; a changed byte in any of its files is found and named;
+nothing is written.
+"""
 
 import json
 import os
@@ -23,15 +25,24 @@ def test_a_whole_run_holds(made):
     before = file_states(made)
     found = verified(made)
     assert {part.part: part.verdict for part in found.parts} == {
-        "receipts": "holds", "checkpoints": "holds", "averages": "holds", "journal": "holds", "spec": "holds",
-        "code": "holds", "data": "holds", "samples": "holds", "replay": "not checked",
-    }  # fmt: skip
+        "receipts": "holds",
+        "checkpoints": "holds",
+        "averages": "holds",
+        "journal": "holds",
+        "spec": "holds",
+        "code": "holds",
+        "data": "holds",
+        "samples": "holds",
+        "replay": "not checked",
+    }
     assert found.holds and json.dumps(found.to_dict())
     assert file_states(made) == before
 
 
 def test_rows_made_up_with_their_checksums_are_found(home):
-    """Whoever knows the format can write a row whose checksum is right: the chain in the manifests is not."""
+    """Whoever knows the format can write a row whose checksum is right: the chain in the manifests
+    is not.
+    """
     from ditlab.receipts.records import CHECKED, intact_rows
 
     path = opened(home).folder.receipt_rows
@@ -48,11 +59,15 @@ def test_rows_made_up_with_their_checksums_are_found(home):
 
 
 def test_other_samples_than_the_order_s_are_found(home, monkeypatch):
-    """As if another order had been trained on: the digests of all steps differ from those computed anew."""
+    """As if another order had been trained on: the digests of all steps differ from those computed
+    anew.
+    """
     run = opened(home)
     object.__setattr__(run, "experiment", run.experiment.replace("seed", run.experiment.seed + 1))
     found = verify_run(run, steps=0)
-    assert "step" in next(part.sentence for part in found.parts if part.part == "samples" and part.verdict == "off")
+    assert "step" in next(
+        part.sentence for part in found.parts if part.part == "samples" and part.verdict == "off"
+    )
 
 
 def test_missing_receipts(home):
@@ -65,7 +80,10 @@ def test_a_pruned_history_is_no_fault(home):
     shutil.rmtree(opened(home).folder.checkpoints)
     found = verified(home)
     assert found.holds
-    assert {part.part for part in found.parts if part.verdict == "not checked"} >= {"checkpoints", "receipts"}
+    assert {part.part for part in found.parts if part.verdict == "not checked"} >= {
+        "checkpoints",
+        "receipts",
+    }
 
 
 def test_snapshots_of_averages(home):
@@ -104,10 +122,19 @@ def test_the_command(home):
 def test_wrong_options(home):
     """One sentence that names the option and its value, and exit code 2."""
     for option, value in (
-        ("--steps", "-1"), ("--steps", "1001"), ("--steps", "x"), ("--seed", "-1"), ("--seed", str(1 << 70)),
-    ):  # fmt: skip
+        ("--steps", "-1"),
+        ("--steps", "1001"),
+        ("--steps", "x"),
+        ("--seed", "-1"),
+        ("--seed", str(1 << 70)),
+    ):
         wrong = run_inside("verify", "checked", option, value, home=home)
-        assert wrong.code == 2 and option in wrong.err and value in wrong.err and "Traceback" not in wrong.err
+        assert (
+            wrong.code == 2
+            and option in wrong.err
+            and value in wrong.err
+            and "Traceback" not in wrong.err
+        )
     unknown = run_inside("verify", "nobody", home=home)
     assert unknown.code == 2 and "nobody" in unknown.err
     for name in ("steps", "seed"):
@@ -116,7 +143,9 @@ def test_wrong_options(home):
 
 
 def test_data_that_are_gone(home):
-    """Built-in data are built again; a store that lies nowhere is off, and nothing is done again from others."""
+    """Built-in data are built again; a store that lies nowhere is off, and nothing is done again
+    from others.
+    """
     shutil.rmtree(home / "stores")
     assert verified(home).holds
     run = opened(home)
@@ -124,12 +153,17 @@ def test_data_that_are_gone(home):
     object.__setattr__(run, "experiment", gone)
     found = {part.part: part for part in verify_run(run).parts}
     assert found["data"].verdict == "off" and "nowhere" in found["data"].sentence
-    assert found["replay"].verdict == "not checked" and "no step was done again" in found["replay"].sentence
+    assert (
+        found["replay"].verdict == "not checked"
+        and "no step was done again" in found["replay"].sentence
+    )
 
 
 @pytest.mark.slow
 def test_a_run_in_training(tmp_path):
-    """Verified again and again from its first second to its end, while checkpoints are written and pruned."""
+    """Verified again and again from its first second to its end, while checkpoints are written and
+    pruned.
+    """
     home = tmp_path / "home"
     spec = small(training={"steps": 500}, checkpoint={"every": 10, "keep": 3}, name="checked")
     (tmp_path / "spec.yaml").write_text(json.dumps(spec.to_dict()))

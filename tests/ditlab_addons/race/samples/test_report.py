@@ -1,4 +1,6 @@
-"""Reports of sweeps over samples: the sweep's page, with a picture and a table of quality over cost."""
+"""Reports of sweeps over samples: the sweep's page, with a picture and a table of quality over
+cost.
+"""
 
 import math
 
@@ -11,21 +13,50 @@ METRIC = "quality/frechet"
 
 
 def summary(*points, mode="min", num_seeds=4, **more):
-    """Points of (network evaluations a sample, values by seed); None for a point that is not measured."""
+    """Points of (network evaluations a sample, values by seed); None for a point that is not
+    measured.
+    """
     draws = []
     for number, point in enumerate(points):
         for seed in range(num_seeds):
             metrics = {}
             if point is not None and math.isfinite(point[1][seed]):
-                metrics = {METRIC: point[1][seed], "cost/evaluations": point[0], "cost/seconds": 1e-3}
+                metrics = {
+                    METRIC: point[1][seed],
+                    "cost/evaluations": point[0],
+                    "cost/seconds": 1e-3,
+                }
                 metrics |= {name: values[number] for name, values in more.items()}
             status = "waiting" if point is None else "finished"
             values = {"sampling.steps": number + 1}
-            draws.append(Trial(len(draws), "1a2b3c4d", values, status, 400, 400, 1.0, metrics, arm=number, seed=seed))
+            draws.append(
+                Trial(
+                    len(draws),
+                    "1a2b3c4d",
+                    values,
+                    status,
+                    400,
+                    400,
+                    1.0,
+                    metrics,
+                    arm=number,
+                    seed=seed,
+                )
+            )
     return SweepSummary(
-        "5eed5eed", "settings", (METRIC,), (mode,), [AxisInfo("sampling.steps", "linear")], arms_of(draws, (METRIC,)),
-        "grid", "none", 1.0, len(draws), "samples of run 1a2b3c4d", num_seeds,
-    )  # fmt: skip
+        "5eed5eed",
+        "settings",
+        (METRIC,),
+        (mode,),
+        [AxisInfo("sampling.steps", "linear")],
+        arms_of(draws, (METRIC,)),
+        "grid",
+        "none",
+        1.0,
+        len(draws),
+        "samples of run 1a2b3c4d",
+        num_seeds,
+    )
 
 
 SHARED = (0.0, 0.5, -0.4, 0.2)
@@ -37,14 +68,18 @@ def about(mean, *own):
 
 
 def page(tmp_path, found):
-    options = {number: ["--set", f"sampling.steps={number + 1}"] for number in range(len(found.trials))}
+    options = {
+        number: ["--set", f"sampling.steps={number + 1}"] for number in range(len(found.trials))
+    }
     files = write_sampling_report(found, tmp_path, None, "1a2b3c4d", options)
     return files[1].read_text(), [file.name for file in files]
 
 
 def test_points_are_compared_by_pairs_and_by_cost(tmp_path, blank_pictures):
     found = summary(
-        (10, about(2.0)), (20, about(1.9, 0.01, -0.01, 0.01, 0.0)), (40, about(1.95, 0.05, -0.05, 0.05, -0.04))
+        (10, about(2.0)),
+        (20, about(1.9, 0.01, -0.01, 0.01, 0.0)),
+        (40, about(1.95, 0.05, -0.05, 0.05, -0.04)),
     )
     differences = {each.arm.number: each.interval for each in differences_to_best(found)}
     assert best(found).number == 1 and differences[0].excludes_zero and not differences[0].num_other
@@ -64,7 +99,9 @@ def test_missing_and_infinite_values_are_not_best(tmp_path, blank_pictures):
 
 
 def test_a_point_whose_entropy_fell_is_named(tmp_path, blank_pictures):
-    """Held-out text has 5 to 5.2 nats: 4.9 lies below, but by less than a twentieth; 4 lies below by more."""
+    """Held-out text has 5 to 5.2 nats: 4.9 lies below, but by less than a twentieth; 4 lies below
+    by more.
+    """
     entropies = (5.15, 4.0, 4.9)
     of_text = {ENTROPY: entropies, f"{ENTROPY}_high": [each + 0.05 for each in entropies]}
     of_text |= {f"{ENTROPY}_held_out": [5.1] * 3, f"{ENTROPY}_held_out_low": [5.0] * 3}

@@ -1,4 +1,6 @@
-"""Sweeps over the samples of a trained run: samples of `ditlab sample`, a ledger that is resumed, and refusals."""
+"""Sweeps over the samples of a trained run: samples of `ditlab sample`, a ledger that is resumed,
+and refusals.
+"""
 
 import shutil
 import signal
@@ -46,7 +48,9 @@ def few_steps(monkeypatch):
 def small(finished, tmp_path, monkeypatch, few_steps):
     """A copy of the shared run, whose home is `tmp_path / "home"`."""
     home = tmp_path / "home"
-    settled(shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches")))
+    settled(
+        shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
+    )
     monkeypatch.setenv("DITLAB_HOME", str(home))
     monkeypatch.chdir(tmp_path)
     return ditlab.open_run("small")
@@ -54,7 +58,13 @@ def small(finished, tmp_path, monkeypatch, few_steps):
 
 def written(folder, run, space=STEPS, **changes):
     """A sweep of 20 samples from two seeds, as a file."""
-    mapping = {"name": "settings", "base": {"run": run}, "space": space, "metric": "quality/frechet", "samples": 20}
+    mapping = {
+        "name": "settings",
+        "base": {"run": run},
+        "space": space,
+        "metric": "quality/frechet",
+        "samples": 20,
+    }
     path = folder / "sweep.yaml"
     path.write_text(dump_yaml({**mapping, "seeds": 2, **changes}), encoding="utf-8")
     return path
@@ -67,18 +77,27 @@ def files(sweep_id):
 
 
 def check_equal_to_sample(run, result, batch=256):
-    """Every draw is, byte for byte, the file of `ditlab sample` with the options that the sweep names."""
+    """Every draw is, byte for byte, the file of `ditlab sample` with the options that the sweep
+    names.
+    """
     kept = files(result.sweep_id)
     sweep = load_sampling_sweep(Home.from_environment().run(result.sweep_id).path / "sweep.yaml")
     assert len(kept) == len(sweep.points()) * sweep.seeds
     for point in sweep.points():
         for seed in sweep.noise_seeds():
-            drawn = run.sample(sweep.samples, seed=seed, ema=point.ema, overrides=point.overrides(), batch=batch)
+            drawn = run.sample(
+                sweep.samples, seed=seed, ema=point.ema, overrides=point.overrides(), batch=batch
+            )
             _, numbers, *_ = drawn.save(f"drawn-{point.number}-{seed}")
-            assert kept[f"{point.number:04d}/seed{seed}.safetensors"].read_bytes() == numbers.read_bytes()
+            assert (
+                kept[f"{point.number:04d}/seed{seed}.safetensors"].read_bytes()
+                == numbers.read_bytes()
+            )
 
 
-def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small, blank_pictures, capfd, monkeypatch):
+def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(
+    small, blank_pictures, capfd, monkeypatch
+):
     def interrupt(what, done, total, unit="bytes"):
         if what.startswith("3 of 4 draws"):
             raise KeyboardInterrupt
@@ -89,9 +108,16 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small,
         130,
         ["--set", "sampling.steps=1"],
     )
-    assert [trial["status"] for trial in first.to_dict()["trials"]] == ["finished", "finished", "waiting", "waiting"]
+    assert [trial["status"] for trial in first.to_dict()["trials"]] == [
+        "finished",
+        "finished",
+        "waiting",
+        "waiting",
+    ]
     said = []
-    last = ditlab.sweep_samples(resume=first.sweep_id, on_progress=lambda what, *_: said.append(what))
+    last = ditlab.sweep_samples(
+        resume=first.sweep_id, on_progress=lambda what, *_: said.append(what)
+    )
     assert last.status == "finished" and any(what.startswith("1 of 2 draws") for what in said)
     check_equal_to_sample(small, last)
     one, two = (arm.metrics for arm in last.summary.trials)
@@ -108,7 +134,10 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(small,
     for command, text in {"runs show": "sweep of 4 trials", "report": "report.html"}.items():
         assert text in run_here(capfd, monkeypatch, *command.split(), last.sweep_id).out
     said = run_here(capfd, monkeypatch, "tune", "--resume", last.sweep_id)
-    assert said.code == 2 and "the sweep's base 'run' is of the add-on race, which is not here" in said.err
+    assert (
+        said.code == 2
+        and "the sweep's base 'run' is of the add-on race, which is not here" in said.err
+    )
 
 
 @pytest.mark.slow
@@ -120,12 +149,20 @@ def test_samples_of_every_family_are_those_of_sample(family, tmp_path, monkeypat
     changes |= {"model__corruption": "ddpm"} if family == "region" else {}
     run = ditlab.train(smallest(family, **changes), local=True).run
     mode = "max" if family == "region" else "min"
-    path = written(tmp_path, run.id, SPACES[family], metric=METRICS.get(family, "quality/frechet"), mode=mode, batch=16)
+    path = written(
+        tmp_path,
+        run.id,
+        SPACES[family],
+        metric=METRICS.get(family, "quality/frechet"),
+        mode=mode,
+        batch=16,
+    )
     plan = ditlab.plan_samples(path)
     result = ditlab.sweep_samples(path)
     assert result.status == "finished" and len(result.summary.trials) == len(plan.session.points)
     assert all(
-        arm.metrics["cost/evaluations"] == plan.forecast.evaluations[arm.number] for arm in result.summary.trials
+        arm.metrics["cost/evaluations"] == plan.forecast.evaluations[arm.number]
+        for arm in result.summary.trials
     )
     assert (result.report.parent / "samples.png").exists()
     check_equal_to_sample(run, result, batch=16)
@@ -137,7 +174,10 @@ def test_a_killed_sweep_is_resumed_with_whole_draws_alone(small):
     command = [sys.executable, "-m", "ditlab", "tune", str(path), "--json"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 120
-        while not (ledgers := [*Home.from_environment().runs.glob("*/points.jsonl")]) and time.monotonic() < deadline:
+        while (
+            not (ledgers := [*Home.from_environment().runs.glob("*/points.jsonl")])
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     sweep_id = ledgers[0].parent.name
@@ -154,7 +194,9 @@ def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
     assert [point["evaluations"] for point in found["points"]] == [1, 2, 2, 4]
     assert (found["draws"], found["evaluations"]) == (8, 2 * 20 * 9)
     assert not [*Home.from_environment().runs.glob("*/sweep.yaml")]
-    assert run_here(capfd, monkeypatch, "validate", path).out.endswith("valid (sweep over samples, 4 points)\n")
+    assert run_here(capfd, monkeypatch, "validate", path).out.endswith(
+        "valid (sweep over samples, 4 points)\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,8 +204,14 @@ def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
     [
         ({"space": grid("optimizer.lr", 1)}, "space.optimizer.lr changes the training"),
         ({"space": grid("sampling.mask", 1)}, "space.sampling.mask changes what is drawn"),
-        ({"space": {"sampling.steps": {"kind": "uniform", "low": 1.0, "high": 2.0}}}, "has no end of values"),
-        ({"space": grid("sampling.solver", "ddim")}, "sampling.solver=ddim is for objective.process=gaussian"),
+        (
+            {"space": {"sampling.steps": {"kind": "uniform", "low": 1.0, "high": 2.0}}},
+            "has no end of values",
+        ),
+        (
+            {"space": grid("sampling.solver", "ddim")},
+            "sampling.solver=ddim is for objective.process=gaussian",
+        ),
         ({"space": grid("sampling.stpes", 1)}, "did you mean 'steps'"),
         ({"space": grid("ema", 0.1)}, "keeps no averages"),
         ({"metric": "quality/r2"}, "metric=quality/r2 is not measured on the samples"),

@@ -1,4 +1,6 @@
-"""Unigram and bigram: counts by hand, sources whose entropy is known, distributions that sum to 1."""
+"""Unigram and bigram: counts by hand, sources whose entropy is known, distributions that sum to
+1.
+"""
 
 import math
 
@@ -29,21 +31,26 @@ def distribution_after(fitted, context, vocabulary):
 
 
 def chain(num, length, vocabulary, seed):
-    """Rows of a Markov chain that mostly goes on to 3 x + 1, never to tokens beyond the first two thirds."""
+    """Rows of a Markov chain that mostly goes on to 3 x + 1, never to tokens beyond the first two
+    thirds.
+    """
     generator = np.random.default_rng(seed)
     rows = np.zeros((num, length), np.int64)
     used = 2 * vocabulary // 3
     rows[:, 0] = generator.integers(used, size=num)
     for place in range(1, length):
         goes_on = generator.random(num) < 0.7
-        rows[:, place] = np.where(goes_on, (3 * rows[:, place - 1] + 1) % used, generator.integers(used, size=num))
+        rows[:, place] = np.where(
+            goes_on, (3 * rows[:, place - 1] + 1) % used, generator.integers(used, size=num)
+        )
     return rows
 
 
 def test_counts_of_five_tokens_by_hand():
-    """0 1 0 1 2, V = 4. Tokens 2, 2, 1, 0 times, 3 different: (c + 3/4) / (5 + 3). Pairs: 01 twice, 10 and 12 once;
-    n1 = 2, n2 = 1, so a pair that came once loses 2 / (2 + 2 * 1) = 1/2; of n3 there is none, so one that came twice
-    loses half of 2. Pairs end in 0, 1 and 2, one each: lower orders get (1 + 3/4) / (3 + 3), and 3 gets (3/4) / 6."""
+    """0 1 0 1 2, V = 4. Tokens 2, 2, 1, 0 times, 3 different: (c + 3/4) / (5 + 3). Pairs: 01 twice,
+    10 and 12 once; n1 = 2, n2 = 1, so a pair that came once loses 2 / (2 + 2 * 1) = 1/2; of n3
+    there is none, so one that came twice loses half of 2. Pairs end in 0, 1 and 2, one each: lower
+    orders get (1 + 3/4) / (3 + 3), and 3 gets (3/4) / 6."""
     fitted = fit([[0, 1, 0, 1, 2]], 4)
     lower = np.array([1.75, 1.75, 1.75, 0.75]) / 6
     assert fitted.unigram == pytest.approx(np.array([2.75, 2.75, 1.75, 0.75]) / 8)
@@ -82,7 +89,9 @@ def test_a_cycle_costs_the_bigram_its_first_token_alone():
 
 
 def test_the_bigram_of_a_chain_approaches_its_entropy():
-    """0.7 + 0.3 / 20 for one token, 0.3 / 20 for the 19 others; the first token is uniform over 20."""
+    """0.7 + 0.3 / 20 for one token, 0.3 / 20 for the 19 others; the first token is uniform over
+    20.
+    """
     rows = chain(4000, 40, 30, 1)
     found = nats(fit(rows[:3500], 30), rows[3500:])
     likely, other = 0.7 + 0.3 / 20, 0.3 / 20
@@ -120,17 +129,23 @@ def test_rows_of_one_token_are_the_unigrams():
 
 
 def test_pairs_that_occur_once_are_discounted():
-    """Training rows of pairs that all came once: held-out text of the same tokens costs little more than ln V."""
-    rows = torch.stack([torch.randperm(100, generator=torch.Generator().manual_seed(seed)) for seed in range(4)])
+    """Training rows of pairs that all came once: held-out text of the same tokens costs little more
+    than ln V.
+    """
+    rows = torch.stack(
+        [torch.randperm(100, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    )
     found = nats(fit(rows[:3], 100), rows[3:])
     assert math.log(100) - 0.3 < found["bigram"] < math.log(100) + 0.6
 
 
 def test_samples_are_measured_under_the_bigram_of_the_training_text():
-    """Text of the chain has the perplexity of held-out text; uniform tokens a higher one; one token over and over no
-    entropy."""
+    """Text of the chain has the perplexity of held-out text; uniform tokens a higher one; one token
+    over and over no entropy."""
     evaluator = FAMILY.build_evaluator(DLMObjectiveSpec(), DLMSpec(length=64, vocabulary=30))
-    rows = [token_rows(torch.as_tensor(chain(num, 64, 30, seed))) for num, seed in ((200, 0), (60, 1))]
+    rows = [
+        token_rows(torch.as_tensor(chain(num, 64, 30, seed))) for num, seed in ((200, 0), (60, 1))
+    ]
     measure = evaluator.measure_samples(*rows, 32)
 
     def of(tokens):
@@ -144,4 +159,6 @@ def test_samples_are_measured_under_the_bigram_of_the_training_text():
     assert tuple(like) == evaluator.sample_metrics
     assert like["bigram_perplexity"] == pytest.approx(like["bigram_perplexity_held_out"], rel=0.05)
     assert like["token_entropy"] == pytest.approx(like["token_entropy_held_out"], rel=0.02)
-    assert uniform["bigram_perplexity"] > 3 * like["bigram_perplexity"] and same["token_entropy"] == 0
+    assert (
+        uniform["bigram_perplexity"] > 3 * like["bigram_perplexity"] and same["token_entropy"] == 0
+    )

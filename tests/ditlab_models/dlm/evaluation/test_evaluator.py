@@ -20,8 +20,12 @@ from support.models.plain_score_entropy import score_entropy
 from support.models.token_rows import token_rows
 
 V, T = 11, 12
-CLEAN = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64)
-MODEL = DLMSpec(length=T, vocabulary=V, depth=1, num_heads=2, width=16, condition_width=8, time_width=8)
+CLEAN = torch.tensor(
+    [0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64
+)
+MODEL = DLMSpec(
+    length=T, vocabulary=V, depth=1, num_heads=2, width=16, condition_width=8, time_width=8
+)
 WIDE = TokenNoiseSchedule(sigma_min=1e-4, sigma_max=20.0)
 COLUMNS = ["predictor", "kind", "bits a byte", "bits a token", "nats a token", "perplexity"]
 PREDICTORS = ["model", "bigram", "unigram", "uniform"]
@@ -33,7 +37,9 @@ class Unigram(nn.Module):
     def forward(self, x, sigma, targets, documents=None):
         stays = torch.exp(-targets.sigma.double())[..., None]
         log_q = (stays * CLEAN + (1 - stays) / V).log()
-        losses = score_entropy(log_q - log_q.gather(-1, x[..., None]), x, targets.x0, targets.sigma.double())
+        losses = score_entropy(
+            log_q - log_q.gather(-1, x[..., None]), x, targets.x0, targets.sigma.double()
+        )
         return TokenLosses((losses * targets.weight).sum(), losses)
 
 
@@ -106,31 +112,42 @@ def test_tables_agree_with_metrics(train):
     assert table["predictor"].tolist() == PREDICTORS
     assert table["kind"].tolist() == ["upper bound", "exact", "exact", "exact"]
     assert table["nats a token"][0] == found.metrics["bound"]
-    assert table["perplexity"].tolist()[1:] == [found.metrics[f"baseline/{name}/perplexity"] for name in PREDICTORS[1:]]
+    assert table["perplexity"].tolist()[1:] == [
+        found.metrics[f"baseline/{name}/perplexity"] for name in PREDICTORS[1:]
+    ]
     for each in found.tables.values():
         assert len({len(values) for values in each.values()}) == 1
     assert all(re.fullmatch(r"[\w\-. /]+", name) for name in found.metrics)
 
 
 @pytest.mark.parametrize(
-    "noise", [TokenNoiseSchedule(), WIDE, TokenNoiseSchedule(kind="loglinear")], ids=["1", "20", "loglinear"]
+    "noise",
+    [TokenNoiseSchedule(), WIDE, TokenNoiseSchedule(kind="loglinear")],
+    ids=["1", "20", "loglinear"],
 )
 def test_parts_add_up_to_the_bound(train, held_out, noise):
     found = evaluate(Unigram(), train, held_out, noise=noise)
     table = found.tables["bound_in_nats"]
-    assert table["part"].tolist()[:2] == ["last draw", "t 0 to 0.25"] and table["part"].tolist()[-2:] == [
+    assert table["part"].tolist()[:2] == ["last draw", "t 0 to 0.25"] and table["part"].tolist()[
+        -2:
+    ] == [
         "prior",
         "bound",
     ]
     assert table["sigma from"][1:5] == pytest.approx(noise_levels(noise, 4)[:4])
-    assert table["sigma to"][4] == pytest.approx(noise.sigma_max) and table["sigma to"][5] == math.inf
+    assert (
+        table["sigma to"][4] == pytest.approx(noise.sigma_max) and table["sigma to"][5] == math.inf
+    )
     for name in ("model", "unigram scores", "zero scores"):
         assert table[name][:-1].sum() == pytest.approx(table[name][-1])
     assert table["model"][-1] == pytest.approx(found.metrics["bound"])
     assert table["zero scores"][-1] == pytest.approx(math.log(V))
     assert table["zero scores"][-2] == pytest.approx(kl_from_uniform(noise.sigma_max, V))
-    if noise == WIDE:  # nothing is lost there: scores that know frequencies are as good as the frequencies
-        assert table["unigram scores"][-1] == pytest.approx(found.metrics["baseline/unigram/nats_per_token"], abs=2e-3)
+    # nothing is lost there: scores that know frequencies are as good as the frequencies
+    if noise == WIDE:
+        assert table["unigram scores"][-1] == pytest.approx(
+            found.metrics["baseline/unigram/nats_per_token"], abs=2e-3
+        )
     # this network is the closed form of the unigram's scores, measured
     assert table["model"] == pytest.approx(table["unigram scores"], abs=0.07)
 
@@ -140,7 +157,10 @@ def test_batches_change_nothing(perturb, batch):
     torch.manual_seed(0)
     train, network = token_rows(drawn(60, 0)), FAMILY.build_network(MODEL)
     perturb(network)
-    one, other = evaluate(network, train, few()).metrics, evaluate(network, train, few(), batch=batch).metrics
+    one, other = (
+        evaluate(network, train, few()).metrics,
+        evaluate(network, train, few(), batch=batch).metrics,
+    )
     assert other == pytest.approx(one, rel=1e-5)
 
 
@@ -149,13 +169,17 @@ def test_the_bound_is_that_of_the_objective_on_the_rows_own_draws(train):
     built = FAMILY.build_objective(DLMObjectiveSpec(), MODEL)
     (whole,) = rows.batches(1000)
     means = batch_means(built.metrics(network, whole.batch, whole.noise))
-    assert evaluate(network, train, rows).metrics["bound"] == pytest.approx(built.summary(means)["bound"])
+    assert evaluate(network, train, rows).metrics["bound"] == pytest.approx(
+        built.summary(means)["bound"]
+    )
 
 
 def test_no_gradients_are_kept(train, perturb):
     network, calls = FAMILY.build_network(MODEL), []
     perturb(network)
-    network.register_forward_hook(lambda module, inputs, losses: calls.append(losses.total.requires_grad))
+    network.register_forward_hook(
+        lambda module, inputs, losses: calls.append(losses.total.requires_grad)
+    )
     evaluate(network, train, few())
     assert calls and not any(calls)
 
@@ -188,10 +212,16 @@ def test_the_figure_ends_at_the_bound_and_draws_the_others_as_levels(train, held
     to_bits = 1 / math.log(2) / 2
     for curve, added in zip(loss.curves, sums.curves[:3], strict=True):
         parts = table[curve.label]
-        area = np.trapezoid(curve.y, curve.x) if hasattr(np, "trapezoid") else np.trapz(curve.y, curve.x)
+        area = (
+            np.trapezoid(curve.y, curve.x)
+            if hasattr(np, "trapezoid")
+            else np.trapz(curve.y, curve.x)
+        )
         assert area == pytest.approx(to_bits * parts[1:5].sum())
         assert added.y[0] == pytest.approx(to_bits * parts[-1])
         assert added.y[8] == pytest.approx(to_bits * (parts[0] + parts[3:6].sum()), rel=1e-3)
     assert [curve.label for curve in sums.curves[3:]] == ["unigram", "bigram"]
     for curve, name in zip(sums.curves[3:], ("unigram", "bigram"), strict=True):
-        assert curve.y.tolist() == pytest.approx([found.metrics[f"baseline/{name}/bits_per_byte"]] * 2)
+        assert curve.y.tolist() == pytest.approx(
+            [found.metrics[f"baseline/{name}/bits_per_byte"]] * 2
+        )

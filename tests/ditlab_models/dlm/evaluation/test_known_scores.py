@@ -24,10 +24,14 @@ def loss_at(probabilities, frequencies, sigma, step=1e-4):
 
 @pytest.mark.parametrize("sigma", [0.05, 0.4, 3.0])
 def test_they_cost_the_score_entropy_of_another_text(sigma):
-    """The mean over all clean and noisy tokens; tokens that are rare for the scores are common in that text."""
+    """The mean over all clean and noisy tokens; tokens that are rare for the scores are common in
+    that text.
+    """
     frequencies = CHANCES.flip(0)
     stays, spread = math.exp(-sigma), (1 - math.exp(-sigma)) / V
-    x0, x = (each.flatten() for each in torch.meshgrid(torch.arange(V), torch.arange(V), indexing="ij"))
+    x0, x = (
+        each.flatten() for each in torch.meshgrid(torch.arange(V), torch.arange(V), indexing="ij")
+    )
     log_q = (stays * CHANCES + spread).log()
     losses = score_entropy(log_q - log_q[x][:, None], x, x0, torch.tensor(sigma).double())
     expected = (frequencies[x0] * (spread + stays * (x == x0)) * losses).sum().item()
@@ -45,5 +49,8 @@ def test_parts_of_t_add_up():
     losses = known_losses(UNIFORM, CHANCES.numpy(), noise_levels(schedule, 7))
     assert len(losses) == 7 and min(losses) > 0
     assert sum(losses) == pytest.approx(kl_from_uniform(1e-4, V) - kl_from_uniform(20.0, V))
-    in_parts, whole = (known_losses(CHANCES.numpy(), CHANCES.numpy(), noise_levels(schedule, num)) for num in (7, 1))
+    in_parts, whole = (
+        known_losses(CHANCES.numpy(), CHANCES.numpy(), noise_levels(schedule, num))
+        for num in (7, 1)
+    )
     assert sum(in_parts) == pytest.approx(sum(whole))

@@ -1,4 +1,6 @@
-"""The loss in chunks: the plain loss' values and gradients in a chunk's memory; no gradients in evaluation."""
+"""The loss in chunks: the plain loss' values and gradients in a chunk's memory; no gradients in
+evaluation.
+"""
 
 from unittest import mock
 
@@ -29,7 +31,9 @@ class Problem:
     def __init__(self, score="log", dtype=torch.float64, scale=0.5):
         generator = torch.Generator().manual_seed(0)
         self.hidden, self.weight, self.bias = (
-            (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype).requires_grad_()
+            (scale * torch.randn(shape, generator=generator, dtype=torch.float64))
+            .to(dtype)
+            .requires_grad_()
             for shape in ((B, T, D), (V, D), (V,))
         )
         x0 = torch.randint(V, (B, T), generator=generator)
@@ -46,7 +50,9 @@ class Problem:
     def plain(self, dtype=None):
         inputs = [each if dtype is None else each.to(dtype) for each in self.inputs]
         output = functional.linear(*inputs)
-        return score_entropy(output, self.x, self.targets.x0, self.targets.sigma, self.targets.score)
+        return score_entropy(
+            output, self.x, self.targets.x0, self.targets.sigma, self.targets.score
+        )
 
     def weighted(self, losses):
         return (losses * self.targets.weight).sum()
@@ -65,7 +71,11 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        self.products += function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_)
+        self.products += function.overloadpacket in (
+            torch.ops.aten.mm,
+            torch.ops.aten.addmm,
+            torch.ops.aten.addmm_,
+        )
         if isinstance(result, torch.Tensor):
             self.largest = max(self.largest, result.numel())
         return result
@@ -111,7 +121,9 @@ def test_float32_differs_by_rounding(score):
     assert found.total.dtype == torch.float32
     assert found.total.item() == pytest.approx(expected.item(), rel=1e-5)
     pairs = zip(
-        torch.autograd.grad(found.total, problem.inputs), torch.autograd.grad(expected, exact.inputs), strict=True
+        torch.autograd.grad(found.total, problem.inputs),
+        torch.autograd.grad(expected, exact.inputs),
+        strict=True,
     )
     for gradient, plain in pairs:
         assert relative(gradient, plain) < 1e-5
@@ -125,7 +137,8 @@ def test_gradcheck(score, monkeypatch):
     def total(hidden, weight, bias):
         return chunked_score_entropy(hidden, weight, bias, problem.x, problem.targets).total
 
-    assert torch.autograd.gradcheck(total, problem.inputs, fast_mode=True)  # along random directions
+    # along random directions
+    assert torch.autograd.gradcheck(total, problem.inputs, fast_mode=True)
 
 
 def test_incoming_gradient_multiplies_and_may_be_applied_twice():
@@ -170,7 +183,9 @@ def test_bf16_is_the_plain_loss_of_bf16(score):
     expected = problem.weighted(problem.plain())
     assert found.total.item() == pytest.approx(expected.item(), rel=1e-2)
     gradients = torch.autograd.grad(found.total, problem.inputs)
-    for gradient, plain in zip(gradients, torch.autograd.grad(expected, problem.inputs), strict=True):
+    for gradient, plain in zip(
+        gradients, torch.autograd.grad(expected, problem.inputs), strict=True
+    ):
         assert gradient.dtype == torch.bfloat16
         assert relative(gradient.float(), plain.float()) < 2e-2
 
@@ -182,7 +197,9 @@ def test_autocast_multiplies_in_bf16_and_gives_float32_gradients():
         expected = problem.weighted(problem.plain())
     assert found.total.item() == pytest.approx(expected.item(), rel=1e-2)
     gradients = torch.autograd.grad(found.total, problem.inputs)
-    for gradient, plain in zip(gradients, torch.autograd.grad(expected, problem.inputs), strict=True):
+    for gradient, plain in zip(
+        gradients, torch.autograd.grad(expected, problem.inputs), strict=True
+    ):
         assert gradient.dtype == torch.float32
         assert relative(gradient, plain) < 2e-2
     exact = problem.weighted(problem.plain())
@@ -203,7 +220,11 @@ def test_only_wanted_gradients_are_computed():
         assert total.requires_grad == (name != "none")
         if name == "hidden":
             total.backward()
-            assert problem.hidden.grad is not None and problem.weight.grad is None and problem.bias.grad is None
+            assert (
+                problem.hidden.grad is not None
+                and problem.weight.grad is None
+                and problem.bias.grad is None
+            )
     assert products["none"] == chunks  # the log scores and nothing else
     assert products["none"] < products["hidden"] < products["all"]
 
@@ -238,7 +259,9 @@ def test_inside_a_compiled_function():
     found, expected = compiled(*problem.inputs), double(*problem.inputs)
     assert found.item() == expected.item()
     for gradient, plain in zip(
-        torch.autograd.grad(found, problem.inputs), torch.autograd.grad(expected, problem.inputs), strict=True
+        torch.autograd.grad(found, problem.inputs),
+        torch.autograd.grad(expected, problem.inputs),
+        strict=True,
     ):
         assert torch.equal(gradient, plain)
 
@@ -267,7 +290,9 @@ def test_without_a_compiler_the_elementwise_pass_runs_as_it_is():
 
         def fails(self, *_):
             self.calls += 1
-            raise torch._dynamo.exc.BackendCompilerFailed(self.fails, RuntimeError("no compiler"), None)
+            raise torch._dynamo.exc.BackendCompilerFailed(
+                self.fails, RuntimeError("no compiler"), None
+            )
 
     broken, values, less = Broken(), torch.randn(3, V), torch.rand(3, 1)
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""Score entropy: 0 at the true scores, published closed forms, and the integral that tests the whole loss."""
+"""Score entropy: 0 at the true scores, published closed forms, and the integral that tests the
+whole loss.
+"""
 
 import math
 
@@ -22,7 +24,9 @@ def tokens():
     """Noisy and clean tokens out of 7, some moved, and a noise level each, (40,)."""
     generator = torch.Generator().manual_seed(0)
     x0 = torch.randint(7, (40,), generator=generator)
-    x = torch.where(torch.rand(40, generator=generator) < 0.5, torch.randint(7, (40,), generator=generator), x0)
+    x = torch.where(
+        torch.rand(40, generator=generator) < 0.5, torch.randint(7, (40,), generator=generator), x0
+    )
     return x, x0, torch.tensor(LEVELS, dtype=DOUBLE).repeat(8)
 
 
@@ -82,7 +86,9 @@ def test_zero_logits_have_the_published_values():
 
 
 def zero_losses(sigma: float, vocabulary: int) -> list[float]:
-    """Closed form of the score entropy of log scores 0, of a token that has not moved and of one that has."""
+    """Closed form of the score entropy of log scores 0, of a token that has not moved and of one
+    that has.
+    """
     r = math.expm1(sigma) / (math.expm1(sigma) + vocabulary)
     unmoved = (vocabulary - 1) / vocabulary * (1 + r * (math.log(r) - 1))
     moved = (vocabulary - 1) / vocabulary + ((-math.log(r) - 1) / r - (vocabulary - 2)) / vocabulary
@@ -99,13 +105,17 @@ def test_zero_logits_closed_forms(vocabulary, sigma):
     assert found.tolist() == pytest.approx([unmoved, moved], rel=1e-9, abs=1e-12)
     moves = -math.expm1(-sigma) * (vocabulary - 1) / vocabulary
     mean = (1 - moves) * unmoved + moves * moved
-    assert expected_zero_score_entropy(at, vocabulary).item() == pytest.approx(mean, rel=1e-9, abs=1e-12)
+    assert expected_zero_score_entropy(at, vocabulary).item() == pytest.approx(
+        mean, rel=1e-9, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("low", "high", "total"), [(1e-3, 1.0, 10.80618), (1e-4, 20.0, 10.82280)])
-def test_weighted_loss_of_zero_logits_integrates_to_the_kl_of_the_least_noised_token(low, high, total):
-    """Such a network's process leaves uniform tokens uniform: the integral over t in [0, 1] and the prior's KL are all
-    that lies between a token at sigma_min and uniform ones."""
+def test_weighted_loss_of_zero_logits_integrates_to_the_kl_of_the_least_noised_token(
+    low, high, total
+):
+    """Such a network's process leaves uniform tokens uniform: the integral over t in [0, 1] and the
+    prior's KL are all that lies between a token at sigma_min and uniform ones."""
     schedule = TokenNoiseSchedule(sigma_min=low, sigma_max=high)
     nodes, weights = np.polynomial.legendre.leggauss(60)
     zeros = torch.zeros(2, GPT2, dtype=DOUBLE)
@@ -142,7 +152,9 @@ def test_softmax_goes_below_0_where_log_does_not():
     assert score_entropy(keeps, x, x0, sigma, "softmax").item() < -0.1
     assert score_entropy(keeps, x, x0, sigma).item() > 0
     truth = log_ratios(x, x0, sigma, 7)
-    assert score_entropy(keeps, x, x0, sigma, "softmax") < score_entropy(truth, x, x0, sigma, "softmax")
+    assert score_entropy(keeps, x, x0, sigma, "softmax") < score_entropy(
+        truth, x, x0, sigma, "softmax"
+    )
 
 
 def test_least_noise_is_finite_in_float32():

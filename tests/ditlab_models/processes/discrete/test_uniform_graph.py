@@ -1,4 +1,6 @@
-"""The uniform discrete process: transitions sum to 1, keep their digits, compose, and are inverted by true scores."""
+"""The uniform discrete process: transitions sum to 1, keep their digits, compose, and are inverted
+by true scores.
+"""
 
 import math
 
@@ -52,7 +54,9 @@ def test_the_share_of_moved_tokens_rises_linearly():
     t = torch.linspace(0, 1, 5, dtype=DOUBLE)
     moved = move_probability(schedule.sigma(t))
     torch.testing.assert_close(moved, torch.lerp(moved[0], moved[-1], t))
-    assert schedule.sigma_at(0) == pytest.approx(1e-4, rel=1e-9) and schedule.sigma_at(1) == pytest.approx(20, rel=1e-9)
+    assert schedule.sigma_at(0) == pytest.approx(1e-4, rel=1e-9) and schedule.sigma_at(
+        1
+    ) == pytest.approx(20, rel=1e-9)
     inner, h = t[1:-1], 1e-6
     slope = (schedule.sigma(inner + h) - schedule.sigma(inner - h)) / (2 * h)
     torch.testing.assert_close(schedule.rate(inner), slope, rtol=1e-6, atol=0)
@@ -86,7 +90,9 @@ def test_transition_rows_sum_to_1_and_hold_q(vocabulary, sigma):
     moves = -math.expm1(-sigma)
     own = probabilities.gather(-1, x[:, None])
     assert own.tolist() == [[pytest.approx(1 - moves * (vocabulary - 1) / vocabulary)]] * 2
-    torch.testing.assert_close(probabilities[0, 1:], torch.full_like(probabilities[0, 1:], moves / vocabulary))
+    torch.testing.assert_close(
+        probabilities[0, 1:], torch.full_like(probabilities[0, 1:], moves / vocabulary)
+    )
     torch.testing.assert_close(probabilities[0, 1] / own[0, 0], ratio(sigmas(sigma)[0], vocabulary))
 
 
@@ -94,7 +100,9 @@ def test_transition_is_the_exponential_of_its_rates_and_composes():
     rates = torch.full((7, 7), 1 / 7, dtype=DOUBLE) - torch.eye(7, dtype=DOUBLE)
     every = torch.arange(7)
     for sigma in (0.01, 0.7, 5.0):
-        torch.testing.assert_close(transition(every, sigmas(sigma), 7), torch.matrix_exp(sigma * rates))
+        torch.testing.assert_close(
+            transition(every, sigmas(sigma), 7), torch.matrix_exp(sigma * rates)
+        )
     two = transition(every, sigmas(0.3), 7) @ transition(every, sigmas(0.9), 7)
     torch.testing.assert_close(two, transition(every, sigmas(1.2), 7))
 
@@ -114,7 +122,10 @@ def test_corrupt_draws_from_transition_with_each_samples_own_noise():
 
 def test_corrupt_stays_within_the_vocabulary():
     most = torch.full((1, 1), 1 - 2.0**-24)
-    assert corrupt(torch.zeros(1, 1).long(), torch.ones(1, 1), torch.zeros(1, 1), most, GPT2).item() == GPT2 - 1
+    assert (
+        corrupt(torch.zeros(1, 1).long(), torch.ones(1, 1), torch.zeros(1, 1), most, GPT2).item()
+        == GPT2 - 1
+    )
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -133,11 +144,15 @@ def test_posterior_with_true_scores_is_bayes(clean):
     forward = transition(x, step, 7)  # from y to x, symmetric
     torch.testing.assert_close(posterior(scores, x, step), before[None] * forward / now[:, None])
     # all the way: the clean distribution, weighted by how it gets to x
-    torch.testing.assert_close(posterior(scores, x, late), clean[None] * transition(x, late, 7) / now[:, None])
+    torch.testing.assert_close(
+        posterior(scores, x, late), clean[None] * transition(x, late, 7) / now[:, None]
+    )
 
 
 def test_posterior_keeps_its_digits_over_a_large_step(clean):
-    """At sigma = 15 all scores are within 1e-6 of 1; their differences from 1 are all the information there is."""
+    """At sigma = 15 all scores are within 1e-6 of 1; their differences from 1 are all the
+    information there is.
+    """
     x, step = torch.tensor([0, 3, 6]), sigmas(13.0)[0]
     excess = (-sigmas(15.0)[0]).exp() * (7 * clean - 1)
     scores = torch.log1p(excess)[None] - torch.log1p(excess[x])[:, None]
@@ -179,7 +194,10 @@ def test_kl_of_the_prior():
 
 
 def test_noise_that_does_not_rise_is_refused():
-    with pytest.raises(ValueError, match=r"objective.noise.sigma_max=0.1 is not above objective.noise.sigma_min=0.5"):
+    with pytest.raises(
+        ValueError,
+        match=r"objective.noise.sigma_max=0.1 is not above objective.noise.sigma_min=0.5",
+    ):
         TokenNoiseSchedule(sigma_min=0.5, sigma_max=0.1)
     with pytest.raises(ValueError, match="sigma_min"):
         TokenNoiseSchedule(sigma_min=0.0)

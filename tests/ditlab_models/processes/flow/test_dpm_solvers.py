@@ -22,7 +22,10 @@ def grid(steps: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", SOLVERS)
 def test_order_on_a_mixture(name):
     exact = carried(NOISE, start=1 - EPS, end=EPS)
-    errors = [(SOLVERS[name](velocity_to_mixture, NOISE, grid(n)) - exact).abs().max().item() for n in (160, 320)]
+    errors = [
+        (SOLVERS[name](velocity_to_mixture, NOISE, grid(n)) - exact).abs().max().item()
+        for n in (160, 320)
+    ]
     assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.1)
 
 
@@ -32,8 +35,11 @@ def test_data_at_one_point_is_met_exactly_in_any_number_of_steps(name, dtype, to
     point = torch.tensor([0.25, -0.5], dtype=dtype)
     noise = torch.randn(20, 2, dtype=dtype)
     for steps in (1, 3, 50):
-        landed = SOLVERS[name](lambda x, t: point_velocity(x, t, point, noise_at=0), noise, grid(steps))
-        # The same line from the noise at t = EPS on: x_t = point + (1 - t) / (1 - EPS) (noise - point).
+        landed = SOLVERS[name](
+            lambda x, t: point_velocity(x, t, point, noise_at=0), noise, grid(steps)
+        )
+        # The same line from the noise at t = EPS on: x_t = point + (1 - t) / (1 - EPS) (noise -
+        # point).
         expected = point + EPS / (1 - EPS) * (noise - point)
         torch.testing.assert_close(landed, expected, rtol=0, atol=tolerance)
 
@@ -41,7 +47,9 @@ def test_data_at_one_point_is_met_exactly_in_any_number_of_steps(name, dtype, to
 def test_the_first_step_is_eulers_in_the_data_prediction():
     """DDIM, which on straight lines is Euler's method."""
     times = grid(1)
-    torch.testing.assert_close(dpmpp_2m(velocity_to_mixture, NOISE, times), euler(velocity_to_mixture, NOISE, times))
+    torch.testing.assert_close(
+        dpmpp_2m(velocity_to_mixture, NOISE, times), euler(velocity_to_mixture, NOISE, times)
+    )
 
 
 def test_the_second_evaluation_lies_midway_in_log_snr_not_in_time():
@@ -49,7 +57,9 @@ def test_the_second_evaluation_lies_midway_in_log_snr_not_in_time():
     dpmpp_2s(lambda x, t: calls.append(float(t)) or velocity_to_mixture(x, t), NOISE, times)
     midway = (math.log(0.2 / 0.8) + math.log(0.9 / 0.1)) / 2
     assert calls == pytest.approx([0.2, 1 / (1 + math.exp(-midway))])
-    by_log_snr, by_time = (solver(velocity_to_mixture, NOISE, times) for solver in (dpmpp_2s, midpoint))
+    by_log_snr, by_time = (
+        solver(velocity_to_mixture, NOISE, times) for solver in (dpmpp_2s, midpoint)
+    )
     assert (by_log_snr - by_time).abs().max() > 1e-3
 
 
@@ -67,7 +77,8 @@ def test_2m_extrapolates_the_data_prediction_in_log_snr_on_uneven_grids():
     h = math.log(t_next / (1 - t_next)) - math.log(t / (1 - t))
     h_before = math.log(t / (1 - t)) - math.log(0.1 / 0.9)
     now, before = a + b * math.log(t / (1 - t)), a + b * math.log(0.1 / 0.9)
-    extrapolated = now + (now - before) / h_before * h / 2  # D in the middle of the step, had it a constant slope
+    # D in the middle of the step, had it a constant slope
+    extrapolated = now + (now - before) / h_before * h / 2
     expected = (1 - t_next) / (1 - t) * x - t_next * math.expm1(-h) * extrapolated
     torch.testing.assert_close(x_next, expected, rtol=0, atol=1e-12)
     assert end.shape == NOISE.shape and len(calls) == 3
@@ -76,7 +87,9 @@ def test_2m_extrapolates_the_data_prediction_in_log_snr_on_uneven_grids():
 @pytest.mark.parametrize(("name", "evaluations"), [("2m", 1), ("2s", 2)])
 def test_evaluations_and_records_a_step(name, evaluations):
     calls, states = [], []
-    end = SOLVERS[name](lambda x, t: calls.append(t) or x, torch.ones(1, dtype=F64), grid(7), states.append)
+    end = SOLVERS[name](
+        lambda x, t: calls.append(t) or x, torch.ones(1, dtype=F64), grid(7), states.append
+    )
     assert len(calls) == 7 * evaluations
     assert len(states) == 7 and torch.equal(states[-1], end)
 

@@ -34,7 +34,9 @@ def test_blocks_are_scipys_transform_of_each():
         for column in range(2):
             block = images[..., 8 * row : 8 * row + 8, 8 * column : 8 * column + 8].numpy()
             expected = fft.dctn(block, axes=(-2, -1), norm="ortho")
-            np.testing.assert_allclose(coefficients[:, :, row, column].numpy(), expected, atol=1e-13)
+            np.testing.assert_allclose(
+                coefficients[:, :, row, column].numpy(), expected, atol=1e-13
+            )
 
 
 def test_tables_at_qualities_with_known_values():
@@ -66,9 +68,16 @@ def test_weights_at_quality_90():
 
 
 def test_colours_have_their_published_values():
-    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]], dtype=F64)[..., None, None]
+    colours = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]], dtype=F64)[
+        ..., None, None
+    ]
     found = to_ycbcr(colours)[..., 0, 0]
-    expected = [[0.299, -0.168736, 0.5], [0.587, -0.331264, -0.418688], [0.114, 0.5, -0.081312], [1, 0, 0]]
+    expected = [
+        [0.299, -0.168736, 0.5],
+        [0.587, -0.331264, -0.418688],
+        [0.114, 0.5, -0.081312],
+        [1, 0, 0],
+    ]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=F64), rtol=0, atol=5e-7)
 
 
@@ -84,7 +93,9 @@ def test_an_error_at_one_frequency_counts_by_its_weight():
     weights = frequency_weights(90)
     place = torch.arange(16, dtype=F64) + 0.5
     for row, column in ((0, 0), (0, 3), (5, 2), (7, 7)):
-        wave = torch.cos(torch.pi / 8 * row * place)[:, None] * torch.cos(torch.pi / 8 * column * place)
+        wave = torch.cos(torch.pi / 8 * row * place)[:, None] * torch.cos(
+            torch.pi / 8 * column * place
+        )
         image = wave.expand(1, 3, 16, 16)
         found = frequency_error(image, torch.zeros_like(image), weights)
         expected = luma_weight(90, row, column) * wave.square().mean() / 3

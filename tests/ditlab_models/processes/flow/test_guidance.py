@@ -22,7 +22,10 @@ NULL = {"label": torch.full((3,), 10)}
 
 def test_scale_one_is_the_conditional_prediction_at_no_extra_cost():
     predict = Labelled()
-    assert torch.equal(guided_prediction(predict, X, T, LABEL, NULL, scale=1.0, rescale=0.7), Labelled()(X, T, LABEL))
+    assert torch.equal(
+        guided_prediction(predict, X, T, LABEL, NULL, scale=1.0, rescale=0.7),
+        Labelled()(X, T, LABEL),
+    )
     assert predict.sizes == [3]
 
 
@@ -35,7 +38,9 @@ def test_other_scales_take_one_pass_of_both():
 
 
 def test_scale_zero_ignores_the_label():
-    torch.testing.assert_close(guided_prediction(Labelled(), X, T, LABEL, NULL, 0.0), Labelled()(X, T, NULL))
+    torch.testing.assert_close(
+        guided_prediction(Labelled(), X, T, LABEL, NULL, 0.0), Labelled()(X, T, NULL)
+    )
 
 
 def test_rescaling_gives_each_sample_the_conditional_predictions_deviation():
@@ -51,5 +56,6 @@ def test_rescaling_gives_each_sample_the_conditional_predictions_deviation():
 def test_the_spread_is_over_all_of_a_samples_values():
     v = torch.randn(2, 3, 4, 4)
     t = torch.zeros(2)
-    scaled = guided_prediction(lambda *_: torch.cat((v, -v - 1)), v, t, {}, {}, 2.0, rescale=1.0)  # of 3 v + 1
+    # of 3 v + 1
+    scaled = guided_prediction(lambda *_: torch.cat((v, -v - 1)), v, t, {}, {}, 2.0, rescale=1.0)
     torch.testing.assert_close(scaled.flatten(1).std(1), v.flatten(1).std(1))

@@ -14,7 +14,11 @@ F64 = torch.float64
 
 
 def lines(num: int = 16) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return torch.randn(num, 3, 4, dtype=F64), torch.randn(num, 3, 4, dtype=F64), torch.rand(num, dtype=F64)
+    return (
+        torch.randn(num, 3, 4, dtype=F64),
+        torch.randn(num, 3, 4, dtype=F64),
+        torch.rand(num, dtype=F64),
+    )
 
 
 def test_ends_are_data_and_noise_exactly():
@@ -36,20 +40,26 @@ def test_target_to_velocity_to_endpoints_and_back():
 
 def test_both_conventions_are_one_flow_from_two_ends():
     data, noise, t = lines()
-    torch.testing.assert_close(interpolate(data, noise, t, noise_at=0), interpolate(data, noise, 1 - t, noise_at=1))
-    assert torch.equal(velocity_target(data, noise, noise_at=0), -velocity_target(data, noise, noise_at=1))
+    torch.testing.assert_close(
+        interpolate(data, noise, t, noise_at=0), interpolate(data, noise, 1 - t, noise_at=1)
+    )
+    assert torch.equal(
+        velocity_target(data, noise, noise_at=0), -velocity_target(data, noise, noise_at=1)
+    )
 
 
 def test_bridge_between_the_conventions():
-    """v(x, t) with noise at 0 is -v(x, 1 - t) with noise at 1: checked against the density's own velocity."""
+    """v(x, t) with noise at 0 is -v(x, 1 - t) with noise at 1: checked against the density's own
+    velocity.
+    """
     mean, std = 0.7, 0.4
     x, t = torch.randn(100, dtype=F64), torch.rand(100, dtype=F64)
 
     def bridged(x, t):
         return -gaussian_velocity(x, 1 - t, mean, std)
 
-    # With noise at 0, x_t = (1 - t) noise + t data has mean t m and variance (1 - t)^2 + t^2 s^2, and
-    # E[data - noise | x_t] follows from the joint normal of x_t and data - noise.
+    # With noise at 0, x_t = (1 - t) noise + t data has mean t m and variance (1 - t)^2 + t^2 s^2,
+    # and E[data - noise | x_t] follows from the joint normal of x_t and data - noise.
     variance = (1 - t) ** 2 + t**2 * std**2
     expected = mean + (t * std**2 - (1 - t)) / variance * (x - t * mean)
     torch.testing.assert_close(bridged(x, t), expected)
@@ -68,12 +78,16 @@ def test_gaussian_velocity_is_the_regression_of_the_target():
         t = torch.tensor(time, dtype=F64)
         points = torch.tensor([-1.0, 0.0, 1.0], dtype=F64)
         fitted = (noise - data).mean() + slope * (points - x_t.mean())
-        torch.testing.assert_close(gaussian_velocity(points, t, mean, std), fitted, rtol=0, atol=0.02)
+        torch.testing.assert_close(
+            gaussian_velocity(points, t, mean, std), fitted, rtol=0, atol=0.02
+        )
 
 
 def test_a_gaussian_without_spread_is_a_point():
     x, t = torch.randn(10, dtype=F64), torch.full((), 0.3, dtype=F64)
-    torch.testing.assert_close(gaussian_velocity(x, t, 0.7, 0.0), point_velocity(x, t, torch.tensor(0.7, dtype=F64)))
+    torch.testing.assert_close(
+        gaussian_velocity(x, t, 0.7, 0.0), point_velocity(x, t, torch.tensor(0.7, dtype=F64))
+    )
 
 
 def test_the_true_data_give_the_true_velocity_in_both_directions_of_time():

@@ -17,7 +17,9 @@ def test_direction_ignores_length_and_is_2_for_opposites():
     assert direction_error(-target, target).item() == pytest.approx(2, abs=1e-3)
     predicted = torch.randn(16, 1, 8, 8)
     cosine = torch.nn.functional.cosine_similarity(predicted.flatten(1), target.flatten(1))
-    assert direction_error(predicted, target).item() == pytest.approx(1 - cosine.mean().item(), abs=1e-4)
+    assert direction_error(predicted, target).item() == pytest.approx(
+        1 - cosine.mean().item(), abs=1e-4
+    )
 
 
 def test_direction_has_a_bounded_gradient_where_the_network_predicts_zero():

@@ -35,12 +35,16 @@ def test_trajectory_has_a_frame_more_than_steps_from_noise_to_samples(family, sm
     assert sampler.sample(network, {}, 2, seeded()).trajectory is None
 
 
-@pytest.mark.parametrize(("solver", "evaluations"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)])
+@pytest.mark.parametrize(
+    ("solver", "evaluations"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)]
+)
 def test_a_constant_velocity_is_integrated_exactly_at_the_documented_cost(
     family, small, constant_network, solver, evaluations
 ):
     network = constant_network(0.5)
-    sampler = family.build_sampler(family.sampling(solver=solver, steps=5), small(), family.objective())
+    sampler = family.build_sampler(
+        family.sampling(solver=solver, steps=5), small(), family.objective()
+    )
     samples = sampler.sample(network, {}, 3, seeded(), trajectory=True)
     torch.testing.assert_close(samples.values, samples.trajectory[0] - 0.5)
     assert network.batch_sizes == [3] * 5 * evaluations
@@ -74,20 +78,27 @@ def test_guidance_one_is_the_conditional_model(family, small, perturb):
 def test_conditions(family, small):
     plain = family.build_sampler(family.sampling(), small(), family.objective())
     assert plain.conditions(5) == {}
-    with pytest.raises(ValueError, match=r"label=7 was given to an unconditional model .*num_classes"):
+    with pytest.raises(
+        ValueError, match=r"label=7 was given to an unconditional model .*num_classes"
+    ):
         plain.conditions(5, SampleRequest(label=7))
     classes = family.build_sampler(family.sampling(), small(num_classes=3), family.objective())
     assert classes.conditions(5)["label"].tolist() == [0, 1, 2, 0, 1]
     assert classes.conditions(2, SampleRequest(label=2))["label"].tolist() == [2, 2]
     for label in (3, -1):
-        with pytest.raises(ValueError, match=rf"label={label} is no class .*num_classes=3\); choose .* 0 to 2"):
+        with pytest.raises(
+            ValueError, match=rf"label={label} is no class .*num_classes=3\); choose .* 0 to 2"
+        ):
             classes.conditions(2, SampleRequest(label=label))
 
 
 @pytest.mark.parametrize(
-    ("dtype", "expected_dtype", "error"), [(torch.bfloat16, torch.float32, 0.1), (torch.float64, torch.float64, 1e-4)]
+    ("dtype", "expected_dtype", "error"),
+    [(torch.bfloat16, torch.float32, 0.1), (torch.float64, torch.float64, 1e-4)],
 )
-def test_samples_are_float32_or_better_whatever_the_weights(family, small, perturb, dtype, expected_dtype, error):
+def test_samples_are_float32_or_better_whatever_the_weights(
+    family, small, perturb, dtype, expected_dtype, error
+):
     network = family.build_network(small())
     perturb(network)
     sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
@@ -99,7 +110,9 @@ def test_samples_are_float32_or_better_whatever_the_weights(family, small, pertu
 
 @pytest.mark.parametrize("weights", [torch.float32, torch.float64])
 def test_given_noise_is_where_samples_begin(family, small, perturb, weights):
-    """The noise that would have been drawn gives the same samples, half of it the first half of them."""
+    """The noise that would have been drawn gives the same samples, half of it the first half of
+    them.
+    """
     network = family.build_network(small()).to(weights)
     perturb(network)
     sampler = family.build_sampler(family.sampling(steps=4), small(), family.objective())
@@ -124,9 +137,13 @@ class ToGaussian(nn.Module):
 
 
 def test_a_gaussian_flow_carries_noise_to_its_closed_form_in_float64(family, small):
-    """x(0) = mean + std x(1): the error left is that of 200 Runge-Kutta steps, and far below float32's."""
+    """x(0) = mean + std x(1): the error left is that of 200 Runge-Kutta steps, and far below
+    float32's.
+    """
     noise = torch.randn(3, 1, 8, 8, dtype=torch.float64)
-    sampler = family.build_sampler(family.sampling(solver="rk4", steps=200), small(), family.objective())
+    sampler = family.build_sampler(
+        family.sampling(solver="rk4", steps=200), small(), family.objective()
+    )
     samples = sampler.sample(ToGaussian(), {}, 3, seeded(), noise=noise)
     torch.testing.assert_close(samples.values, 0.3 + 0.2 * noise, rtol=0, atol=2e-9)
 
@@ -134,9 +151,15 @@ def test_a_gaussian_flow_carries_noise_to_its_closed_form_in_float64(family, sma
 @pytest.mark.parametrize(
     ("noise", "message"),
     [
-        (torch.zeros(3, 1, 8, 8), r"noise has the shape \(3, 1, 8, 8\), and samples begin with \(2, 1, 8, 8\) here"),
+        (
+            torch.zeros(3, 1, 8, 8),
+            r"noise has the shape \(3, 1, 8, 8\), and samples begin with \(2, 1, 8, 8\) here",
+        ),
         (torch.zeros(2, 8, 8), r"noise has the shape \(2, 8, 8\)"),
-        (torch.zeros(2, 1, 8, 8, dtype=torch.int64), "noise holds int64, and samples begin with finite numbers"),
+        (
+            torch.zeros(2, 1, 8, 8, dtype=torch.int64),
+            "noise holds int64, and samples begin with finite numbers",
+        ),
         (torch.full((2, 1, 8, 8), torch.nan), "noise holds NaN or infinities"),
     ],
 )
@@ -150,7 +173,9 @@ def test_noise_that_does_not_fit_is_refused(family, small, constant_network, noi
 
 
 def test_show_names_classes_and_counts_those_without_a_name(family, small, constant_network):
-    sampler = family.build_sampler(family.sampling(steps=1), small(num_classes=4), family.objective())
+    sampler = family.build_sampler(
+        family.sampling(steps=1), small(num_classes=4), family.objective()
+    )
     sampler.class_names = ["cat", "", "dog"]
     samples = sampler.sample(constant_network(), sampler.conditions(4), 4, seeded())
     figure = sampler.show(samples)
@@ -177,7 +202,9 @@ def test_a_column_is_a_class_unless_the_last_row_would_be_mostly_empty(num, num_
 
 
 def test_show_gives_classes_in_turn_a_column_each(family, small, constant_network):
-    sampler = family.build_sampler(family.sampling(steps=1), small(num_classes=10), family.objective())
+    sampler = family.build_sampler(
+        family.sampling(steps=1), small(num_classes=10), family.objective()
+    )
     samples = sampler.sample(constant_network(), sampler.conditions(30), 30, seeded())
     (grid,) = sampler.show(samples).panels
     assert grid.columns == 10

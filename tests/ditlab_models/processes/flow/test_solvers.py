@@ -36,12 +36,16 @@ def slope(name: str, field, exact: torch.Tensor) -> float:
 
 
 # On a Gaussian's flow, and there alone, the midpoint method gains an order.
-@pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("midpoint", 3), ("rk4", 4)])
+@pytest.mark.parametrize(
+    ("name", "order"), [("euler", 1), ("heun", 2), ("midpoint", 3), ("rk4", 4)]
+)
 def test_order_on_one_gaussian_whose_endpoint_is_known(name, order):
     assert slope(name, velocity, MEAN + STD * NOISE) == pytest.approx(order, abs=0.15)
 
 
-@pytest.mark.parametrize(("name", "order"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)])
+@pytest.mark.parametrize(
+    ("name", "order"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)]
+)
 def test_order_on_a_mixture(name, order):
     assert slope(name, mixture_velocity, MIXTURE_END) == pytest.approx(order, abs=0.05)
 
@@ -94,5 +98,8 @@ def test_heun_with_an_euler_step_at_the_end_spares_one_evaluation(steps):
 
 
 def test_heun_with_an_euler_step_at_the_end_keeps_its_order():
-    errors = [(heun_then_euler(mixture_velocity, NOISE, grid(n)) - MIXTURE_END).abs().max().item() for n in (160, 320)]
+    errors = [
+        (heun_then_euler(mixture_velocity, NOISE, grid(n)) - MIXTURE_END).abs().max().item()
+        for n in (160, 320)
+    ]
     assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.15)

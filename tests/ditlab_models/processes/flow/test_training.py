@@ -19,7 +19,10 @@ MNIST_TEST_IMAGES = Path(__file__).parents[5] / "shared/data/mnist/t10k-images-i
 def test_untrained_loss_is_one_plus_the_datas_second_moment(keyed_noise):
     """DiT predicts 0 at first, so its loss is E[(x1 - x0)^2] = 1 + E[x0^2]."""
     spec = DiTSpec(image_size=8, patch_size=2, width=8, depth=1, num_heads=1)
-    network, objective = FAMILY.build_network(spec), FAMILY.build_objective(DiTObjectiveSpec(), spec)
+    network, objective = (
+        FAMILY.build_network(spec),
+        FAMILY.build_objective(DiTObjectiveSpec(), spec),
+    )
     image = 0.5 + 0.7 * torch.randn(4096, 1, 8, 8, generator=torch.Generator().manual_seed(3))
     (loss,) = objective.loss(network, {"image": image}, keyed_noise()).values()
     assert loss.item() == pytest.approx(1 + image.square().mean().item(), rel=0.01)
@@ -35,13 +38,18 @@ def test_untrained_loss_on_mnist(keyed_noise):
     losses = FAMILY.build_objective(DiTObjectiveSpec(), spec).loss(
         FAMILY.build_network(spec), {"image": image[:1000]}, keyed_noise()
     )
-    assert losses["velocity"].item() == pytest.approx(1 + image[:1000].square().mean().item(), rel=0.01)
+    assert losses["velocity"].item() == pytest.approx(
+        1 + image[:1000].square().mean().item(), rel=0.01
+    )
 
 
 def test_a_batch_of_one_micro_batch_is_its_two_halves(family, small, batch, perturb, keyed_noise):
     """Given its slice of the draws, a slice of a micro-batch gives its share of the loss."""
     spec = small(num_classes=10)
-    network, objective = family.build_network(spec).double(), family.build_objective(family.objective(), spec)
+    network, objective = (
+        family.build_network(spec).double(),
+        family.build_objective(family.objective(), spec),
+    )
     perturb(network)
 
     class Slice(keyed_noise):
@@ -66,18 +74,26 @@ def test_only_weighted_components_are_computed(family, small, batch, noise):
     network = family.build_network(small())
 
     def names(**weights: float) -> set[str]:
-        objective = family.build_objective(family.objective(weights=VelocityWeights(**weights)), small())
+        objective = family.build_objective(
+            family.objective(weights=VelocityWeights(**weights)), small()
+        )
         return set(objective.loss(network, batch, noise))
 
     assert names() == {"velocity"}
     assert names(direction=0.5) == {"velocity", "direction"}
     assert names(velocity=0.0, direction=0.5) == {"direction"}
-    assert family.build_objective(family.objective(), small()).weights == {"velocity": 1.0, "direction": 0.0}
+    assert family.build_objective(family.objective(), small()).weights == {
+        "velocity": 1.0,
+        "direction": 0.0,
+    }
 
 
 def test_draws_are_named_and_none_is_global(family, small, batch, keyed_noise):
     spec = small(num_classes=10)
-    network, objective = family.build_network(spec), family.build_objective(family.objective(), spec)
+    network, objective = (
+        family.build_network(spec),
+        family.build_objective(family.objective(), spec),
+    )
     state = torch.get_rng_state()
     source = keyed_noise()
     objective.loss(network, batch, source)
@@ -85,7 +101,9 @@ def test_draws_are_named_and_none_is_global(family, small, batch, keyed_noise):
     objective.metrics(network, batch, source)
     assert torch.equal(torch.get_rng_state(), state)
     plain = keyed_noise()
-    family.build_objective(family.objective(), small()).loss(family.build_network(small()), batch, plain)
+    family.build_objective(family.objective(), small()).loss(
+        family.build_network(small()), batch, plain
+    )
     assert sorted(plain.names) == ["noise", "time"]
 
 
@@ -121,21 +139,36 @@ def test_labels_drop_at_their_rate_and_by_key(family, small, keyed_noise):
     assert torch.equal(network.labels, label)
 
 
-def test_metrics_do_not_depend_on_weights_or_training_times(family, small, batch, perturb, keyed_noise):
+def test_metrics_do_not_depend_on_weights_or_training_times(
+    family, small, batch, perturb, keyed_noise
+):
     network = family.build_network(small())
     perturb(network)
     plain = family.build_objective(family.objective(), small())
     other = family.build_objective(
-        family.objective(time=LogitNormalTime(mean=2.0), weights=VelocityWeights(velocity=1e-3, direction=1.0)), small()
+        family.objective(
+            time=LogitNormalTime(mean=2.0), weights=VelocityWeights(velocity=1e-3, direction=1.0)
+        ),
+        small(),
     )
     first = batch_means(plain.metrics(network, batch, keyed_noise()))
-    assert set(first) == {"velocity", "direction", "velocity_t0", "velocity_t1", "velocity_t2", "velocity_t3"}
+    assert set(first) == {
+        "velocity",
+        "direction",
+        "velocity_t0",
+        "velocity_t1",
+        "velocity_t2",
+        "velocity_t3",
+    }
     second = batch_means(other.metrics(network, batch, keyed_noise()))
     assert all(first[name] == second[name] for name in first)
     quarters = [first[f"velocity_t{quarter}"] for quarter in range(4)]
     assert first["velocity"] == pytest.approx(sum(quarters) / 4, rel=1e-5)
     by_sample = plain.metrics(network, batch, keyed_noise())
-    assert all(value.shape == (len(batch["image"]),) and not value.requires_grad for value in by_sample.values())
+    assert all(
+        value.shape == (len(batch["image"]),) and not value.requires_grad
+        for value in by_sample.values()
+    )
 
 
 def test_metrics_look_at_each_quarter_of_time(family, small, keyed_noise):
@@ -155,18 +188,24 @@ def test_metrics_look_at_each_quarter_of_time(family, small, keyed_noise):
     objective = family.build_objective(family.objective(), small())
     for size in (1, 7):
         network.times.clear()
-        metrics = batch_means(objective.metrics(network, {"image": torch.zeros(size, 1, 8, 8)}, keyed_noise()))
+        metrics = batch_means(
+            objective.metrics(network, {"image": torch.zeros(size, 1, 8, 8)}, keyed_noise())
+        )
         assert all(math.isfinite(value) for value in metrics.values())
         for quarter, times in enumerate(network.times):
             assert ((times >= quarter / 4) & (times < (quarter + 1) / 4)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_any_parameter_precision_trains_with_a_loss_of_full_precision(family, small, batch, perturb, noise, dtype):
+def test_any_parameter_precision_trains_with_a_loss_of_full_precision(
+    family, small, batch, perturb, noise, dtype
+):
     spec = small(num_classes=10)
     network = family.build_network(spec)
     perturb(network)
-    objective = family.build_objective(family.objective(weights=VelocityWeights(direction=0.1)), spec)
+    objective = family.build_objective(
+        family.objective(weights=VelocityWeights(direction=0.1)), spec
+    )
     expected = objective.loss(network, batch, noise)
     network.to(dtype)
     got = objective.loss(network, batch, noise)
@@ -174,11 +213,18 @@ def test_any_parameter_precision_trains_with_a_loss_of_full_precision(family, sm
     for name, value in got.items():
         assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         assert value.item() == pytest.approx(expected[name].item(), rel=0.03)
-    assert all(torch.isfinite(parameter.grad).all() for parameter in network.parameters() if parameter.grad is not None)
+    assert all(
+        torch.isfinite(parameter.grad).all()
+        for parameter in network.parameters()
+        if parameter.grad is not None
+    )
 
 
 def test_a_few_steps_learn(family, small, batch, keyed_noise):
-    network, objective = family.build_network(small()), family.build_objective(family.objective(), small())
+    network, objective = (
+        family.build_network(small()),
+        family.build_objective(family.objective(), small()),
+    )
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, fused=True)
     before = batch_means(objective.metrics(network, batch, keyed_noise(99)))["velocity"]
     for step in range(40):
@@ -186,4 +232,6 @@ def test_a_few_steps_learn(family, small, batch, keyed_noise):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert batch_means(objective.metrics(network, batch, keyed_noise(99)))["velocity"] < 0.8 * before
+    assert (
+        batch_means(objective.metrics(network, batch, keyed_noise(99)))["velocity"] < 0.8 * before
+    )

@@ -1,4 +1,6 @@
-"""Training and sampling by predicted noise: closed forms of a Gaussian, the learned variance, diffusers' schedulers."""
+"""Training and sampling by predicted noise: closed forms of a Gaussian, the learned variance,
+diffusers' schedulers.
+"""
 
 import math
 from itertools import pairwise
@@ -20,7 +22,9 @@ from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec, Li
 MEAN, STD = 0.7, 0.25
 SCHEDULE = linear_schedule(LinearBetas())
 IMAGE = (1, 2, 2)
-MODEL = DiTSpec(image_size=8, patch_size=4, width=32, depth=1, num_heads=2, variance_channels="predicted")
+MODEL = DiTSpec(
+    image_size=8, patch_size=4, width=32, depth=1, num_heads=2, variance_channels="predicted"
+)
 FIXED = {"weights": {"bound": 0.0}}
 
 
@@ -49,9 +53,12 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def step(t: int, s: int) -> tuple[float, float, float, float]:
-    """(A, B, beta, posterior variance) of E[x_s | x_t = x] = A x + B for data N(MEAN, STD^2), s < t."""
+    """(A, B, beta, posterior variance) of E[x_s | x_t = x] = A x + B for data N(MEAN, STD^2), s <
+    t.
+    """
     bar_t, bar_s = (1.0 if each < 0 else float(SCHEDULE.alphas_cumprod[each]) for each in (t, s))
-    gain = STD**2 * bar_t**0.5 / (STD**2 * bar_t + 1 - bar_t)  # E[x0 | x] = MEAN + gain (x - sqrt(bar_t) MEAN)
+    # E[x0 | x] = MEAN + gain (x - sqrt(bar_t) MEAN)
+    gain = STD**2 * bar_t**0.5 / (STD**2 * bar_t + 1 - bar_t)
     beta = 1 - bar_t / bar_s
     data, noised = bar_s**0.5 * beta / (1 - bar_t), (1 - beta) ** 0.5 * (1 - bar_s) / (1 - bar_t)
     offset = MEAN - gain * bar_t**0.5 * MEAN
@@ -59,11 +66,17 @@ def step(t: int, s: int) -> tuple[float, float, float, float]:
 
 
 @pytest.mark.parametrize("steps", [1, 7, 250])
-@pytest.mark.parametrize(("variance", "v"), [("posterior", None), ("beta", None), ("learned_range", 0.3)])
+@pytest.mark.parametrize(
+    ("variance", "v"), [("posterior", None), ("beta", None), ("learned_range", 0.3)]
+)
 def test_spaced_ddpm_follows_the_closed_form(monkeypatch, variance, v, steps):
-    """With every normal draw replaced by 1, the path is a recursion of the steps' means and standard deviations."""
+    """With every normal draw replaced by 1, the path is a recursion of the steps' means and
+    standard deviations.
+    """
     monkeypatch.setattr(
-        noise_prediction.SampleDraws, "normal", lambda self, like: torch.ones(like.shape, dtype=torch.float64)
+        noise_prediction.SampleDraws,
+        "normal",
+        lambda self, like: torch.ones(like.shape, dtype=torch.float64),
     )
     network = Exact(v)
     start = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
@@ -81,7 +94,9 @@ def test_spaced_ddpm_follows_the_closed_form(monkeypatch, variance, v, steps):
 
 
 def test_spaced_ddpm_has_the_moments_of_its_recursion():
-    """Its draws are normal: 20,000 numbers have the mean and variance that the linear steps give."""
+    """Its draws are normal: 20,000 numbers have the mean and variance that the linear steps
+    give.
+    """
     found = sampler(steps=20).sample(Exact(), {}, 5000, seeded()).values
     mean, variance, taken = 0.0, 1.0, timesteps(1000, 20)
     for t, s in zip(taken, [*taken[1:], -1], strict=True):
@@ -93,10 +108,16 @@ def test_spaced_ddpm_has_the_moments_of_its_recursion():
 
 @pytest.mark.parametrize(("steps", "v"), [(5, None), (50, None), (50, 0.3)])
 def test_ddim_follows_the_closed_form(steps, v):
-    """Deviations from the mean are multiplied, step by step, by a number that the schedule gives."""
+    """Deviations from the mean are multiplied, step by step, by a number that the schedule
+    gives.
+    """
     start = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
     variance = "posterior" if v is None else "learned_range"
-    found = sampler(variance, solver="ddim", steps=steps).sample(Exact(v), {}, 2, seeded(), True, start).trajectory
+    found = (
+        sampler(variance, solver="ddim", steps=steps)
+        .sample(Exact(v), {}, 2, seeded(), True, start)
+        .trajectory
+    )
     taken = timesteps(1000, steps)
     bars = [float(SCHEDULE.alphas_cumprod[t]) for t in taken] + [1.0]
     deviation, expected = start - bars[0] ** 0.5 * MEAN, [start]
@@ -117,24 +138,35 @@ def test_equals_diffusers_schedulers(monkeypatch, solver):
     schedule = linear_schedule(noise)
     name, eta = solver.removesuffix("-eta"), 0.7 if solver.endswith("eta") else 0.0
     taken = 8 if name == "ddpm" else num  # DDIM there spaces its steps in another way
-    options = {"num_train_timesteps": num, "beta_start": 0.002, "beta_end": 0.4, "clip_sample": False}
+    options = {
+        "num_train_timesteps": num,
+        "beta_start": 0.002,
+        "beta_end": 0.4,
+        "clip_sample": False,
+    }
     if name == "ddpm":
         theirs = diffusers.DDPMScheduler(**options, variance_type="learned_range")
         theirs.set_timesteps(timesteps=timesteps(num, taken))
     else:
         theirs = diffusers.DDIMScheduler(**options)
         theirs.set_timesteps(num)
-    torch.testing.assert_close(theirs.alphas_cumprod.double(), schedule.alphas_cumprod, rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        theirs.alphas_cumprod.double(), schedule.alphas_cumprod, rtol=1e-5, atol=0
+    )
     theirs.alphas_cumprod = schedule.alphas_cumprod
     draw = torch.linspace(-1, 1, 8, dtype=torch.float64).view(2, *IMAGE)
     monkeypatch.setattr(
-        f"diffusers.schedulers.scheduling_{name}.randn_tensor", lambda shape, **options: draw.view(shape)
+        f"diffusers.schedulers.scheduling_{name}.randn_tensor",
+        lambda shape, **options: draw.view(shape),
     )
     monkeypatch.setattr(noise_prediction.SampleDraws, "normal", lambda self, like: draw)
     network = Exact(0.3, schedule)
     x = torch.linspace(-2, 2, 8, dtype=torch.float64).view(2, *IMAGE)
     ours = GaussianSampler(
-        GaussianSamplingSpec(solver=name, steps=taken, eta=eta), GaussianSpec(noise=noise), IMAGE, None
+        GaussianSamplingSpec(solver=name, steps=taken, eta=eta),
+        GaussianSpec(noise=noise),
+        IMAGE,
+        None,
     )
     frames = ours.sample(network, {}, 2, seeded(), True, x).trajectory
     for t, frame in zip(theirs.timesteps.tolist(), frames[1:], strict=True):
@@ -179,9 +211,14 @@ class Times:
 
 @pytest.mark.parametrize("v", [-1.0, 0.25, 1.0])
 def test_loss_is_that_of_its_definition(v):
-    """Noise: a mean square. Bound: T times the KL divergence of two normal distributions, in bits a dimension."""
+    """Noise: a mean square. Bound: T times the KL divergence of two normal distributions, in bits a
+    dimension.
+    """
     t = torch.tensor([1, 2, 400, 999])
-    noise_source, image = Times((t + 0.5) / 1000), torch.linspace(-1, 1, 4 * 64, dtype=torch.float64).view(4, 1, 8, 8)
+    noise_source, image = (
+        Times((t + 0.5) / 1000),
+        torch.linspace(-1, 1, 4 * 64, dtype=torch.float64).view(4, 1, 8, 8),
+    )
     network, noise = Fixed(0.2, v), Times([0.0]).normal("noise", (4, 1, 8, 8))
     found = objective().loss(network, {"image": image}, noise_source)
     ((x_t, seen),) = network.seen
@@ -198,14 +235,19 @@ def test_loss_is_that_of_its_definition(v):
     learned = beta ** ((v + 1) / 2) * posterior ** ((1 - v) / 2)
     x0 = (x_t - (1 - bar).sqrt() * 0.2) / bar.sqrt()
     divergence = kl_divergence(
-        Normal(mean(image), posterior.sqrt().expand_as(image)), Normal(mean(x0), learned.sqrt().expand_as(image))
+        Normal(mean(image), posterior.sqrt().expand_as(image)),
+        Normal(mean(x0), learned.sqrt().expand_as(image)),
     )
-    torch.testing.assert_close(found["bound"], 1000 * divergence.mean() / math.log(2), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        found["bound"], 1000 * divergence.mean() / math.log(2), rtol=1e-9, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("v", [-1.0, 0.25, 1.0])
 def test_bound_at_step_0_is_the_likelihood_of_pixels(v):
-    """The variance interpolates between beta_0 and the posterior's of step 1, as that of step 0 is 0."""
+    """The variance interpolates between beta_0 and the posterior's of step 1, as that of step 0 is
+    0.
+    """
     levels = torch.tensor([-1.0, -1 + 2 / 255, 0.2 / 51, 1.0], dtype=torch.float64)
     image = levels.view(4, 1, 1, 1).expand(4, 1, 8, 8)
     network, noise = Fixed(0.2, v), Times([0.0]).normal("noise", (4, 1, 8, 8))
@@ -230,14 +272,22 @@ def test_bound_trains_the_variance_alone():
 
 
 def test_held_out_metrics(noise):
-    """Names are those that are announced; a fixed variance has a bound as well; quarters cover all timesteps."""
+    """Names are those that are announced; a fixed variance has a bound as well; quarters cover all
+    timesteps.
+    """
     image = torch.rand(6, 1, 8, 8, dtype=torch.float64)
     network = Fixed(0.0, 0.0)
     held_out = objective().metrics(network, {"image": image}, noise)
-    assert list(held_out) == list(objective().metric_names()) == ["noise", "bound", *(f"noise_t{i}" for i in range(4))]
+    assert (
+        list(held_out)
+        == list(objective().metric_names())
+        == ["noise", "bound", *(f"noise_t{i}" for i in range(4))]
+    )
     assert all(value.shape == (6,) for value in held_out.values())
     assert held_out["noise"].mean().item() == pytest.approx(1, abs=0.1)  # the noise's own square
-    assert [int(4 * t.min() / 1000) for _, t in network.seen] == [int(4 * t.max() / 1000) for _, t in network.seen]
+    assert [int(4 * t.min() / 1000) for _, t in network.seen] == [
+        int(4 * t.max() / 1000) for _, t in network.seen
+    ]
     assert [int(4 * t.min() / 1000) for _, t in network.seen] == [0, 1, 2, 3]
 
 
@@ -246,7 +296,9 @@ def test_the_best_network_has_no_regret(noise):
     loss = NoiseObjective(GaussianSpec(variance="beta", **FIXED), DiTSpec(image_size=4), {})
     batch = {"image": MEAN + STD * torch.randn(8, *IMAGE, dtype=torch.float64)}
     assert loss.knows_optimum(law)
-    torch.testing.assert_close(loss.regret(Exact(), law, batch, noise), torch.zeros(8, dtype=torch.float64))
+    torch.testing.assert_close(
+        loss.regret(Exact(), law, batch, noise), torch.zeros(8, dtype=torch.float64)
+    )
 
 
 def test_guidance_changes_the_first_channels_alone():
@@ -265,7 +317,9 @@ def test_guidance_changes_the_first_channels_alone():
         spec = GaussianSamplingSpec(guidance=3.0, guided_channels=guided)
         sampler = GaussianSampler(spec, GaussianSpec(), (4, 2, 2), 10)
         conditions = sampler.conditions(2, SampleRequest(label=2))
-        outputs[guided] = sampler.guided(ByLabel(), conditions)(torch.zeros(2, 4, 2, 2), 5)[0, :, 0, 0].tolist()
+        outputs[guided] = sampler.guided(ByLabel(), conditions)(torch.zeros(2, 4, 2, 2), 5)[
+            0, :, 0, 0
+        ].tolist()
     assert outputs[None] == [10 + 3 * (2 - 10)] * 4 + [2] * 4
     assert outputs[3] == [10 + 3 * (2 - 10)] * 3 + [2] * 5
 
@@ -280,11 +334,22 @@ def test_first_samples_do_not_depend_on_their_number(perturb):
 
 
 def test_objective_and_sampling_of_two_processes_do_not_mix():
-    with pytest.raises(ValueError, match=r"sampling\.solver=euler is for objective\.process=flow, and .* ddpm, ddim\."):
+    with pytest.raises(
+        ValueError,
+        match=r"sampling\.solver=euler is for objective\.process=flow, and .* ddpm, ddim\.",
+    ):
         FAMILY.build_sampler(DiTSamplingSpec(), MODEL, GaussianSpec())
-    with pytest.raises(ValueError, match=r"sampling\.solver=ddpm is for objective\.process=gaussian, .* to one of eul"):
+    with pytest.raises(
+        ValueError,
+        match=r"sampling\.solver=ddpm is for objective\.process=gaussian, .* to one of eul",
+    ):
         FAMILY.build_sampler(GaussianSamplingSpec(), DiTSpec(), FAMILY.objective())
-    with pytest.raises(ValueError, match=r"model\.variance_channels=predicted is read under .*gaussian alone"):
+    with pytest.raises(
+        ValueError, match=r"model\.variance_channels=predicted is read under .*gaussian alone"
+    ):
         FAMILY.build_objective(FAMILY.objective(), MODEL)
-    with pytest.raises(ValueError, match=r"objective\.variance=learned_range needs channels .* model\.variance_channe"):
+    with pytest.raises(
+        ValueError,
+        match=r"objective\.variance=learned_range needs channels .* model\.variance_channe",
+    ):
         FAMILY.build_objective(GaussianSpec(), DiTSpec())

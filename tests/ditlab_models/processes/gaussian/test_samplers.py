@@ -37,7 +37,14 @@ def draws(seed=0):
 
 @pytest.mark.parametrize(
     ("t", "expected"),
-    [(0, 0.9999), (1, 0.99978009), (99, 0.89701815), (249, 0.52408537), (499, 0.07858724), (999, 4.0358298e-5)],
+    [
+        (0, 0.9999),
+        (1, 0.99978009),
+        (99, 0.89701815),
+        (249, 0.52408537),
+        (499, 0.07858724),
+        (999, 4.0358298e-5),
+    ],
 )
 def test_published_schedule(t, expected):
     assert SCHEDULE.alphas_cumprod[t].item() == pytest.approx(expected, rel=1e-7)
@@ -46,15 +53,21 @@ def test_published_schedule(t, expected):
 def test_tables_belong_together():
     assert SCHEDULE.num_steps == 1000
     assert SCHEDULE.betas[0] == 1e-4 and SCHEDULE.betas[-1] == 0.02
-    torch.testing.assert_close(SCHEDULE.betas.diff(), torch.full((999,), 0.0199 / 999, dtype=torch.float64))
+    torch.testing.assert_close(
+        SCHEDULE.betas.diff(), torch.full((999,), 0.0199 / 999, dtype=torch.float64)
+    )
     torch.testing.assert_close(SCHEDULE.sqrt_alphas_cumprod**2, SCHEDULE.alphas_cumprod)
-    torch.testing.assert_close(SCHEDULE.sqrt_one_minus_alphas_cumprod**2, 1 - SCHEDULE.alphas_cumprod)
+    torch.testing.assert_close(
+        SCHEDULE.sqrt_one_minus_alphas_cumprod**2, 1 - SCHEDULE.alphas_cumprod
+    )
     assert int((SCHEDULE.alphas_cumprod < 0.5).nonzero()[0]) == 259
     assert SCHEDULE.alpha_bar(-1) == 1
 
 
 def test_noised_is_the_closed_form_of_many_single_steps():
-    """x_t from t + 1 single steps x <- sqrt(alpha) x + sqrt(beta) noise has the mean and variance of one."""
+    """x_t from t + 1 single steps x <- sqrt(alpha) x + sqrt(beta) noise has the mean and variance
+    of one.
+    """
     x0 = torch.full((NUM,), 2.0, dtype=torch.float64)
     draw, short = draws(), linear_schedule(LinearBetas(steps=20, beta_start=0.01, beta_end=0.2))
     x = x0
@@ -63,7 +76,9 @@ def test_noised_is_the_closed_form_of_many_single_steps():
     t = torch.full((NUM,), 19)
     one = short.noised(x0, draw(x0), t)
     for found in (x, one):
-        assert found.mean().item() == pytest.approx(2 * short.sqrt_alphas_cumprod[-1].item(), abs=0.02)
+        assert found.mean().item() == pytest.approx(
+            2 * short.sqrt_alphas_cumprod[-1].item(), abs=0.02
+        )
         assert found.var().item() == pytest.approx(1 - short.alphas_cumprod[-1].item(), rel=0.03)
 
 
@@ -98,12 +113,14 @@ def test_samplers_recover_a_known_gaussian(eta):
     draw = draws(1)
     found = sample_gaussian(draw(torch.empty(NUM)), 100, eta, draw)
     assert found.mean().item() == pytest.approx(MEAN, abs=4 * STD / NUM**0.5 + 0.002)
-    # the posterior's variance is a little small where x0 itself is uncertain (Ho et al., section 3.2)
+    # the posterior's variance is a little small where x0 itself is uncertain (Ho et al., section
+    # 3.2)
     assert found.std().item() == pytest.approx(STD, rel=0.12)
 
 
 class OneDrawEach:
-    """Draws for the states of a sampler that adds its draws up: each is 1 in a state of its own and 0 elsewhere.
+    """Draws for the states of a sampler that adds its draws up: each is 1 in a state of its own and
+    0 elsewhere.
 
     What each draw comes to in the end gives the exact law of the end for normal draws.
     """
@@ -173,12 +190,22 @@ def test_posterior_std_as_written_in_eq_7():
 
 def test_frames_are_one_a_step():
     frames = []
-    sample_ddpm(gaussian_denoiser(SCHEDULE, 0, 1), SCHEDULE, torch.zeros(2), timesteps(1000, 7), draws(), frames.append)
+    sample_ddpm(
+        gaussian_denoiser(SCHEDULE, 0, 1),
+        SCHEDULE,
+        torch.zeros(2),
+        timesteps(1000, 7),
+        draws(),
+        frames.append,
+    )
     assert len(frames) == 7
 
 
 def test_falling_betas_are_refused():
-    with pytest.raises(ValueError, match=r"objective.noise.beta_end=0.0001 is below objective.noise.beta_start=0.02"):
+    with pytest.raises(
+        ValueError,
+        match=r"objective.noise.beta_end=0.0001 is below objective.noise.beta_start=0.02",
+    ):
         LinearBetas(beta_start=0.02, beta_end=0.0001)
 
 
@@ -187,14 +214,19 @@ def test_schedules_that_end_in_noise_pass(changes):
     LinearBetas(**changes).check_ends_in_noise()
 
 
-@pytest.mark.parametrize("changes", [{"beta_end": 5e-3}, {"steps": 100}, {"beta_start": 1e-5, "beta_end": 1e-4}])
+@pytest.mark.parametrize(
+    "changes", [{"beta_end": 5e-3}, {"steps": 100}, {"beta_start": 1e-5, "beta_end": 1e-4}]
+)
 def test_schedules_that_do_not_end_in_noise_name_one_that_does(changes):
     spec = LinearBetas(**changes)
     with pytest.raises(ValueError, match=r"leaves alpha_bar=0\.\d+ at the last timestep") as caught:
         spec.check_ends_in_noise()
     message = str(caught.value)
     assert f"alpha_bar={linear_schedule(spec).alphas_cumprod[-1]:.3g} " in message
-    assert f"objective.noise.beta_end={spec.beta_end:g} " in message and f"noise.steps={spec.steps} " in message
+    assert (
+        f"objective.noise.beta_end={spec.beta_end:g} " in message
+        and f"noise.steps={spec.steps} " in message
+    )
     assert f"objective.noise.beta_start={spec.beta_start:g} " in message
     remedy = float(re.search(r"set objective\.noise\.beta_end to ([\d.e-]+) or more", message)[1])
     LinearBetas(**{**changes, "beta_end": remedy}).check_ends_in_noise()

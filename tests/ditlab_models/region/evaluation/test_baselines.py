@@ -9,7 +9,9 @@ from support.models.region_rows import as_row_set, gaussian_chain
 
 
 def window(*cells: str):
-    """x (1, R, 1), mask and present (1, R) from cells: a number is visible, `?` masked, `-` padding."""
+    """x (1, R, 1), mask and present (1, R) from cells: a number is visible, `?` masked, `-`
+    padding.
+    """
     values = [0.0 if cell in "?-" else float(cell) for cell in cells]
     mask = torch.tensor([[cell == "?" for cell in cells]])
     present = torch.tensor([[cell != "-" for cell in cells]])
@@ -18,7 +20,9 @@ def window(*cells: str):
 
 def r2(predictor, x, mask, present) -> float:
     predicted, target = predictor(x, mask, present), x[mask]
-    return float(Agreement.of(target, predicted, torch.ones(len(target), dtype=torch.bool)).r2_within())
+    return float(
+        Agreement.of(target, predicted, torch.ones(len(target), dtype=torch.bool)).r2_within()
+    )
 
 
 def test_neighbours_are_the_nearest_seen_regions_of_the_same_window():
@@ -30,9 +34,14 @@ def test_neighbours_are_the_nearest_seen_regions_of_the_same_window():
 
 
 def test_nearest_takes_the_left_one_of_two_and_the_mean_where_there_is_none():
-    x, mask, present = (torch.cat(pair) for pair in zip(
-        window("1", "?", "3", "?", "?", "6", "?", "-"), window("?", "?", "?", "-", "-", "-", "-", "-"), strict=True
-    ))  # fmt: skip
+    x, mask, present = (
+        torch.cat(pair)
+        for pair in zip(
+            window("1", "?", "3", "?", "?", "6", "?", "-"),
+            window("?", "?", "?", "-", "-", "-", "-", "-"),
+            strict=True,
+        )
+    )
     found = impute_nearest(x, mask, present, torch.tensor([0.5], dtype=torch.float64))
     assert found.flatten().tolist() == [1, 3, 6, 6, 0.5, 0.5, 0.5]
 
@@ -54,7 +63,9 @@ def test_what_masked_regions_and_padding_hold_plays_no_part():
     for name, baseline in fit_baselines(as_row_set(x, present), 16).items():
         assert torch.equal(baseline(x, mask, present), baseline(spoilt, mask, present)), name
     fitted = fit_baselines(as_row_set(torch.where(present[..., None], x, 1e6), present), 16)
-    assert torch.equal(fitted["ridge"].weights, fit_baselines(as_row_set(x, present), 16)["ridge"].weights)
+    assert torch.equal(
+        fitted["ridge"].weights, fit_baselines(as_row_set(x, present), 16)["ridge"].weights
+    )
 
 
 def test_the_motif_mean_is_that_of_present_regions_and_explains_nothing_within_features():
@@ -68,8 +79,8 @@ def test_the_motif_mean_is_that_of_present_regions_and_explains_nothing_within_f
 
 
 def test_the_regression_is_near_the_optimum_of_a_gaussian_chain():
-    """Every second region masked: the best prediction is rho / (1 + rho^2) times the sum of both neighbours, which
-    leaves (1 - rho^2) / (1 + rho^2) of the variance."""
+    """Every second region masked: the best prediction is rho / (1 + rho^2) times the sum of both
+    neighbours, which leaves (1 - rho^2) / (1 + rho^2) of the variance."""
     rho = 0.8
     x = gaussian_chain(4000, 16, 2, rho)
     present = torch.ones(4000, 16, dtype=torch.bool)
@@ -83,7 +94,9 @@ def test_the_regression_is_near_the_optimum_of_a_gaussian_chain():
 
 
 def test_the_regression_reads_other_features():
-    """The second feature is the first one of the region before, so the left neighbour determines it."""
+    """The second feature is the first one of the region before, so the left neighbour determines
+    it.
+    """
     x = torch.randn(2000, 12, 2)
     x[:, 1:, 1] = x[:, :-1, 0]
     present = torch.ones(2000, 12, dtype=torch.bool)

@@ -1,4 +1,6 @@
-"""The evaluator of the region family: closed forms, one set of masks for all, sums that do not depend on batches."""
+"""The evaluator of the region family: closed forms, one set of masks for all, sums that do not
+depend on batches.
+"""
 
 import math
 import re
@@ -19,7 +21,13 @@ from support.models.region_rows import as_row_set, gaussian_chain
 REGIONS, FEATURES = 12, 3
 NAMES = ("GATA/1", "CTCF", "accessibility")
 MODEL = RegionSpec(
-    num_features=FEATURES, num_regions=REGIONS, width=16, depth=1, num_heads=2, mlp_ratio=2.0, time_width=8
+    num_features=FEATURES,
+    num_regions=REGIONS,
+    width=16,
+    depth=1,
+    num_heads=2,
+    mlp_ratio=2.0,
+    time_width=8,
 )
 
 
@@ -44,7 +52,9 @@ def padded(num):
 def held_out():
     torch.manual_seed(1)
     x = gaussian_chain(300, REGIONS, FEATURES) + torch.tensor([0.0, 3.0, -3.0])
-    return as_row_set(x * padded(300)[..., None], padded(300), ["chr1"] * 100 + ["chr2"] * 200, NAMES)
+    return as_row_set(
+        x * padded(300)[..., None], padded(300), ["chr1"] * 100 + ["chr2"] * 200, NAMES
+    )
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +65,9 @@ def train():
 
 
 def evaluate(network, train, held_out, references=None, batch=256, model=MODEL):
-    return RegionEvaluator(RegionObjectiveSpec(), model).evaluate(network, train, held_out, references or {}, batch)
+    return RegionEvaluator(RegionObjectiveSpec(), model).evaluate(
+        network, train, held_out, references or {}, batch
+    )
 
 
 def true_features(x, mask, present):
@@ -70,7 +82,9 @@ def perfect(train, held_out):
 
 @pytest.fixture(scope="module")
 def halved(train, held_out):
-    """Measurements of a network that predicts half of the true features, beside the same reference."""
+    """Measurements of a network that predicts half of the true features, beside the same
+    reference.
+    """
     return evaluate(ScaledFeatures(0.5), train, held_out, {"optimal": true_features})
 
 
@@ -87,7 +101,8 @@ def test_figures_of_known_predictions(perfect, halved):
         assert perfect[f"r2/{ratio}"] == perfect[f"r2_within/{ratio}"] == pytest.approx(1.0)
         assert perfect[f"pearson/{ratio}"] == halved[f"pearson/{ratio}"] == pytest.approx(1.0)
         assert perfect[f"mse/{ratio}"] == pytest.approx(0.0, abs=1e-9)
-        # all features have variance 1 and a mean square of 1 + (0 + 9 + 9) / 3 = 7: a quarter of it is the error
+        # all features have variance 1 and a mean square of 1 + (0 + 9 + 9) / 3 = 7: a quarter of it
+        # is the error
         assert halved[f"mse/{ratio}"] == pytest.approx(7 / 4, rel=0.1)
         assert halved[f"r2/{ratio}"] == pytest.approx(1 - 1 / 4, abs=0.02)
         assert halved[f"r2_within/{ratio}"] == pytest.approx(1 - 7 / 4, abs=0.2)
@@ -114,11 +129,19 @@ def test_shares_of_the_optimum(train, held_out):
     assert metrics["reference/optimal/r2_within/r50"] == pytest.approx(0.75, abs=0.01)
     assert metrics["optimal_share"] == pytest.approx(1 / metrics["reference/optimal/r2_within/r50"])
     shares = dict(
-        zip(found.tables["r2_within"]["predictor"], found.tables["r2_within"]["share of optimal at 50%"], strict=True)
+        zip(
+            found.tables["r2_within"]["predictor"],
+            found.tables["r2_within"]["share of optimal at 50%"],
+            strict=True,
+        )
     )
     assert shares["optimal"] == 1.0 and shares["model"] == pytest.approx(4 / 3, abs=0.02)
-    useless = evaluate(ScaledFeatures(), train, held_out, {"optimal": lambda x, mask, present: 0 * x + 50})
-    assert "optimal_share" not in useless.metrics and set(useless.tables["r2"]) == set(useless.tables["r2_within"])
+    useless = evaluate(
+        ScaledFeatures(), train, held_out, {"optimal": lambda x, mask, present: 0 * x + 50}
+    )
+    assert "optimal_share" not in useless.metrics and set(useless.tables["r2"]) == set(
+        useless.tables["r2_within"]
+    )
 
 
 def test_all_predictors_see_the_same_masks(train, held_out):
@@ -133,7 +156,9 @@ def test_all_predictors_see_the_same_masks(train, held_out):
     metrics = evaluate(ScaledFeatures(0.5, 1.0), train, held_out, {"optimal": reference}).metrics
     for name, value in metrics.items():
         if name.startswith("reference/optimal/"):
-            assert value == pytest.approx(metrics[name.removeprefix("reference/optimal/")], rel=1e-6)
+            assert value == pytest.approx(
+                metrics[name.removeprefix("reference/optimal/")], rel=1e-6
+            )
     assert len(seen) == 2 * 5 and sorted(seen[:5]) == seen[:5]
 
 
@@ -141,9 +166,14 @@ def test_neither_batches_nor_memory_limits_change_figures(monkeypatch):
     torch.manual_seed(0)
     network = FAMILY.build_network(MODEL)
     x, present = gaussian_chain(60, REGIONS, FEATURES) * padded(60)[..., None], padded(60)
-    train, held_out = as_row_set(x[30:], present[30:]), as_row_set(x[:30], present[:30], ["chr1"] * 10 + ["chr2"] * 20)
+    train, held_out = (
+        as_row_set(x[30:], present[30:]),
+        as_row_set(x[:30], present[:30], ["chr1"] * 10 + ["chr2"] * 20),
+    )
     one = evaluate(network, train, held_out).metrics
-    assert evaluate(network, train, held_out, batch=7).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
+    assert evaluate(network, train, held_out, batch=7).metrics == pytest.approx(
+        one, rel=1e-5, abs=1e-7
+    )
     monkeypatch.setattr("ditlab_models.region.evaluation.MAX_BATCH_VALUES", 5 * REGIONS * FEATURES)
     assert evaluate(network, train, held_out).metrics == pytest.approx(one, rel=1e-5, abs=1e-7)
 
@@ -151,7 +181,9 @@ def test_neither_batches_nor_memory_limits_change_figures(monkeypatch):
 def test_tables_hold_every_predictor_motif_and_chromosome(halved):
     found = halved
     predictors = ["model", "motif_mean", "nearest", "ridge", "optimal"]
-    by_ratio, by_motif, by_chromosome = (found.tables[name] for name in ("by_ratio", "by_motif", "by_chromosome"))
+    by_ratio, by_motif, by_chromosome = (
+        found.tables[name] for name in ("by_ratio", "by_motif", "by_chromosome")
+    )
     assert found.tables["r2"]["predictor"].tolist() == predictors
     assert list(found.tables["r2"])[1:] == [f"masked {share}%" for share in (15, 30, 50, 70, 90)]
     assert by_ratio["predictor"].tolist() == [name for name in predictors for _ in range(5)]
@@ -165,7 +197,9 @@ def test_tables_hold_every_predictor_motif_and_chromosome(halved):
     (r2,) = column(by_ratio, "r2", predictor="model", mask_ratio=0.5)
     assert r2 == found.metrics["r2/r50"] == found.tables["r2"]["masked 50%"][0]
     # of a feature of mean 0 and variance 1, half of it is off by a quarter of the variance
-    assert column(by_motif, "r2", predictor="model", motif="GATA/1")[0] == pytest.approx(0.75, abs=0.01)
+    assert column(by_motif, "r2", predictor="model", motif="GATA/1")[0] == pytest.approx(
+        0.75, abs=0.01
+    )
 
 
 class Noisy(nn.Module):
@@ -183,7 +217,9 @@ def test_correlations_by_cell_type_are_scipys_and_intervals_hold_the_figures(tra
     """Fisher's ends are arctanh's; R^2's hold it."""
     torch.manual_seed(3)
     x, cells = gaussian_chain(80, REGIONS, FEATURES), ["T"] * 30 + ["B"] * 50
-    rows = as_row_set(x, torch.ones(80, REGIONS, dtype=torch.bool), ["chr1"] * 80, NAMES, cell_type=cells)
+    rows = as_row_set(
+        x, torch.ones(80, REGIONS, dtype=torch.bool), ["chr1"] * 80, NAMES, cell_type=cells
+    )
     found, num = evaluate(Noisy(), train, rows), 0
     by_cell, metrics = found.tables["by_cell_type"], found.metrics
     assert by_cell["cell_type"].tolist()[:2] == ["B", "T"]
@@ -209,7 +245,13 @@ def test_figures_compare_all_predictors(halved):
     figures = halved.figures
     assert set(figures) == {"r2_by_mask_ratio", "r2_by_motif"}
     for panel in (*figures["r2_by_mask_ratio"].panels, figures["r2_by_motif"].panels[0]):
-        assert [curve.label for curve in panel.curves] == ["model", "motif mean", "nearest", "ridge", "optimal"]
+        assert [curve.label for curve in panel.curves] == [
+            "model",
+            "motif mean",
+            "nearest",
+            "ridge",
+            "optimal",
+        ]
     model = figures["r2_by_motif"].panels[0].curves[0]
     assert sorted(model.y, reverse=True) == model.y.tolist()
     assert "GATA/1" in figures["r2_by_motif"].panels[1].passages[0]
@@ -232,20 +274,29 @@ def test_the_title_says_where_a_window_has_one_prediction(perfect, train, held_o
     def title(found):
         return found.figures["r2_by_mask_ratio"].title
 
-    assert (
-        title(perfect)
-        == "R² of masked regions. model.positions=none: one prediction for all masked regions of a window"
+    assert title(perfect) == (
+        "R² of masked regions. model.positions=none: one prediction for all masked regions "
+        "of a window"
     )
-    placed = evaluate(ScaledFeatures(), train, held_out, model=MODEL.model_copy(update={"positions": "sinusoidal"}))
+    placed = evaluate(
+        ScaledFeatures(),
+        train,
+        held_out,
+        model=MODEL.model_copy(update={"positions": "sinusoidal"}),
+    )
     assert title(placed) == "R² of masked regions"
 
 
 def test_samples_are_measured_where_they_were_imputed_alone(train, held_out):
     evaluator = RegionEvaluator(RegionObjectiveSpec(), MODEL)
-    measured = torch.randn(50, REGIONS, FEATURES, generator=torch.Generator().manual_seed(0)).double()
+    measured = torch.randn(
+        50, REGIONS, FEATURES, generator=torch.Generator().manual_seed(0)
+    ).double()
     mask = torch.arange(REGIONS).expand(50, -1) % 2 == 0
     imputed = torch.where(mask[..., None], measured + 0.5, 100.0)
-    found = evaluator.measure_samples(train, held_out, 64)(Samples(imputed, {"regions": measured, "mask": mask}))
+    found = evaluator.measure_samples(train, held_out, 64)(
+        Samples(imputed, {"regions": measured, "mask": mask})
+    )
     assert tuple(found) == evaluator.sample_metrics
     assert found["mse"] == pytest.approx(0.25) and found["pearson"] == pytest.approx(1.0)
     variance = measured[mask].var(correction=0).item()
