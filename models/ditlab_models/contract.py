@@ -244,7 +244,9 @@ class SamplingSpec(Spec):
         package's.
         """
         name: str = getattr(self, "solver")  # noqa: B009  a field of families with `takes_solvers`
-        return own[name] if name in own else resolve_name(self.added_solvers[name])
+        if name in own:
+            return own[name]
+        return resolve_name(self.added_solvers[name])
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError if a model trained with this objective cannot sample so, as far as the

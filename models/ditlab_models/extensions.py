@@ -57,11 +57,9 @@ def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[Obj
                 f"loss has {taken}; remove it."
             )
     kind = _below(mapping, "time").get("kind")
-    density = (
-        TIME_DENSITIES.load(kind)
-        if isinstance(kind, str) and _takes_density(objective, kind)
-        else None
-    )
+    density = None
+    if isinstance(kind, str) and _takes_density(objective, kind):
+        density = TIME_DENSITIES.load(kind)
     return _extended(objective, components, (density,) if density else ())
 
 
@@ -70,11 +68,11 @@ def fully_extended_objective(objective: type[ObjectiveSpec]) -> type[ObjectiveSp
     schema.
     """
     takes = objective.component_prediction
-    components = (
-        [each for each in LOSS_COMPONENTS.load_all().values() if each.prediction == takes]
-        if takes
-        else ()
-    )
+    components = []
+    if takes:
+        components = [
+            each for each in LOSS_COMPONENTS.load_all().values() if each.prediction == takes
+        ]
     densities = TIME_DENSITIES.load_all().values() if _density_kinds(objective) else ()
     return _extended(objective, tuple(components), tuple(densities))
 
@@ -182,7 +180,9 @@ def _density_kinds(objective: type[ObjectiveSpec]) -> dict[str, type[Spec]]:
     """
     field = objective.model_fields.get("time")
     kinds = {} if field is None else kinds_of(field.annotation)
-    return kinds if any(issubclass(kind, TimeDensity) for kind in kinds.values()) else {}
+    if any(issubclass(kind, TimeDensity) for kind in kinds.values()):
+        return kinds
+    return {}
 
 
 def _takes_density(objective: type[ObjectiveSpec], kind: Any) -> bool:

@@ -219,7 +219,9 @@ class Figure:
         text = " ".join(
             each if each.endswith((".", "!", "?")) else f"{each}." for each in texts if each
         )
-        return text if len(text) <= _ALT_CHARACTERS else f"{text[: _ALT_CHARACTERS - 4]} ..."
+        if len(text) <= _ALT_CHARACTERS:
+            return text
+        return f"{text[: _ALT_CHARACTERS - 4]} ..."
 
 
 def grid_columns(num: int) -> int:
@@ -256,7 +258,10 @@ _KINDS = {
 
 def _describe(panel: Panel) -> str:
     """Kind and title, the axes, and the names of curves, bars or boxes."""
-    about = f"{_KINDS[type(panel)]}: {panel.title}" if panel.title else _KINDS[type(panel)]
+    if panel.title:
+        about = f"{_KINDS[type(panel)]}: {panel.title}"
+    else:
+        about = _KINDS[type(panel)]
     axes = [label for axis in ("y_label", "x_label") if (label := getattr(panel, axis, ""))]
     about += f" ({' over '.join(axes)})" if axes else ""
     names: Sequence[str] = ()

@@ -82,7 +82,8 @@ def select(option: str, patterns: Iterable[str], names: Iterable[str], what: str
     """Return the names that any pattern matches. Raises ValueError for a pattern that matches
     none.
     """
-    names, found = list(names), set[str]()
+    names = list(names)
+    found = set[str]()
     for pattern in patterns:
         own = {name for name in names if matches(pattern, name)}
         if not own:
@@ -125,14 +126,14 @@ def fine_tune(
         for name, each in part.named_parameters()
     }
     own = dict(network.named_parameters())
-    frozen = (
-        set(own)
-        if tuning.freeze is None
-        else select("training.freeze", tuning.freeze, base, "parameter")
-    )
+    if tuning.freeze is None:
+        frozen = set(own)
+    else:
+        frozen = select("training.freeze", tuning.freeze, base, "parameter")
     for name in frozen:
         base[name].requires_grad_(False)
-    if lora := tuning.lora:
+    lora = tuning.lora
+    if lora:
         from ditlab_models.layers.lora import adapt, is_adaptable
 
         linears = {name: module for name, module in network.named_modules() if is_adaptable(module)}

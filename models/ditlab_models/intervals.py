@@ -51,7 +51,8 @@ def ratio_estimate(tops: np.ndarray, bottoms: np.ndarray) -> Estimate:
     The ratio's error is the mean of tops - ratio x bottoms over that of bottoms (Cochran 1977,
     Sampling techniques, eq. 6.13); of equal bottoms it is Student's t interval of a mean.
     """
-    num, total = len(tops), float(np.sum(bottoms, dtype=np.float64))
+    num = len(tops)
+    total = float(np.sum(bottoms, dtype=np.float64))
     ratio = float(np.sum(tops, dtype=np.float64)) / total
     if num < 2:
         return Estimate(ratio, -math.inf, math.inf)

@@ -92,8 +92,11 @@ class PluginGroup(Generic[PartT]):
         finds parts that are no entry points; `reserved` are names of built-in parts, which no
         package may take.
         """
-        self.group, self.noun = group, noun
-        self._check, self._folders, self._reserved = check, folders, reserved
+        self.group = group
+        self.noun = noun
+        self._check = check
+        self._folders = folders
+        self._reserved = reserved
         self._parts: dict[Plugin, PartT] = {}
         self._warned: set[str] = set()
         self._importing: dict[Plugin, threading.Thread] = {}

@@ -94,11 +94,9 @@ def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
     dtype.
     """
     device = tensor.device.type
-    return (
-        torch.autocast(device, enabled=False)
-        if torch.amp.is_autocast_available(device)
-        else nullcontext()
-    )
+    if torch.amp.is_autocast_available(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 @dataclass(frozen=True)

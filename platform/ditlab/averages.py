@@ -102,7 +102,9 @@ def field_of(length: float) -> str:
 def length_of(field: str) -> float | None:
     """Return the relative length of a field that `field_of` named; None for another field."""
     try:
-        return float(field.removeprefix(_PREFIX)) if field.startswith(_PREFIX) else None
+        if field.startswith(_PREFIX):
+            return float(field.removeprefix(_PREFIX))
+        return None
     except ValueError:
         return None
 
@@ -115,7 +117,8 @@ def snapshot_steps(first: int, total: int, snapshots: int) -> list[int]:
     many again even ones.
     """
     length = total - first
-    step, found = float(length), []
+    step = float(length)
+    found = []
     while step >= max(1.0, length / EARLIEST):
         found.append(first + round(step))
         step -= max(1.0, min(length / snapshots, step / GROWTH))
@@ -152,7 +155,8 @@ def combine(kept: Sequence[KeptAverage], wanted: AverageProfile, stop: int) -> C
     # ends of intervals of updates, whole numbers, finer in the beginning of a long run
     edges = np.arange(stop + 1)
     if stop > EVEN_EDGES:
-        even, fine = np.linspace(0, stop, EVEN_EDGES + 1), np.geomspace(1, stop, EVEN_EDGES // 4)
+        even = np.linspace(0, stop, EVEN_EDGES + 1)
+        fine = np.geomspace(1, stop, EVEN_EDGES // 4)
         edges = np.unique(
             np.round([*even, *fine, *(each.updates for each in kept)]).astype(np.int64)
         )

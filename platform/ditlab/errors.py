@@ -55,7 +55,9 @@ class RunFailed(Exception):
 def shortened(names: Sequence[str], most: int) -> str:
     """List the first names for people: `a, b and 3 more`; empty for none."""
     shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most:,} more" if len(names) > most else shown
+    if len(names) > most:
+        return f"{shown} and {len(names) - most:,} more"
+    return shown
 
 
 def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
@@ -67,7 +69,9 @@ def nearest(name: str, known: "list[str] | tuple[str, ...]") -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"
-    return "known: " + ", ".join(sorted(known)) if known else "there are none"
+    if known:
+        return "known: " + ", ".join(sorted(known))
+    return "there are none"
 
 
 def nearest_file(path: Path) -> str:
@@ -83,7 +87,9 @@ def nearest_file(path: Path) -> str:
     except (OSError, ValueError):  # ValueError: a NUL character
         return ""
     close = difflib.get_close_matches(path.stem, [*stems], n=1, cutoff=0.7)
-    return f" (did you mean '{stems[close[0]]}'?)" if close else ""
+    if close:
+        return f" (did you mean '{stems[close[0]]}'?)"
+    return ""
 
 
 def first_line(error: BaseException) -> str:
@@ -93,4 +99,6 @@ def first_line(error: BaseException) -> str:
     reason = error.strerror if isinstance(error, OSError) else None  # some libraries' is a number
     text = reason if reason and isinstance(reason, str) else str(error)
     lines = [line for line in hide(text).splitlines() if line.strip()]
-    return lines[0].strip()[:_LONGEST].rstrip(".") if lines else type(error).__name__
+    if lines:
+        return lines[0].strip()[:_LONGEST].rstrip(".")
+    return type(error).__name__

@@ -57,7 +57,9 @@ def resolve_user_file(path: str | Path) -> Path:
     file: caches of the Hugging Face hub link to files without one."""
     name = Path(path).name
     folder = resolve_user_path(Path(path).parent)
-    return folder / name if name not in ("", "..", "~") else resolve_user_path(path)
+    if name not in ("", "..", "~"):
+        return folder / name
+    return resolve_user_path(path)
 
 
 class Below:
@@ -81,7 +83,10 @@ class Home:
         """The home of the variable `DITLAB_HOME`. Raises UserError where its files are of another
         format, and where Ray would delete them after a job."""
         home = cls.named_by_environment()
-        given = "" if "DITLAB_HOME" in os.environ else " (the default, as DITLAB_HOME is not set)"
+        if "DITLAB_HOME" in os.environ:
+            given = ""
+        else:
+            given = " (the default, as DITLAB_HOME is not set)"
         remedy = (
             "name a folder that outlives the job and that all nodes see by its absolute path: "
             "`ditlab submit --home PATH`, or `env DITLAB_HOME=PATH python -m ditlab ...` as "
@@ -212,23 +217,23 @@ class Home:
         """
         if not self.marker.exists():
             return ""
-        if (folder := self.former_folder()) is None:
+        folder = self.former_folder()
+        if folder is None:
             return f"has a damaged {self.marker.name}, so that it is not known where it was made"
         if folder != self.root and not folder.is_dir():
             return f"was moved from {folder}"
         if folder != self.root and not folder.samefile(self.root):
             return f"is a copy of {folder}"
-        return (
-            "has an MLflow database that is only partly filled"
-            if "aside" in self.read_marker()
-            else ""
-        )
+        if "aside" in self.read_marker():
+            return "has an MLflow database that is only partly filled"
+        return ""
 
     def check_place(self) -> None:
         """Raise UserError for a home that was moved or copied since MLflow's database was
         filled.
         """
-        if reason := self.unsettled():
+        reason = self.unsettled()
+        if reason:
             raise UserError(
                 f"DITLAB_HOME={self.root} {reason}; run `ditlab runs sync` once, which fills "
                 "MLflow again from the runs' journals."
@@ -262,7 +267,9 @@ class RunFolder:
         """The journal of one machine of a run on several, by its rank; machine 0 writes the run's
         own, `journal`.
         """
-        return self.journal if node == 0 else self.journal.with_name(f"journal.node-{node}.jsonl")
+        if node == 0:
+            return self.journal
+        return self.journal.with_name(f"journal.node-{node}.jsonl")
 
     def journal_nodes(self) -> list[int]:
         """Ranks of the machines that have a journal in the folder, and 0."""

@@ -175,11 +175,10 @@ def describe_difference(
     was not excluded.
     """
     first, second = arms
-    counted = (
-        f"{interval.num} and {interval.num_other} seeds, unpaired"
-        if interval.num_other
-        else f"{interval.num} pairs"
-    )
+    if interval.num_other:
+        counted = f"{interval.num} and {interval.num_other} seeds, unpaired"
+    else:
+        counted = f"{interval.num} pairs"
     basis = f"({interval.confidence * 100:.4g} %, {counted})"
     if math.isinf(interval.half_width):
         size = f"differ by {abs(interval.mean):.3g} in {metric} with one seed"

@@ -408,7 +408,9 @@ def find_display(noun: str) -> Callable[..., Any]:
     Raises UserError where its code cannot be used.
     """
     target = named("displays").get(noun)
-    return load_part("display", noun, target) if target else ignore
+    if target:
+        return load_part("display", noun, target)
+    return ignore
 
 
 def display_html(thing: object, noun: str) -> str | None:

@@ -92,7 +92,8 @@ def hide_tracebacks() -> None:
             head = f"Exception in thread {details.thread.name if details.thread else 'unknown'}:\n"
             print_hidden(details.exc_type, details.exc_value, details.exc_traceback, head)
 
-    sys.excepthook, threading.excepthook = print_hidden, print_of_thread
+    sys.excepthook = print_hidden
+    threading.excepthook = print_of_thread
 
 
 @cache  # each line of a journal asks for every variable of the environment

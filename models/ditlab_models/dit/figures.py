@@ -87,7 +87,10 @@ def draw_features(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figur
     network = inputs.trained(DiT)
     rows = network.spec.num_rows
     last = network.blocks[-1]
-    probe = velocity_probe(inputs) if schedule is None else noise_probe(inputs, schedule)
+    if schedule is None:
+        probe = velocity_probe(inputs)
+    else:
+        probe = noise_probe(inputs, schedule)
     return draw_features_of(
         inputs, probe, last, lambda tokens: (tokens, rows, rows), "behind the last block"
     )
@@ -107,7 +110,8 @@ def patches_figure(image: Tensor, spec: DiTSpec, projection: np.ndarray | None =
     (P * P * C, D).
     """
     picture = to_pictures(image[None])[0]
-    rows, size = spec.num_rows, spec.patch_size
+    rows = spec.num_rows
+    size = spec.patch_size
     shape = f"{spec.image_size} x {spec.image_size} x {spec.channels}"
     title = f"In sequence: {rows**2} patches of {size * size * spec.channels} numbers"
     panels: list[Panel] = [
@@ -132,9 +136,13 @@ def positions_figure(spec: DiTSpec) -> Figure:
     """Draw the tables of one axis and of the grid, and the similarity of positions: of any two, and
     to the centre.
     """
-    rows, width = spec.num_rows, spec.width
+    rows = spec.num_rows
+    width = spec.width
     positions = table_2d(rows, rows, width, order=spec.positions).numpy()
-    columns = slice(width // 2, None) if spec.positions == "row_first" else slice(width // 2)
+    if spec.positions == "row_first":
+        columns = slice(width // 2, None)
+    else:
+        columns = slice(width // 2)
     axis = positions[:rows, columns]  # the columns of the first row
     similarity = positions @ positions.T / (width / 2)  # every row's squared norm is width / 2
     centre = (rows // 2, rows // 2)
@@ -168,7 +176,8 @@ def draw_attention(inputs: FigureInputs, schedule: NoiseSchedule | None) -> Figu
     """Draw `attention`: maps of three query patches for every layer and head, and each layer's
     attention distance.
     """
-    network, image = inputs.trained(DiT), inputs.batch["image"][:1]
+    network = inputs.trained(DiT)
+    image = inputs.batch["image"][:1]
     t = torch.full((1,), TIME, device=image.device)
     x = interpolate(image, inputs.noise_like(image), t.to(image))
     label = inputs.batch["label"][:1] if network.label is not None else None
@@ -196,10 +205,14 @@ def draw_adaln(inputs: FigureInputs, last: float) -> Figure:
 
 def forward_pass_figure(spec: DiTSpec) -> Figure:
     """Draw the boxes from image to velocity, and the conditioning by time and class beside them."""
-    num, width, patch = spec.num_rows**2, spec.width, spec.patch_size**2 * spec.channels
+    num = spec.num_rows**2
+    width = spec.width
+    patch = spec.patch_size**2 * spec.channels
     condition = spec.condition_width
-    head, image = spec.patch_size**2 * spec.head_channels, " x ".join(map(str, spec.image_shape))
-    zero, final_adaln = spec.adaln == "zero", spec.final_norm == "adaln"
+    head = spec.patch_size**2 * spec.head_channels
+    image = " x ".join(map(str, spec.image_shape))
+    zero = spec.adaln == "zero"
+    final_adaln = spec.final_norm == "adaln"
     gate = "gate · " if zero else ""
     steps = [
         ("Noised image x_t", image),

@@ -93,9 +93,9 @@ def time_embedding(spec: DiTSpec) -> TimeEmbedding:
 
 def label_embedding(spec: DiTSpec) -> LabelEmbedding | None:
     """Build the embedding of classes, if there are any."""
-    return (
-        None if spec.num_classes is None else LabelEmbedding(spec.num_classes, spec.condition_width)
-    )
+    if spec.num_classes is None:
+        return None
+    return LabelEmbedding(spec.num_classes, spec.condition_width)
 
 
 class DiT(nn.Module):
@@ -173,16 +173,22 @@ class DiT(nn.Module):
         Under the Gaussian process t is a timestep, and the output its noise; (B, 2 C, S, S) with a
         learned variance.
         """
-        spec, condition = self.spec, self.condition(t, label)
+        spec = self.spec
+        condition = self.condition(t, label)
         tokens = self.embed(x)
         for block, own_condition in zip(
             self.blocks, self.block_conditions(condition, t, label), strict=True
         ):
             tokens = block(tokens, own_condition)
         is_adaln = isinstance(self.final_norm, FinalAdaLN)
-        normed = self.final_norm(tokens, condition) if is_adaln else self.final_norm(tokens)
+        if is_adaln:
+            normed = self.final_norm(tokens, condition)
+        else:
+            normed = self.final_norm(tokens)
         output = unpatchify(self.head(normed), spec.patch_size, spec.num_rows, spec.head_channels)
-        return output[:, : spec.channels] if spec.variance_channels == "unused" else output
+        if spec.variance_channels == "unused":
+            return output[:, : spec.channels]
+        return output
 
     def components(self) -> ModuleGroups:
         return child_groups(self)

@@ -126,12 +126,16 @@ class DiTSpec(ImageModelSpec):
     @property
     def time_width(self) -> int:
         """Width of the sinusoid of time."""
-        return self.width if self.time_frequencies == "width" else 256
+        if self.time_frequencies == "width":
+            return self.width
+        return 256
 
     @property
     def head_channels(self) -> int:
         """Channels that the head gives."""
-        return self.channels if self.variance_channels == "none" else 2 * self.channels
+        if self.variance_channels == "none":
+            return self.channels
+        return 2 * self.channels
 
     @property
     def predicts_variance(self) -> bool:

@@ -91,12 +91,15 @@ class DLMEvaluator:
         95 % interval over held-out rows (`bound_low`, `bound_high` ...), and `baseline/bigram/...`
         of others.
         """
-        vocabulary, schedule = self.model.vocabulary, self.objective.noise
+        vocabulary = self.model.vocabulary
+        schedule = self.objective.noise
         objective = DLMObjective(self.objective, self.model, self.text)
         baselines = fit_baselines(train, vocabulary, batch_size)
         sums: dict[str, float] = {}
         integrals: list[np.ndarray] = []  # of each row
-        counts, by_time, evaluations = np.zeros(vocabulary, np.int64), np.zeros(NUM_TIMES), 0
+        counts = np.zeros(vocabulary, np.int64)
+        by_time = np.zeros(NUM_TIMES)
+        evaluations = 0
 
         def record(
             x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None
@@ -172,7 +175,8 @@ class DLMEvaluator:
         bigram = fit_baselines(train, self.model.vocabulary, batch_size)
 
         def of_text(batches: Iterable[np.ndarray]) -> dict[str, Estimate]:
-            nats, entropies = list[np.ndarray](), list[float]()
+            nats = list[np.ndarray]()
+            entropies = list[float]()
             for tokens in batches:
                 nats.append(-bigram.log_probabilities(tokens).mean(1))
                 entropies += map(token_entropy, tokens)
@@ -270,7 +274,8 @@ def distinct(tokens: np.ndarray, n: int) -> float:
     """Compute the share of different n-grams among all of sequences (B, T); NaN where T < n."""
     if tokens.shape[1] < n:
         return math.nan
-    base, num = int(tokens.max()) + 1, tokens.shape[1] - n + 1
+    base = int(tokens.max()) + 1
+    num = tokens.shape[1] - n + 1
     codes = np.zeros((len(tokens), num), np.int64)  # of trigrams below 2**21 different tokens
     for place in range(n):
         codes = codes * base + tokens[:, place : place + num]
@@ -321,7 +326,8 @@ def known_losses(
     vocabulary = len(probabilities)
     kl = []
     for sigma in sigmas:
-        stays, spread = math.exp(-sigma), -math.expm1(-sigma) / vocabulary
+        stays = math.exp(-sigma)
+        spread = -math.expm1(-sigma) / vocabulary
         entropy = math.log(vocabulary) - kl_from_uniform(sigma, vocabulary)
         kl.append(
             float(-(stays * frequencies + spread) @ np.log(stays * probabilities + spread))
@@ -352,7 +358,8 @@ class Bigram:
 
     def log_probabilities(self, tokens: np.ndarray) -> np.ndarray:
         """Compute ln p, (B, T)."""
-        context, token = tokens[:, :-1], tokens[:, 1:]
+        context = tokens[:, :-1]
+        token = tokens[:, 1:]
         code = context * len(self.backoff) + token
         index = np.searchsorted(self.codes, code)
         pair = np.where(self.codes[index] == code, self.pair_probabilities[index], 0.0)
@@ -451,9 +458,11 @@ def draw_bound(
     )
     rest = summary["bound"] - summary["score_entropy"]
     edges = np.linspace(0, 1, NUM_TIMES + 1)
-    by_time, sums = [], []
+    by_time = []
+    sums = []
     for name, by_part in losses.items():
-        label, each = name.replace("_", " "), scale * np.array(by_part)
+        label = name.replace("_", " ")
+        each = scale * np.array(by_part)
         by_time.append(Curve(np.repeat(edges, 2)[1:-1], np.repeat(NUM_TIMES * each, 2), label))
         sums.append(Curve(edges, scale * rest + np.append(each[::-1].cumsum()[::-1], 0.0), label))
     for name in ("unigram", "bigram"):  # uniform's level is the end of the zero scores' integral

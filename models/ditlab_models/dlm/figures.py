@@ -96,8 +96,10 @@ def draw_loss_by_noise(inputs: FigureInputs, noise: TokenNoise) -> Figure:
             rounds.append(noise.losses(inputs.network, x0, levels, move, jump).per_token.mean(1))
         by_level.append(torch.cat(rounds).double())
     losses = torch.stack(by_level)  # (levels, sequences)
-    sigma, rate = noise.schedule.sigma(t).double(), noise.schedule.rate(t).double()
-    mean, error = losses.mean(1), 2 * losses.std(1) / losses.shape[1] ** 0.5
+    sigma = noise.schedule.sigma(t).double()
+    rate = noise.schedule.rate(t).double()
+    mean = losses.mean(1)
+    error = 2 * losses.std(1) / losses.shape[1] ** 0.5
     flat = expected_zero_score_entropy(sigma, noise.vocabulary)
     panels = []
     for times, x, title, x_label, y_label in (
@@ -170,14 +172,17 @@ def draw_denoising(inputs: FigureInputs, noise: TokenNoise, text: TextCodec | No
     x0 = inputs.batch["tokens"][:1]
     state = inputs.generator.get_state()
     rows: list[tuple[np.ndarray, np.ndarray]] = []
-    texts, guesses, names = [], [], []
+    texts = []
+    guesses = []
+    names = []
     for time in DENOISING_TIMES:
         inputs.generator.set_state(state)  # a token that has moved stays so as noise rises
         sigma = noise.schedule.sigma_at(time)
         noised, levels, first = noise_sequence(inputs, x0, sigma, noise.schedule)
         output = inputs.network(noised, levels, documents=noise.documents(x0))
         shown = slice(first, first + min(MAX_TOKENS, x0.shape[1] - first))
-        x, clean = noised[0, shown], x0[0, shown]
+        x = noised[0, shown]
+        clean = x0[0, shown]
         scores = log_scores(output[0, shown].float(), x, noise.score)
         likeliest = posterior(scores, x, torch.tensor(sigma).to(scores)).argmax(-1)
         rows.append((to_numpy((x == clean).float()), to_numpy((likeliest == clean).float())))
@@ -206,7 +211,8 @@ def noise_schedule_figure(schedule: TokenNoiseSchedule, vocabulary: int, name: s
     sigma = schedule.sigma(times)
     moved = move_probability(sigma)
     other = moved * (vocabulary - 1) / vocabulary
-    t, label = times.numpy(), "time t"
+    t = times.numpy()
+    label = "time t"
     shares = [
         Curve(t, moved.numpy(), "have jumped, 1 - e^-sigma"),
         Curve(t, other.numpy(), "differ from x_0"),
@@ -274,7 +280,8 @@ def noise_sequence(
     Returns its tokens (1, L), the noise levels (1, N) of its N segments, and the first noised
     place.
     """
-    spec, length = inputs.trained(DLM).spec, x0.shape[1]
+    spec = inputs.trained(DLM).spec
+    length = x0.shape[1]
     block = min(spec.block_size or length, length)
     move, jump = torch.rand(
         2, *x0.shape, generator=inputs.generator, device=inputs.generator.device
@@ -298,7 +305,9 @@ def forward_pass_figure(spec: DLMSpec) -> Figure:
     """Draw the boxes from noisy tokens to log scores, and the conditioning by the noise level
     beside them.
     """
-    length, width, vocabulary = spec.length, spec.width, spec.vocabulary
+    length = spec.length
+    width = spec.width
+    vocabulary = spec.vocabulary
     mask = "" if spec.block_size is None else f", causal in blocks of {spec.block_size}"
     steps = [
         ("Noisy tokens x", f"{length} of {vocabulary:,}"),

@@ -51,7 +51,8 @@ from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import corrupt
 from ditlab_models.tensors import child_groups, product_dtype, wide_dtype
 
-RMS_EPS, LAYER_EPS = 1e-6, 1e-5
+RMS_EPS = 1e-6
+LAYER_EPS = 1e-5
 
 
 def build_norm(spec: DLMSpec) -> nn.Module:
@@ -111,11 +112,9 @@ def tiled_mask_of(
 
     def in_reach(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         near = (block[key] <= last[query]) | (block[key] == block[query])
-        return (
-            near
-            if documents is None
-            else (documents[sample, query] == documents[sample, key]) & near
-        )
+        if documents is None:
+            return near
+        return (documents[sample, query] == documents[sample, key]) & near
 
     return tiled_mask(
         in_reach, copies * length, device, None if documents is None else len(documents)
@@ -220,13 +219,16 @@ class DLM(nn.Module):
         block at its noise level sigma, and stops before the output layer. With `documents` (B, T)
         numbers, a token attends within its document alone.
         """
-        sigma = sigma[:, None] if sigma.ndim == 1 else sigma
-        length, num_segments = x.shape[1], sigma.shape[1]
+        if sigma.ndim == 1:
+            sigma = sigma[:, None]
+        length = x.shape[1]
+        num_segments = sigma.shape[1]
         assert length % num_segments == 0, (
             f"{length} tokens do not fall into {num_segments} segments"
         )
         first = 0 if cache is None else cache.length
-        tokens, positions = x, torch.arange(first, first + length, device=x.device)
+        tokens = x
+        positions = torch.arange(first, first + length, device=x.device)
         block_size = self.spec.block_size
         assert cache is None or (block_size and first % block_size == 0), (
             "a cache holds whole blocks"
@@ -234,7 +236,8 @@ class DLM(nn.Module):
         copies = None if block_size is None else targets
         if copies is not None:
             assert cache is None, "losses are not computed block by block"
-            tokens, positions = torch.cat((copies.x0, x), dim=1), positions.repeat(2)
+            tokens = torch.cat((copies.x0, x), dim=1)
+            positions = positions.repeat(2)
             sigma = torch.cat((torch.full_like(sigma, copies.clean_sigma), sigma), dim=1)
         assert cache is None or documents is None, "a cache holds one document"
         mask = self.mask(length, first, 1 if copies is None else 2, documents, x.device)
@@ -248,7 +251,8 @@ class DLM(nn.Module):
             cache.commit(length)
             return None
         if copies is not None:
-            h, condition = h[:, length:], condition[:, num_segments:]
+            h = h[:, length:]
+            condition = condition[:, num_segments:]
         return self.output(self.norm(h), condition, x, targets)
 
     def components(self) -> ModuleGroups:
@@ -317,9 +321,9 @@ class LogScores(nn.Linear):
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, h: Tensor, x: Tensor, targets: LossTargets | None = None
-    ) -> Tensor | TokenLosses:  # type: ignore[override]
+    ) -> Tensor | TokenLosses:
         """Compute log scores (B, T, V) of h (B, T, D) at x (B, T) int64; with targets their losses,
         chunk by chunk.
         """
@@ -411,7 +415,9 @@ class TokenNoise:
 
     def documents(self, x0: Tensor) -> Tensor | None:
         """Number the documents of clean tokens (B, T), where attention stays within them."""
-        return None if self.document_end is None else document_numbers(x0, self.document_end)
+        if self.document_end is None:
+            return None
+        return document_numbers(x0, self.document_end)
 
 
 def by_token(values: Tensor, x0: Tensor) -> Tensor:

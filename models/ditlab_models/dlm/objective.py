@@ -52,7 +52,8 @@ class DLMObjective(FigureDrawer):
         self.weights = {**spec.weights.model_dump(), "unweighted": 0.0}
         end = text.end if text and text.packing == "masked" else None
         self._noise = TokenNoise(spec.noise, model.vocabulary, model.block_size, spec.score, end)
-        self._time_min, self._time = spec.time_min, spec.time
+        self._time_min = spec.time_min
+        self._time = spec.time
         self._bytes_per_token = text.bytes_per_token if text else None
         self.figure_makers = figure_makers(self._noise, spec.noise.kind, text)
 
@@ -69,11 +70,10 @@ class DLMObjective(FigureDrawer):
         times = self._time.draw(noise_source, self._noise.time_shape(x0))
         levels = self._noise.at_time(self._time_min + (1 - self._time_min) * times.s, times.weight)
         losses = self._losses(network, x0, levels, noise_source, "")
-        unweighted = (
-            losses.per_token
-            if times.weight is None
-            else losses.per_token * by_token(times.weight, x0)
-        )
+        if times.weight is None:
+            unweighted = losses.per_token
+        else:
+            unweighted = losses.per_token * by_token(times.weight, x0)
         return {"score_entropy": losses.total, "unweighted": unweighted.mean()}
 
     @torch.no_grad()
@@ -151,9 +151,10 @@ class DLMObjective(FigureDrawer):
         if self._noise.score == "softmax":
             return dict(means)
         bound = means["score_entropy"] + self.bound_constant
-        perplexity = (
-            math.exp(bound) if bound < math.log(torch.finfo(torch.float64).max) else math.inf
-        )
+        if bound < math.log(torch.finfo(torch.float64).max):
+            perplexity = math.exp(bound)
+        else:
+            perplexity = math.inf
         summary = {
             **means,
             "bound": bound,
@@ -167,7 +168,8 @@ class DLMObjective(FigureDrawer):
     @property
     def bound_constant(self) -> float:
         """The bound less the integral: the KL of the prior and the last draw's entropy."""
-        schedule, vocabulary = self._noise.schedule, self._noise.vocabulary
+        schedule = self._noise.schedule
+        vocabulary = self._noise.vocabulary
         last_draw = math.log(vocabulary) - kl_from_uniform(schedule.sigma_min, vocabulary)
         return kl_from_uniform(schedule.sigma_max, vocabulary) + last_draw
 

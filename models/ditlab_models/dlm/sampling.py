@@ -62,9 +62,10 @@ def _place(
     """Return a prompt's first position in a sample of `size` tokens, its tokens, and its name in
     messages.
     """
-    shown = (
-        prompt.text if len(prompt.text) <= NAME_LENGTH else f"{prompt.text[: NAME_LENGTH - 3]}..."
-    )
+    if len(prompt.text) <= NAME_LENGTH:
+        shown = prompt.text
+    else:
+        shown = f"{prompt.text[: NAME_LENGTH - 3]}..."
     name = f"prompt={shown!r}"
     if text is None:
         raise ValueError(
@@ -110,14 +111,17 @@ def reverse_steps(spec: DLMSamplingSpec, objective: DLMObjectiveSpec) -> tuple[R
     `euler` and `analytic` evaluate the network where each step begins; `categorical` at t = 1e-5
     too, and denoises nothing.
     """
-    schedule, score, num_steps = objective.noise, objective.score, spec.num_steps
+    schedule = objective.noise
+    score = objective.score
+    num_steps = spec.num_steps
     if spec.solver == "categorical":
         levels = schedule.sigma(
             torch.linspace(1, LAST_TIME, num_steps, dtype=torch.float64)
         ).tolist()
         return tuple(ReverseStep(sigma, sigma, categorical_probabilities) for sigma in levels)
     times = torch.linspace(1, LAST_TIME, num_steps + 1, dtype=torch.float64)
-    sigma, rate = schedule.sigma(times).tolist(), schedule.rate(times).tolist()
+    sigma = schedule.sigma(times).tolist()
+    rate = schedule.rate(times).tolist()
     steps = []
     for now, after, slope in zip(sigma[:-1], sigma[1:], rate[:-1], strict=True):
         if spec.solver == "euler":
@@ -185,13 +189,11 @@ class FinishedTokens:
         """Sample `length` tokens; `block` None: all at once. `sigma`: noise level at which the
         network sees them.
         """
-        self._network, self._depth, self._block, self._sigma, self._length = (
-            network,
-            depth,
-            block,
-            sigma,
-            length,
-        )
+        self._network = network
+        self._depth = depth
+        self._block = block
+        self._sigma = sigma
+        self._length = length
         self._cache = KVCache(depth, length)
 
     def output(self, x: Tensor, first: int, end: int, sigma: float) -> Tensor:
@@ -231,7 +233,9 @@ class DLMSampler(Sampler):
         text: TextCodec | None,
     ) -> None:
         """`text` encodes prompts and decodes samples."""
-        self._spec, self._model, self._text = spec, model, text
+        self._spec = spec
+        self._model = model
+        self._text = text
         self._steps = reverse_steps(spec, objective)
         if spec.temperature != 1:
             self._steps = tuple(
@@ -257,7 +261,8 @@ class DLMSampler(Sampler):
             (_place(each, self._text, size, length) for each in request.prompts),
             key=lambda each: each[0],
         )
-        tokens, given = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
+        tokens = torch.zeros(size, dtype=torch.int64)
+        given = torch.zeros(size, dtype=torch.bool)
         for first, prompt, _ in placed:
             tokens[first : first + len(prompt)] = torch.tensor(prompt)
             given[first : first + len(prompt)] = True
@@ -296,10 +301,8 @@ class DLMSampler(Sampler):
         if noise is not None:
             x = starting_tokens(noise, x, self._model.vocabulary)
         conditions = {name: values.to(device) for name, values in conditions.items()}
-        tokens, given = (
-            conditions.get("tokens", x),
-            conditions.get("given", torch.zeros_like(x, dtype=torch.bool)),
-        )
+        tokens = conditions.get("tokens", x)
+        given = conditions.get("given", torch.zeros_like(x, dtype=torch.bool))
         x = torch.where(given, tokens, x)
         size = self._length if self._spec.block is None else self._model.block_size
         assert size is not None, "a model without blocks is not sampled block by block"
@@ -307,7 +310,8 @@ class DLMSampler(Sampler):
             self._spec.block is None or not bool(part.all()) for part in given.split(size, dim=1)
         ]
         shown_steps = evenly_spaced(len(self._steps) * sum(is_drawn), NUM_FRAMES)
-        frames, shown = [x], [(x[0].clone(), self._steps[0].sigma, self._length)]
+        frames = [x]
+        shown = [(x[0].clone(), self._steps[0].sigma, self._length)]
         step_number = 0
         context = FinishedTokens(
             network, self._model.depth, self._spec.block, self._sigma_min, self._length
@@ -315,7 +319,8 @@ class DLMSampler(Sampler):
         for first, drawn in zip(range(0, self._length, size), is_drawn, strict=True):
             end = first + size
             for step in self._steps if drawn else ():
-                block, fixed = x[:, first:end], given[:, first:end]
+                block = x[:, first:end]
+                fixed = given[:, first:end]
                 uniform = draws.uniform(block.shape, torch.float64)
                 output = context.output(x, first, end, step.sigma)
                 block = tokens[:, first:end].where(
@@ -345,7 +350,9 @@ class DLMSampler(Sampler):
 
         def read(tokens: Tensor) -> str:
             ids = tokens.tolist()
-            return " ".join(map(str, ids)) if self._text is None else self._text.decode(ids)
+            if self._text is None:
+                return " ".join(map(str, ids))
+            return self._text.decode(ids)
 
         panels = [Text([read(tokens) for tokens in samples.values], title="Samples")]
         if samples.fields:
@@ -355,11 +362,10 @@ class DLMSampler(Sampler):
             ):
                 passage = read(tokens[: int(written)])
                 if len(passage) > EXCERPT:
-                    passage = (
-                        f"... {passage[-EXCERPT:]}"
-                        if self._spec.block is not None
-                        else f"{passage[:EXCERPT]} ..."
-                    )
+                    if self._spec.block is not None:
+                        passage = f"... {passage[-EXCERPT:]}"
+                    else:
+                        passage = f"{passage[:EXCERPT]} ..."
                 passages.append(f"[sigma {float(noise):.3g}] {passage}")
             panels.append(Text(passages, title="How noise becomes the first sample"))
         return Figure(panels, columns=1)

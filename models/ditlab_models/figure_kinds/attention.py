@@ -81,7 +81,8 @@ def image_attention_panels(
     A map is the dimmed picture, (height, width) grey in [0, 1], with weights in orange and the
     query in blue.
     """
-    height, width = picture.shape[0] // rows, picture.shape[1] // columns
+    height = picture.shape[0] // rows
+    width = picture.shape[1] // columns
     ink = picture.reshape(rows, height, columns, width).mean(axis=(1, 3)).flatten()
     queries = {
         "the centre": rows // 2 * columns + columns // 2,
@@ -108,7 +109,8 @@ def image_attention_panels(
             colour = 0.5 * picture[..., None].repeat(3, axis=2) * (1 - heat[..., None])
             colour[..., 0] += heat * (0.55 + 0.45 * picture)
             colour[..., 1] += heat * (0.25 + 0.2 * picture)
-            top, left = query // columns * height, query % columns * width
+            top = query // columns * height
+            left = query % columns * width
             colour[top : top + height, left : left + width, 2] = 1
             images.append(colour.clip(0, 1))
         panels.append(

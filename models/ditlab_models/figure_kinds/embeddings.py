@@ -100,7 +100,8 @@ def rotary_figure(width: int, length: int) -> Figure:
     """
     shown = min(length, NUM_SHOWN)
     cosines = np.cos(np.arange(shown)[:, None] * frequencies(width).numpy())
-    title, extent = f"cos(m ω_j), m = 0 .. {shown - 1}", (0, width // 2, shown, 0)
+    title = f"cos(m ω_j), m = 0 .. {shown - 1}"
+    extent = (0, width // 2, shown, 0)
     panels: list[Panel] = [
         Heatmap(
             cosines,

@@ -90,13 +90,19 @@ def token_features_figure(
     colours = ((shown - low) / np.maximum(high - low, 1e-12)).clip(0, 1)
     maps = colours.reshape(len(tokens), rows, columns, 3)[:num]
     maps = maps.repeat(height // rows, axis=1).repeat(width // columns, axis=2)
-    seen = pictures[:num] if pictures.ndim == 4 else pictures[:num, ..., None].repeat(3, axis=3)
+    if pictures.ndim == 4:
+        seen = pictures[:num]
+    else:
+        seen = pictures[:num, ..., None].repeat(3, axis=3)
     x, y = principal_components(tokens.mean(axis=1), 2).scores.T
     names = np.array(labels or [""] * len(tokens))
     groups = [
         PointGroup(x[names == name], y[names == name], str(name)) for name in np.unique(names)
     ]
-    title = "Mean token of each image, by class" if labels else "Mean token of each image"
+    if labels:
+        title = "Mean token of each image, by class"
+    else:
+        title = "Mean token of each image"
     grid_title = (
         "What the network sees, and its tokens' first three components as red, green and blue"
     )
@@ -112,10 +118,8 @@ def token_features_figure(
 
 def shares_bars(shares: np.ndarray) -> Bars:
     """Draw each component's share of the variance."""
-    numbers, texts = (
-        [str(number + 1) for number in range(len(shares))],
-        [f"{share:.0%}" for share in shares],
-    )
+    numbers = [str(number + 1) for number in range(len(shares))]
+    texts = [f"{share:.0%}" for share in shares]
     return Bars(
         numbers, shares, "Variance by component", "share of the variance", "component", texts
     )
@@ -143,13 +147,15 @@ def modulation_figure(
 ) -> Figure:
     """Draw the middle block's modulation (times, dimensions) and its mean over evenly rising t, and
     how much each block's moves."""
-    times, symbol = to_numpy(t), x_label.split()[-1]
+    times = to_numpy(t)
+    symbol = x_label.split()[-1]
     blocks = [
         {name: to_numpy(each.float()) for name, each in modulation._asdict().items()}
         for modulation in modulations
     ]
     middle = blocks[len(blocks) // 2]
-    scale, numbers = middle["scale"], np.arange(1, len(blocks) + 1)
+    scale = middle["scale"]
+    numbers = np.arange(1, len(blocks) + 1)
     width = scale.shape[1]
     extent = (float(times[0]), float(times[-1]), float(width), 0.0)
     panels: list[Panel] = [
@@ -219,7 +225,8 @@ def pass_figure(
 
 def cut_patches(picture: np.ndarray, size: int) -> np.ndarray:
     """Cut a picture into patches, row by row: (height, width[, 3]) -> (num, size, size[, 3])."""
-    rows, columns = picture.shape[0] // size, picture.shape[1] // size
+    rows = picture.shape[0] // size
+    columns = picture.shape[1] // size
     grid = picture.reshape(rows, size, columns, size, *picture.shape[2:])
     return grid.swapaxes(1, 2).reshape(rows * columns, size, size, *picture.shape[2:])
 

@@ -163,7 +163,8 @@ class AdaLNZeroBlock(nn.Module):
         normed = modulate(self.adaln.norm(x), before_attention)
         queries = None
         if query_index is not None:
-            x, queries = take_rows(x, query_index), take_rows(normed, query_index)
+            x = take_rows(x, query_index)
+            queries = take_rows(normed, query_index)
         x = add_gated(
             x, self.attention(normed, queries, attend_to(key_mask)), before_attention.gate
         )

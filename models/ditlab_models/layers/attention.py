@@ -129,7 +129,8 @@ class SelfAttention(nn.Module):
         """
         q, k, v = self.heads(x, queries)
         if rope is not None:
-            q, k = rotate(q, rope), rotate(k, rope)
+            q = rotate(q, rope)
+            k = rotate(k, rope)
         if cache is not None:
             k, v = cache.extend(k, v)
         mixed = masked_attention(q, k, v, mask)  # (B, H, Q, K)
@@ -147,7 +148,8 @@ class GatedAttention(nn.Module):
         assert num_heads % num_kv_heads == 0, (
             f"{num_heads} heads do not share {num_kv_heads} evenly"
         )
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
         head_width = width // num_heads
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, num_kv_heads * head_width, bias=False)
@@ -185,10 +187,8 @@ class GatedAttention(nn.Module):
         """Queries (B, H, T, K), keys and values (B, G, T, K); normed in float32 at least, and q k
         is the score.
         """
-        q, k = (
-            split_heads(self.query(x), self.num_heads),
-            split_heads(self.key(x), self.num_kv_heads),
-        )
+        q = split_heads(self.query(x), self.num_heads)
+        k = split_heads(self.key(x), self.num_kv_heads)
         v = split_heads(self.value(x), self.num_kv_heads)
         dtype = wide_dtype(v)
         q, k = (functional.normalize(each.to(dtype), dim=-1) for each in (q, k))
@@ -290,7 +290,8 @@ class LayerCache:
         """
         if self._keys is None or self._values is None:
             shape = (*keys.shape[:2], self.capacity, keys.shape[-1])
-            self._keys, self._values = keys.new_empty(shape), values.new_empty(shape)
+            self._keys = keys.new_empty(shape)
+            self._values = values.new_empty(shape)
         end = self.length + keys.shape[2]
         assert end <= self.capacity, f"{end} tokens do not fit into a cache of {self.capacity}"
         self._keys[:, :, self.length : end] = keys

@@ -62,8 +62,10 @@ def embed(
     """
     omega = frequencies(dim, denominator=denominator, base=base, device=t.device)
     angles = scale * t.to(torch.float64)[..., None] * omega  # (..., dim / 2)
-    dtype = wide_dtype(t) if dtype is None else dtype
-    sin, cos = angles.sin().to(dtype), angles.cos().to(dtype)
+    if dtype is None:
+        dtype = wide_dtype(t)
+    sin = angles.sin().to(dtype)
+    cos = angles.cos().to(dtype)
     if layout == "interleaved":
         return torch.stack((sin, cos), dim=-1).flatten(-2)
     return torch.cat((cos, sin) if layout == "cos_sin" else (sin, cos), dim=-1)

@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from ditlab_models.layers.attention import QKV
 
-A, B = "lora_A", "lora_B"
+A = "lora_A"
+B = "lora_B"
 """Names of the two parameters: (rank, inputs) and (outputs, rank)."""
 
 
@@ -104,7 +105,8 @@ def merge(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     """Return a state dict of the base whose weights are W + scale B A, summed in float64."""
     merged = {name: each for name, each in weights.items() if not name.endswith((f".{A}", f".{B}"))}
     for name in adapted_names(weights):
-        first, second = weights[f"{name}.{A}"].double(), weights[f"{name}.{B}"].double()
+        first = weights[f"{name}.{A}"].double()
+        second = weights[f"{name}.{B}"].double()
         base = weights[f"{name}.weight"]
         merged[f"{name}.weight"] = (base.double() + scale * second @ first).to(base.dtype)
     return merged

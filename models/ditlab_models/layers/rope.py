@@ -42,9 +42,10 @@ def rotate(x: Tensor, rope: Rotation, layout: PairLayout = "halves") -> Tensor:
         wide.chunk(2, dim=-1) if layout == "halves" else wide.unflatten(-1, (-1, 2)).unbind(-1)
     )
     pairs = first * rope.cos - second * rope.sin, first * rope.sin + second * rope.cos
-    turned = (
-        torch.cat(pairs, dim=-1) if layout == "halves" else torch.stack(pairs, dim=-1).flatten(-2)
-    )
+    if layout == "halves":
+        turned = torch.cat(pairs, dim=-1)
+    else:
+        turned = torch.stack(pairs, dim=-1).flatten(-2)
     return turned.to(x.dtype)
 
 

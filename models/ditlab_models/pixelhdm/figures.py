@@ -84,9 +84,9 @@ def static_figures(spec: PixelHDMSpec) -> Mapping[str, Figure]:
         "time_embedding": time_figure(spec.time_width, TIME_SCALE, denominator="half"),
         "forward_pass": forward_pass_figure(spec),
     }
-    return (
-        figures if spec.positions == "learned" else {**figures, "positions": positions_figure(spec)}
-    )
+    if spec.positions == "learned":
+        return figures
+    return {**figures, "positions": positions_figure(spec)}
 
 
 def draw_trajectory(inputs: FigureInputs) -> Figure:
@@ -127,7 +127,8 @@ def draw_attention(inputs: FigureInputs) -> Figure:
     )
     rows, columns = (side // network.spec.patch_size for side in noised[0].shape[2:])
     num = rows * columns
-    picture, seen = to_grey(inputs.batch["image"][:1])[0], to_grey(noised[0])[0]
+    picture = to_grey(inputs.batch["image"][:1])[0]
+    seen = to_grey(noised[0])[0]
     among = [each[:, -num:, -num:] for each in layers]
     shares = [each / np.maximum(each.sum(axis=-1, keepdims=True), 1e-12) for each in among]
     panels = image_attention_panels(shares, picture, seen, 1 - NOISE, rows, columns)
@@ -171,10 +172,12 @@ def draw_patches(inputs: FigureInputs) -> Figure:
     patches.
     """
     network = inputs.trained(PixelHDM)
-    spec, size = network.spec, network.spec.patch_size
+    spec = network.spec
+    size = spec.patch_size
     picture = to_pictures(inputs.batch["image"][:1])[0]
     height, width = picture.shape[:2]
-    patches, numbers = cut_patches(picture, size), size * size * CHANNELS
+    patches = cut_patches(picture, size)
+    numbers = size * size * CHANNELS
     shown = min(len(patches), MAX_SHOWN)
     more = "" if shown == len(patches) else f" (the first {shown})"
     in_place = f"Patch path: {len(patches)} patches of {size} x {size}"
@@ -193,7 +196,8 @@ def draw_patches(inputs: FigureInputs) -> Figure:
             in_sequence,
         ),
     ]
-    narrow, embedding = spec.bottleneck_width, network.patch_embedding
+    narrow = spec.bottleneck_width
+    embedding = network.patch_embedding
     for linear, title, y_label in (
         (embedding.squeeze, f"Bottleneck: {numbers} -> {narrow}", "number in the patch"),
         (embedding.expand, f"Then SiLU, {narrow} -> {spec.width}", "number in the bottleneck"),
@@ -210,8 +214,10 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
     """Draw the entries of a head by axis, and the similarity of equal vectors by text position, row
     and column.
     """
-    names, widths = ("text position", "row", "column"), spec.mrope_widths
-    distance, share = np.arange(DISTANCES), np.array(widths) / sum(widths)
+    names = ("text position", "row", "column")
+    widths = spec.mrope_widths
+    distance = np.arange(DISTANCES)
+    share = np.array(widths) / sum(widths)
     curves = []
     for width in dict.fromkeys(widths):
         label = ", ".join(name for name, each in zip(names, widths, strict=True) if each == width)
@@ -220,7 +226,8 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
     rows, columns = np.indices((side, side)) - side // 2
     similarity = share[0] + share[1] * rotary_similarity(rows, widths[1], spec.rope_base)
     similarity = similarity + share[2] * rotary_similarity(columns, widths[2], spec.rope_base)
-    texts, centre = [f"{each:.0%}" for each in share], (side // 2, side // 2)
+    texts = [f"{each:.0%}" for each in share]
+    centre = (side // 2, side // 2)
     labels = ("distance on the axis", "cosine of these entries")
     panels: list[Panel] = [
         Bars(names, np.array(widths), f"A head's {sum(widths)} entries", "entries", texts=texts),
@@ -242,17 +249,16 @@ def positions_figure(spec: PixelHDMSpec) -> Figure:
 def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
     """Draw the patch path, the pixel path that it conditions, and text and time beside them."""
     size = spec.patch_size
-    pixels, numbers = size * size, size * size * CHANNELS
-    positions = (
-        "turned by text position, row, column"
-        if spec.positions == "mrope"
-        else "+ learned positions"
-    )
-    text = (
-        f"learned, {spec.text_depth} blocks of bytes"
-        if spec.text_encoder == "learned"
-        else "frozen language model"
-    )
+    pixels = size * size
+    numbers = size * size * CHANNELS
+    if spec.positions == "mrope":
+        positions = "turned by text position, row, column"
+    else:
+        positions = "+ learned positions"
+    if spec.text_encoder == "learned":
+        text = f"learned, {spec.text_depth} blocks of bytes"
+    else:
+        text = "frozen language model"
     boxes = [
         Box("Noised image z_t", "3 x H x W", 1, 0, "data"),
         Box(
@@ -300,10 +306,8 @@ def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
             "condition",
         ),
     ]
-    patch_path, pixel_path = (
-        ((0, 1), (1, 2), (2, 3), (3, 4)),
-        ((0, 5), (5, 6), (4, 6), (6, 7), (7, 8), (8, 9)),
-    )
+    patch_path = ((0, 1), (1, 2), (2, 3), (3, 4))
+    pixel_path = ((0, 5), (5, 6), (4, 6), (6, 7), (7, 8), (8, 9))
     arrows = [
         Arrow(start, end) for start, end in (*patch_path, *pixel_path, (10, 11), (11, 2), (12, 3))
     ]

@@ -41,9 +41,9 @@ class PixelHDM(nn.Module):
         self.positions = LearnedPositions(spec) if spec.positions == "learned" else None
         # An image's text position is a text's length: one more than the last token's.
         axes = (spec.text_length + 1, spec.max_patches, spec.max_patches)
-        self.rope = (
-            MRoPE(axes, spec.mrope_widths, spec.rope_base) if spec.positions == "mrope" else None
-        )
+        self.rope: MRoPE | None = None
+        if spec.positions == "mrope":
+            self.rope = MRoPE(axes, spec.mrope_widths, spec.rope_base)
         self.patch_embedding = BottleneckEmbedding(spec)
         self.pixel_embedding = nn.Linear(CHANNELS, spec.pixel_width)
         self.time = TimeEmbedding(spec.time_width, spec.width, TIME_SCALE, denominator="half")
@@ -82,7 +82,8 @@ class PixelHDM(nn.Module):
         dtype = self.head.weight.dtype
         text = self.text(condition, keep)
         length = text.features.shape[1]
-        rows, columns = x.shape[2] // spec.patch_size, x.shape[3] // spec.patch_size
+        rows = x.shape[2] // spec.patch_size
+        columns = x.shape[3] // spec.patch_size
         patches = patchify(x.to(dtype), spec.patch_size)
         tokens = torch.cat((text.features, self.patch_embedding(patches)), dim=1)  # (B, T + N, D)
         if self.positions is not None:
@@ -122,7 +123,8 @@ class PixelHDM(nn.Module):
             text = self.text_encoder(condition["caption"])
         else:
             dtype = self.head.weight.dtype
-            features, pooled = condition["text"].to(dtype), condition["text_pooled"].to(dtype)
+            features = condition["text"].to(dtype)
+            pooled = condition["text_pooled"].to(dtype)
             text = TextCondition(features, condition["text_mask"], pooled)
         return text if keep is None else drop_captions(text, keep)
 

@@ -48,7 +48,8 @@ class PixelHDMObjective(FigureDrawer):
         aligns = spec.weights.alignment > 0
         self.modules = Alignment(model.width, spec.alignment_width) if aligns else None
         self.figure_makers = figure_makers(spec)
-        self._spec, self._model = spec, model
+        self._spec = spec
+        self._model = model
         self._others = components_of(spec.weights, PixelHDMWeights)
         self._conditions = [field.name for field in model.batch_fields() if field.name != "image"]
         self._frequency_weights = frequency_weights(spec.frequency.quality)
@@ -109,11 +110,9 @@ class PixelHDMObjective(FigureDrawer):
 
     def retired_fields(self, step: int) -> Collection[str]:
         """Return `image_features` from step `alignment_until` on."""
-        return (
-            (IMAGE_FEATURES,)
-            if self.modules is not None and step >= self._spec.alignment_until
-            else ()
-        )
+        if self.modules is not None and step >= self._spec.alignment_until:
+            return (IMAGE_FEATURES,)
+        return ()
 
     def _measured(self) -> list[str]:
         """Components of `metrics`."""

@@ -101,7 +101,8 @@ class PixelHDMSampler(Sampler):
         self._model.check_texts("prompt", prompts)
         prompts = prompts or list(self.spec.prompts)
         negative = self._negative(request)
-        each, index = -(-num // len(prompts)) if prompts else num, torch.arange(num)
+        each = -(-num // len(prompts)) if prompts else num
+        index = torch.arange(num)
         if prompts:
             conditions = {
                 name: values[index // each]
@@ -120,7 +121,8 @@ class PixelHDMSampler(Sampler):
                 own = conditions[name]
                 if name in TOKENWISE:
                     longest = max(own.shape[1], other.shape[1])
-                    own, other = _padded(own, longest), _padded(other, longest)
+                    own = _padded(own, longest)
+                    other = _padded(other, longest)
                 conditions |= {name: own, NEGATIVE + name: other.to(own).expand_as(own)}
             conditions["negative_prompt"] = to_bytes([negative]).expand(num, -1)
         if request.seed is not None:
@@ -159,7 +161,9 @@ class PixelHDMSampler(Sampler):
 
     def _negative(self, request: SampleRequest) -> str | None:
         if request.negative_prompt is None:
-            return None if self.spec.is_plain else self.spec.negative_prompt
+            if self.spec.is_plain:
+                return None
+            return self.spec.negative_prompt
         self._model.check_texts("negative_prompt", (request.negative_prompt,))
         if self.spec.is_plain:
             raise ValueError(
@@ -188,7 +192,10 @@ class PixelHDMSampler(Sampler):
         spec = self.spec
         device = next(network.parameters()).device
         conditions = {name: values.to(device) for name, values in conditions.items()}
-        seeds = conditions["seed"].tolist() if "seed" in conditions else draw_seeds(num, generator)
+        if "seed" in conditions:
+            seeds = conditions["seed"].tolist()
+        else:
+            seeds = draw_seeds(num, generator)
         x = seeded_normal(seeds, (3, *conditions["size"][0].tolist())).to(
             device, state_dtype(network)
         )
@@ -274,7 +281,10 @@ class PixelHDMSampler(Sampler):
         """Draw a grid of images with their prompts; several prompts with several images get a row
         each.
         """
-        prompts = to_texts(samples.conditions["prompt"]) if "prompt" in samples.conditions else []
+        if "prompt" in samples.conditions:
+            prompts = to_texts(samples.conditions["prompt"])
+        else:
+            prompts = []
         runs = [len(list(same)) for _, same in groupby(prompts)]
         columns = runs[0] if len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS else None
         return Figure([ImageGrid(to_pictures(samples.values), prompts, columns)], columns=1)

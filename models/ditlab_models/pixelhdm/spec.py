@@ -118,7 +118,8 @@ class PixelHDMSpec(ModelSpec):
         )
         reason = f"model.num_kv_heads={self.num_kv_heads}"
         check_multiple("model.num_heads", self.num_heads, self.num_kv_heads, reason)
-        head, widths = self.head_width, self.mrope_widths
+        head = self.head_width
+        widths = self.mrope_widths
         if sum(widths) != head or any(width <= 0 or width % 2 for width in widths):
             side = max(2, head * 3 // 16 * 2)  # the published shares: 16, 24 and 24 of 64
             remedy = f"set model.mrope_widths to {[head - 2 * side, side, side]}"
@@ -202,7 +203,8 @@ class PixelHDMSpec(ModelSpec):
             at_most=self.max_resolution,
             options=FieldOptions(multiple_of="model.patch_size", at_most="model.max_resolution"),
         )
-        length, of_length = self.text_length, FieldOptions(at_most="model.text_length")
+        length = self.text_length
+        of_length = FieldOptions(at_most="model.text_length")
         if self.text_encoder == "learned":
             unit = "byte of UTF-8, 0 behind the end"
             caption = BatchField(
@@ -210,8 +212,10 @@ class PixelHDMSpec(ModelSpec):
             )
             return (image, caption)
         token = FieldOptions(("", "model.width"), at_most="model.text_length")
-        unit, mask_unit = "feature of a token", "true for tokens, not padding"
-        pooled, of_width = "feature of a caption", FieldOptions(("model.width",))
+        unit = "feature of a token"
+        mask_unit = "true for tokens, not padding"
+        pooled = "feature of a caption"
+        of_width = FieldOptions(("model.width",))
         return (
             image,
             BatchField(

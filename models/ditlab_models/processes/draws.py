@@ -43,11 +43,10 @@ def starting_noise(noise: Tensor, shape: Sequence[int], like: Tensor) -> Tensor:
     """
     check_noise_shape(noise, shape)
     if not noise.is_floating_point() or not bool(noise.isfinite().all()):
-        held = (
-            f"{noise.dtype}".removeprefix("torch.")
-            if not noise.is_floating_point()
-            else "NaN or infinities"
-        )
+        if not noise.is_floating_point():
+            held = f"{noise.dtype}".removeprefix("torch.")
+        else:
+            held = "NaN or infinities"
         raise ValueError(
             f"noise holds {held}, and samples begin with finite numbers; draw it from N(0, 1)."
         )
@@ -168,7 +167,10 @@ def draw_samples(
             name: values[start : start + size].to(generator.device)
             for name, values in conditions.items()
         }
-        given = {} if noise is None else {"noise": noise[start : start + size].to(generator.device)}
+        if noise is None:
+            given = {}
+        else:
+            given = {"noise": noise[start : start + size].to(generator.device)}
         parts.append(sampler.sample(network, part, size, generator, trajectory, **given))
         drawn(size)
     frames = [part.trajectory.cpu() for part in parts if part.trajectory is not None]

@@ -41,8 +41,12 @@ def interpolate(data: Tensor, noise: Tensor, t: Tensor, noise_at: NoiseAt = 1) -
     dtypes.
     """
     dtype = torch.promote_types(data.dtype, noise.dtype)
-    data, noise, t = data.to(dtype), noise.to(dtype), per_sample(t.to(dtype), data)
-    return torch.lerp(data, noise, t) if noise_at == 1 else torch.lerp(noise, data, t)
+    t = per_sample(t.to(dtype), data)
+    data = data.to(dtype)
+    noise = noise.to(dtype)
+    if noise_at == 1:
+        return torch.lerp(data, noise, t)
+    return torch.lerp(noise, data, t)
 
 
 def repeat_time(t: Tensor | float, x: Tensor) -> Tensor:
@@ -78,7 +82,9 @@ def point_velocity(x: Tensor, t: Tensor, point: Tensor, noise_at: NoiseAt = 1) -
 
     It is also the velocity of a network that predicts the data as `point`.
     """
-    return (x - point) / t if noise_at == 1 else (point - x) / (1 - t)
+    if noise_at == 1:
+        return (x - point) / t
+    return (point - x) / (1 - t)
 
 
 def velocity_errors(predicted: Tensor, target: Tensor) -> Tensor:
@@ -92,7 +98,8 @@ def direction_errors(predicted: Tensor, target: Tensor) -> Tensor:
     FLOOR, added in quadrature to the prediction's root mean square, keeps the gradient of a first
     prediction of 0 finite.
     """
-    predicted, target = predicted.flatten(1), target.flatten(1)
+    predicted = predicted.flatten(1)
+    target = target.flatten(1)
     length = (predicted.square().mean(1) + FLOOR**2).sqrt() * target.square().mean(1).sqrt()
     return 1 - (predicted * target).mean(1) / length
 

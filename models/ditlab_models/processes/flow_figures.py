@@ -141,7 +141,10 @@ def draw_features_of(
     tokens, rows, columns = to_tokens(output)
     labels: list[str] = []
     if "label" in inputs.batch:
-        names = inputs.sampler.class_names if isinstance(inputs.sampler, ClassSampler) else ()
+        if isinstance(inputs.sampler, ClassSampler):
+            names = inputs.sampler.class_names
+        else:
+            names = ()
         labels = [
             class_name(number, names) for number in inputs.batch["label"][: len(x_t)].tolist()
         ]
@@ -179,9 +182,9 @@ def velocity_probe(inputs: FigureInputs) -> FlowProbe:
     """
     network = inputs.network
     image = inputs.batch["image"][:MAX_IMAGES]
-    label = (
-        inputs.batch["label"][:MAX_IMAGES] if getattr(network, "label", None) is not None else None
-    )
+    label = None
+    if getattr(network, "label", None) is not None:
+        label = inputs.batch["label"][:MAX_IMAGES]
     dtype = next(network.parameters()).dtype
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
@@ -197,7 +200,10 @@ def flow_schedule_figure(time: TimeDensity, noise_at: NoiseAt = 1) -> Figure:
     t = np.linspace(0, 1, NUM_TIMES)
     noise = t if noise_at == 1 else 1 - t
     label = TIME_LABELS[noise_at]
-    formula = "x_t = (1 - t) data + t noise" if noise_at == 1 else "z_t = t data + (1 - t) noise"
+    if noise_at == 1:
+        formula = "x_t = (1 - t) data + t noise"
+    else:
+        formula = "z_t = t data + (1 - t) noise"
     inner = slice(1, -1)  # infinite at both ends
     ratio = Curve(t[inner], 20 * np.log10((1 - noise[inner]) / noise[inner]))
     panels = [
@@ -231,7 +237,8 @@ def denoising_figure(probe: FlowProbe) -> Figure:
     in one step.
     """
     names = ["image"]
-    noised, guesses = [probe.image], [probe.image]
+    noised = [probe.image]
+    guesses = [probe.image]
     for share in STRIP_NOISE:
         t = probe.at(share)
         x_t = interpolate(probe.image, probe.noise, t, probe.noise_at)
@@ -254,15 +261,18 @@ def loss_by_time_figure(probe: FlowProbe) -> Figure:
 
     The bands are two standard errors over images.
     """
-    times, by_time = [], []
-    mean, std = probe.image.mean(0), probe.image.std(0, correction=0)
+    times = []
+    by_time = []
+    mean = probe.image.mean(0)
+    std = probe.image.std(0, correction=0)
     target = velocity_target(probe.image, probe.noise, probe.noise_at)
     for level in range(NUM_LEVELS):
         share = (level + 0.5) / NUM_LEVELS
         t = probe.at(share)
         x_t = interpolate(probe.image, probe.noise, t, probe.noise_at)
         gaussian = gaussian_velocity(x_t, torch.tensor(share).to(x_t), mean, std)
-        gaussian = gaussian if probe.noise_at == 1 else -gaussian
+        if probe.noise_at != 1:
+            gaussian = -gaussian
         guesses = (probe.velocity(x_t, t).to(x_t), gaussian, torch.zeros_like(target))
         times.append(float(t[0]))
         by_time.append(
@@ -270,16 +280,15 @@ def loss_by_time_figure(probe: FlowProbe) -> Figure:
         )
     losses = to_numpy(torch.stack(by_time).double())  # (levels, guesses, B)
     network, gaussian_guess, zero = losses.mean(axis=2).T
-    x, error = np.array(times), 2 * losses[:, 0].std(axis=1) / losses.shape[2] ** 0.5
+    x = np.array(times)
+    error = 2 * losses[:, 0].std(axis=1) / losses.shape[2] ** 0.5
     curves = [
         Curve(x, network, "network", error),
         Curve(x, gaussian_guess, "each pixel's mean and spread"),
         Curve(x, zero, "no velocity"),
     ]
-    title, y_label = (
-        f"Mean over {len(probe.image)} held-out images",
-        "squared error of v, per pixel value",
-    )
+    title = f"Mean over {len(probe.image)} held-out images"
+    y_label = "squared error of v, per pixel value"
     return Figure(
         [Lines(curves, title, TIME_LABELS[probe.noise_at], y_label)],
         title="Loss by time",

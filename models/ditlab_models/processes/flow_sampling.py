@@ -68,12 +68,12 @@ class ImageSampler(Sampler):
 
     def guided(self, network: nn.Module, conditions: Conditions) -> Guided:
         """Return the guided prediction as a function of x (num, ...) and one time."""
-        dtype, null, scale = next(network.parameters()).dtype, {}, 1.0
+        dtype = next(network.parameters()).dtype
+        null = {}
+        scale = 1.0
         if "label" in conditions and self.num_classes is not None:
-            null, scale = (
-                {"label": torch.full_like(conditions["label"], self.num_classes)},
-                self.guidance,
-            )
+            null = {"label": torch.full_like(conditions["label"], self.num_classes)}
+            scale = self.guidance
 
         def predict(x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
             output: Tensor = network(x.to(dtype), t, *conditions.values())
@@ -130,15 +130,15 @@ class ImageSampler(Sampler):
         label = samples.conditions.get("label")
         labels = [] if label is None else label.tolist()
         captions = [class_name(number, self.class_names) for number in labels]
-        num, classes = len(samples.values), list(dict.fromkeys(captions))
+        num = len(samples.values)
+        classes = list(dict.fromkeys(captions))
         columns = class_columns(num, len(set(labels)))
         named = ""
         if classes:
-            more = (
-                f" and {len(classes) - MAX_CLASS_COLUMNS} more"
-                if len(classes) > MAX_CLASS_COLUMNS
-                else ""
-            )
+            if len(classes) > MAX_CLASS_COLUMNS:
+                more = f" and {len(classes) - MAX_CLASS_COLUMNS} more"
+            else:
+                more = ""
             in_turn = ", in turn" if len(classes) > 1 else ""
             named = f" of {', '.join(classes[:MAX_CLASS_COLUMNS])}{more}{in_turn}"
         grid = ImageGrid(to_pictures(samples.values), captions, columns)
@@ -163,7 +163,8 @@ class FlowSampler(ImageSampler):
     ) -> None:
         super().__init__(image_shape, num_classes)
         self.spec = spec
-        self.guidance, self.guided_channels = spec.guidance, spec.guided_channels
+        self.guidance = spec.guidance
+        self.guided_channels = spec.guided_channels
 
     def _draws(self, num: int, generator: torch.Generator, device: torch.device) -> Draw:
         def draw(like: Tensor) -> Tensor:

@@ -80,13 +80,15 @@ def dct_matrix() -> Tensor:
     """Matrix C (8, 8), orthonormal, float64, with a row for each frequency: C x is the DCT-II of
     x.
     """
-    frequency, place = torch.arange(DCT_BLOCK).double()[:, None], torch.arange(DCT_BLOCK).double()
+    frequency = torch.arange(DCT_BLOCK).double()[:, None]
+    place = torch.arange(DCT_BLOCK).double()
     matrix = math.sqrt(2 / DCT_BLOCK) * torch.cos(math.pi / DCT_BLOCK * (place + 0.5) * frequency)
     matrix[0] /= math.sqrt(2)
     return matrix
 
 
-_YCBCR, _DCT = Constant(lambda: torch.tensor(YCBCR, dtype=torch.float64)), Constant(dct_matrix)
+_YCBCR = Constant(lambda: torch.tensor(YCBCR, dtype=torch.float64))
+_DCT = Constant(dct_matrix)
 
 
 def dct_blocks(images: Tensor) -> Tensor:
@@ -115,4 +117,6 @@ def frequency_error(
         # (B, 3, H / 8, W / 8, 8, 8)
         coefficients = dct_blocks(to_ycbcr(predicted.to(dtype) - target.to(dtype)))
         squared = weights.like(coefficients)[:, None, None] * coefficients.square()
-        return squared.flatten(1).mean(1) if by_sample else squared.mean()
+        if by_sample:
+            return squared.flatten(1).mean(1)
+        return squared.mean()

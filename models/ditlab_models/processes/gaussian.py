@@ -144,7 +144,8 @@ def pixel_log_likelihood(pixels: Tensor, mean: Tensor, log_std: Tensor) -> Tenso
     """Log of the probability that N(mean, std^2) gives 8-bit pixels in [-1, 1], which are 2/255
     apart (eq. 13).
     """
-    away, scale = pixels - mean, (-log_std).exp()
+    away = pixels - mean
+    scale = (-log_std).exp()
     above = torch.special.ndtr(scale * (away + 1 / 255)).masked_fill(pixels > 0.999, 1.0)
     below = torch.special.ndtr(scale * (away - 1 / 255)).masked_fill(pixels < -0.999, 0.0)
     return (above - below).clamp(min=1e-12).log()
@@ -214,7 +215,8 @@ def sample_ddim(
     ancestral sampling.
     """
     for t, s in pairwise([*steps, -1]):
-        bar_t, bar_s = schedule.alpha_bar(t), schedule.alpha_bar(s)
+        bar_t = schedule.alpha_bar(t)
+        bar_s = schedule.alpha_bar(s)
         x0 = denoise(x, t)
         noise = (x - bar_t**0.5 * x0) / (1 - bar_t) ** 0.5
         std = eta * posterior_std(schedule, t, s)
@@ -227,7 +229,8 @@ def sample_ddim(
 
 def posterior_mean(schedule: NoiseSchedule, x0: Tensor, x: Tensor, t: int, s: int) -> Tensor:
     """Mean of q(x_s | x_t = x, x0), s < t (eq. 7); x0 for s = -1."""
-    bar_t, bar_s = schedule.alpha_bar(t), schedule.alpha_bar(s)
+    bar_t = schedule.alpha_bar(t)
+    bar_s = schedule.alpha_bar(s)
     alpha = bar_t / bar_s
     beta = 1 - alpha
     return bar_s**0.5 * beta / (1 - bar_t) * x0 + alpha**0.5 * (1 - bar_s) / (1 - bar_t) * x
@@ -235,5 +238,6 @@ def posterior_mean(schedule: NoiseSchedule, x0: Tensor, x: Tensor, t: int, s: in
 
 def posterior_std(schedule: NoiseSchedule, t: int, s: int) -> float:
     """Standard deviation of q(x_s | x_t, x0), s < t (eq. 7); 0 for s = -1."""
-    bar_t, bar_s = schedule.alpha_bar(t), schedule.alpha_bar(s)
+    bar_t = schedule.alpha_bar(t)
+    bar_s = schedule.alpha_bar(s)
     return float(((1 - bar_s) / (1 - bar_t) * (1 - bar_t / bar_s)) ** 0.5)

@@ -28,7 +28,8 @@ def network_inputs(x: Tensor, t: Tensor, schedule: NoiseSchedule) -> tuple[Tenso
     """Turn points of straight lines (B, ...) at times t (B,) into x_t and the nearest timesteps
     (B,) of t's dtype.
     """
-    signal, spread = schedule.sqrt_alphas_cumprod, schedule.sqrt_one_minus_alphas_cumprod
+    signal = schedule.sqrt_alphas_cumprod
+    spread = schedule.sqrt_one_minus_alphas_cumprod
     line_times = spread / (signal + spread)  # rises with the timestep
     steps = (line_times[None] - t.detach().double().cpu()[:, None]).abs().argmin(1)
     factor = per_sample((signal + spread)[steps].to(x), x)
@@ -55,9 +56,10 @@ def noise_schedule_figure(schedule: NoiseSchedule) -> Figure:
     t = np.arange(schedule.num_steps)
     bar = schedule.alphas_cumprod.numpy()
     half = np.flatnonzero(bar < 0.5)
-    title = (
-        f"As much noise as signal from t = {half[0]} on" if len(half) else "Shares of the variance"
-    )
+    if len(half):
+        title = f"As much noise as signal from t = {half[0]} on"
+    else:
+        title = "Shares of the variance"
     label = "timestep t"
     factors = [
         Curve(t, schedule.sqrt_alphas_cumprod.numpy(), "signal, √ᾱ_t"),

@@ -33,7 +33,9 @@ class GaussianMixture:
         N(signal mean, (signal^2 std^2 + noise^2) I). Velocity e - x0 and any other linear function
         of both follow.
         """
-        x, signal, noise = x.double(), signal.double()[..., None], noise.double()[..., None]
+        x = x.double()
+        signal = signal.double()[..., None]
+        noise = noise.double()[..., None]
         means = torch.from_numpy(self.means).to(x.device)  # (K, D)
         away = x[..., None, :] - signal * means  # (..., K, D)
         variance = (signal * self.std) ** 2 + noise**2
@@ -62,16 +64,19 @@ class MarkovChain:
         initial, transition = (
             torch.from_numpy(each).to(x.device) for each in (self.initial, self.transition)
         )
-        vocabulary, length = len(self.initial), x.shape[1]
+        vocabulary = len(self.initial)
+        length = x.shape[1]
         moved = move_probability(sigma.double())  # (B, 1)
         seen = (
             functional.one_hot(x, vocabulary) * (1 - moved)[..., None]
             + (moved / vocabulary)[..., None]
         )
         # (B, V) by token
-        before, after = [initial.expand(len(x), -1)], [torch.ones_like(seen[:, 0])]
+        before = [initial.expand(len(x), -1)]
+        after = [torch.ones_like(seen[:, 0])]
         for token in range(length - 1):
-            here, there = before[-1] * seen[:, token], after[-1] * seen[:, length - 1 - token]
+            here = before[-1] * seen[:, token]
+            there = after[-1] * seen[:, length - 1 - token]
             before.append(here / here.sum(1, keepdim=True) @ transition)
             after.append(there / there.sum(1, keepdim=True) @ transition.T)
         clean = torch.stack(before, 1) * torch.stack(after[::-1], 1)

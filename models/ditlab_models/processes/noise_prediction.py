@@ -89,10 +89,8 @@ class NoiseObjective(ImageObjective):
     ) -> tuple[Tensor, Tensor]:
         """Return the noise that the network predicts, and E[noise | x_t]."""
         t = self.timestep(time)
-        x_t, bar = (
-            self._schedule.noised(image, noise, t),
-            self._schedule.alphas_cumprod.to(t.device)[t][:, None],
-        )
+        x_t = self._schedule.noised(image, noise, t)
+        bar = self._schedule.alphas_cumprod.to(t.device)[t][:, None]
         best = law.expectations(x_t.flatten(1), bar.sqrt(), (1 - bar).sqrt())[1].view_as(image)
         return self._predicted(network, x_t, t, None)[0], best
 
@@ -161,13 +159,15 @@ class GaussianSampler(ImageSampler):
         self._variance = objective.variance
         self._schedule = linear_schedule(objective.noise)
         # The channels of a variance are those of the conditional prediction.
-        self.guidance, self.guided_channels = spec.guidance, spec.guided_channels or image_shape[0]
+        self.guidance = spec.guidance
+        self.guided_channels = spec.guided_channels or image_shape[0]
 
     def _draws(self, num: int, generator: torch.Generator, device: torch.device) -> Draw:
         return SampleDraws(num, generator, device).normal
 
     def _solve(self, predict: Guided, x: Tensor, draw: Draw, record: StepCallback) -> Tensor:
-        schedule, channels = self._schedule, self.image_shape[0]
+        schedule = self._schedule
+        channels = self.image_shape[0]
         steps = timesteps(schedule.num_steps, self.spec.steps)
 
         def denoise(x: Tensor, t: int) -> Tensor:

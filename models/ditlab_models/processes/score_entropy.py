@@ -36,7 +36,9 @@ def log_scores(output: Tensor, x: Tensor, score: ScoreName) -> Tensor:
     """Log scores (..., V), 0 at x (...), of the network's output: itself, or the log of its
     softmax.
     """
-    return output if score == "log" else output.log_softmax(-1).scatter(-1, x[..., None], 0.0)
+    if score == "log":
+        return output
+    return output.log_softmax(-1).scatter(-1, x[..., None], 0.0)
 
 
 class NoisyTokens(NamedTuple):
@@ -64,7 +66,9 @@ def noisy_tokens(
     broadcasts against them.
     """
     sigma = sigma.expand(x.shape)
-    r, log_r, grown = ratio(sigma, vocabulary), log_ratio(sigma, vocabulary), torch.expm1(sigma)
+    r = ratio(sigma, vocabulary)
+    log_r = log_ratio(sigma, vocabulary)
+    grown = torch.expm1(sigma)
     stays = x == x0
     # for the token that has moved, ((-ln r - 1)/r - (V - 2))/V; 1/r = 1 + V/grown
     unmoved = (vocabulary - 1) / vocabulary * r * (log_r - 1)
@@ -117,7 +121,8 @@ def chunked_score_entropy(
     dtype = product_dtype(weight)
     wide = torch.promote_types(dtype, torch.float32)
     vocabulary = len(weight)
-    flat_x, flat_x0 = x.flatten(), targets.x0.flatten()
+    flat_x = x.flatten()
+    flat_x0 = targets.x0.flatten()
     sigma, weights = (
         each.expand(x.shape).flatten().to(wide) for each in (targets.sigma, targets.weight)
     )
@@ -172,7 +177,9 @@ def _sum_chunks(
     """Compute each token's loss, (N,), and the needed gradients of the weighted sum, in float32 or
     better.
     """
-    hidden, weight, bias = hidden.to(dtype), weight.to(dtype), bias.to(dtype)
+    hidden = hidden.to(dtype)
+    weight = weight.to(dtype)
+    bias = bias.to(dtype)
     wide = tokens.weight.dtype
     vocabulary = len(weight)
     sums = None
@@ -180,11 +187,10 @@ def _sum_chunks(
         # sum_v l_v without a pass over log scores
         sums = torch.addmv(bias.sum(dtype=wide), hidden.to(wide), weight.sum(0, dtype=wide))
     # columns of log scores of -infinity
-    if spare := -vocabulary % COLUMNS.get(hidden.device.type, 1):
-        weight, bias = (
-            functional.pad(weight, (0, 0, 0, spare)),
-            functional.pad(bias, (0, spare), value=-torch.inf),
-        )
+    spare = -vocabulary % COLUMNS.get(hidden.device.type, 1)
+    if spare:
+        weight = functional.pad(weight, (0, 0, 0, spare))
+        bias = functional.pad(bias, (0, spare), value=-torch.inf)
     # one matrix that changes in place; or log scores, their wide copy and the gradient
     width = wide.itemsize if dtype == wide else 2 * dtype.itemsize + wide.itemsize
     chunk_bytes = CHUNK_BYTES.get(hidden.device.type, CHUNK_BYTES["cpu"])
@@ -198,7 +204,8 @@ def _sum_chunks(
     buffer = hidden.new_empty(min(size, len(hidden)), len(weight))
     for start in range(0, len(hidden), size):
         rows = slice(start, start + size)
-        h, part = hidden[rows], NoisyTokens(*(each[rows] for each in tokens))
+        h = hidden[rows]
+        part = NoisyTokens(*(each[rows] for each in tokens))
         output = torch.addmm(bias, h, weight.t(), out=buffer[: len(h)])
         if sums is not None:
             per_token[rows] = log_chunk(output, vocabulary, part, sums[rows], any(needs_grad))
@@ -228,7 +235,8 @@ def log_chunk(
     `sums` (n,); V times their gradients by the output, if `with_gradient`, take its place."""
     wide = tokens.weight.dtype
     x, x0, every, clean, constant, _ = (each[:, None] for each in tokens)
-    at_x, at_x0 = output.gather(1, x).to(wide), output.gather(1, x0).to(wide)
+    at_x = output.gather(1, x).to(wide)
+    at_x0 = output.gather(1, x0).to(wide)
     output.scatter_(1, x, -torch.inf)
     total = (_on_gpu if output.is_cuda else exp_minus)(output, every, with_gradient)
     negative = every / vocabulary * (sums[:, None] - at_x) + clean * at_x0.masked_fill(x == x0, 0)
@@ -249,7 +257,8 @@ def softmax_chunk(
     s = output.scatter_(1, x, 0).to(tokens.weight.dtype)
     s.sub_(s.amax(1, keepdim=True)).exp_()
     s.div_(s.sum(1, keepdim=True))
-    at_x, at_x0 = s.gather(1, x), s.gather(1, x0)
+    at_x = s.gather(1, x)
+    at_x0 = s.gather(1, x0)
     if with_gradient:
         by_clean = vocabulary * clean * at_x0
         s.mul_((1 - every) * at_x + by_clean)
@@ -283,7 +292,10 @@ class CompiledExpMinus:
         if self._function is None:  # at the first call: torch.compile imports 3 s of modules
             # Sizes are constants until others come: it is known then that rows begin and end at
             # multiples of 16 bytes, so that eight numbers are read at once.
-            self._function = torch.compile(exp_minus) if find_spec("triton") else exp_minus
+            if find_spec("triton"):
+                self._function = torch.compile(exp_minus)
+            else:
+                self._function = exp_minus
         try:
             return self._function(values, shift, with_shifted)
         except torch._dynamo.exc.TorchDynamoException:

@@ -96,7 +96,8 @@ def dpmpp_2m(velocity: Velocity, x: Tensor, times: Tensor, record: StepCallback 
         if before is not None:
             data = prediction + h / (2 * h_before) * (prediction - before)
         x = _step(x, t, t_next, data)
-        before, h_before = prediction, h
+        before = prediction
+        h_before = h
         record(x)
     return x
 

@@ -35,7 +35,8 @@ DCT_BLOCK = 8
 
 SolverName = Literal["euler", "heun", "midpoint", "rk4"]
 GaussianSolverName = Literal["ddpm", "ddim"]
-FLOW_SOLVERS, GAUSSIAN_SOLVERS = get_args(SolverName), get_args(GaussianSolverName)
+FLOW_SOLVERS = get_args(SolverName)
+GAUSSIAN_SOLVERS = get_args(GaussianSolverName)
 VarianceKind = Literal["learned_range", "posterior", "beta"]
 Beta = Annotated[float, Field(gt=0, lt=1)]
 MOST_SIGNAL = 0.05
@@ -281,7 +282,10 @@ class LinearBetas(Spec):
         # alpha_bar <= exp(-sum of betas) = exp(-T (beta_start + beta_end) / 2), which is 0.0498
         # where the sum is 3
         enough = 1.06 * (6 / self.steps - self.beta_start)  # 6% more, as two digits are shown
-        remedy = f"set objective.noise.beta_end to {enough:.2g} or more, or " if enough < 1 else ""
+        if enough < 1:
+            remedy = f"set objective.noise.beta_end to {enough:.2g} or more, or "
+        else:
+            remedy = ""
         raise ValueError(
             f"objective.noise.beta_end={self.beta_end:g} with "
             f"objective.noise.beta_start={self.beta_start:g} and "
@@ -447,7 +451,9 @@ class TokenNoiseSchedule(Spec):
     def rate_at(self, sigma: Tensor) -> Tensor:
         """Compute d sigma/dt at the given sigma, in its shape."""
         first, last = self._stay
-        return sigma * self._log_span if self.kind == "geometric" else (first - last) * sigma.exp()
+        if self.kind == "geometric":
+            return sigma * self._log_span
+        return (first - last) * sigma.exp()
 
     def time(self, sigma: Tensor) -> Tensor:
         """Compute the time at which the noise is sigma, in its shape."""

@@ -109,7 +109,8 @@ class RegionEvaluator:
                 metrics[f"{best}_share"] = shares[0]
                 tables["r2_within"][f"share of {best} at {MAIN_RATIO:.0%}"] = np.array(shares)
         remark = f". {ONE_PREDICTION}" if self.model.predicts_one_thing else ""
-        of_ratio, of_motif = r2_by_mask_ratio(overall, remark), r2_by_motif(whole, sums.features)
+        of_ratio = r2_by_mask_ratio(overall, remark)
+        of_motif = r2_by_motif(whole, sums.features)
         return EvaluationResult(
             metrics, tables, {"r2_by_mask_ratio": of_ratio, "r2_by_motif": of_motif}
         )
@@ -123,7 +124,8 @@ class RegionEvaluator:
         references: Mapping[str, Any],
     ) -> dict[str, Tensor]:
         """Predict the features (M, F) of masked regions, by predictor."""
-        x, present = rows.batch["regions"], rows.batch["present"]
+        x = rows.batch["regions"]
+        present = rows.batch["present"]
         x_t, t = one_step_inputs(self.model, self.objective.noise.steps, x, mask, rows.noise)
         predicted = evaluate_network(network, x_t, mask, t, present_or_none(present), None)
         predictions = {"model": predicted[mask]}
@@ -163,7 +165,8 @@ def _add(
     """Add predictions (M, F) to the sums of their windows' classes; windows without such a column
     are all of one.
     """
-    target, window = rows.batch["regions"][mask], mask.nonzero()[:, 0]
+    target = rows.batch["regions"][mask]
+    window = mask.nonzero()[:, 0]
     classes = rows.columns.get(column, np.full(len(mask), "all")).astype(str)
     for name in np.unique(classes):
         here = torch.from_numpy(classes == name).to(window.device)[window]
@@ -340,7 +343,8 @@ def impute_nearest(x: Tensor, mask: Tensor, present: Tensor, otherwise: Tensor) 
     none.
     """
     near = neighbours(x, mask, present, reach=1)
-    (left, right), (to_left, to_right) = near.exists.unbind(1), near.distance.unbind(1)
+    (left, right) = near.exists.unbind(1)
+    (to_left, to_right) = near.distance.unbind(1)
     takes_left = left & (~right | (to_left <= to_right))
     nearest = torch.where(takes_left[:, None], near.values[:, 0], near.values[:, 1]).to(otherwise)
     return torch.where((left | right)[:, None], nearest, otherwise)
@@ -371,16 +375,21 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
     first = num = num_regions = 0
     sums: list[Tensor] = []
     for rows in train.batches(size):
-        x, present = rows.batch["regions"], rows.batch["present"]
+        x = rows.batch["regions"]
+        present = rows.batch["present"]
         if not sums:
-            features, inputs = x.shape[-1], 2 * REACH * (x.shape[-1] + 2)
+            features = x.shape[-1]
+            inputs = 2 * REACH * (x.shape[-1] + 2)
             shapes = ((inputs,), (features,), (inputs, inputs), (inputs, features), (features,))
             sums = [torch.zeros(shape, dtype=torch.float64, device=x.device) for shape in shapes]
         ratios = torch.tensor(RATIOS, device=x.device)
         ratio = ratios[(first + torch.arange(len(x), device=x.device)) % len(RATIOS)]
         mask = (rows.noise.uniform("baseline_mask", present.shape) < ratio[:, None]) & present
-        z, y = _inputs(x, mask, present), x[mask].double()
-        first, num, num_regions = first + len(x), num + len(z), num_regions + int(present.sum())
+        z = _inputs(x, mask, present)
+        y = x[mask].double()
+        first = first + len(x)
+        num = num + len(z)
+        num_regions = num_regions + int(present.sum())
         sum_z, sum_y, sum_zz, sum_zy, regions = sums
         sum_z += z.sum(0)
         sum_y += y.sum(0)
@@ -391,8 +400,10 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
     motif_mean = regions / max(1, num_regions)
     ridge = Ridge(torch.zeros_like(sum_zy), motif_mean)
     if num:
-        z, y = sum_z / num, sum_y / num
-        covariance, shared = sum_zz / num - torch.outer(z, z), sum_zy / num - torch.outer(z, y)
+        z = sum_z / num
+        y = sum_y / num
+        covariance = sum_zz / num - torch.outer(z, z)
+        shared = sum_zy / num - torch.outer(z, y)
         variance = covariance.diagonal()
         # a constant input gets no weight
         scale = torch.where(variance > 1e-12, variance, 1.0).sqrt()

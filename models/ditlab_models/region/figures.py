@@ -125,7 +125,8 @@ def draw_trajectory(inputs: FigureInputs) -> Figure:
     conditions = {name: inputs.batch[name][:1] for name in ("regions", "present")}
     samples = inputs.samples(conditions, 1, trajectory=True)
     assert samples.trajectory is not None
-    present, last = samples.conditions["present"][0], len(samples.trajectory) - 1
+    present = samples.conditions["present"][0]
+    last = len(samples.trajectory) - 1
     measured = _features(samples.conditions["regions"][0], present)
     limits = _limits(measured)
     panels = [
@@ -276,7 +277,8 @@ def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
 
 def _masked(inputs: FigureInputs, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return windows, their regions that are present, and a mask of half of these."""
-    regions, present = inputs.batch["regions"][:most], inputs.batch["present"][:most]
+    regions = inputs.batch["regions"][:most]
+    present = inputs.batch["present"][:most]
     chance = torch.rand(present.shape, generator=inputs.generator, device=inputs.generator.device)
     return regions, present, (chance < MASKED).to(present.device) & present
 
@@ -303,11 +305,17 @@ def forward_pass_figure(spec: RegionSpec) -> Figure:
     """Draw the boxes from a window's features to the predicted ones, and the conditioning by the
     timestep.
     """
-    regions, features, width = spec.num_regions, spec.num_features, spec.width
-    token = "replaced by the mask token" if spec.corruption == "mask" else "noised, + mask token"
-    positions = (
-        [] if spec.positions == "none" else [("+ sinusoids of position", f"{regions} x {width}")]
-    )
+    regions = spec.num_regions
+    features = spec.num_features
+    width = spec.width
+    if spec.corruption == "mask":
+        token = "replaced by the mask token"
+    else:
+        token = "noised, + mask token"
+    if spec.positions == "none":
+        positions = []
+    else:
+        positions = [("+ sinusoids of position", f"{regions} x {width}")]
     steps = [
         ("Features X of a window", f"{regions} regions x {features}"),
         ("Embedding", f"Linear {features} → {width}"),

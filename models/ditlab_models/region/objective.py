@@ -43,7 +43,8 @@ class RegionObjective(FigureDrawer):
     def __init__(self, spec: RegionObjectiveSpec, model: RegionSpec) -> None:
         self.figure_makers = figure_makers(spec, model)
         self.weights = spec.weights.model_dump()
-        self._spec, self._model = spec, model
+        self._spec = spec
+        self._model = model
         self._schedule = linear_schedule(spec.noise)
 
     def loss(
@@ -55,11 +56,10 @@ class RegionObjective(FigureDrawer):
         `mask` is not drawn of a batch that holds what `prepare` returns.
         """
         prepared = batch if "mask" in batch else self.prepare(batch, noise_source)
-        mask, rows = prepared["mask"], Rows(prepared["query_index"], prepared["query_valid"])
-        time, noise = (
-            noise_source.uniform("time", (len(mask),)),
-            partial(noise_source.normal, "noise"),
-        )
+        mask = prepared["mask"]
+        rows = Rows(prepared["query_index"], prepared["query_valid"])
+        time = noise_source.uniform("time", (len(mask),))
+        noise = partial(noise_source.normal, "noise")
         x_t, t = self._corrupt(batch["regions"], mask, time, noise)
         prediction = evaluate_network(network, x_t, mask, t, prepared.get("key_mask"), rows)
         return errors(prediction, batch, rows, self.active, self._spec.reduction)
@@ -68,9 +68,12 @@ class RegionObjective(FigureDrawer):
         """Draw the `mask` (B, R), index its regions, and leave out `key_mask` where no window is
         padded: values of the batch."""
         mask = draw_mask(batch, noise_source, self._spec.mask_ratio)
-        rows, present = masked_rows(mask), present_or_none(batch["present"])
+        rows = masked_rows(mask)
+        present = present_or_none(batch["present"])
         prepared = {"mask": mask, "query_index": rows.index, "query_valid": rows.valid}
-        return prepared if present is None else prepared | {"key_mask": present}
+        if present is None:
+            return prepared
+        return prepared | {"key_mask": present}
 
     @torch.no_grad()
     def metrics(
@@ -83,11 +86,9 @@ class RegionObjective(FigureDrawer):
         `masked_t0` (least noise) to `masked_t3` by quarter, at four more forward passes.
         """
         mask = draw_mask(batch, noise_source, EVALUATION_RATIO)
-        rows, present, target = (
-            masked_rows(mask),
-            present_or_none(batch["present"]),
-            batch["regions"],
-        )
+        rows = masked_rows(mask)
+        present = present_or_none(batch["present"])
+        target = batch["regions"]
         x_t, t = one_step_inputs(self._model, self._schedule.num_steps, target, mask, noise_source)
         prediction = evaluate_network(network, x_t, mask, t, present, rows)
 
@@ -144,8 +145,10 @@ class RegionObjective(FigureDrawer):
         `law`: a mixture, whose points inform about themselves alone; or x (B, R, F), mask, present
         (B, R) -> expected features (B, R, F), NumPy arrays all.
         """
-        x, mask = batch["regions"], draw_mask(batch, noise_source, EVALUATION_RATIO)
-        rows, present = masked_rows(mask), present_or_none(batch["present"])
+        x = batch["regions"]
+        mask = draw_mask(batch, noise_source, EVALUATION_RATIO)
+        rows = masked_rows(mask)
+        present = present_or_none(batch["present"])
 
         def errors(x_t: Tensor, t: Tensor) -> Tensor:
             prediction = evaluate_network(network, x_t, mask, t, present, rows)
@@ -177,7 +180,8 @@ class RegionObjective(FigureDrawer):
         signal, spread = (table.to(t.device)[t][:, None, None] for table in tables)
         if self._model.corruption == "mask":
             # a masked point tells nothing
-            signal, spread = torch.zeros_like(signal), torch.ones_like(spread)
+            signal = torch.zeros_like(signal)
+            spread = torch.ones_like(spread)
         return law.expectations(x_t, signal, spread)[0]
 
     def _corrupt(

@@ -61,7 +61,8 @@ def read_bed(path: Path) -> dict[str, np.ndarray]:
             continue
         fields = line.split()
         try:
-            start, end = int(fields[1]), int(fields[2])
+            start = int(fields[1])
+            end = int(fields[2])
         except (IndexError, ValueError):
             start = end = 0
         if not 0 <= start < end <= MAX_COORDINATE:
@@ -157,7 +158,10 @@ class RegionSampler(Sampler):
             ", ".join(sorted(map(str, each))[:MAX_NAMES])
             for each in (self._intervals, set(chromosome))
         )
-        names = f" (intervals of {of_none}; windows of {of_windows})" if missed == num else ""
+        if missed == num:
+            names = f" (intervals of {of_none}; windows of {of_windows})"
+        else:
+            names = ""
         return (
             f"sampling.mask.path={mask.path}: {missed:,} of {num:,} intervals meet no region "
             f"of these windows, and nothing is imputed for them{names}"
@@ -193,7 +197,8 @@ class RegionSampler(Sampler):
         In the best dtype of float32, the parameters, the regions and `noise`, which counts at
         masked regions.
         """
-        regions, present = conditions["regions"], conditions["present"]
+        regions = conditions["regions"]
+        present = conditions["present"]
         regions = regions.to(torch.promote_types(regions.dtype, state_dtype(network)))
         draws = SampleDraws(num, generator, regions.device)
         mask = conditions.get("mask")

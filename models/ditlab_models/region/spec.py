@@ -122,10 +122,8 @@ class RegionSpec(ModelSpec):
         return round(self.width * self.mlp_ratio)
 
     def batch_fields(self) -> tuple[BatchField, ...]:
-        window, names = (
-            (self.num_regions, self.num_features),
-            ("model.num_regions", "model.num_features"),
-        )
+        window = (self.num_regions, self.num_features)
+        names = ("model.num_regions", "model.num_features")
         unit = "share of the feature's maximum"
         return (
             BatchField("regions", window, "float32", None, unit, options=FieldOptions(names)),
@@ -187,11 +185,10 @@ class RegionObjectiveSpec(ObjectiveSpec):
         schedule; ratio and reduction are fixed in held-out metrics.
         """
         assert isinstance(model, RegionSpec)
-        means = (
-            ("masked", "accessibility", "regret", *quarter_names("masked"))
-            if model.corruption == "ddpm"
-            else ()
-        )
+        if model.corruption == "ddpm":
+            means = ("masked", "accessibility", "regret", *quarter_names("masked"))
+        else:
+            means = ()
         return {
             "": {"corruption": model.corruption},
             **dict.fromkeys(means, self.noise.model_dump(mode="json")),

@@ -90,11 +90,13 @@ def forward_pass_figure(spec: UNetSpec) -> Figure:
     """Draw the way down, the middle, the way up with its skip connections, and the conditioning of
     every block.
     """
-    fine, coarse = spec.width, 2 * spec.width
+    fine = spec.width
+    coarse = 2 * spec.width
     full, half, quarter = (
         f"{side} x {side}" for side in (spec.image_size // divisor for divisor in (1, 2, 4))
     )
-    image, time = f"{spec.channels} x {full}", f"{spec.time_width} numbers"
+    image = f"{spec.channels} x {full}"
+    time = f"{spec.time_width} numbers"
     embedding = "MLP" if spec.num_classes is None else "MLP, + class embedding"
     boxes = [
         Box("Noised image x_t", image, 0, 0, "data"),

@@ -39,10 +39,9 @@ class ResidualBlock(nn.Module):
         self.shift = nn.Linear(time_width, channels_out)
         self.conv2 = conv3(channels_out, channels_out)
         self.norm2 = nn.GroupNorm(NUM_GROUPS, channels_out)
-        same = channels_in == channels_out
-        self.shortcut = (
-            nn.Identity() if same else nn.Conv2d(channels_in, channels_out, kernel_size=1)
-        )
+        self.shortcut: nn.Module = nn.Identity()
+        if channels_in != channels_out:
+            self.shortcut = nn.Conv2d(channels_in, channels_out, kernel_size=1)
 
     def time_shift(self, condition: Tensor) -> Tensor:
         """Compute the shift of each channel: (B, E) -> (B, channels)."""
@@ -68,11 +67,14 @@ class UNet(nn.Module):
     def __init__(self, spec: UNetSpec) -> None:
         super().__init__()
         self.spec = spec
-        fine, coarse, time_width = spec.width, 2 * spec.width, spec.time_width
+        fine = spec.width
+        coarse = 2 * spec.width
+        time_width = spec.time_width
         self.time = TimeEmbedding(time_width, time_width, spec.time_scale)
-        self.label = (
-            None if spec.num_classes is None else LabelEmbedding(spec.num_classes, time_width)
-        )
+        if spec.num_classes is None:
+            self.label = None
+        else:
+            self.label = LabelEmbedding(spec.num_classes, time_width)
         self.conv_in = conv3(spec.channels, fine)
         self.down1 = ResidualBlock(fine, fine, time_width)
         self.halve1 = conv3(fine, fine, stride=2)

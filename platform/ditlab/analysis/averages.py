@@ -114,11 +114,10 @@ def export_saved(
     other = known.get(form)
     merged = other is None or other.merges_adapters
     with with_average(saved, ema) as chosen:
-        weights = (
-            chosen.weights(merged=merged)
-            if averaged
-            else saved.checkpoint.weights(False, merged=merged)
-        )
+        if averaged:
+            weights = chosen.weights(merged=merged)
+        else:
+            weights = saved.checkpoint.weights(False, merged=merged)
         label = None if chosen.average is None else chosen.average.profile.label
         if other is None:
             facts = {} if label is None else {"average": label}
@@ -127,12 +126,16 @@ def export_saved(
                 trained, weights, output_folder(folder), saved.folder.tokenizer, facts
             )
         is_average = averaged and (label is not None or saved.checkpoint.has("ema"))
-        phrase = (
-            f"averaged weights{f' ({label})' if label else ''}"
-            if is_average
-            else "weights as trained"
-        )
-        options = "--raw" if not averaged else "" if ema is None else f"--ema {ema}"
+        if is_average:
+            phrase = f"averaged weights{f' ({label})' if label else ''}"
+        else:
+            phrase = "weights as trained"
+        if not averaged:
+            options = "--raw"
+        elif ema is None:
+            options = ""
+        else:
+            options = f"--ema {ema}"
         write: Callable[[ExportSource, Path], list[Path]] = load_part(
             "export format", form, other.target
         )

@@ -139,7 +139,8 @@ def draw(
         with with_average(saved, options.ema) as averaged:
             return averaged.network(device)
 
-    owner, folder = saved.folder.run_id, saved.folder.path
+    owner = saved.folder.run_id
+    folder = saved.folder.path
     place = (saved.step, owner, folder, saved.home, view, saved.warn, saved.progress)
     return draw_set(options, experiment, sampler, request, inputs, open_network, *place)
 
@@ -182,7 +183,8 @@ def draw_set(
         elif chosen is not None and conditions.num < chosen:
             completed = f"{conditions.num} of {chosen:,} rows to complete in {view.origin}"
             warn(f"--num {options.num}: {completed}; leave --num out for all.")
-        if note := sampler.note(conditions.rows):
+        note = sampler.note(conditions.rows)
+        if note:
             warn(f"{note}.")
         divided = {
             field.name: view.columns[field.name]
@@ -533,9 +535,11 @@ class SampleSet:
         # imports matplotlib: not before samples are drawn
         from ditlab.reports.rendering.render import save_figure
 
-        place, drawn = output_folder(self.folder if folder is None else Path(folder)), self.samples
+        place = output_folder(self.folder if folder is None else Path(folder))
+        drawn = self.samples
         with writing(place):
-            numbers, figure = place / "samples.safetensors", self.plot.figure
+            numbers = place / "samples.safetensors"
+            figure = self.plot.figure
             save_file(self.numbers, numbers)
             files = [save_figure(figure, place / "samples.png"), numbers]
             files += filter(None, [save_text(figure, place / "samples.txt")])
@@ -604,7 +608,9 @@ class ExportedModel:
     def text(self) -> TextCodec | None:
         """The codec of the export's tokeniser; None for a model of other data than text."""
         file = self.folder / TOKENIZER_NAME
-        return text_codec(open_tokenizer(file)) if file.exists() else None
+        if file.exists():
+            return text_codec(open_tokenizer(file))
+        return None
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -627,11 +633,10 @@ class ExportedModel:
         if sampler.takes_rows == "completed" or (
             sampler.takes_rows == "conditions" and not request.prompts
         ):
-            remedy = (
-                "use the run"
-                if sampler.takes_rows == "completed"
-                else "give prompts, or use the run"
-            )
+            if sampler.takes_rows == "completed":
+                remedy = "use the run"
+            else:
+                remedy = "give prompts, or use the run"
             raise UserError(
                 f"{self.folder}: this model samples from rows of data, and an export has none; "
                 f"{remedy}."

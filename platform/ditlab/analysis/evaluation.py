@@ -108,7 +108,8 @@ class CheckpointEvaluation:
     def terminal_tables(self) -> Iterator[RenderableType]:
         """Metrics and short tables for a terminal, under lines that say of what."""
         of = f"{self.num_samples} samples"
-        if apart := ", ".join([*self.changes, *["other data"] * self.on_other_data]):
+        apart = ", ".join([*self.changes, *["other data"] * self.on_other_data])
+        if apart:
             of = f"{apart}, not added to the run"
         threads = f", {thread_text(self.threads)}" if self.threads else ""
         yield Text(f"run {self.run_id}, step {self.step}, {of}{threads}")
@@ -211,7 +212,8 @@ def evaluate_run(
         raise UserError(
             f"{resampled[0].source} changes samples alone, and none are drawn; add --quality NUM."
         )
-    experiment, data = saved.experiment_with(changes), saved.data()
+    experiment = saved.experiment_with(changes)
+    data = saved.data()
     if other is not None:
         data = on_other_rows(saved, data, other)
     if not len(data.held_out):
@@ -230,19 +232,19 @@ def evaluate_run(
     spec = saved.experiment
     trains = spec.evaluation if spec.evaluation.every else None
     if quality is None:
-        quality = (
-            trains.quality if trains and not rows and not saved.average and other is None else 0
-        )
-    device, num = default_device(), min(rows or len(data.held_out), len(data.held_out))
+        if trains and not rows and not saved.average and other is None:
+            quality = trains.quality
+        else:
+            quality = 0
+    device = default_device()
+    num = min(rows or len(data.held_out), len(data.held_out))
     protocol = Protocol.of_run(spec, saved.folder, saved.step)
     # some of its operations are missing there
     is_half = device.type == "cpu" and spec.training.precision == "fp16"
     precision: str = FLOAT if is_half else spec.training.precision
-    rank, inputs, size = (
-        Rank(0, 1, 0, device),
-        saved.inputs(data, device, changes),
-        batch_size or protocol.batch_size,
-    )
+    rank = Rank(0, 1, 0, device)
+    inputs = saved.inputs(data, device, changes)
+    size = batch_size or protocol.batch_size
     evaluator = StateEvaluator(
         experiment,
         data,
@@ -263,13 +265,12 @@ def evaluate_run(
             precision,
             protocol.workers,
         )
-        groups = (
-            {}
-            if resampled
-            else {"held_out": rows}
-            if other is not None
-            else _groups(evaluator, rows)
-        )
+        if resampled:
+            groups = {}
+        elif other is not None:
+            groups = {"held_out": rows}
+        else:
+            groups = _groups(evaluator, rows)
         measured = evaluator.evaluate(
             network,
             objective,
@@ -284,10 +285,12 @@ def evaluate_run(
             measuring=partial(saved.progress, "measuring the quality of samples", 0, None, ""),
         )
         del network, objective
-        expected = (
-            _training_measurements(evaluator, spec, protocol, bool(quality)) if trains else {}
-        )
-        metrics, measurements = dict(measured.values), dict(measured.measurements)
+        if trains:
+            expected = _training_measurements(evaluator, spec, protocol, bool(quality))
+        else:
+            expected = {}
+        metrics = dict(measured.values)
+        measurements = dict(measured.measurements)
         tables: dict[str, dict[str, np.ndarray]] = {}
         plots: dict[str, Plot] = {}
         saved.progress("evaluating as the family does", 0, None, "")
@@ -336,29 +339,34 @@ def evaluate_run(
         ),
     )
     stays_apart = rows or changes or saved.average or saved.anyway or other is not None
-    return evaluation if stays_apart else _add_to_run(saved, evaluation)
+    if stays_apart:
+        return evaluation
+    return _add_to_run(saved, evaluation)
 
 
 def _groups(evaluator: StateEvaluator, rows: int | None) -> dict[str, int | None]:
     """Numbers of held-out samples by group: `eval/...` are those of training, one name for one
     number.
     """
-    limit, data = evaluator.experiment.evaluation.limit, evaluator.data
+    limit = evaluator.experiment.evaluation.limit
+    data = evaluator.data
     alike = same_rows(data, rows, limit)
     if rows:
         return {"eval" if alike else "held_out": rows}
-    return {"eval": limit} if alike else {"eval": limit, "held_out": None}
+    if alike:
+        return {"eval": limit}
+    return {"eval": limit, "held_out": None}
 
 
 def _training_measurements(
     evaluator: StateEvaluator, spec: Experiment, protocol: Protocol, has_quality: bool
 ) -> dict[str, Measurement]:
     """Return what a run's figures in training are measured with, by group."""
-    evaluation, data, quality = spec.evaluation, evaluator.data, evaluator.quality
-    place, threads = (
-        (spec.training.precision, protocol.device_type),
-        protocol.threads or torch.get_num_threads(),
-    )
+    evaluation = spec.evaluation
+    data = evaluator.data
+    quality = evaluator.quality
+    place = (spec.training.precision, protocol.device_type)
+    threads = protocol.threads or torch.get_num_threads()
     found = {
         "eval": held_out_measurement(
             spec, data, evaluation.limit, *place, evaluator.home, protocol.batch_size, threads
@@ -395,7 +403,8 @@ def on_other_rows(saved: SavedRun, data: DataSplits, choice: str) -> DataSplits:
             "than the run's, so they mean other text; import it with the run's own (`data "
             "import text --tokenizer`, the run's folder)."
         )
-    facts, text = view.store.manifest.text, data.text
+    facts = view.store.manifest.text
+    text = data.text
     if text is not None:
         text = replace(text, bytes_per_token=facts.bytes_per_token if facts else None)
     if isinstance(view.rows, ComputedRows):

@@ -100,13 +100,15 @@ def general_figures() -> FigureSet:
 
 def run_figures(saved: SavedRun, seed: int) -> FigureSet:
     """Figures of a run's family from its trained weights; `seed` is that of the samples in them."""
-    experiment, device = saved.experiment, default_device()
+    experiment = saved.experiment
+    device = default_device()
     objective: Any = saved.objective(device, saved.text())
     parts: dict[str, Any] = {}
 
     def trained(kind: str) -> Figure:
         if not parts:
-            parts["network"], parts["batch"] = saved.network(device), saved.batch(64, device)
+            parts["network"] = saved.network(device)
+            parts["batch"] = saved.batch(64, device)
             parts["sampler"] = saved.inputs(None, device).decoding(saved.sampler(experiment))
         generator = torch.Generator(device).manual_seed(derived_seed(seed, "figures"))
         figure: Figure = next(iter(objective.figures(**parts, generator=generator, kinds=[kind])))[
@@ -116,7 +118,9 @@ def run_figures(saved: SavedRun, seed: int) -> FigureSet:
 
     def loss() -> Figure | None:
         history = metric_history(saved.folder)
-        return loss_figure(history) if "train/loss" in history else None
+        if "train/loss" in history:
+            return loss_figure(history)
+        return None
 
     def schedule() -> Figure:
         plan = plan_run(experiment, saved.data())

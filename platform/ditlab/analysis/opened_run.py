@@ -269,7 +269,8 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
     view = View(store, hold_out_blocks(store, 0.0)[0], f"--data {choice}")
     check_fields(view, fields)
     for each in fields:
-        names, expected = view.columns[each.name].names, data.train.columns[each.name].names
+        names = view.columns[each.name].names
+        expected = data.train.columns[each.name].names
         if expected and names != expected:
             pairs = enumerate(zip_longest(names, expected), start=1)
             entry, (name, own) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])

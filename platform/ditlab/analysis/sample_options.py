@@ -119,7 +119,8 @@ class SampleOptions:
         given: dict[str, Any] = {
             name: value for name, value in keywords.items() if value is not None
         }
-        if isinstance(size := given.get("size"), tuple):
+        size = given.get("size")
+        if isinstance(size, tuple):
             given["size"] = "{}x{}".format(*size)
         forms: dict[str, Callable[[Any], Any]] = dict.fromkeys(("size", "data", "ema"), str)
         forms |= dict.fromkeys(("prompt_file", "start"), Path)

@@ -42,7 +42,10 @@ def evaluate_averages(
     without averages (`training.averages`), for a length that cannot be rebuilt, and as
     `Run.evaluate` does.
     """
-    opened = run if isinstance(run, Run) else open_run(run, warn=warn, on_progress=on_progress)
+    if isinstance(run, Run):
+        opened = run
+    else:
+        opened = open_run(run, warn=warn, on_progress=on_progress)
     opened.home.check_place()
     opened.wait_as_in_training()
     from ditlab.analysis.averages import evaluate_averages as evaluate

@@ -49,9 +49,10 @@ def import_data(
         if importer.is_fixed:
             return run_import(kind, dataclasses.replace(request, out=request.out.parent))
         written = run_import(kind, request)
-        place = (
-            source if not source or is_uri(source) else str(Path(source).expanduser().absolute())
-        )
+        if not source or is_uri(source):
+            place = source
+        else:
+            place = str(Path(source).expanduser().absolute())
         return published(written, request, replace, warn, place)
 
 
@@ -148,7 +149,8 @@ def list_stores() -> list[ListedStore]:
     from ditlab.data.named_stores import pointed_folder
     from ditlab.data.stores.bucketed_store import holds_store, open_store
 
-    home, found = Home.from_environment(), []
+    home = Home.from_environment()
+    found = []
     entries = sorted(home.stores.iterdir()) if home.stores.is_dir() else []
     names = {}
     for entry in (each for each in entries if each.is_file() and not each.name.startswith(".")):
@@ -167,10 +169,8 @@ def list_stores() -> list[ListedStore]:
             store.close()
         except UserError as error:
             problem = str(error)
-        name, size = (
-            names.get(folder, "" if "@" in folder.name else folder.name),
-            folder_size(folder),
-        )
+        name = names.get(folder, "" if "@" in folder.name else folder.name)
+        size = folder_size(folder)
         found.append(
             ListedStore(folder, name, rows, classes, size, users_of_store(home, folder), problem)
         )

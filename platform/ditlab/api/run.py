@@ -196,7 +196,9 @@ class Run:
         from ditlab.analysis.plot import Plot, metric_plot
         from ditlab.reports.figures import loss_figure
 
-        return metric_plot(chosen) if names else Plot(loss_figure(metric_history(self.folder)))
+        if names:
+            return metric_plot(chosen)
+        return Plot(loss_figure(metric_history(self.folder)))
 
     def sample(self, num: int | None = None, **keywords: Unpack[SampleKeywords]) -> SampleSet:
         """Draw `num` samples from the newest checkpoint's averaged weights (default: 64, or 4 of
@@ -351,7 +353,8 @@ def open_run(
     and for a sweep.
     """
     home = Home.from_environment()
-    found, warn = find_training_run(home, name), warn or _log.warning
+    found = find_training_run(home, name)
+    warn = warn or _log.warning
     if found.note:
         warn(found.note)
     return Run(found.folder, found.record, home, warn, on_progress, anyway)

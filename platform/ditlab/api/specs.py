@@ -72,7 +72,8 @@ def check_data(spec: Experiment | Sweep, path: Path) -> str:
         except UserError as error:
             raise UserError(f"{spec_name(path)}: {error}") from None
     trials = enumerate_trials(spec)
-    absent, checked = "", set[str]()
+    absent = ""
+    checked = set[str]()
     for number, values in enumerate(trials or [typical_values(spec)]):
         compared = written(
             {field: value for field, value in values.items() if field.partition(".")[0] in COMPARED}
@@ -119,11 +120,9 @@ def quick(spec: Experiment | Sweep | str | Path, overrides: Sequence[str] = ()) 
         refuse_overrides(overrides)
         return shorten_sweep(spec)
     path = Path(spec)
-    return (
-        load_quick_sweep(path, overrides)
-        if is_sweep(path)
-        else load_quick_experiment(path, overrides)
-    )
+    if is_sweep(path):
+        return load_quick_sweep(path, overrides)
+    return load_quick_experiment(path, overrides)
 
 
 def count_parameters(spec: Experiment) -> ParameterCount:

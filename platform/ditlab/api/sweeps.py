@@ -77,7 +77,9 @@ def tune(
         RunFailed: no trial has a value of the metric, or Ray Tune failed.
     """
     source, given = _loaded(sweep, overrides, resume)
-    address, say, warn = cluster_address(address), say or ignore, warn or _log.warning
+    address = cluster_address(address)
+    say = say or ignore
+    warn = warn or _log.warning
     with ray_session(address, 0) if address else nullcontext():
         prepared, stored = _prepare(source, given, resume, address, say, is_dry=False)
         from ditlab.runs.observers import run_observer_makers
@@ -86,7 +88,10 @@ def tune(
         makers = run_observer_makers(prepared.sweep, stored is not None, warn, "sweep_observers")
         expected = _forecast(prepared, stored).lines if prepared.sweep.budget else []
 
-        started = resume_sweep(prepared, stored.folder) if stored else create_sweep(prepared)
+        if stored:
+            started = resume_sweep(prepared, stored.folder)
+        else:
+            started = create_sweep(prepared)
         for line in (*prepared.notes, *started.notes, *expected):
             say(line)
         if not address and not prepared.base.resources.gpus_per_worker:
@@ -164,7 +169,8 @@ def _prepare(
     from ditlab.tracking.names import change_texts, differing, flatten
 
     nodes = cluster_nodes() if address and not is_dry else local_nodes()
-    home, stored = Home.from_environment(), None
+    home = Home.from_environment()
+    stored = None
     if resume == "auto" and given:
         resume, line = find_unfinished_sweep(home, given)
         say(line)

@@ -155,22 +155,23 @@ def train(
     experiment = _validated(experiment, overrides, start_from, weights_only, resume)
     address = _cluster(local, address)
     check_start = _start_check(experiment, address, checks)
-    say, warn = say or ignore, warn or _log.warning
+    say = say or ignore
+    warn = warn or _log.warning
     with ExitStack() as stack:
         if on_progress is None and on_stage is None and (bar := find_display("progress")()):
             stack.callback(bar.close)
-            on_progress, on_stage = bar.update, bar.stage
-        on_progress, on_stage = on_progress or ignore, on_stage or ignore
+            on_progress = bar.update
+            on_stage = bar.stage
+        on_progress = on_progress or ignore
+        on_stage = on_stage or ignore
         if address is not None:
             from ditlab.cluster.launch import cluster_connection
 
             on_stage(f"connecting to {address}")
             stack.enter_context(cluster_connection(experiment, address, say))
         on_stage("preparing data")
-        checked, recorded = (
-            check_launch(experiment, resume, local=local, remote=address is not None),
-            None,
-        )
+        checked = check_launch(experiment, resume, local=local, remote=address is not None)
+        recorded = None
         checked = _with_threads(checked, local)
         makers = run_observer_makers(checked.experiment, checked.resumed, warn)
         if check_start:
@@ -199,9 +200,10 @@ def train(
             lifecycle.end(outcome)
             reason = ""
             with suppress(UserError):  # a record that cannot be read costs the reason alone
-                reason = (
-                    read_record(launch.folder).message if outcome.status == "interrupted" else ""
-                )
+                if outcome.status == "interrupted":
+                    reason = read_record(launch.folder).message
+                else:
+                    reason = ""
             observers.end = RunEnd(outcome.status, reason)
     return TrainingResult(
         launch.run_id,
@@ -306,7 +308,8 @@ def train_seeds(
 
     experiment = _validated(experiment, overrides, start_from, weights_only, None)
     group = open_group(experiment, seeds, resume)
-    say, warn = say or ignore, warn or _log.warning
+    say = say or ignore
+    warn = warn or _log.warning
     for line in filter(
         None,
         [
@@ -348,7 +351,8 @@ def train_seeds(
                 status = "interrupted"
                 break
             tracked.finished(seed, group.home.run(result.run_id))
-        status = "failed" if failures and status == "finished" else status
+        if failures and status == "finished":
+            status = "failed"
         tracked.ended(status)
     if status == "failed":
         first = next(iter(failures.values()))

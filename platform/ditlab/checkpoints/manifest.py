@@ -110,7 +110,8 @@ class CheckpointManifest:
                 f"{place} was altered (its SHA-256 differs); use an earlier checkpoint."
             )
         content = json.loads(body)
-        if (written := content.get("format")) != FORMAT:
+        written = content.get("format")
+        if written != FORMAT:
             raise UserError(
                 f"{place} has checkpoint format {str(written)[:20]}, and this version reads "
                 f"format {FORMAT}; use the version of DiTLab that wrote it, or start a new run."

@@ -135,7 +135,10 @@ class CheckpointReader:
                                 break
                     digest = hashed.hexdigest()
         except OSError as error:
-            reason = "missing" if isinstance(error, FileNotFoundError) else first_line(error)
+            if isinstance(error, FileNotFoundError):
+                reason = "missing"
+            else:
+                reason = first_line(error)
             raise DamagedCheckpoint(
                 f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint."
             ) from None
@@ -184,7 +187,8 @@ class CheckpointReader:
 
         They are float32, and as the network computes with them where they are frozen.
         """
-        if not (more := self._grown.get(name)):
+        more = self._grown.get(name)
+        if not more:
             return self._joined(kind, name, start, stop)
         shape = self.manifest.shapes[name]
         rows = self._joined(kind, name, 0, math.prod(shape)).reshape(shape)
@@ -276,4 +280,6 @@ class CheckpointReader:
         without any.
         """
         lora = self.manifest.spec.get("training", {}).get("lora")
-        return merge(weights, lora["alpha"] / lora["rank"]) if lora else weights
+        if lora:
+            return merge(weights, lora["alpha"] / lora["rank"])
+        return weights

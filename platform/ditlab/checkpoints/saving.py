@@ -234,7 +234,8 @@ class BackgroundSaver:
         """Wait, in a thread beside the caller of `save`, for the save under way when this is
         called.
         """
-        if thread := self._thread:
+        thread = self._thread
+        if thread:
             thread.join()
 
     def close(self, timeout: float | None = None) -> None:
@@ -250,7 +251,10 @@ class BackgroundSaver:
                 self._thread = None
 
     def _run(self, manifest: CheckpointManifest) -> None:
-        result = CommitResult(self._lost_worker) if self._lost_worker else self._save(manifest)
+        if self._lost_worker:
+            result = CommitResult(self._lost_worker)
+        else:
+            result = self._save(manifest)
         location = self.store.location_of(manifest.step)
         self._last = SaveOutcome(
             manifest.step, location, manifest.metrics, result.error, result.note
@@ -262,11 +266,10 @@ class BackgroundSaver:
         step = manifest.step
         folder = folder_of(manifest.step)
         shard = shard_name(self.rank, self.world_size, secrets.token_hex(4))
-        own = (
-            ShardReceipt(shard, failure=self._copy_failure)
-            if self._copy_failure
-            else self._write(step, shard)
-        )
+        if self._copy_failure:
+            own = ShardReceipt(shard, failure=self._copy_failure)
+        else:
+            own = self._write(step, shard)
         try:
             receipts: list[ShardReceipt] = self.gather(own)
             failures = [
@@ -349,7 +352,8 @@ class BackgroundSaver:
         try:
             if self.before_commit:
                 self.before_commit()
-            if unseen := self._unseen(folder, receipts):
+            unseen = self._unseen(folder, receipts)
+            if unseen:
                 reason = (
                     f"checkpoint.storage={self.store.location} is not shared by all nodes: "
                     f"{unseen} and worker {self.rank} does not see it"
@@ -412,5 +416,8 @@ class BackgroundSaver:
 
 
 def _reason(error: Exception) -> str:
-    where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
+    if isinstance(error, OSError) and error.filename:
+        where = f" ({error.filename})"
+    else:
+        where = ""
     return f"{first_line(error)}{where}"

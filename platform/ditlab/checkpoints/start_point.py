@@ -75,9 +75,11 @@ def order_changes(parent: Mapping[str, Any], experiment: Experiment) -> list[str
     """
     own = experiment.to_dict()
     changed = []
-    if (before := parent["seed"]) != own["seed"]:
+    before = parent["seed"]
+    if before != own["seed"]:
         changed.append(f"seed={own['seed']} (was {before})")
-    if (size := parent["batch"]["size"]) != own["batch"]["size"]:
+    size = parent["batch"]["size"]
+    if size != own["batch"]["size"]:
         changed.append(f"batch.size={own['batch']['size']} (was {size})")
     before = content_of_data(parent["data"])
     now = content_of_data(own["data"])
@@ -120,7 +122,8 @@ def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:
     there = donor.steps()
     if not there:
         raise Unreachable(f"{donor.location} holds no checkpoint to take over.")
-    step = step if step in there else there[-1]
+    if step not in there:
+        step = there[-1]
     average_snapshots(own).delete_after(0)
     files = own.files
     with files.translating_errors("cannot be written", "check that it can be reached and written"):

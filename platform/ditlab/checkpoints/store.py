@@ -96,11 +96,10 @@ class CheckpointStore:
                 return self.open(step)
             except DamagedCheckpoint as error:
                 if warn:
-                    fallback = (
-                        "Falling back to the one before."
-                        if step != steps[0]
-                        else "There is none before it."
-                    )
+                    if step != steps[0]:
+                        fallback = "Falling back to the one before."
+                    else:
+                        fallback = "There is none before it."
                     warn(f"{error} {fallback}")
         return None
 
@@ -124,7 +123,10 @@ class CheckpointStore:
         steps = committed(listing)
         kept = [step for step in steps if step <= newest_step][-keep:]
         # Deleting others changes nothing of it: the first of a stretch stays the first.
-        first_of = {step // keep_every: step for step in reversed(steps)} if keep_every else {}
+        if keep_every:
+            first_of = {step // keep_every: step for step in reversed(steps)}
+        else:
+            first_of = {}
         first_of.pop(0, None)
         gone = [
             step

@@ -37,16 +37,17 @@ REFUSALS = (
 def examples_of(words: str) -> list[str]:
     """Return the examples of a command by its words (`runs show`), and of the commands below it."""
     command = find_command(words.partition(" ")[0])
-    return (
-        [line for line in command.examples if re.search(rf"(^|\()ditlab {words}( |\)|$)", line)]
-        if command
-        else []
-    )
+    if command:
+        return [
+            line for line in command.examples if re.search(rf"(^|\()ditlab {words}( |\)|$)", line)
+        ]
+    return []
 
 
 def with_examples(command: click.Command, words: str) -> click.Command:
     """Put the examples of a command, and of the commands below it, at the end of their help."""
-    if lines := examples_of(words):
+    lines = examples_of(words)
+    if lines:
         command.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
     if isinstance(command, click.Group):
         for below, each in command.commands.items():
@@ -235,11 +236,10 @@ def _show_warning(
 ) -> None:
     """Print a warning: one on a part of another package as a sentence, any other as Python does."""
     is_plugin = category.__name__ == "PluginWarning"  # not imported: `--help` needs none of it
-    text = (
-        f"warning: {message}\n"
-        if is_plugin
-        else warnings.formatwarning(message, category, filename, lineno, line)
-    )
+    if is_plugin:
+        text = f"warning: {message}\n"
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
     click.echo(escape_for_terminal(text), file=file, nl=False, err=True)
 
 

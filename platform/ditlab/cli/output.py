@@ -48,7 +48,9 @@ def finite(value: Any) -> Any:
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def say(message: str) -> None:
@@ -123,11 +125,10 @@ def command_line(command: str, *arguments: object) -> str:
     elif shutil.which("ditlab"):
         program = "ditlab"
     else:
-        program = (
-            short_path(beside)
-            if beside.is_file()
-            else f"{short_path(Path(sys.executable))} -m ditlab"
-        )
+        if beside.is_file():
+            program = short_path(beside)
+        else:
+            program = f"{short_path(Path(sys.executable))} -m ditlab"
     return " ".join([program, command, *(shlex.quote(str(argument)) for argument in arguments)])
 
 
@@ -142,7 +143,9 @@ def relative(path: Path) -> Path:
     """
     if is_ray_job():
         return path.absolute()
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    if path.is_relative_to(Path.cwd()):
+        return path.relative_to(Path.cwd())
+    return path
 
 
 def is_typed(name: str) -> bool:

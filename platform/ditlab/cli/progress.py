@@ -78,7 +78,8 @@ class LiveDisplay:
         """Begin with a stage, which is shown until the first report."""
         self._console = console or TerminalConsole(stderr=True)
         self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._clock, self._plain = clock, PlainLines(self.describe, clock)
+        self._clock = clock
+        self._plain = PlainLines(self.describe, clock)
         self.stage(stage)
 
     def stage(self, name: str) -> None:
@@ -141,8 +142,12 @@ class ProgressBars(LiveDisplay):
         counts nothing.
         """
         if what != self._what:
-            self._what, self._unit, self._first, self._begun = what, unit, done, self._clock()
-        self._done, self._total = done, total
+            self._what = what
+            self._unit = unit
+            self._first = done
+            self._begun = self._clock()
+        self._done = done
+        self._total = total
 
     def stage(self, name: str) -> None:
         """Show a stage that counts nothing."""
@@ -167,7 +172,8 @@ class ProgressBars(LiveDisplay):
         if self._unit == "bytes":
             text = " of ".join(map(format_bytes, amounts))
         parts = [f"{self._what}: {text}"]
-        moved, seconds = self._done - self._first, self._clock() - self._begun
+        moved = self._done - self._first
+        seconds = self._clock() - self._begun
         if moved > 0 and seconds >= _LEAST_RATE_TIME:
             rate = moved / seconds
             parts.append(

@@ -80,7 +80,9 @@ class PlainLines:
                 f"{INTERVAL_VARIABLE}={text} is no time in seconds; set a number, 0 for no "
                 "lines of progress, or unset it."
             )
-        self._describe, self._clock, self._start = describe, clock, clock()
+        self._describe = describe
+        self._clock = clock
+        self._start = clock()
         self._next = self._start + min(FIRST_LINE, self._interval)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ditlab-progress", daemon=True)

@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager, contextmanager
 from ditlab.cluster.ray_internals import ray_internal, reload_token
 from ditlab.errors import UserError
 
-MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+MODE = "RAY_AUTH_MODE"
+TOKEN = "RAY_AUTH_TOKEN"
+TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 REMEDY = (
     f"put the cluster's token into {TOKEN}, into a file that {TOKEN_PATH} names, or into "
     "~/.ray/auth_token (on the head, `ray get-auth-token` shows it)"
@@ -38,9 +40,9 @@ def named(address: str) -> str:
 
 def leave_out(address: str) -> str:
     """Remedy that leaves the address away: `leave --address out` or `unset RAY_ADDRESS`."""
-    return (
-        "unset RAY_ADDRESS" if named(address).startswith("RAY_ADDRESS") else "leave --address out"
-    )
+    if named(address).startswith("RAY_ADDRESS"):
+        return "unset RAY_ADDRESS"
+    return "leave --address out"
 
 
 @contextmanager
@@ -112,7 +114,9 @@ def _accepts(address: str, credentials: Mapping[str, str]) -> bool | None:
         try:
             service.GetClusterId(request, timeout=5.0, metadata=list(credentials.items()))
         except grpc.RpcError as error:
-            return False if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
+            if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                return False
+            return None
         return True
 
 
@@ -122,7 +126,8 @@ def token_refused(address: str) -> UserError:
     """
     if headers():
         return UserError(f"{named(address)}: the cluster refuses this token; {REMEDY}.")
-    if (mode := os.environ.get(MODE)) and mode.lower() != "token":
+    mode = os.environ.get(MODE)
+    if mode and mode.lower() != "token":
         return UserError(
             f"{named(address)}: the cluster requires a token, and {MODE}={mode} holds it back; "
             f"unset {MODE}."

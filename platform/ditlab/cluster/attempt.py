@@ -76,7 +76,8 @@ class Attempt:
                 self._workers.has_ended(POLL_INTERVAL)
                 or (self._keeps_workers and self._workers.is_idle())
             ):
-                if lost := lost_ray():
+                lost = lost_ray()
+                if lost:
                     return Failure(FailureKind.LOST_NODE, lost)
                 if stop.count and self._stop_reason != stop.reason:
                     self._request_stop(stop.reason)
@@ -93,9 +94,11 @@ class Attempt:
             self._read_messages()
             return self._end()
         except (RayError, ConnectionError) as error:  # this process itself has lost Ray
-            if lost := lost_ray():
+            lost = lost_ray()
+            if lost:
                 return Failure(FailureKind.LOST_NODE, lost)
-            if failure := ray_failure(error, self._heartbeats):
+            failure = ray_failure(error, self._heartbeats)
+            if failure:
                 return failure
             raise
         finally:
@@ -130,7 +133,8 @@ class Attempt:
         name = self._control.get("group")
         if name and self._group.name != self._control.child(name).name:
             self._follow(self._control.child(name))
-        if progress := self._group.get("progress"):
+        progress = self._group.get("progress")
+        if progress:
             self._callbacks.on_progress(TrainingProgress(**progress))
         for rank in range(self._resources.max_workers):
             messages = self._group.get(f"warnings/{rank}") or []
@@ -175,11 +179,10 @@ class Attempt:
             # undo it.
             is_lost = self._stop_reason in ("", PREEMPTED) and not outcome["is_asked"]
             if is_lost and outcome["status"] == "interrupted":
-                what = (
-                    "a node was taken away"
-                    if self._stop_reason
-                    else "a signal told a worker to end"
-                )
+                if self._stop_reason:
+                    what = "a node was taken away"
+                else:
+                    what = "a signal told a worker to end"
                 return Failure(FailureKind.PREEMPTED, f"{what} at step {outcome['step']}")
             return RunOutcome(**outcome)
         if self._workers.has_ended():
@@ -213,7 +216,9 @@ class GroupState:
     @cached_property
     def failures(self) -> Mapping[int, BaseException]:
         """Exceptions of workers by rank, as Ray Train passes them on."""
-        return self.error.worker_failures if isinstance(self.error, WorkerGroupError) else {}
+        if isinstance(self.error, WorkerGroupError):
+            return self.error.worker_failures
+        return {}
 
     @cached_property
     def lost(self) -> dict[int, Failure]:
@@ -268,7 +273,8 @@ def _shown_failure(state: GroupState) -> Failure:
             return found
     if state.deaths:
         return _worker_deaths(state)
-    if found := _leader_failure(error, of_leader, state.is_node_lost):
+    found = _leader_failure(error, of_leader, state.is_node_lost)
+    if found:
         return found
     for bug in filter(is_bug, state.failures.values()):
         return Failure(FailureKind.CRASH, str(bug).strip() or type(bug).__name__)

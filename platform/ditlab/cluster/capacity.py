@@ -49,11 +49,13 @@ def cpu_share(
     trials of a sweep share the cores that exist. A worker with GPUs takes no larger part of its
     node's cores than of its GPUs, so that others fit beside it.
     """
-    if cpus := resources.cpus_per_worker:
+    cpus = resources.cpus_per_worker
+    if cpus:
         return CpuShare(cpus, float(cpus))
     cores = [node.get("CPU", 0) for node in nodes]
     share = min(max(cores, default=1), sum(cores) / (resources.max_workers * (concurrent or 1)))
-    if gpus := resources.gpus_per_worker:
+    gpus = resources.gpus_per_worker
+    if gpus:
         share = min(
             [
                 share,
@@ -94,11 +96,10 @@ def check_capacity(
     fit = _workers_that_fit(resources, share, nodes)
     if fit >= resources.min_workers or grows:
         return
-    remedy = (
-        f"set resources.workers to at most {fit}"
-        if fit
-        else "lower resources.cpus_per_worker or gpus_per_worker"
-    )
+    if fit:
+        remedy = f"set resources.workers to at most {fit}"
+    else:
+        remedy = "lower resources.cpus_per_worker or gpus_per_worker"
     raise UserError(
         f"resources.workers={resources.min_workers} at {_each(resources, share)} each do not "
         f"fit: the cluster has {_sizes(nodes)}; {remedy}, or add nodes."
@@ -132,7 +133,10 @@ def nodes_for_workers(
     reserved = evaluation.resources
     workers = resources.min_workers
     missing = sorted(set(reserved.custom).difference(*nodes))
-    remedy = f"start a node with {missing[0]}" if missing else "ask for less, or add a node"
+    if missing:
+        remedy = f"start a node with {missing[0]}"
+    else:
+        remedy = "ask for less, or add a node"
     raise UserError(
         f"evaluation.resources={reserved} are on no node beside {workers} "
         f"worker{'s' if workers > 1 else ''}: the cluster has {_sizes(nodes)}; {remedy}."

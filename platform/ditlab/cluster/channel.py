@@ -27,7 +27,10 @@ CHANNEL_ERRORS = (ConnectionError, RuntimeError, ray.exceptions.RayError)
 
 # Values of the topic `stop`: stopped by a person; the worker's node is taken away; ended for good
 # by a sweep's scheduler; paused by a sweep's scheduler.
-INTERRUPTED, PREEMPTED, STOPPED, PAUSED = "interrupted", "preempted", "stopped", "paused"
+INTERRUPTED = "interrupted"
+PREEMPTED = "preempted"
+STOPPED = "stopped"
+PAUSED = "paused"
 STOP_POLL_INTERVAL = 0.5  # seconds between looks for requests to stop
 MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost worker was
 
@@ -80,7 +83,8 @@ class KeyValueChannel:
         return KeyValueChannel(f"{self.name}/{name}")
 
     def _key(self, topic: str) -> bytes:
-        if lost := lost_ray():  # a call would wait for a minute
+        lost = lost_ray()
+        if lost:  # a call would wait for a minute
             raise ConnectionError(lost)
         assert ray.is_initialized()
         return f"{self.name}/{topic}".encode()

@@ -110,11 +110,9 @@ def ray_executor(
         from ditlab.cluster.nodes import alive_nodes, run_on_nodes
         from ditlab.cluster.survey import probe_file
 
-        local = (
-            None
-            if source is None or is_uri(source) or not Path(source).exists()
-            else str(Path(source).absolute())
-        )
+        local = None
+        if not (source is None or is_uri(source) or not Path(source).exists()):
+            local = str(Path(source).absolute())
         with probe_file(out.absolute(), f"--out={out}", "choose another folder") as probe:
             arguments = (str(out.absolute() / probe), probe, local)
             results = run_on_nodes(

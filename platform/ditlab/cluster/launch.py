@@ -74,7 +74,8 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
                     "cores: slower."
                 )
             share = CpuShare(number, min(float(number), share.cpus))
-        if message := waiting_message(resources, share, nodes):
+        message = waiting_message(resources, share, nodes)
+        if message:
             callbacks.warn(message)
         pool = WorkerPool(launch.folder.path / "ray", keep=False)
         if is_on_cluster:
@@ -138,7 +139,8 @@ def _retried(
             callbacks.on_failure(tags)
         with suppress(Unreachable):  # an unknown step counts as no progress
             saved = store.last_step()
-        if lost := lost_ray():
+        lost = lost_ray()
+        if lost:
             if not stop.count:
                 raise RunFailed(
                     f"{lost}; `ditlab train SPEC --resume {launch.run_id}` goes on.",

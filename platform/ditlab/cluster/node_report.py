@@ -99,7 +99,9 @@ def _probe_problem(read: Callable[[], bytes], probe: str) -> str:
     deadline = time.monotonic() + FILE_TIMEOUT
     while True:
         try:
-            return "" if read() == probe.encode() else "something else lies there"
+            if read() == probe.encode():
+                return ""
+            return "something else lies there"
         except FileNotFoundError:
             if time.monotonic() > deadline:
                 return "it is not there"

@@ -31,7 +31,9 @@ BUGS = (
 )
 """Errors of the code that a process ran."""
 _LOST_NODES = (exceptions.NodeDiedError, exceptions.LocalRayletDiedError)
-_LONGEST, _LONGEST_COMMAND = 300, 80  # characters in a message
+# characters in a message
+_LONGEST = 300
+_LONGEST_COMMAND = 80
 
 
 def unwrap(error: BaseException | None) -> BaseException | None:
@@ -39,7 +41,8 @@ def unwrap(error: BaseException | None) -> BaseException | None:
     it.
     """
     for name in ("controller_failure", "health_check_failure"):
-        if isinstance(inner := getattr(error, name, None), BaseException):
+        inner = getattr(error, name, None)
+        if isinstance(inner, BaseException):
             return unwrap(inner)
     # Ray puts a bare RayError in the place of a cause that cannot be pickled: still a bug of the
     # code.

@@ -156,11 +156,11 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
 def instance_processes() -> dict[str, subprocess.Popen[bytes]]:
     """Processes that this one has started for its Ray instance, by Ray's names such as `raylet`."""
     node = ray_internal("_global_node")
-    return (
-        {name: each.process for name, all_of in node.all_processes.items() for each in all_of}
-        if node
-        else {}
-    )
+    if node:
+        return {
+            name: each.process for name, all_of in node.all_processes.items() for each in all_of
+        }
+    return {}
 
 
 def schedule_training(controller: Any, trial: Any) -> None:

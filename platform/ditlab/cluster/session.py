@@ -232,7 +232,8 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
     def watch() -> None:
         global _lost
         while not ended.wait(_LOOK_INTERVAL):
-            if _lost := death():
+            _lost = death()
+            if _lost:
                 if not ended.wait(_LOST_TIMEOUT):
                     end_process(f"{_lost}; the run stands at its last whole checkpoint.")
                 return
@@ -274,7 +275,10 @@ def _unreachable_head() -> str:
     import ray
 
     # not by `ray://`
-    address = getattr(ray.get_runtime_context(), "gcs_address", "") if is_ending() else ""
+    if is_ending():
+        address = getattr(ray.get_runtime_context(), "gcs_address", "")
+    else:
+        address = ""
     for attempt in range(3 if address else 0):
         try:
             check_address(address)
@@ -303,11 +307,10 @@ def start_with_patience(
             clean()
             reason = first_line(error)
             if not left or not _SLOW.search(str(error)):
-                doctor = (
-                    ""
-                    if absent_part("command", "doctor")
-                    else "`ditlab doctor` shows what is missing, and "
-                )
+                if absent_part("command", "doctor"):
+                    doctor = ""
+                else:
+                    doctor = "`ditlab doctor` shows what is missing, and "
                 raise RunFailed(
                     f"Ray cannot be started on this machine ({reason}); {doctor}`ditlab train "
                     "--local` trains without Ray."

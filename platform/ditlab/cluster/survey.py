@@ -47,7 +47,8 @@ def check_nodes(
         versions(packages=packages), str(home.root), absolute(storage) if storage else None
     )
     reports, silent = collect_reports(home, required.storage, packages=packages)
-    if faults := node_faults(reports, required, everywhere):
+    faults = node_faults(reports, required, everywhere)
+    if faults:
         raise UserError(faults[0])
     for sentence in (*silent, *node_warnings(reports, required.versions, everywhere)):
         warn(f"warning: {sentence}")
@@ -82,7 +83,9 @@ def collect_reports(
 
 def absolute(storage: str) -> str:
     """Storage as every node finds it: a folder by its absolute path, a URI unchanged."""
-    return storage if is_uri(storage) else str(resolve_user_path(storage))
+    if is_uri(storage):
+        return storage
+    return str(resolve_user_path(storage))
 
 
 @contextmanager
@@ -155,14 +158,14 @@ def check_joining_node(launch: Launch) -> None:
     """
     if not launch.versions:
         return
-    problem = (
-        ""
-        if wait_for(launch.folder.path.is_dir, FILE_TIMEOUT)
-        else f"the run's folder train/{launch.run_id} is not there"
-    )
+    if wait_for(launch.folder.path.is_dir, FILE_TIMEOUT):
+        problem = ""
+    else:
+        problem = f"the run's folder train/{launch.run_id} is not there"
     packages = plugin_packages(launch.experiment.to_dict())
     report = NodeReport(node_name(), True, versions(packages=packages), home=problem)
-    if faults := node_faults([report], NodeRequirements(launch.versions, str(launch.home.root))):
+    faults = node_faults([report], NodeRequirements(launch.versions, str(launch.home.root)))
+    if faults:
         raise UserError(faults[0])
 
 
@@ -245,7 +248,10 @@ def software_faults(report: NodeReport, own: Mapping[str, str], works: bool) -> 
                 "along with `ditlab submit`, or install it on every node."
             )
         ]
-    names = [name for name in own if name not in TOLERATED] if works else ["python", "ray"]
+    if works:
+        names = [name for name in own if name not in TOLERATED]
+    else:
+        names = ["python", "ray"]
     return _differences(report, own, names)
 
 
@@ -287,4 +293,6 @@ def _comparable(name: str, version: str) -> str:
     """Return what counts of a version: of Python two numbers, of a library all but the build
     (`+cu128`).
     """
-    return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
+    if name == "python":
+        return ".".join(version.split(".")[:2])
+    return version.partition("+")[0]

@@ -96,7 +96,8 @@ def run_worker(config: dict[str, Any]) -> None:
         if rank.is_first:  # first, as the launcher prepares the next run meanwhile
             channel.put("done", assignment["number"])
         gc.collect()
-        if compiler := sys.modules.get("torch._dynamo"):
+        compiler = sys.modules.get("torch._dynamo")
+        if compiler:
             compiler.reset()  # compiled code of one run counts against the limits of the next
 
 

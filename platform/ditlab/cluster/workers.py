@@ -150,7 +150,8 @@ class WorkerGroup:
         """Release the placement group of workers whose leading process has died: Ray would keep it
         reserved.
         """
-        if group := self._channel.get("placement_group"):
+        group = self._channel.get("placement_group")
+        if group:
             remove_placement_group(
                 PlacementGroup(ray_internal("PlacementGroupID")(bytes.fromhex(group)))
             )

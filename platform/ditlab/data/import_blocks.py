@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 VERSION = 6
 """Version of blocks and receipts: another one begins imports again."""
-LEAST_BYTES, MOST_BYTES = 16 * 2**20, 2**30
+LEAST_BYTES = 16 * 2**20
+MOST_BYTES = 2**30
 """Bounds of a block's input in bytes: about a second of decoding, and as much as is done again
 after a kill.
 """
@@ -189,7 +190,9 @@ def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
         )
     except (OSError, ValidationError):
         return None
-    return receipt if sizes_fit and receipt.block == block.number else None
+    if sizes_fit and receipt.block == block.number:
+        return receipt
+    return None
 
 
 class BlockRules(Protocol):
@@ -236,7 +239,8 @@ class BlockWork:
         Raises UserError as the rules do, and for a folder not to be written.
         """
         try:
-            if (receipt := whole_receipt(self.folder, block)) is not None:
+            receipt = whole_receipt(self.folder, block)
+            if receipt is not None:
                 return receipt
             (self.folder / RECEIPTS).mkdir(parents=True, exist_ok=True)
             receipt = self.rules.convert(block, self.folder)
@@ -321,7 +325,8 @@ def imported_blocks(
     made = [path, *(above for above in path.parents if not above.exists())]
     done: dict[int, BlockReceipt] = {}
     for block in blocks:
-        if (receipt := whole_receipt(folder, block)) is not None:
+        receipt = whole_receipt(folder, block)
+        if receipt is not None:
             done[block.number] = receipt
     missing = [block for block in blocks if block.number not in done]
     is_over = False

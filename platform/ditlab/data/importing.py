@@ -70,4 +70,6 @@ def run_import(name: str, request: ImportRequest[Spec]) -> list[WrittenStore]:
         "importer", name, importer.target
     )
     written = run(request)
-    return [written] if isinstance(written, WrittenStore) else written
+    if isinstance(written, WrittenStore):
+        return [written]
+    return written

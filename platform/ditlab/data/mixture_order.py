@@ -93,7 +93,8 @@ class MixtureOrder(Order):
         self.batch_size = batch_size
         self.draw = draw
         # no epoch: parts end theirs at different times
-        self.batches_per_epoch, self.left_out = sys.maxsize, 0
+        self.batches_per_epoch = sys.maxsize
+        self.left_out = 0
         self._slots = batch_size if draw == "sample" else 1
         """Draws of a batch."""
         self._counts = OrderedDict({0: np.zeros(len(parts), np.int64)})
@@ -120,7 +121,8 @@ class MixtureOrder(Order):
         drawn = self._drawn(first, count)
         numbers = ranks(drawn.reshape(-1)).reshape(drawn.shape) + self.counts(first)[drawn]
         self.counts(first + count)
-        columns = np.arange(self.batch_size) if columns is None else columns
+        if columns is None:
+            columns = np.arange(self.batch_size)
         found = np.empty((count, len(columns)), np.int64)
         if self.draw == "sample":
             drawn = drawn[:, columns]

@@ -174,9 +174,10 @@ def _check_tokenizers(stores: Mapping[str, AnyStore]) -> None:
     first = next(iter(stores))
     for name, digest in tokenizers.items():
         if digest != tokenizers[first]:
-            theirs = (
-                "has tokens of another tokeniser than" if digest else "has no tokeniser, unlike"
-            )
+            if digest:
+                theirs = "has tokens of another tokeniser than"
+            else:
+                theirs = "has no tokeniser, unlike"
             raise UserError(
                 f"data.parts.{name} {theirs} data.parts.{first}, and one model reads both; "
                 "import the texts with one tokeniser (`ditlab data import text --tokenizer`)."
@@ -282,7 +283,10 @@ def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> di
             (part for part in shapes if ANY in shapes[part] or shapes[part] != shapes[first]), None
         )
         if other is not None:
-            than = "" if other == first else f", data.parts.{first} {format_shape(shapes[first])}"
+            if other == first:
+                than = ""
+            else:
+                than = f", data.parts.{first} {format_shape(shapes[first])}"
             problems[column] = (
                 f"data.parts.{other} holds {column} {format_shape(shapes[other])}{than}"
             )

@@ -142,7 +142,9 @@ def portable_name(folder: Path, home: Home) -> str:
     """Return what names a store in a spec of any folder: of the home by its folder's name, else by
     its path.
     """
-    return folder.name if folder.parent == home.stores and AT in folder.name else str(folder)
+    if folder.parent == home.stores and AT in folder.name:
+        return folder.name
+    return str(folder)
 
 
 def publish(

@@ -122,7 +122,8 @@ class PlantedModules:
         present (B, R) bool: False is padding, None means no padding. Regions that are not masked
         are their own expectation; padding is 0.
         """
-        present = np.ones(mask.shape, bool) if present is None else present
+        if present is None:
+            present = np.ones(mask.shape, bool)
         posterior = self.posterior(x, present & ~mask)
         predicted = posterior @ self.mean
         predicted[~mask] = x[~mask]

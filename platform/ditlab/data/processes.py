@@ -32,9 +32,10 @@ def fitting_processes(num_bytes: int) -> int:
     """Return the number of processes for an input: as many as there are cores, fewer for a small
     input.
     """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     return max(1, min(cores, num_bytes // BYTES_A_PROCESS))
 
 

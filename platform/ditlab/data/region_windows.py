@@ -30,8 +30,11 @@ source, accessibility.
 def make_peaks(chromosome: np.ndarray | int, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return peaks (peaks,) of type PEAK, numbered as they come, with an accessibility of 1."""
     peaks = np.empty(len(start), PEAK)
-    peaks["chromosome"], peaks["start"], peaks["end"] = chromosome, start, end
-    peaks["row"], peaks["atpm"] = np.arange(len(start)), 1
+    peaks["chromosome"] = chromosome
+    peaks["start"] = start
+    peaks["end"] = end
+    peaks["row"] = np.arange(len(start))
+    peaks["atpm"] = 1
     return peaks
 
 

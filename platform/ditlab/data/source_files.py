@@ -258,7 +258,8 @@ def _walk(root: str) -> Iterator[SourceFile]:
         seen.add(real)
         above = folder[len(root) :].strip("/")
         for name in names:
-            if file := _listed(root, f"{above}/{name}".lstrip("/")):
+            file = _listed(root, f"{above}/{name}".lstrip("/"))
+            if file:
                 yield file
 
 
@@ -268,11 +269,9 @@ def _listed(root: str, name: str) -> SourceFile | None:
         status = os.stat(os.path.join(root, name))  # noqa: PTH116, PTH118  of many files
     except OSError:  # a link that leads nowhere is told where it is read
         return SourceFile(root, name, 0, "")
-    return (
-        SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
-        if stat.S_ISREG(status.st_mode)
-        else None
-    )
+    if stat.S_ISREG(status.st_mode):
+        return SourceFile(root, name, status.st_size, str(status.st_mtime_ns))
+    return None
 
 
 def _zip_members(file: SourceFile) -> list[SourceFile]:

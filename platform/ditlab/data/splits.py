@@ -111,13 +111,13 @@ class DataSplits:
             return ""
         parts = []
         sizes = recorded.get("counts", {})
-        if (before := sizes.get("train")) is not None and before != len(self.train):
+        before = sizes.get("train")
+        if before is not None and before != len(self.train):
             parts.append(f"{len(self.train):,} training samples, {before:,} then")
         for column, before in recorded.get("classes", {}).items():
             pairs = enumerate(zip_longest(before, self.classes.get(column, []), fillvalue="none"))
-            if moved := next(
-                ((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None
-            ):
+            moved = next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None)
+            if moved:
                 parts.append(
                     "class {0} of {column} is {2}, and was {1}".format(*moved, column=column)
                 )
@@ -236,7 +236,9 @@ def absent_data(spec: DataSpec | DataSource, home: Home) -> str:
             folder = home.stores / plain_name(spec.store_name())
         case _:
             folder = home.stores / store_name(spec)
-    return "" if holds_store(folder) else f"{folder} holds no store yet"
+    if holds_store(folder):
+        return ""
+    return f"{folder} holds no store yet"
 
 
 def classes_with_samples(columns: Mapping[str, StoredColumn]) -> list[int]:
@@ -244,7 +246,9 @@ def classes_with_samples(columns: Mapping[str, StoredColumn]) -> list[int]:
     some.
     """
     counts = columns[LABEL].statistics.class_counts or () if LABEL in columns else ()
-    return [] if all(counts) else np.flatnonzero(counts).tolist()
+    if all(counts):
+        return []
+    return np.flatnonzero(counts).tolist()
 
 
 def _split(
@@ -275,7 +279,8 @@ def _split(
             f"data.hold_out={hold_out} holds out is in training too, and held-out figures are "
             f"too good; {WHOLE_CHROMOSOMES}."
         )
-    if sampled := classes_with_samples(store.columns):
+    sampled = classes_with_samples(store.columns)
+    if sampled:
         label = store.columns[LABEL]
         names = label.names or [*map(str, range(label.num_classes or 0))]
         empty = [name for number, name in enumerate(names) if number not in sampled]

@@ -49,11 +49,10 @@ class FrozenAutoencoder:
         files = WeightFiles.find(self.place, self._option, self._home or Home.from_environment())
         kind = files.config.get("_class_name", "no model")
         if kind != ARCHITECTURE or any(path.suffix != SAFE for path in files.paths):
-            found = (
-                f"its config.json names {kind}"
-                if kind != ARCHITECTURE
-                else f"its weights are no *{SAFE}"
-            )
+            if kind != ARCHITECTURE:
+                found = f"its config.json names {kind}"
+            else:
+                found = f"its weights are no *{SAFE}"
             raise UserError(
                 f"{self.name} holds no {ARCHITECTURE} ({found}); name a folder that its "
                 "save_pretrained wrote."
@@ -116,7 +115,8 @@ class FrozenAutoencoder:
                 f"{self.name} cannot be read by diffusers ({first_line(error)}); name a folder "
                 "that its save_pretrained wrote."
             ) from error
-        if missing := sorted(loaded["missing_keys"]):
+        missing = sorted(loaded["missing_keys"])
+        if missing:
             raise UserError(
                 f"{self.name} lacks weights of its network ({missing[0]}, {len(missing)} in "
                 "all); name the folder of a whole autoencoder."

@@ -25,14 +25,16 @@ from ditlab.weights.files import read_index
 CheckpointPart = Literal["weights", "tokenizer"]
 
 CONFIG = "config.json"
-WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = "model.safetensors"
+WEIGHTS_INDEX = "model.safetensors.index.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 """Files of a tokeniser, one of which is enough."""
 MAX_TEXT_FILE = 256 * MIB
 """Bytes of a configuration, a vocabulary or an index of weights."""
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.model")
 """Files that are fetched of a repository: no pickled weights, which could run code."""
-PIECES, PIECE = 64, 64 * 1024
+PIECES = 64
+PIECE = 64 * 1024
 """Pieces of each file of weights that are read, and their bytes: 4 MiB of a file of any size."""
 
 
@@ -258,7 +260,8 @@ def folder_digests(encoders: Encoders) -> dict[str, str]:
 def encoder_difference(encoders: Encoders, recorded: Mapping[str, str]) -> str:
     """Return in a sentence which encoder is another than a run recorded; empty where none is."""
     for kind, digest in folder_digests(encoders).items():
-        if (theirs := recorded.get(kind, digest)) != digest:
+        theirs = recorded.get(kind, digest)
+        if theirs != digest:
             return (
                 f"encoders.{kind}={getattr(encoders, kind)} holds an encoder of digest "
                 f"{digest[:12]}, and the run was trained with {theirs[:12]}"

@@ -16,7 +16,8 @@ from ditlab.errors import UserError
 IMAGES_AT_A_TIME = 64
 """Images in one pass on a GPU."""
 ARCHITECTURE = "dinov3_vit"
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 """Mean and deviation of ImageNet's red, green and blue in [0, 1], by which the encoder's inputs are
 normalised.
 """

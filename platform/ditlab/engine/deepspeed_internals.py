@@ -187,8 +187,12 @@ def release_process_group() -> None:
 
 def scaler_state(engine: Any) -> dict[str, float]:
     """Return the state of float16's loss scale; {} without one."""
-    scaler = getattr(engine.optimizer, "loss_scaler", None) if engine.fp16_enabled() else None
-    return {key: float(getattr(scaler, key)) for key in _SCALER_STATE} if scaler else {}
+    scaler = None
+    if engine.fp16_enabled():
+        scaler = getattr(engine.optimizer, "loss_scaler", None)
+    if scaler:
+        return {key: float(getattr(scaler, key)) for key in _SCALER_STATE}
+    return {}
 
 
 def load_scaler(engine: Any, saved: Mapping[str, int]) -> None:
@@ -288,11 +292,10 @@ class FrozenParameters:
         for parameter, part in self._parts:
             if part.start < part.stop:
                 shard = held_shard(parameter)
-                values = (
-                    part.of(parameter.detach())
-                    if shard is None
-                    else shard.view(-1)[: part.stop - part.start]
-                )
+                if shard is None:
+                    values = part.of(parameter.detach())
+                else:
+                    values = shard.view(-1)[: part.stop - part.start]
                 yield part, values
 
     def load(self, read: Callable[[str, str, int, int], Tensor]) -> None:
@@ -411,7 +414,9 @@ class Partitions:
     @property
     def adam_step(self) -> int:
         """Number of updates applied so far; a step that was left out does not count."""
-        return int(self.count_updates(self.flats)) if self.flats else 0
+        if self.flats:
+            return int(self.count_updates(self.flats))
+        return 0
 
     @adam_step.setter
     def adam_step(self, value: int) -> None:

@@ -108,7 +108,10 @@ class ControlChannel:
         self._rank = rank.rank
         needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
         limit = timedelta(seconds=rank.timeout)
-        self._group = distributed.new_group(backend="gloo", timeout=limit) if needs_group else None
+        if needs_group:
+            self._group = distributed.new_group(backend="gloo", timeout=limit)
+        else:
+            self._group = None
 
     def gather_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """Return every worker's numbers, in order of rank, by one reduction.

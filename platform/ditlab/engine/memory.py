@@ -14,7 +14,8 @@ from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 # Of malloc.h.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
 _LARGE = 32 * 2**20
 """Bytes from which tensors still come from the system and go back to it: the most that glibc takes
 here.
@@ -64,8 +65,6 @@ def _pass_with_less_memory(
 ) -> Any:
     pinned = any(isinstance(value, Tensor) and value.is_cuda for value in inputs)
     with save_on_cpu(pinned) if offloaded else nullcontext():
-        return (
-            checkpoint(forward, *inputs, use_reentrant=False, **named)
-            if recomputed
-            else forward(*inputs, **named)
-        )
+        if recomputed:
+            return checkpoint(forward, *inputs, use_reentrant=False, **named)
+        return forward(*inputs, **named)

@@ -76,7 +76,9 @@ def build_optimizer(
     if isinstance(spec, AdamW):
         return EagerAdamW(described, betas=spec.betas, eps=spec.eps, fused=True)
     built: EagerOptimizer | None = spec.build(described)
-    return AddedOptimizer(described, spec) if built is None else built
+    if built is None:
+        return AddedOptimizer(described, spec)
+    return built
 
 
 class EagerOptimizer(torch.optim.Optimizer):

@@ -44,7 +44,10 @@ class Update:
         limit: float | Tensor | None = self._max_norm
         if self._statistics is not None:
             limit = self._statistics.limit(norm, applied).to(norm.dtype)
-        self._adam.grad_scale = None if limit is None else ((norm + TINY) / limit).clamp(min=1.0)
+        if limit is None:
+            self._adam.grad_scale = None
+        else:
+            self._adam.grad_scale = ((norm + TINY) / limit).clamp(min=1.0)
 
     def weight(self, share: float, device: torch.device) -> Tensor:
         """Return `share` as a tensor; 0 where this step's update is left out."""

@@ -78,7 +78,8 @@ def sample_conditions(
     an encoder of texts gets that of `inputs`. Raises UserError for a condition that the model does
     not have, and where no row is selected.
     """
-    request = request if request.encode else replace(request, encode=inputs.encode)
+    if not request.encode:
+        request = replace(request, encode=inputs.encode)
     if view is not None and not request.classes:
         request = replace(request, classes=classes_with_samples(view.columns))
     noise = fixed_noise(0, torch.device("cpu"))

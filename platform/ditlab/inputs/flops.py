@@ -48,7 +48,10 @@ def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlo
     num = experiment.num_micro
     forward, backward = _count(experiment, data, recomputes=False)
     recomputes = experiment.engine.activation_checkpointing
-    recomputed = _count(experiment, data, recomputes=True)[1] - backward if recomputes else 0
+    if recomputes:
+        recomputed = _count(experiment, data, recomputes=True)[1] - backward
+    else:
+        recomputed = 0
     return StepFlops(forward * num, backward * num, recomputed * num)
 
 

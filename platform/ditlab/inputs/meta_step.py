@@ -93,7 +93,9 @@ class AnsweredReads(TorchDispatchMode):
     ) -> Any:
         if function is not torch.ops.aten._local_scalar_dense.default:
             return function(*args, **(kwargs or {}))
-        return True if args[0].dtype == torch.bool else next(self._integers)
+        if args[0].dtype == torch.bool:
+            return True
+        return next(self._integers)
 
 
 class MetaStep:

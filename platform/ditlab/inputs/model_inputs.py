@@ -75,9 +75,10 @@ class ModelInputs:
                 posterior_field(field) if field.name == "image" else field for field in fields
             ]
         self._fields = tuple(fields)
-        self._computed = (
-            set[str]() if extractor is None else computed_fields(extractor.spec, fields, columns)
-        )
+        if extractor is None:
+            self._computed = set[str]()
+        else:
+            self._computed = computed_fields(extractor.spec, fields, columns)
         self._left_out = frozenset[str]()
 
     @classmethod
@@ -97,7 +98,8 @@ class ModelInputs:
         if experiment.encoders.content():
             downloads = home.caches / "encoders" if home else None
             extractor = FeatureExtractor(experiment.encoders, fields, device, downloads, warn)
-        if place := experiment.encoders.autoencoder:
+        place = experiment.encoders.autoencoder
+        if place:
             autoencoder = FrozenAutoencoder(place, device, home=home)
         return cls(fields, columns, device, extractor, autoencoder)
 
@@ -145,13 +147,17 @@ class ModelInputs:
         """Function that computes the text fields of captions; None without an encoder for a model
         that reads them.
         """
-        return self._encode if self._extractor is not None and self._extractor.has_text else None
+        if self._extractor is not None and self._extractor.has_text:
+            return self._encode
+        return None
 
     def decoding(self, sampler: Any) -> Any:
         """Return a sampler whose samples are pictures: with an autoencoder, one that decodes what
         it draws.
         """
-        return sampler if self._autoencoder is None else DecodingSampler(sampler, self._autoencoder)
+        if self._autoencoder is None:
+            return sampler
+        return DecodingSampler(sampler, self._autoencoder)
 
     def only(self, names: Collection[str]) -> ModelInputs:
         """Return these inputs for a few fields, with the same encoders. `image` is read where its

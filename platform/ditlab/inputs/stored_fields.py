@@ -82,11 +82,9 @@ def check_stored(
     origin = data.train.origin
     encoders = experiment.encoders
     fields = experiment.batch_fields()
-    latents = (
-        next((field for field in fields if field.name == "image"), None)
-        if encoders.autoencoder
-        else None
-    )
+    latents = None
+    if encoders.autoencoder:
+        latents = next((field for field in fields if field.name == "image"), None)
     if latents is not None:
         fields = tuple(posterior_field(field) if field is latents else field for field in fields)
     computed = computed_fields(encoders, fields, columns)
@@ -111,7 +109,8 @@ def _check_encoded(origin: str, text: str, missing: set[str], computed: set[str]
 
     `missing`: fields that are read and not there; `computed`: those that encoders compute.
     """
-    if features := [name for name in TEXT if name in missing]:
+    features = [name for name in TEXT if name in missing]
+    if features:
         raise UserError(
             f"{origin} holds no features of captions ({', '.join(features)}), and the model "
             "reads them; set encoders.text to a language model's folder or name, import the "

@@ -37,7 +37,9 @@ VERSION = 1
 """Version of everything that decides the weights: numbers of two versions do not compare."""
 LARGEST_FILE = 64 * MIB
 """Most bytes of a classifier's file: images of 64 pixels a side and 1,000 classes give 0.9 MiB."""
-STEPS, BATCH, RATE = 1000, 64, 2e-3
+STEPS = 1000
+BATCH = 64
+RATE = 2e-3
 CPU = torch.device("cpu")
 LOCK_POLL = 0.2  # seconds between attempts to lock a classifier that another process trains
 
@@ -59,10 +61,13 @@ class SmallClassifier(nn.Module):
             layer = nn.utils.skip_init(nn.Conv2d, inputs, outputs, 3, stride=stride, padding=1)
             return [layer, nn.GroupNorm(8, outputs), nn.SiLU()]
 
-        layers, number = convolution(channels, WIDTHS[0], stride=1), 0
+        layers = convolution(channels, WIDTHS[0], stride=1)
+        number = 0
         while min(height, width) > SMALLEST:
             layers += convolution(WIDTHS[number], WIDTHS[number + 1], stride=2)
-            height, width, number = -(-height // 2), -(-width // 2), number + 1
+            height = -(-height // 2)
+            width = -(-width // 2)
+            number = number + 1
         self.body = nn.Sequential(
             *layers,
             nn.Flatten(),
@@ -125,7 +130,8 @@ def train_classifier(
                 [network.features(images) for images, _ in batches(real.reference, fields, CPU)]
             )
             network.scale = (features.square().mean() + 1e-12).rsqrt()
-            right, counts = 0, torch.zeros(fields.num_classes, dtype=torch.int64)
+            right = 0
+            counts = torch.zeros(fields.num_classes, dtype=torch.int64)
             for images, labels in batches(real.held_out, fields, CPU):
                 right += int((network(images).argmax(1) == labels).sum())
                 counts += labels.bincount(minlength=fields.num_classes)
@@ -149,7 +155,8 @@ def cached_classifier(
     digest.update(data.train.rows_key)
     digest.update(data.held_out.rows_key)
     path = home.classifiers / f"{digest.hexdigest()[:16]}-{VERSION}.safetensors"
-    if found := _load(path, fields):
+    found = _load(path, fields)
+    if found:
         return found
     remedy = "free disk space there, or set DITLAB_HOME to another folder"
     writable_folder(home.classifiers, f"DITLAB_HOME={home.root}", remedy)
@@ -158,7 +165,8 @@ def cached_classifier(
             while not take_lock(lock):
                 tick()
                 time.sleep(LOCK_POLL)
-            if found := _load(path, fields):
+            found = _load(path, fields)
+            if found:
                 return found
             trained = train_classifier(real, fields, tick)
             # a disk that is full now costs a second training, no run

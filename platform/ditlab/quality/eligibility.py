@@ -27,7 +27,8 @@ from ditlab_models.contract import ANY, BatchField
 
 SIZES = range(8, 65)
 """Heights and widths that the classifier supports, in pixels."""
-FEWEST_TRAIN, FEWEST_HELD_OUT = 200, 50
+FEWEST_TRAIN = 200
+FEWEST_HELD_OUT = 50
 
 CLASSIFIER_DISTANCES = ("quality/frechet", "quality/kernel", "quality/kernel_error")
 """Frechet and kernel distance on the classifier's features (lower is better), and the latter's
@@ -114,20 +115,21 @@ def find_basis(
     """Return the basis for samples of this shape (channels, height, width); or a clause on why
     there is none.
     """
-    size, channels = " x ".join(map(str, shape[1:])), shape[0] if shape else 0
+    size = " x ".join(map(str, shape[1:]))
+    channels = shape[0] if shape else 0
     fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
-    or_an_encoder = (
-        ", and encoders.image names no encoder to take its place" if channels == 3 else ""
-    )
+    if channels == 3:
+        or_an_encoder = ", and encoders.image names no encoder to take its place"
+    else:
+        or_an_encoder = ""
     for each in figures:
-        if problem := each.shape_problem(shape):
+        problem = each.shape_problem(shape)
+        if problem:
             return problem
     if not fits_classifier and not (encoder or figures):
         return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{or_an_encoder}"
-    origin, of_size = (
-        data.train.origin,
-        f" of {size} pixels" if len(data.train.store.parts) > 1 else "",
-    )
+    origin = data.train.origin
+    of_size = f" of {size} pixels" if len(data.train.store.parts) > 1 else ""
     train, held_out = (restrict_to_size(view, shape) for view in (data.train, data.held_out))
     image = find_image(train.columns, shape)
     if image is None and (sizes := image_sizes(data.train, channels)):
@@ -219,9 +221,10 @@ def quality_basis(
                 shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
             # of latents, which are decoded to images of the store's size
             if experiment.encoders.autoencoder:
-                shape = (
-                    data.train.columns[field.name].shape if field.name in data.train.columns else ()
-                )
+                if field.name in data.train.columns:
+                    shape = data.train.columns[field.name].shape
+                else:
+                    shape = ()
             figures = find_figures(experiment, data, home)
             return find_basis(data, shape, ImageEncoder.of(experiment), figures)
     return f"model.family={experiment.model.family} draws no images"
@@ -231,6 +234,6 @@ def size_remedy(experiment: Experiment) -> str:
     """Return a remedy for samples of the wrong size, as part of a sentence; empty where the model
     decides the size.
     """
-    return (
-        "set sampling.height and sampling.width" if hasattr(experiment.sampling, "height") else ""
-    )
+    if hasattr(experiment.sampling, "height"):
+        return "set sampling.height and sampling.width"
+    return ""

@@ -67,7 +67,8 @@ NUM_NEAREST = 500
 """Samples, and held-out images, whose nearest training image is searched: a median needs no
 more.
 """
-FIRST_BATCH, BATCHES = "drawing the first batch of samples", "drawing samples"
+FIRST_BATCH = "drawing the first batch of samples"
+BATCHES = "drawing samples"
 
 
 def quality(
@@ -112,7 +113,9 @@ class QualityReference:
         """Compute the reference, with agreement if `from_captions`. Calls `tick` often; raises as
         `quality` does.
         """
-        self.basis, self.device, self.tick = basis, torch.device(device), tick
+        self.basis = basis
+        self.device = torch.device(device)
+        self.tick = tick
         self.real = real = real_images(basis.data)
         self.classifiers: dict[str, TrainedClassifier] = {}
         """Classifiers by column of classes: all where agreement with captions is measured, else
@@ -195,7 +198,8 @@ class QualityReference:
             digest.update(
                 save({name: value.cpu() for name, value in trained.network.state_dict().items()})
             )
-        if (encoder := self.basis.encoder) is not None:
+        encoder = self.basis.encoder
+        if encoder is not None:
             digest.update(encoder_digest(encoder.place, str(encoder.dtype)).encode())
         for figures in self.basis.figures:
             digest.update(figures.digest().encode())

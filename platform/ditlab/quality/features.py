@@ -32,7 +32,8 @@ def frechet_distance(real: Tensor, generated: Tensor) -> float:
     count as if nothing moved in them: finite, symmetric, 0 for equal sets, and far too large for
     equal distributions. NaN where any feature is NaN or infinite.
     """
-    real, generated = real.double(), generated.double()
+    real = real.double()
+    generated = generated.double()
     if not (real.isfinite().all() and generated.isfinite().all()):
         return float("nan")
     return frechet_of_moments(*moments(real), *moments(generated))
@@ -109,14 +110,17 @@ def kernel_distance(real: Tensor, generated: Tensor, num_subsets: int = 10) -> K
         ]
         return torch.tensor(sums, dtype=torch.float64)
 
-    within_x, within_y, between = pair_sums(x, x), pair_sums(y, y), pair_sums(x, y)
+    within_x = pair_sums(x, x)
+    within_y = pair_sums(y, y)
+    between = pair_sums(x, y)
     sizes_x, sizes_y = (
         torch.tensor([len(part) for part in parts], dtype=torch.float64) for parts in (x, y)
     )
 
     def estimate(kept: Tensor) -> Tensor:
         """Estimate MMD_u^2 from the kept subsets."""
-        m, n = sizes_x[kept].sum(), sizes_y[kept].sum()
+        m = sizes_x[kept].sum()
+        n = sizes_y[kept].sum()
         xx, yy, xy = (sums[kept][:, kept].sum() for sums in (within_x, within_y, between))
         return xx / (m * (m - 1)) + yy / (n * (n - 1)) - 2 * xy / (m * n)
 
@@ -192,7 +196,9 @@ class ImageEncoder:
     def of(cls, experiment: Experiment) -> ImageEncoder | None:
         """Return the experiment's encoder; None where it names none."""
         spec = experiment.encoders
-        return None if spec.image is None else cls(spec.image, DTYPES[spec.precision])
+        if spec.image is None:
+            return None
+        return cls(spec.image, DTYPES[spec.precision])
 
     def check(self, height: int, width: int) -> None:
         """Raise UserError for an encoder that cannot be opened, or whose patches do not tile images
@@ -213,7 +219,8 @@ class ImageEncoder:
         """Return the last layer's mean over patches, (num, width), of batches of images; calls
         `tick` after each.
         """
-        encoder, means = FrozenImageEncoder(self.place, None, None, device, self.dtype), []
+        encoder = FrozenImageEncoder(self.place, None, None, device, self.dtype)
+        means = []
         for batch in images:
             means.append(encoder.encode(batch).float().mean(1))
             tick()

@@ -20,7 +20,10 @@ RANGE = (-1.0, 1.0)
 """Range of an image's values, the same for every image model."""
 BATCH = 512  # images at once
 LARGEST_BATCH = 2**24  # values of them
-LARGEST_FIT, LARGEST_REFERENCE, LARGEST_TRAIN = 20_000, 5_000, 60_000  # images
+# images
+LARGEST_FIT = 20_000
+LARGEST_REFERENCE = 5_000
+LARGEST_TRAIN = 60_000
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,9 @@ def find_image(columns: Mapping[str, StoredColumn], shape: tuple[int, ...]) -> B
         for name, column in columns.items()
         if column.shape == shape and column.value_range is not None
     ]
-    return (
-        BatchField(names[0], shape, "float32", value_range=RANGE)
-        if len(shape) == 3 and names
-        else None
-    )
+    if len(shape) == 3 and names:
+        return BatchField(names[0], shape, "float32", value_range=RANGE)
+    return None
 
 
 def find_fields(

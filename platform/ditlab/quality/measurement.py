@@ -110,7 +110,8 @@ def _held_out_parts(
     device_type: str,
     home: Home,
 ) -> dict[str, Any]:
-    encoders, downloads = experiment.encoders, home.caches / "encoders"
+    encoders = experiment.encoders
+    downloads = home.caches / "encoders"
     settings = experiment.objective.metric_settings(experiment.model)
     return {
         "held-out samples": _held_out_rows(data, num),

@@ -59,7 +59,8 @@ def check_quality(experiment: Experiment, data: DataSplits) -> None:
     cannot give.
     """
     if draws_text(experiment):
-        if reason := text_ineligibility(data):
+        reason = text_ineligibility(data)
+        if reason:
             raise UserError(
                 f"evaluation.quality={experiment.evaluation.quality} cannot be measured, as "
                 f"{reason}; set evaluation.quality=0, or data.hold_out higher."
@@ -112,7 +113,9 @@ def text_figures(
     """Return the further figures of drawn text; none of other samples. Raises UserError as
     `find_figures` does.
     """
-    return find_figures(experiment, data, home) if draws_text(experiment) else ()
+    if draws_text(experiment):
+        return find_figures(experiment, data, home)
+    return ()
 
 
 def samples_names(

@@ -74,7 +74,8 @@ def read_receipts(folder: RunFolder) -> Receipts:
         raise UserError(
             f"the receipts of run {folder.run_id} cannot be read ({first_line(error)})."
         ) from None
-    rows, lines = intact_rows(content), parse_json_lines(attempts)
+    rows = intact_rows(content)
+    lines = parse_json_lines(attempts)
     parsed = [parse_attempt(record) for record in lines.records]
     damaged = lines.num_damaged + parsed.count(None)
     problems = []
@@ -149,13 +150,12 @@ def walk_chain(
                 f"{attempt.chain[:12]}, to which no rows before it lead"
             )
         # As `next_head` goes, in a tenth of its time: 0.1 s for 100,000 rows.
-        head, begun = bytes.fromhex(attempt.chain), bytes.fromhex(attempt.digest)
+        head = bytes.fromhex(attempt.chain)
+        begun = bytes.fromhex(attempt.digest)
         for place, step in zip(range(begin, end), rows["step"][begin:end].tolist(), strict=True):
             start = place * ROW.itemsize
-            head, begun = (
-                hashlib.sha256(head + begun + content[start : start + CHECKED]).digest(),
-                b"",
-            )
+            head = hashlib.sha256(head + begun + content[start : start + CHECKED]).digest()
+            begun = b""
             if step in wanted:
                 heads = walk.heads.setdefault(step, {})
                 heads.pop(head.hex(), None)

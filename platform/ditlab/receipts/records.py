@@ -36,7 +36,8 @@ after the step, 0 for none; `crc`, the CRC-32 of the row before it (its own `crc
 other bytes."""
 CHECKED = ROW.itemsize - 4
 """Bytes of a row that its checksum covers."""
-LEFT_OUT, NOT_APPLIED = 1, 2
+LEFT_OUT = 1
+NOT_APPLIED = 2
 """Flags: the batch was taken from the order and not trained on; the update was left out, as loss or
 gradient was not finite."""
 STOP_VERB = "stop-after-evaluation"
@@ -55,7 +56,8 @@ SHOWN = 12
 """Digits of a digest that people are shown, and that tags hold of each part."""
 SETTINGS = "settings of "
 """Beginning of the name of a part that one metric alone depends on: `settings of frequency`."""
-PASS_SIZE, THREADS = "evaluation batch", "threads"
+PASS_SIZE = "evaluation batch"
+THREADS = "threads"
 """Names of the parts for held-out samples of a pass, and for threads of a CPU."""
 ROUNDING = frozenset({"precision", "numerics", PASS_SIZE, THREADS})
 """Parts by which figures differ in rounding alone."""
@@ -116,7 +118,9 @@ def intact_rows(content: bytes) -> np.ndarray:
     """Return the rows of a file's content up to the first that is torn or altered, as an array of
     ROW.
     """
-    before, num, view = 0, 0, memoryview(content)
+    before = 0
+    num = 0
+    view = memoryview(content)
     for start in range(0, len(content) - ROW.itemsize + 1, ROW.itemsize):
         before = zlib.crc32(view[start : start + CHECKED], before)
         if before != int.from_bytes(view[start + CHECKED : start + ROW.itemsize], "little"):
@@ -228,11 +232,14 @@ class Measurement:
         """Return the measurement that `to_tag` wrote; None for another text."""
         try:
             record = json.loads(tag)
-            digest, tables = record["digest"], (record["parts"], record.get("words", {}))
+            digest = record["digest"]
+            tables = (record["parts"], record.get("words", {}))
             are_texts = all(isinstance(value, str) for table in tables for value in table.values())
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        return cls(digest, *tables) if isinstance(digest, str) and are_texts else None
+        if isinstance(digest, str) and are_texts:
+            return cls(digest, *tables)
+        return None
 
     def to_tag(self) -> str:
         """Return the digest, the first digits of its parts' and the values that are short, as a
@@ -302,7 +309,9 @@ def protocols_text(tags: Mapping[str, str], *groups: str) -> str:
     found = [
         f"{group} {each.shown}" for group, each in recorded_measurements(tags, *groups).items()
     ]
-    return f"Protocol{'s' * (len(found) > 1)}: {', '.join(found)}." if found else ""
+    if found:
+        return f"Protocol{'s' * (len(found) > 1)}: {', '.join(found)}."
+    return ""
 
 
 def evaluation_digest(measurements: Mapping[str, Measurement], spec_hash: str, weights: str) -> str:

@@ -36,7 +36,9 @@ class ReceiptWriter:
     """Writer of one run's receipts. `sync` may be called from another thread."""
 
     def __init__(self, folder: RunFolder, warn: Callable[[str], None]) -> None:
-        self._folder, self._warn, self._lock = folder, warn, threading.Lock()
+        self._folder = folder
+        self._warn = warn
+        self._lock = threading.Lock()
         self._held = bytearray()
         self._file: int | None = None
         self._checksum = self._since = 0
@@ -61,9 +63,11 @@ class ReceiptWriter:
                 self._warn_once(error)
                 self._attempt = None  # checkpoints say that no receipts lead to them
                 return
-            self._head, self._since = ORIGIN, attempt.step
+            self._head = ORIGIN
+            self._since = attempt.step
             if attempt.step and has_rows and "chain" in saved:
-                self._head, self._since = saved["chain"], int(saved["since"])
+                self._head = saved["chain"]
+                self._since = int(saved["since"])
             elif attempt.step and saved.get("chain"):
                 self._warn(
                     f"{self._folder.receipt_rows} lacks rows up to step {attempt.step}: the "
@@ -101,7 +105,8 @@ class ReceiptWriter:
             checked = _FACTS.pack(step, self._attempt.attempt, flags, asked, 0, samples) + numbers
             self._checksum = zlib.crc32(checked, self._checksum)
             written = checked + self._checksum.to_bytes(4, "little")
-            self._head, self._begun = next_head(self._head, written, self._begun), None
+            self._head = next_head(self._head, written, self._begun)
+            self._begun = None
             self._held += written
             self._flush(durable=False)
 

@@ -15,9 +15,13 @@ import numpy as np
 from ditlab.reports.formatting import format_number, shorten
 from ditlab_models.figures import Tick
 
-WIDTH, HEIGHT = 420, 250
+WIDTH = 420
+HEIGHT = 250
 """Size of a chart in its own units; a page shows it at 350 to 580 pixels of width."""
-_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 410, 10, 222
+_LEFT = 66
+_RIGHT = 410
+_TOP = 10
+_BOTTOM = 222
 _LOG_RATIO = 20.0
 """Ratio of the largest to the smallest value from which a scale is logarithmic."""
 MOST_PLAIN = 160
@@ -66,10 +70,12 @@ def thin(
     """
     if (np.diff(steps) < 0).any():
         order = np.argsort(steps, kind="stable")
-        steps, values = steps[order], values[order]
+        steps = steps[order]
+        values = values[order]
     is_finite = np.isfinite(values)
     bad = steps[~is_finite]
-    steps, values = steps[is_finite], np.clip(values[is_finite], -_LARGEST, _LARGEST)
+    steps = steps[is_finite]
+    values = np.clip(values[is_finite], -_LARGEST, _LARGEST)
     num = len(values)
     last = float(values[-1]) if num else float("nan")
     low = high = values
@@ -77,8 +83,11 @@ def thin(
         length = max(_FEWEST_IN_STRETCH, -(-num // most))
         starts = np.arange(0, num, length)
         middles = starts + length // 2
-        middles[0], middles[-1] = 0, num - 1  # the curve reaches from its first step to its last
-        low, high = np.minimum.reduceat(values, starts), np.maximum.reduceat(values, starts)
+        # the curve reaches from its first step to its last
+        middles[0] = 0
+        middles[-1] = num - 1
+        low = np.minimum.reduceat(values, starts)
+        high = np.maximum.reduceat(values, starts)
         values = np.array([np.median(values[start : start + length]) for start in starts])
         steps = steps[middles]
     return ThinCurve(steps, values, low, high, num, len(bad), bad[:_MOST_BAD], last)
@@ -169,15 +178,16 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
         return None
     bad = np.unique(np.concatenate([points.bad_steps for _, points in thinned]))
     steps = np.concatenate([bad, *(points.steps for _, points in drawn)]).astype(float)
-    low, high = float(steps.min()), float(steps.max())
-    x = (
-        AxisScale(low, high, _LEFT, _RIGHT)
-        if high > low
-        else linear_scale(low, high, _LEFT, _RIGHT)
-    )
+    low = float(steps.min())
+    high = float(steps.max())
+    if high > low:
+        x = AxisScale(low, high, _LEFT, _RIGHT)
+    else:
+        x = linear_scale(low, high, _LEFT, _RIGHT)
     y = _y_scale([points for _, points in drawn])
     notes = ["log scale"] if y.is_log else []
-    if num_bad := max(points.num_bad for _, points in thinned):
+    num_bad = max(points.num_bad for _, points in thinned)
+    if num_bad:
         notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
     last = ", ".join(map(_last, drawn))
     return Chart(
@@ -206,7 +216,10 @@ def _last(drawn: _Thinned) -> str:
 def _data(drawn: _Thinned) -> dict[str, Any]:
     """A curve's values, for the page's script."""
     curve, points = drawn
-    band = {"low": _short(points.low), "high": _short(points.high)} if points.is_thinned else {}
+    if points.is_thinned:
+        band = {"low": _short(points.low), "high": _short(points.high)}
+    else:
+        band = {}
     return {
         "name": curve.label,
         "role": curve.role,
@@ -237,9 +250,10 @@ def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> 
         rounded(np.clip(y.places(each), _TOP - 4, _BOTTOM + 4))
         for each in (points.values, points.low, points.high)
     )
-    band = (
-        f"{_line(across, high)}L{_line(across[::-1], low[::-1])[1:]}Z" if points.is_thinned else ""
-    )
+    if points.is_thinned:
+        band = f"{_line(across, high)}L{_line(across[::-1], low[::-1])[1:]}Z"
+    else:
+        band = ""
     markers = list(zip(across, up, strict=True)) if len(across) <= _MOST_MARKERS else []
     return DrawnCurve(curve.role, _line(across, up), band, markers)
 
@@ -266,9 +280,13 @@ class AxisScale:
 
     def places(self, values: np.ndarray) -> np.ndarray:
         """Places of values."""
-        low, high, at = self.low, self.high, np.asarray(values, dtype=float)
+        low = self.low
+        high = self.high
+        at = np.asarray(values, dtype=float)
         if self.is_log:
-            low, high, at = math.log10(low), math.log10(high), np.log10(np.maximum(at, 1e-300))
+            low = math.log10(low)
+            high = math.log10(high)
+            at = np.log10(np.maximum(at, 1e-300))
         return self.begin + (self.end - self.begin) * ((at - low) / (high - low))
 
     def ticks(self) -> list[Tick]:
@@ -276,7 +294,8 @@ class AxisScale:
         powers.
         """
         if self.is_log and self.high > 5 * self.low:
-            lowest, highest = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            lowest = math.floor(math.log10(self.low))
+            highest = math.ceil(math.log10(self.high))
             every = max(1, -(-(highest - lowest) // _NUM_TICKS))
             values = [10.0**power for power in range(lowest, highest + 1, every)]
             if highest - lowest <= 2:
@@ -288,7 +307,8 @@ class AxisScale:
             step = next(
                 factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999
             )
-            first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+            first = math.ceil(self.low / step - 1e-9)
+            last = math.floor(self.high / step + 1e-9)
             values = [
                 float(f"{number * step:.12g}") for number in range(first, min(last, first + 20) + 1)
             ]
@@ -304,8 +324,10 @@ def linear_scale(
     # equal, but for rounding
     if high - low <= max(1e-9 * max(abs(low), abs(high)), sys.float_info.min):
         wide = max(abs(low), abs(high)) * 0.05
-        wide = wide if wide > sys.float_info.min else 1.0
-        low, high = low - wide, high + wide
+        if not wide > sys.float_info.min:
+            wide = 1.0
+        low = low - wide
+        high = high + wide
     rest = (high - low) * margin
     return AxisScale(low - rest, high + rest, begin, end)
 

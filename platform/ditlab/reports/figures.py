@@ -87,7 +87,8 @@ def schedules_figure(
     learning_rate: Callable[[ScheduleSpec, float, int, int, int], float],
 ) -> Figure:
     """Draw every kind of schedule at learning rate 1 over 1,000 steps of 10 epochs."""
-    total, epoch = 1000, 100
+    total = 1000
+    epoch = 100
     kinds: list[ScheduleSpec] = [
         ConstantSchedule(warmup=50),
         WarmupCosineSchedule(warmup=50, final=0.05),

@@ -52,7 +52,8 @@ def format_number(value: float) -> str:
     exponent = int(power)
     is_plain = exponent >= -4 and abs(value) < _LARGEST_PLAIN
     digits = f"{value:,.{max(0, _DIGITS - 1 - exponent)}f}" if is_plain else mantissa
-    digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
+    if "." in digits:
+        digits = digits.rstrip("0").rstrip(".")
     return digits if is_plain else f"{digits}e{exponent}"
 
 
@@ -88,12 +89,16 @@ def describe_value(value: Any) -> str:
         rest = ", ".join(
             f"{key} {describe_value(inner)}" for key, inner in value.items() if key != "kind"
         )
-        return f"{value['kind']} ({rest})".replace(" ()", "") if "kind" in value else f"{{{rest}}}"
+        if "kind" in value:
+            return f"{value['kind']} ({rest})".replace(" ()", "")
+        return f"{{{rest}}}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(describe_value(inner) for inner in value) + "]"
     if value is None:
         return "null"
-    return format_cell(value) if isinstance(value, (str, int, float)) else str(value)
+    if isinstance(value, (str, int, float)):
+        return format_cell(value)
+    return str(value)
 
 
 def short_names(paths: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
@@ -128,15 +133,21 @@ def format_duration(seconds: float) -> str:
     ):
         if whole >= size:
             rest = whole % size // smaller
-            return f"{whole // size} {unit} {rest} {name}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s" if seconds >= 1 or not seconds else f"{seconds:.2f} s"
+            if rest:
+                return f"{whole // size} {unit} {rest} {name}"
+            return f"{whole // size} {unit}"
+    if seconds >= 1 or not seconds:
+        return f"{whole} s"
+    return f"{seconds:.2f} s"
 
 
 def format_clock(seconds: float) -> str:
     """Seconds as `0:35`, `2:05:09` or `73:00:00`: hours go on past a day."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    if hours:
+        return f"{hours}:{minutes:02}:{rest:02}"
+    return f"{minutes}:{rest:02}"
 
 
 def shorten(text: str, characters: int) -> str:

@@ -22,7 +22,8 @@ MIN_TRIALS = 8
 _SHUFFLES = 400
 _ERROR = 0.05
 """Share of sweeps of equal trials in which any axis counts as clear."""
-_GROUPS, _LEAST_IN_GROUP = 4, 3
+_GROUPS = 4
+_LEAST_IN_GROUP = 3
 METHOD = (
     "Ranks are from 0, the best, to 100. A spread is the difference between the mean ranks of "
     "the best and the worst group of trials: of one value, or of a quarter of an axis' range. "
@@ -43,11 +44,9 @@ class PlotAxis:
 
     def text(self, raw: float) -> str:
         """Write a value of `raw` as the sweep has it."""
-        return (
-            self.names[int(raw)]
-            if self.names
-            else describe_value(float(format_number(raw).replace(",", "")))
-        )
+        if self.names:
+            return self.names[int(raw)]
+        return describe_value(float(format_number(raw).replace(",", "")))
 
     @property
     def positions(self) -> dict[int, float]:

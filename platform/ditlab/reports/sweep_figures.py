@@ -83,7 +83,10 @@ def _by_trial(summary: SweepSummary) -> Points:
     )
     curves = []
     if done and first is not None:  # of trials that do not compare, none leads
-        accumulate = np.minimum.accumulate if summary.modes[0] == "min" else np.maximum.accumulate
+        if summary.modes[0] == "min":
+            accumulate = np.minimum.accumulate
+        else:
+            accumulate = np.maximum.accumulate
         leading = accumulate([values[number] for number in done])
         last = max(trial.number for trial in summary.trials)
         x = np.repeat([*done, last], 2)[1:]
@@ -97,10 +100,12 @@ def _by_trial(summary: SweepSummary) -> Points:
 
 
 def _trade_off(summary: SweepSummary) -> Points:
-    first, second = shown_values(summary, 0), shown_values(summary, 1)
+    first = shown_values(summary, 0)
+    second = shown_values(summary, 1)
     places = {number: (value, second[number]) for number, value in first.items()}
     groups = _groups(summary.trials, places)
-    if front := pareto(summary):
+    front = pareto(summary)
+    if front:
         groups.append(_ring([places[trial.number] for trial in front], "Pareto-optimal"))
     x_label, y_label = summary.goals[:2]
     logs = _is_wide(first.values()), _is_wide(second.values())

@@ -27,7 +27,8 @@ MOST_ROWS = 16
 CAPTION = (
     "A row a trial, the best first; trials of one seed began from the same noise in each column."
 )
-_LONGEST_TITLE, _LONGEST_PASSAGE = 100, 600
+_LONGEST_TITLE = 100
+_LONGEST_PASSAGE = 600
 _LARGEST = 32 * MIB
 
 

@@ -22,7 +22,8 @@ _ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
 """Order of trials with a value, by how final their value is."""
 _WITHOUT_VALUES = ["running", "interrupted", "waiting", "finished", "stopped", "failed"]
 """Statuses of an arm whose runs have no value, the one that it has first."""
-_WITHOUT_A_VALUE, _GROUPS = 4, {"failed": 5, "waiting": 6}
+_WITHOUT_A_VALUE = 4
+_GROUPS = {"failed": 5, "waiting": 6}
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ class Trial:
         seeds arm and seed.
         """
         plain = {"number": self.number, "run_id": self.run_id, "values": dict(self.values)}
-        return plain if self.seed is None else {**plain, "arm": self.arm, "seed": self.seed}
+        if self.seed is None:
+            return plain
+        return {**plain, "arm": self.arm, "seed": self.seed}
 
     @property
     def has_ended(self) -> bool:
@@ -230,7 +233,9 @@ class SweepSummary:
 
 def better(mode: str) -> str:
     """Describe the mode: `lower is better`."""
-    return "lower is better" if mode == "min" else "higher is better"
+    if mode == "min":
+        return "lower is better"
+    return "higher is better"
 
 
 def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
@@ -312,7 +317,8 @@ def why_incomparable(summary: SweepSummary) -> str:
     """Return a sentence on the parts in which trials' metrics are measured otherwise; empty where
     they compare.
     """
-    if len(ways := _ways(summary)) < 2:
+    ways = _ways(summary)
+    if len(ways) < 2:
         return ""
     names = sorted({key for way in ways for key in way})
     parts = dict.fromkeys(

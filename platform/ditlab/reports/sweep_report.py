@@ -96,9 +96,10 @@ def write_sweep_report(
     first = best(summary)
     pictures: list[Path] = []
     unit = summary.unit
-    means = (
-        " With several seeds a line is an arm: the mean over its seeds." if unit == "arm" else ""
-    )
+    if unit == "arm":
+        means = " With several seeds a line is an arm: the mean over its seeds."
+    else:
+        means = ""
 
     def picture(name: str, figure: Figure | None, caption: str) -> list[Part]:
         if figure is None:
@@ -161,19 +162,18 @@ def _importance(found: Mapping[str, Importance]) -> list[Part]:
     rows: list[Cells] = [
         [path, round(each.spread), round(each.by_chance), each.best] for path, each in found.items()
     ]
-    return (
-        [Table(["axis", "spread of ranks", "by chance", "best values"], rows, METHOD)]
-        if rows
-        else []
-    )
+    if rows:
+        return [Table(["axis", "spread of ranks", "by chance", "best values"], rows, METHOD)]
+    return []
 
 
 def _best_spec(first: Trial | None, unit: str, spec: str) -> list[Part]:
     if first is None or not spec.strip():
         return []
-    state = (
-        "" if first.status == "finished" else f", which is {first.status} at step {first.step:,}"
-    )
+    if first.status == "finished":
+        state = ""
+    else:
+        state = f", which is {first.status} at step {first.step:,}"
     text = (
         f"The whole spec of {unit} {first.number}{state}. Saved as best.yaml, it is trained "
         "again with:"
@@ -206,7 +206,9 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
 
 def _axis_cell(value: Any) -> Cell:
     is_plain = value is None or is_numeric([value])
-    return value if is_plain else shorten(describe_value(value), _VALUE_CHARACTERS)
+    if is_plain:
+        return value
+    return shorten(describe_value(value), _VALUE_CHARACTERS)
 
 
 def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
@@ -236,7 +238,9 @@ def _value(summary: SweepSummary, trial: Trial, name: str) -> Cell:
     if value is None or summary.num_seeds < 2 or not trial.by_seed:
         return value
     half = mean_interval(trial, name).text().partition(" +- ")[2]
-    return f"{format_number(value)} +- {half}" if half else value
+    if half:
+        return f"{format_number(value)} +- {half}"
+    return value
 
 
 def _pairing(summary: SweepSummary) -> str:
@@ -364,11 +368,10 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
     differences = differences_to_best(summary)
     open_ones = not_told_apart(differences)
     place = "lowest" if mode == "min" else "highest"
-    claim = (
-        f"has the {place} mean {of}, not told apart from {_others(open_ones)}"
-        if open_ones
-        else f"is the best {of}"
-    )
+    if open_ones:
+        claim = f"has the {place} mean {of}, not told apart from {_others(open_ones)}"
+    else:
+        claim = f"is the best {of}"
     if trade_off:
         claim = f"is, in {name} alone, the best {of}"
     head = (
@@ -414,14 +417,19 @@ def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
     if summary.verdict:
         return [f"best mean: {where}", *summary.verdict]
     open_ones = not_told_apart(differences)
-    head = f"best mean, not told apart from {_others(open_ones)}" if open_ones else "best"
+    if open_ones:
+        head = f"best mean, not told apart from {_others(open_ones)}"
+    else:
+        head = "best"
     next_one = [difference_sentence(summary, each, first) for each in differences[:1]]
     return [f"{head}: {where}", *next_one, *fewer_seeds_sentences(summary)]
 
 
 def _others(numbers: Sequence[int]) -> str:
     """Name how many arms are not told apart from the best: `arm 3`, `4 others`."""
-    return f"arm {numbers[0]}" if len(numbers) == 1 else f"{len(numbers)} others"
+    if len(numbers) == 1:
+        return f"arm {numbers[0]}"
+    return f"{len(numbers)} others"
 
 
 def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
@@ -429,11 +437,9 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
     seeds`.
     """
     value = _value(summary, trial, name)
-    return (
-        f"{value} over {trial.num_seeds} seed{'s' if trial.num_seeds > 1 else ''}"
-        if isinstance(value, str)
-        else (format_number(trial.metrics[name]))
-    )
+    if isinstance(value, str):
+        return f"{value} over {trial.num_seeds} seed{'s' if trial.num_seeds > 1 else ''}"
+    return format_number(trial.metrics[name])
 
 
 def _distance(summary: SweepSummary, first: Trial) -> Iterator[str]:
@@ -446,7 +452,8 @@ def _distance(summary: SweepSummary, first: Trial) -> Iterator[str]:
     ]
     if len(peers) < 2:
         return
-    top, following = peers[0].metrics[name], peers[1].metrics[name]
+    top = peers[0].metrics[name]
+    following = peers[1].metrics[name]
     yield f"The next, trial {peers[1].number}, is at {format_number(following)}."
     if abs(following - top) <= _CLOSE * abs(top):
         yield (
@@ -520,7 +527,8 @@ def _next(summary: SweepSummary) -> Iterator[str]:
             continue
         is_low = max(places) <= _OUTER
         if is_low or min(places) >= 1 - _OUTER:
-            lowest, highest = min(placed.raw.values()), max(placed.raw.values())
+            lowest = min(placed.raw.values())
+            highest = max(placed.raw.values())
             ends = f"from {placed.text(lowest)} to {placed.text(highest)}"
             end = "low" if is_low else "high"
             found.append(f"the best {len(top)} trials lie at the {end} end of {axis.path} ({ends})")

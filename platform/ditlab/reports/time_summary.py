@@ -15,7 +15,8 @@ History = Mapping[str, Any]
 """Series (`steps`, `values`) by metric."""
 TIMED = ("time/", "perf/")
 """Prefixes of the metrics that it is made from."""
-_STEPS, _SLOWEST = "time/steps", "time/slowest"
+_STEPS = "time/steps"
+_SLOWEST = "time/slowest"
 FIGURES_TIME = "time/figures"
 """Seconds in which figures were drawn at the run's end, not those of a step."""
 _BETWEEN_STEPS = ("checkpoint", "evaluation")
@@ -68,13 +69,15 @@ class TimeSummary:
         """Describe utilisation, speed, memory and slow workers, a line each."""
         lines = []
         if "perf/mfu" in self.rates:
-            mfu, hfu = self.rates["perf/mfu"], self.rates.get("perf/hfu", 0.0)
+            mfu = self.rates["perf/mfu"]
+            hfu = self.rates.get("perf/hfu", 0.0)
             again = f" ({hfu:.0%} with recomputation)" if hfu > mfu else ""
             lines.append(f"the network used {mfu:.0%} of the rate of a large matrix product{again}")
         if self.slowest is not None:
             lines.append(f"slowest worker: {self.slowest:.2f} times the others' median")
         for name, what in _PACES.items():
-            if (speed := self.rates.get(name)) is not None:
+            speed = self.rates.get(name)
+            if speed is not None:
                 pace = f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
                 lines.append(
                     f"mean over these steps {pace} "
@@ -113,7 +116,10 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
     num = round(float(counts.sum()))
     if num <= 0 or not seconds:
         return None
-    drawing = float(_finite(history[FIGURES_TIME]).sum()) if FIGURES_TIME in history else 0.0
+    if FIGURES_TIME in history:
+        drawing = float(_finite(history[FIGURES_TIME]).sum())
+    else:
+        drawing = 0.0
     if drawing > 0:
         seconds["figures"] = drawing
     of_steps = np.sum(
@@ -122,7 +128,9 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
     means = {name: _mean(history, name, of_steps) for name in ("perf/mfu", "perf/hfu", *_PACES)}
     rates = {name: value for name, value in means.items() if value is not None}
     memory = history.get("perf/memory")
-    peak = float(_finite(memory).max()) if memory is not None and len(memory.values) else None
+    peak = None
+    if memory is not None and len(memory.values):
+        peak = float(_finite(memory).max())
     return TimeSummary(num, seconds, rates, peak, _mean(history, _SLOWEST, counts), straggler)
 
 
@@ -150,4 +158,6 @@ def _mean(history: History, name: str, weights: np.ndarray) -> float | None:
     if name not in history:
         return None
     weight = float((weights * np.isin(history[_STEPS].steps, history[name].steps)).sum())
-    return float((_aligned(history, name) * weights).sum() / weight) if weight > 0 else None
+    if weight > 0:
+        return float((_aligned(history, name) * weights).sum() / weight)
+    return None

@@ -38,7 +38,9 @@ rarer.
 
 def device_kind(experiment: Experiment) -> str:
     """Device whose hours count for a run: `GPU`, or `core` where it has none."""
-    return "GPU" if experiment.resources.gpus_per_worker else "core"
+    if experiment.resources.gpus_per_worker:
+        return "GPU"
+    return "core"
 
 
 def num_devices(experiment: Experiment, workers: int, threads: int) -> float:
@@ -62,7 +64,8 @@ class HomeBudget:
         text = os.environ.get(VARIABLE, "").strip()
         if not text:
             return None
-        if not (seconds := parse_duration(text)):
+        seconds = parse_duration(text)
+        if not seconds:
             raise UserError(
                 f"{VARIABLE}={format_value(text)} is no budget; write device hours above 0 "
                 "with their unit, such as 30min, 4h, 2d, or unset it."
@@ -83,7 +86,8 @@ def check_home_budget(home: Home, experiment: Experiment) -> None:
     """Raise BudgetUsedUp where the home's budget is used up, UserError where `DITLAB_BUDGET` is no
     budget.
     """
-    if budget := HomeBudget.from_environment():
+    budget = HomeBudget.from_environment()
+    if budget:
         hours = DeviceHours(home)
         device = device_kind(experiment)
         if budget.is_used_up(hours, device):
@@ -112,7 +116,9 @@ class BudgetWatch:
             return ""
         is_used_up = self._budget.is_used_up(self._hours, self._device)
         self._next_check = begin + max(CHECK_INTERVAL, (time.monotonic() - begin) / _SHARE)
-        return f"{VARIABLE}={self._budget.text} is used up" if is_used_up else ""
+        if is_used_up:
+            return f"{VARIABLE}={self._budget.text} is used up"
+        return ""
 
 
 @contextmanager
@@ -130,7 +136,8 @@ def budget_watched(
 
     def look() -> None:
         while not is_over.wait(CHECK_INTERVAL):
-            if sentence := watch.sentence():
+            sentence = watch.sentence()
+            if sentence:
                 with suppress(OSError, UserError):
                     update_record(launch.folder, message=sentence)
                 warn(

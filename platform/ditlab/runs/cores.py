@@ -90,11 +90,9 @@ def busy_text() -> str:
     cores busy`.
     """
     busy = busy_cores()
-    return (
-        f"others kept {busy:.1f} of {len(os.sched_getaffinity(0))} cores busy"
-        if busy >= BUSY
-        else ""
-    )
+    if busy >= BUSY:
+        return f"others kept {busy:.1f} of {len(os.sched_getaffinity(0))} cores busy"
+    return ""
 
 
 def sleep_at_barriers(threads: int, workers: int = 1) -> None:
@@ -129,7 +127,9 @@ def recorded_threads(folder: RunFolder) -> int | None:
     from ditlab.receipts.reading import read_attempts  # imports NumPy
 
     attempts = read_attempts(folder)
-    return (attempts[min(attempts)].threads or None) if attempts else None
+    if attempts:
+        return attempts[min(attempts)].threads or None
+    return None
 
 
 def worker_threads(
@@ -141,22 +141,21 @@ def worker_threads(
     the cores that this process may use and that others do not keep busy now, at most
     OMP_NUM_THREADS.
     """
-    (cores, limit), workers, machine = (
-        allowed_cores(),
-        resources.max_workers * concurrent,
-        os.cpu_count() or 1,
-    )
-    allowed = (
-        f"{limit} allows {cores} of {machine} cores" if limit else f"this machine has {cores} cores"
-    )
-    if number := resources.cpus_per_worker or recorded:
+    (cores, limit) = allowed_cores()
+    workers = resources.max_workers * concurrent
+    machine = os.cpu_count() or 1
+    if limit:
+        allowed = f"{limit} allows {cores} of {machine} cores"
+    else:
+        allowed = f"this machine has {cores} cores"
+    number = resources.cpus_per_worker or recorded
+    if number:
         if number * resources.min_workers <= cores:
             return Threads(number, "")
-        why = (
-            "resources.cpus_per_worker says so"
-            if resources.cpus_per_worker
-            else "its sums depend on their number"
-        )
+        if resources.cpus_per_worker:
+            why = "resources.cpus_per_worker says so"
+        else:
+            why = "its sums depend on their number"
         return Threads(number, f"{why}, though {allowed}: it is slower")
     share = max(1, cores // workers)
     reason = allowed if cores < machine else ""

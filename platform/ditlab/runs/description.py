@@ -151,12 +151,15 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     """Describe a run. Reads its files and changes none; a file that cannot be read becomes a
     note.
     """
-    folder, record, notes = found.folder, found.record, [*filter(None, [found.note])]
+    folder = found.folder
+    record = found.record
+    notes = [*filter(None, [found.note])]
     spec = flat_spec(
         folder.path / ("sweep.yaml" if record.trials and not record.is_group else "spec.yaml"),
         notes,
     )
-    address, content = resolve_tracking_uri(record.tracking_uri or None, home), JournalContent()
+    address = resolve_tracking_uri(record.tracking_uri or None, home)
+    content = JournalContent()
     unsent: int | None = 0
     try:
         home.check_place()

@@ -114,11 +114,14 @@ def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:
     run without Ray.
     """
     variables = dict(os.environ)
-    threads = (
-        launch.threads.number if launch.threads else launch.experiment.resources.cpus_per_worker
-    )
+    threads = launch.experiment.resources.cpus_per_worker
+    if launch.threads:
+        threads = launch.threads.number
     # the last GPU of those that this process may use: training takes the first
-    num = torch.cuda.device_count() if launch.experiment.evaluation.resources.gpus else 0
+    if launch.experiment.evaluation.resources.gpus:
+        num = torch.cuda.device_count()
+    else:
+        num = 0
     visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
     variables["CUDA_VISIBLE_DEVICES"] = (
         (visible or [str(each) for each in range(num)])[num - 1] if num else ""
@@ -141,11 +144,9 @@ def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:
             process.wait()
             return ""
     code = process.returncode
-    return (
-        f"its process ended with code {code}; evaluator/evaluator.log has its last words"
-        if code
-        else ""
-    )
+    if code:
+        return f"its process ended with code {code}; evaluator/evaluator.log has its last words"
+    return ""
 
 
 def answer_request(launch: Launch, threads: int | None) -> None:
@@ -166,11 +167,10 @@ def answer_request(launch: Launch, threads: int | None) -> None:
         except Exception as error:
             if isinstance(error, DamagedCheckpoint) and inbox.newest() != request:
                 continue  # it was pruned just now
-            text = (
-                str(error)
-                if isinstance(error, UserError)
-                else f"{type(error).__name__}: {first_line(error)}"
-            )
+            if isinstance(error, UserError):
+                text = str(error)
+            else:
+                text = f"{type(error).__name__}: {first_line(error)}"
             answer = EvaluationAnswer(request.number, error=hide(text).rstrip("."))
         inbox.answer(request, answer)
         return
@@ -211,7 +211,9 @@ def evaluate_checkpoint(
     warn: Callable[[str], None],
 ) -> Evaluated:
     """Evaluate the averaged weights of a checkpoint as the training does, in one process."""
-    experiment, data, rank = run.experiment, run.data, Rank(0, 1, 0, device)
+    experiment = run.experiment
+    data = run.data
+    rank = Rank(0, 1, 0, device)
     precision: Any = experiment.training.precision
     if device.type == "cpu" and precision == "fp16":  # half of its operations are missing there
         precision = FLOAT

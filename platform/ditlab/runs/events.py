@@ -140,18 +140,18 @@ class EventReader:
         match kind := record["kind"]:
             case "start":
                 self._num_starts += 1
-                begun = (
-                    "started"
-                    if self._num_starts == 1
-                    else f"started again ({self._num_starts - 1})"
-                )
+                if self._num_starts == 1:
+                    begun = "started"
+                else:
+                    begun = f"started again ({self._num_starts - 1})"
                 text = f"{begun}: {record['name']}, MLflow experiment {record['experiment']}"
             case "dataset":
                 counts = ", ".join(
                     f"{number:,} {name.replace('_', ' ')}"
                     for name, number in record["counts"].items()
                 )
-                kind, text = "data", f"data: {record['name']} ({counts})"
+                kind = "data"
+                text = f"data: {record['name']} ({counts})"
             case "metrics":
                 values = [
                     (name, value)
@@ -162,30 +162,29 @@ class EventReader:
                     shown = ", ".join(
                         f"{name} {value:.5g}" for name, value in values[:_MOST_VALUES]
                     )
-                    more = (
-                        f" and {len(values) - _MOST_VALUES} more"
-                        if len(values) > _MOST_VALUES
-                        else ""
-                    )
-                    kind, text = (
-                        "evaluation",
-                        f"evaluated at step {record['step']:,}: {shown}{more}",
-                    )
+                    if len(values) > _MOST_VALUES:
+                        more = f" and {len(values) - _MOST_VALUES} more"
+                    else:
+                        more = ""
+                    kind = "evaluation"
+                    text = f"evaluated at step {record['step']:,}: {shown}{more}"
             case "resume":
                 texts = [*change_texts(record["changes"]), *filter(None, [record["rates"]])]
-                kind, text = (
-                    "start",
-                    f"resumed after step {record['step']:,} with {'; '.join(texts)}",
-                )
+                kind = "start"
+                text = f"resumed after step {record['step']:,} with {'; '.join(texts)}"
             case "tags":
                 kind, text = _tags(record["values"])
             case "artifact" | "table" if record["artifact_path"]:
-                kind, text = "files", f"logged {record['artifact_path']}"
+                kind = "files"
+                text = f"logged {record['artifact_path']}"
             case "model":
-                kind, text = "files", f"logged the weights of step {record['step']:,} as a model"
+                kind = "files"
+                text = f"logged the weights of step {record['step']:,} as a model"
             case "end":
                 text = f"ended: {record['status']}"
-        return RunEvent(record["time"], kind, text) if text else None
+        if text:
+            return RunEvent(record["time"], kind, text)
+        return None
 
 
 def _tags(values: Mapping[str, str]) -> tuple[str, str]:
@@ -196,9 +195,11 @@ def _tags(values: Mapping[str, str]) -> tuple[str, str]:
             f"{tag.removeprefix('ditlab.').replace('_', ' ')}: {values[tag]}" for tag in tags
         )
 
-    if recovered := [name for name in _RECOVERED_TAGS if name in values]:
+    recovered = [name for name in _RECOVERED_TAGS if name in values]
+    if recovered:
         return "recovery", named(recovered).partition("\n")[0]
-    if faults := [values[name] for name in _FAULT_TAGS if values.get(name)]:
+    faults = [values[name] for name in _FAULT_TAGS if values.get(name)]
+    if faults:
         return "failure", f"failed: {': '.join(faults)}".partition("\n")[0]
     shown = [name for name in _SHOWN_TAGS if values.get(name)]
     return ("state", named(shown)) if shown else ("", "")

@@ -84,7 +84,10 @@ class Failure:
         if self.kind is FailureKind.USER_ERROR:
             return UserError(self.message)
         words = self.kind.value.replace("_", " ")
-        message = self.message if words in self.message.lower() else f"{words}: {self.message}"
+        if words in self.message.lower():
+            message = self.message
+        else:
+            message = f"{words}: {self.message}"
         return RunFailed(message, kind=self.kind.value)
 
 
@@ -136,11 +139,10 @@ class Recovery:
         if failure.kind is FailureKind.OUT_OF_MEMORY:
             return self.memory.describe(failure.step, self.experiment)
         where = f"step {self.saved_step}" if self.saved_step >= 0 else "the beginning"
-        count = (
-            ""
-            if failure.kind in UNCOUNTED
-            else f" ({self.failures} of {self.experiment.resources.max_failures})"
-        )
+        if failure.kind in UNCOUNTED:
+            count = ""
+        else:
+            count = f" ({self.failures} of {self.experiment.resources.max_failures})"
         if failure is self.halved_for:
             size = self.experiment.micro_size >> self.memory.halvings
             count = f" with micro-batches of {size}, the batch stays the same"
@@ -154,7 +156,8 @@ def failure_from_record(record: Mapping[str, Any] | None) -> Failure | None:
     """The failure that a worker recorded before it ended, None if there is no record."""
     if record is None:
         return None
-    kind, message = FailureKind(record["kind"]), record["message"]
+    kind = FailureKind(record["kind"])
+    message = record["message"]
     if kind is FailureKind.CRASH:
         message = f"worker {record['rank']} failed: {message}\n{record['trace']}"
     return Failure(kind, message, record.get("step", -1))

@@ -56,10 +56,12 @@ def requested_start(
             f"name the step, as in --from {text}@400."
         )
     try:
-        found, step = find_training_run(home, named.run), named.step
+        found = find_training_run(home, named.run)
+        step = named.step
         if step is None:
             store = recorded_checkpoints(found.folder)
-            if not (steps := store.steps()):
+            steps = store.steps()
+            if not steps:
                 raise UserError(
                     f"run {found.folder.run_id} ({found.record.status}) has no checkpoint at "
                     f"{store.location} yet; wait for its first one, or name another run."
@@ -67,11 +69,10 @@ def requested_start(
             step = steps[-1]
         state: StartState = "all"
         if weights_only:
-            state = (
-                "averaged"
-                if load_recorded_experiment(found.folder.spec).keeps_average
-                else "trained"
-            )
+            if load_recorded_experiment(found.folder.spec).keeps_average:
+                state = "averaged"
+            else:
+                state = "trained"
         return Start(run=found.folder.run_id, step=step, state=state)
     except UserError as error:
         raise UserError(f"--from {text}: {error}") from None
@@ -114,10 +115,8 @@ def check_start(
     assert point
     store = point.find_checkpoints()
     with point.open(verify=isinstance(store.files, LocalFiles)) as reader:
-        before, now = (
-            reader.manifest.spec["model"].get("num_classes"),
-            getattr(experiment.model, "num_classes", None),
-        )
+        before = reader.manifest.spec["model"].get("num_classes")
+        now = getattr(experiment.model, "num_classes", None)
         _check_classes(
             start.run,
             before,
@@ -137,11 +136,10 @@ def check_start(
             f"{line}: its {start.state} weights; optimiser, schedules and order of samples "
             "begin again"
         )
-    order = (
-        f"the order of samples begins again, by {', '.join(changed)}"
-        if changed
-        else "the order of samples goes on"
-    )
+    if changed:
+        order = f"the order of samples begins again, by {', '.join(changed)}"
+    else:
+        order = "the order of samples goes on"
     return f"{line}: all of its state; schedules and noise go on at that step, {order}"
 
 
@@ -162,7 +160,8 @@ def _check_classes(
         )
     for column, names in theirs.items():
         pairs = enumerate(zip(names, own.get(column, []), strict=False))
-        if moved := next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None):
+        moved = next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None)
+        if moved:
             raise UserError(
                 f"class {moved[0]} of {column} is {moved[2]} in the data, and {moved[1]} to "
                 f"run {run}, whose numbers a fork keeps; add new classes to its data with "
@@ -174,18 +173,22 @@ def check_state(
     experiment: Experiment, model: MetaModel, start: Start, reader: CheckpointReader
 ) -> None:
     """Raise UserError where the parent's checkpoint does not hold what the fork takes over."""
-    parent, wanted = reader.manifest.spec, f"run {start.run}"
-    if (family := parent["model"]["family"]) != experiment.model.family:
+    parent = reader.manifest.spec
+    wanted = f"run {start.run}"
+    family = parent["model"]["family"]
+    if family != experiment.model.family:
         raise UserError(
             f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; "
             "name a run of the same family."
         )
     # adapters beside another run's weights
     fresh = () if start.state == "all" else (f".{A}", f".{B}")
-    if differences := shape_differences(model, reader.shapes, fresh):
-        more = (
-            f" and {len(differences) - MOST_LISTED} more" if len(differences) > MOST_LISTED else ""
-        )
+    differences = shape_differences(model, reader.shapes, fresh)
+    if differences:
+        if len(differences) > MOST_LISTED:
+            more = f" and {len(differences) - MOST_LISTED} more"
+        else:
+            more = ""
         raise UserError(
             f"{wanted} has other parameters than this network and loss in {len(differences)} "
             f"tensors: {', '.join(differences[:MOST_LISTED])}{more}; give model and objective "
@@ -199,13 +202,15 @@ def check_state(
     if start.state != "all":
         return
     own_frozen = {name for name, each in _named_tensors(model)[0].items() if not each.requires_grad}
-    if moved := sorted(own_frozen ^ reader.frozen()):
+    moved = sorted(own_frozen ^ reader.frozen())
+    if moved:
         raise UserError(
             "training.freeze and training.lora leave other parameters frozen than those of "
             f"{wanted} ({len(moved)}, such as {moved[0]}), whose moments the state has not; "
             "freeze the same, or take its weights alone (--weights-only, start.state)."
         )
-    before, now = parent["optimizer"].get("kind", "adamw"), experiment.optimizer.kind
+    before = parent["optimizer"].get("kind", "adamw")
+    now = experiment.optimizer.kind
     if before != now:
         raise UserError(
             f"optimizer.kind={now} cannot go on with the moments of {wanted}, which "

@@ -143,7 +143,9 @@ class Launch:
         """Sentence on the learning rates around a resume after `step` steps; empty where they are
         as before.
         """
-        return rate_change(self.before, self.experiment, self.data, step) if self.before else ""
+        if self.before:
+            return rate_change(self.before, self.experiment, self.data, step)
+        return ""
 
     @property
     def folder(self) -> RunFolder:
@@ -201,7 +203,8 @@ class StartRefused(RunFailed):
         prints.
         """
         super().__init__(message, kind=kind)
-        self.lines, self.output = lines, output
+        self.lines = lines
+        self.output = output
 
 
 class RecordedProof(NamedTuple):
@@ -231,23 +234,22 @@ def checkpoint_store(folder: RunFolder, storage: str | None) -> CheckpointStore:
     """Store of a run's checkpoints: in the run's folder, or by the run's id below
     `checkpoint.storage`.
     """
-    return (
-        CheckpointStore.at(storage).child(folder.run_id)
-        if storage
-        else CheckpointStore.at(folder.checkpoints)
-    )
+    if storage:
+        return CheckpointStore.at(storage).child(folder.run_id)
+    return CheckpointStore.at(folder.checkpoints)
 
 
 def start_point(experiment: Experiment, home: Home, run_id: str) -> StartPoint | None:
     """Return the checkpoint that a run begins from while it has none of its own; None for a run
     that is no fork.
     """
-    start, classes = experiment.start, getattr(experiment.model, "num_classes", None)
-    return (
-        StartPoint(start, partial(recorded_checkpoints, home.run(start.run)), run_id, classes)
-        if start
-        else None
-    )
+    start = experiment.start
+    classes = getattr(experiment.model, "num_classes", None)
+    if start:
+        return StartPoint(
+            start, partial(recorded_checkpoints, home.run(start.run)), run_id, classes
+        )
+    return None
 
 
 def weights_of(

@@ -59,7 +59,8 @@ def lineage(records: Iterable[RunRecord], run_id: str) -> LineageRun | None:
     line = list(dict.fromkeys([run_id, *(point.run for point in ancestors(by_id, run_id))]))
 
     def member(run_id: str, below: list[LineageRun]) -> LineageRun:
-        if (record := by_id.get(run_id)) is None:
+        record = by_id.get(run_id)
+        if record is None:
             return LineageRun(run_id, "", "gone", 0, None, below)
         start_step = parse_start(record.start).step if record.start else None
         return LineageRun(run_id, record.name, record.status, record.step, start_step, below)
@@ -108,7 +109,10 @@ def lineage_tags(point: str, records: Iterable[RunRecord]) -> dict[str, str]:
 def lineage_lines(tree: LineageRun, run_id: str) -> list[str]:
     """Return the tree in lines, as `tree` draws folders; `run_id` is marked."""
     begin = "" if tree.start_step is None else f"from step {tree.start_step:,}: "
-    about = f"{tree.name}, {tree.status}, step {tree.step:,}" if tree.name else tree.status
+    if tree.name:
+        about = f"{tree.name}, {tree.status}, step {tree.step:,}"
+    else:
+        about = tree.status
     lines = [f"{begin}{tree.run_id} ({about}){' <- this run' if tree.run_id == run_id else ''}"]
     for number, fork in enumerate(tree.forks, start=1):
         first, rest = ("└─ ", "   ") if number == len(tree.forks) else ("├─ ", "│  ")
@@ -146,9 +150,13 @@ def change_tags(home: Home, run_id: str, name: str, spec: Mapping[str, Any]) -> 
     for record in earlier:
         if record.name == name:
             before = _recorded_spec(home, record)
-            return {CHANGED_TAG: _changes(before, spec, record.run_id)} if before else {}
+            if before:
+                return {CHANGED_TAG: _changes(before, spec, record.run_id)}
+            return {}
     for record in earlier:
-        before = _recorded_spec(home, record) if record.family == spec["model"]["family"] else None
+        before = None
+        if record.family == spec["model"]["family"]:
+            before = _recorded_spec(home, record)
         if before and before["tracking"]["experiment"] == spec["tracking"]["experiment"]:
             return {CHANGED_TAG: _changes(before, spec, f"{record.run_id} ({record.name})")}
     return {}

@@ -96,11 +96,10 @@ def running_state(folder: RunFolder, record: RunRecord) -> RunningState:
     if is_locked(folder) or (is_there := is_process_there(process)):
         return RunningState("running", "a process trains it now")
     if is_there is None:
-        where = (
-            f"Ray job {process['job']} on host {process['host']}"
-            if "job" in process
-            else f"host {process['host']}"
-        )
+        if "job" in process:
+            where = f"Ray job {process['job']} on host {process['host']}"
+        else:
+            where = f"host {process['host']}"
         return RunningState(
             "unseen",
             f"begun as process {process.get('pid')} of {where}, which cannot be seen from here",
@@ -112,11 +111,10 @@ def running_state(folder: RunFolder, record: RunRecord) -> RunningState:
         saved = max(
             [saved, *committed(LocalFiles(folder.checkpoints, "checkpoint.storage").listing())]
         )
-    where = (
-        f"at step {max(latest, saved):,}, checkpoint {saved:,}"
-        if saved
-        else f"at step {latest:,}, no checkpoint"
-    )
+    if saved:
+        where = f"at step {max(latest, saved):,}, checkpoint {saved:,}"
+    else:
+        where = f"at step {latest:,}, no checkpoint"
     return RunningState("lost", where)
 
 

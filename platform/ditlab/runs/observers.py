@@ -74,7 +74,8 @@ def run_observer_makers(
     found = []
     for target in places(field):
         find_maker = load_part("observer", target.rpartition(":")[2], target)
-        if maker := find_maker(spec, is_resumed, warn):
+        maker = find_maker(spec, is_resumed, warn)
+        if maker:
             found.append(maker)
     return found
 

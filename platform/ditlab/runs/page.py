@@ -64,7 +64,8 @@ REPORT = "report.html"
 """Name of the page in a run's folder."""
 MOST_BYTES = 20_000_000
 """Bytes that a page stays below."""
-TRAIN, HELD_OUT = "train/", "eval/"
+TRAIN = "train/"
+HELD_OUT = "eval/"
 """Prefixes of the metrics of steps and of evaluations."""
 _OPTIMISER = [f"{TRAIN}{name}" for name in ("grad_norm", "lr")]
 _DATA_WAIT = "train/data_wait"
@@ -74,7 +75,8 @@ _THINNED = (
     "Lines of many points: the median of each stretch of steps; the area around it: its lowest "
     "to its highest value."
 )
-_MOST_EVENTS, _MOST_CHARACTERS = 240, 1000
+_MOST_EVENTS = 240
+_MOST_CHARACTERS = 1000
 _LISTED = frozenset({"start", "data", "failure", "recovery", "state", "end"})
 """Kinds of events that are listed before all others where there are too many to list all."""
 _QUARTER = re.compile(r"_t[0-3]$")
@@ -208,7 +210,9 @@ class RunContent:
         self.num_bad_steps = int((~np.isfinite(self._values(TRAIN_LOSS))).sum())
 
     def _values(self, metric: str) -> np.ndarray:
-        return self.metrics[metric].values if metric in self.metrics else np.array([])
+        if metric in self.metrics:
+            return self.metrics[metric].values
+        return np.array([])
 
     def _read_objective(self, experiment: Experiment | None) -> None:
         """Read the components of the loss, the heaviest first, and the main metric."""
@@ -312,7 +316,8 @@ def spec_changes(
             notes.append(f"{what} cannot be read ({first_line(error)}).")
         return {}
 
-    if start := experiment.start:
+    start = experiment.start
+    if start:
         parent = flatten(
             recorded(start.run, "spec.yaml", f"The spec of run {start.run}, its parent,")
         )
@@ -349,7 +354,9 @@ def _defaults(experiment: Experiment) -> list[_Change]:
 
 
 def _default(value: Any) -> str:
-    return "none: it must be set" if value is PydanticUndefined else describe_value(value)
+    if value is PydanticUndefined:
+        return "none: it must be set"
+    return describe_value(value)
 
 
 def _changes(against: str, columns: Sequence[str], changes: Sequence[_Change]) -> html.Part:
@@ -368,7 +375,8 @@ def run_page(run: RunContent) -> html.Page:
     software: list[tuple[str, list[html.Part]]] = []
     if run.tags:
         software.append(("Tags", [html.Table(["tag", "value"], list(run.tags.items()))]))
-    if environment := read_shown(run.folder.media / "environment.txt"):
+    environment = read_shown(run.folder.media / "environment.txt")
+    if environment:
         software.append(("Packages and their versions", [html.Code(environment)]))
     sections = [
         _result(run),
@@ -384,18 +392,19 @@ def run_page(run: RunContent) -> html.Page:
         _data(run),
         html.Section("Software and machine", [], "software", software),
     ]
-    progress = (
-        min(run.step / run.record.total_steps, 1.0)
-        if run.is_live and run.record.total_steps
-        else None
-    )
+    progress = None
+    if run.is_live and run.record.total_steps:
+        progress = min(run.step / run.record.total_steps, 1.0)
     kept = [section for section in sections if section.parts or section.folded]
     title = f"{hide(run.record.name)} ({run.record.run_id})"
     return html.Page(title, _summary(run), kept, "running" if run.is_live else run.status, progress)
 
 
 def _summary(run: RunContent) -> str:
-    size = f", {run.parameters['total']:,} parameters" if "total" in run.parameters else ""
+    if "total" in run.parameters:
+        size = f", {run.parameters['total']:,} parameters"
+    else:
+        size = ""
     data = f" on {hide(run.facts.dataset['name'])}" if run.facts.dataset else ""
     ends = {
         "interrupted": "was interrupted",
@@ -428,9 +437,10 @@ def _result(run: RunContent) -> html.Section:
         html.Notice("The journal holds no metrics of this run yet.")
     ]
     row = html.Row([*(run.samples[:1] or [no_samples]), *curves])
-    protocol = (
-        [html.Paragraphs(text)] if main and (text := protocols_text(run.facts.tags, "eval")) else []
-    )
+    if main and (text := protocols_text(run.facts.tags, "eval")):
+        protocol = [html.Paragraphs(text)]
+    else:
+        protocol = []
     return html.Section(
         "Result",
         [html.Facts([*_facts(run)]), *protocol, row, *map(html.Notice, run.notes)],
@@ -445,7 +455,8 @@ def _facts(run: RunContent) -> Iterator[html.Fact]:
         yield from _main_facts(run, main)
     others = (name for name in run.results if name != main and baselines(name, run.results))
     # what the family's evaluator or the quality of samples measured
-    if other := next(others, None):
+    other = next(others, None)
+    if other:
         yield html.Fact(other, run.last(other), run.compared(other).removeprefix("; "))
     if TRAIN_LOSS in run.metrics:
         yield html.Fact(
@@ -559,7 +570,8 @@ def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> 
         name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}
     ]
     for name in names:
-        steps, values = run.metrics[name].steps, run.metrics[name].values
+        steps = run.metrics[name].steps
+        values = run.metrics[name].values
         best = float(np.nanmin(values)) if np.isfinite(values).any() else np.nan
         between = " to ".join(map(format_number, intervals.get(name, ())))
         rows.append(
@@ -598,7 +610,8 @@ def _speed(run: RunContent) -> html.Section:
             milliseconds = f"{1000 * run.batch_size / middle:,.3g} ms"
             facts.append(html.Fact("a step takes", milliseconds, f"{run.batch_size:,} samples"))
         parts.append(html.Facts(facts))
-    if times := time_summary(run.metrics, run.tags.get(STRAGGLER_TAG, "")):
+    times = time_summary(run.metrics, run.tags.get(STRAGGLER_TAG, ""))
+    if times:
         heading = times.heading()
         caption = f"{heading[0].upper()}{heading[1:]}. {'; '.join(times.sentences())}"
         parts.append(html.Table(["phase", "seconds", "share", "ms a step"], times.rows(), caption))
@@ -637,7 +650,9 @@ def _charts(
         captions.append(
             f"{more:,} more metrics are not drawn; MLflow and `Run.metrics()` have them."
         )
-    return [html.ChartGrid(drawn, " ".join(captions))] if drawn else []
+    if drawn:
+        return [html.ChartGrid(drawn, " ".join(captions))]
+    return []
 
 
 def _timeline(run: RunContent) -> html.Section:
@@ -676,7 +691,8 @@ def _timeline(run: RunContent) -> html.Section:
             )
         )
     caption = "Bars: attempts."
-    if left_out := len(run.events) - len(listed):
+    left_out = len(run.events) - len(listed)
+    if left_out:
         caption += f" {left_out:,} events are not listed; `ditlab runs log` prints all."
     num = Counter(event.kind for event in run.events)
     texts.append(
@@ -704,7 +720,8 @@ def _parameters(run: RunContent) -> html.Section:
     ]
     if rows:
         rows.append(["total", total, ""])
-    if (trainable := run.parameters.get("trainable", total)) != total:
+    trainable = run.parameters.get("trainable", total)
+    if trainable != total:
         rows.append(["trainable", trainable, ""])
         rows.append(["frozen", total - trainable, ""])
     table = [html.Table(["component", "parameters", "share"], rows)] if rows else []
@@ -720,6 +737,9 @@ def _data(run: RunContent) -> html.Section:
     rows += [[name.replace("_", " "), f"{number:,}"] for name, number in counts.items()]
     if run.batch_size and (train := counts.get("train")):
         seen = run.step * run.batch_size
-        epochs = "" if data["source"] == "mixture" else f" ({format_number(seen / train)} epochs)"
+        if data["source"] == "mixture":
+            epochs = ""
+        else:
+            epochs = f" ({format_number(seen / train)} epochs)"
         rows.append(["samples seen", f"{seen:,}{epochs}"])
     return html.Section("Data", [html.Table(["", ""], rows)] if rows else [], "data")

@@ -107,7 +107,8 @@ def samples_of(
         steps = sorted(places)
         chosen = [steps[place] for place in even_places(len(steps), pictures.most_steps)]
         share = BUDGET // (2 * max(1, len(chosen)))
-        slides, faults = [], []
+        slides = []
+        faults = []
         for step in chosen:
             try:
                 slides.append(_slide(folder, places[step], step, pictures, share))
@@ -135,9 +136,11 @@ def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, sh
     path = folder.path / place
     label = f"step {step:,}"
     alternative = f"Samples of {label}"
-    if text := read_shown(path.with_suffix(".txt")):
+    text = read_shown(path.with_suffix(".txt"))
+    if text:
         return Slide(label, alternative=alternative, text=text)
-    if captions := read_shown(path.with_suffix(".captions")).splitlines():
+    captions = read_shown(path.with_suffix(".captions")).splitlines()
+    if captions:
         more = ["and more"] if len(captions) > 16 else []
         alternative += ": " + "; ".join([*(each[:100] for each in captions[:16]), *more])
     return Slide(label, pictures.address(path, share), alternative, captions=captions)
@@ -157,7 +160,8 @@ def read_shown(path: Path, notes: list[str] | None = None) -> str:
 
 def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:
     """Figures that `ditlab figures` left in the run's folder, the most telling kinds first."""
-    place, order = folder.media / "figures", [*SENTENCES]
+    place = folder.media / "figures"
+    order = [*SENTENCES]
     try:
         paths = [path for path in place.iterdir() if path.suffix in (".png", ".gif")]
     except OSError:
@@ -165,7 +169,8 @@ def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> 
     paths.sort(
         key=lambda path: (order.index(path.stem) if path.stem in order else len(order), path)
     )
-    found, share = [], BUDGET // (4 * max(1, len(paths)))
+    found = []
+    share = BUDGET // (4 * max(1, len(paths)))
     for path in paths:
         if path.suffix == ".png" and path.with_suffix(".gif") in paths:
             continue  # shown with its animation

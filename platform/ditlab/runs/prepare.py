@@ -101,13 +101,15 @@ def check_launch(
     if resumed:
         recorded = recorded_dataset(resumed.journal)
         changed = encoder_difference(launch.experiment.encoders, recorded.get("encoders", {}))
-        if difference := launch.data.difference(recorded) or changed:
+        difference = launch.data.difference(recorded) or changed
+        if difference:
             raise UserError(
                 f"run {resumed.run_id} cannot go on: {difference}; bring that back, or begin a "
                 f"new run from its checkpoint, with --from {resumed.run_id} in place of "
                 "--resume."
             )
-    if weights := weights_of(launch.experiment, home, resumed):
+    weights = weights_of(launch.experiment, home, resumed)
+    if weights:
         if not resumed:
             launch = launch.changed(start_note=weights.check(launch.model.network))
         launch = launch.changed(weights=weights.recorded())
@@ -132,7 +134,9 @@ def begin_launch(
     Raises UserError where DITLAB_HOME cannot be written, and where the checkpoint of a fork's
     parent is gone.
     """
-    experiment, home, made = launch.experiment, launch.home, None
+    experiment = launch.experiment
+    home = launch.home
+    made = None
     start = experiment.start
     try:
         if not launch.resumed:
@@ -182,19 +186,25 @@ def launch_notes(launch: Launch) -> list[str]:
     """Lines on the run (family, parameters, batch, workers, ZeRO stage, precision, compiled blocks)
     and its data.
     """
-    experiment, resources = launch.experiment, launch.experiment.resources
-    fewest, most = resources.min_workers, resources.max_workers
+    experiment = launch.experiment
+    resources = experiment.resources
+    fewest = resources.min_workers
+    most = resources.max_workers
     workers = (
         f"{most if fewest == most else f'{fewest} to {most}'} "
         f"{'GPU' if resources.gpus_per_worker else 'CPU'}"
     )
-    threads, plural = launch.threads, "s" if most > 1 else ""
+    threads = launch.threads
+    plural = "s" if most > 1 else ""
     each = f" with {threads.text}" if threads else ""
     counts = launch.model.counts
     size = f"{counts.total:,} parameters"
     if counts.frozen:
         size += f" ({counts.trainable:,} trainable, {counts.frozen:,} frozen)"
-    compiled = "" if experiment.engine.compile is False else f", {_compile_decision(experiment)}"
+    if experiment.engine.compile is False:
+        compiled = ""
+    else:
+        compiled = f", {_compile_decision(experiment)}"
     line = (
         f"{experiment.name}: {experiment.model.family}, {size}, "
         f"batch {experiment.batch.size}, {workers} worker{plural}{each}, "
@@ -232,17 +242,20 @@ def startup_lines(launch: Launch) -> list[str]:
     """Lines for the start of a run: its description, tracking problems that its first upload would
     meet, its length.
     """
-    plan, run_id = launch.plan, launch.run_id
+    plan = launch.plan
+    run_id = launch.run_id
     whole = plan.train_samples - plan.left_out_samples  # the rest fills no batch
     drawn = f" (each epoch draws {whole:,} of them)" if plan.left_out_samples else ""
     first = first_step(launch.experiment.start)
-    steps = f"steps {first + 1} to {plan.total_steps}" if first else f"{plan.total_steps} steps"
+    if first:
+        steps = f"steps {first + 1} to {plan.total_steps}"
+    else:
+        steps = f"{plan.total_steps} steps"
     length = f"{steps} on {plan.train_samples:,} samples{drawn}"
-    last = (
-        f"run {run_id}: going on, to {plan.total_steps} steps"
-        if launch.resumed
-        else f"run {run_id}: {length}"
-    )
+    if launch.resumed:
+        last = f"run {run_id}: going on, to {plan.total_steps} steps"
+    else:
+        last = f"run {run_id}: {length}"
     lines = launch_notes(launch)
     uri = launch.tracking_uri
     if not uri.startswith("sqlite"):
@@ -296,19 +309,21 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
             else:
                 place = str(resolve_user_path(value))
             found[section] = {**part, key: place}
-    if isinstance(data := found.get("data"), Mapping) and isinstance(
-        parts := data.get("parts"), Mapping
-    ):
+    data = found.get("data")
+    if isinstance(data, Mapping) and isinstance(parts := data.get("parts"), Mapping):
         moved = {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()}
         found["data"] = {**data, "parts": moved}
-    init = model.get("init") if isinstance(model := found.get("model"), Mapping) else None
+    init = None
+    if isinstance(model := found.get("model"), Mapping):
+        init = model.get("init")
     if (
         isinstance(init, Mapping)
         and isinstance(value := init.get("from"), str)
         and "://" not in value
     ):
         found["model"] = {**found["model"], "init": {**init, "from": str(resolve_user_file(value))}}
-    if isinstance(encoders := found.get("encoders"), Mapping):
+    encoders = found.get("encoders")
+    if isinstance(encoders, Mapping):
         folders = {
             key: resolve_user_path(encoders[key]) for key in ("text", "image") if encoders.get(key)
         }
@@ -326,8 +341,10 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
 
     Raises UserError.
     """
-    experiment, resources = launch.experiment, launch.experiment.resources
-    workers, gpus = resources.min_workers, resources.gpus_per_worker
+    experiment = launch.experiment
+    resources = experiment.resources
+    workers = resources.min_workers
+    gpus = resources.gpus_per_worker
     if local and workers > 1:
         raise UserError(
             f"resources.workers={workers} needs Ray, and --local is one process; set "
@@ -344,7 +361,8 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
         )
     _compile_decision(experiment)
     assert launch.model  # a mistake that only building finds shows before any file is touched
-    if storage := experiment.checkpoint.storage:
+    storage = experiment.checkpoint.storage
+    if storage:
         CheckpointStore.at(storage).files.check_writable()
     check_inputs(experiment, launch.data, launch.home)
     if experiment.evaluation.quality:
@@ -355,9 +373,11 @@ def check_evaluation(launch: Launch, num_gpus: int, remote: bool) -> None:
     """Check where evaluations are made, and that those which end a run early are. Raises
     UserError.
     """
-    experiment, evaluation = launch.experiment, launch.experiment.evaluation
+    experiment = launch.experiment
+    evaluation = experiment.evaluation
     if evaluation.mode == "async":
-        asked, workers = evaluation.resources, experiment.resources
+        asked = evaluation.resources
+        workers = experiment.resources
         of_workers = workers.gpus_per_worker * workers.min_workers
         if evaluation.every is None:
             raise UserError(
@@ -371,16 +391,16 @@ def check_evaluation(launch: Launch, num_gpus: int, remote: bool) -> None:
                 "names; set evaluation.resources.gpus to 0 and leave "
                 "evaluation.resources.custom out, or name a cluster with --address."
             )
-    if stop := experiment.training.stop:
+    stop = experiment.training.stop
+    if stop:
         known = metric_names(experiment, launch.data, launch.model.objective)
         if stop.metric not in (
             measured := [name for name in known if not name.startswith("train/")]
         ):
-            hint = (
-                nearest(stop.metric, measured)
-                if measured
-                else "set evaluation.every, with samples held out"
-            )
+            if measured:
+                hint = nearest(stop.metric, measured)
+            else:
+                hint = "set evaluation.every, with samples held out"
             raise UserError(
                 f"training.stop.metric={format_value(stop.metric)} is not measured in this "
                 f"run; {hint}"
@@ -392,7 +412,8 @@ def find_auto(experiment: Experiment, home: Home) -> tuple[RunFolder | None, str
     says that none is there."""
     name = experiment.name
     spec_hash = experiment.content_hash()
-    if folder := find_unfinished(home, name, spec_hash):
+    folder = find_unfinished(home, name, spec_hash)
+    if folder:
         record = read_record(folder)
         where = f"{record.status} at step {record.step:,} of {record.total_steps:,}"
         return (
@@ -430,7 +451,8 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
     """Return the experiment that a resumed run was. Raises UserError where it would change its
     content: a longer run is the same experiment."""
     recorded = load_recorded_experiment(folder.spec)
-    old, new = recorded.to_dict(), experiment.to_dict()
+    old = recorded.to_dict()
+    new = experiment.to_dict()
     changed = [
         f"{path}={format_value(after)} (was {format_value(before)})"
         for path, before, after in content_changes(old, new)
@@ -441,14 +463,16 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
             f"run {folder.run_id} was started as another experiment: {', '.join(changed)}; "
             f"resume it with its own spec, or {_new_run(folder, old, new)}."
         )
-    if (before := old["checkpoint"]["storage"]) != (after := new["checkpoint"]["storage"]):
+    before = old["checkpoint"]["storage"]
+    if before != (after := new["checkpoint"]["storage"]):
         raise UserError(
             f"checkpoint.storage={after} is not where run {folder.run_id} keeps its "
             f"checkpoints ({before}); set "
             f"checkpoint.storage={'null' if before is None else before}."
         )
     store = checkpoint_store(folder, after)
-    longest, reached = store.last_step(), read_record(folder).step
+    longest = store.last_step()
+    reached = read_record(folder).step
     if reached > 0 and not store.steps():
         raise UserError(
             f"run {folder.run_id} had reached step {reached}, and there is no checkpoint at "

@@ -62,7 +62,9 @@ def max_nodes(experiment: Experiment, nodes: Sequence[str]) -> int:
     named by it.
     """
     workers = experiment.resources.workers
-    return len(nodes) if isinstance(workers, int) or not nodes else max(len(nodes), workers.max)
+    if isinstance(workers, int) or not nodes:
+        return len(nodes)
+    return max(len(nodes), workers.max)
 
 
 _OF_A_TRIAL = (
@@ -81,10 +83,8 @@ def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
     """Devices of an attempt of so many workers, as `DEVICES_TAG` names them: GPUs, or a core for
     each thread.
     """
-    held, price = (
-        f"{num_devices(experiment, workers, threads):g} {device_kind(experiment)}",
-        experiment.tracking.price,
-    )
+    held = f"{num_devices(experiment, workers, threads):g} {device_kind(experiment)}"
+    price = experiment.tracking.price
     return held if price is None else f"{held} at {price:g}"
 
 
@@ -228,10 +228,15 @@ class TrackedReporter(Reporter):
         one process without Ray.
         """
         super().__init__(**rest)
-        self._launch, self._on_evaluated = launch, on_evaluated
-        self.worker_nodes, self._nodes = worker_nodes, list(dict.fromkeys(worker_nodes))
-        self._folder, self._finished, self._on_progress = launch.folder, False, on_progress
-        experiment, tracking = launch.experiment, launch.experiment.tracking
+        self._launch = launch
+        self._on_evaluated = on_evaluated
+        self.worker_nodes = worker_nodes
+        self._nodes = list(dict.fromkeys(worker_nodes))
+        self._folder = launch.folder
+        self._finished = False
+        self._on_progress = on_progress
+        experiment = launch.experiment
+        tracking = experiment.tracking
         self._tracker = RunTracker(
             self._folder,
             tracking.uri,
@@ -242,9 +247,10 @@ class TrackedReporter(Reporter):
         )
         self.recorded = JournalRecord(self._tracker)
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
-        refused = (
-            {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL} if launch.trial_channel else {}
-        )
+        if launch.trial_channel:
+            refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL}
+        else:
+            refused = {}
         # a sweep ranks by its own evaluations alone, and an evaluator's points of an earlier step
         # may still come
         counts = not launch.trial_channel and experiment.evaluation.mode == "inline"
@@ -253,8 +259,10 @@ class TrackedReporter(Reporter):
         )
 
     def __enter__(self) -> "TrackedReporter":
-        launch, tracker = self._launch, self._tracker
-        experiment, counts = launch.experiment, launch.model.counts
+        launch = self._launch
+        tracker = self._tracker
+        experiment = launch.experiment
+        counts = launch.model.counts
         table = {**counts.components, "total": counts.total}
         numbers = {**table, "trainable": counts.trainable}
         if counts.frozen:
@@ -274,7 +282,8 @@ class TrackedReporter(Reporter):
         if self._nodes:
             tags["ditlab.nodes"] = ", ".join(self._nodes)
         names = metric_names(experiment, launch.data, launch.model.objective)
-        if main := next((name for name in names if name.startswith("eval/")), None):
+        main = next((name for name in names if name.startswith("eval/")), None)
+        if main:
             tags[MAIN_TAG] = main
         tags["ditlab.data"] = f"{launch.data.name} {launch.data.fingerprint[:8]}"
         title = experiment.name
@@ -295,7 +304,8 @@ class TrackedReporter(Reporter):
             tracker.log_table(
                 {"component": [*table], "parameters": [*table.values()]}, "parameters.json"
             )
-            plan, data = launch.plan, launch.data
+            plan = launch.plan
+            data = launch.data
             sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
             if data.mixture:
                 sizes |= {
@@ -307,11 +317,13 @@ class TrackedReporter(Reporter):
             known |= {"source": experiment.data.kind} | (
                 {"classes": data.classes} if data.classes else {}
             )
-            if digests := folder_digests(experiment.encoders):
+            digests = folder_digests(experiment.encoders)
+            if digests:
                 known["encoders"] = digests
             if launch.weights:
                 known["weights"] = dict(launch.weights)
-            if sampled := classes_with_samples(data.train.columns):
+            sampled = classes_with_samples(data.train.columns)
+            if sampled:
                 known["sampled"] = sampled
             tracker.journal.append("dataset", **known, counts=sizes, context="training")
         if PROOF_TAG in launch.tags:
@@ -324,7 +336,8 @@ class TrackedReporter(Reporter):
 
     def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
         """Log what a resume changes, once it is known how many steps are done."""
-        changes, self._changes = self._changes, {}
+        changes = self._changes
+        self._changes = {}
         if changes:
             step = stepper.state.step
             self._tracker.log_resume(step, changes, self._launch.rate_change(step))

@@ -107,7 +107,9 @@ def open_group(experiment: Experiment, num_seeds: int, resume: str | None) -> Se
     Raises UserError for a group of another experiment or of more seeds, and where DITLAB_HOME
     cannot be written.
     """
-    home, spec_hash, note = Home.from_environment(), experiment.content_hash(), ""
+    home = Home.from_environment()
+    spec_hash = experiment.content_hash()
+    note = ""
     home.check_place()
     last = experiment.seed + num_seeds - 1
     if last >= 2**63:
@@ -118,11 +120,10 @@ def open_group(experiment: Experiment, num_seeds: int, resume: str | None) -> Se
     if resume == "auto":
         unfinished = find_unfinished(home, experiment.name, spec_hash, is_group=True)
         resume = unfinished.run_id if unfinished else None
-        note = (
-            f"--resume auto: group {resume}"
-            if resume
-            else "--resume auto: no unfinished group of this spec"
-        )
+        if resume:
+            note = f"--resume auto: group {resume}"
+        else:
+            note = "--resume auto: no unfinished group of this spec"
     if resume is None:
         return SeedGroup(home, _create(experiment, num_seeds, home), experiment, num_seeds, note)
     found = find_run(home, resume)
@@ -224,13 +225,15 @@ class GroupRun:
         self._finished[seed] = {
             name: value for name, value in values.items() if name.startswith(OVER_SEEDS)
         }
-        found, num = self.intervals(), len(self._finished)
+        found = self.intervals()
+        num = len(self._finished)
         metrics = {name: interval.mean for name, interval in found.items()}
         if num > 1:
             metrics |= {f"low/{name}": interval.low for name, interval in found.items()}
             metrics |= {f"high/{name}": interval.high for name, interval in found.items()}
         self._tracker.journal.log_metrics(num, metrics)
-        if main := main_metric(folder):
+        main = main_metric(folder)
+        if main:
             self._tracker.set_tags({MAIN_TAG: main})
 
     def intervals(self) -> dict[str, Interval]:

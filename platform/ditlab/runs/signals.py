@@ -51,7 +51,8 @@ class StopRequests:
 
     def request(self) -> None:
         """Ask for the end of the run from within, for a reason that has been said."""
-        self.message, self.count = "", self.count + 1
+        self.message = ""
+        self.count = self.count + 1
 
 
 class _Command:
@@ -81,9 +82,12 @@ def command_signals() -> Iterator[None]:
         yield
         return
     _cancel_timers()  # of an interrupted command before this one: they would end this one
-    before, hook = _handle(_interrupt), sys.unraisablehook
+    before = _handle(_interrupt)
+    hook = sys.unraisablehook
     sys.unraisablehook = _show_unraisable
-    _command.is_running, _command.is_interrupted, _command.last_signal = True, False, 0.0
+    _command.is_running = True
+    _command.is_interrupted = False
+    _command.last_signal = 0.0
     try:
         yield
     except SystemExit as end:
@@ -250,7 +254,8 @@ def _is_same_request(number: int) -> bool:
             with suppress(OSError):
                 if stat.S_ISCHR(os.fstat(descriptor).st_mode):
                     os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
-    before, _command.last_signal = _command.last_signal, time.monotonic()
+    before = _command.last_signal
+    _command.last_signal = time.monotonic()
     return _command.last_signal - before < _SAME
 
 

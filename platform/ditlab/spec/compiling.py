@@ -45,7 +45,8 @@ def compile_decision(experiment: Experiment, device_type: str) -> CompileDecisio
     """
     torch_version = installed_torch().split("+")[0]
     asked = experiment.engine.compile
-    is_compiled, reason = bool(asked), f"engine.compile={str(asked).lower()}"
+    is_compiled = bool(asked)
+    reason = f"engine.compile={str(asked).lower()}"
     is_old = tuple(int(part) for part in torch_version.split(".")[:2]) < MEASURED_FROM
     if asked is True and is_old and experiment.engine.zero.stage == 3:
         # Seen with 2.11, on an H200 and on a CPU, whatever the backend: gradients were 0, of dit
@@ -58,7 +59,10 @@ def compile_decision(experiment: Experiment, device_type: str) -> CompileDecisio
     if asked == "auto" and is_old:
         is_compiled = False
         reason += f": torch {torch_version} is older than {MEASURED_FROM[0]}.{MEASURED_FROM[1]}"
-    numbers = f"compiled by torch {torch_version} for {device_type}" if is_compiled else "eager"
+    if is_compiled:
+        numbers = f"compiled by torch {torch_version} for {device_type}"
+    else:
+        numbers = "eager"
     return CompileDecision(is_compiled, reason, numbers)
 
 
@@ -72,7 +76,10 @@ def cpp_compiler() -> str | None:
     """Return the path of the compiler that builds torch's generated kernels, on a GPU too; None:
     there is none.
     """
-    candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
+    if os.environ.get("CXX"):
+        candidates = [os.environ["CXX"]]
+    else:
+        candidates = ["g++", "c++", "clang++"]
     return next(filter(None, map(shutil.which, candidates)), None)
 
 

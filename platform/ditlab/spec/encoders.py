@@ -99,4 +99,6 @@ class Encoders(Spec):
         found: dict[str, Any] = {}
         if self.text is not None or self.image is not None:
             found = self.model_dump(mode="json", include={"text", "image", "precision"})
-        return found if self.autoencoder is None else {**found, "autoencoder": self.autoencoder}
+        if self.autoencoder is None:
+            return found
+        return {**found, "autoencoder": self.autoencoder}

@@ -86,7 +86,8 @@ def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
     kept = without_defaults(data, LATER_DATA_FIELDS)
     if kept.get("kind") == "arrow":
         kept = {key: value for key, value in kept.items() if key not in PLACES}
-    if isinstance(parts := kept.get("parts"), Mapping):
+    parts = kept.get("parts")
+    if isinstance(parts, Mapping):
         kept["parts"] = {name: content_of_data(part) for name, part in parts.items()}
     return kept
 
@@ -161,7 +162,9 @@ class Experiment(NamedSpec):
         """Workers get equally many whole micro-batches (of an elastic run at least one),
         half-precision weights have float32 ones, warm-up ends before the run; loss, sampler,
         encoders and data fit the model."""
-        size, workers, micro = self.batch.size, self.resources.max_workers, self.batch.micro
+        size = self.batch.size
+        workers = self.resources.max_workers
+        micro = self.batch.micro
         if self.resources.min_workers != workers and micro:
             if size % micro or size // micro < workers:
                 raise ValueError(
@@ -171,9 +174,12 @@ class Experiment(NamedSpec):
                     "resources.workers.max."
                 )
         elif over := size % workers or size % (workers * (micro or 1)):
-            unit, divisors, other = workers, f"resources.workers={workers}", ""
+            unit = workers
+            divisors = f"resources.workers={workers}"
+            other = ""
             if size % workers == 0:
-                unit, divisors = workers * (micro or 1), f"batch.micro={micro} times {divisors}"
+                unit = workers * (micro or 1)
+                divisors = f"batch.micro={micro} times {divisors}"
                 other = f", or batch.micro to a divisor of {size // workers}"
             sizes = " or ".join(str(each) for each in (size - over, size - over + unit) if each)
             raise ValueError(
@@ -187,7 +193,8 @@ class Experiment(NamedSpec):
                 "same numbers)."
             )
         # a run of epochs: its plan checks it
-        steps, warmup = self.training.steps, getattr(self.schedule, "warmup", 0)
+        steps = self.training.steps
+        warmup = getattr(self.schedule, "warmup", 0)
         if self.start and steps is not None and steps <= self.start.first_step:
             raise ValueError(
                 f"training.steps={steps} leaves nothing to train from "
@@ -323,11 +330,10 @@ def experiment_class(
     other parts of theirs."""
     default: Any = objective
     sampling: Any = with_solvers(family.sampling_of(objective), dict(added.solvers))
-    process = (
-        ""
-        if issubclass(objective, family.objective)
-        else f"-{objective.model_fields['process'].default}"
-    )
+    if issubclass(objective, family.objective):
+        process = ""
+    else:
+        process = f"-{objective.model_fields['process'].default}"
     fields: dict[str, Any] = {
         "model": (family.model, Field(description="The network.")),
         "objective": (objective, Field(default=default(), description="The loss.")),
@@ -366,7 +372,8 @@ def class_for(mapping: Any) -> type[Experiment]:
                 "that package installed here (an entry point in the group ditlab.families), or "
                 "its folder ditlab_models/NAME on the Python path."
             )
-        process, known = value_at(top, ["objective", "process"]), [*family.objectives()]
+        process = value_at(top, ["objective", "process"])
+        known = [*family.objectives()]
         if family.processes and process is not None and process not in known:
             raise UserError(
                 f"objective.process={format_value(process)} is unknown; "

@@ -59,7 +59,8 @@ def read_with_parents(path: Path) -> dict[str, Any]:
 def spec_files(path: Path) -> list[Path]:
     """Every file that a spec is read from, absolute: its own, its parents', of a sweep its base's.
     Raises UserError where one cannot be read."""
-    files, base = [file for file, _ in _lineage(path)], read_with_parents(path).get("base")
+    files = [file for file, _ in _lineage(path)]
+    base = read_with_parents(path).get("base")
     return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
 
 
@@ -69,7 +70,10 @@ def read_mapping(path: Path, named_by: str) -> dict[str, Any]:
     shown = spec_name(path)
     try:
         is_stream = path == STANDARD_INPUT
-        content = _read_stream(sys.stdin) if is_stream else read_plain(path, MAX_BYTES, follow=True)
+        if is_stream:
+            content = _read_stream(sys.stdin)
+        else:
+            content = read_plain(path, MAX_BYTES, follow=True)
         text = content.decode("utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, and a path with a NUL character
         problem = f"cannot be read as text ({first_line(error)})"
@@ -77,11 +81,10 @@ def read_mapping(path: Path, named_by: str) -> dict[str, Any]:
             problem = f"{'names no file' if named_by else 'no such file'}{nearest_file(path)}"
         elif isinstance(error, UnicodeDecodeError):
             problem = f"cannot be read as text (no UTF-8: {error.reason})"
-        remedy = (
-            "give a path relative to this file"
-            if named_by
-            else "give the path of an experiment's YAML, in UTF-8"
-        )
+        if named_by:
+            remedy = "give a path relative to this file"
+        else:
+            remedy = "give the path of an experiment's YAML, in UTF-8"
         raise UserError(f"{named_by or f'{shown}:'} {problem}; {remedy}.") from None
     if is_edited(content):
         _warn_once(
@@ -96,7 +99,9 @@ def read_mapping(path: Path, named_by: str) -> dict[str, Any]:
 
 def spec_name(path: Path) -> str:
     """Name of a spec in messages: its path, or `standard input` for `-`."""
-    return "standard input" if path == STANDARD_INPUT else printable_sentence(path)
+    if path == STANDARD_INPUT:
+        return "standard input"
+    return printable_sentence(path)
 
 
 @lru_cache(maxsize=1)  # a command reads its spec several times over
@@ -135,16 +140,20 @@ def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
     except UserError as error:
         raise UserError(f"{source or '--set'}: {path}={error}") from None
     is_on_hub = field.startswith(("encoders.", "evaluation.features.")) and not text.startswith(".")
-    return text if is_on_hub and not os.path.exists(place) else str(place)  # noqa: PTH110 (Path's own may raise)
+    if is_on_hub and not os.path.exists(place):  # noqa: PTH110 (Path's own may raise)
+        return text
+    return str(place)
 
 
 def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     """(file, absolute; its own mapping) of a file and its parents, itself first."""
     chain: list[tuple[Path, dict[str, Any]]] = []
-    current, named_by = path, ""
+    current = path
+    named_by = ""
     while True:
         mapping = resolve_paths(read_mapping(current, named_by), current.parent, spec_name(current))
-        file, known = Path(os.path.realpath(current)), [file for file, _ in chain]
+        file = Path(os.path.realpath(current))
+        known = [each for each, _ in chain]
         if file in known:
             loop = " -> ".join(
                 printable_sentence(each.name) for each in [*known[known.index(file) :], file]

@@ -142,7 +142,8 @@ class ImagesOptions(Spec):
     @model_validator(mode="after")
     def _sizes_fit(self) -> "ImagesOptions":
         for flag in ("step", "min_side", "max_side") if self.sizes == "square" else ():
-            if (value := getattr(self, flag)) is not None:
+            value = getattr(self, flag)
+            if value is not None:
                 raise ValueError(
                     f"--{flag.replace('_', '-')}={value} is of --sizes aspect; leave it out."
                 )

@@ -86,12 +86,14 @@ class MixtureData(Spec):
 
     @model_validator(mode="after")
     def _a_weight_for_each(self) -> MixtureData:
-        if without := [name for name in self.parts if name not in self.weights]:
+        without = [name for name in self.parts if name not in self.weights]
+        if without:
             raise ValueError(
                 f"data.weights gives part '{without[0]}' no weight; set "
                 f"data.weights.{without[0]} above 0."
             )
-        if extra := [name for name in self.weights if name not in self.parts]:
+        extra = [name for name in self.weights if name not in self.parts]
+        if extra:
             raise ValueError(
                 f"data.weights.{extra[0]}={self.weights[extra[0]]:g} is the weight of no part "
                 f"(data.parts has {', '.join(self.parts)}); remove it, or add the part."
@@ -102,15 +104,15 @@ class MixtureData(Spec):
         """Raise ValueError for a length in epochs, which a mixture has none of."""
         given = remedy = ""
         if training.epochs is not None:
-            given, remedy = (
-                f"training.epochs={training.epochs}",
-                "set training.steps, and training.epochs to null",
-            )
+            given = f"training.epochs={training.epochs}"
+            remedy = "set training.steps, and training.epochs to null"
         elif isinstance(schedule, SteppedCosineRestartSchedule):
             if schedule.cycle is None:
-                given, remedy = "schedule.cycle=null, one epoch,", "give it in steps"
+                given = "schedule.cycle=null, one epoch,"
+                remedy = "give it in steps"
         elif epochs := getattr(schedule, "warmup_epochs", 0.0):
-            given, remedy = f"schedule.warmup_epochs={epochs:g}", "set schedule.warmup, in steps"
+            given = f"schedule.warmup_epochs={epochs:g}"
+            remedy = "set schedule.warmup, in steps"
         if given:
             raise ValueError(
                 f"{given} is no length for data.kind=mixture, each of whose parts has epochs "
@@ -181,7 +183,9 @@ def packing_of(data: Spec) -> Packing:
     parts that differ.
     """
     if not isinstance(data, MixtureData):
-        return data.packing if isinstance(data, ArrowData | TextData) else "joined"
+        if isinstance(data, ArrowData | TextData):
+            return data.packing
+        return "joined"
     found = {packing_of(data.parts[name]): name for name in reversed(data.names)}
     if len(found) > 1:
         raise ValueError(

@@ -27,7 +27,8 @@ GATHERED_VALUES = 2**25
 """Values of the matrices that a worker gathers at once to update them whole, 128 MiB; a larger one
 comes alone.
 """
-SHORTEST, LONGEST = 0.02, 0.25
+SHORTEST = 0.02
+LONGEST = 0.25
 """Relative lengths of averages: below, an average is that of the last few per cent of a run; a
 constant profile, the mean of all updates, has 0.289."""
 Length = Annotated[float, Field(ge=SHORTEST, le=LONGEST)]
@@ -199,7 +200,9 @@ class Optimizer(_ByRole):
 
 
 def _with_default_kind(value: Any) -> Any:
-    return {"kind": "adamw", **value} if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping):
+        return {"kind": "adamw", **value}
+    return value
 
 
 def optimizers_with(added: tuple[type[Optimizer], ...]) -> Any:
@@ -248,7 +251,9 @@ class RisingSchedule(Schedule):
 
     def warmup_steps(self, epoch_steps: int) -> int:
         """Steps of the warm-up where an epoch has so many."""
-        return round(self.warmup_epochs * epoch_steps) if self.warmup_epochs else self.warmup
+        if self.warmup_epochs:
+            return round(self.warmup_epochs * epoch_steps)
+        return self.warmup
 
     def factor(self, step: int, total: int, epoch_steps: int) -> float:
         """Rise from 1/length at step 0; then go on as `after_warmup` says."""
@@ -265,9 +270,12 @@ class RisingSchedule(Schedule):
         """Raise ValueError for a warm-up that is as long as the run."""
         length = self.warmup_steps(epoch_steps)
         if length and length >= total:
-            name, value, less = "warmup", f"{length}", f"{total // 10}"
+            name = "warmup"
+            value = f"{length}"
+            less = f"{total // 10}"
             if self.warmup_epochs:
-                name, value = "warmup_epochs", f"{self.warmup_epochs:g}"
+                name = "warmup_epochs"
+                value = f"{self.warmup_epochs:g}"
                 less = f"{total / epoch_steps / 10:.1g}"
             raise ValueError(
                 f"schedule.{name}={value} leaves nothing of the run's {total} steps; set "
@@ -373,7 +381,8 @@ class SteppedCosineRestartSchedule(Schedule):
         and never below `floor`."""
         number, place = divmod(step, self.cycle or epoch_steps)
         decay = self.decay**number
-        peak, low = max(self.floor, decay), max(self.floor, self.valley * decay)
+        peak = max(self.floor, decay)
+        low = max(self.floor, self.valley * decay)
         return low + (peak - low) * 0.5 * (
             1 + math.cos(math.pi * place / (self.cycle or epoch_steps))
         )
@@ -474,7 +483,8 @@ class Averages(Spec):
     @field_validator("lengths")
     @classmethod
     def _ascending(cls, lengths: tuple[float, ...]) -> tuple[float, ...]:
-        if (once := sorted(set(lengths))) != list(lengths):
+        once = sorted(set(lengths))
+        if once != list(lengths):
             raise ValueError(
                 f"training.averages.lengths={list(lengths)} must name each length once, the "
                 f"shortest first; set them to {once}."

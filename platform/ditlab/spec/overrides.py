@@ -98,16 +98,18 @@ class Assignment:
                     f"{self.source}: write null for none, and quotes around a text that is meant."
                 )
             is_quoted = isinstance(self.value, str) and self.text.lstrip()[:1] in ("'", '"')
-            return (
-                self.value if is_quoted or (is_null and self.value is None) else self.text.strip()
-            )
+            if is_quoted or (is_null and self.value is None):
+                return self.value
+            return self.text.strip()
         is_whole = (
             isinstance(self.value, float)
             and self.value.is_integer()
             and int in kinds
             and float not in kinds
         )
-        return int(self.value) if self.text is not None and is_whole else self.value
+        if self.text is not None and is_whole:
+            return int(self.value)
+        return self.value
 
 
 def is_below(path: str, above: str) -> bool:
@@ -163,7 +165,9 @@ def assign(
     """The mapping with each field set, a kind before the fields beside it; `class_of` gives the
     spec class that a mapping is written for. Raises UserError for a path that leads nowhere."""
     for assignment in in_order_of_kinds(assignments):
-        keys, value, annotation = assignment.keys, assignment.value, None
+        keys = assignment.keys
+        value = assignment.value
+        annotation = None
         # The class of some mappings depends on the names of the fields that they have (loss
         # components of packages).
         is_there = value_at(mapping, keys) is not None
@@ -173,7 +177,8 @@ def assign(
         for depth, key in enumerate(keys):
             if cls is None:
                 break
-            fields, above = fields_at(cls, mapping, keys[:depth]), ".".join(keys[:depth])
+            fields = fields_at(cls, mapping, keys[:depth])
+            above = ".".join(keys[:depth])
             if fields is None:
                 problem = f"{above} is a plain value and holds no '{key}'; set {above} itself."
                 raise UserError(f"{assignment.source}: {problem}")
@@ -240,7 +245,9 @@ def chosen(annotation: Any, mapping: Any, default: Any = None) -> type[Spec] | N
             and mapping.get(selector) in get_args(field.annotation)
         ):
             return option
-    return type(default) if isinstance(default, Spec) else next(iter(found), None)
+    if isinstance(default, Spec):
+        return type(default)
+    return next(iter(found), None)
 
 
 def values_of(annotation: Any) -> Any:
@@ -262,8 +269,10 @@ def fields_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> Mapping[str
     for key in keys:
         if key not in fields:
             return None
-        annotation, mapping = fields[key].annotation, value_at(mapping, [key])
-        if option := chosen(annotation, mapping, fields[key].default):
+        annotation = fields[key].annotation
+        mapping = value_at(mapping, [key])
+        option = chosen(annotation, mapping, fields[key].default)
+        if option:
             fields = option.model_fields
         elif (values := values_of(annotation)) and isinstance(mapping, Mapping):
             fields = {name: FieldInfo.from_annotation(values) for name in mapping}
@@ -284,7 +293,8 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
     annotation: Any = cls
     below: Any = mapping
     for part in loc:
-        found, first = options(annotation), chosen(annotation, below)
+        found = options(annotation)
+        first = chosen(annotation, below)
         if len(found) > 1 and isinstance(below, Mapping) and part in map(below.get, SELECTORS):
             annotation = first  # its tag, which may be the name of a field, too: data.kind=motifs
             continue
@@ -293,9 +303,10 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
         ]
         if isinstance(part, int) or owners or (isinstance(below, Mapping) and part in below):
             keys.append(str(part))
-            annotation = (
-                owners[0].model_fields[str(part)].annotation if owners else values_of(annotation)
-            )
+            if owners:
+                annotation = owners[0].model_fields[str(part)].annotation
+            else:
+                annotation = values_of(annotation)
             below = _entry(below, part)
     return keys
 
@@ -303,8 +314,12 @@ def _plain_path(loc: Sequence[int | str], cls: type[Spec], mapping: Mapping[str,
 def _entry(below: Any, part: int | str) -> Any:
     """Return the entry of a mapping or a list; None where there is none."""
     if isinstance(below, list | tuple):
-        return below[part] if isinstance(part, int) and part < len(below) else None
-    return below.get(part) if isinstance(below, Mapping) else None
+        if isinstance(part, int) and part < len(below):
+            return below[part]
+        return None
+    if isinstance(below, Mapping):
+        return below.get(part)
+    return None
 
 
 def _unknown_field(
@@ -317,7 +332,8 @@ def _unknown_field(
     """Return the message for a path whose last key is none of `fields`. `value` (`=3`) is the value
     given to it.
     """
-    above, key = ".".join(keys[:-1]), keys[-1]
+    above = ".".join(keys[:-1])
+    key = keys[-1]
     remedy = nearest(key, list(fields))
     meant = NAMES_ELSEWHERE.get(key, "")
     section, _, field = meant.partition(".")
@@ -328,7 +344,8 @@ def _unknown_field(
     if selector is None:
         return f"{above + '.' if above else ''}{name} is no known field; {remedy}"
     kinds = (each.model_fields for each in options(field_at(cls, mapping, keys[:-1]).annotation))
-    if other := next((each for each in kinds if key in each and selector in each), None):
+    other = next((each for each in kinds if key in each and selector in each), None)
+    if other:
         remedy = f"set {above}.{selector} to {other[selector].default} first."
     return f"{above}.{selector}={fields[selector].default} has no field '{name}'; {remedy}"
 
@@ -359,21 +376,23 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
             part = chosen(
                 values_of(field_at(cls, mapping, keys[:2]).annotation), value_at(mapping, keys[:3])
             )
-            sentence = in_part(sentence, keys[2], part) if part else sentence
+            if part:
+                sentence = in_part(sentence, keys[2], part)
         lines[printable_sentence(sentence)] = None
     return list(lines)
 
 
 def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mapping[str, Any]) -> str:
-    path, kind, context = ".".join(keys), detail["type"], detail.get("ctx", {})
-    value, field = format_value(detail.get("input")), field_at(cls, mapping, keys)
+    path = ".".join(keys)
+    kind = detail["type"]
+    context = detail.get("ctx", {})
+    value = format_value(detail.get("input"))
+    field = field_at(cls, mapping, keys)
     if kind == "value_error":
         message = str(context["error"])
-        return (
-            message
-            if "=" in message or not path or message.startswith(path)
-            else f"{path}={value}: {message}"
-        )
+        if "=" in message or not path or message.startswith(path):
+            return message
+        return f"{path}={value}: {message}"
     if kind in ("extra_forbidden", "invalid_key"):
         fields = fields_at(cls, mapping, keys[:-1]) or {}
         return _unknown_field(
@@ -402,11 +421,9 @@ def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mappin
             f"fields{' (' + ', '.join(names) + ')' if names else ''}{off}."
         )
     wording = WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
-    return (
-        f"{path}={value} must be {wording}{off}."
-        if wording != detail["msg"]
-        else f"{path}={value}: {wording}."
-    )
+    if wording != detail["msg"]:
+        return f"{path}={value} must be {wording}{off}."
+    return f"{path}={value}: {wording}."
 
 
 def spec_fields(

@@ -63,7 +63,8 @@ def plugin_packages(spec: Mapping[str, Any]) -> dict[str, str]:
     by name, sorted.
     """
     name = spec["model"]["family"]
-    plugins, family = [FAMILIES.find(name)], find_family(name)
+    plugins = [FAMILIES.find(name)]
+    family = find_family(name)
     if family is not None:
         plugins += added_parts(family.objective_of(spec["objective"]), spec["objective"])
     plugins += [
@@ -162,7 +163,8 @@ def added_kinds(noun: str, base: type[SpecT], kind: str = "") -> tuple[type[Spec
     Raises UserError where the code of the kind cannot be used or its add-on is not here, and warns
     of others.
     """
-    if reason := absent_part(noun, kind):
+    reason = absent_part(noun, kind)
+    if reason:
         raise UserError(reason)
     known = named(f"{noun}s")
     if kind in known:

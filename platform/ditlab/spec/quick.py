@@ -43,11 +43,9 @@ class Quick(Generic[SpecT]):
         changed: list[str] = [
             f"  {path}={format_value(new)} (was {format_value(was)})" for path, (was, new) in pairs
         ]
-        return (
-            [f"--quick makes {len(changed)} changes:", *changed]
-            if changed
-            else ["--quick changes nothing."]
-        )
+        if changed:
+            return [f"--quick makes {len(changed)} changes:", *changed]
+        return ["--quick changes nothing."]
 
     def to_dict(self) -> dict[str, Any]:
         """The changes, as `--json` has them."""

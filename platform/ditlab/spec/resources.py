@@ -75,7 +75,8 @@ class Resources(Spec):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Resources:
-        timeout, hang = self.network.timeout, self.hang_timeout
+        timeout = self.network.timeout
+        hang = self.hang_timeout
         # a collective that gave up first could not say whom it waited for
         if timeout is not None and timeout <= hang:
             raise ValueError(
@@ -101,9 +102,13 @@ class Resources(Spec):
     @property
     def min_workers(self) -> int:
         """Fewest workers to go on with."""
-        return self.workers if isinstance(self.workers, int) else self.workers.min
+        if isinstance(self.workers, int):
+            return self.workers
+        return self.workers.min
 
     @property
     def max_workers(self) -> int:
         """Most workers to use."""
-        return self.workers if isinstance(self.workers, int) else self.workers.max
+        if isinstance(self.workers, int):
+            return self.workers
+        return self.workers.max

@@ -45,7 +45,8 @@ def seconds(written: Any) -> Any:
     """A length of time in seconds: `90min`, `2h`, `1d`, `0.5h`. What is no text is left alone."""
     if not isinstance(written, str):
         return written
-    if (found := parse_duration(written)) is None:
+    found = parse_duration(written)
+    if found is None:
         raise ValueError(
             f"time_budget={format_value(written)} is no time; write seconds, or a text such as "
             "90min, 2h, 1d."
@@ -305,7 +306,9 @@ class Sweep(NamedSpec):
     @property
     def num_seeds(self) -> int:
         """Seeds that an arm has at most."""
-        return self.seeds if isinstance(self.seeds, int) else self.seeds.max
+        if isinstance(self.seeds, int):
+            return self.seeds
+        return self.seeds.max
 
     @property
     def seed_list(self) -> list[int | None]:
@@ -313,9 +316,9 @@ class Sweep(NamedSpec):
         is one alone.
         """
         first = self.fixed.get("seed", self.base.get("seed", 0))
-        return (
-            [first + number for number in range(self.num_seeds)] if self.num_seeds > 1 else [None]
-        )
+        if self.num_seeds > 1:
+            return [first + number for number in range(self.num_seeds)]
+        return [None]
 
     @property
     def first_seeds(self) -> list[int | None]:
@@ -325,12 +328,16 @@ class Sweep(NamedSpec):
     @property
     def metrics(self) -> tuple[str, ...]:
         """All of them, the first first."""
-        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+        if isinstance(self.metric, str):
+            return (self.metric,)
+        return tuple(self.metric)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """One for each of `metrics`."""
-        return (self.mode,) * len(self.metrics) if isinstance(self.mode, str) else tuple(self.mode)
+        if isinstance(self.mode, str):
+            return (self.mode,) * len(self.metrics)
+        return tuple(self.mode)
 
     _repr_html_ = partialmethod(display_html, "sweep")
 
@@ -381,7 +388,8 @@ def find_sweep_kind(mapping: Mapping[str, Any], source: str) -> SweepKind | None
         if name in base:
             return kind
     for name in base:
-        if reason := absent_part("sweep's base", name):
+        reason = absent_part("sweep's base", name)
+        if reason:
             raise UserError(f"{source}: {reason}")
     return None
 
@@ -396,12 +404,14 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
             f"{spec_name(path)}: has no `base`, so it is an experiment; name a sweep, or use "
             "`ditlab train`."
         )
-    if kind := find_sweep_kind(mapping, spec_name(path)):
+    kind = find_sweep_kind(mapping, spec_name(path))
+    if kind:
         raise UserError(
             f"{spec_name(path)}: base.{kind.name} makes it a {kind.noun}, which trains "
             "nothing; `ditlab tune` and `validate` take it."
         )
-    if isinstance(base := mapping.get("base"), str):
+    base = mapping.get("base")
+    if isinstance(base, str):
         named_by = f"{spec_name(path)}: base={printable_sentence(base)}"
         read_mapping(Path(base), named_by)
         mapping["base"] = read_with_parents(Path(base))
@@ -410,11 +420,10 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     given = list(parse_overrides(overrides))
     for override in given:
         if override.keys[0] == "base":
-            instead = (
-                f"fixed.{override.path[5:]}"
-                if override.keys[1:]
-                else "`base` in a file, or fixed.FIELD"
-            )
+            if override.keys[1:]:
+                instead = f"fixed.{override.path[5:]}"
+            else:
+                instead = "`base` in a file, or fixed.FIELD"
             raise UserError(f"{override.source}: the base is left as it is; set {instead} instead.")
     mapping = assign_to_sweep(mapping, given, sweep_class)
     return build_sweep(resolve_paths(mapping, Path()), spec_name(path))
@@ -436,11 +445,10 @@ def assign_to_sweep(
             annotation: Any = object
             with suppress(UserError):
                 base = mapping["base"]
-                annotation = (
-                    field_at(class_for(base), base, override.keys[1:]).annotation
-                    if top == "fixed"
-                    else object
-                )
+                if top == "fixed":
+                    annotation = field_at(class_for(base), base, override.keys[1:]).annotation
+                else:
+                    annotation = object
             entries[below] = override.typed(annotation)
         elif override.typed(object) is not None:
             raise UserError(

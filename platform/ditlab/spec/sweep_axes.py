@@ -103,7 +103,8 @@ class LogUniform(RangeAxis):
 
     def draw(self, rng: random.Random) -> float:
         """exp of U[log low, log high]."""
-        low, high = math.log(self.low), math.log(self.high)
+        low = math.log(self.low)
+        high = math.log(self.high)
         return min(self.high, max(self.low, math.exp(low + (high - low) * rng.random())))
 
 
@@ -122,10 +123,12 @@ class Integer(RangeAxis):
 
     @model_validator(mode="after")
     def _end_is_reached(self) -> Self:
-        if over := (self.high - self.low) % self.step:
-            remedy = (
-                f"set high to {self.high - over}" if self.high - over > self.low else "lower step"
-            )
+        over = (self.high - self.low) % self.step
+        if over:
+            if self.high - over > self.low:
+                remedy = f"set high to {self.high - over}"
+            else:
+                remedy = "lower step"
             raise ValueError(f"high is no whole number of steps above low; {remedy}.")
         return self
 
@@ -209,7 +212,9 @@ def in_order(space: Mapping[str, Axis]) -> list[str]:
 
 def asked_values(axis: Axis, condition: Any) -> list[Any]:
     """The values that a condition on an axis asks for: the value itself, or those of a list."""
-    return condition if isinstance(condition, list) and not axis.takes(condition) else [condition]
+    if isinstance(condition, list) and not axis.takes(condition):
+        return condition
+    return [condition]
 
 
 def fulfilled(space: Mapping[str, Axis], path: str) -> dict[str, list[Any]]:

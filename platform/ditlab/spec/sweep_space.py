@@ -106,11 +106,9 @@ def enumerate_trials(sweep: Sweep) -> list[dict[str, Any]] | None:
         def draw(
             path: str, axis: Axis, block: int = block, chosen: Mapping[str, Any] = crossed[index]
         ) -> Any:
-            return (
-                chosen[path]
-                if path in chosen
-                else axis.draw(random.Random(f"{sweep.seed}/{block}/{path}"))
-            )
+            if path in chosen:
+                return chosen[path]
+            return axis.draw(random.Random(f"{sweep.seed}/{block}/{path}"))
 
         trials.append(draw_values(sweep.space, draw))
     return trials
@@ -141,11 +139,10 @@ def experiment_for(
         mapping = assign(sweep.base, assignments, class_for)
     except UserError as error:
         kind = next((path for path in sweep.space if path.split(".")[-1] in SELECTORS), None)
-        hint = (
-            f" A field of some trials alone is an axis with `when: {{{kind}: ...}}`."
-            if kind
-            else ""
-        )
+        if kind:
+            hint = f" A field of some trials alone is an axis with `when: {{{kind}: ...}}`."
+        else:
+            hint = ""
         raise UserError(f"{source}: {error}{hint}") from None
     own = {"name": name, "seed": seed}
     return build_experiment(
@@ -159,7 +156,8 @@ def typical_values(sweep: Sweep) -> dict[str, Any]:
     These are the first trial's where trials can be enumerated; else none, or the first value of
     each axis.
     """
-    if values := enumerate_trials(sweep):
+    values = enumerate_trials(sweep)
+    if values:
         return values[0]
     with suppress(UserError):
         experiment_for(sweep, {})
@@ -172,7 +170,9 @@ def values_with(sweep: Sweep, path: str, value: Any) -> dict[str, Any]:
     needed = fulfilled(sweep.space, path)
 
     def draw(name: str, axis: Axis) -> Any:
-        return value if name == path else next(iter(needed.get(name) or axis.ends()))
+        if name == path:
+            return value
+        return next(iter(needed.get(name) or axis.ends()))
 
     return draw_values(sweep.space, draw)
 
@@ -198,14 +198,16 @@ def check_sweep(sweep: Sweep, source: str) -> None:
     building a network. Every trial that can be known beforehand is validated as an experiment of
     its own."""
     build_experiment(sweep.base, f"{source}: base")
-    if problem := next(axis_problems(sweep.space, sweep.fixed), None):
+    problem = next(axis_problems(sweep.space, sweep.fixed), None)
+    if problem:
         raise UserError(f"{source}: {problem}")
     reference = experiment_for(sweep, {}, source=f"{source}: base with `fixed`")
     problems = [_seed_problems(sweep), _metric_problems(sweep), _number_problems(sweep)]
     if sweep.search.kind != "optuna":
         problems.append(_grid_problems(sweep))
     problems.append(_scheduler_problems(sweep, reference))
-    if problem := next(chain(*problems), None):
+    problem = next(chain(*problems), None)
+    if problem:
         raise UserError(f"{source}: {problem}")
     for path, axis in sweep.space.items():
         for value in axis.ends():
@@ -224,9 +226,11 @@ def axis_problems(space: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Iterat
             "the sweep's name."
         )
     for path in space:
-        if inside := next((name for name in fixed if is_below(name, path)), None):
+        inside = next((name for name in fixed if is_below(name, path)), None)
+        if inside:
             yield f"fixed.{inside} and space.{path} both set {inside}; remove the one or the other."
-        if inside := next((name for name in space if name != path and is_below(name, path)), None):
+        inside = next((name for name in space if name != path and is_below(name, path)), None)
+        if inside:
             yield (
                 f"space.{path} gives the whole of {path}, and space.{inside} a field in it; "
                 f"write the values of {path} out with that field, or make axes of its single "
@@ -327,7 +331,8 @@ def _grid_problems(sweep: Sweep) -> Iterator[str]:
                 f"space.{path}.kind={axis.kind} has no end of values for search.kind=grid; "
                 "use kind: grid with values written out, or set search.kind to random."
             )
-        if other := next((name for name in axis.when if name not in crossed), None):
+        other = next((name for name in axis.when if name not in crossed), None)
+        if other:
             yield (
                 f"space.{path}, of kind grid, depends on {other}, which is drawn again in "
                 f"every trial; make space.{other} an axis of kind grid too, or space.{path} "
@@ -348,7 +353,8 @@ def _grid_problems(sweep: Sweep) -> Iterator[str]:
 def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
     """Why a scheduler would never act, or act on trials that it cannot compare. `reference` is the
     base with `fixed`: its length and its evaluations are those of every trial."""
-    scheduler, kind = sweep.scheduler, sweep.scheduler.kind
+    scheduler = sweep.scheduler
+    kind = scheduler.kind
     if isinstance(scheduler, NoScheduler):
         return
     field, value = (
@@ -356,7 +362,8 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
         if isinstance(scheduler, Pbt)
         else ("grace", scheduler.grace)
     )
-    steps, every = reference.training.steps, reference.evaluation.every
+    steps = reference.training.steps
+    every = reference.evaluation.every
     for path in sweep.space:
         for rhythm in ("training.steps", "training.epochs", "evaluation.every"):
             if is_below(rhythm, path):
@@ -463,7 +470,8 @@ def differences(old: Sweep, new: Sweep) -> list[str]:
     `space.optimizer.lr.high=0.01 (was 0.1)`. A default counts as if it were written out. More
     trials or seeds are the same sweep, fewer are not, and any value of a field that the scheduler
     lets change is."""
-    before, after = old.to_dict(), new.to_dict()
+    before = old.to_dict()
+    after = new.to_dict()
     may_change: tuple[str, ...] = (
         new.scheduler.may_change if isinstance(new.scheduler, Scheduler) else ()
     )

@@ -103,7 +103,9 @@ def map_texts(value: Any, change: Callable[[str, str], str], path: str = "") -> 
         }
     if isinstance(value, list | tuple):
         return [map_texts(below, change, path) for below in value]
-    return change(path, value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return change(path, value)
+    return value
 
 
 def check_texts(value: Any) -> Any:
@@ -114,7 +116,8 @@ def check_texts(value: Any) -> Any:
 
 
 def _checked(path: str, text: str) -> str:
-    if (found := _NOTIFY_FIELD.search(path)) and (found[1] != ".on" or is_uri(text)):
+    found = _NOTIFY_FIELD.search(path)
+    if found and (found[1] != ".on" or is_uri(text)):
         refuse_address(text)
     if path.endswith("tracking.uri") and (shown := hide_in_urls(text)) != text:
         raise ValueError(
@@ -122,7 +125,8 @@ def _checked(path: str, text: str) -> str:
             "give it by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead."
         )
     refuse_secret(path, text)
-    field, variable = path_field(path), variable_in(text)
+    field = path_field(path)
+    variable = variable_in(text)
     if variable.startswith("${") or (variable and (field or is_uri(text))):
         raise ValueError(
             f"{path}={text}: variables such as {variable} are not read in specs; write what it "

@@ -95,7 +95,9 @@ def parse_duration(text: str) -> float | None:
     text.
     """
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) ?([a-z]+)", text)
-    return float(match[1]) * _SECONDS[match[2]] if match and match[2] in _SECONDS else None
+    if match and match[2] in _SECONDS:
+        return float(match[1]) * _SECONDS[match[2]]
+    return None
 
 
 def value_at(mapping: Any, keys: Sequence[str]) -> Any:

@@ -27,7 +27,8 @@ def parse_yaml(text: str, source: str) -> Any:
     """YAML 1.2 without tags, duplicate keys, NaN, infinities or alias bombs. Raises UserError with
     source and line.
     """
-    if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
         raise UserError(
             f"{source}: has {size:,} bytes, and at most {MAX_BYTES:,} are read; write less."
         )
@@ -47,7 +48,10 @@ def parse_yaml(text: str, source: str) -> Any:
         problem = str(error.problem or error.context or error).strip().splitlines()[0]
         if problem.startswith("but "):  # the second half of a sentence
             problem = f"{error.context}, {problem}"
-        remedy = "keep one of the two" if "duplicate key" in problem else "correct the YAML there"
+        if "duplicate key" in problem:
+            remedy = "keep one of the two"
+        else:
+            remedy = "correct the YAML there"
         where = f"line {mark.line + 1}: " if mark else ""
         raise UserError(f"{source}: {where}{printable_sentence(problem)}; {remedy}.") from None
     # besides YAMLError the parser lets others through, such as KeyError and AttributeError

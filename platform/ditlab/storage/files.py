@@ -212,7 +212,9 @@ def parse_json_line(line: bytes) -> dict[str, Any] | None:
         record = parse_json(without_checksum(text))
     except ValueError:
         return None
-    return record if isinstance(record, dict) and "crc" not in record else None
+    if isinstance(record, dict) and "crc" not in record:
+        return record
+    return None
 
 
 def parse_json_lines(content: bytes) -> JsonLines:

@@ -71,7 +71,8 @@ def _open(path: Path, flags: int, follow: bool = False) -> int:
             errno.ENXIO: "no plain file",
             errno.ENODEV: "no plain file",
         }
-        if reason := reasons.get(error.errno or 0):
+        reason = reasons.get(error.errno or 0)
+        if reason:
             raise UnusableFile(reason, path) from None
         raise
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)

@@ -104,11 +104,10 @@ class RemoteFiles:
 
                 inner, path = url_to_fs(uri)
             except ImportError as error:
-                how = (
-                    "`pip install 'ditlab[hub]'` brings it"
-                    if uri.startswith(HUB)
-                    else "install it on every node"
-                )
+                if uri.startswith(HUB):
+                    how = "`pip install 'ditlab[hub]'` brings it"
+                else:
+                    how = "install it on every node"
                 raise UserError(
                     f"{knob}={uri} needs a library that is not installed "
                     f"({first_line(error)}); {how}, or name another place."

@@ -155,7 +155,8 @@ class SweepFolder:
     def damage(self, home: Home) -> list[str]:
         """Return a sentence for each damaged file of the sweep; [] where all are whole."""
         found = []
-        if num := _read_lines(self.ledger, Trial)[1]:
+        num = _read_lines(self.ledger, Trial)[1]
+        if num:
             found.append(
                 f"{self.ledger}: damaged lines are passed over ({num}); a trial without a line "
                 "is run again."
@@ -163,7 +164,8 @@ class SweepFolder:
         if os.path.lexists(self.clock) and not self.load_elapsed():
             found.append(f"{self.clock} is damaged: the time of earlier sessions counts as none.")
         paths = [_takeovers(home.run(trial.run_id)) for trial in self.planned_trials()]
-        if num := sum(_read_lines(path, Takeover)[1] for path in paths):
+        num = sum(_read_lines(path, Takeover)[1] for path in paths)
+        if num:
             what = f"takeovers of sweep {self.sweep_id}: damaged lines are passed over ({num})"
             found.append(f"{what}; those trials have earlier values.")
         return found
@@ -187,7 +189,9 @@ def _read_lines(path: Path, kind: type[LineT]) -> tuple[list[LineT], int]:
 def find_record(home: Home, trial: Trial) -> RunRecord | None:
     """Read the record of a trial's run; None before the trial has started."""
     folder = home.run(trial.run_id)
-    return read_record(folder) if folder.record.exists() else None
+    if folder.record.exists():
+        return read_record(folder)
+    return None
 
 
 def trial_experiment(sweep: Sweep, trial: Trial) -> Experiment:
@@ -211,7 +215,9 @@ def seed_of(sweep: Sweep, trial: Trial) -> int | None:
     """Seed of a trial of the ledger in `sweep.seed_list`; the first for one that was planned before
     there were more.
     """
-    return sweep.seed_list[0] if trial.seed is None else trial.seed
+    if trial.seed is None:
+        return sweep.seed_list[0]
+    return trial.seed
 
 
 def sweep_arms(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
@@ -268,7 +274,9 @@ def current_values(home: Home, trial: Trial) -> dict[str, Any]:
     ledger.
     """
     takeovers = read_takeovers(home.run(trial.run_id))
-    return takeovers[-1].values if takeovers else dict(trial.values)
+    if takeovers:
+        return takeovers[-1].values
+    return dict(trial.values)
 
 
 def _takeovers(folder: RunFolder) -> Path:

@@ -132,13 +132,15 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         seconds[trial.number] = duration = samples / speed.rate if speed.rate else None
         if duration is not None:
             idle_seconds[trial.number] = samples / speed.idle_rate if speed.idle_rate else duration
-            workers, threads = experiment.resources.max_workers, prepared.concurrency.share.threads
+            workers = experiment.resources.max_workers
+            threads = prepared.concurrency.share.threads
             hours[trial.number] = duration * num_devices(experiment, workers, threads) / 3600
     to_come = [number for number in seconds if number not in ended]
     left = [seconds[number] for number in to_come]
     total = None if None in left else sum(filter(None, left)) / at_once
     sources = ", ".join(sorted({speed.source for speed in speeds.values()}))
-    device, is_known = device_kind(prepared.base), None not in seconds.values()
+    device = device_kind(prepared.base)
+    is_known = None not in seconds.values()
     hours_left = sum(hours[number] for number in to_come) if is_known else None
     text = f"unknown ({sources})"
     busy = busy_text() if any(speed.idle_rate for speed in speeds.values()) else ""
@@ -160,9 +162,10 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
         )
     scheduler = prepared.sweep.scheduler
     if isinstance(scheduler, Asha | Median | Scheduler) and total:
-        note = (
-            scheduler.forecast_note if isinstance(scheduler, Scheduler) else Scheduler.forecast_note
-        )
+        if isinstance(scheduler, Scheduler):
+            note = scheduler.forecast_note
+        else:
+            note = Scheduler.forecast_note
         lines.append(f"scheduler {scheduler.kind} {note}")
     if prepared.sweep.budget:
         used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
@@ -179,9 +182,11 @@ def _budget_line(
     `left` is None where they are unknown. Raises BudgetUsedUp for one that is used up, or too small
     for a trial.
     """
-    sweep, device = prepared.sweep, device_kind(prepared.base)
+    sweep = prepared.sweep
+    device = device_kind(prepared.base)
     assert sweep.budget
-    limit, scheduler = sweep.budget.device_hours, sweep.scheduler
+    limit = sweep.budget.device_hours
+    scheduler = sweep.scheduler
     name = f"budget.device_hours={limit:g}"
     if used >= limit:
         raise BudgetUsedUp(

@@ -130,9 +130,13 @@ def plan_concurrency(
     Raises UserError where not even one trial fits, or less than the whole population of
     population-based training.
     """
-    is_population, wanted = isinstance(sweep.scheduler, Pbt), sweep.concurrent or 0
+    is_population = isinstance(sweep.scheduler, Pbt)
+    wanted = sweep.concurrent or 0
     if not wanted:  # as many as fit with one core a worker, or with the spec's `cpus_per_worker`
-        alone = cpu_share(resources, nodes) if resources.cpus_per_worker else CpuShare(1, 1.0)
+        if resources.cpus_per_worker:
+            alone = cpu_share(resources, nodes)
+        else:
+            alone = CpuShare(1, 1.0)
         wanted = max(1, runs_that_fit(resources, alone, nodes))
     wanted = num_trials if is_population else min(wanted, num_trials)
     check_capacity(resources, nodes, cpu_share(resources, nodes, wanted), grows)
@@ -150,11 +154,10 @@ def plan_concurrency(
             "fit; lower trials, or resources.cpus_per_worker or resources.gpus_per_worker "
             "under `fixed`."
         )
-    note = (
-        f"concurrent={sweep.concurrent} trials do not fit at once: {fit} of them do."
-        if sweep.concurrent
-        else ""
-    )
+    if sweep.concurrent:
+        note = f"concurrent={sweep.concurrent} trials do not fit at once: {fit} of them do."
+    else:
+        note = ""
     return Concurrency(fit, share, note)
 
 
@@ -260,18 +263,23 @@ def prepare_sweep(
     nodes = nodes_for_workers(base, nodes, grows)
     resources = base.resources
     concurrency = plan_concurrency(sweep, resources, nodes, num_runs, grows)
-    share, fewer = concurrency.share, ""
+    share = concurrency.share
+    fewer = ""
     if not remote and not threads and share.threads > 1 and not resources.gpus_per_worker:
         threads, reason = worker_threads(resources, concurrent=concurrency.num_trials)
-        fewer = f"threads of each worker: {threads}, as {reason}" if threads < share.threads else ""
+        if threads < share.threads:
+            fewer = f"threads of each worker: {threads}, as {reason}"
+        else:
+            fewer = ""
     if threads and not resources.cpus_per_worker:
         concurrency = replace(concurrency, share=CpuShare(threads, min(float(threads), share.cpus)))
-    threads, gpus, workers = (
-        concurrency.share.threads,
-        resources.gpus_per_worker,
-        resources.max_workers,
-    )
-    where = f"{gpus:g} GPU" if gpus else f"{threads} CPU thread{'s' if threads > 1 else ''}"
+    threads = concurrency.share.threads
+    gpus = resources.gpus_per_worker
+    workers = resources.max_workers
+    if gpus:
+        where = f"{gpus:g} GPU"
+    else:
+        where = f"{threads} CPU thread{'s' if threads > 1 else ''}"
     about = (
         f"{sweep.name}: {base.model.family}, {len(sweep.space)} "
         f"ax{'e' if len(sweep.space) > 1 else 'i'}s, {sweep.search.kind} search, scheduler "
@@ -304,11 +312,10 @@ def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
     if sweep.num_seeds > 1:
         seeds = sweep.first_seeds
         arms = f"{num_runs // len(seeds)} arm{'s' if num_runs > len(seeds) else ''}"
-        more = (
-            f", and up to seed {sweep.seed_list[-1]} where arms are close"
-            if sweep.num_seeds > len(seeds)
-            else ""
-        )
+        if sweep.num_seeds > len(seeds):
+            more = f", and up to seed {sweep.seed_list[-1]} where arms are close"
+        else:
+            more = ""
         notes.append(
             f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}"
         )
@@ -334,9 +341,12 @@ def measured_parts(
     for metric in filter(_group_of, sweep.metrics):
         group = _group_of(metric)
         known = Measurement.parse(tags.get(group, ""))
-        parts = (
-            known.parts if known else {"training data": training_data} if group == "train" else {}
-        )
+        if known:
+            parts = known.parts
+        elif group == "train":
+            parts = {"training data": training_data}
+        else:
+            parts = {}
         found |= {
             (group, part): digest[:SHOWN]
             for part, digest in parts.items()
@@ -365,7 +375,8 @@ def _check_comparable(sweep: Sweep, home: Home) -> str:
         experiment = trial_experiment(sweep, Trial(0, "", values))
         key = json.dumps(experiment.to_dict()["data"], sort_keys=True)
         data = opened[key] = opened.get(key) or Launch(experiment, home).data
-        evaluation, precision = experiment.evaluation, experiment.training.precision
+        evaluation = experiment.evaluation
+        precision = experiment.training.precision
         device = "cuda" if experiment.resources.gpus_per_worker else "cpu"
         groups = {
             "eval": held_out_measurement(
@@ -430,7 +441,8 @@ def _check_trial(
     if key not in known:
         launch = Launch(experiment, home)
         check_parts(launch, False, remote)
-        if weights := weights_of(experiment, home):
+        weights = weights_of(experiment, home)
+        if weights:
             weights.check(launch.model.network)
         known[key] = launch.model.counts.total, launch.plan.total_steps
     found = known[key]
@@ -440,7 +452,8 @@ def _check_trial(
             experiment.optimizer.kind,
             *(spec[section] for section in STARTED_SECTIONS),
         ]
-        if (key := json.dumps(parts, sort_keys=True)) not in known:
+        key = json.dumps(parts, sort_keys=True)
+        if key not in known:
             check_start(experiment, build_model(experiment), home, found[1])
             known[key] = found
     return found

@@ -19,7 +19,8 @@ from ditlab.sweeps.results import read_results
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.history import final_values
 
-PROGRESS, WARNINGS = "progress/", "warnings/"
+PROGRESS = "progress/"
+WARNINGS = "warnings/"
 """Beginnings of the topics of a sweep's channel under which a trial, by its number, says how far it
 is.
 """
@@ -37,14 +38,17 @@ class SweepTrials:
         self, started: StartedSweep, channel: KeyValueChannel, warn: Callable[[str], None]
     ) -> None:
         """`warn` receives the trials' warnings."""
-        self._started, self._channel, self._warn = started, channel, warn
+        self._started = started
+        self._channel = channel
+        self._warn = warn
         self._trials: dict[int, Trial] = {}
         self._open: dict[int, Trial] = {}
         """Trials as planned that have not ended."""
         self._planned = deque(started.past)
         self._begun: set[int] = set()
         self._num_warnings: dict[int, int] = {}
-        self._num_ranked, self._is_first = -1, True
+        self._num_ranked = -1
+        self._is_first = True
         self.leader: Trial | None = None
         """The best finished trial, or arm, by the first metric; None without one, or where trials
         do not compare.
@@ -110,9 +114,11 @@ class SweepTrials:
         self._trials = dict(sorted(self._trials.items()))
 
     def _read_trial(self, trial: Trial, topics: Sequence[str]) -> None:
-        number, home = trial.number, self._started.home
+        number = trial.number
+        home = self._started.home
         record = find_record(home, trial)
-        if (topic := f"{WARNINGS}{number}") in topics:
+        topic = f"{WARNINGS}{number}"
+        if topic in topics:
             messages = self._channel.get(topic)
             for message in messages[self._num_warnings.get(number, 0) :]:
                 self._warn(f"trial {number}: {message}")
@@ -123,11 +129,13 @@ class SweepTrials:
             return
         place = f"{PROGRESS}{number}"
         known = (self._channel.get(place) if place in topics else None) or {}
-        metrics, step = known.get("metrics", {}), max(known.get("step", 0), record.step)
+        metrics = known.get("metrics", {})
+        step = max(known.get("step", 0), record.step)
         measured: Mapping[tuple[str, str], str] = {}
         if record.status in ENDED:
             history, measured, _ = read_results(self._started.sweep, home.run(trial.run_id))
-            metrics, step = final_values(history), record.step
+            metrics = final_values(history)
+            step = record.step
         self._trials[number] = replace(
             trial,
             status=record.status,
@@ -147,7 +155,8 @@ class SweepTrials:
 
     def _find_leader(self) -> Trial | None:
         sweep = self._started.sweep
-        name, sign = sweep.metrics[0], -1 if sweep.modes[0] == "max" else 1
+        name = sweep.metrics[0]
+        sign = -1 if sweep.modes[0] == "max" else 1
         done = [trial for trial in sweep_arms(sweep, self.all) if trial.status == "finished"]
         done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
         most = max((trial.num_seeds for trial in done), default=0)

@@ -155,9 +155,10 @@ def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
                 f"{name} {end}": [interval.get(end) for interval in intervals]
                 for end in ("low", "high")
             }
-    if differences := {
+    differences = {
         each.arm.number: each.interval.to_dict() for each in differences_to_best(summary)
-    }:
+    }
+    if differences:
         found = [differences.get(trial.number, {}) for trial in ranked]
         for title, key in (
             ("to the best", "mean"),
@@ -173,11 +174,13 @@ def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
 
 
 def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
-    folder, record = home.run(planned.run_id), find_record(home, planned)
+    folder = home.run(planned.run_id)
+    record = find_record(home, planned)
     if record is None:
         return planned
     history, measured, device_hours = read_results(sweep, folder)
-    takeovers, seconds = read_takeovers(folder), 0.0
+    takeovers = read_takeovers(folder)
+    seconds = 0.0
     if history:  # the time between points, without pauses between sessions
         intervals = (
             np.diff(np.unique(np.concatenate([series.times for series in history.values()]))) / 1000
@@ -309,7 +312,8 @@ class ParentRun:
         if ranking:
             tracker.log_table(ranking, "ranking.json")
         leader = ""
-        if found := best(summary):
+        found = best(summary)
+        if found:
             leader = f"{summary.unit} {found.number} (run {found.run_id})"
             values: dict[str, Any] = {
                 f"ditlab.best.{path}": json.dumps(value) for path, value in found.values.items()
@@ -376,7 +380,8 @@ class SweepResult:
     def to_dict(self) -> dict[str, Any]:
         """The result as `--json` prints it."""
         summary = self.summary
-        found, metrics = best(summary), summary.metrics
+        found = best(summary)
+        metrics = summary.metrics
         arms: dict[str, Any] = {}
         if summary.num_seeds > 1:
             ranked = [arm for arm in rank(summary) if objectives(summary, arm) is not None]
@@ -430,10 +435,13 @@ def finish_sweep(
 
     Raises RunFailed where all trials have ended and none has a value of the metric.
     """
-    reason = reason if status == "stopped" else ""
-    folder, home = started.folder, started.home
+    if status != "stopped":
+        reason = ""
+    folder = started.folder
+    home = started.home
     for trial in folder.planned_trials():
-        record, run = find_record(home, trial), home.run(trial.run_id)
+        record = find_record(home, trial)
+        run = home.run(trial.run_id)
         if record is None or record.status not in ("running", "interrupted"):
             continue
         if record.status == "running":  # the process that led it is gone

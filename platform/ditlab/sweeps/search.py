@@ -86,7 +86,8 @@ class OptunaTrials(LedgerSearcher):
     def __init__(self, sweep: Sweep, past: Sequence[Trial], plan: Callable[..., Trial]) -> None:
         """`plan` writes a new trial, by number, values, arm and seed, to the ledger."""
         super().__init__()
-        self._sweep, self._plan = sweep, plan
+        self._sweep = sweep
+        self._plan = plan
         self._study = make_study(sweep, past)
         self._arms = _by_arm(past)
         """Trials of each arm that have ended or are known."""
@@ -125,7 +126,8 @@ class OptunaTrials(LedgerSearcher):
             arm = self._free_arms.pop(0)
             seeds = self._sweep.seed_list
             self._waiting = [self._plan(next(self._numbers), values, arm, seed) for seed in seeds]
-            self._arms[arm], self._proposals[arm] = list(self._waiting), proposal
+            self._arms[arm] = list(self._waiting)
+            self._proposals[arm] = proposal
             return True
         return False
 
@@ -401,7 +403,9 @@ class _StopsByCurves(FIFOScheduler):
         self._curves[trial.trial_id] = curve
         others = [other for trial_id, other in self._curves.items() if trial_id != trial.trial_id]
         is_over = result["step"] >= self._scheduler.grace and self._scheduler.stops(curve, others)
-        return TrialScheduler.STOP if is_over else TrialScheduler.CONTINUE
+        if is_over:
+            return TrialScheduler.STOP
+        return TrialScheduler.CONTINUE
 
 
 class _Added(_StopsAfterCheckpoint, _StopsByCurves):
@@ -437,11 +441,9 @@ def _mutation(axis: Axis) -> Any:
         return list(axis.values)
     if isinstance(axis, Integer):
         return tune.randint(axis.low, axis.high + 1)
-    return (
-        tune.loguniform(axis.low, axis.high)
-        if isinstance(axis, LogUniform)
-        else tune.uniform(axis.low, axis.high)
-    )
+    if isinstance(axis, LogUniform):
+        return tune.loguniform(axis.low, axis.high)
+    return tune.uniform(axis.low, axis.high)
 
 
 class Population(PopulationBasedTraining):
@@ -496,7 +498,9 @@ class Population(PopulationBasedTraining):
         )
         if not self._waiting or still_train:
             return
-        waiting, self._waiting, states = sorted(self._waiting, key=_number), [], self._trial_state
+        waiting = sorted(self._waiting, key=_number)
+        self._waiting = []
+        states = self._trial_state
         front = max(states[trial].last_train_time for trial in waiting)
         behind = [trial for trial in waiting if states[trial].last_train_time < front]
         if behind:  # after a resume or a lost process: they train up to the others' step first
@@ -537,7 +541,8 @@ class Population(PopulationBasedTraining):
         random.seed(generator.random())
         np.random.seed(generator.randrange(2**32))
         mutated, operations = super()._get_new_config(trial, trial_to_clone)
-        donor, own = trial_to_clone.config["trial"], trial.config["trial"]
+        donor = trial_to_clone.config["trial"]
+        own = trial.config["trial"]
         values = {
             path: nearest_value(self._sweep.space[path], value)
             for path, value in mutated["trial"]["values"].items()

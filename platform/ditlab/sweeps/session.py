@@ -77,16 +77,21 @@ class SweepSession:
     ) -> None:
         """`on_progress` is called twice a second, `warn` with each warning; both in the thread that
         calls `run`. `makers` make the observers."""
-        self._started, self._folder = started, started.folder
-        self._on_progress, self._warn, self._grace = on_progress, warn, grace
+        self._started = started
+        self._folder = started.folder
+        self._on_progress = on_progress
+        self._warn = warn
+        self._grace = grace
         self._sweep_id = started.folder.sweep_id
         self._channel = KeyValueChannel(f"sweep-{self._sweep_id}")
-        self._seconds_before, self._start_time = started.folder.load_elapsed(), time.monotonic()
+        self._seconds_before = started.folder.load_elapsed()
+        self._start_time = time.monotonic()
         self._saved_at = 0.0
         self._trials = SweepTrials(started, self._channel, warn)
         self._end_reason = ""
         """The clause on the budget that ended this session; empty for none."""
-        self._device_hours, self._next_check = DeviceHours(started.home), 0.0
+        self._device_hours = DeviceHours(started.home)
+        self._next_check = 0.0
         self._home_budget = BudgetWatch(started.home, started.prepared.base)
         self._observers = RunObservers([maker(started, self._trials) for maker in makers], warn)
 
@@ -96,7 +101,8 @@ class SweepSession:
         Raises RunFailed where no trial has a value of the metric, or Ray Tune failed; the sweep can
         then be resumed.
         """
-        started, folder = self._started, self._folder.folder
+        started = self._started
+        folder = self._folder.folder
         tracked = ParentRun(started.folder, started.home, started.sweep, started.prepared.base)
         with lock_run(folder), self._observers, tracked as parent:
             num_trials = started.num_trials
@@ -153,13 +159,16 @@ class SweepSession:
         """Show and log the trials until Tune has ended; stop Tune on request, or when a budget is
         used up.
         """
-        sweep, states = self._started.sweep, self._trials
+        sweep = self._started.sweep
+        states = self._trials
         ended_before = frozenset(trial.number for trial in self._started.past if trial.has_ended)
         tuner.start()
-        is_stopping, num_logged = False, -1
+        is_stopping = False
+        num_logged = -1
         while tuner.is_alive():
             tuner.join(POLL_INTERVAL)
-            if lost := lost_ray():
+            lost = lost_ray()
+            if lost:
                 update_record(self._folder.folder, status="interrupted", message=lost)
                 more = (
                     f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` "
@@ -193,7 +202,8 @@ class SweepSession:
 
     def _used_up(self) -> str:
         """Return the clause on a budget that is used up; empty while the sweep may go on."""
-        sweep, started = self._started.sweep, self._started
+        sweep = self._started.sweep
+        started = self._started
         if sweep.time_budget is not None and self._elapsed() > sweep.time_budget:
             return "time_budget is used up"
         if sweep.budget and time.monotonic() >= self._next_check:
@@ -228,7 +238,10 @@ class TunerThread(threading.Thread):
     ) -> None:
         """`past` is the sweep's state at the start of this session, for schedulers that need it."""
         super().__init__(name="ray-tune", daemon=True)
-        self._sweep, self._channel, self._past, self._trials = started, channel, past, trials
+        self._sweep = started
+        self._channel = channel
+        self._past = past
+        self._trials = trials
         self.round: Round | None = None
         """Latest round of the scheduler's chooser; None without one, and before the first."""
         self.stopper = _IdleStopper(trials)
@@ -257,8 +270,11 @@ class TunerThread(threading.Thread):
         return not (self.round.trials if self.round else num_left)
 
     def _make_tuner(self) -> tune.Tuner:
-        started, sweep = self._sweep, self._sweep.sweep
-        folder, home, concurrency = started.folder, started.home, started.prepared.concurrency
+        started = self._sweep
+        sweep = self._sweep.sweep
+        folder = started.folder
+        home = started.home
+        concurrency = started.prepared.concurrency
         leader = make_trainable(
             str(home.root), folder.sweep_id, concurrency.share, sweep.reuse_workers
         )
@@ -327,7 +343,8 @@ class _IdleStopper(NeverCopied, tune.Stopper):
     """
 
     def __init__(self, trials: SweepTrials) -> None:
-        self.requested, self._trials = threading.Event(), trials
+        self.requested = threading.Event()
+        self._trials = trials
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False

@@ -71,7 +71,8 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
     Raises UserError where the disk refuses, or a checkpoint that trials go on from is gone; nothing
     is left then.
     """
-    sweep, home = prepared.sweep, prepared.home
+    sweep = prepared.sweep
+    home = prepared.home
     home.ensure()
     run = None
     try:
@@ -130,7 +131,8 @@ def find_stored_sweep(home: Home, sweep_id: str, given: Sweep | None) -> StoredS
         return StoredSweep(folder, stored, stored, found.note)
     check_sweep(given, sweep_id)
     given, _ = portable_sweep(given, home, stored)
-    if changed := differences(stored, given):
+    changed = differences(stored, given)
+    if changed:
         raise UserError(
             f"sweep {folder.sweep_id} was started as another one: {'; '.join(changed)}. Resume "
             "it with its own file, or without one, or start a new sweep without --resume."
@@ -165,7 +167,8 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
 
     Raises UserError where sweep.yaml does not make the ledger's trials.
     """
-    planned, known = folder.planned_trials(), {trial.arm: trial.values for trial in prepared.trials}
+    planned = folder.planned_trials()
+    known = {trial.arm: trial.values for trial in prepared.trials}
     others = [trial for trial in planned if known and trial.values != known.get(trial.arm)]
     if others:
         raise UserError(
@@ -176,7 +179,8 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
         )
     found = []
     for trial in planned:
-        if record := find_record(prepared.home, trial):
+        record = find_record(prepared.home, trial)
+        if record:
             metrics = final_values(metric_history(prepared.home.run(trial.run_id)))
             trial = replace(trial, status=record.status, step=record.step, metrics=metrics)
         found.append(trial)

@@ -71,7 +71,10 @@ class TrialThread(threading.Thread):
         self._until = values.pop("until", None)
         self._trial = Trial(**values)
         super().__init__(name=f"trial-{self._trial.number}", daemon=True)
-        self._home, self._sweep_id, self._sweep, self._pool = home, sweep_id, sweep, pool
+        self._home = home
+        self._sweep_id = sweep_id
+        self._sweep = sweep
+        self._pool = pool
         self._share = share
         self._folder = home.run(self._trial.run_id)
         self._sweep_channel = KeyValueChannel(f"sweep-{sweep_id}")
@@ -87,7 +90,10 @@ class TrialThread(threading.Thread):
         """
         if self.ident is None:
             if self._stop_requests.count:  # nor is it running any more, where it was killed
-                status = "stopped" if self._stop_requests.reason == STOPPED else "interrupted"
+                if self._stop_requests.reason == STOPPED:
+                    status = "stopped"
+                else:
+                    status = "interrupted"
                 if self._folder.record.exists() and read_record(self._folder).status == "running":
                     update_record(self._folder, status=status)
                 return {"step": 0, "done": True, "status": status}
@@ -141,11 +147,15 @@ class TrialThread(threading.Thread):
                 )
 
     def _train(self) -> RunOutcome:
-        home, folder, pool = self._home, self._folder, self._pool
+        home = self._home
+        folder = self._folder
+        pool = self._pool
         trial = self._trial
         experiment = trial_experiment(self._sweep, trial)
-        spec, start = experiment.to_dict(), experiment.start
-        resumed, topic = folder.record.exists(), f"{PROGRESS}{trial.number}"
+        spec = experiment.to_dict()
+        start = experiment.start
+        resumed = folder.record.exists()
+        topic = f"{PROGRESS}{trial.number}"
         self._sweep_channel.try_put(topic, {})
         if not resumed:
             # a killed process may have left it without a record
@@ -220,10 +230,8 @@ class TrialThread(threading.Thread):
         """Replace the trial's checkpoints by another trial's of a step, once that is on the
         disk.
         """
-        before, reached = (
-            load_recorded_experiment(self._folder.spec),
-            read_record(self._folder).step,
-        )
+        before = load_recorded_experiment(self._folder.spec)
+        reached = read_record(self._folder).step
         donor = self._home.run(run_id)
         donor_store = checkpoint_store(
             donor, load_recorded_experiment(donor.spec).checkpoint.storage
@@ -264,7 +272,8 @@ class TrialStopRequests(StopRequests):
     message = ""
 
     def __init__(self, channel: KeyValueChannel, number: int) -> None:
-        self._channel, self._topics = channel, (f"stop/{number}", "stop")
+        self._channel = channel
+        self._topics = (f"stop/{number}", "stop")
         self.known_reason = ""
         """Reason of the latest request; empty for none."""
 
@@ -279,7 +288,8 @@ class TrialStopRequests(StopRequests):
     def _read(self) -> str:
         with suppress(*CHANNEL_ERRORS):
             for topic in self._topics:
-                if reason := self._channel.get(topic):
+                reason = self._channel.get(topic)
+                if reason:
                     self.known_reason = str(reason)
                     break
         return self.known_reason

@@ -82,7 +82,9 @@ def launch_address(uri: str | None, home: Home, *, environment: bool = True) -> 
     if scheme_of(uri) == "sqlite":
         refuse_ray_copy(sqlite_path(uri), f"{option}={uri}", "give the database's absolute path")
     address = resolve_tracking_uri(uri, home)
-    return None if address == resolve_tracking_uri(None, home) else address
+    if address == resolve_tracking_uri(None, home):
+        return None
+    return address
 
 
 def check_tracker(uri: str) -> None:
@@ -90,7 +92,8 @@ def check_tracker(uri: str) -> None:
     machine.
     """
     scheme = scheme_of(uri)
-    if target := named("trackers").get(scheme):
+    target = named("trackers").get(scheme)
+    if target:
         load_part("tracker", scheme, target).check_address(uri)
 
 
@@ -134,7 +137,9 @@ def artifact_address(folder: Path) -> str:
     parameter.
     """
     text = str(folder)
-    return folder.as_uri() if re.search(r"[?#':\\]", text) or unquote(text) != text else text
+    if re.search(r"[?#':\\]", text) or unquote(text) != text:
+        return folder.as_uri()
+    return text
 
 
 def is_server(uri: str) -> bool:
@@ -176,7 +181,9 @@ def check_reachable(uri: str, timeout: float = _TIMEOUT) -> str | None:
     if uri == "databricks" or scheme == "databricks" or scheme in named("trackers"):
         return None  # their own client tells
     if scheme == "sqlite":
-        return None if sqlite_path(uri).is_file() else f"there is no file {sqlite_path(uri)}"
+        if sqlite_path(uri).is_file():
+            return None
+        return f"there is no file {sqlite_path(uri)}"
     try:
         if scheme in DATABASE_PORTS:
             socket.create_connection(
@@ -202,7 +209,9 @@ def access_fault(uri: str, remedy: str) -> str:
     except UserError as error:
         return str(error)
     reason = check_reachable(uri)
-    return f"tracking.uri={redact(uri)} does not answer ({reason}); {remedy}." if reason else ""
+    if reason:
+        return f"tracking.uri={redact(uri)} does not answer ({reason}); {remedy}."
+    return ""
 
 
 def refusal_message(uri: str, status: int | None, answer: str = "") -> str | None:

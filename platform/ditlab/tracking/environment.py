@@ -42,7 +42,9 @@ def git_state() -> str:
     commit = _git("rev-parse", "HEAD")
     if not commit:
         return "none"
-    return f"{commit} (dirty)" if _git("status", "--porcelain", "--untracked-files=no") else commit
+    if _git("status", "--porcelain", "--untracked-files=no"):
+        return f"{commit} (dirty)"
+    return commit
 
 
 def _git(*arguments: str) -> str:

@@ -184,7 +184,8 @@ class RunResults(dict[str, MetricSpan]):
 
     def add(self, name: str, point: ResultPoint) -> None:
         """Add a point; metrics that are no results are left out."""
-        if span := self.get(name):
+        span = self.get(name)
+        if span:
             span.add(point)
         elif name.startswith(_KEPT):
             self[name] = MetricSpan(point, point, point, point)
@@ -281,6 +282,7 @@ def final_values(history: Mapping[str, Series]) -> dict[str, float]:
         name: float(np.median(series.values) if name.startswith(PACE) else series.values[-1])
         for name, series in history.items()
     }
-    if loss := history.get(TRAIN_LOSS):
+    loss = history.get(TRAIN_LOSS)
+    if loss:
         found[TRAIN_LOSS] = loss.recent_median()
     return found

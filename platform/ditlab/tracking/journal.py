@@ -307,4 +307,6 @@ def recent_median(losses: Mapping[int, float]) -> float:
     """Return the median of values by step over the last 2 % of the steps; NaN without any."""
     last = max(losses, default=0)
     recent = [value for step, value in losses.items() if step > last * (1 - RECENT)]
-    return statistics.median(recent) if recent and not any(map(math.isnan, recent)) else math.nan
+    if recent and not any(map(math.isnan, recent)):
+        return statistics.median(recent)
+    return math.nan

@@ -189,11 +189,9 @@ class JournalWriter:
     def relative_path(self, path: Path) -> str:
         """A path as records hold it: relative to the run's folder when inside, else absolute."""
         path = path.absolute()
-        return (
-            str(path.relative_to(self.folder.path))
-            if path.is_relative_to(self.folder.path)
-            else str(path)
-        )
+        if path.is_relative_to(self.folder.path):
+            return str(path.relative_to(self.folder.path))
+        return str(path)
 
     def sync(self) -> int:
         """Flush records to the disk; returns how many bytes are there. A refusal is a warning, and

@@ -179,7 +179,8 @@ class MlflowBackend(TrackingBackend):
 
     def nest(self, parent: str) -> bool:
         """Nest this run under another of ours, once MLflow has that one."""
-        if found := find_mlflow_run(self.client, parent):
+        found = find_mlflow_run(self.client, parent)
+        if found:
             self.client.set_tag(self.run_id, "mlflow.parentRunId", found)
         return bool(found)
 
@@ -318,7 +319,8 @@ class MlflowBackend(TrackingBackend):
     def _send_note(self, path: Path) -> None:
         """Put a note on the run but over one that a person wrote or emptied; a hash first, lest a
         crash part them. The file of all tags, which is written with it, goes along."""
-        if (facts := path.with_name(FACTS_NAME)).is_file():
+        facts = path.with_name(FACTS_NAME)
+        if facts.is_file():
             self.client.log_artifact(self.run_id, str(facts))
         try:
             text = path.read_bytes().decode(errors="replace")
@@ -412,7 +414,8 @@ class MlflowBackend(TrackingBackend):
         from mlflow.entities import Metric
 
         of = {}
-        if data := record.get("dataset"):
+        data = record.get("dataset")
+        if data:
             name = shorten(data["name"], _DATASET_NAME_LENGTH)
             of = {"dataset_name": name, "dataset_digest": data["fingerprint"][:_DIGEST_LENGTH]}
         points = [

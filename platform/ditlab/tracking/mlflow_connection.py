@@ -87,7 +87,8 @@ def connect(uri: str, home: Home) -> Any:
         if uri.startswith("sqlite:") and not (path := sqlite_path(uri)).exists():
             # MLflow keeps connections by address: those of a database that was moved away go on
             # with that file
-            if engine := getattr(SqlAlchemyStore, "_engine_map", {}).get(uri):
+            engine = getattr(SqlAlchemyStore, "_engine_map", {}).get(uri)
+            if engine:
                 engine.dispose()
             _make_database(path, home)
         SqlAlchemyStore(uri, artifact_address(home.artifacts))
@@ -156,7 +157,9 @@ def denial(error: Exception) -> tuple[int | None, str]:
     status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(error_code(error), given)
     body = re.search(r"Response body: '(.*)'", str(error), re.DOTALL)
     text = str(getattr(answer, "text", "")) or (body[1] if body else str(error))
-    return (status, text) if status in (401, 403) else (None, "")
+    if status in (401, 403):
+        return (status, text)
+    return (None, "")
 
 
 def outage_reason(error: Exception) -> str:
@@ -164,7 +167,9 @@ def outage_reason(error: Exception) -> str:
     reason = first_line(error)
     if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
         return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
-    return f"{reason}; the server's log says why" if "error responses" in reason else reason
+    if "error responses" in reason:
+        return f"{reason}; the server's log says why"
+    return reason
 
 
 def is_damage(reason: str) -> bool:
@@ -216,7 +221,9 @@ def database_damage(database: Path) -> str:
     except (OSError, sqlite3.Error) as error:
         reason = first_line(error)
         # locked, for one
-        return f"{database} cannot be read ({reason})" if is_damage(reason) else ""
+        if is_damage(reason):
+            return f"{database} cannot be read ({reason})"
+        return ""
     if found == "ok":
         return ""
     reason = found.splitlines()[-1].rstrip(".")[:200]  # the first line names the database

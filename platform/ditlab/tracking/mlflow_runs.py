@@ -23,7 +23,8 @@ GROUP_TAG = "ditlab.group"
 SEED_TAG = "ditlab.seed"
 """Tag with the seed of a run of a group."""
 
-LATEST, STEPS = "latest", "steps"
+LATEST = "latest"
+STEPS = "steps"
 """Names of the two image cards, in the section that the image's key names."""
 VIEW_TAG = f"mlflow.sharedViewState.{VIEW}"
 _COLUMNS = (
@@ -47,7 +48,9 @@ def find_or_create_experiment(client: Any, name: str, uri: str, home: Home, metr
         raise _deleted_experiment(found)
     if found:
         return str(found.experiment_id)
-    location = None if is_server(uri) else artifact_address(home.artifacts / safe_folder(name))
+    location = None
+    if not is_server(uri):
+        location = artifact_address(home.artifacts / safe_folder(name))
     # With its kind, the UI shows runs and charts first, not the pages of language-model
     # applications.
     tags = {"mlflow.experimentKind": "custom_model_development", VIEW_TAG: _view_value(metric)}

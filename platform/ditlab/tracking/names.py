@@ -89,7 +89,9 @@ def artifact_image(key: str, step: int | None) -> str:
     """
     name = safe_image_key(key).replace(" ", "-")
     leaf = name.rpartition("/")[2]
-    return f"{name}/{leaf}-{step:08d}.png" if step is not None else f"{name}/latest.png"
+    if step is not None:
+        return f"{name}/{leaf}-{step:08d}.png"
+    return f"{name}/latest.png"
 
 
 def experiment_page(experiment_id: str, charts: bool = False) -> str:
@@ -145,7 +147,9 @@ def change_texts(changes: Mapping[str, tuple[str, str]]) -> list[str]:
 
 def as_count(text: str) -> int | None:
     """Return the whole number that a parameter or tag is; None for any other text."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+    if text.isascii() and text.isdecimal() and len(text) < 20:
+        return int(text)
+    return None
 
 
 def interval_ends(values: Mapping[str, float]) -> dict[str, tuple[float, float]]:

@@ -275,12 +275,16 @@ def spec_lines(params: Mapping[str, str]) -> list[str]:
 
 def number(value: float) -> str:
     """A figure to four digits; NaN and infinities as words."""
-    return f"{value:.4g}" if math.isfinite(value) else str(value)
+    if math.isfinite(value):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def untrained(span: MetricSpan) -> str:
     """The value before the first step, if it was measured."""
-    return number(span.first.value) if span.first.step == 0 and span.last.step > 0 else ""
+    if span.first.step == 0 and span.last.step > 0:
+        return number(span.first.value)
+    return ""
 
 
 def against(span: MetricSpan) -> list[str]:
@@ -315,7 +319,9 @@ def baselines(name: str, results: RunResults) -> dict[str, float]:
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return number(value) if isinstance(value, float) else plain(value, 60)
+    if isinstance(value, float):
+        return number(value)
+    return plain(value, 60)
 
 
 @dataclass(frozen=True)

@@ -326,9 +326,15 @@ def find_training_run(home: Home, text: str) -> FoundRun:
         num = found.record.trials
         names = ", ".join(trial_ids[:8])
         if found.record.is_group:
-            runs = f"name one of its runs: {names}" if names else "none of its runs has begun"
+            if names:
+                runs = f"name one of its runs: {names}"
+            else:
+                runs = "none of its runs has begun"
             raise UserError(f"run '{text}' is a group of {num} seeds; {runs}.")
-        trials = f"name one of its trials: {names}" if names else "none of its trials has begun"
+        if names:
+            trials = f"name one of its trials: {names}"
+        else:
+            trials = "none of its trials has begun"
         raise UserError(f"run '{text}' is a sweep of {num} trials; {trials}.")
     return found
 

@@ -70,14 +70,16 @@ def log_overview(tracker: RunTracker, step: int) -> None:
     results = tracker.journal.results
     values: dict[str, float] = {}
     name = facts.tags.get(MAIN_TAG, "")
-    if main := results.get(name):
+    main = results.get(name)
+    if main:
         values |= {f"best/{name}": float(number(main.low.value))}
         first = untrained(main)
         known = [f"untrained {first}"] if first else []
         known += [f"{word} {number(value)}" for word, value in baselines(name, results).items()]
         if known and facts.tags.get(BASELINE_TAG) != (text := ", ".join(known)):
             tracker.set_tags({BASELINE_TAG: text})
-    if speed := results.get(SPEED):
+    speed = results.get(SPEED)
+    if speed:
         values["run/speed"] = float(number(speed.last.value))
     total = as_count(facts.params.get("parameters.total", ""))
     if total is not None and "run/parameters" not in facts.overview_steps:
@@ -101,11 +103,10 @@ def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
     kept = ("model.family", "parameters.total", "spec_hash", "training.precision")
     known = facts.current_params
     params = {key: hide(known[key]) for key in kept if key in known}
-    fields = (
-        {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}}
-        if facts.dataset
-        else {}
-    )
+    if facts.dataset:
+        fields = {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}}
+    else:
+        fields = {}
     path = journal.relative_path(folder)
     journal.append(
         "model",

@@ -92,7 +92,8 @@ class MlflowServer:
         self.log = home.root / f"mlflow-server-{port}.log"
         """The server's output; removed at an orderly end."""
         home.check_place()
-        if damage := database_damage(home.mlflow_database):
+        damage = database_damage(home.mlflow_database)
+        if damage:
             raise UserError(f"{damage}; {REFILL}.")
         try:
             with socket.socket() as probe:
@@ -221,7 +222,8 @@ class MlflowServer:
     def wait(self) -> None:
         """Wait until the server ends. Raises RunFailed where it ends by itself with an error."""
         assert self._process is not None
-        if code := self._process.wait():
+        code = self._process.wait()
+        if code:
             raise RunFailed(f"the MLflow server ended with code {code}; {self._last_words()}")
 
     def _last_words(self) -> str:

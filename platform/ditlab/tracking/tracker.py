@@ -110,7 +110,8 @@ class RunTracker:
             **known_tags,
         )
         # others keep their first value
-        if new := {key: value for key, value in params.items() if key not in known}:
+        new = {key: value for key, value in params.items() if key not in known}
+        if new:
             self.journal.append("params", values=new)
         self.set_tags(tags)
 

@@ -131,7 +131,9 @@ class CursorFile:
                 line = file.readline(LONGEST_LINE)
         except OSError:
             return ""
-        return hashlib.sha256(line).hexdigest()[:16] if line.endswith(b"\n") else ""
+        if line.endswith(b"\n"):
+            return hashlib.sha256(line).hexdigest()[:16]
+        return ""
 
     def _read(self) -> dict[str, Cursor]:
         """The cursors by address; {} where they cannot be read."""

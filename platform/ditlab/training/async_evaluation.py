@@ -44,7 +44,10 @@ class AsyncEvaluation(StepHook):
         again.
         """
         self._taken = min(self._taken, step)
-        wanted = {step} if is_saved and self._is_due(step) and step > self._taken else set[int]()
+        if is_saved and self._is_due(step) and step > self._taken:
+            wanted = {step}
+        else:
+            wanted = set[int]()
         for request in self._inbox.listed():
             if self._taken < request.number <= step:
                 wanted.add(request.number)

@@ -46,15 +46,19 @@ class CheckpointManager:
         needed: Callable[[], Collection[int]],
     ) -> None:
         """Prepare to save; checkpoints of the steps that are `needed` are not pruned."""
-        self._experiment, self._store, self._rank = run.experiment, run.checkpoints, rank
+        self._experiment = run.experiment
+        self._store = run.checkpoints
+        self._rank = rank
         self._start = run.start
-        self._channel, self._reporter, self._hooks = channel, reporter, hooks
+        self._channel = channel
+        self._reporter = reporter
+        self._hooks = hooks
         self._device_type = rank.device.type
         self._blocks = compile_decision(run.experiment, self._device_type).numbers
-        self.snapshots = (
-            AverageSnapshots(run, rank, reporter) if run.experiment.training.averages else None
-        )
+        self.snapshots: AverageSnapshots | None = None
         """Snapshots of averages that the run saves beside its checkpoints."""
+        if run.experiment.training.averages:
+            self.snapshots = AverageSnapshots(run, rank, reporter)
         saver_channel = ControlChannel(rank, private=True)
         policy = run.experiment.checkpoint
         self._saver = BackgroundSaver(
@@ -68,7 +72,8 @@ class CheckpointManager:
             policy.keep_every,
             needed,
         )
-        self._savers, self._channels = [self._saver], [saver_channel]
+        self._savers = [self._saver]
+        self._channels = [saver_channel]
         if self.snapshots:
             self._savers.append(self.snapshots.saver)
             self._channels.append(self.snapshots.channel)
@@ -123,7 +128,8 @@ class CheckpointManager:
         manifest = reader.manifest
         check_same_order(manifest.spec, manifest.step, self._experiment.to_dict())
         self._load(reader, state, manifest.scalars)
-        self.last, self.loaded_receipt = reader.location, manifest.receipt
+        self.last = reader.location
+        self.loaded_receipt = manifest.receipt
 
     def _load(
         self,
@@ -139,7 +145,10 @@ class CheckpointManager:
         manifest = reader.manifest
         position = manifest.position if goes_on else 0
         state.load(reader, scalars, manifest.step, position)
-        state.draw_counts = {position: manifest.draws} if manifest.draws and goes_on else {}
+        if manifest.draws and goes_on:
+            state.draw_counts = {position: manifest.draws}
+        else:
+            state.draw_counts = {}
         numbers = version_warning(manifest.numerics, self._device_type)
         for warning in filter(None, (numbers, compiled_warning(manifest.blocks, self._blocks))):
             if self._rank.is_first:
@@ -278,7 +287,8 @@ def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]
     """
     before = dict(_orders(saved["data"], "data"))
     for field, order in _orders(own["data"], "data"):
-        if (found := before.get(field, order)) != order:
+        found = before.get(field, order)
+        if found != order:
             raise UserError(
                 f"{field}={order} is not the order in which the checkpoint of step {step} has "
                 f"taken its samples ({found}); set {field} to that, or begin a new run from it "
@@ -308,8 +318,11 @@ class AverageSnapshots:
     """
 
     def __init__(self, run: TrainingRun, rank: Rank, reporter: Reporter) -> None:
-        self._experiment, self._spec = run.experiment, run.experiment.training.averages
-        self._total_steps, self._rank, self._reporter = run.plan.total_steps, rank, reporter
+        self._experiment = run.experiment
+        self._spec = run.experiment.training.averages
+        self._total_steps = run.plan.total_steps
+        self._rank = rank
+        self._reporter = reporter
         self._due: set[int] = set()
         self._store = average_snapshots(run.checkpoints)
         self.channel = ControlChannel(rank, private=True)

@@ -102,7 +102,9 @@ class Evaluations:
 
     def needed_checkpoints(self) -> list[int]:
         """Steps whose checkpoints must stay for an evaluation."""
-        return self.asynchronous.needed() if self.asynchronous else []
+        if self.asynchronous:
+            return self.asynchronous.needed()
+        return []
 
     # Any: `training.trainer.Trainer`, which imports this module
     def begin(self, trainer: Any, saves: bool) -> None:
@@ -115,7 +117,10 @@ class Evaluations:
         self.last_step = self._run.plan.total_steps
         self.end_run = False
         self._decision = None
-        recorded = recorded_stop(self._reporter.recorded.tags()) if self._rank.is_first else None
+        if self._rank.is_first:
+            recorded = recorded_stop(self._reporter.recorded.tags())
+        else:
+            recorded = None
         if self._stop:
             if self._rank.is_first and recorded is None:
                 self._decision = self._known_decision(self._stop, step)

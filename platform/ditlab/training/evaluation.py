@@ -84,10 +84,12 @@ class Protocol:
         if not attempts:
             return cls(experiment.micro_size, None, kind, experiment.resources.max_workers)
         own = next((each for each in reversed(attempts) if each.step < step), attempts[0])
-        kind, threads = "cpu" if own.device == "cpu" else "cuda", own.threads or None
+        kind = "cpu" if own.device == "cpu" else "cuda"
+        threads = own.threads or None
         if experiment.evaluation.mode == "async":
             resources = experiment.evaluation.resources
-            kind, threads = "cuda" if resources.gpus else "cpu", resources.cpus or threads
+            kind = "cuda" if resources.gpus else "cpu"
+            threads = resources.cpus or threads
         return cls(experiment.micro_size >> own.halvings, threads, kind, own.workers)
 
     @contextmanager
@@ -95,7 +97,8 @@ class Protocol:
         """Compute inside as a worker does: with its threads, on a GPU by deterministic
         convolutions.
         """
-        threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+        threads = torch.get_num_threads()
+        deterministic = torch.backends.cudnn.deterministic
         torch.set_num_threads(self.threads or threads)
         torch.backends.cudnn.deterministic = deterministic or device.type == "cuda"
         try:
@@ -199,20 +202,19 @@ class StateEvaluator:
         first worker or where it `draws`; 0 for none. All that calls the network happens `inside`;
         `measuring` is called before drawn samples are measured. `precision` is that of the network.
         """
-        spec, rank = self.experiment.evaluation, self.rank
-        groups = {"eval": spec.limit} if groups is None else groups
-        num_shown, quality = (
-            spec.samples if num_shown is None else num_shown,
-            spec.quality if quality is None else quality,
-        )
-        at_once, draws = (
-            at_once or max(batch_size, spec.samples),
-            rank.is_first if draws is None else draws,
-        )
+        spec = self.experiment.evaluation
+        rank = self.rank
+        if groups is None:
+            groups = {"eval": spec.limit}
+        num_shown = spec.samples if num_shown is None else num_shown
+        quality = spec.quality if quality is None else quality
+        at_once = at_once or max(batch_size, spec.samples)
+        draws = rank.is_first if draws is None else draws
         found = Evaluated()
         with inside:
             for group, limit in groups.items():
-                by_sample, intervals = BySample(), dict[str, Ends]()
+                by_sample = BySample()
+                intervals = dict[str, Ends]()
                 values = metrics_by_part(
                     network,
                     objective,
@@ -272,7 +274,10 @@ class RunEvaluation:
         inputs: ModelInputs,
         reporter: Reporter,
     ) -> None:
-        self._run, self._rank, self._inputs, self._reporter = run, rank, inputs, reporter
+        self._run = run
+        self._rank = rank
+        self._inputs = inputs
+        self._reporter = reporter
         self._measurements: dict[str, str] = {}
         """Tags of the measurements that were recorded last."""
         self._evaluator = StateEvaluator(
@@ -323,7 +328,9 @@ class RunEvaluation:
         """Draw a sample grid from the averaged weights, as evaluations do; return why none can be
         drawn, or nothing.
         """
-        experiment, rank, problem = self._run.experiment, self._rank, ""
+        experiment = self._run.experiment
+        rank = self._rank
+        problem = ""
         with state.engine.evaluating():
             if rank.is_first or state.engine.stage == 3:
                 try:
@@ -383,7 +390,9 @@ def metrics_by_part(
     together: dict[str, float] = {}
     of_parts: dict[str, float] = {}
     for name, num in data.mixture.measured(limit).items():
-        part, of_part, own = data.mixture.parts[name], objective, BySample()
+        part = data.mixture.parts[name]
+        of_part = objective
+        own = BySample()
         sums = held_out_sums(
             network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress, own
         )
@@ -412,11 +421,9 @@ def known_law(data: DataSplits, objective: Any) -> Any:
     all others.
     """
     law = data.references.get("optimal")
-    return (
-        law
-        if isinstance(objective, KnownOptimumObjective) and objective.knows_optimum(law)
-        else None
-    )
+    if isinstance(objective, KnownOptimumObjective) and objective.knows_optimum(law):
+        return law
+    return None
 
 
 def held_out_sums(
@@ -507,8 +514,10 @@ def held_out_intervals(
 
     slopes: dict[str, dict[str, float]] = {}
     for name, band in bands.items():
-        if nudge := NUDGE * band.std / math.sqrt(band.num):
-            up, down = moved(name, means[name] + nudge), moved(name, means[name] - nudge)
+        nudge = NUDGE * band.std / math.sqrt(band.num)
+        if nudge:
+            up = moved(name, means[name] + nudge)
+            down = moved(name, means[name] - nudge)
             for metric in (each for each in summary if up[each] != down[each]):
                 slopes.setdefault(metric, {})[name] = (up[metric] - down[metric]) / (2 * nudge)
     found: dict[str, Ends] = {}
@@ -521,7 +530,8 @@ def held_out_intervals(
         else:
             parts = [slope * (known[name] - bands[name].mean) for name, slope in of.items()]
             linear = paired_interval(np.sum(parts, axis=0).tolist())
-            low, high = summary[metric] + linear.low, summary[metric] + linear.high
+            low = summary[metric] + linear.low
+            high = summary[metric] + linear.high
         if math.isfinite(low) and math.isfinite(high):
             found[metric] = low, high
     return found

@@ -33,12 +33,15 @@ from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import replacing, write_durably
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
 
-WEIGHTS_NAME, SPEC_NAME = "weights.safetensors", "spec.yaml"
+WEIGHTS_NAME = "weights.safetensors"
+SPEC_NAME = "spec.yaml"
 MAX_HEADER = 100 << 20
 """Most bytes of a header, as in the library."""
 MAX_TEXT_FILE = 256 * MIB
 """Most bytes of a file beside the weights: the largest published tokenisers have about 40 MB."""
-METADATA, HASHES, CONTENT = "__metadata__", "sha256", "content"
+METADATA = "__metadata__"
+HASHES = "sha256"
+CONTENT = "content"
 
 
 def export_weights(
@@ -67,14 +70,16 @@ def write_export(
 
     Raises UserError where the disk refuses.
     """
-    weights, spec = folder / WEIGHTS_NAME, folder / SPEC_NAME
+    weights = folder / WEIGHTS_NAME
+    spec = folder / SPEC_NAME
     metadata = {
         "format": "pt",
         "family": str(trained.spec["model"]["family"]),
         "step": str(trained.step),
         **facts,
     }
-    if packages := plugin_packages(trained.spec):
+    packages = plugin_packages(trained.spec)
+    if packages:
         metadata["plugins"] = json.dumps(packages, sort_keys=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,7 +120,8 @@ def check_export(folder: Path, warn: Callable[[str], None]) -> ExportFacts:
     write. Raises UserError for damaged or altered files, and where a package that the network needs
     is not installed here.
     """
-    weights, spec = folder / WEIGHTS_NAME, folder / SPEC_NAME
+    weights = folder / WEIGHTS_NAME
+    spec = folder / SPEC_NAME
     facts = read_facts(weights)
     for name in dict.fromkeys((SPEC_NAME, *facts.hashes)):
         with _reading(folder / name):
@@ -145,7 +151,8 @@ def load_checked(folder: Path, device: torch.device) -> tuple[Experiment, nn.Mod
 
     Raises UserError for weights that are not the network's.
     """
-    experiment, path = load_experiment(folder / SPEC_NAME), folder / WEIGHTS_NAME
+    experiment = load_experiment(folder / SPEC_NAME)
+    path = folder / WEIGHTS_NAME
     with _reading(path):
         open_regular_file(path, follow=True).close()
         weights = load_file(path)

@@ -108,13 +108,16 @@ class Hooks:
                 if getattr(type(hook), moment) is not default
             ]
 
-        self.attempt_begun, self.attempt_ended = methods("attempt_begun"), methods("attempt_ended")
+        self.attempt_begun = methods("attempt_begun")
+        self.attempt_ended = methods("attempt_ended")
         self.loader_opened = methods("loader_opened")
         self.step_begun, self.consumed, self.step_ended = map(
             methods, ("step_begun", "consumed", "step_ended")
         )
-        self.measured, self.evaluated = methods("measured"), methods("evaluated")
-        self.saving, self.saved = methods("saving"), methods("saved")
+        self.measured = methods("measured")
+        self.evaluated = methods("evaluated")
+        self.saving = methods("saving")
+        self.saved = methods("saved")
         self._packing = [hook for hook in hooks if type(hook).pack is not StepHook.pack]
 
     def exchange(self, step: int, channel: ControlChannel, *votes: int) -> list[int]:

@@ -4,7 +4,7 @@ and reported.
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -62,14 +62,16 @@ class StepMetrics:
     def finish(self, step: int, extra: Mapping[str, Tensor | float], is_logged: bool) -> None:
         """Close the step, after `all_finite`; `extra` are values that are equal on all workers."""
         assert self._sums is not None
-        sums, self._sums = self._sums, None
+        sums = self._sums
+        self._sums = None
         # A number becomes a tensor on the device by a fill: a copy from the host would wait for the
         # GPU.
         more = [
             value.to(sums) if isinstance(value, Tensor) else sums.new_full((), value)
             for value in extra.values()
         ]
-        values, event = torch.cat([sums, torch.stack(more)]), None
+        values = torch.cat([sums, torch.stack(more)])
+        event = None
         if values.is_cuda:
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             host.copy_(values, non_blocking=True)
@@ -102,9 +104,13 @@ class MetricLog:
     def __init__(
         self, run: TrainingRun, rank: Rank, reporter: Reporter, phases: PhaseLog, hooks: Hooks
     ) -> None:
-        self.phases, self._hooks, self._reporter = phases, hooks, reporter
-        self._experiment, self._total_steps = run.experiment, run.plan.total_steps
-        self._is_first, self._world_size = rank.is_first, rank.world_size
+        self.phases = phases
+        self._hooks = hooks
+        self._reporter = reporter
+        self._experiment = run.experiment
+        self._total_steps = run.plan.total_steps
+        self._is_first = rank.is_first
+        self._world_size = rank.world_size
         self.steps = StepMetrics(rank.world_size)
         self.throughput = ThroughputMeter(run.experiment.batch.size)
         self.monitor = NonFiniteMonitor(run.experiment)
@@ -116,7 +122,8 @@ class MetricLog:
 
     def discard_pending(self) -> None:
         """Discard steps that are done again after a roll-back, as they are measured again."""
-        self.bad_step, self.steps = 0, StepMetrics(self._world_size)
+        self.bad_step = 0
+        self.steps = StepMetrics(self._world_size)
 
     def read_steps(self, current_step: int, wait: bool = False) -> None:
         """Check every step whose numbers have arrived (every step with `wait`), and report those
@@ -133,7 +140,8 @@ class MetricLog:
             values = {f"train/{name}": value for name, value in numbers.items()}
             values["train/samples_per_second"] = self.throughput.samples_per_second
             values["train/data_wait"] = self.phases.data_wait(restart=is_logged)
-            loss, norm = numbers["loss"], 0.0 if is_fp16 else numbers["grad_norm"]
+            loss = numbers["loss"]
+            norm = 0.0 if is_fp16 else numbers["grad_norm"]
             is_finite = math.isfinite(loss) and math.isfinite(norm)
             if is_finite:
                 self.monitor.num_consecutive = 0
@@ -174,11 +182,10 @@ class MetricLog:
         num = self.monitor.num_skipped
         if is_over == (num in (0, *(10**power for power in range(9)))):
             return
-        what = (
-            f"step {step} was skipped: its"
-            if num == 1
-            else f"{num:,} steps were skipped up to step {step:,}: their"
-        )
+        if num == 1:
+            what = f"step {step} was skipped: its"
+        else:
+            what = f"{num:,} steps were skipped up to step {step:,}: their"
         self._reporter.warn(f"{what} loss or gradient was NaN or infinite.")
         self._reporter.tags({"ditlab.failure": "non_finite", "ditlab.skipped_steps": str(num)})
 
@@ -193,7 +200,8 @@ class MetricLog:
         second).
         """
         if self._is_first:
-            total, spec = self._total_steps, self._experiment
+            total = self._total_steps
+            spec = self._experiment
             every = {"evaluation": spec.evaluation.every, "checkpoint": spec.checkpoint.every}
             # one at the last step too, where that is no multiple
             pauses = {
@@ -229,7 +237,9 @@ def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> li
         for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second", "data_wait")
     ]
     if experiment.evaluation.every is not None and len(data.held_out):
-        parts = data.mixture.measured(experiment.evaluation.limit) if data.mixture else ()
+        parts: Iterable[str] = ()
+        if data.mixture:
+            parts = data.mixture.measured(experiment.evaluation.limit)
         names += [
             f"eval/{part}{name}"
             for part in ("", *(f"{part}/" for part in parts))
@@ -242,10 +252,9 @@ def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> li
 
 def pace_names(experiment: Experiment) -> list[str]:
     """Return the MLflow names of the metrics of a run's speed, logged about once a second."""
-    tokens = (
-        ["tokens_per_second"]
-        if any(field.name == "tokens" for field in experiment.batch_fields())
-        else []
-    )
+    if any(field.name == "tokens" for field in experiment.batch_fields()):
+        tokens = ["tokens_per_second"]
+    else:
+        tokens = []
     names = ("mfu", "hfu", "samples_per_second", *tokens, "memory")
     return [*(f"time/{phase}" for phase in PHASES), *(f"perf/{name}" for name in names)]

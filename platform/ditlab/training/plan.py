@@ -94,7 +94,8 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
     note = " ".join(filter(None, (_never_trained(view, experiment.batch.size) for view in views)))
     mixture = ""
     if mixed:
-        drawn, parts = total * experiment.batch.size, []
+        drawn = total * experiment.batch.size
+        parts = []
         for name, share in mixed.shares.items():
             num = len(mixed.parts[name].train)
             parts.append(
@@ -150,7 +151,8 @@ def rate_change(before: Experiment, now: Experiment, data: DataSplits, step: int
     def rate(experiment: Experiment, number: int) -> float:
         return planned_rate(experiment, plan_run(experiment, data), number)
 
-    due, new = rate(before, step), rate(now, step)
+    due = rate(before, step)
+    new = rate(now, step)
     if not step or math.isclose(due, new, rel_tol=1e-9):
         return ""
     return (

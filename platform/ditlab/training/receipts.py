@@ -57,7 +57,10 @@ class StepReceipts(StepHook):
         """`writer` None: digests are exchanged, and nothing is written. `request`: a hook before
         this one.
         """
-        self._run, self._rank, self._writer, self._request = run, rank, writer, request
+        self._run = run
+        self._rank = rank
+        self._writer = writer
+        self._request = request
         self._own = 0
         self._digests: dict[int, int] = {}
         """Digest of the samples of a step, of all workers."""
@@ -118,13 +121,17 @@ class StepReceipts(StepHook):
         while self._next in self._digests and (
             self._next in self._values or self._next in self._skipped
         ):
-            step, digest = self._next, self._digests.pop(self._next)
+            step = self._next
+            digest = self._digests.pop(self._next)
             asked = self._asked.pop(step, 0)
             if step in self._skipped:
                 self._writer.add(step, digest, flags=LEFT_OUT, asked=asked)
             else:
                 loss, norm, lr = self._values.pop(step)
-                flags = 0 if math.isfinite(loss) and math.isfinite(norm) else NOT_APPLIED
+                if math.isfinite(loss) and math.isfinite(norm):
+                    flags = 0
+                else:
+                    flags = NOT_APPLIED
                 self._writer.add(step, digest, loss, norm, lr, flags, asked)
             self._next += 1
 
@@ -134,17 +141,16 @@ def passes_digest(passes: Sequence[ConsumedPass]) -> int:
     digests = []
     for each in passes:
         num = len(each.row_ids)
-        places, draws = (
-            np.arange(each.place, each.place + num),
-            draw_places(each.micro_index, each.start, num),
-        )
+        places = np.arange(each.place, each.place + num)
+        draws = draw_places(each.micro_index, each.start, num)
         digests.append(samples_digest(each.row_ids, places, draws, each.step, each.seed))
     return joined_digest(digests)
 
 
 def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -> RecordedAttempt:
     """Return what an attempt trains with, from `step` steps on."""
-    experiment, device = run.experiment, rank.device
+    experiment = run.experiment
+    device = rank.device
     spec = experiment.to_dict()
     return RecordedAttempt(
         attempt=1,
@@ -167,7 +173,9 @@ def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -
 
 def device_name(device: torch.device) -> str:
     """Return `cpu`, or a GPU's name."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type
 
 
 @cache
@@ -182,7 +190,9 @@ def processor_name() -> str:
         for line in text.splitlines()
         if line.startswith("model name")
     ]
-    return names[0] if names else platform.processor() or platform.machine()
+    if names:
+        return names[0]
+    return platform.processor() or platform.machine()
 
 
 def library_versions() -> dict[str, str]:

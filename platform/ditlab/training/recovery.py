@@ -117,7 +117,10 @@ class NonFiniteMonitor:
         policy = self.experiment.training.non_finite
         self.num_skipped += 1
         self.num_consecutive += 1
-        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient norm is {norm}"
+        if not math.isfinite(loss):
+            what = f"the loss is {loss}"
+        else:
+            what = f"the gradient norm is {norm}"
         if policy.policy == "stop":
             raise self._diverged(f"{what} at step {step}")
         if policy.policy == "skip" and self.num_consecutive > policy.limit:
@@ -128,7 +131,10 @@ class NonFiniteMonitor:
         many to one step.
         """
         limit = self.experiment.training.non_finite.limit
-        self._num_rollbacks = self._num_rollbacks + 1 if to <= self._rollback_step else 1
+        if to <= self._rollback_step:
+            self._num_rollbacks = self._num_rollbacks + 1
+        else:
+            self._num_rollbacks = 1
         self._rollback_step = to
         if self._num_rollbacks > limit:
             raise self._diverged(

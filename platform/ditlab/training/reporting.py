@@ -41,17 +41,24 @@ class ProgressMarker:
 
     def begin(self, step: int, activity: str, is_untimed: bool = False) -> None:
         """Record that the step loop begins an activity."""
-        self.step, self.activity, self.is_untimed = step, activity, is_untimed
-        self.num_begun, self.num_done, self.since = self.num_begun + 1, 0, time.monotonic()
+        self.step = step
+        self.activity = activity
+        self.is_untimed = is_untimed
+        self.num_begun = self.num_begun + 1
+        self.num_done = 0
+        self.since = time.monotonic()
 
     def tick(self) -> None:
         """Record that a part of the current activity is done."""
-        self.num_done, self.since = self.num_done + 1, time.monotonic()
+        self.num_done = self.num_done + 1
+        self.since = time.monotonic()
 
     @property
     def idle(self) -> float:
         """Seconds since the last change; 0 during an activity that may take any time."""
-        return 0.0 if self.is_untimed else time.monotonic() - self.since
+        if self.is_untimed:
+            return 0.0
+        return time.monotonic() - self.since
 
 
 @dataclass(frozen=True)
@@ -166,7 +173,9 @@ class Reporter(StepHook):
 
         In `marker` the loop records how far it has come.
         """
-        self.should_stop, self.warn, self.marker = should_stop, warn, marker
+        self.should_stop = should_stop
+        self.warn = warn
+        self.marker = marker
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Log the metrics of a step (counted from 1), under their MLflow names."""
@@ -196,7 +205,9 @@ class Reporter(StepHook):
     def worker_name(self, rank: int) -> str:
         """Return the name of a worker for people, with its node where there are several."""
         name = f"worker {rank}"
-        return f"{name} on {self.worker_nodes[rank]}" if len(set(self.worker_nodes)) > 1 else name
+        if len(set(self.worker_nodes)) > 1:
+            return f"{name} on {self.worker_nodes[rank]}"
+        return name
 
 
 class AgreedRequest(StepHook):

@@ -40,7 +40,8 @@ class TrainingState:
         clock: PhaseClock,
     ) -> None:
         experiment = run.experiment
-        self._rank, self._optimizer = rank, experiment.optimizer.kind
+        self._rank = rank
+        self._optimizer = experiment.optimizer.kind
         # its modules draw their weights
         torch.manual_seed(derived_seed(experiment.seed, "objective"))
         self.objective: Any = experiment.family.build_objective(
@@ -107,9 +108,12 @@ class TrainingState:
         moments = {name for state in states for name in state} - {"step"}
         has_momentum = saved.has("momentum")
         if has_momentum != ("momentum" in moments) or not all(map(saved.has, moments)):
-            written = (
-                "muon" if has_momentum else "adamw" if saved.has("exp_avg") else "another kind"
-            )
+            if has_momentum:
+                written = "muon"
+            elif saved.has("exp_avg"):
+                written = "adamw"
+            else:
+                written = "another kind"
             raise UserError(
                 f"optimizer.kind={self._optimizer} cannot go on from a checkpoint that "
                 f"optimizer.kind={written} wrote; set optimizer.kind to {written}, or begin a "
@@ -120,7 +124,8 @@ class TrainingState:
             scalars = {name: value for name, value in scalars.items() if name != START}
         self.engine.load_state(saved.read, scalars, saved.has("ema"))
         self._load_buffers(saved)
-        self.step, self.position = step, position
+        self.step = step
+        self.position = position
 
     def load_weights(
         self, saved: CheckpointReader | WholeTensors, kind: Literal["master", "ema"]
@@ -137,7 +142,9 @@ class TrainingState:
             if field not in ("master", "frozen"):
                 return torch.zeros(stop - start)
             own = fresh.get((name, start))
-            return saved.read(saved.field_of(name, kind), name, start, stop) if own is None else own
+            if own is None:
+                return saved.read(saved.field_of(name, kind), name, start, stop)
+            return own
 
         scalars = {name: value for name, value in self.engine.scalars().items() if name != START}
         self.engine.load_state(read, scalars, has_ema=False)
@@ -232,7 +239,8 @@ class RootedNetwork(nn.Module):
     def __init__(self, engine: Engine, network: nn.Module, tick: Callable[[], None]) -> None:
         super().__init__()
         # Past nn.Module's registry: the parameters belong to the engine's module.
-        self.__dict__["_engine"], self.__dict__["_network"] = engine, network
+        self.__dict__["_engine"] = engine
+        self.__dict__["_network"] = network
         self._tick = tick
 
     def forward(self, *inputs: Any, **named: Any) -> Any:

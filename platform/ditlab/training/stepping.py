@@ -33,13 +33,16 @@ class Stepper:
         clock: PhaseClock,
         hooks: Hooks,
     ) -> None:
-        self._experiment, self._plan, self._columns = (
-            run.experiment,
-            run.plan,
-            run.data.train.columns,
-        )
-        self.rank, self.state, self.share, self.inputs = rank, state, share, inputs
-        self._metrics, self._clock, self._hooks = metrics, clock, hooks
+        self._experiment = run.experiment
+        self._plan = run.plan
+        self._columns = run.data.train.columns
+        self.rank = rank
+        self.state = state
+        self.share = share
+        self.inputs = inputs
+        self._metrics = metrics
+        self._clock = clock
+        self._hooks = hooks
 
     def step(self, micro_batches: Sequence[MicroBatch], is_logged: bool) -> None:
         """Train one step on this worker's micro-batches; its numbers go to the step metrics.
@@ -47,7 +50,9 @@ class Stepper:
         Raises OutOfMemory for a pass that does not fit; weights and moments are then as they were
         before.
         """
-        state, metrics, number = self.state, self._metrics, self.state.step + 1
+        state = self.state
+        metrics = self._metrics
+        number = state.step + 1
         for begun in self._hooks.step_begun:
             begun(number, micro_batches)
         try:
@@ -113,10 +118,12 @@ class Stepper:
             ended(number)
 
     def _accumulate(self, micro_batches: Sequence[MicroBatch]) -> list[ConsumedPass]:
-        passes, consumed = self.share.passes, []
+        passes = self.share.passes
+        consumed = []
         for number, part in enumerate(passes):
             with self._clock.phase("forward"):
-                micro, noise = micro_batches[part.number], self.noise(part)
+                micro = micro_batches[part.number]
+                noise = self.noise(part)
                 batch = self.batch(part, micro, noise, micro.on_device())
             weight = self.share.weight if part.counts else 0.0
             components = self.state.engine.forward_backward(

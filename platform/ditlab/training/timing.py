@@ -58,7 +58,8 @@ class ThroughputMeter:
     """Samples per second over the latest stretch of steps, without evaluations and saves."""
 
     def __init__(self, batch_size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._batch_size, self._clock = batch_size, clock
+        self._batch_size = batch_size
+        self._clock = clock
         self.restart()
         self.samples_per_second = 0.0
         self.seconds_per_sample = 0.0
@@ -69,7 +70,8 @@ class ThroughputMeter:
 
     def restart(self) -> None:
         """Begin a new stretch: the time since the last step was spent on something else."""
-        self._since, self._steps = self._clock(), 0
+        self._since = self._clock()
+        self._steps = 0
 
     def count_step(self) -> None:
         """Count a finished step."""
@@ -161,13 +163,11 @@ class PhaseLog(StepHook):
         measure: Callable[[TrainingRun, Rank, Callable[[str], None]], StepWork | None] = step_work,
     ) -> None:
         self.clock = clock
-        self._run, self._rank, self._reporter, self._now, self._measure = (
-            run,
-            rank,
-            reporter,
-            now,
-            measure,
-        )
+        self._run = run
+        self._rank = rank
+        self._reporter = reporter
+        self._now = now
+        self._measure = measure
         rows = (field.shape for field in run.experiment.batch_fields() if field.name == "tokens")
         self._tokens = next((int(shape[0]) for shape in rows if shape), 0)
         """Tokens of a row of text; 0 for other data."""
@@ -176,9 +176,12 @@ class PhaseLog(StepHook):
         self._is_counted = False
         self._own = [0] * _NUM_NUMBERS
         """Numbers that this worker has not sent yet."""
-        self._waited, self._num_waits, self._memory_at = 0.0, 0, -INTERVAL
+        self._waited = 0.0
+        self._num_waits = 0
+        self._memory_at = -INTERVAL
         shape = (rank.world_size, _NUM_PHASES)
-        self._sums, self._steps = np.zeros(shape), np.zeros(rank.world_size, np.int64)
+        self._sums = np.zeros(shape)
+        self._steps = np.zeros(rank.world_size, np.int64)
         """Seconds (worker, phase) and steps since the last logged point."""
         self.totals = np.zeros(shape)
         """Seconds (worker, phase) since this process began the run."""
@@ -206,10 +209,8 @@ class PhaseLog(StepHook):
         for phase, seconds in enumerate(found.seconds):
             self._own[phase] += round(seconds * _SECOND)
         self._own[_NUM_PHASES] += found.num_steps
-        self._waited, self._num_waits = (
-            self._waited + found.seconds[_DATA],
-            self._num_waits + found.num_steps,
-        )
+        self._waited = self._waited + found.seconds[_DATA]
+        self._num_waits = self._num_waits + found.num_steps
         if self._rank.world_size == 1:
             self._take([self._sent()])
 
@@ -224,7 +225,8 @@ class PhaseLog(StepHook):
 
     def _take(self, records: Sequence[Sequence[int]]) -> None:
         rows = np.array(records, np.int64)
-        seconds, steps = rows[:, :_NUM_PHASES] / _SECOND, rows[:, _NUM_PHASES]
+        seconds = rows[:, :_NUM_PHASES] / _SECOND
+        steps = rows[:, _NUM_PHASES]
         self._sums += seconds
         self._steps += steps
         self.totals += seconds
@@ -236,7 +238,8 @@ class PhaseLog(StepHook):
         """
         mean = self._waited / max(1, self._num_waits)
         if restart:
-            self._waited, self._num_waits = 0.0, 0
+            self._waited = 0.0
+            self._num_waits = 0
         return mean
 
     def is_due(self) -> bool:
@@ -253,7 +256,8 @@ class PhaseLog(StepHook):
             return {}
         self._logged = self._now()
         of_workers = self._sums / self._steps[:, None]
-        mean, num_steps = of_workers.mean(0), int(self._steps[0])
+        mean = of_workers.mean(0)
+        num_steps = int(self._steps[0])
         values = {
             f"time/{name}": float(seconds) for name, seconds in zip(PHASES, mean, strict=True)
         }
@@ -275,12 +279,11 @@ class PhaseLog(StepHook):
         if self._work and step > 0:
             # Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
             done = self._work.rate * step
-            values["perf/mfu"], values["perf/hfu"] = (
-                self._work.model / done,
-                self._work.hardware / done,
-            )
+            values["perf/mfu"] = self._work.model / done
+            values["perf/hfu"] = self._work.hardware / done
         values["perf/memory"] = float(self.peaks.max())
-        self._sums[:], self._steps[:] = 0.0, 0
+        self._sums[:] = 0.0
+        self._steps[:] = 0
         return values
 
     def _follow_slowest(self, worker: int, ratio: float) -> None:
@@ -300,7 +303,8 @@ class PhaseLog(StepHook):
             self._reporter.warn(f"{text}; they wait for it at every step.")
 
     def _sent(self) -> list[int]:
-        sent, self._own = self._own, [0] * _NUM_NUMBERS
+        sent = self._own
+        self._own = [0] * _NUM_NUMBERS
         if self._now() - self._memory_at < INTERVAL:  # torch's statistics of a GPU take 0.1 ms
             return sent
         self._memory_at = self._now()

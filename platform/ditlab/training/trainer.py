@@ -60,7 +60,8 @@ def train(
     except Exception as error:
         if not is_out_of_memory(error) or isinstance(error, RunFailed):
             raise
-        activity, step = reporter.marker.activity, reporter.marker.step
+        activity = reporter.marker.activity
+        step = reporter.marker.step
         raise RunFailed(
             f"out of memory while {activity} at step {step}: lower evaluation.samples or the "
             "model's size, set checkpoint.write=blocking, or raise engine.zero.stage.",
@@ -93,8 +94,12 @@ class Trainer:
         self, run: TrainingRun, rank: Rank, reporter: Reporter, hooks: Sequence[StepHook] = ()
     ) -> None:
         """Build the parts that outlive the training state, and a state of fresh weights."""
-        self.run, self.rank, self.reporter, self.memory = run, rank, reporter, run.memory
-        self.channel, self.clock = ControlChannel(rank), phase_clock(rank.device)
+        self.run = run
+        self.rank = rank
+        self.reporter = reporter
+        self.memory = run.memory
+        self.channel = ControlChannel(rank)
+        self.clock = phase_clock(rank.device)
         self.inputs = ModelInputs.from_experiment(
             run.experiment,
             run.data.train.columns,
@@ -103,10 +108,8 @@ class Trainer:
             run.home,
         )
         phases = PhaseLog(run, rank, reporter, self.clock)
-        self.request, self.evaluations = (
-            AgreedRequest(reporter.requests),
-            Evaluations(run, rank, reporter),
-        )
+        self.request = AgreedRequest(reporter.requests)
+        self.evaluations = Evaluations(run, rank, reporter)
         receipts = StepReceipts(run, rank, reporter.receipts, self.request)
         asynchronous = filter(None, [self.evaluations.asynchronous])
         self.hooks = Hooks([self.request, receipts, phases, reporter, *asynchronous, *hooks])
@@ -134,12 +137,14 @@ class Trainer:
             try:
                 return self.train_span(saves=True, saved=saved)
             except RollBack as request:
-                recover, step = self._roll_back, request.step
+                recover = self._roll_back
+                step = request.step
             except OutOfMemory as error:
                 if self.rank.world_size > 1:
                     # the others wait for this worker in the middle of a step: all start again
                     raise
-                recover, step = self._reduce_memory, error.step
+                recover = self._reduce_memory
+                step = error.step
             # Out here the exception is gone, and with it every activation that its traceback held
             # on to.
             saved = recover(step)
@@ -158,7 +163,8 @@ class Trainer:
         """Build the training state, after freeing the old one: memory may hold one only."""
         if hasattr(self, "state"):
             self._free_state()
-        experiment, rank = self.run.experiment, self.rank
+        experiment = self.run.experiment
+        rank = self.rank
         share = worker_share(
             experiment.num_micro,
             experiment.micro_size,
@@ -280,12 +286,12 @@ class Trainer:
 
     def _train_steps(self) -> bool:
         """Do the steps; return True if training stopped before the end of the plan."""
-        experiment, state, marker = self.run.experiment, self.state, self.reporter.marker
-        throughput, every, evaluations = (
-            self.metrics.throughput,
-            experiment.tracking.every,
-            self.evaluations,
-        )
+        experiment = self.run.experiment
+        state = self.state
+        marker = self.reporter.marker
+        throughput = self.metrics.throughput
+        every = experiment.tracking.every
+        evaluations = self.evaluations
         skipped = self.memory.skipped_steps
         self._retire_fields()
         self.inputs.open()
@@ -328,7 +334,8 @@ class Trainer:
         """Check, evaluate, answer and save as decided after a step; return True if training stops
         here.
         """
-        step, metrics = self.state.step, self.metrics
+        step = self.state.step
+        metrics = self.metrics
         paused = metrics.throughput.paused
         metrics.read_steps(step)
         self.evaluations.take()
@@ -394,7 +401,9 @@ class Trainer:
         is asked for counts for nothing but itself: neither a sweep's scheduler nor early stopping
         hears of it.
         """
-        step, problem, evaluates = self.state.step, "", verb in ("evaluate", STOP_VERB)
+        step = self.state.step
+        problem = ""
+        evaluates = verb in ("evaluate", STOP_VERB)
         self.request.begin(step)
         if evaluates and values is None:
             values = self._evaluate(is_recorded=not self.evaluations.are_async)
@@ -411,7 +420,8 @@ class Trainer:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        step, marker = self.state.step, self.reporter.marker
+        step = self.state.step
+        marker = self.reporter.marker
         marker.begin(step, "evaluating")
         self.metrics.report_progress(step, "evaluating")
         with self.clock.phase("evaluation"):
@@ -433,18 +443,17 @@ class Trainer:
         """Leave out batch fields that the loss does not read any more; return True if they
         changed.
         """
-        objective, step = self.state.objective, self.state.step
+        objective = self.state.objective
+        step = self.state.step
         return isinstance(objective, RetiringObjective) and self.inputs.retire(
             objective.retired_fields(step)
         )
 
     def _open_loader(self) -> TransferredSteps:
-        experiment, data, state, inputs = (
-            self.run.experiment,
-            self.run.data,
-            self.state,
-            self.inputs,
-        )
+        experiment = self.run.experiment
+        data = self.run.data
+        state = self.state
+        inputs = self.inputs
         self._order = training_order(
             experiment.data, data, experiment.batch.size, experiment.seed, state.draw_counts
         )

@@ -24,7 +24,8 @@ from ditlab.weights.pickled import SUFFIXES, read_pickled
 
 INDEX = ".index.json"
 """End of the name of a file that lists shards."""
-SAFE, PICKLED = ("*.safetensors",), tuple(f"*{suffix}" for suffix in SUFFIXES)
+SAFE = ("*.safetensors",)
+PICKLED = tuple(f"*{suffix}" for suffix in SUFFIXES)
 BESIDE = ("*.json", "*.yaml")
 """Files that are fetched with weights."""
 MAX_TEXT_FILE = 64 * MIB
@@ -115,11 +116,10 @@ class WeightFiles:
         """
         found: dict[str, Any] = {}
         for path in self.paths:
-            content = (
-                read_pickled(path, self.option)
-                if path.suffix in SUFFIXES
-                else self._read_safe(path)
-            )
+            if path.suffix in SUFFIXES:
+                content = read_pickled(path, self.option)
+            else:
+                content = self._read_safe(path)
             if isinstance(content, dict):
                 found |= content
         return self._unwrapped(found)
@@ -177,8 +177,12 @@ def _tensors_of(content: Mapping[Any, Any], key: str) -> dict[str, Any]:
         named = [name for name in model if not name.endswith("inv_freq")]
         shapes = [getattr(each, "shape", None) for each in shadow]
         fits = shapes == [getattr(model[name], "shape", ()) for name in named]
-        return {**model, **dict(zip(named, shadow, strict=True))} if fits else {}
-    return inside if any(isinstance(each, Tensor | dict) for each in inside.values()) else {}
+        if fits:
+            return {**model, **dict(zip(named, shadow, strict=True))}
+        return {}
+    if any(isinstance(each, Tensor | dict) for each in inside.values()):
+        return inside
+    return {}
 
 
 def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, str]:
@@ -216,7 +220,9 @@ def _fetched(repository: str, inside: PurePosixPath, cache: Path, revision: str 
     if is_file:
         return fetch([inside.name])
     folder = fetch(SAFE)
-    return folder if any((folder / below).glob(SAFE[0])) else fetch(PICKLED)
+    if any((folder / below).glob(SAFE[0])):
+        return folder
+    return fetch(PICKLED)
 
 
 def _in_folder(folder: Path, name: str) -> Path:
@@ -276,7 +282,8 @@ def _shards(path: Path, name: str) -> tuple[Path, ...]:
         raise UserError(
             f"{name}: {path.name} cannot be read ({first_line(error)}); name a whole folder."
         ) from None
-    if missing := [each for each in names if not (path.parent / each).exists()]:
+    missing = [each for each in names if not (path.parent / each).exists()]
+    if missing:
         listed = ", ".join(missing[:5])
         raise UserError(
             f"{name} lacks {len(missing)} of {len(names)} shards ({listed}); fetch them too."

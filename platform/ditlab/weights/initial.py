@@ -89,9 +89,11 @@ class InitialWeights:
                 f"; {len(fit.kept)} that the format lacks stay as the seed gives them "
                 f"({fit.kept[0]} the first)"
             )
-        if problems := fit.problems:
+        problems = fit.problems
+        if problems:
             line += f"; {len(problems)} do not fit: {'; '.join(problems[:MOST_LISTED])}"
-        if others := self._others(found):
+        others = self._others(found)
+        if others:
             line += f"; the weights' own spec has {', '.join(others.values())}"
         return line
 
@@ -107,7 +109,10 @@ class InitialWeights:
         fit = found.fit(network)
         refusal = found.refusal(fit)
         if refusal and (self._init.strict or not fit.values):
-            loose = ", or model.init.strict to false to load what fits" if fit.values else ""
+            if fit.values:
+                loose = ", or model.init.strict to false to load what fits"
+            else:
+                loose = ""
             raise UserError(f"{refusal}; set model as `ditlab weights inspect` prints it{loose}.")
         if self._init.strict and (
             certain := {*found.format.certain} & {*(others := self._others(found))}

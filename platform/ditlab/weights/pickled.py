@@ -58,4 +58,6 @@ def _reason(error: Exception) -> str:
         for line in str(error).partition("WeightsUnpickler error:")[2].splitlines()
         if line.strip()
     ]
-    return reasons[0].split(". ")[0].rstrip(".") if reasons else first_line(error)
+    if reasons:
+        return reasons[0].split(". ")[0].rstrip(".")
+    return first_line(error)

@@ -79,7 +79,9 @@ def outline(model: Mapping[str, Any]) -> nn.Module:
 def _without_interop(known: Mapping[str, WeightsFormat]) -> str:
     """Return a clause on the add-on of published layouts where it is not here."""
     lacking = [name for name in OF_ADDONS["weight format"] if name not in known]
-    return f"; the add-on interop, which is not here, knows {', '.join(lacking)}" if lacking else ""
+    if lacking:
+        return f"; the add-on interop, which is not here, knows {', '.join(lacking)}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,10 @@ class PublishedWeights:
         """
         known = known_formats()
         if format != "auto" and format not in known:
-            name = option.replace("from", "format") if option.endswith("from") else "--format"
+            if option.endswith("from"):
+                name = option.replace("from", "format")
+            else:
+                name = "--format"
             reason = absent_part("weight format", format)
             raise UserError(
                 reason
@@ -155,7 +160,10 @@ class PublishedWeights:
         problems = fit.problems
         if not problems:
             return ""
-        more = f" and {len(problems) - MOST_LISTED} more" if len(problems) > MOST_LISTED else ""
+        if len(problems) > MOST_LISTED:
+            more = f" and {len(problems) - MOST_LISTED} more"
+        else:
+            more = ""
         return (
             f"{self.files.option} ({self.format.name}) does not fit the network in {len(problems)} "
             f"tensor{'s' if len(problems) > 1 else ''}: {'; '.join(problems[:MOST_LISTED])}{more}"

@@ -63,7 +63,9 @@ def squeeze(published: str, ours: str, num: int) -> Rule:
 
     def read(values: Sequence[Tensor]) -> Tensor:
         (value,) = values
-        return value.flatten(0, num) if value.shape[:num] == (1,) * num else value
+        if value.shape[:num] == (1,) * num:
+            return value.flatten(0, num)
+        return value
 
     return Rule((published,), ours, read)
 
@@ -170,7 +172,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _matches(pattern: str, names: Iterable[str]) -> Iterator[dict[str, str]]:
     """Yield the fields of each name that a pattern matches."""
     for name in names:
-        if found := _compiled(pattern).fullmatch(name):
+        found = _compiled(pattern).fullmatch(name)
+        if found:
             fields = found.groupdict()
             if "next" in fields:
                 fields["n"] = str(int(fields.pop("next")) - 1)

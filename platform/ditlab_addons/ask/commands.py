@@ -76,4 +76,6 @@ def ask(run: str, verb: str, wait: float | None, no_wait: bool, as_json: bool) -
         output.print_line(line, as_json)
     output.emit({"run_id": run_id, **asdict(answer)}, as_json)
     output.hint(as_json, "runs show" if verb == "stop-after-evaluation" else "watch", run_id)
-    return 0 if answer.status == "done" or (no_wait and answer.status == "open") else 2
+    if answer.status == "done" or (no_wait and answer.status == "open"):
+        return 0
+    return 2

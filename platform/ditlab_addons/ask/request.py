@@ -78,7 +78,8 @@ def ask(
         raise UserError(
             f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}."
         )
-    if why := refusal(folder, verb):
+    why = refusal(folder, verb)
+    if why:
         raise UserError(why)
     try:
         request = post_request(folder, verb)
@@ -92,7 +93,8 @@ def ask(
         why = refusal(folder, verb)
         on_wait(f"waiting for run {folder.run_id} to {verb}")
         # after the look at the run, which answers before it ends
-        if answer := inbox.read(request, RequestAnswer):
+        answer = inbox.read(request, RequestAnswer)
+        if answer:
             return answer
         if why:
             # lost, with what it had begun

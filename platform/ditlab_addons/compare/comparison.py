@@ -133,11 +133,9 @@ class ComparedRun:
     def seconds(self) -> float | None:
         """Training time up to the last training metric; None where the journal does not hold it."""
         loss = self.curves.get(TRAIN_LOSS)
-        return (
-            None
-            if loss is None or loss.seconds[-1] != loss.seconds[-1]
-            else float(loss.seconds[-1])
-        )
+        if loss is None or loss.seconds[-1] != loss.seconds[-1]:
+            return None
+        return float(loss.seconds[-1])
 
     @property
     def held_out(self) -> dict[str, RunCurve]:
@@ -221,7 +219,9 @@ class Comparison:
     def label(self, run: ComparedRun) -> str:
         """Return a run's name, with its id where two runs share a name."""
         is_shared = sum(one.name == run.name for one in self.runs) > 1
-        return f"{run.name} ({run.run_id})" if is_shared else run.name
+        if is_shared:
+            return f"{run.name} ({run.run_id})"
+        return run.name
 
     @cached_property
     def evaluated(self) -> list[ComparedRun]:
@@ -267,7 +267,8 @@ class Comparison:
             )
         every = [each for run in self.evaluated for each in run.measurements("eval")]
         measured = [each for each in every if each]
-        if other := [part for part in differing_parts(measured, self.main) if part not in ROUNDING]:
+        other = [part for part in differing_parts(measured, self.main) if part not in ROUNDING]
+        if other:
             return (
                 f"eval/{self.main} is measured in several ways, which differ in: {', '.join(other)}"
             )
@@ -313,7 +314,9 @@ class Comparison:
         if len(values) < 2 or len(values[0]) != len(values[1]) or len(values[0]) < 2:
             return None
         differences = values[0] - values[1]
-        return paired_interval(differences.tolist()) if np.isfinite(differences).all() else None
+        if np.isfinite(differences).all():
+            return paired_interval(differences.tolist())
+        return None
 
     def error(self, budget: EqualBudget) -> Interval | None:
         """Interval of the lowest minus the next: of groups over seeds, else over held-out draws;

@@ -213,7 +213,10 @@ def summarise(run: OpenedRun) -> ComparedRun:
         )
         return RunCurve(series.steps.astype(float), seconds, series.values)
 
-    records = {each.run_id: each for each in list_runs(run.home)} if record.start else {}
+    if record.start:
+        records = {each.run_id: each for each in list_runs(run.home)}
+    else:
+        records = {}
     return ComparedRun(
         run_id=run.folder.run_id,
         name=record.name,

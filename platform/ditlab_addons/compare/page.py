@@ -224,11 +224,10 @@ def summary_text(comparison: Comparison) -> str:
     ]
     sizes = []
     for run in comparison.runs:
-        pace = (
-            f" and trained at {format_number(run.samples_per_second)} samples/s"
-            if run.samples_per_second
-            else ""
-        )
+        if run.samples_per_second:
+            pace = f" and trained at {format_number(run.samples_per_second)} samples/s"
+        else:
+            pace = ""
         sizes.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
     sentences.append(f"{'; '.join(sizes)}.")
     others = [
@@ -266,7 +265,8 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
             "No run is named where the error of the difference is not known: without values by "
             "held-out sample, and of one run beside a group of seeds."
         )
-    if unranked := [comparison.label(run) for run in comparison.runs if not run.held_out]:
+    unranked = [comparison.label(run) for run in comparison.runs if not run.held_out]
+    if unranked:
         yield f"{_listed(unranked)} cannot be ranked, without held-out metrics."
 
 
@@ -278,12 +278,11 @@ def _clause(comparison: Comparison, budget: EqualBudget) -> str:
     names = [comparison.label(comparison.evaluated[place]) for place in budget.order[:2]]
     values = [format_number(budget.values[place]) for place in budget.order[:2]]
     if len(values) < 2:
-        return (
-            f"only {names[0]} has a number {at}: {values[0]}"
-            if names
-            else f"no run has a number {at}"
-        )
-    if interval := comparison.difference(budget):
+        if names:
+            return f"only {names[0]} has a number {at}: {values[0]}"
+        return f"no run has a number {at}"
+    interval = comparison.difference(budget)
+    if interval:
         found = describe_difference(interval, (names[0], names[1]), "min", comparison.main)
         return f"{found}, means {values[0]} and {values[1]} {at}"
     interval = comparison.over_draws(budget)
@@ -346,8 +345,12 @@ def _last_value(run: ComparedRun, name: str) -> Cell:
         return None
     if run.members:
         return run.last_interval(name).text()
-    steps, values = run.curves[name].steps, run.curves[name].values
-    recent = steps > steps[-1] * (1 - 1 / WINDOWS) if name == TRAIN_LOSS else slice(-1, None)
+    steps = run.curves[name].steps
+    values = run.curves[name].values
+    if name == TRAIN_LOSS:
+        recent = steps > steps[-1] * (1 - 1 / WINDOWS)
+    else:
+        recent = slice(-1, None)
     return float(np.median(values[recent]))
 
 

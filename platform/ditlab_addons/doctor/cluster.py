@@ -85,11 +85,10 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     if not nodes:
         return found
     uri = resolve_tracking_uri(launch_address(None, home), home)
-    asked = (
-        []
-        if uri.startswith("sqlite")
-        else run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
-    )
+    if uri.startswith("sqlite"):
+        asked = []
+    else:
+        asked = run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
     found += tracking_findings(
         redact(uri), {result.name: result.problem or result.value for result in asked}
     )
@@ -180,7 +179,9 @@ def read_speed(place: str, name: str) -> float:
 def tracking_problem(uri: str) -> str:
     """Reason why MLflow refuses this node with its own credentials; empty where it accepts it."""
     reason = check_reachable(uri)
-    return f"does not answer ({reason})" if reason else store_fault(uri, Home.from_environment())
+    if reason:
+        return f"does not answer ({reason})"
+    return store_fault(uri, Home.from_environment())
 
 
 def status_without_token(address: str) -> int | None:
@@ -266,7 +267,10 @@ def disk_findings(results: Sequence[TaskResult]) -> Iterator[Finding]:
     measured = [result for result in results if not result.problem]
     for what in measured[0].value if measured else ():
         free, name = min((result.value[what], result.name) for result in measured)
-        remedy = "" if free >= MIN_FREE_BYTES else f"free some space, or point {what} elsewhere"
+        if free >= MIN_FREE_BYTES:
+            remedy = ""
+        else:
+            remedy = f"free some space, or point {what} elsewhere"
         text = f"{format_bytes(free)} free on {name}{', the least' if len(measured) > 1 else ''}"
         yield Finding("note" if remedy else "ok", f"disk of {what}", text, remedy)
 

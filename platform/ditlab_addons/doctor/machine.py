@@ -50,11 +50,9 @@ def last_sentence(findings: Sequence[Finding]) -> str:
     notes = list(dict.fromkeys(each.what for each in findings if each.verdict == "note"))
     if missing:
         return f"not ready for a long run: fix {', '.join(missing)}."
-    return (
-        f"ready for a long run (worth a look: {', '.join(notes)})."
-        if notes
-        else "ready for a long run."
-    )
+    if notes:
+        return f"ready for a long run (worth a look: {', '.join(notes)})."
+    return "ready for a long run."
 
 
 def check_machine() -> list[Finding]:
@@ -102,11 +100,10 @@ def _rest() -> Iterator[Finding]:
     from ditlab_models.families import families
 
     missing = missing_to_compile()
-    remedy = (
-        f"only engine.compile=true or auto needs {missing.what}: {missing.remedy}"
-        if missing
-        else ""
-    )
+    if missing:
+        remedy = f"only engine.compile=true or auto needs {missing.what}: {missing.remedy}"
+    else:
+        remedy = ""
     yield Finding("note" if missing else "ok", "C++ compiler", cpp_compiler() or "none", remedy)
     home = Home.from_environment()
     existing = existing_folder(home.root)
@@ -115,7 +112,10 @@ def _rest() -> Iterator[Finding]:
         remedy = "point DITLAB_HOME at a writable folder"
         yield Finding("missing", "DITLAB_HOME", f"{home.root} cannot be written", remedy)
     else:
-        remedy = "" if free >= MIN_FREE_BYTES else "free some space, or point it elsewhere"
+        if free >= MIN_FREE_BYTES:
+            remedy = ""
+        else:
+            remedy = "free some space, or point it elsewhere"
         yield Finding(
             "note" if remedy else "ok",
             "DITLAB_HOME",
@@ -161,7 +161,10 @@ def check_tracking() -> Iterator[Finding]:
         )
         return
     is_new = uri.startswith("sqlite:") and not sqlite_path(uri).exists()
-    fault = "" if is_new else access_fault(uri, "start that server") or store_fault(uri, home)
+    if is_new:
+        fault = ""
+    else:
+        fault = access_fault(uri, "start that server") or store_fault(uri, home)
     found, _, remedy = fault.rstrip(".").partition("; ")
     yield Finding("missing" if fault else "ok", "MLflow", found or redact(uri), remedy)
 
@@ -217,7 +220,10 @@ def check_ray() -> Iterator[Finding]:
             )
             yield Finding("missing", f"Ray workers on {result.name}", result.problem, remedy)
     if not any(result.problem for result in results):
-        where = f"of RAY_ADDRESS={address}" if address else "of an instance on this machine"
+        if address:
+            where = f"of RAY_ADDRESS={address}"
+        else:
+            where = "of an instance on this machine"
         text = f"started and ready in {time.monotonic() - began:.0f} s, {where}"
         yield Finding("note" if said else "ok", "Ray workers", text, " ".join(said))
 

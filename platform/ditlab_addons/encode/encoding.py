@@ -185,7 +185,10 @@ def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[s
         assert values.shape[1:] == shape, f"{name} {tuple(values.shape[1:])} is not {shape}"
         if not torch.isfinite(values).all():
             damaged = not torch.isfinite(features[name]).all()
-            cause = "the checkpoint is damaged" if damaged else "they are beyond its range"
+            if damaged:
+                cause = "the checkpoint is damaged"
+            else:
+                cause = "they are beyond its range"
             raise UserError(
                 f"the {source} gives {name} that is NaN or infinite in {dtype} ({cause}); name "
                 "another checkpoint, or encode in the step (encoders.text, encoders.image)."
@@ -218,7 +221,8 @@ class EncodingRules:
                 batch = {name: store.gather(name, rows).numpy() for name in store.columns}
                 if text:
                     batch |= text_columns(text, decode_captions(batch[CAPTION]), self.tokens)
-                if place := self.encoders.autoencoder:
+                place = self.encoders.autoencoder
+                if place:
                     batch |= latent_columns(open_autoencoder(place), batch["image"])
                 yield batch | (image_columns(image, batch["image"]) if image else {})
 
@@ -234,7 +238,8 @@ class EncodingRules:
         text, image = open_features(self.encoders)
         shapes = text_shapes(text, self.tokens) if text else {}
         made_by: dict[str, Any] = {}
-        if place := self.encoders.autoencoder:
+        place = self.encoders.autoencoder
+        if place:
             opened = open_autoencoder(place)
             shapes |= latent_shapes(opened, *own["image"].shape[1:])
             factors = {"scaling_factor": opened.scaling_factor, "shift_factor": opened.shift_factor}
@@ -438,7 +443,8 @@ def _check_columns(encoders: EncoderChoice, store: AnyStore) -> None:
         raise UserError(
             "nothing to encode with; give --encode-text, --encode-images or --autoencoder."
         )
-    if held := [name for name in encoders.made if name in store.columns]:
+    held = [name for name in encoders.made if name in store.columns]
+    if held:
         raise UserError(
             f"{store.path} holds {', '.join(held)} already; encode the store that it was made from."
         )

@@ -76,7 +76,8 @@ def statistics(
     from ditlab_addons.figures.images.published import features_named
 
     with ProgressBars(f"measuring {place}") as progress:
-        spec, home = features_named(network), Home.from_environment()
+        spec = features_named(network)
+        home = Home.from_environment()
         found = measure_images(place, spec, against, home, default_device(), progress)
     if out is not None:
         try:

@@ -40,7 +40,9 @@ class ClampedNoise(RowNoise):
     def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
         """Draw U[0, 1), and 1 for the moves of tokens that stay."""
         drawn = super().uniform(name, shape)
-        return drawn.masked_fill(~self.scored, 1.0) if name.startswith("move") else drawn
+        if name.startswith("move"):
+            return drawn.masked_fill(~self.scored, 1.0)
+        return drawn
 
 
 class BoundedTexts:
@@ -50,7 +52,9 @@ class BoundedTexts:
         """Open the run's weights. Raises UserError for a run that writes no text, or has no bound
         for continuations.
         """
-        spec, text, run_id = saved.experiment, saved.text(), saved.folder.run_id
+        spec = saved.experiment
+        text = saved.text()
+        run_id = saved.folder.run_id
         model: Any = spec.model
         if text is None or not model.masks_documents:
             raise UserError(
@@ -64,11 +68,12 @@ class BoundedTexts:
                 "of a continuation is computed; name a run with model.block_size=null and "
                 "objective.score=log."
             )
-        self._device, self._spec, self._text, self._seed = default_device(), spec, text, seed
-        self._network, self._objective = (
-            saved.network(self._device),
-            saved.objective(self._device, text),
-        )
+        self._device = default_device()
+        self._spec = spec
+        self._text = text
+        self._seed = seed
+        self._network = saved.network(self._device)
+        self._objective = saved.objective(self._device, text)
         self.length: int = model.length
         """Tokens of the longest window, context included."""
         self.draws = draws
@@ -130,7 +135,8 @@ class BoundedTexts:
         fits.
         """
         while continuation:
-            part, continuation = continuation[: self.length - 1], continuation[self.length - 1 :]
+            part = continuation[: self.length - 1]
+            continuation = continuation[self.length - 1 :]
             yield context[-(self.length - len(part)) :], part
             context = [*context, *part]
 
@@ -175,7 +181,8 @@ class BoundedTexts:
             drawn[: drawn.index(self._text.end)] if self._text.end in drawn else drawn
         )
         for stop in [until] if isinstance(until, str) else until:
-            text = text.split(stop)[0] if stop else text
+            if stop:
+                text = text.split(stop)[0]
         return text
 
 

@@ -81,21 +81,24 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
     scores and windows in each process, and about 120 bytes a peak in this one. Raises UserError for
     a damaged source, and where every window is dropped.
     """
-    options, progress = request.options, request.progress
+    options = request.options
+    progress = request.progress
     if options.accessibility == "atpm" and options.cell_type is None:
         raise UserError(
             "--accessibility=atpm needs a cell type; give --cell-type, or leave "
             "--accessibility out."
         )
-    default_name = "get" if options.cell_type is None else f"get-{folder_name(options.cell_type)}"
+    if options.cell_type is None:
+        default_name = "get"
+    else:
+        default_name = f"get-{folder_name(options.cell_type)}"
     path = request.out / (options.name or default_name)
     refuse_bucketed_store(path)
     source = open_get_zarr(options.source, progress)
-    kept = (
-        source.peaks
-        if options.cell_type is None
-        else _open_peaks(source, options.cell_type, options)
-    )
+    if options.cell_type is None:
+        kept = source.peaks
+    else:
+        kept = _open_peaks(source, options.cell_type, options)
     windows = plan_windows(kept, options.regions, options.stride, options.max_span)
     num = len(windows.first)
     if not num:
@@ -121,7 +124,10 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
             columns[PEAK_NAME] = PEAK_COLUMN
         num_bytes = row_bytes(columns)
         # a small store is one block, so that it is read at once
-        rows_per_block = num if num * num_bytes <= WHOLE_BYTES else block_rows(num_bytes)
+        if num * num_bytes <= WHOLE_BYTES:
+            rows_per_block = num
+        else:
+            rows_per_block = block_rows(num_bytes)
         rules = WindowRules(options.source, columns, rows_per_block)
         blocks = window_blocks(source, kept, windows, num_bytes, rows_per_block)
         described["divisors"] = divisors
@@ -173,7 +179,9 @@ def _origin(
     source: GetZarrStore, kept: np.ndarray, windows: Windows, options: GetOptions
 ) -> tuple[str, SourceReceipt]:
     """Return the note on where a store's windows come from, and the receipt."""
-    num, cell_type, data = len(source.peaks), options.cell_type, source.data
+    num = len(source.peaks)
+    cell_type = options.cell_type
+    data = source.data
     closed = np.setdiff1d(source.peaks["row"], kept["row"])
     num_files = math.prod(
         -(-size // part) for size, part in zip(data.shape, data.file_shape, strict=True)
@@ -209,7 +217,8 @@ def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]
     keep = np.zeros(num, bool)
     keep[rows] = True
     most = block_bytes(sum(file.size for file in source.data.chunk_files(0, num)))
-    edges, size = [0], 0
+    edges = [0]
+    size = 0
     for first in range(0, num, source.data.file_shape[0]):
         added = sum(file.size for file in source.data.chunk_files(first, first + 1))
         if first and size + added > most:
@@ -228,14 +237,16 @@ def window_blocks(
     """Cut windows of `num_bytes` bytes into blocks of about `block_bytes`: whole blocks of the
     store.
     """
-    first, size = windows.first, windows.size
+    first = windows.first
+    size = windows.size
     step = max(1, (first[-1] - first[0]) / max(1, len(first) - 1))
     chunk = source.data.file_shape[0] * len(kept) / len(source.peaks)
     num = max(block_bytes(len(first) * num_bytes) // num_bytes, int(CHUNKS_A_BLOCK * chunk / step))
     num = max(1, -(-num // rows_per_block)) * rows_per_block
     blocks: list[InputBlock] = []
     for begin in range(0, len(first), num):
-        firsts, sizes = first[begin : begin + num], size[begin : begin + num]
+        firsts = first[begin : begin + num]
+        sizes = size[begin : begin + num]
         peaks = kept[firsts[0] : (firsts + sizes).max()]
         detail = {
             "peaks": packed(peaks),
@@ -334,10 +345,8 @@ class WindowRules:
         windows = Windows(
             unpacked(block.detail["first"], "int64"), unpacked(block.detail["size"], "int64")
         )
-        peaks, (regions, num_features) = (
-            unpacked(block.detail["peaks"], PEAK),
-            self.columns["regions"].shape,
-        )
+        peaks = unpacked(block.detail["peaks"], PEAK)
+        (regions, num_features) = self.columns["regions"].shape
         data = open_array(ZarrFiles(self.source, (*block.files, *block.beside)), "data")
         scores = self._scores(data, peaks["row"])
         largest: list[float] = []  # accessibilities of the windows of the current batch
@@ -364,13 +373,15 @@ class WindowRules:
         """Return a function of ascending (first, stop): those peaks' scores over the divisors,
         float32.
         """
-        column, begin = self.columns["regions"], 0
+        column = self.columns["regions"]
+        begin = 0
         divisors = np.array(column.divisors[:-1], np.float32)
         held = np.zeros((0, len(divisors)), np.float32)
 
         def between(first: int, stop: int) -> np.ndarray:
             nonlocal held, begin
-            held, begin = held[first - begin :], first
+            held = held[first - begin :]
+            begin = first
             while begin + len(held) < stop:
                 low = int(rows[begin + len(held)])
                 high = end_of_part(data, low, int(rows[-1]) + 1)

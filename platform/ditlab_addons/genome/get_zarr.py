@@ -44,7 +44,8 @@ def parse_peaks(
     seen = 0
 
     def refuse_first(bad: Any, problem: str) -> None:
-        if (place := pc.index(bad, True).as_py()) >= 0:
+        place = pc.index(bad, True).as_py()
+        if place >= 0:
             name = names[place].as_py()
             raise UserError(
                 f"{origin} holds {name!r} as peak {seen + place:,} (counted from 0), which "
@@ -112,16 +113,16 @@ class GetZarrStore:
         """Read a cell type's accessibilities, float64 (peaks,). Raises UserError for unknown or
         invalid ones.
         """
-        source, known = self.files.source, self.files.members("atpm")
+        source = self.files.source
+        known = self.files.members("atpm")
         if cell_type not in known:
             near = " or ".join(
                 map(repr, difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4))
             )
-            others = (
-                f"it has {shortened(known, MOST_LISTED)}."
-                if known
-                else "it has none at all; leave --cell-type out."
-            )
+            if known:
+                others = f"it has {shortened(known, MOST_LISTED)}."
+            else:
+                others = "it has none at all; leave --cell-type out."
             remedy = f"did you mean {near}?" if near else others
             raise UserError(f"--cell-type={cell_type}: {source} has no such cell type; {remedy}")
         array = open_array(self.files, f"atpm/{cell_type}")

@@ -117,9 +117,11 @@ class ZarrFiles(Store):
         file = self.named.get(key)
         if file is None:
             return None
-        start, stop = 0, file.size
+        start = 0
+        stop = file.size
         if isinstance(byte_range, RangeByteRequest):
-            start, stop = byte_range.start, min(byte_range.end, stop)
+            start = byte_range.start
+            stop = min(byte_range.end, stop)
         elif isinstance(byte_range, OffsetByteRequest):
             start = byte_range.offset
         elif isinstance(byte_range, SuffixByteRequest):
@@ -229,7 +231,8 @@ def open_array(files: ZarrFiles, key: str) -> ZarrArray:
     """
     try:
         for name in ("zarr.json", ".zarray"):
-            if (file := files.named.get(f"{key}/{name}")) is not None:
+            file = files.named.get(f"{key}/{name}")
+            if file is not None:
                 _check_codecs(name, parse_json(read_source(file)))
         found = zarr.open(files, path=key, mode="r")
     except UNREADABLE as error:
@@ -259,7 +262,8 @@ def _check_codecs(name: str, metadata: Any) -> None:
     if not isinstance(metadata, dict):
         raise ValueError(f"{name} holds a {type(metadata).__name__}, no object")
     codecs = metadata.get("codecs") if name == "zarr.json" else metadata.get("filters")
-    waiting, names = [*(codecs or ()), *filter(None, [metadata.get("compressor")])], []
+    waiting = [*(codecs or ()), *filter(None, [metadata.get("compressor")])]
+    names = []
     while waiting:
         codec = waiting.pop(0)
         if isinstance(codec, str):

@@ -77,7 +77,10 @@ def remove_runs(
     from ditlab_addons.housekeeping.removal import plan_removal
 
     plan = plan_removal(which)
-    what = f"{len(plan.runs)} runs" if len(plan.runs) > 1 else f"run {plan.runs[0].folder.run_id}"
+    if len(plan.runs) > 1:
+        what = f"{len(plan.runs)} runs"
+    else:
+        what = f"run {plan.runs[0].folder.run_id}"
     table = terminal_table({"run": "id", "name": "text", "status": "text", "size": "number"})
     for each in plan.runs:
         table.add_row(

@@ -136,9 +136,13 @@ def plan_removal(names: Sequence[str]) -> RemovalPlan:
 def _run_to_delete(home: Home, run_id: str, record: RunRecord | None) -> RunToDelete:
     """Describe a run; `record` is None where it cannot be read."""
     folder = home.run(run_id)
-    name, status, uri = "?", "unreadable", None
+    name = "?"
+    status = "unreadable"
+    uri = None
     if record:
-        name, status, uri = record.name, record.status, record.tracking_uri or None
+        name = record.name
+        status = record.status
+        uri = record.tracking_uri or None
     address = resolve_tracking_uri(uri, home)
     unsent = 0
     with suppress(OSError):
@@ -199,7 +203,8 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
                 f"run {run_id} is trial {number} of sweep {users[sweep_id]}, whose ranking, "
                 "report and best.yaml need it; delete the sweep, and its trials go with it."
             )
-        if below := forks.get(run_id):
+        below = forks.get(run_id)
+        if below:
             listed = ", ".join(
                 f"{each.run_id} ({each.name}, from step {parse_start(each.start).step})"
                 for each in below
@@ -208,7 +213,8 @@ def check_unneeded(home: Home, known: RunList, leaving: Sequence[str]) -> None:
                 f"run {run_id} is the parent of {listed}, and forks need their parent's "
                 "checkpoints; delete those first."
             )
-        if needed_by := _user_of(run_id, texts):
+        needed_by = _user_of(run_id, texts)
+        if needed_by:
             raise UserError(
                 f"run {run_id} is needed by {needed_by}, which names it or a file in its "
                 "folder; delete that first."
@@ -272,9 +278,8 @@ def _release_start(home: Home, fork: RunRecord) -> None:
 def delete_mlflow_run(run_id: str, address: str, home: Home) -> bool:
     """Mark a run as deleted until `mlflow gc`; False where MLflow has none. Raises UserError where
     the address does not answer, or refuses."""
-    if fault := access_fault(
-        address, f"start that server, or delete run {run_id} without --mlflow"
-    ):
+    fault = access_fault(address, f"start that server, or delete run {run_id} without --mlflow")
+    if fault:
         if address.startswith("sqlite:"):
             return False
         raise UserError(fault)

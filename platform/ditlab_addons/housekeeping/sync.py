@@ -123,7 +123,8 @@ def sync_runs(
     for record in records:
         address = resolve_tracking_uri(uri or record.tracking_uri or None, home)
         folder = home.run(record.run_id)
-        if reason := journal_fault(folder):
+        reason = journal_fault(folder)
+        if reason:
             results.append(SyncResult(record.run_id, 0, 0, reason))
             continue
         left = before = num_unsent(folder, address, home)
@@ -139,9 +140,10 @@ def sync_runs(
                 # MLflow's client and its database drivers raise errors of a dozen kinds; each run
                 # is tried on its own.
                 reason = outage_reason(error)
-                remedy = (
-                    f"; {REFILL}" if address.startswith("sqlite:") and is_damage(reason) else ""
-                )
+                if address.startswith("sqlite:") and is_damage(reason):
+                    remedy = f"; {REFILL}"
+                else:
+                    remedy = ""
                 fault = (
                     f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} "
                     f"({reason}){remedy}."
@@ -203,8 +205,13 @@ def refill_reason(home: Home) -> str:
     """Return why a home's MLflow has to be filled again; empty where its database is whole and of
     this folder.
     """
-    damage = "" if (reason := home.unsettled()) else database_damage(home.mlflow_database)
-    return f"has a damaged database ({damage})" if damage else reason
+    if reason := home.unsettled():
+        damage = ""
+    else:
+        damage = database_damage(home.mlflow_database)
+    if damage:
+        return f"has a damaged database ({damage})"
+    return reason
 
 
 def refill(

@@ -88,9 +88,11 @@ def _show_samples(
     from ditlab_addons.inspection.contents import sample_grid, sample_text, text_table
 
     picture = None
-    if texts := sample_text(store, num or 4):
+    texts = sample_text(store, num or 4)
+    if texts:
         output.console(as_json).print(text_table(texts))
-    if figure := sample_grid(store, num or 32):
+    figure = sample_grid(store, num or 32)
+    if figure:
         picture = Plot(figure).save(out or home.caches / "inspect" / f"{store.name}.png")
         output.say(f"picture: {picture}")
     elif not texts:

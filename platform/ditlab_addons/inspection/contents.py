@@ -69,7 +69,10 @@ def _bucket_table(store: BucketedStore) -> Table:
 
 
 def _column_row(name: str, column: StoredColumn) -> dict[str, str]:
-    limits = "" if column.value_range is None else "{:g} to {:g}".format(*column.value_range)
+    if column.value_range is None:
+        limits = ""
+    else:
+        limits = "{:g} to {:g}".format(*column.value_range)
     shape = str(column.shape).replace(str(ANY), "any")
     return {
         "column": name,
@@ -188,7 +191,10 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
             names = part.columns[label].names
             captions = [names[number] if names else str(number) for number in numbers]
         grids.append(ImageGrid(pictures, captions=captions, title=caption))
-    title = "" if parts == (store,) else f"{store.name}: {len(store):,} images by height x width"
+    if parts == (store,):
+        title = ""
+    else:
+        title = f"{store.name}: {len(store):,} images by height x width"
     return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
 
 
@@ -202,7 +208,9 @@ def _pictures(images: np.ndarray, column: StoredColumn) -> np.ndarray:
     whole = images[:, :, : height * factor, : width * factor].astype(np.float64)
     small = whole.reshape(*images.shape[:2], height, factor, width, factor).mean(axis=(3, 5))
     values = (small - low) / (high - low)
-    return values[:, 0] if values.shape[1] == 1 else values.transpose(0, 2, 3, 1)
+    if values.shape[1] == 1:
+        return values[:, 0]
+    return values.transpose(0, 2, 3, 1)
 
 
 def sample_text(store: AnyStore, num: int) -> dict[int, str]:

@@ -16,7 +16,8 @@ from ditlab.errors import UserError, first_line
 from ditlab.storage.files import replacing, write_durably
 from ditlab_models.layers.lora import A, B, adapted_names
 
-PEFT_WEIGHTS, PEFT_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+PEFT_WEIGHTS = "adapter_model.safetensors"
+PEFT_CONFIG = "adapter_config.json"
 
 
 def write_peft(source: ExportSource, folder: Path) -> list[Path]:
@@ -33,7 +34,8 @@ def write_adapter(
     `tensors` are the network's, not merged. Raises UserError for a run without adapters, or one
     that trained more of the network than these, and where the disk refuses.
     """
-    manifest, lora = reader.manifest, reader.manifest.spec["training"].get("lora")
+    manifest = reader.manifest
+    lora = manifest.spec["training"].get("lora")
     if lora is None:
         raise UserError(
             "--format peft writes the adapters of training.lora, and this run has none; leave "
@@ -42,7 +44,8 @@ def write_adapter(
     names = adapted_names(tensors)
     adapters = {f"{name}.{kind}": tensors[f"{name}.{kind}"] for name in names for kind in (A, B)}
     beside = {f"network.{name}" for name in tensors} - {f"network.{name}" for name in adapters}
-    if trained := sorted(beside - reader.frozen() - set(manifest.buffers)):
+    trained = sorted(beside - reader.frozen() - set(manifest.buffers))
+    if trained:
         raise UserError(
             f"--format peft writes adapters alone, and this run trained {len(trained)} tensors "
             f"of the base too, such as {trained[0].removeprefix('network.')} "

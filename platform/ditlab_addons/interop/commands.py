@@ -42,7 +42,10 @@ class WeightsDescription:
         from ditlab.weights.own_export import SPEC
 
         files = self.weights.files
-        spec = str(files.folder / SPEC) if self.weights.format.name == "export" else "SPEC"
+        if self.weights.format.name == "export":
+            spec = str(files.folder / SPEC)
+        else:
+            spec = "SPEC"
         return [spec, "--set", f"model.init.from={self.place}"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +86,8 @@ class WeightsDescription:
 
     def lines(self) -> list[str]:
         """Return the lines above the spec."""
-        weights, num = self.weights, len(self.weights.tensors)
+        weights = self.weights
+        num = len(self.weights.tensors)
         found = [
             f"format   {weights.format.name}: {weights.format.about}",
             f"family   {self.model['family']}",
@@ -98,7 +102,8 @@ class WeightsDescription:
             found.append(f"sha256   {weights.files.sha256}  all of them (model.init.sha256)")
         if weights.files.revision:
             found.append(f"commit   {weights.files.revision}")
-        if refusal := weights.refusal(self.fit):
+        refusal = weights.refusal(self.fit)
+        if refusal:
             found.append(f"{refusal}; set model.init.strict to false to load what fits.")
         return [*found, *(f"{note[0].upper()}{note[1:]}" for note in self.notes)]
 

@@ -29,7 +29,8 @@ from ditlab_addons.interop.standalone import code
 from ditlab_models.families import find_family
 
 StandaloneFormat = Literal["torch", "diffusers"]
-CARD, CONFIG = "README.md", "config.json"
+CARD = "README.md"
+CONFIG = "config.json"
 VERSION = {"_diffusers_version": "0.38.0"}
 """Oldest version that the folders are for."""
 DIFFUSERS_WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -84,7 +85,8 @@ write_diffusers = partial(_write_saved, "diffusers")
 
 def card_facts(source: ExportSource) -> CardFacts:
     """Return what a model card tells of a run."""
-    saved, metrics = source.saved, dict[str, tuple[int, float]]()
+    saved = source.saved
+    metrics = dict[str, tuple[int, float]]()
     with suppress(OSError):
         content = read_content(saved.folder.journal)
         for name, points in content.metrics.items():
@@ -111,7 +113,8 @@ def write_standalone(
     """
     spec = portable_spec(trained.spec)
     family = spec["model"]["family"]
-    if packages := plugin_packages(spec):
+    packages = plugin_packages(spec)
+    if packages:
         raise UserError(
             f"--format {form} carries DiTLab's own code, and this run needs "
             f"{', '.join(packages)}; leave --format out."
@@ -151,7 +154,8 @@ def _write_diffusers(
     config: Mapping[str, Any],
 ) -> list[Path]:
     """Write a pipeline whose network is DiTLab's own code, in `network`."""
-    network, family = folder / "network", str(config["model"]["family"])
+    network = folder / "network"
+    family = str(config["model"]["family"])
     network.mkdir()
     spec = _write(network / SPEC_NAME, dump_yaml(portable_spec(trained.spec)))
     weights = network / DIFFUSERS_WEIGHTS
@@ -185,17 +189,17 @@ def _card(
     """Return the model card: what it is, how to use it, data, metrics with their protocol, spec,
     commands.
     """
-    family, dataset = spec["model"]["family"], facts.dataset
+    family = spec["model"]["family"]
+    dataset = facts.dataset
     count = sum(each.numel() for each in tensors.values())
     rows = [
         f"| `{name}` | {value:.6g} | {step:,} |"
         for name, (step, value) in sorted(facts.metrics.items())
     ]
-    data = (
-        [f"- name: {dataset['name']}", f"- fingerprint: `{dataset['fingerprint']}`"]
-        if dataset
-        else ["not recorded"]
-    )
+    if dataset:
+        data = [f"- name: {dataset['name']}", f"- fingerprint: `{dataset['fingerprint']}`"]
+    else:
+        data = ["not recorded"]
     counts = dataset.get("counts", {})
     data += [f"- {name}: {number:,}" for name, number in sorted(counts.items())]
     for column, names in sorted(dataset.get("classes", {}).items()):

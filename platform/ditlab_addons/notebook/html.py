@@ -41,11 +41,12 @@ def shown(text: object, longest: int = LONGEST) -> Markup:
     as an escape.
     """
     written = hide(str(text))  # before the cut, or a part of a secret would stay
-    rest, start = len(written) - longest, written[:longest]
+    rest = len(written) - longest
+    start = written[:longest]
     escaped = Markup.escape("\n".join(map(printable, start.split("\n"))))
-    return (
-        escaped + Markup(" ... <i>({:,} more characters)</i>").format(rest) if rest > 0 else escaped
-    )
+    if rest > 0:
+        return escaped + Markup(" ... <i>({:,} more characters)</i>").format(rest)
+    return escaped
 
 
 def card(title: str, about: str, parts: Iterable[Markup]) -> Markup:
@@ -116,7 +117,9 @@ class NotebookBar:
 
     def __init__(self, display: Callable[..., Any]) -> None:
         """Show by `display`, IPython's."""
-        self._display, self._shown_at, self._latest = display, -math.inf, ("", 0, 0)
+        self._display = display
+        self._shown_at = -math.inf
+        self._latest = ("", 0, 0)
         self._handle: Any = None
 
     def stage(self, name: str) -> None:
@@ -143,11 +146,10 @@ class NotebookBar:
         if not at_once and time.monotonic() - self._shown_at < self.INTERVAL:
             return
         self._shown_at = time.monotonic()
-        bar = (
-            Markup("<progress value='{}' max='{}' style='width:14em'></progress> ")
-            if total
-            else Markup("")
-        )
+        if total:
+            bar = Markup("<progress value='{}' max='{}' style='width:14em'></progress> ")
+        else:
+            bar = Markup("")
         page = {
             "text/html": paragraph(bar.format(done, total) + shown(text)),
             "text/plain": hide(text),
@@ -177,7 +179,9 @@ def as_markup(value: object) -> Markup:
 
 
 def _cell(value: object) -> Markup:
-    style, text = _CELL, value
+    style = _CELL
+    text = value
     if isinstance(value, int | float) and not isinstance(value, bool):  # a truth value is a word
-        style, text = _NUMBER, f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+        style = _NUMBER
+        text = f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
     return Markup("<td style='{}'>{}</td>").format(style, "" if text is None else as_markup(text))

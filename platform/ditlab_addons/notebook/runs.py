@@ -56,7 +56,8 @@ def run_page(run: Run) -> str:
         except (UserError, OSError, ValueError) as error:
             notes.append(f"{what} cannot be read ({first_line(error)}).")
 
-    record, content = run.record, JournalContent()
+    record = run.record
+    content = JournalContent()
     with noted("the run's record"):
         record = read_record(run.folder)
     with noted("the journal"), suppress(FileNotFoundError):  # of a run that has just been made
@@ -65,7 +66,8 @@ def run_page(run: Run) -> str:
         notes.append(
             f"{run.folder.journal}: damaged lines are passed over here ({content.num_damaged:,})."
         )
-    is_training, state = is_locked(run.folder), status(record.status)
+    is_training = is_locked(run.folder)
+    state = status(record.status)
     if record.status == "running":
         state += shown(
             ", a process trains it now" if is_training else ", no process trains it on this machine"
@@ -100,9 +102,10 @@ def runs_page(runs: FoundRuns) -> str:
         record = run.record
         (row,) = run_rows(run.home, [record]).rows
         value = row["main_value"]
-        held_out = (
-            f"{row['main_metric'].removeprefix('eval/')} {value:.4g}" if value is not None else ""
-        )
+        if value is not None:
+            held_out = f"{row['main_metric'].removeprefix('eval/')} {value:.4g}"
+        else:
+            held_out = ""
         loss = None if math.isnan(row["train_loss"]) else row["train_loss"]
         rows.append(
             [
@@ -128,24 +131,28 @@ def _last_samples(run: RunFolder, content: JournalContent) -> list[Markup]:
     images = (
         event for event in content.events if event["kind"] == "image" and event["key"] == "samples"
     )
-    if (newest := max(images, key=lambda event: event["step"], default=None)) is None:
+    newest = max(images, key=lambda event: event["step"], default=None)
+    if newest is None:
         return []
-    path, step = run.path / newest["path"], newest["step"]
+    path = run.path / newest["path"]
+    step = newest["step"]
     if not is_relative(newest["path"]) or not stays_below(run.path, path):
         raise ValueError("their path leads out of the run's folder")
-    if (text := path.with_suffix(".txt")).exists():
+    text = path.with_suffix(".txt")
+    if text.exists():
         found = code(read_plain(text, MIB).decode(errors="replace")[:_MOST_TEXT])
     else:
-        if not (png := read_plain(path, _MOST_PICTURE)).startswith(b"\x89PNG\r\n\x1a\n"):
+        png = read_plain(path, _MOST_PICTURE)
+        if not png.startswith(b"\x89PNG\r\n\x1a\n"):
             raise ValueError(f"{path.name} is no PNG")
         found = picture(png, f"samples of run {run.run_id} at step {step}")
     return [paragraph(f"Samples at step {step:,}:"), found]
 
 
 def _steps(record: RunRecord) -> str:
-    return (
-        f"{record.step:,} of {record.total_steps:,}" if record.total_steps else f"{record.step:,}"
-    )
+    if record.total_steps:
+        return f"{record.step:,} of {record.total_steps:,}"
+    return f"{record.step:,}"
 
 
 def _moment(iso: str) -> str:

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 def experiment_page(experiment: Experiment) -> str:
     """Length, family and hash of an experiment, and the fields that differ from the defaults."""
     training = experiment.training
-    length = f"{training.steps:,} steps" if training.steps else f"{training.epochs} epochs"
+    if training.steps:
+        length = f"{training.steps:,} steps"
+    else:
+        length = f"{training.epochs} epochs"
     samples = f"{length} of {experiment.batch.size:,} samples"
     about = f"family {experiment.model.family}, {samples}, content {experiment.content_hash()}"
     return card(experiment.name, about, [differing_fields(experiment)])
@@ -52,8 +55,6 @@ def differing_fields(spec: BaseModel, without: Collection[str] = ("name",)) -> M
 
 def value_text(value: Any) -> str:
     """A value in one line, nearly as YAML writes it."""
-    return (
-        value
-        if isinstance(value, str)
-        else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
-    )
+    if isinstance(value, str):
+        return value
+    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)

@@ -152,7 +152,9 @@ def _newest_picture(folder: RunFolder) -> Path | None:
     sent.
     """
     found = max(folder.media.glob("samples-*.png"), default=None)
-    return found if found and found.stat().st_size <= _LARGEST_PICTURE else None
+    if found and found.stat().st_size <= _LARGEST_PICTURE:
+        return found
+    return None
 
 
 def addresses(variable: str) -> list[str]:
@@ -166,14 +168,18 @@ def problem_of(address: str) -> str:
     is known.
     """
     if _is_webhook(address):
-        return "" if _is_whole(address) else "is no http(s)://HOST/PATH without a user's name"
+        if _is_whole(address):
+            return ""
+        return "is no http(s)://HOST/PATH without a user's name"
     try:
         import apprise
     except ImportError:
         return "needs apprise, which is not installed: pip install 'ditlab[notify]'"
     logging.getLogger("apprise").disabled = True  # its warnings hold addresses
     is_known = apprise.Apprise().add(address)
-    return "" if is_known else "is none that apprise knows (https://appriseit.com/services)"
+    if is_known:
+        return ""
+    return "is none that apprise knows (https://appriseit.com/services)"
 
 
 def send(variable: str, message: Mapping[str, Any]) -> str:

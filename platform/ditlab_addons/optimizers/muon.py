@@ -72,17 +72,17 @@ class Muon(Optimizer):
         rates = super().rates(role, name)
         if role in ORTHOGONALISED:
             return replace(rates, moments=("momentum",))
-        return (
-            rates
-            if self.adamw_lr is None
-            else replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
-        )
+        if self.adamw_lr is None:
+            return rates
+        return replace(rates, lr_factor=rates.lr_factor * self.adamw_lr / self.lr)
 
     def update_flops(self, shape: tuple[int, ...], role: ParameterRole) -> int:
         """Return the operations of the Newton-Schulz iterations of a matrix or a kernel."""
         from ditlab_addons.optimizers.muon_update import Matrices
 
-        return Matrices(shape, role).flops if role.role in ORTHOGONALISED else 0
+        if role.role in ORTHOGONALISED:
+            return Matrices(shape, role).flops
+        return 0
 
     def build(self, groups: list[dict[str, Any]]) -> Any:
         """Return the optimiser of groups."""

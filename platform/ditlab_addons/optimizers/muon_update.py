@@ -142,9 +142,10 @@ class MuonAdamW(EagerOptimizer):
         num_workers = self._num_workers
         applied = 1 - self.found_inf.to(flats[0].device)
         kept = 1 - lr * group["weight_decay"] * applied
-        over = (
-            self._over_partitions if self._is_partitioned and num_workers > 1 else self._over_copies
-        )
+        if self._is_partitioned and num_workers > 1:
+            over = self._over_partitions
+        else:
+            over = self._over_copies
         for shares in share_out(
             [held for flat in flats for held in self._matrices[id(flat)]], num_workers
         ):
@@ -152,11 +153,10 @@ class MuonAdamW(EagerOptimizer):
                 rows = held.matrix.num_rows
                 columns = held.matrix.num_columns
                 is_rms = self._spec.scale == "rms"
-                factor = (
-                    0.2 * math.sqrt(max(rows, columns))
-                    if is_rms
-                    else math.sqrt(max(1.0, rows / columns))
-                )
+                if is_rms:
+                    factor = 0.2 * math.sqrt(max(rows, columns))
+                else:
+                    factor = math.sqrt(max(1.0, rows / columns))
                 held.part.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * factor)
         for flat in flats:
             self.state[flat]["step"] += applied
@@ -166,17 +166,17 @@ class MuonAdamW(EagerOptimizer):
         step is left out.
         """
         momentum = held.part.of(self.state[held.flat]["momentum"])
-        gradient = (
-            torch.zeros_like(momentum) if held.flat.grad is None else held.part.of(held.flat.grad)
-        )
+        if held.flat.grad is None:
+            gradient = torch.zeros_like(momentum)
+        else:
+            gradient = held.part.of(held.flat.grad)
         if self.grad_scale is not None:
             gradient = gradient / self.grad_scale.to(gradient.device)
         followed = torch.add(gradient, momentum, alpha=self._spec.momentum)
-        update = (
-            torch.add(gradient, followed, alpha=self._spec.momentum)
-            if self._spec.nesterov
-            else followed
-        )
+        if self._spec.nesterov:
+            update = torch.add(gradient, followed, alpha=self._spec.momentum)
+        else:
+            update = followed
         is_left_out = self.found_inf.to(momentum.device) > 0
         momentum.copy_(torch.where(is_left_out, momentum, followed))
         return torch.where(is_left_out, 0.0, update)
@@ -248,7 +248,10 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     iteration's own spread.
     """
     a, b, c = COEFFICIENTS
-    x = matrices.float().flatten(0, -3) if matrices.ndim > 2 else matrices.float().unsqueeze(0)
+    if matrices.ndim > 2:
+        x = matrices.float().flatten(0, -3)
+    else:
+        x = matrices.float().unsqueeze(0)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + TINY)
     is_tall = x.shape[-2] > x.shape[-1]
     x = (x.mT.contiguous() if is_tall else x).to(torch.bfloat16 if x.is_cuda else torch.float32)

@@ -102,7 +102,8 @@ def plan_table(plan: Plan) -> Table:
     )
     chosen = plan.recommended
     for each in plan.settings:
-        peak, is_chosen = each.memory.peak, bool(chosen and chosen.label == each.label)
+        peak = each.memory.peak
+        is_chosen = bool(chosen and chosen.label == each.label)
         state = peak.parameters + peak.encoders + peak.gradients + peak.optimizer + peak.average
         sizes = (state, peak.activations, peak.workspace, each.total, each.memory.host)
         *parts, total, host = (format_number(size / 2**30) for size in sizes)
@@ -123,7 +124,8 @@ def plan_table(plan: Plan) -> Table:
 def plan_lines(plan: Plan, price: float | None) -> list[str]:
     """Sentences on the recommended setting, time, cost and files."""
     chosen = plan.recommended or plan.own
-    flops, seconds = chosen.flops, chosen.seconds.total
+    flops = chosen.flops
+    seconds = chosen.seconds.total
     lines = [
         (
             "ZeRO: stage and offload (all: parameters too). act.: kept for the backward pass. "
@@ -152,7 +154,8 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         f"{format_number(plan.experiment.batch.size / seconds)} samples/s; rates: "
         f"{plan.rates.source}"
     )
-    whole, hours = plan.run_seconds(chosen), plan.gpu_hours(chosen)
+    whole = plan.run_seconds(chosen)
+    hours = plan.gpu_hours(chosen)
     if whole is None or hours is None:
         lines.append("run: of unknown length, as the data that its epochs are of are not here")
     else:
@@ -164,11 +167,10 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         )
     data = "" if plan.data_bytes is None else f"; data {format_bytes(plan.data_bytes)}"
     number = "" if plan.snapshots is None else f"{plan.snapshots} of "
-    kept = (
-        f"; snapshots of averages {number}{format_bytes(plan.snapshot_bytes)}"
-        if plan.snapshot_bytes
-        else ""
-    )
+    if plan.snapshot_bytes:
+        kept = f"; snapshots of averages {number}{format_bytes(plan.snapshot_bytes)}"
+    else:
+        kept = ""
     lines.append(
         f"files: checkpoint {format_bytes(plan.checkpoint_bytes)}, {plan.checkpoints} "
         f"kept{kept}{data}; host copy of a checkpoint "

@@ -46,7 +46,9 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
     """Count the encoders that compute features for a step because the data hold none, and the
     autoencoder that decodes samples; none is fetched or opened. Captions count with the model's
     longest. Raises UserError for a damaged configuration."""
-    spec, work, left_out = experiment.encoders, EncoderWork(), list[str]()
+    spec = experiment.encoders
+    work = EncoderWork()
+    left_out = list[str]()
     needed = {field.name for field in experiment.batch_fields()} - (data.columns or frozenset())
     for kind, place, made in (("text", spec.text, {*TEXT}), ("image", spec.image, {IMAGE})):
         option = f"encoders.{kind}"
@@ -66,7 +68,8 @@ def encoder_work(experiment: Experiment, data: DataShape, downloads: Path | None
             )
     evaluation = experiment.evaluation
     draws_samples = evaluation.every is not None and (evaluation.samples or evaluation.quality)
-    if (place := spec.autoencoder) is not None and draws_samples:
+    place = spec.autoencoder
+    if place is not None and draws_samples:
         if not resolve_user_file(place).exists():
             left_out.append(f"encoders.autoencoder={place}, which is no folder of this machine")
         else:

@@ -76,18 +76,21 @@ def plan(
     if bool(experiment.resources.gpus_per_worker) != device.is_gpu:
         changes["resources.gpus_per_worker"] = 1 if device.is_gpu else 0
     experiment = experiment.replace_all(changes)
-    home, data = Home.from_environment(), None
+    home = Home.from_environment()
+    data = None
     try:
         data = open_data(experiment.data, home, verify=False)
     except UserError as error:
         if not absent_data(experiment.data, home):
             raise
         say(f"the data are not here, so their sizes are assumed: {error}")
-    shape, steps = DataShape(), experiment.training.steps
+    shape = DataShape()
+    steps = experiment.training.steps
     size: int | None = None
     if data:
         check_stored(experiment, data)
-        shape, size = data_shape(experiment, data), folder_size(data.train.store.path)
+        shape = data_shape(experiment, data)
+        size = folder_size(data.train.store.path)
     with building():
         if data:
             steps = plan_run(experiment, data).total_steps
@@ -114,7 +117,10 @@ def _measured_rates(experiment: Experiment, planner: Planner, home: Home, say: S
     counted = step_flops(experiment, planner.data).hardware + planner.encoder_flops
     flops = counted / experiment.num_micro / found.passes
     share = f"{flops / found.matrix_rate:.0%} of a large matrix product's"
-    threads = "" if experiment.resources.gpus_per_worker else f", {thread_text(found.threads)}"
+    if experiment.resources.gpus_per_worker:
+        threads = ""
+    else:
+        threads = f", {thread_text(found.threads)}"
     source = f"{found.steps} measured steps{threads}: {flops / 1e9:,.3g} GFLOP/s, {share}"
     if found.busy:
         say(

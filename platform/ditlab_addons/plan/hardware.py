@@ -15,11 +15,14 @@ from itertools import pairwise
 from ditlab.errors import UserError, nearest
 from ditlab.spec.values import num_bytes
 
-TERA, GIGA, MIB = 10**12, 10**9, 2**20
+TERA = 10**12
+GIGA = 10**9
+MIB = 2**20
 CPU = "cpu"
 DEFAULT = "H100"
 """GPU that is planned for where neither the command nor this machine names one."""
-CPU_FLOPS, CPU_BANDWIDTH = 50 * GIGA, 10 * GIGA
+CPU_FLOPS = 50 * GIGA
+CPU_BANDWIDTH = 10 * GIGA
 """Rates of a CPU core's product of float32 matrices, and of a machine's memory, where nothing was
 measured: those of a server core of 2020 with AVX2 at 3 GHz."""
 

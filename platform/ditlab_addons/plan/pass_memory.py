@@ -46,7 +46,8 @@ class LiveBytes(TorchDispatchMode):
             if not isinstance(tensor, Tensor) or tensor.device.type != self._device:
                 continue
             storage = tensor.untyped_storage()
-            key, size = id(storage), storage.nbytes()
+            key = id(storage)
+            size = storage.nbytes()
             reference, before = self._sizes.get(key, (None, 0))
             self._sizes[key] = reference or weakref.ref(storage, partial(self._freed, key)), size
             self.live += size - before
@@ -235,7 +236,8 @@ class _PassTracker(LiveBytes):
     def add(self, tree: Any) -> None:
         super().add(tree)
         if self.live + self.taken > self.most:
-            self.most, self.taken_at_most = self.live + self.taken, self.taken
+            self.most = self.live + self.taken
+            self.taken_at_most = self.taken
 
 
 _evaluations: dict[str, int] = {}

@@ -37,10 +37,12 @@ SETTINGS = (
     ZeroSetting(3, "cpu", "cpu"),
 )
 """Settings that are compared, the plainest first."""
-GPU_MARGIN, CPU_MARGIN = 2**30, 600 * 2**20
+GPU_MARGIN = 2**30
+CPU_MARGIN = 600 * 2**20
 """Bytes that are left free on each GPU for CUDA's context, cuBLAS and NCCL, and for each process on
 a CPU for Python and its libraries."""
-GPU_GAPS, CPU_GAPS = 0.05, 0.35
+GPU_GAPS = 0.05
+CPU_GAPS = 0.35
 """Share of the tensors' bytes that is left free for gaps between them: resident memory of a step of
 digits/dit grew by 1.25 (compiled) to 1.33 times their bytes on a CPU, where glibc keeps what is
 freed in its heap."""
@@ -104,8 +106,11 @@ class Planner:
         encoders: EncoderWork,
     ) -> None:
         """Raises ValueError for a loss that does not fit its model."""
-        self._experiment, self.data, self.encoders = experiment, data, encoders
-        self.device, self.rates = device, rates
+        self._experiment = experiment
+        self.data = data
+        self.encoders = encoders
+        self.device = device
+        self.rates = rates
         self.sizes = ParameterSizes.of_experiment(experiment, data)
         engines = (
             experiment.engine.model_copy(update={"activation_checkpointing": on})
@@ -186,7 +191,8 @@ class Planner:
 
     def left_out(self) -> list[str]:
         """Return what the plan does not count, each as the end of `left out: `."""
-        engine, is_gpu = self._experiment.engine, self.device.is_gpu
+        engine = self._experiment.engine
+        is_gpu = self.device.is_gpu
         found = [*self.encoders.left_out, "memory within a kernel"]
         if compile_decision(self._experiment, "cuda" if is_gpu else "cpu").is_compiled:
             saved = "memory" if self.rates.is_measured else "memory and time"
@@ -199,7 +205,8 @@ class Planner:
         self, zero: ZeroSetting, checkpointing: bool, micro: int
     ) -> tuple[WorkerMemory, int, int]:
         """Return memory, margin and total of one worker's device."""
-        experiment, is_gpu = self._with_checkpointing[checkpointing], self.device.is_gpu
+        experiment = self._with_checkpointing[checkpointing]
+        is_gpu = self.device.is_gpu
         passes = pass_memory(experiment, self.data, micro, is_gpu)
         memory = setting_memory(
             experiment, self.data, zero, micro, is_gpu, self.sizes, passes, self.encoders
@@ -264,21 +271,23 @@ class Plan:
 
     def run_seconds(self, setting: PlannedSetting) -> float | None:
         """Return the duration of all steps under a setting, without evaluations and saves."""
-        return None if self.steps is None else self.steps * setting.seconds.total
+        if self.steps is None:
+            return None
+        return self.steps * setting.seconds.total
 
     def gpu_hours(self, setting: PlannedSetting) -> float | None:
         """Return the hours of all workers together."""
         seconds = self.run_seconds(setting)
-        return None if seconds is None else seconds * self.workers / 3600
+        if seconds is None:
+            return None
+        return seconds * self.workers / 3600
 
     def device_hours(self, setting: PlannedSetting) -> float | None:
         """Return the hours of all GPUs or cores together, which a budget counts."""
         hours = self.gpu_hours(setting)
-        return (
-            hours
-            if hours is None or self.device.is_gpu
-            else hours * planned_cores(self.experiment, self.workers)
-        )
+        if hours is None or self.device.is_gpu:
+            return hours
+        return hours * planned_cores(self.experiment, self.workers)
 
 
 def planned_cores(experiment: Experiment, workers: int) -> int:
@@ -290,8 +299,11 @@ def make_plan(
     planner: Planner, experiment: Experiment, steps: int | None, data_bytes: int | None
 ) -> Plan:
     """Plan all settings and choose one."""
-    own, settings, sizes = planner.own(), tuple(planner.settings()), planner.sizes
-    averages, keep_every = experiment.training.averages, experiment.checkpoint.keep_every
+    own = planner.own()
+    settings = tuple(planner.settings())
+    sizes = planner.sizes
+    averages = experiment.training.averages
+    keep_every = experiment.checkpoint.keep_every
     checkpoint, snapshot = saved_bytes(experiment, sizes)
     snapshots: int | None = 0
     if averages:

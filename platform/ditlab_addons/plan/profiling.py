@@ -43,10 +43,13 @@ MOST_PASSES = 2
 """Micro-batches of a step; the rest of an accumulation is like them, and the trace as large
 again.
 """
-WARM_UP, LEAST_STEPS, MOST_STEPS = 3, 3, 30
+WARM_UP = 3
+LEAST_STEPS = 3
+MOST_STEPS = 30
 """Steps that are not timed, as the allocator and, compiled, the graphs are new to them; and those
 that are: at least, and at most."""
-ENOUGH, MOST_SECONDS = 8.0, 45.0
+ENOUGH = 8.0
+MOST_SECONDS = 45.0
 """Seconds of timed steps that are enough, and seconds after the first step from which on no more
 are begun.
 """
@@ -64,9 +67,11 @@ class StepRunner:
         self, experiment: Experiment, home: Home, data: DataSplits, rank: Rank, num_passes: int
     ) -> None:
         """Build network, loss and engine for steps of `num_passes` micro-batches."""
-        self.device, self.num_passes = rank.device, num_passes
+        self.device = rank.device
+        self.num_passes = num_passes
         self.clock: PhaseClock = phase_clock(rank.device)
-        self._experiment, self._next = experiment, 0
+        self._experiment = experiment
+        self._next = 0
         self._inputs = ModelInputs.from_experiment(
             experiment, data.train.columns, rank.device, home=home
         )
@@ -180,11 +185,10 @@ def profile_steps(
     where it cannot.
     """
     with open_steps(experiment, home) as runner:
-        threads = (
-            ""
-            if experiment.resources.gpus_per_worker
-            else f", {thread_text(torch.get_num_threads())}"
-        )
+        if experiment.resources.gpus_per_worker:
+            threads = ""
+        else:
+            threads = f", {thread_text(torch.get_num_threads())}"
         say(f"warming up: {WARM_UP} steps{threads}")
         for _ in range(WARM_UP):
             runner.take_step()
@@ -331,12 +335,16 @@ def _measure(task: tuple[dict[str, Any], str]) -> MeasuredSteps | str:
     try:
         experiment = class_for(spec).model_validate(spec)
         with open_steps(experiment, Home(Path(root))) as runner:
-            device, seconds, begin = runner.device, 0.0, 0.0
+            device = runner.device
+            seconds = 0.0
+            begin = 0.0
             while len(times) < WARM_UP + LEAST_STEPS or (
                 seconds < ENOUGH and len(times) < WARM_UP + MOST_STEPS
             ):
                 start = _now(device)
-                begin = begin if len(times) > 1 else start  # the first step compiles
+                # the first step compiles
+                if not len(times) > 1:
+                    begin = start
                 if start - begin > MOST_SECONDS:
                     break
                 for number in range(runner.num_passes):

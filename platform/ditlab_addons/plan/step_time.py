@@ -98,9 +98,10 @@ def step_seconds(
     # Bytes that a worker sends: rings of all-reduce, or reduce-scatter and all-gather. Stage 3
     # gathers for both passes and scatters once, in every micro-batch.
     sent = {3: 3 * accumulation, 2: accumulation + 1}.get(setting.stage, 2) * compute * sizes.total
-    link = (
-        device.link if workers <= GPUS_A_MACHINE or not device.is_gpu else min(device.link, NETWORK)
-    )
+    if workers <= GPUS_A_MACHINE or not device.is_gpu:
+        link = device.link
+    else:
+        link = min(device.link, NETWORK)
     reduction = sent * (workers - 1) / workers / link
     if not setting.offloads:
         update = UPDATE_BYTES * share / rates.update

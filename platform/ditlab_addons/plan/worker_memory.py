@@ -92,10 +92,13 @@ class ParameterSizes:
     ) -> None:
         """`iterations`: operations of each parameter's update that need all of it, Muon's
         Newton-Schulz iterations; `frozen`: values of each parameter that is not trained."""
-        self.groups, self.iterations, self.frozen = groups, iterations, sum(frozen)
+        self.groups = groups
+        self.iterations = iterations
+        self.frozen = sum(frozen)
         self._frozen_group = ParameterGroup(frozen, 0)
         sizes = [size for group in groups for size in group.sizes]
-        self.total, self.largest = sum(sizes), max(sizes)
+        self.total = sum(sizes)
+        self.largest = max(sizes)
         self.bucket = min(self.total, LARGEST_BUCKET)
         """Values of the buffer that gradients are reduced in."""
         self.small = sum(size for size in sizes if size < KEPT_GATHERED)
@@ -105,7 +108,8 @@ class ParameterSizes:
     def of_experiment(cls, experiment: Experiment, data: DataShape) -> ParameterSizes:
         """Build everything that is trained on the meta device, and return its sizes."""
         groups: dict[GroupRates, list[int]] = {}
-        iterations, frozen = list[int](), list[int]()
+        iterations = list[int]()
+        frozen = list[int]()
         for prefix, module in zip(
             ("network.", "objective."), MetaStep(experiment, data).modules(), strict=False
         ):
@@ -133,7 +137,9 @@ class ParameterSizes:
 
     def frozen_share(self, stage: Stage, workers: int) -> int:
         """Return the frozen values that one worker holds: all, or its shards with ZeRO-3."""
-        return self._frozen_group.share(3, workers) if stage == 3 else self.frozen
+        if stage == 3:
+            return self._frozen_group.share(3, workers)
+        return self.frozen
 
     def moment_bytes(self, stage: Stage, workers: int) -> int:
         """Return the bytes of one worker's moments."""
@@ -203,8 +209,11 @@ class StateMemory(NamedTuple):
 
 def state_memory(shape: WorkerShape, num_averages: int) -> StateMemory:
     """Return the state of one worker that keeps so many averages of the weights."""
-    sizes, setting, compute = shape.sizes, shape.setting, shape.compute
-    stage, share = shape.stage, shape.share
+    sizes = shape.sizes
+    setting = shape.setting
+    compute = shape.compute
+    stage = shape.stage
+    share = shape.share
     optimizer = sizes.moment_bytes(stage, shape.workers)
     if stage:
         optimizer += MASTER * share
@@ -271,8 +280,10 @@ def passes_peak(shape: WorkerShape, state: StateMemory, passes: PassMemory) -> M
     """Return the peak of forward and backward passes, or of the reduction of gradients behind
     them.
     """
-    offloads, stage = shape.setting.offloads, shape.stage
-    gradients, share = shape.compute * shape.sizes.total, shape.compute * shape.share
+    offloads = shape.setting.offloads
+    stage = shape.stage
+    gradients = shape.compute * shape.sizes.total
+    share = shape.compute * shape.share
     bucket = shape.compute * shape.sizes.bucket
     dropped = peak_during(state, passes.peak_without_gradients, 0, passes.activations)
     if stage == 3:
@@ -307,7 +318,9 @@ def update_peak(shape: WorkerShape, state: StateMemory) -> MemoryParts:
     """Return the peak of the update: the partition's gradients, once more as a flat tensor, once
     more in float32.
     """
-    sizes, compute, share = shape.sizes, shape.compute, shape.share
+    sizes = shape.sizes
+    compute = shape.compute
+    share = shape.share
     # Muon orthogonalises in five times the size of a square matrix; several workers gather matrices
     # and send them.
     muon = [size for group in sizes.groups if group.moments == 1 for size in group.sizes]
@@ -381,7 +394,8 @@ def setting_memory(
     """Return one worker's memory with micro-batches of `micro` samples, on `resources.max_workers`
     workers.
     """
-    workers, evaluation = experiment.resources.max_workers, experiment.evaluation
+    workers = experiment.resources.max_workers
+    evaluation = experiment.evaluation
     compute = DTYPES[experiment.training.precision].itemsize
     shape = WorkerShape(
         sizes, setting, workers, compute, experiment.batch.size > micro * workers, on_gpu
@@ -393,8 +407,10 @@ def setting_memory(
     # a copy of its part; at stage 0 the first worker has all of it
     if experiment.checkpoint.write == "background":
         copy = sum(saved_bytes(experiment, sizes)) // (workers if setting.stage else 1)
-    in_passes, update = passes_peak(shape, state, passes), update_peak(shape, state)
-    evaluated, drawn = MemoryParts(), 0
+    in_passes = passes_peak(shape, state, passes)
+    update = update_peak(shape, state)
+    evaluated = MemoryParts()
+    drawn = 0
     if evaluation.every is not None:
         drawn = max(evaluation.samples, micro if evaluation.quality else 0)
         evaluated = evaluation_peak(experiment, data, shape, state, micro, drawn)

@@ -116,7 +116,9 @@ def _shown(value: Any) -> str:
     """Return a cell for people."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
 
 
 class QueryResult(NamedTuple):
@@ -165,7 +167,9 @@ def _answer(index: JournalIndex, home: Home, sql: str) -> QueryResult:
 def _authorise(action: int, _first: str | None, function: str | None, *_place: str | None) -> int:
     """Allow reading alone: no ATTACH, no PRAGMA, no extensions."""
     is_reading = action in _READING and (function or "").lower() != "load_extension"
-    return sqlite3.SQLITE_OK if is_reading else sqlite3.SQLITE_DENY
+    if is_reading:
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
 
 
 def _load(index: JournalIndex, home: Home, wanted: Collection[str]) -> list[str]:

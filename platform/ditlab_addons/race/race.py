@@ -387,11 +387,9 @@ class _Results:
         """Values at a rung, (num_seeds, num_arms); NaN for failed trials."""
 
         def value(arm: str, seed: int) -> float:
-            return (
-                math.nan
-                if self._has_failed(arm, seed, step)
-                else self._values[arm, seed, step].value
-            )
+            if self._has_failed(arm, seed, step):
+                return math.nan
+            return self._values[arm, seed, step].value
 
         return np.array([[value(arm, seed) for arm in arms] for seed in range(num_seeds)])
 
@@ -401,7 +399,9 @@ class _Results:
         told = [
             each.held_out_noise for each in found if each and math.isfinite(each.held_out_noise)
         ]
-        return math.sqrt(fmean(noise**2 for noise in told)) if told else None
+        if told:
+            return math.sqrt(fmean(noise**2 for noise in told))
+        return None
 
     def _has_failed(self, arm: str, seed: int, step: int) -> bool:
         return step >= self._failed_at.get((arm, seed), math.inf)

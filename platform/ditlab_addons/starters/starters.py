@@ -132,7 +132,8 @@ def write_commented(target: str, like: str) -> Path:
 def _commented(mapping: dict[str, Any], path: Path, about: str) -> Iterator[str]:
     """Lines of a spec, each field below its meaning."""
     cls: type[Spec] = sweep_class()
-    if isinstance(base := mapping.get("base"), str):
+    base = mapping.get("base")
+    if isinstance(base, str):
         mapping["base"] = read_with_parents(Path(base))
     if not is_sweep(mapping):
         cls = class_for(mapping)
@@ -154,9 +155,9 @@ def _fields(mapping: Mapping[str, Any], cls: type[Spec], is_top: bool = False) -
         if is_top:
             yield ""
         yield from _comment(field.description or "")
-        below = (
-            class_for(value) if key == "base" else chosen(field.annotation, value, field.default)
-        )
+        below = chosen(field.annotation, value, field.default)
+        if key == "base":
+            below = class_for(value)
         kind = values_of(field.annotation)
         if value and isinstance(value, Mapping) and below:
             yield from _nested(key, _fields(value, below))

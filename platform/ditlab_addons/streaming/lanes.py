@@ -31,7 +31,10 @@ class LanesOrderSpec(OrderSpec):
     def check_source(self, data: Any) -> None:
         if isinstance(data.hold_out, float | int):
             return
-        classes = data.hold_out if isinstance(data.hold_out, HoldOutClasses) else data.hold_out[0]
+        if isinstance(data.hold_out, HoldOutClasses):
+            classes = data.hold_out
+        else:
+            classes = data.hold_out[0]
         raise ValueError(
             f"data.hold_out.column={classes.column} would read every sample of the store, "
             "which data.order.kind=lanes never does; give data.hold_out a share, or set "

@@ -135,7 +135,8 @@ class ShardedOrder(Order):
         return cls([each for each in units if len(each)], batch_size, seed, lanes)
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
-        columns = np.arange(self.batch_size) if columns is None else columns
+        if columns is None:
+            columns = np.arange(self.batch_size)
         lanes, inside = np.divmod(columns, self._slice)
         found = np.empty((count, len(columns)), np.int64)
         epochs, numbers = np.divmod(first + np.arange(count), self.batches_per_epoch)

@@ -51,7 +51,8 @@ from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size, write_whole
 from ditlab.storage.remote import RemoteFiles
 
-THREADS, THREADS_AHEAD = 8, 6
+THREADS = 8
+THREADS_AHEAD = 6
 """Threads for blocks that are needed now, and for those of hints: an object store answers one
 reader with some 50 to 100 MB/s."""
 AHEAD_SHARE = 0.5
@@ -62,7 +63,8 @@ times that is freed.
 """
 STORAGE_WAIT = 300.0
 """Seconds for which a store that does not answer is asked again: `DITLAB_STORAGE_WAIT`."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 10.0
 """Seconds between two attempts: each pause is twice the one before, and drawn from its upper
 half.
 """
@@ -346,7 +348,9 @@ class BlockFetcher:
             )
         file = self._open(path)
         length = min(request.length, file.size() - request.offset)
-        return bytes(file.read_at(length, request.offset)) if length > 0 else b""
+        if length > 0:
+            return bytes(file.read_at(length, request.offset))
+        return b""
 
     def _renew(self) -> None:
         """Open the file system again, with the credentials that the environment holds now; at most
@@ -388,7 +392,8 @@ MAPPED_SHARE = 0.5
 """Share of the cache that is mapped at most: a mapped block keeps its room on the disk when it is
 evicted.
 """
-BLOCKS, MANIFESTS = "blocks", "streamed"
+BLOCKS = "blocks"
+MANIFESTS = "streamed"
 """Folders below the node's cache: of blocks, and of the manifests and tokenisers of streamed
 stores.
 """

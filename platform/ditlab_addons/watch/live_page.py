@@ -222,11 +222,10 @@ class LivePage(ThreadingHTTPServer):
         page = self._refresh()
         changed = [key for key, digest in self._digests.items() if have.get(key) != digest]
         now = time.strftime("%H:%M:%S")
-        state = (
-            f"live: training, as of {now}"
-            if page.status == "running"
-            else f"as of {now}: not training"
-        )
+        if page.status == "running":
+            state = f"live: training, as of {now}"
+        else:
+            state = f"as of {now}: not training"
         return {
             "title": page.title,
             "order": [key for key in self._rendered if key != TOP],
@@ -254,11 +253,10 @@ class LivePage(ThreadingHTTPServer):
             self._page = page
             self._fault = ""
         except Exception as error:  # the next look may find the files whole again
-            fault = (
-                str(error)
-                if isinstance(error, UserError)
-                else f"{type(error).__name__}: {first_line(error)}"
-            )
+            if isinstance(error, UserError):
+                fault = str(error)
+            else:
+                fault = f"{type(error).__name__}: {first_line(error)}"
             if self._fault != fault:
                 self._fault = fault
                 self._warn(fault)

@@ -190,7 +190,9 @@ class SampleNumber(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Convert as an integer of the range, or 0."""
-        return 0 if str(value) == "0" else int(super().convert(value, param, ctx))
+        if str(value) == "0":
+            return 0
+        return int(super().convert(value, param, ctx))
 
 
 @click.command()
@@ -423,9 +425,8 @@ def export(
     # as one types it, where that is safe
     quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
     found = shutil.which("python")
-    program = (
-        "python"
-        if found and Path(found).samefile(sys.executable)
-        else output.short_path(Path(sys.executable))
-    )
+    if found and Path(found).samefile(sys.executable):
+        program = "python"
+    else:
+        program = output.short_path(Path(sys.executable))
     output.hint_text(as_json, f"{program} -c {quoted}")

@@ -88,11 +88,10 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
     """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its
     docstring is the help.
     """
-    alternatives = (
-        get_args(field.annotation)
-        if get_origin(field.annotation) in (Union, types.UnionType)
-        else ()
-    )
+    if get_origin(field.annotation) in (Union, types.UnionType):
+        alternatives = get_args(field.annotation)
+    else:
+        alternatives = ()
     (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
     bounds = [
         *field.metadata,
@@ -109,11 +108,10 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
         folder = click.Path(path_type=Path, exists=True, file_okay=False)
         kind = {bool: None, float: click.FLOAT, str: click.STRING, Path: folder}[plain]
     flag = name.replace("_", "-")
-    default = (
-        {}
-        if field.is_required()
-        else {"default": field.default, "show_default": field.default is not None}
-    )
+    if field.is_required():
+        default = {}
+    else:
+        default = {"default": field.default, "show_default": field.default is not None}
     names = [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name]
     return click.Option(
         names, type=kind, required=field.is_required(), help=field.description, **default
@@ -196,7 +194,10 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
         if "dry_run" in facts:
             described |= say_beginning(store)
         else:
-            again = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
+            if one.outcome == "unchanged":
+                again = "already there, unchanged"
+            else:
+                again = one.outcome
             place = f"{store.path} ({again}; fingerprint {store.fingerprint[:12]})"
             output.say(f"{store.name}: {len(store):,} rows in {place}")
         if store.manifest.source.note:

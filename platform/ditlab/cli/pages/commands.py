@@ -32,7 +32,8 @@ def report(run: str, out: Path | None, as_json: bool) -> None:
     """
     from ditlab.api.pages import write_report
 
-    home, found = Home.from_environment(), options.find_noted(run)
+    home = Home.from_environment()
+    found = options.find_noted(run)
     if found.record.is_group:
         from ditlab.tracking.records import find_training_run
 

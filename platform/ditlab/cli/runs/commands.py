@@ -65,7 +65,8 @@ def runs(ctx: click.Context, num: int, name: str | None, status: str | None, as_
     home = Home.from_environment()
     rows, remarks = _rows(home, num, name, status)
     found: RunRow = {"runs": rows}
-    if budget := HomeBudget.from_environment():
+    budget = HomeBudget.from_environment()
+    if budget:
         hours = DeviceHours(home)
         remarks.append(budget.describe(hours))
         found["budget"] = {"hours": budget.hours, "used": dict(hours.total())}
@@ -97,9 +98,9 @@ def _rows(
             break
         if name is not None and not fnmatchcase(record.name, name):
             continue
-        running = (
-            running_state(home.run(record.run_id), record) if record.status == "running" else None
-        )
+        running = None
+        if record.status == "running":
+            running = running_state(home.run(record.run_id), record)
         if status in (None, _status_word(record, running)):
             chosen.append(record)
             states[record.run_id] = running
@@ -116,7 +117,9 @@ def _rows(
 
 def _status_word(record: RunRecord, running: RunningState | None) -> str:
     """Status of a run in the list; `lost` for one whose process has ended without a word."""
-    return "lost" if running and running.state == "lost" else record.status
+    if running and running.state == "lost":
+        return "lost"
+    return record.status
 
 
 def _runs_table(rows: Sequence[RunRow]) -> Table:
@@ -155,7 +158,9 @@ def _cells(row: RunRow) -> Iterator[str | Text]:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.4g}"
+    if value is None or math.isnan(value):
+        return ""
+    return f"{value:.4g}"
 
 
 @runs.command()
@@ -222,7 +227,8 @@ def _print_metrics(found: RunDescription, as_json: bool) -> None:
     )
     if found.held_out_text:
         output.print_line(found.held_out_text, as_json)
-    if left := len(found.metrics) - len(names):
+    left = len(found.metrics) - len(names)
+    if left:
         output.print_line(
             f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json
         )
@@ -263,11 +269,10 @@ def _facts(found: RunDescription) -> dict[str, str]:
         for name, size in found.sizes.items()
         if name != "total" and size
     )
-    queued = (
-        f"records that wait for MLflow: {found.unsent:,}"
-        if found.unsent
-        else "nothing: MLflow has every record"
-    )
+    if found.unsent:
+        queued = f"records that wait for MLflow: {found.unsent:,}"
+    else:
+        queued = "nothing: MLflow has every record"
     return {
         "kind": _kind(record),
         "status": _status(found),
@@ -294,9 +299,9 @@ def _facts(found: RunDescription) -> dict[str, str]:
 def _kind(record: RunRecord) -> str:
     if record.is_group:
         return f"group of {record.trials} seeds of {record.family}"
-    return (
-        f"sweep of {record.trials} trials over {record.family}" if record.trials else record.family
-    )
+    if record.trials:
+        return f"sweep of {record.trials} trials over {record.family}"
+    return record.family
 
 
 def _status(found: RunDescription) -> str:
@@ -304,11 +309,9 @@ def _status(found: RunDescription) -> str:
     running = found.running
     if running and running.state == "lost":
         return f"lost {running.text}: its process has ended without a word"
-    status = (
-        record.status
-        if record.trials
-        else f"{record.status}, step {record.step:,} of {record.total_steps:,}"
-    )
+    status = f"{record.status}, step {record.step:,} of {record.total_steps:,}"
+    if record.trials:
+        status = record.status
     return f"{status}; {running.text}" if running else status
 
 

@@ -39,7 +39,10 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     from ditlab.spec.sweep import Sweep
     from ditlab.spec.sweep_space import enumerate_trials
 
-    mistakes, valid, hashes, not_compared = [], [], {}, {}
+    mistakes = []
+    valid = []
+    hashes = {}
+    not_compared = {}
     for path in specs:
         remark = ""
         try:
@@ -67,10 +70,8 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     if mistakes:
         raise UserError("\n".join(mistakes))
     output.emit({"valid": valid, "spec_hash": hashes, "not_compared": not_compared}, as_json)
-    command, settings = (
-        "tune" if is_sweep(specs[0]) else "train",
-        output.repeated_arguments("specs", "as_json"),
-    )
+    command = "tune" if is_sweep(specs[0]) else "train"
+    settings = output.repeated_arguments("specs", "as_json")
     output.hint(as_json, command, specs[0], *settings, "--dry-run")
 
 
@@ -87,7 +88,10 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     loaded, _ = load_checked(spec, overrides, kind_of_sweep(spec))
     shown = loaded.to_dict()
-    hashes = {"spec_hash": loaded.content_hash()} if isinstance(loaded, Experiment) else {}
+    if isinstance(loaded, Experiment):
+        hashes = {"spec_hash": loaded.content_hash()}
+    else:
+        hashes = {}
     output.print_yaml(shown, as_json)
     output.emit({"spec": shown, **hashes}, as_json)
     output.hint(
@@ -161,7 +165,8 @@ def params(spec: Path, shapes: bool, batch: int, overrides: tuple[str, ...], as_
     from ditlab.api.specs import count_parameters, trace_shapes
     from ditlab_models.parameters import count_by_role
 
-    counts, terminal = count_parameters(experiment), output.console(as_json)
+    counts = count_parameters(experiment)
+    terminal = output.console(as_json)
     with building():
         roles = count_by_role(experiment.model, experiment.objective, experiment.training)
     terminal.print(role_table(roles))

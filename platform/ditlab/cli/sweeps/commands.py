@@ -107,7 +107,9 @@ def tune(
                 "--quick shortens a sweep's file, and none is given; name the sweep's YAML as well."
             )
         short = load_quick_sweep(sweep, overrides)
-        source, overrides, changes = short.spec, (), short.to_dict()
+        source = short.spec
+        overrides = ()
+        changes = short.to_dict()
         for line in short.lines():
             output.say(line)
     if dry_run:
@@ -186,7 +188,8 @@ def summary_lines(result: SweepResult) -> list[str]:
     lines = [f"sweep {result.sweep_id} {status}: {ended} of {summary.total_trials} trials"]
     if result.status == "stopped":
         lines.append(f"  not run to their end: {_left_over(summary)}")
-    if found := best(summary):
+    found = best(summary)
+    if found:
         values = ", ".join(
             f"{path}={describe_value(value)}" for path, value in found.values.items()
         )
@@ -198,7 +201,8 @@ def summary_lines(result: SweepResult) -> list[str]:
             lines += [f"  {line}" for line in seeds_lines(summary, where)]
         else:
             lines.append(f"  best: {where}")
-    if reason := why_incomparable(summary):
+    reason = why_incomparable(summary)
+    if reason:
         lines.append(f"  {reason}")
     if result.report.is_file():
         lines.append(f"  report: {output.short_path(result.report)}")
@@ -258,7 +262,9 @@ class SweepTable(LiveDisplay):
 
     def render(self) -> RenderableType:
         """Table of the trials."""
-        return trial_table(self._progress) if self._progress else super().render()
+        if self._progress:
+            return trial_table(self._progress)
+        return super().render()
 
     def describe(self) -> str:
         """Counts, and steps of trials that train: `2 running of 8 · trial 3 at step 120/600,
@@ -284,7 +290,8 @@ def trial_table(progress: SweepProgress) -> Table:
     """Make a table with a row for each trial, in order of their number: the best, then those that
     fit on a screen.
     """
-    sweep, best = progress.sweep, progress.leader
+    sweep = progress.sweep
+    best = progress.leader
     names = _axis_names(sweep)
     columns = {"trial": "number", "run": "id"} | (
         {"arm": "number", "seed": "number"} if sweep.num_seeds > 1 else {}
@@ -344,16 +351,15 @@ def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableTyp
     """
 
     def facts(experiment: Experiment, parameters: str, steps: int, number: int) -> dict[str, str]:
-        gpus, seconds = experiment.resources.gpus_per_worker, expected.seconds.get(number)
+        gpus = experiment.resources.gpus_per_worker
+        seconds = expected.seconds.get(number)
         each = f"{gpus:g} GPU" if gpus else f"{prepared.concurrency.share.threads} CPU"
         time = "?" if seconds is None else format_duration(seconds)
         workers = f"{experiment.resources.max_workers} x {each}"
         return {"workers": workers, "parameters": parameters, "steps": f"{steps:,}", "time": time}
 
-    unit, seeds = (
-        "arm" if prepared.sweep.num_seeds > 1 else "trial",
-        len(prepared.sweep.first_seeds),
-    )
+    unit = "arm" if prepared.sweep.num_seeds > 1 else "trial"
+    seeds = len(prepared.sweep.first_seeds)
     names = short_names(prepared.sweep.space, (unit, "workers", "parameters", "steps", "time"))
     if prepared.trials:
         rows = [
@@ -387,6 +393,6 @@ def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableTyp
     shared = ", ".join(
         f"{name} {rows[0][name]}" for name in rows[0] if name in same and rows[0][name]
     )
-    return (
-        Group(Text(escape_line(f"all {len(rows)} {unit}s: {shared}")), table) if shared else table
-    )
+    if shared:
+        return Group(Text(escape_line(f"all {len(rows)} {unit}s: {shared}")), table)
+    return table

@@ -75,7 +75,8 @@ def train(
     changes: dict[str, Any] = {}
     if quick:  # before torch is imported: a mistake shows at once
         short = load_quick_experiment(spec, overrides)
-        experiment, changes = short.spec, short.to_dict()
+        experiment = short.spec
+        changes = short.to_dict()
         for text in short.lines():
             output.say(text)
     else:
@@ -247,12 +248,14 @@ def _summary(result: TrainingResult) -> list[str]:
         from ditlab.reports.text_file import read_texts
         from ditlab.tracking.access import is_mlflow, resolve_tracking_uri
 
-        if pictures := sorted((result.folder / "media").glob("samples-*.png")):
+        pictures = sorted((result.folder / "media").glob("samples-*.png"))
+        if pictures:
             lines.append(f"  samples: {output.short_path(pictures[-1])}")
             with suppress(OSError):  # of pictures there are none
                 texts = read_texts(pictures[-1].with_suffix(".txt"))
                 lines += [f"  {line}" for line in output.first_text_lines(texts, 3)]
-        page, home = result.folder / "report.html", Home.named_by_environment()
+        page = result.folder / "report.html"
+        home = Home.named_by_environment()
         tracked = result.tracking_uri
         if tracked == resolve_tracking_uri(None, home):
             tracked = f"{output.short_path(home.mlflow_database)} ({output.command_line('ui')})"
@@ -262,7 +265,8 @@ def _summary(result: TrainingResult) -> list[str]:
             f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}{tracked}"
         )
     with suppress(UserError):  # a journal that cannot be read costs the table alone
-        if summary := result.run.time():
+        summary = result.run.time()
+        if summary:
             lines += output.time_lines(summary)
     return lines
 
@@ -332,7 +336,8 @@ def submit(
         )
     if start_from:
         parse_start(start_from)  # the run itself is known to the cluster's home alone
-    root, sweep = resolve_user_path(working_dir), is_sweep(spec)
+    root = resolve_user_path(working_dir)
+    sweep = is_sweep(spec)
     if not root.is_dir():
         raise UserError(
             f"--working-dir {working_dir} is no folder; name the one that holds {spec}."
@@ -367,7 +372,9 @@ def submit(
             output.emit({"job": job, "status": "SUBMITTED"}, as_json)
             output.hint_text(as_json, f"ray job logs --follow {job} --address {jobs.address}")
             return 0
-        rest, last, has_text = "", "", False
+        rest = ""
+        last = ""
+        has_text = False
 
         def show(text: str) -> None:
             """Print the lines that are complete; the job's JSON line is kept for the end."""
@@ -410,7 +417,9 @@ def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bo
 
     if quick:
         return str(shorten(spec, overrides).spec.name)
-    return load_sweep(spec, overrides).name if sweep else load_experiment(spec, overrides).name
+    if sweep:
+        return load_sweep(spec, overrides).name
+    return load_experiment(spec, overrides).name
 
 
 def _refuse_options_of_train(sweep: Path) -> None:

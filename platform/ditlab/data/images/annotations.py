@@ -22,7 +22,8 @@ metadata.csv.
 """
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names of Hugging Face's tables of captions and classes, whose paths begin beside them."""
-CAPTIONS, LABELS = "--caption-column", "--label-column"
+CAPTIONS = "--caption-column"
+LABELS = "--label-column"
 REMEDIES = {
     "txt": (
         "write one into a .txt file of the same stem, give --caption-from none (or "
@@ -110,8 +111,11 @@ def caption_bytes(value: Any) -> bytes | None:
     """
     if isinstance(value, bytes):
         return value
-    if (text := caption_text(value)) is None or isinstance(text, str):
-        return None if text is None else text.encode(errors="surrogatepass")
+    text = caption_text(value)
+    if text is None or isinstance(text, str):
+        if text is None:
+            return None
+        return text.encode(errors="surrogatepass")
     raise TypeError(type(value).__name__)
 
 

@@ -299,7 +299,9 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, bool]:
     is of grey.
     """
     profile = image.info.get("icc_profile")
-    transform = _transform(profile, "CMYK" if image.mode == "CMYK" else "RGB") if profile else None
+    transform = None
+    if profile:
+        transform = _transform(profile, "CMYK" if image.mode == "CMYK" else "RGB")
     if transform is None:
         return in_rgb(image), False
     converted = ImageCms.applyTransform(image if image.mode == "CMYK" else in_rgb(image), transform)

@@ -62,7 +62,8 @@ from ditlab.spec.importing import ImagesOptions
 
 IRRELEVANT = {"source", "processes", "name"}
 """Options that do not change the images of a store; the source enters by its listing."""
-CUT, CONVERTED = "captions cut", "images of other colour profiles converted to sRGB"
+CUT = "captions cut"
+CONVERTED = "images of other colour profiles converted to sRGB"
 """Names of the counts of captions that were longer than their column, and of images whose colours
 were converted.
 """
@@ -198,7 +199,8 @@ def _description(rules: ImageRules, rows: int, num_sizes: int) -> str:
     words = [f"{rows:,} images"]
     if rules.decoding.captions:
         words.append("with captions")
-    if num := len(rules.classes):
+    num = len(rules.classes)
+    if num:
         words.append(f"of {num:,} class{'es' if num > 1 else ''}")
     words.append(f"in {num_sizes} size{'s' if num_sizes > 1 else ''}")
     return " ".join(words)

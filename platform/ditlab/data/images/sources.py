@@ -196,7 +196,8 @@ def _image_files(
 ) -> ImageSource:
     """Cut the images of a listing into blocks, each with the files and lines that belong to it."""
     names = {file.name for file in images}
-    if unknown := [name for name in annotations.lines if name not in names]:
+    unknown = [name for name in annotations.lines if name not in names]
+    if unknown:
         raise UserError(
             f"{metadata[0].place} names {shortened(unknown, 1)}, which --source={source} does "
             "not hold; correct the paths, which begin beside that file, or remove the lines."
@@ -332,9 +333,9 @@ def _read_tables(
         label = values.get(LABELS)
         if annotations.numbered and label is not None:
             number = int(label)
-            label = (
-                annotations.numbered[number] if 0 <= number < len(annotations.numbered) else None
-            )
+            label = None
+            if 0 <= number < len(annotations.numbered):
+                label = annotations.numbered[number]
         yield CaptionedImage(record.place, values[IMAGES], values.get(CAPTIONS), label)
 
 

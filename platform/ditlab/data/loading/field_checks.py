@@ -28,7 +28,8 @@ def check_fields(view: View, fields: Sequence[BatchField], *, settable: bool = F
                 "model.family."
             )
         problem = _shape_problem(field, column, settable) or _size_problem(field, view, settable)
-        if problem := problem or _value_problem(field, column, settable):
+        problem = problem or _value_problem(field, column, settable)
+        if problem:
             raise UserError(f"{view.origin} {problem}")
 
 
@@ -49,9 +50,10 @@ def _shape_problem(field: BatchField, column: StoredColumn, settable: bool) -> s
     settings = " and ".join(
         f"{option} to {size}" for option, size in sizes.items() if before[option] != size
     )
-    remedy = (
-        f"set {settings}" if can_fit and settings else "make the model's sizes those of the data"
-    )
+    if can_fit and settings:
+        remedy = f"set {settings}"
+    else:
+        remedy = "make the model's sizes those of the data"
     shapes = f"{format_shape(column.shape)}, but the model takes {format_shape(field.shape)}"
     return f"holds {field.name} {shapes}; {remedy} or change data."
 
@@ -63,7 +65,8 @@ def _size_problem(field: BatchField, view: View, settable: bool) -> str:
     for bucket, shape in shapes.items():
         place = f" in bucket {bucket}" if len(shapes) > 1 else ""
         for axis in axes:
-            if misfit := _size_misfit(field, shape[axis], sizes, settable):
+            misfit = _size_misfit(field, shape[axis], sizes, settable)
+            if misfit:
                 return f"holds {field.name} {shape}{place}, and {misfit}"
     return ""
 
@@ -73,7 +76,10 @@ def _size_misfit(field: BatchField, size: int, sizes: Sequence[int], settable: b
     it does.
     """
     if size % field.multiple_of:
-        option = f"{field.options.multiple_of}=" if field.options.multiple_of and settable else ""
+        if field.options.multiple_of and settable:
+            option = f"{field.options.multiple_of}="
+        else:
+            option = ""
         fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
         setting = f"set {option}{fits}, or " if option and fits > 1 else ""
         return (
@@ -81,7 +87,10 @@ def _size_misfit(field: BatchField, size: int, sizes: Sequence[int], settable: b
             "with sizes that are."
         )
     if field.at_most is not None and size > field.at_most:
-        option = f"{field.options.at_most}=" if field.options.at_most and settable else ""
+        if field.options.at_most and settable:
+            option = f"{field.options.at_most}="
+        else:
+            option = ""
         setting = f"set {option}{max(sizes)}, or " if option else ""
         return (
             f"{size} is over {option}{field.at_most}, the most that the model takes; "

@@ -149,11 +149,10 @@ def _of_classes(store: AnyStore, classes: HoldOutClasses) -> np.ndarray:
     known = {name: number for number, name in enumerate(classes_there)}
     for value in classes.values:
         if value not in known:
-            answer = (
-                nearest(str(value), column.names)
-                if column.names
-                else f"known: 0 to {len(known) - 1}"
-            )
+            if column.names:
+                answer = nearest(str(value), column.names)
+            else:
+                answer = f"known: 0 to {len(known) - 1}"
             raise UserError(
                 f"data.hold_out.values={value} is no class of {classes.column} in "
                 f"{store.path}; {answer}"
@@ -334,7 +333,10 @@ def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, Shuffl
     held_out: list[BlockRows] = []
     for layout in (part.layout for part in store.parts):
         cut = hold_out_layout(layout)
-        num = min(cut.num_blocks - 1, max(1, round(cut.num_blocks * share))) if share > 0 else 0
+        if share > 0:
+            num = min(cut.num_blocks - 1, max(1, round(cut.num_blocks * share)))
+        else:
+            num = 0
         held = held_out_blocks(cut.num_blocks, num)
         others = np.setdiff1d(np.arange(cut.num_blocks), held)
         for rows, chosen, is_held in ((train, others, False), (held_out, held, True)):

@@ -67,7 +67,8 @@ class Loader:
         """Position of the step that comes next: the one that a checkpoint made now must hold."""
         if depth < 1:
             raise ValueError(f"depth={depth} must be at least 1")
-        pin = torch.cuda.is_available() if pin is None else pin
+        if pin is None:
+            pin = torch.cuda.is_available()
         self._batches = batches
         self._depth = depth
         self._pin = pin
@@ -112,7 +113,8 @@ class Loader:
         self._stop = sys.maxsize if steps is None else self._batch + steps
         """Batch after the last one."""
         self._lock = threading.Lock()
-        self._gathered, self._later = self._batch, dict[int, int]()
+        self._gathered = self._batch
+        self._later = dict[int, int]()
         """First batch that is not gathered yet, and stretches (first, stop) of later ones that
         are.
         """
@@ -200,13 +202,13 @@ class Loader:
         for name in self._batches.columns:
             shape = (len(rows), *part.columns[name].shape)
             dtype = getattr(torch, part.columns[name].dtype)
-            out = (
-                torch.empty(shape, dtype=dtype, pin_memory=True)
-                if self._pin
-                else self._buffers[name].take(shape)
-            )
+            if self._pin:
+                out = torch.empty(shape, dtype=dtype, pin_memory=True)
+            else:
+                out = self._buffers[name].take(shape)
             block[name] = part.gather(name, part_rows, out)
-        if changes := self._batches.view.changes:
+        changes = self._batches.view.changes
+        if changes:
             change_rows(changes, block, rows, self._batches.draws(first, count), self._batches.seed)
         with self._lock:
             self._later[first] = first + count

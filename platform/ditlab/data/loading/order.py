@@ -101,9 +101,11 @@ class EpochCache:
 
     def __call__(self, *key: int) -> Any:
         """Return the value of a key, (epoch, *more)."""
-        if (found := self._made.get(key)) is None:
+        found = self._made.get(key)
+        if found is None:
             with self._lock:
-                if (found := self._made.get(key)) is None:
+                found = self._made.get(key)
+                if found is None:
                     found = self._make(*key)
                     for other in [other for other in self._made if abs(other[0] - key[0]) > 1]:
                         del self._made[other]
@@ -195,7 +197,9 @@ class FullOrder(Order):
             piece = self._epoch(epoch)[0][number : number + here]
             pieces.append((piece if columns is None else piece[:, columns]).astype(np.int64))
             first += here
-        return np.concatenate(pieces) if pieces else np.zeros((0, 0), np.int64)
+        if pieces:
+            return np.concatenate(pieces)
+        return np.zeros((0, 0), np.int64)
 
     def shape_run(self, batch: int, most: int) -> tuple[int, int]:
         if not self.buckets:

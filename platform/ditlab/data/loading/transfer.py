@@ -42,7 +42,8 @@ class CudaCopyStream:
         """Let the computing stream, not the host, wait for a copy, and keep the copy's memory until
         it is done.
         """
-        computing, (rows, end) = torch.cuda.current_stream(self._device), copy
+        computing = torch.cuda.current_stream(self._device)
+        (rows, end) = copy
         computing.wait_event(end)
         for values in rows.values():
             # or the allocator would lend the memory to the next copy at once
@@ -52,7 +53,9 @@ class CudaCopyStream:
 
 def copy_stream(device: torch.device) -> CudaCopyStream | None:
     """Return the stream of copies to a device; None where rows stay in the host's memory."""
-    return CudaCopyStream(device) if device.type == "cuda" else None
+    if device.type == "cuda":
+        return CudaCopyStream(device)
+    return None
 
 
 def send(values: Tensor, device: torch.device) -> Tensor:

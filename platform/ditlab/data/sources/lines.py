@@ -116,7 +116,9 @@ def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> I
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_unpacked(file) as source:
         place = _cut(source, start, file.size)
-        end = None if stop is None or stop >= file.size else _cut(source, stop, file.size)
+        end = None
+        if not (stop is None or stop >= file.size):
+            end = _cut(source, stop, file.size)
         if start or end is not None:
             source.seek(place)
         ended = False

@@ -189,11 +189,10 @@ def _places(
     if block.kind == "jsonl":
         yield from json_rows(file, columns, block.start, block.stop)
         return
-    found = (
-        csv_rows(file, columns)
-        if block.kind in ("csv", "tsv")
-        else _table_rows(file, block, columns, rows)
-    )
+    if block.kind in ("csv", "tsv"):
+        found = csv_rows(file, columns)
+    else:
+        found = _table_rows(file, block, columns, rows)
     for place, values in enumerate(found, start=block.first_row):
         yield f"row {place}", values
 

@@ -45,7 +45,10 @@ def tar_members(
             if tar.fileobj is not None and tar.fileobj.read(PADDING_BYTES).strip(b"\0"):
                 damage.append(f"the rest, from byte {tar.offset:,} on: it lies behind an end mark")
     except UNREADABLE as error:
-        where = "no tar that can be read" if start is None else f"the rest, from byte {start:,} on"
+        if start is None:
+            where = "no tar that can be read"
+        else:
+            where = f"the rest, from byte {start:,} on"
         damage.append(f"{where}: {first_line(error)}")
 
 

@@ -51,7 +51,9 @@ def group_places(numbers: np.ndarray) -> dict[int, np.ndarray]:
     """
     order = np.argsort(numbers, kind="stable")
     found, starts = np.unique(numbers[order], return_index=True)
-    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True)) if len(order) else {}
+    if len(order):
+        return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
+    return {}
 
 
 class BlockLayout:
@@ -69,13 +71,12 @@ class BlockLayout:
         self.block_rows = block_rows
         self.shard_blocks = -(-self.shard_rows // block_rows)
         """Blocks of each shard, int64 (shards,)."""
-        self.rows, self.num_blocks = int(self.shard_rows.sum()), int(self.shard_blocks.sum())
+        self.rows = int(self.shard_rows.sum())
+        self.num_blocks = int(self.shard_blocks.sum())
         self._ends = np.cumsum(self.shard_rows)
         self._block_ends = np.cumsum(self.shard_blocks)
-        self.first_rows, self.first_blocks = (
-            self._ends - self.shard_rows,
-            self._block_ends - self.shard_blocks,
-        )
+        self.first_rows = self._ends - self.shard_rows
+        self.first_blocks = self._block_ends - self.shard_blocks
         """First row and first block of each shard, int64 (shards,)."""
 
     def blocks_of(self, rows: np.ndarray) -> np.ndarray:

@@ -20,7 +20,10 @@ def arrow_schema(columns: Columns) -> pa.Schema:
     fields = []
     for name, column in columns.items():
         element = pa.from_numpy_dtype(column.stored_dtype)
-        arrow_type = pa.fixed_shape_tensor(element, column.shape) if column.shape else element
+        if column.shape:
+            arrow_type = pa.fixed_shape_tensor(element, column.shape)
+        else:
+            arrow_type = element
         meaning = column.model_dump_json(exclude={"shape"})  # part of Arrow's type
         fields.append(
             pa.field(name, arrow_type, nullable=False, metadata={"ditlab.column": meaning})

@@ -138,8 +138,6 @@ def open_store(path: Path, verify: bool = True) -> AnyStore:
     `verify` this is.
     """
     # lexists: False for a path that the file system refuses (too long, unreadable folder)
-    return (
-        BucketedStore.open(path, verify)
-        if os.path.lexists(path / BUCKETS_NAME)
-        else Store.open(path, verify)
-    )
+    if os.path.lexists(path / BUCKETS_NAME):
+        return BucketedStore.open(path, verify)
+    return Store.open(path, verify)

@@ -515,7 +515,8 @@ def parse_manifest(
     """
     try:
         keys = parse_json(content)
-        if (version := keys["version"]) != FORMAT_VERSION:
+        version = keys["version"]
+        if version != FORMAT_VERSION:
             raise UserError(
                 f"{place} is of format version {version!r:.20}, and version {FORMAT_VERSION} "
                 f"is read here; {remedy}."

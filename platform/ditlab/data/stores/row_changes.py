@@ -62,7 +62,10 @@ def change_rows(
         images[mirrored] = images[mirrored][..., ::-1]
     if CAPTION in columns and any(each.one_caption for each in changes):
         captions = columns[CAPTION].numpy()
-        chosen = np.zeros(len(rows)) if draws is None else keyed_uniform("caption", seed, draws)
+        if draws is None:
+            chosen = np.zeros(len(rows))
+        else:
+            chosen = keyed_uniform("caption", seed, draws)
         for place in np.flatnonzero(np.array([each.one_caption for each in changes])[of_row]):
             lines = captions[place].tobytes().rstrip(b"\0").split(b"\n")
             line = lines[int(chosen[place] * len(lines))]

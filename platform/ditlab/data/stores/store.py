@@ -47,7 +47,8 @@ MAPPED_SHARDS = 256
 """Shards that are mapped at a time: each holds a file descriptor, of which a process often has
 1,024.
 """
-COPIED_AT_ONCE, MOST_AT_ONCE = 512, 2**22
+COPIED_AT_ONCE = 512
+MOST_AT_ONCE = 2**22
 """Rows from which on NumPy copies without the GIL (501), and most bytes of so many. With fewer at a
 time the thread that computes waited for every copy, and a batch of 128 small images took 85 us in
 place of 55."""
@@ -239,7 +240,8 @@ class Store:
         shards, starts = np.unique(self.layout.shard_of(blocks), return_index=True)
         for shard, numbers in zip(shards.tolist(), np.split(blocks, starts[1:]), strict=True):
             try:
-                if (mapped := self._mapped.get(shard)) is None:
+                mapped = self._mapped.get(shard)
+                if mapped is None:
                     with opened(self._file(shard)) as content:
                         memory = pa.py_buffer(
                             mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
@@ -248,7 +250,8 @@ class Store:
                     if len(self._mapped) > MAPPED_SHARDS:
                         self._mapped.popitem(last=False)
                 memory, entries, known = mapped
-                if missing := [number for number in numbers.tolist() if number not in known]:
+                missing = [number for number in numbers.tolist() if number not in known]
+                if missing:
                     for number, rows in zip(
                         missing, self.layout.rows_of(np.array(missing)), strict=True
                     ):
@@ -301,7 +304,8 @@ class Store:
             block, in_block = divmod(piece, num)
             in_shard = block - int(self.layout.first_blocks[shard])
             hashed = slice(piece, piece + 1)
-            if table := self._pieces(shard):
+            table = self._pieces(shard)
+            if table:
                 held = slice(in_block * self._piece_rows, (in_block + 1) * self._piece_rows)
                 digest = piece_digest(
                     {name: values[held] for name, values in loaded[block].items()}
@@ -323,7 +327,8 @@ class Store:
         """Return the digests of a shard's pieces; none where it has none. Raises UserError where
         they were altered.
         """
-        if (pieces := self.manifest.shards[shard].pieces) is None:
+        pieces = self.manifest.shards[shard].pieces
+        if pieces is None:
             return b""
         with opened(self.path / pieces.file) as file:
             content = file.read()

@@ -109,11 +109,9 @@ class View:
 
     def first(self, num: int | None) -> View:
         """Return the view's first `num` rows; all for None."""
-        return (
-            self
-            if num is None or num >= len(self)
-            else replace(self, rows=self.rows[np.arange(num)])
-        )
+        if num is None or num >= len(self):
+            return self
+        return replace(self, rows=self.rows[np.arange(num)])
 
     def in_part(self, number: int) -> View:
         """Return the view's rows of one of the store's `parts`, as a view of that part."""
@@ -169,11 +167,10 @@ class View:
         number.
         """
         num = len(self) if limit is None else min(limit, len(self))
-        groups = (
-            {0: np.arange(num)}
-            if len(self.store.parts) == 1
-            else group_places(self.store.bucket_of(self.rows[np.arange(num)]))
-        )
+        if len(self.store.parts) == 1:
+            groups = {0: np.arange(num)}
+        else:
+            groups = group_places(self.store.bucket_of(self.rows[np.arange(num)]))
         for bucket, places in groups.items():
             for first in range(0, len(places), size):
                 yield BatchRows(places[first : first + size], bucket, first)
@@ -181,4 +178,6 @@ class View:
     def fullest(self) -> View:
         """Return the view's rows of the bucket that has most of them; all rows of a plain store."""
         counts = self.bucket_counts
-        return self if np.count_nonzero(counts) <= 1 else self.in_part(int(counts.argmax()))
+        if np.count_nonzero(counts) <= 1:
+            return self
+        return self.in_part(int(counts.argmax()))

@@ -163,7 +163,8 @@ class ShardSeries:
             self._sink = pa.OSFile(str(self._open), "wb")
             self._stream = pa.ipc.new_file(self._sink, self._schema)
             # the writer writes the schema together with the first block
-            self._rows, self._bytes = 0, _ARROW_MAGIC_BYTES + self._schema.serialize().size
+            self._rows = 0
+            self._bytes = _ARROW_MAGIC_BYTES + self._schema.serialize().size
             self._entries = b""
             self._pieces = bytearray()
             self._moments = {name: Moments() for name in self._columns}
@@ -283,7 +284,8 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
     mean = float(values.mean(dtype=np.float64))
     # part by part: numpy's variance would take eight times the memory of a block of bytes
     # new arrays for each part took thirteen times as long
-    buffer, sums = np.empty(min(PART_VALUES, flat.size)), []
+    buffer = np.empty(min(PART_VALUES, flat.size))
+    sums = []
     for first in range(0, flat.size, PART_VALUES):
         part = flat[first : first + PART_VALUES]
         off = np.subtract(part, mean, out=buffer[: part.size], dtype=np.float64)

@@ -36,7 +36,9 @@ class TextPiece:
     @property
     def num_bytes(self) -> int:
         """Bytes of its text in UTF-8."""
-        return len(self.text) if self.text.isascii() else len(self.text.encode())
+        if self.text.isascii():
+            return len(self.text)
+        return len(self.text.encode())
 
 
 def pieces(document: Iterable[str]) -> Iterator[TextPiece]:

@@ -58,7 +58,8 @@ LEARNING_BYTES = 2**29
 """Bytes of text that a BPE learns from: of a corpus n times as large, every n-th piece."""
 EMPTY = "without text"
 """Reason of documents that hold none, which are always left out."""
-REST, FIRST = "rest", "first problem"
+REST = "rest"
+FIRST = "first problem"
 """Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable
 document.
 """
@@ -71,8 +72,14 @@ block.
 def rows_label(tokenizer: str, vocabulary: int, length: int) -> str:
     """Return tokeniser and row length as part of a folder's name: `bytes-1024`, `bpe-4096-1024`."""
     path = Path(tokenizer)
-    stem = path.parent.name if path.name == TOKENIZER_NAME and path.parent.name else path.name
-    name = f"bpe-{vocabulary}" if tokenizer == "bpe" else folder_name(stem.removesuffix(".json"))
+    if path.name == TOKENIZER_NAME and path.parent.name:
+        stem = path.parent.name
+    else:
+        stem = path.name
+    if tokenizer == "bpe":
+        name = f"bpe-{vocabulary}"
+    else:
+        name = folder_name(stem.removesuffix(".json"))
     return f"{name}-{length}"
 
 
@@ -103,7 +110,9 @@ def request_tokenizer(
     if name != "bpe":
         path = Path(name).expanduser()
         is_path = path.exists() or name.endswith(".json") or name.startswith((".", "/", "~"))
-        return open_tokenizer(path) if is_path else fetch_tokenizer(name)
+        if is_path:
+            return open_tokenizer(path)
+        return fetch_tokenizer(name)
     total = 0
     for piece in read():
         total += piece.num_bytes

@@ -86,13 +86,11 @@ class Tokenizer(ABC):
     @property
     def dtype(self) -> str:
         """Smallest of a store's types that holds every token: uint8, uint16 or int32."""
-        return (
-            "uint8"
-            if self.vocabulary <= 2**8
-            else "uint16"
-            if self.vocabulary <= 2**16
-            else "int32"
-        )
+        if self.vocabulary <= 2**8:
+            return "uint8"
+        if self.vocabulary <= 2**16:
+            return "uint16"
+        return "int32"
 
     @property
     def fingerprint(self) -> str:
@@ -250,7 +248,9 @@ def store_tokenizer(store: AnyStore) -> Tokenizer | None:
     """Read a store's tokeniser; None where it has none. Raises UserError as `open_tokenizer`
     does.
     """
-    return open_tokenizer(store.path) if TOKENIZER_NAME in store.manifest.attachments else None
+    if TOKENIZER_NAME in store.manifest.attachments:
+        return open_tokenizer(store.path)
+    return None
 
 
 def text_codec(tokenizer: Tokenizer, bytes_per_token: float | None = None) -> TextCodec:
@@ -266,9 +266,9 @@ def store_codec(store: AnyStore) -> TextCodec | None:
     """
     tokenizer = store_tokenizer(store)
     text = store.manifest.text
-    return (
-        None if tokenizer is None else text_codec(tokenizer, text.bytes_per_token if text else None)
-    )
+    if tokenizer is None:
+        return None
+    return text_codec(tokenizer, text.bytes_per_token if text else None)
 
 
 def text_line(store: AnyStore) -> str:
@@ -277,7 +277,10 @@ def text_line(store: AnyStore) -> str:
     if text is None:
         return ""
     vocabulary = store.columns["tokens"].num_classes or 0
-    dropped = f"; the last {text.dropped:,} fill no row and are dropped" if text.dropped else ""
+    if text.dropped:
+        dropped = f"; the last {text.dropped:,} fill no row and are dropped"
+    else:
+        dropped = ""
     return (
         f"{text.documents:,} document{'s' if text.documents > 1 else ''}, {text.bytes:,} "
         f"bytes, {text.tokens:,} tokens of tokeniser {text.tokenizer} (vocabulary "
@@ -295,7 +298,9 @@ def packed(text: TextCodec | None, packing: Packing, origin: str) -> TextCodec |
             f"{origin} carries no tokeniser ({TOKENIZER_NAME}) that names it; import the text "
             "with `ditlab data import text`, or set data.packing to joined."
         )
-    return None if text is None else replace(text, packing=packing)
+    if text is None:
+        return None
+    return replace(text, packing=packing)
 
 
 def copy_tokenizer(store: AnyStore, folder: Path) -> Path | None:

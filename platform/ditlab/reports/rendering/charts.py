@@ -113,7 +113,10 @@ def _draw_curve(curve: Curve, index: int, axes: Axes) -> Any:
             **_WEIGHTS[curve.weight],
         }
     else:
-        colour = THEME.muted if np.isnan(curve.shade) else THEME.sequential(_PALEST * curve.shade)
+        if np.isnan(curve.shade):
+            colour = THEME.muted
+        else:
+            colour = THEME.sequential(_PALEST * curve.shade)
         style = {**_WEIGHTS[curve.weight]}
         if curve.weight == "plain":
             style |= {"linewidth": 1.2, "alpha": 0.8}
@@ -122,13 +125,15 @@ def _draw_curve(curve: Curve, index: int, axes: Axes) -> Any:
             Stroke(linewidth=style["linewidth"] + 1.8, foreground=THEME.background),
             Normal(),
         ]
-    x, y = np.asarray(curve.x, dtype=float), np.asarray(curve.y, dtype=float)
+    x = np.asarray(curve.x, dtype=float)
+    y = np.asarray(curve.y, dtype=float)
     # A line of a single point would be invisible.
     marker = "o" if curve.marked or len(x) == 1 else ""
     if len(x) > _MAX_POINTS:
         points = thin(x, y, _MAX_POINTS // 2, _MAX_POINTS)
         if points.is_thinned:
-            x, y = points.steps.repeat(2), np.stack((points.low, points.high), axis=1).ravel()
+            x = points.steps.repeat(2)
+            y = np.stack((points.low, points.high), axis=1).ravel()
     y = np.where(np.isfinite(y), y, np.nan)  # an infinity would stretch the axis without end
     axes.plot(x, y, color=colour, marker=marker, markersize=4, label=_label(curve.label), **style)
     return colour
@@ -291,4 +296,6 @@ def _label(label: str) -> str | None:
     """Return a name in a legend or beside a bar; None where there is none."""
     name = one_line(label, NAME_CHARACTERS)
     # Matplotlib skips labels that begin with an underscore.
-    return f"\u200a{name}" if name.startswith("_") else name or None
+    if name.startswith("_"):
+        return f"\u200a{name}"
+    return name or None

@@ -45,7 +45,8 @@ class GridLayout:
         legible = _FEW_PIXELS if num <= 4 else _LEGIBLE_PIXELS
         # a whole number, so that every pixel becomes an equal square
         self.scale = max(1, -(-legible // max(image_height, image_width)))
-        self.tile_height, self.tile_width = image_height * self.scale, image_width * self.scale
+        self.tile_height = image_height * self.scale
+        self.tile_width = image_width * self.scale
         characters = max(6, int((self.tile_width + MARGIN) / (0.58 * _EM)))
         wrapper = _CaptionWrapper(
             characters, max_lines=_CAPTION_LINES, placeholder=" ...", break_on_hyphens=False

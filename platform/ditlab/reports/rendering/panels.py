@@ -39,7 +39,8 @@ from ditlab.reports.rendering.theme import (
 )
 from ditlab_models.figures import Bars, Diagram, Heatmap, ImageGrid, Lines, Panel, Points, Text
 
-_COLUMN_INCHES, _ROW_INCHES = 3.1, 0.78
+_COLUMN_INCHES = 3.1
+_ROW_INCHES = 0.78
 _BOX_INCHES = (2.75, 0.5)
 _CHARACTERS = 52
 """Characters of a line in a box; text of more is cut."""
@@ -74,7 +75,8 @@ def draw_diagram(panel: Diagram, axes: Axes) -> None:
     columns, rows = _last_places(panel)
     axes.set_xlim(-0.5, columns + 0.5)
     axes.set_ylim(rows + 0.5, -0.5)
-    width, height = _BOX_INCHES[0] / _COLUMN_INCHES, _BOX_INCHES[1] / _ROW_INCHES
+    width = _BOX_INCHES[0] / _COLUMN_INCHES
+    height = _BOX_INCHES[1] / _ROW_INCHES
     for box in panel.boxes:
         fill, border = THEME.boxes[box.kind]
         axes.add_patch(
@@ -107,13 +109,14 @@ def draw_diagram(panel: Diagram, axes: Axes) -> None:
                 parse_math=False,
             )
     for arrow in panel.arrows:
-        start, end = panel.boxes[arrow.start], panel.boxes[arrow.end]
-        right, down = end.column - start.column, end.row - start.row
-        half = (
-            (math.copysign(width / 2, right), 0.0)
-            if abs(right) > 0.9
-            else (0.0, math.copysign(height / 2, down))
-        )
+        start = panel.boxes[arrow.start]
+        end = panel.boxes[arrow.end]
+        right = end.column - start.column
+        down = end.row - start.row
+        if abs(right) > 0.9:
+            half = (math.copysign(width / 2, right), 0.0)
+        else:
+            half = (0.0, math.copysign(height / 2, down))
         tail = (start.column + half[0], start.row + half[1])
         head = (end.column - half[0], end.row - half[1])
         axes.add_patch(
@@ -178,7 +181,8 @@ def draw_heatmap(panel: Heatmap, axes: Axes) -> None:
     if panel.mark is not None:
         rows, columns = panel.values.shape
         left, right, bottom, top = panel.extent or (-0.5, columns - 0.5, rows - 0.5, -0.5)
-        width, height = (right - left) / columns, (bottom - top) / rows
+        width = (right - left) / columns
+        height = (bottom - top) / rows
         row, column = panel.mark
         corner = (left + column * width, top + row * height)
         for colour, line in (("white", 3.5), (THEME.mark, 2.0)):
@@ -317,7 +321,8 @@ def panel_size(panel: Panel) -> PanelSize:
             size = PanelSize((columns + 1) * _COLUMN_INCHES + 0.2, (rows + 1) * _ROW_INCHES + 0.2)
         case Text():
             size = _text_size(panel)
-    if title := _title(panel, size.inner):
+    title = _title(panel, size.inner)
+    if title:
         return size._replace(height=size.height + (_TITLE_INCHES * (title.count("\n") + 1) + 0.1))
     return size
 
@@ -325,7 +330,8 @@ def panel_size(panel: Panel) -> PanelSize:
 def _heatmap_size(panel: Heatmap) -> PanelSize:
     rows, columns = panel.values.shape
     margin = 1.5 if panel.unit else 1.3
-    if texts := _cell_texts(panel):
+    texts = _cell_texts(panel)
+    if texts:
         margin += 0.07 * max((len(name) for name in _names(panel.y_names)), default=0)
         longest = max((len(text) for row in texts for text in row), default=1)
         width = columns * (_CELL_INCHES[0] + 0.085 * (longest - 1))
@@ -335,7 +341,8 @@ def _heatmap_size(panel: Heatmap) -> PanelSize:
         width = max(2.4, columns * side)
         height = max(1.2, rows * side) + 0.6
     else:
-        width, height = 3.9, 3.5
+        width = 3.9
+        height = 3.5
     return PanelSize(width + margin, height, margin)
 
 
@@ -382,7 +389,8 @@ def draw_panel(panel: Panel, axes: Axes, size: PanelSize) -> None:
             draw_diagram(panel, axes)
         case Text():
             draw_text(panel, axes)
-    if title := _title(panel, size.inner):
+    title = _title(panel, size.inner)
+    if title:
         axes.set_title(
             title, fontsize=PANEL_TITLE_POINTS, pad=6, color=THEME.text, parse_math=False
         )

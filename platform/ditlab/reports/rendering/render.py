@@ -68,11 +68,10 @@ def save_figure(figure: Figure, path: Path) -> Path:
     still = stem.with_name(stem.name + ".png")
     content = BytesIO()
     drawn = {id(frame): Image.fromarray(to_image(frame)) for frame in figure.frames}
-    last = (
-        Image.fromarray(to_image(figure))
-        if figure.panels or not drawn
-        else drawn[id(figure.frames[-1])]
-    )
+    if figure.panels or not drawn:
+        last = Image.fromarray(to_image(figure))
+    else:
+        last = drawn[id(figure.frames[-1])]
     texts = png_texts(one_line(figure.title, TITLE_CHARACTERS), figure.alternative_text)
     last.save(content, format="PNG", dpi=(DPI, DPI), compress_level=_PNG_LEVEL, pnginfo=texts)
     path.parent.mkdir(parents=True, exist_ok=True)

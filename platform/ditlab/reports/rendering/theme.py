@@ -99,7 +99,9 @@ def text_on(colour: Iterable[float]) -> str:
     `colour`: red, green and blue in [0, 1].
     """
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
-    return "#000000" if np.dot((0.2126, 0.7152, 0.0722), linear) > 0.179 else "#ffffff"
+    if np.dot((0.2126, 0.7152, 0.0722), linear) > 0.179:
+        return "#000000"
+    return "#ffffff"
 
 
 class PanelSize(NamedTuple):
@@ -122,9 +124,9 @@ def one_line(text: str, most: int, family: str = "sans-serif") -> str:
     """
     # Cut before the split: a text may be a whole book.
     words = " ".join(printable(text[: 4 * most], family).split())
-    return (
-        words if len(words) <= most and len(text) <= 4 * most else f"{words[: most - 1].rstrip()}…"
-    )
+    if len(words) <= most and len(text) <= 4 * most:
+        return words
+    return f"{words[: most - 1].rstrip()}…"
 
 
 def printable(text: str, family: str = "sans-serif") -> str:

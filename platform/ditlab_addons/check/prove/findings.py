@@ -81,16 +81,19 @@ class ProofComparison:
         """Distance relative to the reference's own value, by which modules that are off are
         ranked.
         """
-        return math.inf if math.isnan(self.distance) else self.distance / (self.size or 1.0)
+        if math.isnan(self.distance):
+            return math.inf
+        return self.distance / (self.size or 1.0)
 
     @property
     def rank(self) -> tuple[bool, float, float]:
         """Sort key by which the comparison that is furthest off, or closest to its bound, is the
         largest.
         """
-        excess = (
-            self.distance / self.bound if math.isfinite(self.distance) and self.bound else math.inf
-        )
+        if math.isfinite(self.distance) and self.bound:
+            excess = self.distance / self.bound
+        else:
+            excess = math.inf
         return not self.holds, excess if self.distance else 0.0, self.relative
 
 
@@ -281,7 +284,9 @@ class Proof(Report):
         """Return the proof as JSON takes it: numbers that are not finite become words."""
 
         def known(value: Any) -> Any:
-            return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            if isinstance(value, float) and not math.isfinite(value):
+                return str(value)
+            return value
 
         comparisons = [
             {**{name: known(value) for name, value in asdict(each).items()}, "holds": each.holds}

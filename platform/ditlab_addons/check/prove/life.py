@@ -153,7 +153,9 @@ class _RunProof:
         self._rank = rank
         self._channel = ControlChannel(rank)
         self.findings = Findings()
-        self._comparer = StepComparer(run, rank, self.findings) if rank.is_first else None
+        self._comparer: StepComparer | None = None
+        if rank.is_first:
+            self._comparer = StepComparer(run, rank, self.findings)
         self._kind = "ema" if run.experiment.training.ema else "master"
         """Field of a state whose weights an evaluation, and sampling, take."""
         self._stages = RunStages.of(run.experiment, run.plan)

@@ -24,7 +24,9 @@ from ditlab_addons.check.prove.reference import RecordedNoise, Tensors, Whole, t
 
 BESIDE = ("frozen", "buffer")
 """Fields of a state that are weights of any kind: trained, or averaged."""
-WEIGHTS, AVERAGES, GRADIENTS = 0.02, 0.05, 0.01
+WEIGHTS = 0.02
+AVERAGES = 0.05
+GRADIENTS = 0.01
 """Standard deviations of what is added to weights, and of averages against weights; size of the
 moments.
 """

@@ -358,7 +358,10 @@ class ReferenceTrainer:
         for name, own in self.settings.items():
             weights = before["master"][name].double()
             lr = own.lr * factor
-            gradient = gradients[name].double() if name in gradients else torch.zeros_like(weights)
+            if name in gradients:
+                gradient = gradients[name].double()
+            else:
+                gradient = torch.zeros_like(weights)
             state = {
                 kind: before[kind][name].double()
                 for kind in MOMENTS
@@ -550,7 +553,10 @@ def schedule_factors(spec: Section, steps: np.ndarray, total: int, epoch_steps: 
         peak = np.power(spec["decay"], number)
         valley = np.maximum(spec["floor"], spec["valley"] * peak)
         return half_wave(np.pi * place / cycle, np.maximum(spec["floor"], peak), valley)
-    warmup = round(spec["warmup_epochs"] * epoch_steps) if spec["warmup_epochs"] else spec["warmup"]
+    if spec["warmup_epochs"]:
+        warmup = round(spec["warmup_epochs"] * epoch_steps)
+    else:
+        warmup = spec["warmup"]
     rise = np.minimum(1.0, (n + 1) / max(1, warmup))
     if spec["kind"] == "constant":
         return rise

@@ -404,7 +404,10 @@ class StepComparer:
         Note what cannot be told: components whose branches are detached on purpose."""
         objective = self._objective
         reference = self.reference
-        left_out = objective.detaching if isinstance(objective, DetachingObjective) else ()
+        if isinstance(objective, DetachingObjective):
+            left_out = objective.detaching
+        else:
+            left_out = ()
         self._findings.untold += [
             (
                 f"The gradient of {name} leaves a branch out on purpose, and was not compared "

@@ -118,7 +118,10 @@ def check_replay(source: ReplaySource, first: int, last: int) -> ReplayCheck:
     Raises as `replay_steps` does.
     """
     replayed = replay_steps(source, first, last)
-    tolerance = OTHER_DRAWS if source.draws_others else _tolerance_of_sums(source, first, replayed)
+    if source.draws_others:
+        tolerance = OTHER_DRAWS
+    else:
+        tolerance = _tolerance_of_sums(source, first, replayed)
     comparisons: list[ReplayComparison] = []
     unchecked = []
     for step in replayed.steps:

@@ -139,7 +139,10 @@ class ReplayPlan:
 
     def describe(self) -> str:
         """Return from where it begins, and how many steps it trains."""
-        where = f"checkpoint {self.origin:,}" if self.is_checkpoint else f"step {self.origin:,}"
+        if self.is_checkpoint:
+            where = f"checkpoint {self.origin:,}"
+        else:
+            where = f"step {self.origin:,}"
         return f"from {where}: {self.num_steps:,} step{'s' * (self.num_steps > 1)} to train"
 
 
@@ -236,7 +239,10 @@ class ReplaySource:
         """
         if execution.attempt not in self._specs:
             current = self.run.experiment.to_dict()
-            spec = self._recorded_spec(execution.attempt) if execution.attempt else current
+            if execution.attempt:
+                spec = self._recorded_spec(execution.attempt)
+            else:
+                spec = current
             spec = {
                 **spec,
                 **{key: current[key] for key in ("data", "encoders", "start") if key in current},
@@ -345,7 +351,10 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     experiment = run.experiment
     data = open_data(experiment.data, run.home)
     history = read_history(run)
-    num_gpus = torch.cuda.device_count() if experiment.resources.gpus_per_worker > 0 else 0
+    if experiment.resources.gpus_per_worker > 0:
+        num_gpus = torch.cuda.device_count()
+    else:
+        num_gpus = 0
     code = code_digest(tuple(plugin_packages(experiment.to_dict())))
     store = checkpoint_store(run.folder, experiment.checkpoint.storage)
     remarks = [history.note] if history.note else []
@@ -435,7 +444,9 @@ def replay_steps(
     run.progress(origin, 0, None, "")
     found: list[ReplayedStep] = []
     with tempfile.TemporaryDirectory(prefix="ditlab-replay-") as folder:
-        begin = (source.checkpoints.location, plan.origin) if plan.is_checkpoint else None
+        begin = None
+        if plan.is_checkpoint:
+            begin = (source.checkpoints.location, plan.origin)
         for segment in plan.segments:
             replayed = partial(
                 run.progress, segment.describe(), total=len(segment.steps), unit="steps"

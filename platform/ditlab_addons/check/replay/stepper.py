@@ -167,9 +167,9 @@ class ReplayedStep:
     @property
     def update_norm(self) -> float | None:
         """Norm of the change of the float32 weights; None where it was not measured."""
-        return (
-            math.sqrt(sum(each.update**2 for each in self.norms.values())) if self.norms else None
-        )
+        if self.norms:
+            return math.sqrt(sum(each.update**2 for each in self.norms.values()))
+        return None
 
 
 def joined_step(parts: Sequence[ReplayedStep], execution: Execution) -> ReplayedStep:

@@ -177,11 +177,10 @@ def check_samples(
                 "numbers than spec and order say.",
             )
             return
-    of = (
-        ""
-        if len(chosen) == len(trained)
-        else f" of {len(trained):,}, chosen at random (--seed {seed})"
-    )
+    if len(chosen) == len(trained):
+        of = ""
+    else:
+        of = f" of {len(trained):,}, chosen at random (--seed {seed})"
     yield VerifiedPart(
         "samples",
         "holds",
@@ -267,7 +266,10 @@ def _line_fault(journal: VerifiedJournal, is_finished: bool) -> str:
     there.
     """
     if journal.damaged:
-        more = f" and {len(journal.damaged) - NAMED} more" if len(journal.damaged) > NAMED else ""
+        if len(journal.damaged) > NAMED:
+            more = f" and {len(journal.damaged) - NAMED} more"
+        else:
+            more = ""
         return (
             f"altered or torn at {'; '.join(journal.damaged[:NAMED])}{more}; bring it back "
             "from a copy."

@@ -114,7 +114,10 @@ def verify_run(
         parts.append(VerifiedPart("receipts", "off" if are_named else "not checked", str(error)))
     journal, journal_parts = check_journal(run, receipts, kept)
     parts += [*check_checkpoints(kept), *check_averages(run, store), *journal_parts]
-    attempts = [attempt for _, attempt in sorted(receipts.attempts.items())] if receipts else []
+    if receipts:
+        attempts = [attempt for _, attempt in sorted(receipts.attempts.items())]
+    else:
+        attempts = []
     parts += check_spec(run, kept, attempts, journal.resumes)
     parts.append(_check_code(run, attempts))
     recorded = {attempt.data for attempt in attempts} | {

@@ -24,7 +24,8 @@ FEWEST = 100
 """Images on either side below which no figure is given."""
 GROUPS = 10
 """Groups of generated images, each left out once, that a Frechet distance's interval rests on."""
-K_PRECISION, K_DENSITY = 3, 5
+K_PRECISION = 3
+K_DENSITY = 5
 """Nearest neighbours that decide a ball's radius: of precision and recall, of density and coverage,
 as published.
 """
@@ -34,7 +35,8 @@ HALVINGS = 32
 """Random halvings of both sets that the intervals of figures of neighbours rest on."""
 CLIP_WEIGHT = 2.5
 """Factor of the CLIP score."""
-SIGMA, CMMD_SCALE = 10.0, 1000.0
+SIGMA = 10.0
+CMMD_SCALE = 1000.0
 """Width of CMMD's Gaussian kernel, and the factor on its value."""
 BLOCK = 2048
 """Rows of a kernel's matrix at once."""
@@ -68,7 +70,8 @@ def frechet(reference: tuple[Tensor, Tensor], generated: Tensor) -> Interval:
     generated = generated.double()
     m1, s1 = (each.to(generated) for each in reference)
     value = frechet_of_moments(m1, s1, *moments(generated))
-    half, left_out = root(s1), []
+    half = root(s1)
+    left_out = []
     # shuffled: samples come class by class in turn
     order = torch.randperm(len(generated), generator=torch.Generator().manual_seed(0)).to(
         generated.device
@@ -105,8 +108,10 @@ def mmd(
     distributions are equal, so that the interval holds each value whose own variance makes the
     estimate likely (as Wilson's of a share does), which is not symmetric.
     """
-    x, y = real.double(), generated.double()
-    m, n = len(x), len(y)
+    x = real.double()
+    y = generated.double()
+    m = len(x)
+    n = len(y)
     rows_x, _, squares_x = _sums(kernel, x, x)
     rows_y, _, squares_y = _sums(kernel, y, y)
     rows, columns, squares = _sums(kernel, x, y)
@@ -131,7 +136,8 @@ def mmd(
     t2 = float(student_quantile(min(m, n) - 1, CONFIDENCE)) ** 2
     centre = estimate + t2 * slope / 2
     half = math.sqrt(max(0.0, t2 * slope * estimate + (t2 * slope) ** 2 / 4 + t2 * noise))
-    low, high = scale * (centre - half), scale * (centre + half)
+    low = scale * (centre - half)
+    high = scale * (centre + half)
     return Interval(scale * estimate, low, high, n, scale * half * math.sqrt(n / t2), CONFIDENCE)
 
 
@@ -139,7 +145,9 @@ def _sums(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]
     """Sums of a kernel's matrix over rows and columns, and of its squares; no point with itself
     where `x` is `y`.
     """
-    rows, columns, squares = [], torch.zeros(len(y)).to(y), torch.zeros(()).to(y)
+    rows = []
+    columns = torch.zeros(len(y)).to(y)
+    squares = torch.zeros(()).to(y)
     for start in range(0, len(x), BLOCK):
         values = kernel(x[start : start + BLOCK], y)
         if x is y:
@@ -154,7 +162,8 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
     """Squared Euclidean distances of points (..., m, dim) and (..., n, dim), float64, (..., m,
     n).
     """
-    x, y = x.double(), y.double()
+    x = x.double()
+    y = y.double()
     return (x.square().sum(-1)[..., None] + y.square().sum(-1)[..., None, :] - 2 * x @ y.mT).clamp_(
         min=0
     )
@@ -169,15 +178,18 @@ def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
     random halvings, and so of a quarter's; the whole set's follows from these two as a power of the
     size. A share's is taken relative to p (1 - p), and Wilson's interval keeps it within [0, 1].
     """
-    x, y = real[:LARGEST_NEIGHBOURS], generated[:LARGEST_NEIGHBOURS]
+    x = real[:LARGEST_NEIGHBOURS]
+    y = generated[:LARGEST_NEIGHBOURS]
     xx, yy, xy = _distances(x, y)
     values = _neighbours(xx, yy, xy)
     of_parts = {num: _of_parts(xx, yy, xy, num) for num in (2, 4)}  # (halvings, parts, figures)
     results = {}
     for place, name in enumerate(("precision", "recall", "density", "coverage")):
-        value, spreads = float(values[place]), []
+        value = float(values[place])
+        spreads = []
         for each in of_parts.values():
-            variance, mean = float(each[..., place].var(1).mean()), float(each[..., place].mean())
+            variance = float(each[..., place].var(1).mean())
+            mean = float(each[..., place].mean())
             spreads.append(
                 variance if name == "density" else variance / max(mean * (1 - mean), 1e-12)
             )
@@ -205,14 +217,16 @@ def _of_parts(xx: Tensor, yy: Tensor, xy: Tensor, num: int) -> Tensor:
     )
     found = []
     for part in torch.arange(len(rows)).split(max(1, PART_VALUES // max(sizes) ** 2)):
-        a, b = rows[part], columns[part]
+        a = rows[part]
+        b = columns[part]
         pairs = ((xx, a, a), (yy, b, b), (xy, a, b))
         found.append(_neighbours(*(matrix[i[:, :, None], j[:, None]] for matrix, i, j in pairs)))
     return torch.cat(found).view(HALVINGS, num, -1)
 
 
 def _distances(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    xx, yy = squared_distances(x, x), squared_distances(y, y)
+    xx = squared_distances(x, x)
+    yy = squared_distances(y, y)
     for each in (xx, yy):
         each.diagonal(dim1=-2, dim2=-1).zero_()
     return xx, yy, squared_distances(x, y)

@@ -34,7 +34,8 @@ from ditlab_addons.figures.images.published import (
 )
 from ditlab_models.contract import BatchField
 
-NPZ, PICTURES = ".npz", (".png", ".jpg", ".jpeg", ".webp")
+NPZ = ".npz"
+PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,14 @@ def measure_images(
         # places may be sorted by class
         return torch.cat(found)[torch.from_numpy(keyed_permutation(ORDER, num))]
 
-    own, found = gathered(place), dict[str, Interval]()
+    own = gathered(place)
+    found = dict[str, Interval]()
     if against is not None:
         is_file = against.endswith(NPZ)
-        other = (
-            figures.reference("", list, device) if is_file else Statistics.of([gathered(against)])
-        )
+        if is_file:
+            other = figures.reference("", list, device)
+        else:
+            other = Statistics.of([gathered(against)])
         found = figures.compare(other, own)
     return MeasuredImages(len(own), Statistics.of([own]), found)
 

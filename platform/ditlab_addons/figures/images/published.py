@@ -81,7 +81,9 @@ class Statistics:
     def of(cls, batches: Iterable[Tensor]) -> Statistics:
         """Gather the statistics of features given in batches, at least two rows."""
         total = products = None
-        num, rows, kept = 0, list[Tensor](), 0
+        num = 0
+        rows = list[Tensor]()
+        kept = 0
         for batch in batches:
             if kept < LARGEST_ROWS:
                 rows.append(batch[: LARGEST_ROWS - kept].float().cpu())
@@ -89,7 +91,10 @@ class Statistics:
             batch = batch.double()
             num += len(batch)
             total = batch.sum(0) if total is None else total + batch.sum(0)
-            products = batch.T @ batch if products is None else products + batch.T @ batch
+            if products is None:
+                products = batch.T @ batch
+            else:
+                products = products + batch.T @ batch
         assert total is not None and products is not None, "no images"
         mu = total / num
         if num == kept:  # without the cancellation of sums
@@ -114,7 +119,8 @@ def features_named(fields: Mapping[str, str]) -> ImageFeatures:
         return ImageFeatures.model_validate(dict(fields))
     except ValidationError as error:
         first = error.errors()[0]
-        name, value = first["loc"][0], first["input"]
+        name = first["loc"][0]
+        value = first["input"]
         raise UserError(
             f"--{name} {value}: {first['msg'].removeprefix('Value error, ')}; correct it."
         ) from None
@@ -213,10 +219,8 @@ class PublishedFigures(QualityFigures):
     @cached_property
     def files(self) -> WeightFiles:
         """Files of its weights. Raises UserError where they are not there, or have another hash."""
-        place, cache = (
-            resolve_user_file(self.spec.weights),
-            self.home.caches / "features" / self.spec.weights,
-        )
+        place = resolve_user_file(self.spec.weights)
+        cache = self.home.caches / "features" / self.spec.weights
         files = WeightFiles.find(
             str(place if place.exists() else cache), "evaluation.features: weights", self.home
         )
@@ -241,7 +245,9 @@ class PublishedFigures(QualityFigures):
         """Names of the arrays of `given`, by its headers alone. Raises UserError for a file that
         cannot be used.
         """
-        return npz_arrays(self.given.paths[0], self.given.option) if self.given else ()
+        if self.given:
+            return npz_arrays(self.given.paths[0], self.given.option)
+        return ()
 
     def check(self) -> None:
         """Raise UserError for weights or a reference that cannot be used; the network itself is not
@@ -272,9 +278,10 @@ class PublishedFigures(QualityFigures):
     @cached_property
     def network_digest(self) -> str:
         """Digest of the network that gives the features."""
-        folder = (
-            "" if self.spec.kind == "inception" else encoder_digest(str(self.files.folder), "fp32")
-        )
+        if self.spec.kind == "inception":
+            folder = ""
+        else:
+            folder = encoder_digest(str(self.files.folder), "fp32")
         return hashlib.sha256(
             json.dumps([self.spec.kind, self.files.sha256, folder, VERSION]).encode()
         ).hexdigest()
@@ -318,12 +325,14 @@ class PublishedFigures(QualityFigures):
         """Return the reference statistics: of the named file, else of `real`, uint8 images in
         batches, which `key` names. They are computed once and kept below DITLAB_HOME's caches; a
         damaged file is made again."""
-        key = self.given.sha256 if self.given else key
+        if self.given:
+            key = self.given.sha256
         place = hashlib.sha256(
             f"{key}/{self.network_digest}/{LARGEST_ROWS}/{device.type}".encode()
         ).hexdigest()[:32]
         path = self.home.caches / "features" / f"{place}.npz"
-        if (found := _kept(path)) is not None:
+        found = _kept(path)
+        if found is not None:
             return found
         if self.given:
             made = self._statistics_of(self.given, device, tick)
@@ -340,7 +349,8 @@ class PublishedFigures(QualityFigures):
         self, given: WeightFiles, device: torch.device, tick: Callable[[], None]
     ) -> Statistics:
         arrays = read_npz(given.paths[0], given.option)
-        if (images := arrays.get("arr_0")) is not None:
+        images = arrays.get("arr_0")
+        if images is not None:
             order = keyed_permutation(ORDER, len(images))  # images may be sorted by class
             parts = np.split(order, range(BATCH, len(order), BATCH))
             batches = (torch.from_numpy(images[part]).permute(0, 3, 1, 2) for part in parts)
@@ -375,9 +385,10 @@ class PublishedFigures(QualityFigures):
             and len(generated) < UNBIASED_FROM * generated.shape[1]
         ):
             other = FIGURES[self.spec.kind][1]
-            beside = (
-                f"; quality/{other}={found[other].mean:.4g} is unbiased" if other in found else ""
-            )
+            if other in found:
+                beside = f"; quality/{other}={found[other].mean:.4g} is unbiased"
+            else:
+                beside = ""
             samples.warn(
                 f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is "
                 f"biased upwards (fewer than {UNBIASED_FROM} for each of "
@@ -400,7 +411,8 @@ class PublishedFigures(QualityFigures):
         """Return the figures that compare features (num, width) with a reference. Raises as
         `measure` does.
         """
-        kind, real = self.spec.kind, reference.features.to(generated.device)
+        kind = self.spec.kind
+        real = reference.features.to(generated.device)
         if reference.mu.shape[0] != generated.shape[1]:
             raise UserError(
                 f"evaluation.features: reference={self.spec.reference} is of "

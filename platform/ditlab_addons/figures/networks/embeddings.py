@@ -20,7 +20,8 @@ from ditlab_addons.figures.networks.inception import Inception
 
 DINO_SIZE = 224
 """Pixels of a side to which images are resized for DINOv2."""
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 """Mean and deviation of red, green and blue in [0, 1] by which CLIP's inputs are normalised."""
 TYPES = {"dinov2": ("dinov2", "dinov2_with_registers"), "clip": ("clip",)}
 """Types of networks, as their config.json names them, by kind."""
@@ -86,7 +87,9 @@ class ImageEmbedder:
 
 def _projected(found: Any) -> Tensor:
     """Return CLIP's embeddings: transformers 4 gives the tensor, 5 a record that holds it."""
-    return found if isinstance(found, Tensor) else found.pooler_output
+    if isinstance(found, Tensor):
+        return found
+    return found.pooler_output
 
 
 def _inception(files: WeightFiles) -> nn.Module:
@@ -101,9 +104,10 @@ def _inception(files: WeightFiles) -> nn.Module:
     counts = [name for name in expected if name.endswith("num_batches_tracked")]
     tensors = {name: torch.zeros((), dtype=torch.int64) for name in counts} | tensors
     given = {name: tuple(each.shape) for name, each in tensors.items()}
-    if different := sorted(
+    different = sorted(
         name for name in {*given, *expected} if given.get(name) != expected.get(name)
-    ):
+    )
+    if different:
         name = different[0]
         raise UserError(
             f"{files.option} is no Inception v3 of FID: {name} has the shape "

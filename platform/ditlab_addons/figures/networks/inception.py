@@ -60,11 +60,10 @@ class Block(nn.Module):
             width = inputs
             for number, step in enumerate(steps, start=1):
                 name = f"{branch}_{number}" if len(steps) > 1 else branch
-                layers = (
-                    {f"{name}a": step[0], f"{name}b": step[1]}
-                    if isinstance(step, list)
-                    else {name: step}
-                )
+                if isinstance(step, list):
+                    layers = {f"{name}a": step[0], f"{name}b": step[1]}
+                else:
+                    layers = {name: step}
                 for each, layer in layers.items():
                     self.add_module(each, BasicConv2d(width, *layer))
                 names.append([*layers])
@@ -83,11 +82,9 @@ class Block(nn.Module):
     def _pooled(self, x: Tensor) -> Tensor:
         if self.pool == "mean":
             return avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
-        return (
-            max_pool2d(x, 3, stride=1, padding=1)
-            if self.pool == "max"
-            else max_pool2d(x, 3, stride=2)
-        )
+        if self.pool == "max":
+            return max_pool2d(x, 3, stride=1, padding=1)
+        return max_pool2d(x, 3, stride=2)
 
 
 def block_a(inputs: int, pooled: int) -> Block:
@@ -104,7 +101,8 @@ def block_a(inputs: int, pooled: int) -> Block:
 
 def block_c(inner: int) -> Block:
     """Block of 17 x 17 pixels, by convolutions of 1 x 7 and 7 x 1."""
-    wide, high = (inner, (1, 7)), (inner, (7, 1))
+    wide = (inner, (1, 7))
+    high = (inner, (7, 1))
     return Block(
         768,
         "mean",

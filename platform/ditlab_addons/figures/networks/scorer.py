@@ -86,7 +86,8 @@ class CausalScorer(QualityFigures):
     def check(self) -> None:
         """Raise UserError for a folder that is no checkpoint, files of another hash, and bare
         tokens that are not the scorer's own."""
-        name, size = f"{OPTION}={self._spec.model}", getattr(self.config, "vocab_size", None)
+        name = f"{OPTION}={self._spec.model}"
+        size = getattr(self.config, "vocab_size", None)
         if self._text is None and size != self._vocabulary:
             raise UserError(
                 f"{name} has a vocabulary of {size} tokens and the data one of "
@@ -116,13 +117,12 @@ class CausalScorer(QualityFigures):
             nats, counts = self.score(
                 torch.cat(list(batches)).numpy(), samples.device, samples.tick
             )
-            return (
-                ratio_estimate(nats, counts).exp()
-                if counts.sum()
-                else Estimate(np.nan, np.nan, np.nan)
-            )
+            if counts.sum():
+                return ratio_estimate(nats, counts).exp()
+            return Estimate(np.nan, np.nan, np.nan)
 
-        found, key = perplexity(samples.values), samples.real_key
+        found = perplexity(samples.values)
+        key = samples.real_key
         if key not in self._of_real:
             self._of_real[key] = perplexity(samples.real()).value
         name, *_, of_real = self.names()

@@ -16,8 +16,10 @@ from ditlab.weights.rules import AnyRule, Shapes, concatenate, rename
 from ditlab_addons.interop.formats.dit import CERTAIN
 from ditlab_addons.interop.formats.layers import rename_layers
 
-BLOCK, OURS = "transformer_blocks.{n}", "blocks.{n}"
-FIRST, NEXT = "transformer_blocks.0.norm1.emb", "transformer_blocks.{n+1}.norm1.emb"
+BLOCK = "transformer_blocks.{n}"
+OURS = "blocks.{n}"
+FIRST = "transformer_blocks.0.norm1.emb"
+NEXT = "transformer_blocks.{n+1}.norm1.emb"
 FIXED = {
     "norm_type": "ada_norm_zero",
     "activation_fn": "gelu-approximate",
@@ -67,7 +69,8 @@ RULES: tuple[AnyRule, ...] = (
 def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
     config = files.config
     needed = ("num_attention_heads", "sample_size")
-    if missing := [name for name in needed if not isinstance(config.get(name), int)]:
+    missing = [name for name in needed if not isinstance(config.get(name), int)]
+    if missing:
         raise ValueError(
             f"config.json beside it does not give {' and '.join(missing)}, which no shape "
             "shows; bring back the file that save_pretrained wrote."
@@ -101,7 +104,10 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
 
 
 def _notes(model: Mapping[str, Any]) -> list[str]:
-    variance = ", variance: learned_range" if model["variance_channels"] == "predicted" else ""
+    if model["variance_channels"] == "predicted":
+        variance = ", variance: learned_range"
+    else:
+        variance = ""
     return [f"its objective is {{process: gaussian{variance}}}."]
 
 

@@ -111,7 +111,10 @@ def released_model(shapes: Shapes, files: WeightFiles, doubled: str) -> dict[str
 
 
 def _notes(model: Mapping[str, Any]) -> list[str]:
-    variance = ", variance: learned_range" if model["variance_channels"] == "predicted" else ""
+    if model["variance_channels"] == "predicted":
+        variance = ", variance: learned_range"
+    else:
+        variance = ""
     return [
         (
             f"read as DiT, whose objective is {{process: gaussian{variance}}}; weights of SiT "
@@ -137,7 +140,8 @@ def _reverse_time(values: Sequence[Tensor]) -> Tensor:
     """Let a Linear (E, 256) on the sinusoid of t give what it gave on that of 1 - t."""
     omega = frequencies(values[0].shape[1])
     cos, sin = values[0].double().chunk(2, dim=1)  # columns of cosines, then of sines
-    c, s = omega.cos(), omega.sin()
+    c = omega.cos()
+    s = omega.sin()
     return torch.cat((cos * c + sin * s, cos * s - sin * c), dim=1)
 
 

@@ -33,7 +33,8 @@ from ditlab_addons.interop.formats.layers import rename_layers
 
 HEAD_WIDTH = 64
 """Width of an attention head, which no shape shows: that of all published sizes."""
-BLOCK, OURS = "encoder.blocks.{n}", "blocks.{n}"
+BLOCK = "encoder.blocks.{n}"
+OURS = "blocks.{n}"
 NORMS = tuple(
     f"{BLOCK}.{norm}.{kind}" for norm in ("norm1", "norm2") for kind in ("weight", "bias")
 )

@@ -46,7 +46,8 @@ RULES: tuple[AnyRule, ...] = (
 def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
     vocabulary, width = shapes["vocab_embed.embedding"]
     config = {name: each for name, each in files.config.items() if isinstance(each, Mapping)}
-    sizes, graph = config.get("model", {}), config.get("graph", {}).get("type", "")
+    sizes = config.get("model", {})
+    graph = config.get("graph", {}).get("type", "")
     if graph == "absorb" or (not graph and vocabulary == GPT2 + 1):
         raise ValueError(
             f"its {vocabulary:,} tokens have a mask among them, the absorbing graph's, and the "
@@ -54,11 +55,10 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
             "were trained with graph=uniform."
         )
     condition, time_width = shapes["sigma_map.mlp.0.weight"]
-    head = (
-        2 * shapes[FREQUENCIES][0]
-        if FREQUENCIES in shapes
-        else width // sizes.get("n_heads", width // HEAD_WIDTH)
-    )
+    if FREQUENCIES in shapes:
+        head = 2 * shapes[FREQUENCIES][0]
+    else:
+        head = width // sizes.get("n_heads", width // HEAD_WIDTH)
     hidden = shapes["blocks.0.mlp.0.weight"][0]
     depth = sum(name.startswith("blocks.") and name.endswith(".attn_qkv.weight") for name in shapes)
     return {

@@ -52,7 +52,9 @@ def _literal(text: str) -> str:
     hold it.
     """
     barred = textwrap.indent(text, "|", lambda line: True)
-    return f"r'''{barred}'''" if "'''" not in text else repr(barred)
+    if "'''" not in text:
+        return f"r'''{barred}'''"
+    return repr(barred)
 
 
 def _sources(family: str) -> dict[str, str]:

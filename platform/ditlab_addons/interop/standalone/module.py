@@ -51,7 +51,9 @@ class EmbeddedModules(MetaPathFinder, InspectLoader):
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
         known = name in SOURCES or any(each.startswith(f"{name}.") for each in SOURCES) or not name
-        return spec_from_loader(fullname, self) if package == PACKAGE and known else None
+        if package == PACKAGE and known:
+            return spec_from_loader(fullname, self)
+        return None
 
     def is_package(self, fullname: str) -> bool:
         name = fullname.partition(".")[2]
@@ -103,7 +105,8 @@ def open_text(folder: str | Path) -> Any:
     path = Path(folder) / "tokenizer.json"
     if not path.exists():
         return None
-    codec, content = part("contract").TextCodec, json.loads(path.read_text(encoding="utf-8"))
+    codec = part("contract").TextCodec
+    content = json.loads(path.read_text(encoding="utf-8"))
     if content.get("kind") == "bytes":
         end = bytes([content["end"]])
         return codec(
@@ -151,7 +154,8 @@ def draw(
     `encode`: the frozen encoder of prompts, for networks that were trained with one; `text`: the
     codec of a model of text. `sampling` are fields of the section `sampling`, such as `steps=50`.
     """
-    contract, sampler = part("contract"), build_sampler(config, text, **sampling)
+    contract = part("contract")
+    sampler = build_sampler(config, text, **sampling)
     if prompts and sampler.draws_per_prompt:
         num *= len(prompts)
     if conditions is None:
@@ -176,7 +180,9 @@ class LoadedModel:
     """
 
     def __init__(self, network: nn.Module, config: Config, text: Any = None) -> None:
-        self.network, self.config, self.text = network, config, text
+        self.network = network
+        self.config = config
+        self.text = text
 
     def sample(self, num: int = 4, **options: Any) -> Any:
         """Draw samples; `options` are those of `draw`."""

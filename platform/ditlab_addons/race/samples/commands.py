@@ -68,7 +68,9 @@ def tune_samples(
         progress.stage("opening the run")
         call = plan_samples if dry_run else sweep_samples
         found: Any = call(sweep, overrides, resume=resume, warn=progress.say, on_progress=progress)
-    return _print_plan(found, as_json) if dry_run else _print_result(found, as_json)
+    if dry_run:
+        return _print_plan(found, as_json)
+    return _print_result(found, as_json)
 
 
 def _print_plan(plan: SamplingPlan, as_json: bool) -> int:
@@ -108,7 +110,9 @@ def forecast_table(plan: SamplingPlan) -> Table:
     for point in points[:MOST_ROWS]:
         evaluations = f"{plan.forecast.evaluations[point.number]:g}"
         rows.append((str(point.number), escape_line(written(point.values)), evaluations))
-    more = f"and {len(points) - MOST_ROWS:,} more points" if len(points) > MOST_ROWS else None
+    more = None
+    if len(points) > MOST_ROWS:
+        more = f"and {len(points) - MOST_ROWS:,} more points"
     return terminal_table(
         {"point": "number", "values": "text", "evaluations a sample": "number"}, rows, caption=more
     )

@@ -124,7 +124,10 @@ def _open(
     folder = None
     if resume == "auto" and sweep is not None:
         folder = find_unfinished_sampled(home, sweep)
-        found = f"sweep {folder.sweep_id}" if folder else "no unfinished sweep has this content"
+        if folder:
+            found = f"sweep {folder.sweep_id}"
+        else:
+            found = "no unfinished sweep has this content"
         warn(f"--resume auto: {found}")
     elif resume is not None:
         folder, sweep = find_sampled(home, resume, sweep)

@@ -72,7 +72,8 @@ def find_sampled(
         raise UserError(f"run '{name}' is no sweep over samples; name one, or leave --resume out.")
     if given is None:
         return folder, stored
-    if changed := differences(stored, given):
+    changed = differences(stored, given)
+    if changed:
         raise UserError(
             f"sweep {folder.sweep_id} was started as another one: {'; '.join(changed)}. Resume "
             "it with its own file, or without one, or start a new sweep without --resume."

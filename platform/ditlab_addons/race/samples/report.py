@@ -20,7 +20,8 @@ from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, 
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab_models.figures import Figure
 
-EVALUATIONS, SECONDS = "cost/evaluations", "cost/seconds"
+EVALUATIONS = "cost/evaluations"
+SECONDS = "cost/seconds"
 """Network evaluations a sample, in which a guided one counts twice, and seconds a sample."""
 COSTS = (EVALUATIONS, SECONDS)
 _CAPTION = (
@@ -31,7 +32,8 @@ _CAPTION = (
 
 def with_cost(summary: SweepSummary) -> SweepSummary:
     """Return a sweep ranked by two metrics: quality, and network evaluations a sample."""
-    metrics, modes = (summary.metrics[0], EVALUATIONS), (summary.modes[0], "min")
+    metrics = (summary.metrics[0], EVALUATIONS)
+    modes = (summary.modes[0], "min")
     return replace(summary, metrics=metrics, modes=modes)  # type: ignore[arg-type]
 
 
@@ -48,7 +50,9 @@ def cost_table(summary: SweepSummary) -> Table:
 
 
 def _text(trial: Trial, name: str) -> str | None:
-    return mean_interval(trial, name).text() if name in trial.metrics else None
+    if name in trial.metrics:
+        return mean_interval(trial, name).text()
+    return None
 
 
 def write_sampling_report(

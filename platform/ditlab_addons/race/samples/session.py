@@ -41,7 +41,8 @@ from ditlab_addons.race.samples.spec import Point, SamplingSweep, point_experime
 from ditlab_models.contract import Samples, SamplesEvaluator
 from ditlab_models.figures import Figure, Panel
 
-COLUMNS, ROWS = 8, 12
+COLUMNS = 8
+ROWS = 12
 """Samples of a point, and points, in the picture."""
 Done = dict[tuple[int, int], Trial]
 """Draws by point and seed."""
@@ -117,7 +118,8 @@ class SamplingSession:
         sample.
         """
         sweep = self.sweep
-        num = sweep.samples if num is None else num
+        if num is None:
+            num = sweep.samples
         options = SampleOptions(
             num, seed=seed, batch=sweep.batch, ema=point.ema, overrides=point.overrides()
         )
@@ -286,7 +288,8 @@ def _images_measure(
     saved: SavedRun, experiment: Experiment, data: DataSplits, inputs: ModelInputs
 ) -> Measure:
     run_id = saved.folder.run_id
-    if reason := quality_ineligibility(experiment, data):
+    reason = quality_ineligibility(experiment, data)
+    if reason:
         raise UserError(
             f"samples of run {run_id} cannot be measured, as {reason}; name another run in "
             "base.run."

@@ -179,9 +179,11 @@ def point_experiments(sweep: SamplingSweep, trained: Experiment, source: str) ->
     not valid."""
     for label, entries in (("fixed", sweep.fixed), ("space", sweep.space)):
         for path in entries:
-            if problem := _path_problem(path, label):
+            problem = _path_problem(path, label)
+            if problem:
                 raise UserError(f"{source}: {label}.{path} {problem}")
-    if problem := next(axis_problems(sweep.space, sweep.fixed), ""):
+    problem = next(axis_problems(sweep.space, sweep.fixed), "")
+    if problem:
         raise UserError(f"{source}: {problem}")
     for path, axis in sweep.space.items():
         if axis.listed() is None:
