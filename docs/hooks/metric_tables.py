@@ -90,7 +90,7 @@ OTHERS = {
         "what `eval/...` is, of all held-out samples, where these are more than "
         "`evaluation.limit`: by `ditlab evaluate`"
     ),
-    "eval/regret": "held-out loss above the least possible one, on [data with a known optimum]"
+    "eval/excess_loss": "held-out loss above the least possible one, on [data with a known optimum]"
     "(../data.md#data-with-a-known-optimum)",
     "assessed/...": (
         "the family's own measurements by `ditlab evaluate`, beside baselines: see the "

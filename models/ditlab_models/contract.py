@@ -468,7 +468,7 @@ class KnownOptimumObjective(Protocol):
         """Return True where the best network on data of this law has a closed form."""
         ...
 
-    def regret(
+    def excess_loss(
         self, network: nn.Module, law: Any, batch: Batch, noise_source: NoiseSource
     ) -> Tensor:
         """Return the held-out loss above the least possible one, (B,), expected given the corrupted

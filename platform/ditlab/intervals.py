@@ -1,4 +1,4 @@
-"""Intervals over seeds: of paired differences between two arms, and of a group's mean.
+"""Intervals over seeds: of paired differences between two configurations, and of a group's mean.
 
 Two trials that differ in some fields but not in their seed draw the same samples, times and noise
 at every step. Their values are a pair, and the difference of a pair varies less than the values do.
@@ -166,15 +166,15 @@ def unpaired_interval(
 
 
 def describe_difference(
-    interval: Interval, arms: tuple[str, str], mode: Literal["min", "max"], metric: str
+    interval: Interval, configurations: tuple[str, str], mode: Literal["min", "max"], metric: str
 ) -> str:
-    """Describe in one sentence the interval of the values of the first arm minus those of the
-    second.
+    """Describe in one sentence the interval of the values of the first configuration minus those of
+    the second.
 
     `B before A by 0.012 +- 0.004 in eval/velocity (95 %, 3 pairs)`, or the largest difference that
     was not excluded.
     """
-    first, second = arms
+    first, second = configurations
     if interval.num_other:
         counted = f"{interval.num} and {interval.num_other} seeds, unpaired"
     else:

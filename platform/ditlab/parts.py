@@ -60,7 +60,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     "method": {"ask": "ask"},
     "optimizer": {"muon": "optimizers", "schedule_free_adamw": "optimizers"},
     "option": {"--notify": "notify", "--prove": "check", "--samples": "race"},
-    "order": {"lanes": "streaming"},
+    "order": {"interleaved": "streaming"},
     "schedule": {"inverse_sqrt": "optimizers"},
     "scheduler": {"race": "race"},
     "section": {"notify": "notify"},

@@ -54,7 +54,7 @@ NEEDS = {
     "sweeps/many_trials": ("ray", "mlflow", "deepspeed", "playwright"),
     "sweeps/pair_correlation": ("deepspeed",),
     "sweeps/race_errors": ("deepspeed",),
-    "sweeps/regret": ("ray", "optuna", "deepspeed"),
+    "sweeps/excess_loss": ("ray", "optuna", "deepspeed"),
     "tracking/journal_cost": ("mlflow", "deepspeed"),
     "tracking/long_run_in_mlflow": ("mlflow", "playwright"),
     "tracking/tracking_outage": ("mlflow", "deepspeed"),

@@ -1,4 +1,4 @@
-"""Simulated learning curves of arms over seeds, and races on them."""
+"""Simulated learning curves of configurations over seeds, and races on them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ PERSISTENCE = 0.8
 
 
 def expected_values(race: Race, effect: float, correlation: float) -> np.ndarray:
-    """Return the arms' curves at rungs, (num_rungs, num_arms), of which the lowest is best.
+    """Return the configurations' curves at rungs, (num_rungs, num_configurations), of which the
+    lowest is best.
 
-    Arm 0 is ahead of every other, at the last rung by `effect` standard deviations of the
+    Configuration 0 is ahead of every other, at the last rung by `effect` standard deviations of the
     difference of a pair whose values deviate by 1 and with `correlation`, and earlier by less.
     """
     progress = (np.array(race.rules.rungs) / race.rules.rungs[-1])[:, None]
-    is_behind = np.arange(len(race.arms)) > 0
+    is_behind = np.arange(len(race.configurations)) > 0
     curves: np.ndarray = (
         10 * progress**-0.3 + is_behind * effect * np.sqrt(2 * (1 - correlation)) * progress**0.25
     )
@@ -27,10 +28,12 @@ def expected_values(race: Race, effect: float, correlation: float) -> np.ndarray
 def simulated_values(
     generator: np.random.Generator, race: Race, effect: float, correlation: float
 ) -> np.ndarray:
-    """Draw values of trials around `expected_values`, (num_rungs, num_seeds, num_arms)."""
+    """Draw values of trials around `expected_values`, (num_rungs, num_seeds,
+    num_configurations).
+    """
     shape = len(race.rules.rungs), race.rules.max_seeds
     of_seed = persistent(generator.standard_normal((*shape, 1)))
-    of_trial = persistent(generator.standard_normal((*shape, len(race.arms))))
+    of_trial = persistent(generator.standard_normal((*shape, len(race.configurations))))
     deviations: np.ndarray = np.sqrt(correlation) * of_seed + np.sqrt(1 - correlation) * of_trial
     return expected_values(race, effect, correlation)[:, None] + deviations
 
@@ -46,15 +49,22 @@ def simulated_results(race: Race, values: np.ndarray) -> list[RungValue]:
     """Return all results of a race with these values; a race reads those of its looks alone."""
     places = np.ndindex(values.shape)
     return [
-        RungValue(race.arms[arm], seed, race.rules.rungs[rung], float(values[rung, seed, arm]))
-        for rung, seed, arm in places
+        RungValue(
+            race.configurations[configuration],
+            seed,
+            race.rules.rungs[rung],
+            float(values[rung, seed, configuration]),
+        )
+        for rung, seed, configuration in places
     ]
 
 
 def play(race: Race, values: np.ndarray) -> RaceDecision:
     """Let trials have these values where the race asks for them, to its end."""
-    every = {(each.arm, each.seed, each.step): each for each in simulated_results(race, values)}
+    every = {
+        (each.configuration, each.seed, each.step): each for each in simulated_results(race, values)
+    }
     results: list[RungValue] = []
     while (decision := race.decide(results)).end is None:
-        results += [every[each.arm, each.seed, each.step] for each in decision.train]
+        results += [every[each.configuration, each.seed, each.step] for each in decision.train]
     return decision

@@ -34,7 +34,7 @@ from ditlab_models.dlm.figures import figure_makers
 from ditlab_models.dlm.network import NoiseLevels, TokenNoise, by_token
 from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
 from ditlab_models.figure_makers import FigureDrawer
-from ditlab_models.processes.known_laws import MarkovChain, score_entropy_regret
+from ditlab_models.processes.analytic_targets import MarkovChain, score_entropy_excess
 from ditlab_models.processes.score_entropy import TokenLosses
 from ditlab_models.processes.specs import NUM_QUARTERS, quarter_names
 from ditlab_models.processes.uniform_graph import corrupt, kl_from_uniform
@@ -108,7 +108,7 @@ class DLMObjective(FigureDrawer):
         return isinstance(law, MarkovChain) and whole and self._noise.document_end is None
 
     @torch.no_grad()
-    def regret(
+    def excess_loss(
         self, network: nn.Module, law: MarkovChain, batch: Batch, noise_source: NoiseSource
     ) -> Tensor:
         """Compute the integral over sigma of the score entropy above that of the true scores, nats
@@ -122,7 +122,7 @@ class DLMObjective(FigureDrawer):
                     noise_source.uniform(name + suffix, x0.shape) for name in ("move", "jump")
                 )
                 x = corrupt(x0, by_token(levels.sigma, x0), move, jump, self._noise.vocabulary)
-                excess = score_entropy_regret(
+                excess = score_entropy_excess(
                     network(x, levels.sigma).double(), law.log_scores(x, levels.sigma)
                 )
                 parts.append((excess * levels.weight).mean(1))

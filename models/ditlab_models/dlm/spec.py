@@ -229,7 +229,7 @@ class DLMObjectiveSpec(ObjectiveSpec):
         noise = self.noise.model_dump(mode="json")
         ends = {name: noise[name] for name in ("sigma_min", "sigma_max")}
         by_time = dict.fromkeys(("unweighted", *quarter_names("score_entropy")), noise)
-        return {"": {"score": self.score}, "score_entropy": ends, "regret": ends, **by_time}
+        return {"": {"score": self.score}, "score_entropy": ends, "excess_loss": ends, **by_time}
 
     @field_validator("scale_by_sigma")
     @classmethod

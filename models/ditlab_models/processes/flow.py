@@ -18,8 +18,8 @@ from ditlab_models.contract import Batch, NoiseSource, Spec
 from ditlab_models.extensions import components_of
 from ditlab_models.figure_makers import FigureDrawer, FigureMakers
 from ditlab_models.layers.embeddings import drop_labels
+from ditlab_models.processes.analytic_targets import GaussianMixture
 from ditlab_models.processes.draws import held_out_draws, mean_over_quarters, quarter_mean
-from ditlab_models.processes.known_laws import GaussianMixture
 from ditlab_models.processes.specs import (
     ImageModelSpec,
     VelocitySpec,
@@ -130,7 +130,7 @@ class ImageObjective(FigureDrawer):
         return isinstance(law, GaussianMixture) and self._null_label is None
 
     @torch.no_grad()
-    def regret(
+    def excess_loss(
         self, network: nn.Module, law: GaussianMixture, batch: Batch, noise_source: NoiseSource
     ) -> Tensor:
         """Compute the mean squared distance to the optimal prediction, that expected given x_t, per

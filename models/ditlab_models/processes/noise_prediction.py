@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ditlab_models.contract import Batch, NoiseSource
 from ditlab_models.figure_makers import FigureMakers
+from ditlab_models.processes.analytic_targets import GaussianMixture
 from ditlab_models.processes.draws import SampleDraws, held_out_draws, mean_over_quarters
 from ditlab_models.processes.flow import ImageObjective, velocity_errors
 from ditlab_models.processes.flow_sampling import Guided, ImageSampler
@@ -30,7 +31,6 @@ from ditlab_models.processes.gaussian import (
     sample_ddim,
     timesteps,
 )
-from ditlab_models.processes.known_laws import GaussianMixture
 from ditlab_models.processes.solvers import StepCallback
 from ditlab_models.processes.specs import (
     GaussianSamplingSpec,

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from ditlab_models.contract import Batch, NoiseSource
 from ditlab_models.figure_makers import FigureDrawer
+from ditlab_models.processes.analytic_targets import GaussianMixture
 from ditlab_models.processes.draws import draw_times, mean_over_quarters, quarter_mean
 from ditlab_models.processes.gaussian import linear_schedule
-from ditlab_models.processes.known_laws import GaussianMixture
 from ditlab_models.processes.specs import quarter_names
 from ditlab_models.region.figures import figure_makers
 from ditlab_models.region.network import evaluate_network, one_step_inputs, present_or_none
@@ -136,7 +136,7 @@ class RegionObjective(FigureDrawer):
         )
 
     @torch.no_grad()
-    def regret(
+    def excess_loss(
         self, network: nn.Module, law: Any, batch: Batch, noise_source: NoiseSource
     ) -> Tensor:
         """Compute the mean squared distance to the expected features of masked regions, per

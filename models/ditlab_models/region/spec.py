@@ -186,7 +186,7 @@ class RegionObjectiveSpec(ObjectiveSpec):
         """
         assert isinstance(model, RegionSpec)
         if model.corruption == "ddpm":
-            means = ("masked", "accessibility", "regret", *quarter_names("masked"))
+            means = ("masked", "accessibility", "excess_loss", *quarter_names("masked"))
         else:
             means = ()
         return {

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ditlab.data.analytic_targets import VERSION as TARGETS_VERSION
+from ditlab.data.analytic_targets import draw_points, draw_tokens
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.importing import ImportRequest
-from ditlab.data.known_laws import VERSION as LAWS_VERSION
-from ditlab.data.known_laws import draw_points, draw_tokens
 from ditlab.data.planted_modules import VERSION, PlantedModules, feature_names
 from ditlab.data.region_windows import plan_windows, region_columns, window_batches
 from ditlab.data.stores.manifest import (
@@ -128,7 +128,7 @@ def store_name(spec: BuiltIn) -> str:
 
 def _drawn_from(spec: GeneratedData) -> str:
     """Describe what generated data are drawn from."""
-    version = VERSION if isinstance(spec, MotifsData) else LAWS_VERSION
+    version = VERSION if isinstance(spec, MotifsData) else TARGETS_VERSION
     fields = sorted(spec.model_dump(exclude={"kind", "hold_out"}).items())
     return f"version={version}, " + ", ".join(f"{name}={value}" for name, value in fields)
 
@@ -159,7 +159,7 @@ def _write(spec: BuiltIn, path: Path) -> None:
         case MotifsData():
             _write_motifs(spec, path)
         case _:
-            _write_known_law(spec, path)
+            _write_analytic_target(spec, path)
 
 
 def import_digits(request: ImportRequest[DigitsOptions]) -> WrittenStore:
@@ -260,8 +260,8 @@ def _write_motifs(spec: MotifsData, path: Path) -> None:
     )
 
 
-def _write_known_law(spec: GaussianMixtureData | MarkovChainData, path: Path) -> None:
-    """Write data of a known law.
+def _write_analytic_target(spec: GaussianMixtureData | MarkovChainData, path: Path) -> None:
+    """Write data of an analytic target.
 
     Columns of a mixture: image float32 (dimensions, 1, 1), or regions float32 (regions, dimensions)
     and present bool (regions,). Of a chain: tokens uint8 (length,).

@@ -176,14 +176,14 @@ def blocks_of_unit(num: int) -> int:
 
 
 class WindowedShuffle:
-    """A permutation of a line of rows, cut into lanes, each of which is read in windows.
+    """A permutation of a line of rows, cut into streams, each of which is read in windows.
 
     The line's units (such as blocks of a store) are laid end to end in a permuted order. The line
-    of them is cut into `lanes` of equally many rows (fewer than `lanes` rows are left over), a lane
-    into equal windows of at most `window_rows`; within each window, rows are permuted.
+    of them is cut into `streams` of equally many rows (fewer than `streams` rows are left over), a
+    stream into equal windows of at most `window_rows`; within each window, rows are permuted.
     """
 
-    def __init__(self, unit_starts: np.ndarray, text: str, lanes: int, window_rows: int):
+    def __init__(self, unit_starts: np.ndarray, text: str, streams: int, window_rows: int):
         """Shuffle units that begin at ascending places, int64 (units + 1,), the last of which ends
         the last unit.
         """
@@ -194,31 +194,31 @@ class WindowedShuffle:
         self._shift = unit_starts[:-1][order] - (self._ends - sizes)
         """Distance from a place on the line to that in the units' own order, by unit."""
         self._key = key_of(f"{text}/windows")
-        self.lanes = lanes
-        self.lane_rows = int(unit_starts[-1] - unit_starts[0]) // lanes
-        """Rows of each lane."""
-        self.windows = max(1, -(-self.lane_rows // window_rows))
-        """Windows of each lane."""
+        self.streams = streams
+        self.stream_rows = int(unit_starts[-1] - unit_starts[0]) // streams
+        """Rows of each stream."""
+        self.windows = max(1, -(-self.stream_rows // window_rows))
+        """Windows of each stream."""
 
-    def at(self, lanes: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Return what the lanes hold at places (int64, in [0, lane_rows)); both of one shape, or
-        broadcast.
+    def at(self, streams: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Return what the streams hold at places (int64, in [0, stream_rows)); both of one shape,
+        or broadcast.
         """
-        lanes, places = np.broadcast_arrays(lanes, places)
+        streams, places = np.broadcast_arrays(streams, places)
         windows = self.window_of(places)
         starts = self.window_start(windows)
         lengths = self.window_start(windows + 1) - starts
-        keys = hashed_keys(self._key, lanes * self.windows + windows)
-        line = lanes * self.lane_rows + starts + permuted(places - starts, lengths, keys)
+        keys = hashed_keys(self._key, streams * self.windows + windows)
+        line = streams * self.stream_rows + starts + permuted(places - starts, lengths, keys)
         found: np.ndarray = line + self._shift[np.searchsorted(self._ends, line, side="right")]
         return found
 
     def window_of(self, places: np.ndarray) -> np.ndarray:
-        """Return the window that each place of a lane lies in."""
-        found: np.ndarray = ((places + 1) * self.windows - 1) // max(1, self.lane_rows)
+        """Return the window that each place of a stream lies in."""
+        found: np.ndarray = ((places + 1) * self.windows - 1) // max(1, self.stream_rows)
         return found
 
     def window_start(self, windows: np.ndarray) -> np.ndarray:
-        """Return the first place of each window; for the number of windows: the lane's rows."""
-        found: np.ndarray = windows * self.lane_rows // self.windows
+        """Return the first place of each window; for the number of windows: the stream's rows."""
+        found: np.ndarray = windows * self.stream_rows // self.windows
         return found

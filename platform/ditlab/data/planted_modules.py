@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ditlab.data.known_laws import KeyedDraws
+from ditlab.data.analytic_targets import KeyedDraws
 from ditlab.data.region_windows import make_peaks
 from ditlab.spec.data import MotifsData
 

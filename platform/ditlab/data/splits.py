@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ditlab.data.analytic_targets import chain_of, mixture_of
 from ditlab.data.builtin import BuiltIn, chromosome_names, open_built_in, store_name
 from ditlab.data.images.captions import LABEL
-from ditlab.data.known_laws import chain_of, mixture_of
 from ditlab.data.loading.held_out import (
     hold_out_blocks,
     hold_out_classes,

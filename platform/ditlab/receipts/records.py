@@ -149,7 +149,7 @@ class RecordedAttempt:
     step: Natural
     """Steps done where it begins."""
     workers: Positive
-    halvings: Natural
+    microbatch_splits: Natural
     """Number of times that the micro-batch was halved for memory."""
     left_out: list[Natural]
     """Steps, from 1, whose batches it leaves out."""

@@ -1,5 +1,5 @@
-"""Differences between the arms of a sweep over its seeds: of each to the best one, and whether that
-is told apart.
+"""Differences between the configurations of a sweep over its seeds: of each to the best one, and
+whether that is told apart.
 """
 
 from __future__ import annotations
@@ -17,86 +17,118 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class ArmDifference:
-    """Difference of an arm to the best one, in the sweep's first metric."""
+class ConfigurationDifference:
+    """Difference of a configuration to the best one, in the sweep's first metric."""
 
-    arm: Trial
+    configuration: Trial
     interval: Interval
-    """Interval of the arm's value minus the best one's."""
+    """Interval of the configuration's value minus the best one's."""
 
     def to_dict(self) -> dict[str, Any]:
         """The difference in JSON's types."""
         return {
-            "arm": self.arm.number,
+            "configuration": self.configuration.number,
             "is_paired": not self.interval.num_other,
             **self.interval.to_dict(),
         }
 
 
-def mean_interval(arm: Trial, metric: str) -> Interval:
-    """Interval of an arm's mean over seeds."""
+def mean_interval(configuration: Trial, metric: str) -> Interval:
+    """Interval of a configuration's mean over seeds."""
     return paired_interval(
-        [values[metric] for values in arm.by_seed.values()] or [arm.metrics[metric]]
+        [values[metric] for values in configuration.by_seed.values()]
+        or [configuration.metrics[metric]]
     )
 
 
-def differences_to_best(summary: SweepSummary) -> list[ArmDifference]:
-    """Return the difference of every arm to the best one, in the order of `rank`: of arms of its
-    status alone.
+def differences_to_best(summary: SweepSummary) -> list[ConfigurationDifference]:
+    """Return the difference of every configuration to the best one, in the order of `rank`: of
+    configurations of its status alone.
 
     The error is shared (Bonferroni), so that all intervals hold together with CONFIDENCE. Empty for
-    a sweep of one seed, of several metrics, and where there is no best arm; and where the scheduler
-    has a verdict: its number of seeds followed the results, so that its own intervals alone hold.
+    a sweep of one seed, of several metrics, and where there is no best configuration; and where the
+    scheduler has a verdict: its number of seeds followed the results, so that its own intervals
+    alone hold.
     """
     first = best(summary)
     if first is None or summary.verdict or summary.num_seeds < 2 or len(summary.metrics) > 1:
         return []
     alike = [
-        arm for arm in rank(summary) if arm.status == first.status and objectives(summary, arm)
+        configuration
+        for configuration in rank(summary)
+        if configuration.status == first.status and objectives(summary, configuration)
     ]
     others = alike[1:]
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(others))
-    return [ArmDifference(arm, arm_interval(summary, arm, first, confidence)) for arm in others]
+    return [
+        ConfigurationDifference(
+            configuration, configuration_interval(summary, configuration, first, confidence)
+        )
+        for configuration in others
+    ]
 
 
-def arm_interval(summary: SweepSummary, arm: Trial, other: Trial, confidence: float) -> Interval:
-    """Interval of one arm's value minus another's: of pairs by seed where they share draws, else
-    between means.
+def configuration_interval(
+    summary: SweepSummary, configuration: Trial, other: Trial, confidence: float
+) -> Interval:
+    """Interval of one configuration's value minus another's: of pairs by seed where they share
+    draws, else between means.
     """
     metric = summary.metrics[0]
-    shared = [seed for seed in arm.by_seed if seed in other.by_seed]
-    are_pairs = all(arm.values.get(path) == other.values.get(path) for path in summary.unshared)
+    shared = [seed for seed in configuration.by_seed if seed in other.by_seed]
+    are_pairs = all(
+        configuration.values.get(path) == other.values.get(path) for path in summary.unshared
+    )
     if are_pairs and shared:
         return paired_interval(
-            [arm.by_seed[seed][metric] - other.by_seed[seed][metric] for seed in shared], confidence
+            [configuration.by_seed[seed][metric] - other.by_seed[seed][metric] for seed in shared],
+            confidence,
         )
-    one, two = ([values[metric] for values in each.by_seed.values()] for each in (arm, other))
+    one, two = (
+        [values[metric] for values in each.by_seed.values()] for each in (configuration, other)
+    )
     return unpaired_interval(one, two, confidence)
 
 
-def not_told_apart(differences: Sequence[ArmDifference]) -> list[int]:
-    """Return the numbers of arms that may be as good as the best one."""
-    return [each.arm.number for each in differences if not each.interval.excludes_zero]
+def not_told_apart(differences: Sequence[ConfigurationDifference]) -> list[int]:
+    """Return the numbers of configurations that may be as good as the best one."""
+    return [each.configuration.number for each in differences if not each.interval.excludes_zero]
 
 
-def difference_sentence(summary: SweepSummary, difference: ArmDifference, first: Trial) -> str:
-    """Describe the difference of an arm to the best one in a sentence."""
-    arms = (f"arm {difference.arm.number}", f"arm {first.number}")
-    text = describe_difference(difference.interval, arms, summary.modes[0], summary.metrics[0])
+def difference_sentence(
+    summary: SweepSummary, difference: ConfigurationDifference, first: Trial
+) -> str:
+    """Describe the difference of a configuration to the best one in a sentence."""
+    configurations = (
+        f"configuration {difference.configuration.number}",
+        f"configuration {first.number}",
+    )
+    text = describe_difference(
+        difference.interval, configurations, summary.modes[0], summary.metrics[0]
+    )
     return f"{text[0].upper()}{text[1:]}."
 
 
 def fewer_seeds_sentences(summary: SweepSummary) -> list[str]:
-    """Write a sentence on arms whose mean is over fewer seeds than another's of their status; none
-    without any.
+    """Write a sentence on configurations whose mean is over fewer seeds than another's of their
+    status; none without any.
     """
-    arms = [arm for arm in summary.trials if objectives(summary, arm)]
+    configurations = [
+        configuration for configuration in summary.trials if objectives(summary, configuration)
+    ]
     most: dict[str, int] = {}
-    for arm in arms:
-        most[arm.status] = max(arm.num_seeds, most.get(arm.status, 0))
-    fewer = [arm.number for arm in arms if arm.num_seeds < most[arm.status]]
+    for configuration in configurations:
+        most[configuration.status] = max(configuration.num_seeds, most.get(configuration.status, 0))
+    fewer = [
+        configuration.number
+        for configuration in configurations
+        if configuration.num_seeds < most[configuration.status]
+    ]
     if not fewer:
         return []
     return [
-        f"Arms with values of fewer seeds than others are ranked behind those: {listed(fewer, 8)}."
+        (
+            "Configurations with values of fewer seeds than others are ranked behind those: "
+            f"{listed(fewer, 8)}."
+        )
     ]

@@ -21,7 +21,7 @@ ENDED: tuple[Status, ...] = ("finished", "stopped", "failed")
 _ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
 """Order of trials with a value, by how final their value is."""
 _WITHOUT_VALUES = ["running", "interrupted", "waiting", "finished", "stopped", "failed"]
-"""Statuses of an arm whose runs have no value, the one that it has first."""
+"""Statuses of a configuration whose runs have no value, the one that it has first."""
 _WITHOUT_A_VALUE = 4
 _GROUPS = {"failed": 5, "waiting": 6}
 
@@ -36,7 +36,7 @@ class MetricCurve:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep; of several seeds, one arm under one of them."""
+    """One run of a sweep; of several seeds, one configuration under one of them."""
 
     number: int
     run_id: str
@@ -60,29 +60,29 @@ class Trial:
     """Digests of what the sweep's metrics are measured with, by group and part (`eval`, `held-out
     samples`).
     """
-    arm: int = -1
+    configuration: int = -1
     """Number of its values among those of the sweep; the trial's own where there is one seed."""
     seed: int | None = None
     """Seed of its experiment; None: the one that the experiment has."""
     members: Sequence[Trial] = ()
-    """Runs of an arm, by seed; empty for a run."""
+    """Runs of a configuration, by seed; empty for a run."""
     by_seed: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Last value of each metric by seed: of the runs that an arm's means are taken over; empty for
-    a run.
+    """Last value of each metric by seed: of the runs that a configuration's means are taken over;
+    empty for a run.
     """
 
     def __post_init__(self) -> None:
-        if self.arm < 0:
-            object.__setattr__(self, "arm", self.number)
+        if self.configuration < 0:
+            object.__setattr__(self, "configuration", self.number)
 
     def to_dict(self) -> dict[str, Any]:
         """The trial as the ledger and Ray Tune have it: number, run id, values, and of several
-        seeds arm and seed.
+        seeds configuration and seed.
         """
         plain = {"number": self.number, "run_id": self.run_id, "values": dict(self.values)}
         if self.seed is None:
             return plain
-        return {**plain, "arm": self.arm, "seed": self.seed}
+        return {**plain, "configuration": self.configuration, "seed": self.seed}
 
     @property
     def has_ended(self) -> bool:
@@ -95,12 +95,13 @@ class Trial:
         return len(self.by_seed) or 1
 
 
-def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
-    """Make an arm of its runs under all seeds: each metric's mean, and the mean curves.
+def configuration_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
+    """Make a configuration of its runs under all seeds: each metric's mean, and the mean curves.
 
     The means are over the runs with a finite value of every one of `metrics`, and of these over the
     finished ones, or else those that are furthest in the order finished, stopped, interrupted,
-    running. The arm's status and step are theirs; its run id is that of the first of them.
+    running. The configuration's status and step are theirs; its run id is that of the first of
+    them.
     """
     members = sorted(members, key=lambda trial: (trial.seed or 0, trial.number))
     chosen = _furthest(members, metrics)
@@ -113,7 +114,7 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
         by_seed = {trial.seed or 0: trial.metrics for trial in chosen}
     return replace(
         first,
-        number=first.arm,
+        number=first.configuration,
         step=min(trial.step for trial in chosen),
         total_steps=max(trial.total_steps for trial in members),
         seconds=sum(trial.seconds for trial in members),
@@ -129,8 +130,8 @@ def arm_of(members: Sequence[Trial], metrics: Sequence[str]) -> Trial:
 
 
 def _furthest(members: Sequence[Trial], metrics: Sequence[str]) -> Sequence[Trial]:
-    """Runs of one status that an arm's values are of: of those with values the furthest, else what
-    goes on first.
+    """Runs of one status that a configuration's values are of: of those with values the furthest,
+    else what goes on first.
     """
     usable = [trial for trial in members if _has_values(trial, metrics)]
     order = list(_ORDER) if usable else _WITHOUT_VALUES
@@ -150,11 +151,12 @@ def device_hours(trials: Iterable[Trial]) -> Counter[str]:
     return sum((Counter(trial.device_hours) for trial in trials), Counter[str]())
 
 
-def arms_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:
-    """Make the arms of the runs of a sweep with several seeds, by number."""
-    number = attrgetter("arm")
+def configurations_of(trials: Sequence[Trial], metrics: Sequence[str]) -> list[Trial]:
+    """Make the configurations of the runs of a sweep with several seeds, by number."""
+    number = attrgetter("configuration")
     return [
-        arm_of([*members], metrics) for _, members in groupby(sorted(trials, key=number), number)
+        configuration_of([*members], metrics)
+        for _, members in groupby(sorted(trials, key=number), number)
     ]
 
 
@@ -190,7 +192,9 @@ class SweepSummary:
     """One mode for each of `metrics`."""
     axes: Sequence[AxisInfo]
     trials: Sequence[Trial]
-    """Its trials; with several seeds its arms (`arm_of`), each with means over seeds."""
+    """Its trials; with several seeds its configurations (`configuration_of`), each with means over
+    seeds.
+    """
     search: str
     scheduler: str
     seconds: float
@@ -227,8 +231,8 @@ class SweepSummary:
 
     @property
     def unit(self) -> str:
-        """Word for one of `trials`: `trial`; with several seeds `arm`."""
-        return "arm" if self.num_seeds > 1 else "trial"
+        """Word for one of `trials`: `trial`; with several seeds `configuration`."""
+        return "configuration" if self.num_seeds > 1 else "trial"
 
 
 def better(mode: str) -> str:
@@ -253,11 +257,11 @@ def rank(summary: SweepSummary) -> list[Trial]:
     Trials whose metrics are measured with other data or objectives are apart, each group in that of
     its first trial. Finished trials come first, then stopped, interrupted and running ones; then
     trials of any of these statuses without a finite value of some metric, then failed ones, then
-    waiting ones. Of arms of equal status those with values of more seeds come first. Trials of
-    equal status are sorted by the first metric's last value in its mode. With several metrics they
-    are sorted by front first (non-dominated sorting: Deb et al. 2002, "A fast and elitist
-    multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric within a
-    front. Ties go to the lower number.
+    waiting ones. Of configurations of equal status those with values of more seeds come first.
+    Trials of equal status are sorted by the first metric's last value in its mode. With several
+    metrics they are sorted by front first (non-dominated sorting: Deb et al. 2002, "A fast and
+    elitist multiobjective genetic algorithm: NSGA-II", section III.A), and by the first metric
+    within a front. Ties go to the lower number.
     """
     groups: dict[tuple[int, int, int], list[tuple[tuple[float, ...], Trial]]] = {}
     ways = _ways(summary)
@@ -282,8 +286,8 @@ def pareto(summary: SweepSummary) -> list[Trial]:
     """Return the finished trials that no finished trial dominates, in the order of `rank`.
 
     With one metric: the best finished trial alone. Empty where none finished with a finite value of
-    every metric, and where trials are not comparable. Without arms that have values of fewer seeds
-    than others.
+    every metric, and where trials are not comparable. Without configurations that have values of
+    fewer seeds than others.
     """
     groups = comparable(summary)
     if len(groups) != 1:

@@ -96,8 +96,8 @@ def write_sweep_report(
     first = best(summary)
     pictures: list[Path] = []
     unit = summary.unit
-    if unit == "arm":
-        means = " With several seeds a line is an arm: the mean over its seeds."
+    if unit == "configuration":
+        means = " With several seeds a line is a configuration: the mean over its seeds."
     else:
         means = ""
 
@@ -182,7 +182,9 @@ def _best_spec(first: Trial | None, unit: str, spec: str) -> list[Part]:
 
 
 def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
-    differences = {each.arm.number: each.interval for each in differences_to_best(summary)}
+    differences = {
+        each.configuration.number: each.interval for each in differences_to_best(summary)
+    }
     columns = [summary.unit, "run", "status", "step", *summary.metrics]
     extra: dict[str, Mapping[int, Cell]] = {}
     if summary.num_seeds > 1:
@@ -220,20 +222,23 @@ def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
     )
     if summary.num_seeds > 1:
         caption += (
-            " An arm's values are means over its seeds, with half the 95 % interval of the "
-            "mean; its run is the "
+            " A configuration's values are means over its seeds, with half the 95 % interval "
+            "of the mean; its run is the "
         )
         caption += "first of them."
     if has_differences:
         caption += (
-            " To the best: the arm's value minus the best arm's, with half the interval; all "
-            f"these intervals hold together with {CONFIDENCE:.0%}. {_pairing(summary)}"
+            " To the best: the configuration's value minus the best configuration's, with half "
+            f"the interval; all these intervals hold together with {CONFIDENCE:.0%}. "
+            f"{_pairing(summary)}"
         )
     return caption
 
 
 def _value(summary: SweepSummary, trial: Trial, name: str) -> Cell:
-    """A metric's cell: the value, of an arm of several seeds with half the interval of its mean."""
+    """A metric's cell: the value, of a configuration of several seeds with half the interval of its
+    mean.
+    """
     value = trial.metrics.get(name)
     if value is None or summary.num_seeds < 2 or not trial.by_seed:
         return value
@@ -245,7 +250,9 @@ def _value(summary: SweepSummary, trial: Trial, name: str) -> Cell:
 
 def _pairing(summary: SweepSummary) -> str:
     """Say along which axes differences are not taken from pairs."""
-    pairs = "Arms of one seed share their draws, so differences are taken from pairs by seed"
+    pairs = (
+        "Configurations of one seed share their draws, so differences are taken from pairs by seed"
+    )
     if not summary.unshared:
         return f"{pairs}. "
     return (
@@ -281,7 +288,7 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
         ["scheduler", summary.scheduler],
         ["trials", f"{len(summary.runs)} of {summary.total_trials}: {counts(summary)}"],
         *(
-            [["arms", f"{len(summary.trials)}, each under {summary.num_seeds} seeds"]]
+            [["configurations", f"{len(summary.trials)}, each under {summary.num_seeds} seeds"]]
             if summary.num_seeds > 1
             else []
         ),
@@ -408,8 +415,9 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
 
 
 def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
-    """Write lines on the best arm of several seeds, `where` says which: whether it is told apart
-    from the others, its difference to the next one, and arms with fewer seeds."""
+    """Write lines on the best configuration of several seeds, `where` says which: whether it is
+    told apart from the others, its difference to the next one, and configurations with fewer seeds.
+    """
     first = best(summary)
     differences = differences_to_best(summary)
     if first is None:
@@ -426,15 +434,17 @@ def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
 
 
 def _others(numbers: Sequence[int]) -> str:
-    """Name how many arms are not told apart from the best: `arm 3`, `4 others`."""
+    """Name how many configurations are not told apart from the best: `configuration 3`, `4
+    others`.
+    """
     if len(numbers) == 1:
-        return f"arm {numbers[0]}"
+        return f"configuration {numbers[0]}"
     return f"{len(numbers)} others"
 
 
 def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
-    """A metric's value, of an arm with the interval of its mean over seeds: `0.31 +- 0.02 over 3
-    seeds`.
+    """A metric's value, of a configuration with the interval of its mean over seeds: `0.31 +- 0.02
+    over 3 seeds`.
     """
     value = _value(summary, trial, name)
     if isinstance(value, str):

@@ -121,7 +121,7 @@ class Recovery:
         if failure.kind is FailureKind.OUT_OF_MEMORY and failure.step >= 0:
             return replace(now, memory=self.memory.next_attempt(failure.step, self.experiment))
         if failure.is_own and self.halved_for is None and self.memory.can_halve(self.experiment):
-            memory = replace(self.memory, halvings=self.memory.halvings + 1)
+            memory = replace(self.memory, microbatch_splits=self.memory.microbatch_splits + 1)
             return replace(now, memory=memory, halved_for=failure)
         if failure.kind not in RETRYABLE:
             raise failure.error()
@@ -144,7 +144,7 @@ class Recovery:
         else:
             count = f" ({self.failures} of {self.experiment.resources.max_failures})"
         if failure is self.halved_for:
-            size = self.experiment.micro_size >> self.memory.halvings
+            size = self.experiment.micro_size >> self.memory.microbatch_splits
             count = f" with micro-batches of {size}, the batch stays the same"
         return (
             f"{failure.kind.value.replace('_', ' ')}: {failure.message}; going on from "

@@ -154,7 +154,7 @@ class MnistData(Spec):
     `test`.
     """
     order: FullOrderSpec = FullOrderSpec()
-    """Order of the training samples; under `lanes`, a share is held out by whole blocks."""
+    """Order of the training samples; under `interleaved`, a share is held out by whole blocks."""
 
 
 class ArrowData(Spec):
@@ -172,8 +172,8 @@ class ArrowData(Spec):
     access: Literal["auto", "copy", "stream"] = "auto"
     """Reading of a store behind a URI. `copy`: from a copy on each node's disk. `stream`: parts of
     it are fetched ahead of need, verified, and kept in a cache on the node; needs
-    data.order.kind=lanes. `auto`: a copy where the order is `full` or the store fits the node's
-    disk. Under one order all give the same run."""
+    data.order.kind=interleaved. `auto`: a copy where the order is `full` or the store fits the
+    node's disk. Under one order all give the same run."""
     cache: SizeText = "200GiB"
     """Most room that streamed stores take on a node, below DITLAB_CACHE/blocks; all runs of the
     node share it.
@@ -181,12 +181,12 @@ class ArrowData(Spec):
     hold_out: HoldOut | HoldOutClasses | HeldOutClasses = 0.1
     """Samples held out of training, for evaluation: a share of the samples (of text: runs of
     neighbouring ones), or all samples of some classes, `{column: chromosome, values: [chr10,
-    chr11]}`; of a list of such, the samples of any of them. Under data.order.kind=lanes, a share is
-    one of whole blocks of neighbouring samples, spread evenly over the store, and classes are
-    refused."""
+    chr11]}`; of a list of such, the samples of any of them. Under data.order.kind=interleaved, a
+    share is one of whole blocks of neighbouring samples, spread evenly over the store, and classes
+    are refused."""
     order: FullOrderSpec = FullOrderSpec()
-    """Order of the training samples: `full`, or `{kind: lanes, lanes: 64, window: 16}` for stores
-    that do not fit a node's disk or whose samples do not fit its memory as numbers."""
+    """Order of the training samples: `full`, or `{kind: interleaved, streams: 64, window: 16}` for
+    stores that do not fit a node's disk or whose samples do not fit its memory as numbers."""
     packing: Packing = "joined"
     """Attention among documents that share a row of text. `joined`: a token attends to the whole
     row, whatever document it is of. `masked`: to its own document alone. The rows are the same, and
@@ -201,13 +201,15 @@ class ArrowData(Spec):
     @model_validator(mode="after")
     def _order_fits(self) -> "ArrowData":
         if self.access == "stream" and isinstance(self.order, FullOrderSpec):
-            absent = absent_part("order", "lanes")
+            absent = absent_part("order", "interleaved")
             if absent:
-                raise ValueError(f"data.access=stream needs data.order.kind=lanes, and {absent}")
+                raise ValueError(
+                    f"data.access=stream needs data.order.kind=interleaved, and {absent}"
+                )
             raise ValueError(
-                "data.access=stream needs data.order.kind=lanes, as the full order takes each "
-                "batch from everywhere; set data.order to {kind: lanes, lanes: 64}, or "
-                "data.access to copy."
+                "data.access=stream needs data.order.kind=interleaved, as the full order takes "
+                "each batch from everywhere; set data.order to {kind: interleaved, streams: "
+                "64}, or data.access to copy."
             )
         self.order.check_source(self)
         return self

@@ -89,6 +89,11 @@ def content_of_data(data: Mapping[str, Any]) -> dict[str, Any]:
     parts = kept.get("parts")
     if isinstance(parts, Mapping):
         kept["parts"] = {name: content_of_data(part) for name, part in parts.items()}
+    order = kept.get("order")
+    if isinstance(order, Mapping) and order["kind"] == "interleaved":
+        # Streams were called lanes: a name alone does not move a hash.
+        plain = {key: value for key, value in order.items() if key not in ("kind", "streams")}
+        kept["order"] = {**plain, "kind": "lanes", "lanes": order["streams"]}
     return kept
 
 

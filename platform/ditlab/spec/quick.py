@@ -75,7 +75,7 @@ def shorten_experiment(experiment: Experiment) -> Quick[Experiment]:
     values = _short_values(experiment)
     try:
         short = experiment.replace_all({**values, **_short_batch(experiment)})
-    except UserError:  # a smaller batch does not fit the lanes of the data
+    except UserError:  # a smaller batch does not fit the streams of the data
         short = experiment.replace_all(values)
     return _compared(experiment, short)
 

@@ -103,7 +103,7 @@ class Scheduler(Spec):
     """Place (`module:attribute`) of the `ditlab.sweeps.chooser.TrialChooser` that names the trials
     that train next, and how far. Without one all trials train, until `stops` ends them."""
     takes_seed_range: ClassVar[bool] = False
-    """True where the chooser adds seeds to arms: `seeds: {min: 3, max: 12}`."""
+    """True where the chooser adds seeds to configurations: `seeds: {min: 3, max: 12}`."""
     may_change: ClassVar[tuple[str, ...]] = ()
     """Fields that a resumed sweep may have otherwise, such as a budget."""
     forecast_note: ClassVar[str] = "stops some trials earlier: this is the longest it takes"
@@ -176,12 +176,12 @@ SchedulerSpec = Annotated[NoScheduler | Asha | Pbt | Median, Field(discriminator
 
 
 class SeedRange(Spec):
-    """Seeds of a scheduler that adds seeds where arms are close."""
+    """Seeds of a scheduler that adds seeds where configurations are close."""
 
     min: SeveralSeeds = 3
-    """Seeds of every arm."""
+    """Seeds of every configuration."""
     max: SeveralSeeds = 12
-    """Seeds of arms that are close."""
+    """Seeds of configurations that are close."""
 
     @model_validator(mode="after")
     def _ordered(self) -> SeedRange:
@@ -223,12 +223,13 @@ class Sweep(NamedSpec):
     metric.
     """
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = None
-    """Number of trials. Null, with grid search only: the whole grid. With `seeds` it counts arms,
-    each of which takes a run under every seed."""
+    """Number of trials. Null, with grid search only: the whole grid. With `seeds` it counts
+    configurations, each of which takes a run under every seed."""
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] | SeedRange = 1
-    """Seeds that every arm (values of the axes) is trained under: `seed` of the base, the next
-    number, and so on. An arm is ranked by its mean over them: `trials: 12` with `seeds: 3` makes 36
-    runs. With a scheduler that adds seeds also {min: 3, max: 12}: arms that are close get more."""
+    """Seeds that every configuration (values of the axes) is trained under: `seed` of the base, the
+    next number, and so on. A configuration is ranked by its mean over them: `trials: 12` with
+    `seeds: 3` makes 36 runs. With a scheduler that adds seeds also {min: 3, max: 12}:
+    configurations that are close get more."""
     concurrent: Count | None = None
     """Trials that train at once at most. Null: as many as fit on the machine or cluster; with pbt,
     all.
@@ -305,15 +306,15 @@ class Sweep(NamedSpec):
 
     @property
     def num_seeds(self) -> int:
-        """Seeds that an arm has at most."""
+        """Seeds that a configuration has at most."""
         if isinstance(self.seeds, int):
             return self.seeds
         return self.seeds.max
 
     @property
     def seed_list(self) -> list[int | None]:
-        """The seeds of an arm's runs; one None, for the seed that the experiment has, where there
-        is one alone.
+        """The seeds of a configuration's runs; one None, for the seed that the experiment has,
+        where there is one alone.
         """
         first = self.fixed.get("seed", self.base.get("seed", 0))
         if self.num_seeds > 1:
@@ -322,7 +323,7 @@ class Sweep(NamedSpec):
 
     @property
     def first_seeds(self) -> list[int | None]:
-        """The part of `seed_list` that every arm has."""
+        """The part of `seed_list` that every configuration has."""
         return self.seed_list[: self.seeds if isinstance(self.seeds, int) else self.seeds.min]
 
     @property

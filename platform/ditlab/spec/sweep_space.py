@@ -268,14 +268,16 @@ def _seed_problems(sweep: Sweep) -> Iterator[str]:
     if sweep.num_seeds > 1 and "seed" in sweep.space:
         yield (
             f"space.seed and seeds={sweep.num_seeds} both set the seed of a trial; remove "
-            "space.seed, so that arms are compared by their mean over seeds, or set seeds to 1."
+            "space.seed, so that configurations are compared by their mean over seeds, or set "
+            "seeds to 1."
         )
     takes_range = isinstance(sweep.scheduler, Scheduler) and sweep.scheduler.takes_seed_range
     if isinstance(sweep.seeds, SeedRange) and not takes_range:
         yield (
             f"seeds={{min: {sweep.seeds.min}, max: {sweep.seeds.max}}} is of "
             f"scheduler.kind={' or '.join(kinds_with_seed_range())} alone, which adds seeds "
-            f"where arms are close (it is {sweep.scheduler.kind}); set seeds to one number."
+            f"where configurations are close (it is {sweep.scheduler.kind}); set seeds to one "
+            "number."
         )
 
 
@@ -311,8 +313,8 @@ def _number_problems(sweep: Sweep) -> Iterator[str]:
     num = (sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))) * sweep.num_seeds
     if sweep.num_seeds > 1 and num > MAX_TRIALS:
         yield (
-            f"seeds={sweep.num_seeds} makes {num:,} runs of {num // sweep.num_seeds:,} arms, "
-            f"more than {MAX_TRIALS:,}; lower seeds or trials."
+            f"seeds={sweep.num_seeds} makes {num:,} runs of {num // sweep.num_seeds:,} "
+            f"configurations, more than {MAX_TRIALS:,}; lower seeds or trials."
         )
     if search != "grid" and sweep.trials is None:
         yield f"trials=null leaves search.kind={search} without an end; give a number."
@@ -402,9 +404,9 @@ def _pbt_problems(sweep: Sweep, interval: int, every: int) -> Iterator[str]:
     """Find why trials make no population, or an axis cannot change in the middle of a run."""
     if sweep.num_seeds > 1:
         yield (
-            f"seeds={sweep.num_seeds} repeats an arm, and under scheduler.kind=pbt no trial "
-            "stays an arm, as it takes over weights and values of others; set seeds to 1, or "
-            "scheduler.kind to none."
+            f"seeds={sweep.num_seeds} repeats a configuration, and under scheduler.kind=pbt no "
+            "trial stays a configuration, as it takes over weights and values of others; set "
+            "seeds to 1, or scheduler.kind to none."
         )
     yield from off_evaluations("interval", interval, every, "at which trials are compared")
     too_few = sweep.trials is not None and sweep.trials < SMALLEST_POPULATION

@@ -22,7 +22,7 @@ LOCK_TIMEOUT = 300.0  # seconds
 class ChosenTrial(NamedTuple):
     """A trial of a round."""
 
-    arm: int
+    configuration: int
     seed: int | None
     """One of the sweep's `seed_list`. A trial that the sweep has not yet is made."""
     until: int | None
@@ -38,7 +38,7 @@ class Round:
     trials: Sequence[ChosenTrial]
     """In the order in which they start; none at the end of the sweep."""
     stopped: Mapping[int, str] = field(default_factory=dict)
-    """Arms whose waiting trials are stopped, with the reason of each."""
+    """Configurations whose waiting trials are stopped, with the reason of each."""
     used_up: str = ""
     """Field with the budget that ends the sweep: `scheduler.max_steps`. Resumed with more, the
     sweep goes on.
@@ -87,11 +87,11 @@ def make_chooser(sweep: Sweep, total_steps: int, home: Home) -> TrialChooser | N
 
 
 def stop_waiting(chosen: Round, folder: SweepFolder, home: Home, uri: str | None) -> None:
-    """Record that waiting runs of arms that a round stops are stopped; `uri` is the experiment's
-    tracking address.
+    """Record that waiting runs of configurations that a round stops are stopped; `uri` is the
+    experiment's tracking address.
     """
     for trial in folder.planned_trials():
-        reason = chosen.stopped.get(trial.arm)
+        reason = chosen.stopped.get(trial.configuration)
         record = find_record(home, trial)
         if not reason or record is None or record.status != "interrupted":
             continue

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from ditlab.errors import UserError
 from ditlab.home import Below, Home, RunFolder
-from ditlab.reports.sweep_records import Trial, arms_of
+from ditlab.reports.sweep_records import Trial, configurations_of
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded
 from ditlab.spec.sweep import Pbt, Sweep, load_sweep
@@ -119,25 +119,27 @@ class SweepFolder:
         home: Home,
         number: int,
         values: Mapping[str, Any],
-        arm: int = -1,
+        configuration: int = -1,
         seed: int | None = None,
     ) -> Trial:
         """Append a trial to the ledger, with a run id that no folder has; it is on the disk when
         this returns.
         """
-        return self.plan_trials(home, [(number, values, arm, seed)])[0]
+        return self.plan_trials(home, [(number, values, configuration, seed)])[0]
 
     def plan_trials(
         self, home: Home, places: Sequence[tuple[int, Mapping[str, Any], int, int | None]]
     ) -> list[Trial]:
-        """Append trials by number, values, arm and seed, as `plan_trial` does one; the disk is
-        waited for once.
+        """Append trials by number, values, configuration and seed, as `plan_trial` does one; the
+        disk is waited for once.
         """
         found: dict[str, Trial] = {}
-        for number, values, arm, seed in places:
+        for number, values, configuration, seed in places:
             while (run_id := secrets.token_hex(4)) in found or home.run(run_id).path.exists():
                 pass
-            found[run_id] = Trial(number, run_id, dict(values), arm=arm, seed=seed)
+            found[run_id] = Trial(
+                number, run_id, dict(values), configuration=configuration, seed=seed
+            )
         append_json_lines(self.ledger, (trial.to_dict() for trial in found.values()))
         return list(found.values())
 
@@ -199,7 +201,7 @@ def trial_experiment(sweep: Sweep, trial: Trial) -> Experiment:
     experiment.
     """
     seed = trial.seed
-    name = f"{sweep.name}-{trial.arm:03d}" + ("" if seed is None else f"-seed{seed}")
+    name = f"{sweep.name}-{trial.configuration:03d}" + ("" if seed is None else f"-seed{seed}")
     experiment = experiment_for(sweep, trial.values, name, seed=seed)
     if not isinstance(sweep.scheduler, Pbt):
         return experiment
@@ -220,11 +222,15 @@ def seed_of(sweep: Sweep, trial: Trial) -> int | None:
     return trial.seed
 
 
-def sweep_arms(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
-    """Make the arms of the trials of a sweep with several seeds; of one seed, return the trials."""
+def sweep_configurations(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
+    """Make the configurations of the trials of a sweep with several seeds; of one seed, return the
+    trials.
+    """
     if sweep.num_seeds < 2:
         return list(trials)
-    return arms_of([replace(trial, seed=seed_of(sweep, trial)) for trial in trials], sweep.metrics)
+    return configurations_of(
+        [replace(trial, seed=seed_of(sweep, trial)) for trial in trials], sweep.metrics
+    )
 
 
 def free_numbers(trials: Sequence[Trial]) -> Iterator[int]:

@@ -87,7 +87,7 @@ class Forecast:
                 "parameters": trial.num_parameters,
                 "steps": trial.total_steps,
                 "seconds": self.seconds.get(trial.number),
-                "arm": trial.arm,
+                "configuration": trial.configuration,
                 "seed": trial.experiment.seed,
             }
             for trial in prepared.trials

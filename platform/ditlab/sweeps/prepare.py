@@ -176,7 +176,7 @@ class CheckedTrial:
     experiment: Experiment
     num_parameters: int
     total_steps: int
-    arm: int
+    configuration: int
     """Number of the values among those of the sweep."""
     seed: int | None
     """Seed of the experiment where the sweep has several."""
@@ -203,7 +203,7 @@ class PreparedSweep:
     chooser: TrialChooser | None
     """Choice of the trials that train next, of a scheduler that has one."""
     num_trials: int
-    """Number of trials of the whole sweep: of arms times seeds."""
+    """Number of trials of the whole sweep: of configurations times seeds."""
 
 
 def prepare_sweep(
@@ -238,16 +238,18 @@ def prepare_sweep(
         grows = has_autoscaler()
     known: dict[str, tuple[int, int]] = {}
     trials = []
-    # All arms at the first seed come first, so that a sweep that is stopped has compared all of
-    # them.
+    # All configurations at the first seed come first, so that a sweep that is stopped has compared
+    # all of them.
     runs = product(sweep.first_seeds, enumerate(enumerate_trials(sweep) or []))
-    for number, (seed, (arm, values)) in enumerate(runs):
-        experiment = trial_experiment(sweep, Trial(number, "", values, arm=arm, seed=seed))
+    for number, (seed, (configuration, values)) in enumerate(runs):
+        experiment = trial_experiment(
+            sweep, Trial(number, "", values, configuration=configuration, seed=seed)
+        )
         try:
             checked = _check_trial(experiment, home, remote, known)
         except UserError as error:
             raise UserError(f"trial {number} ({written(values)}): {error}") from None
-        trials.append(CheckedTrial(number, values, experiment, *checked, arm, seed))
+        trials.append(CheckedTrial(number, values, experiment, *checked, configuration, seed))
     total_steps = max(
         [_check_trial(base, home, remote, known)[1], *(trial.total_steps for trial in trials)]
     )
@@ -311,13 +313,16 @@ def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
     notes = []
     if sweep.num_seeds > 1:
         seeds = sweep.first_seeds
-        arms = f"{num_runs // len(seeds)} arm{'s' if num_runs > len(seeds) else ''}"
+        configurations = (
+            f"{num_runs // len(seeds)} configuration{'s' if num_runs > len(seeds) else ''}"
+        )
         if sweep.num_seeds > len(seeds):
-            more = f", and up to seed {sweep.seed_list[-1]} where arms are close"
+            more = f", and up to seed {sweep.seed_list[-1]} where configurations are close"
         else:
             more = ""
         notes.append(
-            f"{arms} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): {num_runs} runs{more}"
+            f"{configurations} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): "
+            f"{num_runs} runs{more}"
         )
     axes = unshared_axes(sweep)
     if axes:

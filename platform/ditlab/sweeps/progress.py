@@ -14,7 +14,7 @@ from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.errors import UserError
 from ditlab.reports.sweep_records import ENDED, Trial
 from ditlab.spec.sweep import Sweep
-from ditlab.sweeps.folder import current_values, find_record, sweep_arms
+from ditlab.sweeps.folder import current_values, find_record, sweep_configurations
 from ditlab.sweeps.results import read_results
 from ditlab.sweeps.start import StartedSweep
 from ditlab.tracking.history import final_values
@@ -50,8 +50,8 @@ class SweepTrials:
         self._num_ranked = -1
         self._is_first = True
         self.leader: Trial | None = None
-        """The best finished trial, or arm, by the first metric; None without one, or where trials
-        do not compare.
+        """The best finished trial, or configuration, by the first metric; None without one, or
+        where trials do not compare.
         """
 
     def add(self, trial: Trial) -> None:
@@ -157,7 +157,9 @@ class SweepTrials:
         sweep = self._started.sweep
         name = sweep.metrics[0]
         sign = -1 if sweep.modes[0] == "max" else 1
-        done = [trial for trial in sweep_arms(sweep, self.all) if trial.status == "finished"]
+        done = [
+            trial for trial in sweep_configurations(sweep, self.all) if trial.status == "finished"
+        ]
         done = [trial for trial in done if math.isfinite(trial.metrics.get(name, math.nan))]
         most = max((trial.num_seeds for trial in done), default=0)
         done = [trial for trial in done if trial.num_seeds == most]
@@ -175,7 +177,7 @@ class SweepProgress:
     trials: Sequence[Trial]
     """Every planned trial, by number."""
     leader: int | None
-    """Number of the best finished trial, or arm, by the first metric."""
+    """Number of the best finished trial, or configuration, by the first metric."""
     num_trials: int
     """Number of trials of the whole sweep."""
     ended_before: frozenset[int]

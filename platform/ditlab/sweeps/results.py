@@ -44,7 +44,7 @@ from ditlab.sweeps.folder import (
     current_values,
     find_record,
     read_takeovers,
-    sweep_arms,
+    sweep_configurations,
     trial_experiment,
 )
 from ditlab.sweeps.prepare import MEASURED, measured_parts
@@ -78,7 +78,7 @@ def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
         metrics=sweep.metrics,
         modes=sweep.modes,
         axes=[AxisInfo(path, _scale(axis)) for path, axis in sweep.space.items()],
-        trials=sweep_arms(sweep, trials),
+        trials=sweep_configurations(sweep, trials),
         search=sweep.search.kind,
         scheduler=sweep.scheduler.kind,
         seconds=seconds,
@@ -131,10 +131,10 @@ def past_curves(sweep: Sweep, summary: SweepSummary) -> dict[str, MetricCurve]:
 
 
 def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
-    """Make a table of the trials or arms for MLflow: columns by name, the best first.
+    """Make a table of the trials or configurations for MLflow: columns by name, the best first.
 
-    Of arms with the seeds behind their means, the interval of each mean, and that of the difference
-    to the best arm.
+    Of configurations with the seeds behind their means, the interval of each mean, and that of the
+    difference to the best configuration.
     """
     ranked = rank(summary)
     table: dict[str, list[Any]] = {
@@ -156,7 +156,7 @@ def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
                 for end in ("low", "high")
             }
     differences = {
-        each.arm.number: each.interval.to_dict() for each in differences_to_best(summary)
+        each.configuration.number: each.interval.to_dict() for each in differences_to_best(summary)
     }
     if differences:
         found = [differences.get(trial.number, {}) for trial in ranked]
@@ -382,12 +382,16 @@ class SweepResult:
         summary = self.summary
         found = best(summary)
         metrics = summary.metrics
-        arms: dict[str, Any] = {}
+        configurations: dict[str, Any] = {}
         if summary.num_seeds > 1:
-            ranked = [arm for arm in rank(summary) if objectives(summary, arm) is not None]
+            ranked = [
+                configuration
+                for configuration in rank(summary)
+                if objectives(summary, configuration) is not None
+            ]
             differences = differences_to_best(summary)
-            arms = {
-                "arms": [_best(summary, arm) for arm in ranked],
+            configurations = {
+                "configurations": [_best(summary, configuration) for configuration in ranked],
                 "differences": [each.to_dict() for each in differences],
                 "not_told_apart": not_told_apart(differences),
             }
@@ -406,7 +410,7 @@ class SweepResult:
                 for each in rank(summary)
                 for trial in each.members or [each]
             ],
-            **arms,
+            **configurations,
             **({"verdict": list(summary.verdict)} if summary.verdict else {}),
             "best": found and _best(summary, found),
             "why_no_best": why_incomparable(summary),

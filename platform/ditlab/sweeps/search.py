@@ -84,19 +84,23 @@ class OptunaTrials(LedgerSearcher):
     """
 
     def __init__(self, sweep: Sweep, past: Sequence[Trial], plan: Callable[..., Trial]) -> None:
-        """`plan` writes a new trial, by number, values, arm and seed, to the ledger."""
+        """`plan` writes a new trial, by number, values, configuration and seed, to the ledger."""
         super().__init__()
         self._sweep = sweep
         self._plan = plan
         self._study = make_study(sweep, past)
-        self._arms = _by_arm(past)
-        """Trials of each arm that have ended or are known."""
+        self._configurations = _by_configuration(past)
+        """Trials of each configuration that have ended or are known."""
         self._waiting = [trial for trial in past if not trial.has_ended]
         self._numbers = free_numbers(past)
-        self._free_arms = [arm for arm in range(sweep.trials or 0) if arm not in self._arms]
-        self._proposals: dict[int, Any] = {trial.arm: None for trial in self._waiting}
-        """Optuna's trial by arm; None for one of an earlier session that Optuna has not been asked
-        for again.
+        self._free_configurations = [
+            configuration
+            for configuration in range(sweep.trials or 0)
+            if configuration not in self._configurations
+        ]
+        self._proposals: dict[int, Any] = {trial.configuration: None for trial in self._waiting}
+        """Optuna's trial by configuration; None for one of an earlier session that Optuna has not
+        been asked for again.
         """
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
@@ -105,17 +109,19 @@ class OptunaTrials(LedgerSearcher):
         if not self._waiting and not self._propose():
             return Searcher.FINISHED
         trial = self._running[trial_id] = self._waiting.pop(0)
-        if self._proposals[trial.arm] is None:
-            self._proposals[trial.arm] = _ask_again(self._study, self._sweep, trial.values)
+        if self._proposals[trial.configuration] is None:
+            self._proposals[trial.configuration] = _ask_again(
+                self._study, self._sweep, trial.values
+            )
         return {"trial": trial.to_dict()}
 
     def _propose(self) -> bool:
-        """Ask Optuna for an arm and plan its trials; False where there is none left, or none that
-        is valid.
+        """Ask Optuna for a configuration and plan its trials; False where there is none left, or
+        none that is valid.
         """
         from optuna.trial import TrialState
 
-        for _ in range(MAX_PROPOSALS if self._free_arms else 0):
+        for _ in range(MAX_PROPOSALS if self._free_configurations else 0):
             proposal = self._study.ask()
             values = suggest_values(self._sweep, proposal)
             try:
@@ -123,23 +129,27 @@ class OptunaTrials(LedgerSearcher):
             except UserError:  # counts as pruned: Optuna would propose failed ones again
                 self._study.tell(proposal, state=TrialState.PRUNED)
                 continue
-            arm = self._free_arms.pop(0)
+            configuration = self._free_configurations.pop(0)
             seeds = self._sweep.seed_list
-            self._waiting = [self._plan(next(self._numbers), values, arm, seed) for seed in seeds]
-            self._arms[arm] = list(self._waiting)
-            self._proposals[arm] = proposal
+            self._waiting = [
+                self._plan(next(self._numbers), values, configuration, seed) for seed in seeds
+            ]
+            self._configurations[configuration] = list(self._waiting)
+            self._proposals[configuration] = proposal
             return True
         return False
 
     def _complete(self, trained: Trial, status: str, last: dict[str, Any]) -> None:
         metrics = {name: float(last[name]) for name in self._sweep.metrics if name in last}
         ended = replace(trained, status=status, step=int(last.get("step", 0)), metrics=metrics)
-        before = self._arms[trained.arm]
-        arm = self._arms[trained.arm] = [
+        before = self._configurations[trained.configuration]
+        configuration = self._configurations[trained.configuration] = [
             ended if each.number == ended.number else each for each in before
         ]
-        if all(each.has_ended for each in arm):  # others are resumed in the next session
-            _report(self._study, self._proposals.pop(trained.arm), self._sweep, arm)
+        if all(each.has_ended for each in configuration):  # others are resumed in the next session
+            _report(
+                self._study, self._proposals.pop(trained.configuration), self._sweep, configuration
+            )
 
 
 class ChosenTrials(LedgerSearcher):
@@ -156,16 +166,16 @@ class ChosenTrials(LedgerSearcher):
         on_round: Callable[[Round], None],
     ) -> None:
         """`past` has all trials of the ledger with their curves. `plan` writes a new trial, by
-        number, values, arm and seed, to the ledger; `on_round` is told every round, the first and
-        the last too.
+        number, values, configuration and seed, to the ledger; `on_round` is told every round, the
+        first and the last too.
         """
         super().__init__()
         self._metric_name = sweep.metrics[0]
         self._chooser = chooser
         self._plan = plan
         self._on_round = on_round
-        self._trials = {(trial.arm, trial.seed): trial for trial in past}
-        self._values = {trial.arm: trial.values for trial in past}
+        self._trials = {(trial.configuration, trial.seed): trial for trial in past}
+        self._values = {trial.configuration: trial.values for trial in past}
         self._numbers = free_numbers(past)
         self._waiting: list[ChosenTrial] = []
         self._is_interrupted = False
@@ -179,10 +189,13 @@ class ChosenTrials(LedgerSearcher):
             return None if self._running else Searcher.FINISHED
         chosen = self._waiting.pop(0)
         self._running[trial_id] = chosen
-        place = chosen.arm, chosen.seed
+        place = chosen.configuration, chosen.seed
         if place not in self._trials:
             self._trials[place] = self._plan(
-                next(self._numbers), self._values[chosen.arm], chosen.arm, chosen.seed
+                next(self._numbers),
+                self._values[chosen.configuration],
+                chosen.configuration,
+                chosen.seed,
             )
         until = {} if chosen.until is None else {"until": chosen.until}
         return {"trial": {**self._trials[place].to_dict(), **until}}
@@ -192,7 +205,7 @@ class ChosenTrials(LedgerSearcher):
             self._is_interrupted = True
             self._waiting = []
         else:
-            place = trained.arm, trained.seed
+            place = trained.configuration, trained.seed
             self._trials[place] = self._ended(self._trials[place], trained, status, last)
         if not self._running and not self._waiting and not self._is_interrupted:
             self._begin_round()
@@ -235,17 +248,17 @@ def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
     )
     directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
     study = optuna.create_study(sampler=sampler, directions=directions)
-    for arm in _by_arm(past).values():
-        if all(trial.has_ended for trial in arm):
-            _report(study, _ask_again(study, sweep, arm[0].values), sweep, arm)
+    for configuration in _by_configuration(past).values():
+        if all(trial.has_ended for trial in configuration):
+            _report(study, _ask_again(study, sweep, configuration[0].values), sweep, configuration)
     return study
 
 
-def _by_arm(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
-    arms: dict[int, list[Trial]] = {}
+def _by_configuration(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
+    configurations: dict[int, list[Trial]] = {}
     for trial in trials:
-        arms.setdefault(trial.arm, []).append(trial)
-    return arms
+        configurations.setdefault(trial.configuration, []).append(trial)
+    return configurations
 
 
 def _ask_again(study: Any, sweep: Sweep, values: Mapping[str, Any]) -> Any:
@@ -280,17 +293,20 @@ def index_of(axis: Choice | Grid, value: Any) -> int:
     return next(index for index, known in enumerate(axis.values) if same(known, value))
 
 
-def _report(study: Any, proposal: Any, sweep: Sweep, arm: Sequence[Trial]) -> None:
-    """Report an arm's end to Optuna by its means over seeds. One that a scheduler stopped counts as
-    pruned at its step, if there is one metric; one of which a seed failed has failed."""
+def _report(study: Any, proposal: Any, sweep: Sweep, configuration: Sequence[Trial]) -> None:
+    """Report a configuration's end to Optuna by its means over seeds. One that a scheduler stopped
+    counts as pruned at its step, if there is one metric; one of which a seed failed has failed."""
     from optuna.trial import TrialState
 
-    values = [fmean(trial.metrics.get(name, math.nan) for trial in arm) for name in sweep.metrics]
-    statuses = {trial.status for trial in arm}
+    values = [
+        fmean(trial.metrics.get(name, math.nan) for trial in configuration)
+        for name in sweep.metrics
+    ]
+    statuses = {trial.status for trial in configuration}
     if "failed" in statuses or not all(math.isfinite(value) for value in values):
         study.tell(proposal, state=TrialState.FAIL)
     elif "stopped" in statuses and len(values) == 1:
-        proposal.report(values[0], min(trial.step for trial in arm))
+        proposal.report(values[0], min(trial.step for trial in configuration))
         study.tell(proposal, state=TrialState.PRUNED)
     else:
         study.tell(proposal, values)

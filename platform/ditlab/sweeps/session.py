@@ -317,10 +317,14 @@ class TunerThread(threading.Thread):
             ),
         )
 
-    def _plan(self, number: int, values: Mapping[str, Any], arm: int, seed: int | None) -> Trial:
+    def _plan(
+        self, number: int, values: Mapping[str, Any], configuration: int, seed: int | None
+    ) -> Trial:
         """Write a new trial to the ledger."""
         self._trials.add(
-            trial := self._sweep.folder.plan_trial(self._sweep.home, number, values, arm, seed)
+            trial := self._sweep.folder.plan_trial(
+                self._sweep.home, number, values, configuration, seed
+            )
         )
         return trial
 

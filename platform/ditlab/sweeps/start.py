@@ -168,8 +168,10 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
     Raises UserError where sweep.yaml does not make the ledger's trials.
     """
     planned = folder.planned_trials()
-    known = {trial.arm: trial.values for trial in prepared.trials}
-    others = [trial for trial in planned if known and trial.values != known.get(trial.arm)]
+    known = {trial.configuration: trial.values for trial in prepared.trials}
+    others = [
+        trial for trial in planned if known and trial.values != known.get(trial.configuration)
+    ]
     if others:
         raise UserError(
             f"sweep {folder.sweep_id}: trial {others[0].number} has "
@@ -189,19 +191,19 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
 
 def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> list[Trial]:
     """Write the spec, and add the trials that the ledger lacks, as far as their values are known;
-    return the trials of the whole ledger. Those of an arm that a search proposed are known, too,
-    where the sweep has more seeds now."""
+    return the trials of the whole ledger. Those of a configuration that a search proposed are
+    known, too, where the sweep has more seeds now."""
     write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
-    arms = {trial.arm: dict(trial.values) for trial in past} | {
-        trial.arm: trial.values for trial in prepared.trials
+    configurations = {trial.configuration: dict(trial.values) for trial in past} | {
+        trial.configuration: trial.values for trial in prepared.trials
     }
-    there = {(trial.arm, seed_of(prepared.sweep, trial)) for trial in past}
+    there = {(trial.configuration, seed_of(prepared.sweep, trial)) for trial in past}
     numbers = free_numbers(past)
     places = [
-        (next(numbers), arms[arm], arm, seed)
+        (next(numbers), configurations[configuration], configuration, seed)
         for seed in prepared.sweep.first_seeds
-        for arm in sorted(arms)
-        if (arm, seed) not in there
+        for configuration in sorted(configurations)
+        if (configuration, seed) not in there
     ]
     planned = folder.plan_trials(prepared.home, places) if places else []
     return sorted([*past, *planned], key=lambda trial: trial.number)

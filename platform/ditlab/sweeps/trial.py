@@ -171,13 +171,16 @@ class TrialThread(threading.Thread):
                 trial=trial.number,
                 plugins=plugin_packages(spec),
                 start=start.point if start else "",
-                group=f"{self._sweep_id}.{trial.arm}",
+                group=f"{self._sweep_id}.{trial.configuration}",
             )
             write_durably(folder.spec, encode_recorded(spec))
         tags = {**source_tags(), PARENT_TAG: self._sweep_id, "ditlab.trial": str(trial.number)}
         tags |= {CHANGED_TAG: values_text(trial.values), **plugin_tags(spec)}
         if trial.seed is not None:
-            tags |= {GROUP_TAG: f"{self._sweep_id}.{trial.arm}", SEED_TAG: str(trial.seed)}
+            tags |= {
+                GROUP_TAG: f"{self._sweep_id}.{trial.configuration}",
+                SEED_TAG: str(trial.seed),
+            }
         if start:
             # with checkpoints of its own it needs no parent
             with suppress(UserError) if resumed else nullcontext():

@@ -337,8 +337,8 @@ class SweepNote:
     num_trials: int
     """0: not known yet."""
     ranking: Mapping[str, Sequence[Any]]
-    """Columns `trial` (of several seeds `arm`), `run`, `status`, `step`, the metrics and the axes,
-    the best first.
+    """Columns `trial` (of several seeds `configuration`), `run`, `status`, `step`, the metrics and
+    the axes, the best first.
 
     Empty before any.
     """
@@ -378,7 +378,7 @@ class SweepNote:
     def _ranking(self) -> list[str]:
         """A table of the first trials, as far as it fits into a note."""
         figures = [name for name in self.ranking if name.startswith((*self.metrics, "to the best"))]
-        known = ("trial", "arm", "run", "status", "step", "seeds", *figures)
+        known = ("trial", "configuration", "run", "status", "step", "seeds", *figures)
         axes = [name for name in self.ranking if name not in (*known, "seconds", "note")][
             :_MOST_AXES
         ]

@@ -70,8 +70,9 @@ class RunRecord:
     other runs.
     """
     group: str = ""
-    """Id of the runs that differ in the seed alone: of an arm `SWEEP.ARM`, of `ditlab train
-    --seeds` that of the run that stands for all of them; left out of the file for other runs."""
+    """Id of the runs that differ in the seed alone: of a configuration `SWEEP.NUMBER`, of `ditlab
+    train --seeds` that of the run that stands for all of them; left out of the file for other runs.
+    """
     process: dict[str, str] = field(default_factory=dict, hash=False)
     """The process that trains it, or did last: `this_process`."""
     plugins: dict[str, str] = field(default_factory=dict, hash=False)

@@ -49,7 +49,7 @@ ASKED_SAMPLES = 16
 """Samples of a grid that is asked for, where evaluations draw none."""
 NUM = ""
 """Name of the number of samples among sums of metrics: no metric has it."""
-REGRET = "regret"
+EXCESS_LOSS = "excess_loss"
 """Held-out loss above the least possible one, reported where the data's law has a closed form for
 the objective.
 """
@@ -90,7 +90,7 @@ class Protocol:
             resources = experiment.evaluation.resources
             kind = "cuda" if resources.gpus else "cpu"
             threads = resources.cpus or threads
-        return cls(experiment.micro_size >> own.halvings, threads, kind, own.workers)
+        return cls(experiment.micro_size >> own.microbatch_splits, threads, kind, own.workers)
 
     @contextmanager
     def computing(self, device: torch.device) -> Iterator[None]:
@@ -382,7 +382,7 @@ def metrics_by_part(
             channel,
             progress,
             values,
-            known_law(data, objective),
+            analytic_target(data, objective),
         )
         if intervals is not None:
             intervals |= held_out_intervals(values, sums, objective)
@@ -416,7 +416,7 @@ def metrics_by_part(
     return summary_of(together, objective) | of_parts
 
 
-def known_law(data: DataSplits, objective: Any) -> Any:
+def analytic_target(data: DataSplits, objective: Any) -> Any:
     """Return the law of generated data whose optimum has a closed form for this objective; None for
     all others.
     """
@@ -446,7 +446,8 @@ def held_out_sums(
     batches, so numbers of two runs can be compared. Workers take batches in turn, equally many
     each: ZeRO-3 gathers on all at once. Sums are over batches in their order, so that any number of
     workers gives the bits of one. Into `by_sample` go the values of each sample, where the
-    objective gives them. `law`: that of `known_law`, above whose optimum the regret is measured.
+    objective gives them. `law`: that of `analytic_target`, above whose optimum the excess loss is
+    measured.
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:
@@ -461,7 +462,7 @@ def held_out_sums(
         batch = inputs.prepare_batch(raw, view.columns, noise=noise)
         values = objective.metrics(network, batch, noise)
         if law is not None:
-            values = values | {REGRET: objective.regret(network, law, batch, noise)}
+            values = values | {EXCESS_LOSS: objective.excess_loss(network, law, batch, noise)}
         progress(
             "measuring held-out samples",
             min(turn + rank.world_size, len(batches)),

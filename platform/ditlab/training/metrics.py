@@ -15,7 +15,7 @@ from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PHASES
 from ditlab.quality import quality_names
 from ditlab.spec.experiment import Experiment
-from ditlab.training.evaluation import REGRET, known_law
+from ditlab.training.evaluation import EXCESS_LOSS, analytic_target
 from ditlab.training.hooks import Hooks
 from ditlab.training.plan import TrainingRun
 from ditlab.training.recovery import NonFiniteMonitor
@@ -245,7 +245,7 @@ def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> li
             for part in ("", *(f"{part}/" for part in parts))
             for name in objective.metric_names()
         ]
-        names += [f"eval/{REGRET}"] if known_law(data, objective) is not None else []
+        names += [f"eval/{EXCESS_LOSS}"] if analytic_target(data, objective) is not None else []
         names += quality_names(experiment, data) if experiment.evaluation.quality else ()
     return names
 

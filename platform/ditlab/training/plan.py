@@ -192,15 +192,17 @@ class WorkerShare:
     """
 
 
-def worker_share(num: int, size: int, rank: int, world_size: int, halvings: int) -> WorkerShare:
-    """Return a worker's share of `num` micro-batches of `size` samples, each cut in two `halvings`
-    times.
+def worker_share(
+    num: int, size: int, rank: int, world_size: int, microbatch_splits: int
+) -> WorkerShare:
+    """Return a worker's share of `num` micro-batches of `size` samples, each cut in two
+    `microbatch_splits` times.
 
     Every worker needs at least one micro-batch.
     """
     assert num >= world_size, f"{num} micro-batches leave some of {world_size} workers without one"
-    parts = 2**halvings
-    assert size % parts == 0, f"{size} samples cannot be halved {halvings} times"
+    parts = 2**microbatch_splits
+    assert size % parts == 0, f"{size} samples cannot be halved {microbatch_splits} times"
     mine = range(rank * num // world_size, (rank + 1) * num // world_size)
     slots = -(-num // world_size)
     cut = size // parts

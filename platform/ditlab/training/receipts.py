@@ -157,7 +157,7 @@ def attempt_facts(run: TrainingRun, rank: Rank, memory: MemoryPlan, step: int) -
         chain=ORIGIN,  # which the writer fills in
         step=step,
         workers=rank.world_size,
-        halvings=memory.halvings,
+        microbatch_splits=memory.microbatch_splits,
         left_out=[number + 1 for number in memory.skipped_steps],
         device=device_name(device),
         processor=processor_name(),

@@ -44,7 +44,7 @@ class MemoryPlan:
     they are.
     """
 
-    halvings: int = 0
+    microbatch_splits: int = 0
     """Number of times the micro-batch was halved: each halving doubles the accumulation."""
     skipped_steps: tuple[int, ...] = ()
     """Steps (from 0) whose batch is taken from the order but not trained on."""
@@ -55,7 +55,7 @@ class MemoryPlan:
 
     def can_halve(self, experiment: Experiment) -> bool:
         """Return True if the micro-batch can be halved once more."""
-        return experiment.micro_size % 2 ** (self.halvings + 1) == 0
+        return experiment.micro_size % 2 ** (self.microbatch_splits + 1) == 0
 
     def next_attempt(self, step: int, experiment: Experiment) -> "MemoryPlan":
         """Return the plan with the next measure for a step that did not fit.
@@ -69,11 +69,11 @@ class MemoryPlan:
             # the next attempt has empty caches: fragments of earlier shapes may have been the cause
             return tried
         if attempts <= 3 and self.can_halve(experiment):
-            return replace(tried, halvings=self.halvings + 1)
+            return replace(tried, microbatch_splits=self.microbatch_splits + 1)
         if self.skipped_steps[-3:] == (step - 3, step - 2, step - 1) or step == 0:
             raise RunFailed(
                 f"out of memory at step {step + 1}, with micro-batches of "
-                f"{experiment.micro_size >> self.halvings} too: lower batch.micro or the "
+                f"{experiment.micro_size >> self.microbatch_splits} too: lower batch.micro or the "
                 "model's size, raise engine.zero.stage, or set "
                 "engine.activation_checkpointing=true.",
                 kind="out_of_memory",
@@ -86,7 +86,7 @@ class MemoryPlan:
             return f"out of memory at step {step + 1}: its batch is skipped."
         if self.attempts == 1:
             return f"out of memory at step {step + 1}: trying again with emptied caches."
-        size = experiment.micro_size >> self.halvings
+        size = experiment.micro_size >> self.microbatch_splits
         return (
             f"out of memory at step {step + 1}: going on with micro-batches of {size}, the "
             "batch stays the same."

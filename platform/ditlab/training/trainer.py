@@ -170,7 +170,7 @@ class Trainer:
             experiment.micro_size,
             rank.rank,
             rank.world_size,
-            self.memory.halvings,
+            self.memory.microbatch_splits,
         )
         self.state = TrainingState(self.run, rank, share, self.reporter.marker, self.clock)
         self.stepper = Stepper(

@@ -77,7 +77,7 @@ def compare(
     """Compare two to eight runs: spec differences, parameters, curves, speed, measured metrics and
     samples.
 
-    A run may be named by a group of seeds, or `SWEEP.ARM`: its runs are one line, with means and
+    A run may be named by a group of seeds, or `SWEEP.NUMBER`: its runs are one line, with means and
     intervals over seeds. Writes `comparison.html`, `comparison.md` and pictures into `out` (None:
     `comparisons/` below DITLAB_HOME). `grid` samples of each run are shown, drawn `batch` at once;
     with `log` the page becomes an artifact of every run, or of a group's first. `warn` receives
@@ -142,7 +142,7 @@ def open_groups(
     warn: Callable[[str], None],
     progress: Progress = ignore_progress,
 ) -> list[OpenedGroup]:
-    """Open the runs and groups that `texts` name (ids, prefixes or names; `SWEEP.ARM`).
+    """Open the runs and groups that `texts` name (ids, prefixes or names; `SWEEP.NUMBER`).
 
     Raises UserError for any that cannot be compared.
     """
@@ -181,14 +181,14 @@ def open_groups(
 
 
 def _group_id(home: Home, text: str) -> str:
-    """Return the id of the group that a text may name: `SWEEP.ARM`, or a group's run by id, prefix
+    """Return the id of the group that a text may name: `SWEEP.NUMBER`, or a group's run by id, prefix
     or name.
     """
     with suppress(UserError):
         return find_run(home, text).record.run_id
-    sweep, _, arm = text.rpartition(".")
+    sweep, _, configuration = text.rpartition(".")
     with suppress(UserError):
-        return f"{find_run(home, sweep).record.run_id}.{arm}"
+        return f"{find_run(home, sweep).record.run_id}.{configuration}"
     return ""
 
 

@@ -29,12 +29,12 @@ ADDON = Parts(
         ExportFormat(
             name="torch",
             help="torch: also a file of code that samples without DiTLab.",
-            target="ditlab_addons.interop.standalone_export:write_torch",
+            target="ditlab_addons.interop.self_contained_export:write_torch",
         ),
         ExportFormat(
             name="diffusers",
             help="diffusers: a pipeline of diffusers, of image families.",
-            target="ditlab_addons.interop.standalone_export:write_diffusers",
+            target="ditlab_addons.interop.self_contained_export:write_diffusers",
         ),
         ExportFormat(
             name="peft",

@@ -1,20 +1,21 @@
-"""A race between arms over seeds: which trials train on, which arms are behind, and when the race
-ends.
+"""A race between configurations over seeds: which trials train on, which configurations are behind,
+and when the race ends.
 
-An arm is one setting of a sweep, and has a trial for each seed. At a rung (a training step) arms
-are compared by the differences between their trials of equal seeds. Differences are looked at with
-ever more seeds, as `look_sizes` has them, until one arm is left or the most seeds are used; then
-those left train on to the next rung, again with the fewest seeds first. A decision depends on the
-results of whole looks alone, and never on the order in which they arrived.
+A configuration is one setting of a sweep, and has a trial for each seed. At a rung (a training
+step) configurations are compared by the differences between their trials of equal seeds.
+Differences are analysed with ever more seeds, as `analysis_sizes` has them, until one configuration
+is left or the most seeds are used; then those left train on to the next rung, again with the fewest
+seeds first. A decision depends on the results of complete interim analyses alone, and never on the
+order in which they arrived.
 
-The error of a race (1 - confidence) is shared equally over the other arms and the rungs, and at a
-rung over its looks (`look_confidence`). So if differences are Gaussian, the best arm is dropped, or
-a winner named among equal arms, with at most that probability: to name one of two equal arms is to
-drop the other.
+The error of a race (1 - confidence) is shared equally over the other configurations and the rungs,
+and at a rung over its analyses (`analysis_confidence`). So if differences are Gaussian, the best
+configuration is dropped, or a winner named among equal configurations, with at most that
+probability: to name one of two equal configurations is to drop the other.
 
-A round of a sweep's trials is a look (`RaceChooser`): each run of an arm and a seed trains to a
-rung, and waits there. All of it follows from the runs' journals, so that a race that was killed
-goes on to the same decisions.
+A round of a sweep's trials is an interim analysis (`RaceChooser`): each run of a configuration and
+a seed trains to a rung, and waits there. All of it follows from the runs' journals, so that a race
+that was killed goes on to the same decisions.
 """
 
 from __future__ import annotations
@@ -36,33 +37,35 @@ from ditlab.training.evaluation import read_by_sample
 from ditlab_addons.race.scheduler import SeedRace
 
 SPENDING_POWER = 3
-"""Looks 1 to k of K spend (k / K)**3 of the error: late looks, with the most pairs, have most of
-it. In races of two arms over three rungs (best arm ahead by one standard deviation of a pair's
-difference, 12 seeds) powers 1, 1.5, 2 and 3 find it in 53, 57, 62 and 71 %; where it is ahead by
-two or four, 3 costs at most 4 % more steps than any of them."""
+"""Analyses 1 to k of K spend (k / K)**3 of the error: late ones, with the most pairs, have most of
+it. In races of two configurations over three rungs (best configuration ahead by one standard
+deviation of a pair's difference, 12 seeds) powers 1, 1.5, 2 and 3 find it in 53, 57, 62 and 71 %;
+where it is ahead by two or four, 3 costs at most 4 % more steps than any of them."""
 RaceEnd = Literal["winner", "one left", "equal", "seeds used up", "budget used up", "all failed"]
-"""`winner`: one arm is left at the last rung; `one left`: at an earlier one, so that its lead at
-the end is unknown.
+"""`winner`: one configuration is left at the last rung; `one left`: at an earlier one, so that its
+lead at the end is unknown.
 """
 
 
-def look_confidence(look: int, num_looks: int, confidence: float) -> float:
-    """Return the confidence of the interval at a look, 1 to `num_looks`, so that all hold together
-    with `confidence`.
+def analysis_confidence(analysis: int, num_analyses: int, confidence: float) -> float:
+    """Return the confidence of the interval at an interim analysis, 1 to `num_analyses`, so that
+    all hold together with `confidence`.
 
     Alpha spending (Lan and DeMets 1983, Biometrika 70: 659-663) by the power family (Kim and DeMets
-    1987, Biometrika 74: 149-154). Errors of looks are added up (Bonferroni), so nothing is assumed
-    of how looks depend on each other.
+    1987, Biometrika 74: 149-154). Errors of analyses are added up (Bonferroni), so nothing is
+    assumed of how analyses depend on each other.
     """
-    spent = (look / num_looks) ** SPENDING_POWER - ((look - 1) / num_looks) ** SPENDING_POWER
+    spent = (analysis / num_analyses) ** SPENDING_POWER - (
+        (analysis - 1) / num_analyses
+    ) ** SPENDING_POWER
     return 1 - (1 - confidence) * spent
 
 
-def look_sizes(fewest: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of seeds at which one looks, each about 1.4 times the one before: 3, 4, 6,
-    8, 12.
+def analysis_sizes(fewest: int, most: int) -> tuple[int, ...]:
+    """Return the numbers of seeds of the interim analyses, each about 1.4 times the one before: 3,
+    4, 6, 8, 12.
 
-    Fewer looks leave more of the error for each.
+    Fewer analyses leave more of the error for each.
     """
     sizes = [most]  # from the last: that one has the most to show
     while (smaller := round(sizes[-1] / math.sqrt(2))) > fewest:
@@ -75,14 +78,16 @@ class RaceRules:
     """Rules of a race."""
 
     rungs: tuple[int, ...]
-    """Training steps at which arms are compared, ascending; the last one is a trial's end."""
+    """Training steps at which configurations are compared, ascending; the last one is a trial's
+    end.
+    """
     metric: str = "value"
     mode: Literal["min", "max"] = "min"
     confidence: float = 0.95
     min_seeds: int = 3
     max_seeds: int = 12
     indifference: float = 0.0
-    """Arms whose differences are known to be smaller, in the metric's unit, are equal."""
+    """Configurations whose differences are known to be smaller, in the metric's unit, are equal."""
     max_steps: float = math.inf
     """Training steps of all trials together."""
 
@@ -93,7 +98,7 @@ class RungValue:
     diverged by then.
     """
 
-    arm: str
+    configuration: str
     seed: int
     """Number of the seed, from 0."""
     step: int
@@ -107,29 +112,36 @@ class RungValue:
 class TrialTarget:
     """A trial and the step that it has to train to."""
 
-    arm: str
+    configuration: str
     seed: int
     step: int
 
 
 @dataclass(frozen=True)
 class RungDifference:
-    """Difference of an arm from a better one at a rung: its value minus the better one's."""
+    """Difference of a configuration from a better one at a rung: its value minus the better
+    one's.
+    """
 
-    arm: str
+    configuration: str
     better: str
     step: int
     interval: Interval
-    """It holds with the confidence of its look, which is higher than that of the race."""
+    """It holds with the confidence of its interim analysis, which is higher than that of the
+    race.
+    """
     held_out_noise: float | None
-    """Root mean square over the trials of both arms that told it."""
+    """Root mean square over the trials of both configurations that told it."""
 
     def sentence(self, rules: RaceRules) -> str:
         """Describe the difference, without a full stop."""
         if not self.interval.num:
-            return f"{self.arm} and {self.better} have no seed with which neither of them failed"
+            return (
+                f"{self.configuration} and {self.better} have no seed with which neither of "
+                "them failed"
+            )
         sentence = describe_difference(
-            self.interval, (self.arm, self.better), rules.mode, rules.metric
+            self.interval, (self.configuration, self.better), rules.mode, rules.metric
         )
         if self.held_out_noise is None:
             return sentence
@@ -137,48 +149,55 @@ class RungDifference:
 
 
 @dataclass(frozen=True)
-class DroppedArm:
-    """An arm that trains no further."""
+class DroppedConfiguration:
+    """A configuration that trains no further."""
 
-    arm: str
+    configuration: str
     reason: Literal["behind", "failed"]
     """`failed`: its trial of every seed failed or diverged."""
     step: int
     num_seeds: int
     difference: RungDifference | None = None
-    """Its difference from the best arm that it is behind."""
+    """Its difference from the best configuration that it is behind."""
 
     def sentence(self, rules: RaceRules) -> str:
-        """Say why the arm trains no further."""
+        """Say why the configuration trains no further."""
         if self.difference:
-            return f"{self.arm} is behind at step {self.step:,}: {self.difference.sentence(rules)}."
-        return f"{self.arm} failed with all {self.num_seeds} seeds by step {self.step:,}."
+            return (
+                f"{self.configuration} is behind at step {self.step:,}: "
+                f"{self.difference.sentence(rules)}."
+            )
+        return f"{self.configuration} failed with all {self.num_seeds} seeds by step {self.step:,}."
 
 
 @dataclass(frozen=True)
 class RaceDecision:
-    """State of a race after its last whole look, and what comes next."""
+    """State of a race after its last complete interim analysis, and what comes next."""
 
     step: int
     num_seeds: int
-    """`step` and `num_seeds`: rung and seeds of the look that the trials are trained for, or of the
-    last one.
+    """`step` and `num_seeds`: rung and seeds of the interim analysis that the trials are trained
+    for, or of the last one.
     """
     left: tuple[str, ...]
-    """Arms that are not dropped, the best first (in their given order before the first look)."""
+    """Configurations that are not dropped, the best first (in their given order before the first
+    interim analysis).
+    """
     train: tuple[TrialTarget, ...]
-    """Trials that have to train on for the look; empty at the end of the race."""
-    dropped: tuple[DroppedArm, ...]
+    """Trials that have to train on for the interim analysis; empty at the end of the race."""
+    dropped: tuple[DroppedConfiguration, ...]
     differences: tuple[RungDifference, ...]
-    """Differences of the other arms left from the best of them at the last whole look."""
+    """Differences of the other configurations left from the best of them at the last complete
+    interim analysis.
+    """
     failed_trials: tuple[tuple[str, int], ...]
-    """Arm and seed of trials that failed or diverged: their pairs are missing."""
+    """Configuration and seed of trials that failed or diverged: their pairs are missing."""
     end: RaceEnd | None
     steps_used: int
 
     def describe(self, rules: RaceRules, seeds: Sequence[int | None]) -> list[str]:
-        """Describe dropped arms, the differences of those left, failed trials and the end, a
-        sentence each.
+        """Describe dropped configurations, the differences of those left, failed trials and the
+        end, a sentence each.
 
         `seeds` are the seeds by number.
         """
@@ -187,7 +206,10 @@ class RaceDecision:
             f"at step {each.step:,}, {each.sentence(rules)}." for each in self.differences
         ]
         if self.failed_trials:
-            trials = ", ".join(f"{arm} with seed {seeds[seed]}" for arm, seed in self.failed_trials)
+            trials = ", ".join(
+                f"{configuration} with seed {seeds[seed]}"
+                for configuration, seed in self.failed_trials
+            )
             sentences.append(f"pairs are missing, as these trials failed or diverged: {trials}.")
         sentences.append(self._end_sentence(rules))
         return [f"{each[0].upper()}{each[1:]}" for each in sentences]
@@ -200,7 +222,8 @@ class RaceDecision:
                 f"{self.num_seeds} seeds of {names}."
             ),
             "winner": (
-                f"{names} wins: all other arms were dropped by step {self.step:,}, the last rung."
+                f"{names} wins: all other configurations were dropped by step {self.step:,}, "
+                "the last rung."
             ),
             "one left": (
                 f"{names} alone is left at step {self.step:,}; step {rules.rungs[-1]:,} was "
@@ -218,56 +241,60 @@ class RaceDecision:
                 f"the budget ends before step {self.step:,} of {self.num_seeds} seeds; left: "
                 f"{names}."
             ),
-            "all failed": "every arm failed.",
+            "all failed": "every configuration failed.",
         }
         return ends[self.end]
 
 
 @dataclass(frozen=True)
-class _Look:
-    """Result of the comparison of arms at one look."""
+class _Analysis:
+    """Result of the comparison of configurations at one interim analysis."""
 
     left: tuple[str, ...]
     """Best first."""
-    dropped: tuple[DroppedArm, ...]
+    dropped: tuple[DroppedConfiguration, ...]
     differences: tuple[RungDifference, ...]
     """Differences of those left from the best."""
 
 
 @dataclass(frozen=True)
 class Race:
-    """A race of two or more arms, in the order in which they are listed."""
+    """A race of two or more configurations, in the order in which they are listed."""
 
-    arms: tuple[str, ...]
+    configurations: tuple[str, ...]
     rules: RaceRules
 
     @cached_property
-    def looks(self) -> tuple[int, ...]:
-        """Numbers of seeds at which the arms are compared at every rung."""
-        return look_sizes(self.rules.min_seeds, self.rules.max_seeds)
+    def analyses(self) -> tuple[int, ...]:
+        """Numbers of seeds at which the configurations are compared at every rung."""
+        return analysis_sizes(self.rules.min_seeds, self.rules.max_seeds)
 
-    def pair_confidence(self, look: int) -> float:
-        """Return the confidence of the interval of two arms at a look (from 1) of any rung."""
-        shares = (len(self.arms) - 1) * len(self.rules.rungs)
-        return look_confidence(look, len(self.looks), 1 - (1 - self.rules.confidence) / shares)
+    def pair_confidence(self, analysis: int) -> float:
+        """Return the confidence of the interval of two configurations at an interim analysis (from
+        1) of any rung.
+        """
+        shares = (len(self.configurations) - 1) * len(self.rules.rungs)
+        return analysis_confidence(
+            analysis, len(self.analyses), 1 - (1 - self.rules.confidence) / shares
+        )
 
     def decide(self, results: Iterable[RungValue]) -> RaceDecision:
         """Decide from all results so far, one a trial and rung. Equal results give an equal
         decision in any order.
 
-        While results of a look are missing, `train` lists the trials that lack one.
+        While results of an interim analysis are missing, `train` lists the trials that lack one.
         """
         table = _Results(results)
-        found = _Look(self.arms, (), ())
-        dropped: tuple[DroppedArm, ...] = ()
+        found = _Analysis(self.configurations, (), ())
+        dropped: tuple[DroppedConfiguration, ...] = ()
         for step in self.rules.rungs:
-            for look, num_seeds in enumerate(self.looks, start=1):
+            for analysis, num_seeds in enumerate(self.analyses, start=1):
                 lacking = table.lacking(found.left, num_seeds, step)
                 end: RaceEnd | None = None
                 if not lacking:
-                    found = self._compare(table, found.left, step, look)
+                    found = self._compare(table, found.left, step, analysis)
                     dropped = (*dropped, *found.dropped)
-                    end = self._end(found, step, look)
+                    end = self._end(found, step, analysis)
                 elif table.steps_used + table.steps_to(lacking) > self.rules.max_steps:
                     end = "budget used up"
                     lacking = ()
@@ -283,45 +310,55 @@ class Race:
                         end,
                         table.steps_used,
                     )
-        raise AssertionError("the last look of the last rung ends a race")
+        raise AssertionError("the last interim analysis of the last rung ends a race")
 
-    def _compare(self, table: _Results, arms: tuple[str, ...], step: int, look: int) -> _Look:
-        num_seeds = self.looks[look - 1]
-        values = table.values(arms, num_seeds, step)
+    def _compare(
+        self, table: _Results, configurations: tuple[str, ...], step: int, analysis: int
+    ) -> _Analysis:
+        num_seeds = self.analyses[analysis - 1]
+        values = table.values(configurations, num_seeds, step)
         has_failed = ~np.isfinite(values).any(axis=0)
         failed = tuple(
-            DroppedArm(arms[index], "failed", step, num_seeds)
+            DroppedConfiguration(configurations[index], "failed", step, num_seeds)
             for index in np.flatnonzero(has_failed)
         )
         losses = values if self.rules.mode == "min" else -values
         order = [index for index in _rank(losses) if not has_failed[index]]
-        ranked = [arms[index] for index in order]
+        ranked = [configurations[index] for index in order]
         values = values[:, order]
-        # an arm minus another
-        band = seed_band(values[:, :, None] - values[:, None, :], self.pair_confidence(look))
-        # The row's arm is worse than the column's, which is ranked before it, by at least this
-        # much.
+        # a configuration minus another
+        band = seed_band(values[:, :, None] - values[:, None, :], self.pair_confidence(analysis))
+        # The row's configuration is worse than the column's, which is ranked before it, by at least
+        # this much.
         worse_by = np.tril(
             np.nan_to_num(band.low if self.rules.mode == "min" else -band.high, nan=0.0), -1
         )
 
-        def difference(arm: int, better: int) -> RungDifference:
-            noise = table.held_out_noise((ranked[arm], ranked[better]), num_seeds, step)
-            return RungDifference(ranked[arm], ranked[better], step, band.at(arm, better), noise)
+        def difference(configuration: int, better: int) -> RungDifference:
+            noise = table.held_out_noise((ranked[configuration], ranked[better]), num_seeds, step)
+            return RungDifference(
+                ranked[configuration], ranked[better], step, band.at(configuration, better), noise
+            )
 
         behind = []
         left = []
-        for arm, name in enumerate(ranked):
-            if (worse_by[arm] > 0).any():
-                first = int((worse_by[arm] > 0).argmax())
-                behind.append(DroppedArm(name, "behind", step, num_seeds, difference(arm, first)))
+        for configuration, name in enumerate(ranked):
+            if (worse_by[configuration] > 0).any():
+                first = int((worse_by[configuration] > 0).argmax())
+                behind.append(
+                    DroppedConfiguration(
+                        name, "behind", step, num_seeds, difference(configuration, first)
+                    )
+                )
             else:
-                left.append(arm)
-        differences = tuple(difference(arm, 0) for arm in left[1:])
-        return _Look(tuple(ranked[arm] for arm in left), (*failed, *behind), differences)
+                left.append(configuration)
+        differences = tuple(difference(configuration, 0) for configuration in left[1:])
+        return _Analysis(
+            tuple(ranked[configuration] for configuration in left), (*failed, *behind), differences
+        )
 
-    def _end(self, found: _Look, step: int, look: int) -> RaceEnd | None:
-        """Return how the race ends after a look, or None if it goes on."""
+    def _end(self, found: _Analysis, step: int, analysis: int) -> RaceEnd | None:
+        """Return how the race ends after an interim analysis, or None if it goes on."""
         is_last = step == self.rules.rungs[-1]
         if not found.left:
             return "all failed"
@@ -334,13 +371,15 @@ class Race:
             -most <= each.interval.low and each.interval.high <= most for each in found.differences
         ):
             return "equal"
-        return "seeds used up" if look == len(self.looks) else None
+        return "seeds used up" if analysis == len(self.analyses) else None
 
 
 def _rank(losses: np.ndarray) -> list[int]:
-    """Return the order of arms from the lowest mean on; losses (num_seeds, num_arms).
+    """Return the order of configurations from the lowest mean on; losses (num_seeds,
+    num_configurations).
 
-    Means are over the seeds that no arm lost. Where there are none, each arm's are over its own.
+    Means are over the seeds that no configuration lost. Where there are none, each configuration's
+    are over its own.
     """
     is_there = np.isfinite(losses)
     common = is_there.all(axis=1)
@@ -358,7 +397,7 @@ class _Results:
         """Last step with a result by trial."""
         self._failed_at: dict[tuple[str, int], int] = {}
         for each in results:
-            trial = each.arm, each.seed
+            trial = each.configuration, each.seed
             if math.isfinite(each.value):
                 self._values[*trial, each.step] = each
                 self._reached[trial] = max(each.step, self._reached.get(trial, 0))
@@ -366,36 +405,52 @@ class _Results:
                 self._failed_at[trial] = min(each.step, self._failed_at.get(trial, each.step))
         self._reached |= self._failed_at
         self.failed = tuple(sorted(self._failed_at))
-        """Arm and seed of failed trials."""
+        """Configuration and seed of failed trials."""
         self.steps_used = sum(self._reached.values())
         """Steps that all trials have trained, by their last results."""
 
-    def lacking(self, arms: Sequence[str], num_seeds: int, step: int) -> tuple[TrialTarget, ...]:
+    def lacking(
+        self, configurations: Sequence[str], num_seeds: int, step: int
+    ) -> tuple[TrialTarget, ...]:
         """Return the trials of the first seeds without a result at a rung, seed by seed."""
         return tuple(
-            TrialTarget(arm, seed, step)
+            TrialTarget(configuration, seed, step)
             for seed in range(num_seeds)
-            for arm in arms
-            if (arm, seed, step) not in self._values and not self._has_failed(arm, seed, step)
+            for configuration in configurations
+            if (configuration, seed, step) not in self._values
+            and not self._has_failed(configuration, seed, step)
         )
 
     def steps_to(self, targets: Iterable[TrialTarget]) -> int:
         """Count the steps that trials have to train to their targets."""
-        return sum(each.step - self._reached.get((each.arm, each.seed), 0) for each in targets)
+        return sum(
+            each.step - self._reached.get((each.configuration, each.seed), 0) for each in targets
+        )
 
-    def values(self, arms: Sequence[str], num_seeds: int, step: int) -> np.ndarray:
-        """Values at a rung, (num_seeds, num_arms); NaN for failed trials."""
+    def values(self, configurations: Sequence[str], num_seeds: int, step: int) -> np.ndarray:
+        """Values at a rung, (num_seeds, num_configurations); NaN for failed trials."""
 
-        def value(arm: str, seed: int) -> float:
-            if self._has_failed(arm, seed, step):
+        def value(configuration: str, seed: int) -> float:
+            if self._has_failed(configuration, seed, step):
                 return math.nan
-            return self._values[arm, seed, step].value
+            return self._values[configuration, seed, step].value
 
-        return np.array([[value(arm, seed) for arm in arms] for seed in range(num_seeds)])
+        return np.array(
+            [
+                [value(configuration, seed) for configuration in configurations]
+                for seed in range(num_seeds)
+            ]
+        )
 
-    def held_out_noise(self, arms: Sequence[str], num_seeds: int, step: int) -> float | None:
+    def held_out_noise(
+        self, configurations: Sequence[str], num_seeds: int, step: int
+    ) -> float | None:
         """Root mean square of the trials' held-out noise at a rung; None where none told it."""
-        found = [self._values.get((arm, seed, step)) for arm in arms for seed in range(num_seeds)]
+        found = [
+            self._values.get((configuration, seed, step))
+            for configuration in configurations
+            for seed in range(num_seeds)
+        ]
         told = [
             each.held_out_noise for each in found if each and math.isfinite(each.held_out_noise)
         ]
@@ -403,29 +458,31 @@ class _Results:
             return math.sqrt(fmean(noise**2 for noise in told))
         return None
 
-    def _has_failed(self, arm: str, seed: int, step: int) -> bool:
-        return step >= self._failed_at.get((arm, seed), math.inf)
+    def _has_failed(self, configuration: str, seed: int, step: int) -> bool:
+        return step >= self._failed_at.get((configuration, seed), math.inf)
 
 
 class RaceChooser(TrialChooser):
-    """Trials that train on to the next look of a race."""
+    """Trials that train on to the next interim analysis of a race."""
 
     def next_round(self, trials: Sequence[Trial]) -> Round:
-        """Choose the trials that the next look lacks; none where the race has ended."""
+        """Choose the trials that the next interim analysis lacks; none where the race has ended."""
         race = self._race(trials)
         decision = race.decide(rung_values(self.sweep, race, trials))
-        numbers = {name: number for number, name in enumerate(race.arms)}
+        numbers = {name: number for number, name in enumerate(race.configurations)}
         chosen = []
         for target in decision.train:
             until = target.step if target.step < self.total_steps else None
             chosen.append(
-                ChosenTrial(numbers[target.arm], self.sweep.seed_list[target.seed], until)
+                ChosenTrial(numbers[target.configuration], self.sweep.seed_list[target.seed], until)
             )
         is_used_up = decision.end == "budget used up"  # then the race goes on with a larger one
         reasons = {}
         if decision.end and not is_used_up:
-            reasons = dict.fromkeys(race.arms, f"the race has ended: {decision.end}")
-        reasons |= {each.arm: f"{each.reason} at step {each.step:,}" for each in decision.dropped}
+            reasons = dict.fromkeys(race.configurations, f"the race has ended: {decision.end}")
+        reasons |= {
+            each.configuration: f"{each.reason} at step {each.step:,}" for each in decision.dropped
+        }
         stopped = {numbers[name]: reason for name, reason in reasons.items()}
         return Round(chosen, stopped, "scheduler.max_steps" if is_used_up else "")
 
@@ -436,7 +493,9 @@ class RaceChooser(TrialChooser):
         return decision.describe(race.rules, self.sweep.seed_list)
 
     def _race(self, trials: Sequence[Trial]) -> Race:
-        return make_race(self.sweep, 1 + max(trial.arm for trial in trials), self.total_steps)
+        return make_race(
+            self.sweep, 1 + max(trial.configuration for trial in trials), self.total_steps
+        )
 
     def _held_out_noise(self, trial: Trial, step: int) -> float:
         """Return the standard error of a trial's value at a step over held-out samples; NaN where
@@ -448,8 +507,10 @@ class RaceChooser(TrialChooser):
         return float(values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
-    """Make the race of a sweep whose scheduler is one; arms are named by their numbers."""
+def make_race(sweep: Sweep, num_configurations: int, total_steps: int) -> Race:
+    """Make the race of a sweep whose scheduler is one; configurations are named by their
+    numbers.
+    """
     spec = sweep.scheduler
     assert isinstance(spec, SeedRace)
     rules = RaceRules(
@@ -462,7 +523,7 @@ def make_race(sweep: Sweep, num_arms: int, total_steps: int) -> Race:
         indifference=spec.indifference,
         max_steps=spec.max_steps or math.inf,
     )
-    return Race(tuple(f"arm {number}" for number in range(num_arms)), rules)
+    return Race(tuple(f"configuration {number}" for number in range(num_configurations)), rules)
 
 
 def rung_values(
@@ -481,11 +542,11 @@ def rung_values(
         curve = trial.curves.get(race.rules.metric) or MetricCurve([], [])
         # of a step that was done twice, the later
         values = dict(zip(curve.steps, curve.values, strict=True))
-        arm = race.arms[trial.arm]
+        configuration = race.configurations[trial.configuration]
         seed = seeds.index(trial.seed)
         for step in race.rules.rungs:
             if step not in values:
                 if trial.status == "failed":
-                    yield RungValue(arm, seed, step, math.nan)
+                    yield RungValue(configuration, seed, step, math.nan)
                 break
-            yield RungValue(arm, seed, step, values[step], noise(trial, step))
+            yield RungValue(configuration, seed, step, values[step], noise(trial, step))

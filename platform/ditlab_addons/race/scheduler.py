@@ -18,26 +18,31 @@ from ditlab.spec.values import format_value
 
 
 class SeedRace(Scheduler):
-    """Arms compared by paired differences over seeds at ever longer rungs (docs/addons/race.md)."""
+    """Configurations compared by paired differences over seeds at ever longer rungs
+    (docs/addons/race.md).
+    """
 
     chooser: ClassVar[str] = "ditlab_addons.race.race:RaceChooser"
     takes_seed_range: ClassVar[bool] = True
     may_change: ClassVar[tuple[str, ...]] = ("max_steps",)
     forecast_note: ClassVar[str] = (
-        "stops arms that are behind, and adds seeds where arms are close: it may take more"
+        "stops configurations that are behind, and adds seeds where configurations are close: "
+        "it may take more"
     )
 
     kind: Literal["race"] = "race"
-    """Drops arms that are behind, adds seeds where arms are close, and names a winner only where it
-    is sure.
+    """Drops configurations that are behind, adds seeds where configurations are close, and names a
+    winner only where it is sure.
     """
     reduction: Reduction = 3
     """The next rung is so many times later."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
-    """Chance that the whole race drops no best arm, and names no winner among equal ones."""
+    """Chance that the whole race drops no best configuration, and names no winner among equal
+    ones.
+    """
     indifference: Annotated[float, Field(ge=0)] = 0.0
-    """Arms that differ by less in the metric are equal; the race ends where all that are left
-    are.
+    """Configurations that differ by less in the metric are equal; the race ends where all that are
+    left are.
     """
     max_steps: Count | None = None
     """Training steps of all runs together: the race ends before it compares at more seeds or steps
@@ -45,8 +50,8 @@ class SeedRace(Scheduler):
     """
 
     def rungs(self, total_steps: int) -> tuple[int, ...]:
-        """Return the steps at which arms are compared: `grace`, `reduction` times as many, ..., and
-        the last step.
+        """Return the steps at which configurations are compared: `grace`, `reduction` times as
+        many, ..., and the last step.
         """
         rungs = []
         step = self.grace
@@ -56,10 +61,12 @@ class SeedRace(Scheduler):
         return (*rungs, total_steps)
 
     def problems(self, sweep: Sweep, reference: Experiment) -> Iterator[str]:
-        """Find why a race cannot compare arms over seeds at its rungs."""
-        yield from self._problems_of_arms(sweep)
+        """Find why a race cannot compare configurations over seeds at its rungs."""
+        yield from self._problems_of_configurations(sweep)
         every = reference.evaluation.every or 1
-        yield from off_evaluations("grace", self.grace, every, "at which a race compares arms")
+        yield from off_evaluations(
+            "grace", self.grace, every, "at which a race compares configurations"
+        )
         if reference.training.stop:
             yield (
                 "training.stop ends runs before the rungs at which scheduler.kind=race "
@@ -67,17 +74,18 @@ class SeedRace(Scheduler):
             )
         if not sweep.metrics[0].startswith(("eval/", "quality/")):
             yield (
-                f"metric={sweep.metrics[0]} is not measured with fixed draws, so arms of a "
-                "race would differ by theirs; rank by a held-out metric, such as eval/velocity."
+                f"metric={sweep.metrics[0]} is not measured with fixed draws, so "
+                "configurations of a race would differ by theirs; rank by a held-out metric, "
+                "such as eval/velocity."
             )
         for path in unshared_axes(sweep):
             yield (
-                f"space.{path} changes which draws a trial sees, so arms of "
+                f"space.{path} changes which draws a trial sees, so configurations of "
                 f"scheduler.kind=race would be no pairs; take the axis out, set {path} under "
                 "`fixed`, or set scheduler.kind to none."
             )
 
-    def _problems_of_arms(self, sweep: Sweep) -> Iterator[str]:
+    def _problems_of_configurations(self, sweep: Sweep) -> Iterator[str]:
         num_seeds = len(sweep.first_seeds)
         if num_seeds < 2:
             yield (
@@ -86,20 +94,20 @@ class SeedRace(Scheduler):
             )
         if sweep.search.kind == "optuna":
             yield (
-                "search.kind=optuna proposes arms from the ends of others, and "
-                "scheduler.kind=race starts all arms at once; set search.kind to random or "
-                "grid."
+                "search.kind=optuna proposes configurations from the ends of others, and "
+                "scheduler.kind=race starts all configurations at once; set search.kind to "
+                "random or grid."
             )
-        num_arms = sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))
-        if num_arms == 1:
+        num_configurations = sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))
+        if num_configurations == 1:
             yield (
-                f"trials={format_value(sweep.trials)} is one arm, and a race compares at least "
-                "two; set trials to 2 or more."
+                f"trials={format_value(sweep.trials)} is one configuration, and a race "
+                "compares at least two; set trials to 2 or more."
             )
-        first = self.grace * num_arms * num_seeds
+        first = self.grace * num_configurations * num_seeds
         if self.max_steps is not None and self.max_steps < first:
             yield (
                 f"scheduler.max_steps={self.max_steps} is less than the first rung takes, "
-                f"{first:,} steps of {num_arms} arms under {num_seeds} seeds; raise it, or "
-                "lower scheduler.grace."
+                f"{first:,} steps of {num_configurations} configurations under {num_seeds} "
+                "seeds; raise it, or lower scheduler.grace."
             )

@@ -1,1 +1,1 @@
-"""Add-on: stores whose rows are fetched when they are needed, and the order by lanes."""
+"""Add-on: stores whose rows are fetched when they are needed, and the order by streams."""

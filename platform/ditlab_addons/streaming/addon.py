@@ -2,4 +2,6 @@
 
 from ditlab.parts import Parts
 
-ADDON = Parts(orders={"lanes": "ditlab_addons.streaming.lanes:LanesOrderSpec"})
+ADDON = Parts(
+    orders={"interleaved": "ditlab_addons.streaming.interleaved_order:InterleavedOrderSpec"}
+)

@@ -1,5 +1,5 @@
-"""Sharded order of samples, by lanes and windows, computed batch by batch:
-`data.order.kind=lanes`.
+"""Sharded order of samples, by streams and windows, computed batch by batch:
+`data.order.kind=interleaved`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from ditlab.storage.plain_files import MIB
 from ditlab_addons.streaming.streamed_store import StreamedStore
 
 FINE_UNITS = 64
-"""Units of each lane in a store of fewer than two blocks a lane, whose blocks are cut for it."""
+"""Units of each stream in a store of fewer than two blocks a stream, whose blocks are cut for
+it.
+"""
 FEWEST_UNIT_ROWS = 16
 """Fewest rows of a unit that was cut."""
 
 
-class LaneShuffle(WindowedShuffle):
-    """A shuffle that tells what a window of a lane holds before its rows are read."""
+class StreamShuffle(WindowedShuffle):
+    """A shuffle that tells what a window of a stream holds before its rows are read."""
 
-    def ranges(self, lane: int, window: int) -> np.ndarray:
-        """Return what a window of a lane holds, unordered: ranges (first, stop), int64 (ranges, 2),
-        by unit.
+    def ranges(self, stream: int, window: int) -> np.ndarray:
+        """Return what a window of a stream holds, unordered: ranges (first, stop), int64 (ranges,
+        2), by unit.
         """
-        first, stop = lane * self.lane_rows + self.window_start(np.array([window, window + 1]))
+        first, stop = stream * self.stream_rows + self.window_start(np.array([window, window + 1]))
         if first == stop:
             return np.zeros((0, 2), np.int64)
         begin, last = np.searchsorted(self._ends, [first, stop - 1], side="right")
@@ -79,27 +81,28 @@ class UpcomingRows(NamedTuple):
 
 
 class ShardedOrder(Order):
-    """Samples of each global batch: lane l of L fills slice l of it, so that a worker reads its own
-    lanes alone.
+    """Samples of each global batch: stream l of L fills slice l of it, so that a worker reads its
+    own streams alone.
 
-    In an epoch, units of blocks are permuted and laid end to end; the line is cut into lanes, each
-    read in windows within which rows are permuted (`WindowedShuffle`). Each of several image sizes
-    has lanes of its own, and sizes come chunk by chunk (`interleaved`). Any batch is computed by
-    itself, in time and memory of at most 2**18 units an epoch and, of several sizes, its batches.
+    In an epoch, units of blocks are permuted and laid end to end; the line is cut into streams,
+    each read in windows within which rows are permuted (`WindowedShuffle`). Each of several image
+    sizes has streams of its own, and sizes come chunk by chunk (`interleaved`). Any batch is
+    computed by itself, in time and memory of at most 2**18 units an epoch and, of several sizes,
+    its batches.
     """
 
-    def __init__(self, buckets: Sequence[ShardedUnits], batch_size: int, seed: int, lanes: int):
+    def __init__(self, buckets: Sequence[ShardedUnits], batch_size: int, seed: int, streams: int):
         """Order the samples of buckets. Raises UserError where these cannot fill one batch of a
-        multiple of `lanes`.
+        multiple of `streams`.
         """
-        assert batch_size % lanes == 0, (batch_size, lanes)
+        assert batch_size % streams == 0, (batch_size, streams)
         check_fills_a_batch(map(len, buckets), batch_size)
         self.batch_size = batch_size
         self.seed = seed
-        self.lanes = lanes
+        self.streams = streams
         self._buckets = tuple(buckets)
-        self._slice = batch_size // lanes
-        self._batches = [len(bucket) // lanes // self._slice for bucket in buckets]
+        self._slice = batch_size // streams
+        self._batches = [len(bucket) // streams // self._slice for bucket in buckets]
         self.batches_per_epoch = sum(self._batches)
         self.left_out = sum(map(len, buckets)) - self.batches_per_epoch * batch_size
         self._shuffle = EpochCache(self._make_shuffle)
@@ -111,33 +114,33 @@ class ShardedOrder(Order):
 
     @classmethod
     def from_view(
-        cls, view: View, batch_size: int, seed: int, lanes: int, window: int
+        cls, view: View, batch_size: int, seed: int, streams: int, window: int
     ) -> ShardedOrder:
         """Return the order of a view's samples, which must be computed rows. `window`: units of a
-        lane.
+        stream.
 
         Units are runs of blocks, of the least power of two with at most MOST_UNITS of them in a
         part. Blocks are never parted, so that each is fetched once, unless there are hardly any.
         """
         rows = view.rows
         units = []
-        assert isinstance(rows, ComputedRows), "lanes are of computed rows"
+        assert isinstance(rows, ComputedRows), "streams are of computed rows"
         for number, part in enumerate(view.store.parts):
             layout = part.layout
             blocks = blocks_of_unit(layout.num_blocks)
             cut = layout
-            if layout.num_blocks < 2 * lanes:
-                while cut.num_blocks < FINE_UNITS * lanes and cut.block_rows > FEWEST_UNIT_ROWS:
+            if layout.num_blocks < 2 * streams:
+                while cut.num_blocks < FINE_UNITS * streams and cut.block_rows > FEWEST_UNIT_ROWS:
                     cut = BlockLayout(layout.shard_rows, max(FEWEST_UNIT_ROWS, cut.block_rows // 2))
             begins = cut.first_row(np.append(np.arange(0, cut.num_blocks, blocks), cut.num_blocks))
             starts = rows.num_before(rows.store_first[number] + begins)
             units.append(ShardedUnits(number, starts, window * blocks * layout.block_rows))
-        return cls([each for each in units if len(each)], batch_size, seed, lanes)
+        return cls([each for each in units if len(each)], batch_size, seed, streams)
 
     def batches(self, first: int, count: int, columns: np.ndarray | None = None) -> np.ndarray:
         if columns is None:
             columns = np.arange(self.batch_size)
-        lanes, inside = np.divmod(columns, self._slice)
+        streams, inside = np.divmod(columns, self._slice)
         found = np.empty((count, len(columns)), np.int64)
         epochs, numbers = np.divmod(first + np.arange(count), self.batches_per_epoch)
         for epoch in np.unique(epochs).tolist():
@@ -146,7 +149,7 @@ class ShardedOrder(Order):
             for bucket in np.unique(buckets).tolist():
                 here = buckets == bucket
                 places = turns[here, None] * self._slice + inside
-                found[in_epoch[here]] = self._shuffle(epoch, bucket).at(lanes, places)
+                found[in_epoch[here]] = self._shuffle(epoch, bucket).at(streams, places)
         return found
 
     def shape_run(self, batch: int, most: int) -> tuple[int, int]:
@@ -165,17 +168,17 @@ class ShardedOrder(Order):
 
     def announce(self, view: View, batch: int, columns: np.ndarray) -> int:
         upcoming = self.upcoming(batch, columns)
-        assert isinstance(view.rows, ComputedRows), "lanes are of computed rows"
+        assert isinstance(view.rows, ComputedRows), "streams are of computed rows"
         for part, blocks in blocks_of_ranges(view.rows, upcoming.ranges):
             view.store.parts[part].expect(blocks)
         return upcoming.until
 
     def upcoming(self, batch: int, columns: np.ndarray) -> UpcomingRows:
-        """Return the rows of this and the next window of these columns' lanes in each bucket, or of
-        two batches.
+        """Return the rows of this and the next window of these columns' streams in each bucket, or
+        of two batches.
         """
         epoch, number = divmod(batch, self.batches_per_epoch)
-        lanes = np.unique(columns // self._slice).tolist()
+        streams = np.unique(columns // self._slice).tolist()
         # each bucket's first batch that begins in another window than its next one does
         changes = np.empty(len(self._buckets), np.int64)
         ranges = []
@@ -186,12 +189,13 @@ class ShardedOrder(Order):
             if turn < num:
                 window = int(shuffle.window_of(np.array(turn * self._slice)))
             changes[bucket] = -(-int(shuffle.window_start(np.array(window + 1))) // self._slice)
-            further = -(-2 * self._slice // max(1, shuffle.lane_rows // shuffle.windows))
+            further = -(-2 * self._slice // max(1, shuffle.stream_rows // shuffle.windows))
             for ahead in range(1 + further if num else 0):
                 epochs, at = divmod(window + ahead, shuffle.windows)
                 if epochs < 2:  # of a bucket of few rows two batches take all of the next epoch
                     ranges += [
-                        self._shuffle(epoch + epochs, bucket).ranges(lane, at) for lane in lanes
+                        self._shuffle(epoch + epochs, bucket).ranges(stream, at)
+                        for stream in streams
                     ]
         buckets, turns = self._locate(epoch, np.arange(number, self.batches_per_epoch))
         last = np.flatnonzero(turns + 1 >= changes[buckets])
@@ -200,31 +204,31 @@ class ShardedOrder(Order):
 
     def check_room(self, data: Any, store: AnyStore, workers: int) -> None:
         """Raise UserError where `data.cache` is smaller than the current and the next window of a
-        worker's lanes.
+        worker's streams.
         """
-        lanes = -(-max(1, self.batch_size // workers) // self._slice)
+        streams = -(-max(1, self.batch_size // workers) // self._slice)
         need = 0
         for bucket in self._buckets:
             part = store.parts[bucket.part]
             if isinstance(part, StreamedStore):
                 windows = 1 + -(-2 * self._slice // bucket.window_rows)
-                rows = min(windows * bucket.window_rows, len(bucket) // self.lanes)
-                need += lanes * rows * row_bytes(part.columns)
+                rows = min(windows * bucket.window_rows, len(bucket) // self.streams)
+                need += streams * rows * row_bytes(part.columns)
         if not need or num_bytes(data.cache) >= need:
             return
         mib = -(-need // MIB)
         raise UserError(
             f"data.cache={data.cache} is smaller than the current and the next window of the "
-            f"lanes of one worker of {workers}, which take {mib:,} MiB; set data.cache to "
+            f"streams of one worker of {workers}, which take {mib:,} MiB; set data.cache to "
             f"{mib}MiB or more, or lower data.order.window."
         )
 
-    def _make_shuffle(self, epoch: int, bucket: int) -> LaneShuffle:
+    def _make_shuffle(self, epoch: int, bucket: int) -> StreamShuffle:
         units = self._buckets[bucket]
-        return LaneShuffle(
+        return StreamShuffle(
             units.starts,
             f"ditlab.lanes/{self.seed}/{epoch}/{bucket}",
-            self.lanes,
+            self.streams,
             units.window_rows,
         )
 

@@ -1,5 +1,5 @@
-"""Start-up on a store of many small rows in the order of lanes, beside a store with a tenth of the
-rows.
+"""Start-up on a store of many small rows in the order of streams, beside a store with a tenth of
+the rows.
 
     python tests/benchmarks/data/large_store.py [--rows 100000000]
 
@@ -28,10 +28,10 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from benchmarks.rounds import report
 
-LANES, WINDOW, BATCH = 4, 2, 256
+STREAMS, WINDOW, BATCH = 4, 2, 256
 SHARDS = 20
 BLOCKS = 1420
-"""Blocks of the larger store: 4.5 MB each at 100 million rows. Lanes of both stores are whole
+"""Blocks of the larger store: 4.5 MB each at 100 million rows. Streams of both stores are whole
 windows.
 """
 MB = 1e6
@@ -135,7 +135,9 @@ def start_up(store: Path, resumes: bool) -> dict[str, float]:
     from support.orders import arrow_data
 
     torch.zeros(1)
-    spec = arrow_data(path=str(store), order={"kind": "lanes", "lanes": LANES, "window": WINDOW})
+    spec = arrow_data(
+        path=str(store), order={"kind": "interleaved", "streams": STREAMS, "window": WINDOW}
+    )
     home = Home(store.parent / "home")
     own, pages = memory()
     begin = time.process_time()

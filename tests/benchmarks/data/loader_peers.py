@@ -7,7 +7,7 @@ The same rows of (1, 28, 28) uint8, 1 GB, are written in the format of each. Eac
 shuffled batches of 128 and maps them to float32 in -1 to 1, from a new iterator in every turn; of
 first batches a round takes the median of nine turns. Each is shuffled as it does it: ours beside
 plain torch (numpy.memmap, RandomSampler, a batch by one index) in the full order; beside litdata
-(chunks, and rows in them) and webdataset (shards, and a buffer of 1,000) in the order of lanes.
+(chunks, and rows in them) and webdataset (shards, and a buffer of 1,000) in the order of streams.
 Neither peer of these takes worker processes. Peers that are not installed are left out; `pip
 install --no-deps litdata==0.2.76 lightning-utilities obstore tifffile` leaves out the torchvision
 that litdata names, and does not need here.
@@ -43,7 +43,7 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import write_batches
 from ditlab.home import Home
 from ditlab.spec.data import FullOrderSpec, OrderSpec
-from ditlab_addons.streaming.lanes import LanesOrderSpec
+from ditlab_addons.streaming.interleaved_order import InterleavedOrderSpec
 from ditlab_models.contract import BatchField
 from support.orders import arrow_data
 
@@ -56,7 +56,7 @@ whatever else wakes.
 PIECE = 20_000
 """Rows that are written at a time, and of a shard of webdataset."""
 Batches = Iterator[Tensor]
-ORDERS: dict[str, OrderSpec] = {"full": FullOrderSpec(), "lanes": LanesOrderSpec(lanes=1)}
+ORDERS: dict[str, OrderSpec] = {"full": FullOrderSpec(), "streams": InterleavedOrderSpec(streams=1)}
 
 
 def main() -> None:
@@ -83,11 +83,11 @@ def compare(folder: Path, rows: int, batches: int, rounds: int) -> None:
     lit: LitData | None = None
     if importlib.util.find_spec("litdata"):
         lit = LitData(folder / "litdata", rows)
-        peers[f"litdata {version('litdata')}"] = "lanes", lit.batches, batches // 40
+        peers[f"litdata {version('litdata')}"] = "streams", lit.batches, batches // 40
     if importlib.util.find_spec("webdataset"):
         write_tars(folder, rows)
         peers[f"webdataset {version('webdataset')}"] = (
-            "lanes",
+            "streams",
             lambda: tar_batches(folder, rows),
             batches // 400,
         )
@@ -118,7 +118,7 @@ def compare(folder: Path, rows: int, batches: int, rounds: int) -> None:
         compare_first(
             "resume at 90% of an epoch",
             f"litdata {version('litdata')}",
-            lambda: Ours(folder / "store", ORDERS["lanes"]).batches(at),
+            lambda: Ours(folder / "store", ORDERS["streams"]).batches(at),
             lambda: LitData(folder / "litdata").batches(at),
             rounds,
         )

@@ -1,9 +1,9 @@
-"""Mixing of the order by lanes: what a batch holds, beside that of a full shuffle.
+"""Mixing of the order by streams: what a batch holds, beside that of a full shuffle.
 
     python tests/benchmarks/data/order_mixing.py
 
 Of stores of generated labels, sorted by class (the worst case) and unsorted, the batches of an
-epoch are drawn in the full order and by lanes, for several numbers of lanes and windows. Three
+epoch are drawn in the full order and by streams, for several numbers of streams and windows. Three
 figures of each order, as means over batches:
 
 - classes: chi-squared of a batch's class counts against the store's shares, by its degrees of
@@ -71,7 +71,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(result))
     worst = max(value["pairs of a shard"] for value in result.values())
-    report("pairs of a shard, lanes over full, at most", [worst])
+    report("pairs of a shard, streams over full, at most", [worst])
 
 
 def labelings(layout: BlockLayout) -> Iterator[tuple[str, np.ndarray]]:
@@ -86,10 +86,10 @@ def orders(layout: BlockLayout, batch: int) -> Iterator[tuple[str, Order]]:
     store = SimpleNamespace(parts=[SimpleNamespace(layout=layout)])
     view = View(store, hold_out_blocks(store, 0.0)[0], "benchmark")
     yield "full", FullOrder(layout.rows, batch, 0)
-    for lanes, window in itertools.product((1, 8, 64), (1, 4, 16, 64)):
+    for streams, window in itertools.product((1, 8, 64), (1, 4, 16, 64)):
         yield (
-            f"{lanes} lanes, window {window}",
-            ShardedOrder.from_view(view, batch, 0, lanes, window),
+            f"{streams} streams, window {window}",
+            ShardedOrder.from_view(view, batch, 0, streams, window),
         )
 
 

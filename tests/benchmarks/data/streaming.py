@@ -4,7 +4,7 @@ fetched, the cache's size.
     python tests/benchmarks/data/streaming.py [--runs 2]
 
 An S3 server in a process of its own answers after 50 ms and sends 200 MB/s. A store of 4 GB is read
-in the order `lanes` through a cache of a twentieth of it, by steps that take 0.5 s each and
+in the order `streams` through a cache of a twentieth of it, by steps that take 0.5 s each and
 together half of the link; then the same from the local store. With `--runs 2`, two processes do so
 at the same time and share the cache. Aims: a step waits at most 0.03 of its time; bytes fetched are
 at most 1.1 of the store's; the cache's files never exceed their bound; the batches are the local
@@ -37,12 +37,12 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.writer import write_batches
 from ditlab.home import Home
 from ditlab.storage.files import folder_size
-from ditlab_addons.streaming.lanes import LanesOrderSpec
+from ditlab_addons.streaming.interleaved_order import InterleavedOrderSpec
 from support.orders import arrow_data
 
 SHAPE, ROW = (3, 64, 64), 3 * 64 * 64
 LATENCY, BANDWIDTH = 0.05, 200e6
-LANES, BLOCK = 2, 4 << 20
+STREAMS, BLOCK = 2, 4 << 20
 WINDOWS = 0.84
 """Share of the cache that two windows take: the one in use and the next one."""
 TESTS = Path(__file__).parents[2]
@@ -140,11 +140,11 @@ def read_epoch(
     path: str, cache: int, home: str, arguments: argparse.Namespace, step: float
 ) -> dict[str, float | int | str]:
     """Read an epoch as a step loop does, which computes for `step` seconds."""
-    window = max(1, int(WINDOWS * cache / 2 / BLOCK / LANES))
-    order = LanesOrderSpec(lanes=LANES, window=window)
+    window = max(1, int(WINDOWS * cache / 2 / BLOCK / STREAMS))
+    order = InterleavedOrderSpec(streams=STREAMS, window=window)
     access = "stream" if "://" in path else "auto"
     spec = arrow_data(path=path, access=access, cache=f"{cache}B", hold_out=0.0, order=order)
-    batch = LANES * max(1, int(arguments.link * BANDWIDTH * arguments.step / ROW / LANES))
+    batch = STREAMS * max(1, int(arguments.link * BANDWIDTH * arguments.step / ROW / STREAMS))
     data = open_data(spec, Home(Path(home)), verify=False, notify=lambda message: None)
     order_of_samples = open_order(order, data.train, batch, seed=0)
     steps = order_of_samples.batches_per_epoch

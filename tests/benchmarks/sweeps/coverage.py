@@ -5,12 +5,12 @@ seeds.
 
 Fixed intervals of 3, 5 and 10 pairs, wanted to hold it in 94.5 to 95.5 % of groups with Gaussian
 differences; for skewed laws, a heavy-tailed one (Student's t with 3 degrees of freedom) and
-differences of trained pairs, drawn again from `--pairs` ({"arms": {NAME: [value by seed]}}, of two
-arms), the coverage is printed. Then intervals at every stop of 3 to 12 pairs, wanted to hold it at
-all stops together in 94.5 %: the product's, and a confidence sequence beside them (t mixture, Wang
-and Ramdas 2023, arXiv:2310.03722, with a Gaussian prior of variance g on mean over deviation). Both
-decide whether the mean is zero; printed is how many pairs that takes. Figures are coverage over
-0.95.
+differences of trained pairs, drawn again from `--pairs` ({"configurations": {NAME: [value by
+seed]}}, of two configurations), the coverage is printed. Then intervals at every stop of 3 to 12
+pairs, wanted to hold it at all stops together in 94.5 %: the product's, and a confidence sequence
+beside them (t mixture, Wang and Ramdas 2023, arXiv:2310.03722, with a Gaussian prior of variance g
+on mean over deviation). Both decide whether the mean is zero; printed is how many pairs that takes.
+Figures are coverage over 0.95.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 
 from benchmarks.rounds import report
 from ditlab.intervals import seed_band
-from ditlab_addons.race.race import look_confidence, look_sizes
+from ditlab_addons.race.race import analysis_confidence, analysis_sizes
 
 CONFIDENCE = 0.95
 FEWEST, MOST = 3, 12
@@ -53,7 +53,7 @@ def laws(generator: np.random.Generator, pairs: Path | None) -> dict[str, Draw]:
     )
     found["student t of 3"] = lambda shape: generator.standard_t(3, shape)
     if pairs is not None:
-        first, second = json.loads(pairs.read_text())["arms"].values()
+        first, second = json.loads(pairs.read_text())["configurations"].values()
         trained = np.subtract(first, second)
         found[f"{trained.size} trained pairs"] = lambda shape: (
             generator.choice(trained, shape) - trained.mean()
@@ -73,9 +73,11 @@ def is_held(draws: np.ndarray, confidence: float) -> np.ndarray:
 
 
 def is_held_at_looks(draws: np.ndarray) -> np.ndarray:
-    """Return True where the product's interval of a look holds 0, (num_looks, num_groups)."""
-    sizes = look_sizes(FEWEST, MOST)
-    levels = (look_confidence(look, len(sizes), CONFIDENCE) for look in range(1, len(sizes) + 1))
+    """Return True where the product's interval of a look holds 0, (num_analyses, num_groups)."""
+    sizes = analysis_sizes(FEWEST, MOST)
+    levels = (
+        analysis_confidence(look, len(sizes), CONFIDENCE) for look in range(1, len(sizes) + 1)
+    )
     return np.stack([is_held(draws[:num], level) for num, level in zip(sizes, levels, strict=True)])
 
 
@@ -127,10 +129,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--groups", type=int, default=20_000)
-    parser.add_argument("--pairs", type=Path, help="values of two trained arms by seed, as JSON")
+    parser.add_argument(
+        "--pairs", type=Path, help="values of two trained configurations by seed, as JSON"
+    )
     options = parser.parse_args()
     generator = np.random.default_rng(0)
-    sizes = look_sizes(FEWEST, MOST)
+    sizes = analysis_sizes(FEWEST, MOST)
     for law, draw in laws(generator, options.pairs).items():
         for num in SIZES:
             wanted = "94.5 to 95.5 %" if law == "gaussian" else ""

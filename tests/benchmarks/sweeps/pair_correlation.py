@@ -1,11 +1,11 @@
-"""Gain of pairing: correlation over seeds of two arms that differ along one axis, by kind of axis,
-on digits and text.
+"""Gain of pairing: correlation over seeds of two configurations that differ along one axis, by kind
+of axis, on digits and text.
 
-Arms of one seed share the start of the network, the order of samples and all random numbers, as far
-as the axis leaves them alike. With a correlation r (and equal variances) the variance of a
-difference of two arms is 1 - r times that between arms of different seeds. The figure of an axis is
-the standard deviation of paired differences over that of unpaired ones; `other seed` pairs seeds
-that have nothing to do with each other: 1 but for chance.
+Configurations of one seed share the start of the network, the order of samples and all random
+numbers, as far as the axis leaves them alike. With a correlation r (and equal variances) the
+variance of a difference of two configurations is 1 - r times that between configurations of
+different seeds. The figure of an axis is the standard deviation of paired differences over that of
+unpaired ones; `other seed` pairs seeds that have nothing to do with each other: 1 but for chance.
 
     python tests/benchmarks/sweeps/pair_correlation.py [--seeds 12] [--processes 2] [--only digits]
 """
@@ -59,15 +59,15 @@ AXES: dict[str, dict[str, Any]] = {
     "order of samples": {},
     "other seed": {},
 }
-"""Changes of the second arm; the micro-batch is what random numbers but the order and the start are
-keyed by. The order of samples is that by lanes, with another tenth of them held out, as another
-seed of the data would give."""
+"""Changes of the second configuration; the micro-batch is what random numbers but the order and the
+start are keyed by. The order of samples is that by streams, with another tenth of them held out, as
+another seed of the data would give."""
 OTHER = 1_000_000
 """Distance of the seeds of `other seed`."""
 
 
-def arm(job: tuple[str, str, int], steps: int) -> float:
-    """Train one arm of a seed (axis "": the base), and return its metric."""
+def configuration(job: tuple[str, str, int], steps: int) -> float:
+    """Train one configuration of a seed (axis "": the base), and return its metric."""
     name, axis, seed = job
     metric, own = BASES[name]
     evaluation = {"every": steps, "samples": 0, "limit": 180}
@@ -79,7 +79,7 @@ def arm(job: tuple[str, str, int], steps: int) -> float:
     if axis == "order of samples":
         store, order = (
             open_data(base.data, Home(HOMES)).train.store.path,
-            {"kind": "lanes", "lanes": 4},
+            {"kind": "interleaved", "streams": 4},
         )
         changes["data"] = {"kind": "arrow", "path": str(store), "hold_out": 0.1, "order": order}
     return final_value(base.replace_all(changes), metric)
@@ -101,16 +101,20 @@ def main() -> None:
         and options.axis in (None, axis)
         and (name, axis) != ("text", "loss weight")  # it has one component
     ]
-    arms = [*dict.fromkeys((name, "") for name, _ in pairs), *pairs]
-    jobs = [(*each, seed) for each in arms for seed in range(options.seeds)]
-    values = np.array(in_processes(partial(arm, steps=options.steps), jobs, options.processes))
-    by_arm = dict(zip(arms, values.reshape(len(arms), -1), strict=True))
+    configurations = [*dict.fromkeys((name, "") for name, _ in pairs), *pairs]
+    jobs = [(*each, seed) for each in configurations for seed in range(options.seeds)]
+    values = np.array(
+        in_processes(partial(configuration, steps=options.steps), jobs, options.processes)
+    )
+    by_configuration = dict(
+        zip(configurations, values.reshape(len(configurations), -1), strict=True)
+    )
     print(
-        "correlation of the arms, mean difference and its standard deviation over seeds, "
+        "correlation of the configurations, mean difference and its standard deviation over seeds, "
         "paired and unpaired:"
     )
     for name, axis in pairs:
-        one, two = by_arm[name, ""], by_arm[name, axis]
+        one, two = by_configuration[name, ""], by_configuration[name, axis]
         difference, apart = (two - one).std(ddof=1), (one.var(ddof=1) + two.var(ddof=1)) ** 0.5
         correlation = np.corrcoef(one, two)[0, 1]
         note = (

@@ -4,17 +4,18 @@ curves.
     python tests/benchmarks/sweeps/race_errors.py [--races 2000] [--verdicts 600] [--seeds 48]
     python tests/benchmarks/sweeps/race_errors.py --trained 40 [--processes 2]
 
-First, races between equal arms: the share in which one arm is left, wanted at most 6.5 % at
-confidence 0.95. Then one arm is ahead of the others by 1, 2 or 4 standard deviations of a pair's
-difference, and pairs have correlation 0.5, 0.8 or 0.95. ASHA compares means over seeds, other ones
-for each arm, of as many seeds as bring its rate of wrong winners down to the race's; of that rate
-the upper end of a 95 % interval is taken, which favours ASHA. Figures are training steps a right
-verdict, the race's over ASHA's; races without a verdict count with their steps. A race that ends
-before the last rung trains one trial of its arm to the end. Both have three rungs, and the race at
-most `--seeds` seeds. With `--correlations 0` ASHA's figures are those of ASHA over seeds that arms
-share, at any correlation. With `--trained`, races between two equal arms are trained instead, on
-points of a plane with a known optimum: the arms draw noise and times for whole and for halved
-micro-batches, so that they are equal in law.
+First, races between equal configurations: the share in which one configuration is left, wanted at
+most 6.5 % at confidence 0.95. Then one configuration is ahead of the others by 1, 2 or 4 standard
+deviations of a pair's difference, and pairs have correlation 0.5, 0.8 or 0.95. ASHA compares means
+over seeds, other ones for each configuration, of as many seeds as bring its rate of wrong winners
+down to the race's; of that rate the upper end of a 95 % interval is taken, which favours ASHA.
+Figures are training steps a right verdict, the race's over ASHA's; races without a verdict count
+with their steps. A race that ends before the last rung trains one trial of its configuration to the
+end. Both have three rungs, and the race at most `--seeds` seeds. With `--correlations 0` ASHA's
+figures are those of ASHA over seeds that configurations share, at any correlation. With
+`--trained`, races between two equal configurations are trained instead, on points of a plane with a
+known optimum: the configurations draw noise and times for whole and for halved micro-batches, so
+that they are equal in law.
 """
 
 from __future__ import annotations
@@ -49,28 +50,28 @@ REDUCTION = 3
 BLOCKS = 5
 """Groups of races, each of which gives a ratio."""
 MOST_WRONG = 0.065
-"""Share of races between equal arms with one left: 5 % are promised, and three standard errors of
-2,000 races added.
+"""Share of races between equal configurations with one left: 5 % are promised, and three standard
+errors of 2,000 races added.
 """
 ASHA_RACES = 20_000
-TRAINED = RaceRules(rungs=(10, 30, 90), metric="eval/regret", max_seeds=8)
+TRAINED = RaceRules(rungs=(10, 30, 90), metric="eval/excess_loss", max_seeds=8)
 SPEC = Path(__file__).parents[3] / "experiments" / "known" / "flow.yaml"
 MOST_TRAINED = 5
-"""Races of 40 that may end with one arm: 2 are promised, and 6 or more come by chance in 1.4 % of
-40 at 5 %.
+"""Races of 40 that may end with one configuration: 2 are promised, and 6 or more come by chance in
+1.4 % of 40 at 5 %.
 """
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Outcomes of races with one best arm."""
+    """Outcomes of races with one best configuration."""
 
     steps: np.ndarray
     """Training steps of each race, (num_races,)."""
     is_right: np.ndarray
-    """The best arm alone is left, (num_races,)."""
+    """The best configuration alone is left, (num_races,)."""
     is_wrong: np.ndarray
-    """Another arm alone is left, (num_races,)."""
+    """Another configuration alone is left, (num_races,)."""
 
     @property
     def steps_of_one(self) -> float:
@@ -78,15 +79,17 @@ class Verdicts:
         return float(self.steps.sum() / max(1, self.is_right.sum()))
 
 
-def race_of(num_arms: int, rules: RaceRules = RULES) -> Race:
-    """Return a race of arms `0`, `1`, ..."""
-    return Race(tuple(map(str, range(num_arms))), rules)
+def race_of(num_configurations: int, rules: RaceRules = RULES) -> Race:
+    """Return a race of configurations `0`, `1`, ..."""
+    return Race(tuple(map(str, range(num_configurations))), rules)
 
 
 def play_races(
     generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int
 ) -> Verdicts:
-    """Play races in which arm 0 is ahead by `effect` standard deviations of a pair's difference."""
+    """Play races in which configuration 0 is ahead by `effect` standard deviations of a pair's
+    difference.
+    """
     ends = [play(race, simulated_values(generator, race, effect, correlation)) for _ in range(num)]
     last = race.rules.rungs[-1]
     steps = [each.steps_used + (last - each.step if each.end == "one left" else 0) for each in ends]
@@ -98,26 +101,26 @@ def play_races(
 def play_asha(
     generator: np.random.Generator, race: Race, effect: float, correlation: float, num_seeds: int
 ) -> Verdicts:
-    """Run ASHA on means over `num_seeds` seeds, which differ between arms; effects are those of
-    `simulated_values`.
+    """Run ASHA on means over `num_seeds` seeds, which differ between configurations; effects are
+    those of `simulated_values`.
 
     As in Ray Tune a trial stops if it is worse than the quantile 1 - 1/REDUCTION of those that came
-    to the rung before. Arms come in a random order, the same at every rung; the best at the last
-    rung wins.
+    to the rung before. Configurations come in a random order, the same at every rung; the best at
+    the last rung wins.
     """
-    rungs, num_arms = race.rules.rungs, len(race.arms)
+    rungs, num_configurations = race.rules.rungs, len(race.configurations)
     expected = expected_values(race, effect, correlation)
-    noise = persistent(generator.standard_normal((len(rungs), ASHA_RACES, num_arms))) / np.sqrt(
-        num_seeds
-    )
-    order = generator.permuted(np.tile(np.arange(num_arms), (ASHA_RACES, 1)), axis=1)
+    noise = persistent(
+        generator.standard_normal((len(rungs), ASHA_RACES, num_configurations))
+    ) / np.sqrt(num_seeds)
+    order = generator.permuted(np.tile(np.arange(num_configurations), (ASHA_RACES, 1)), axis=1)
     values = np.take_along_axis(expected[:, None, :] + noise, order[None], axis=2)
-    goes_on = np.ones((ASHA_RACES, num_arms), dtype=bool)
-    steps = np.full(ASHA_RACES, rungs[0] * num_arms)
+    goes_on = np.ones((ASHA_RACES, num_configurations), dtype=bool)
+    steps = np.full(ASHA_RACES, rungs[0] * num_configurations)
     for rung, (step, following) in enumerate(pairwise(rungs)):
         came = np.where(goes_on, values[rung], np.nan)
-        for arm in range(1, num_arms):
-            goes_on[:, arm] &= ~(came[:, arm] > cutoff(came[:, :arm]))
+        for configuration in range(1, num_configurations):
+            goes_on[:, configuration] &= ~(came[:, configuration] > cutoff(came[:, :configuration]))
         steps += (following - step) * goes_on.sum(axis=1)
     chosen = np.where(goes_on, values[-1], np.inf).argmin(axis=1)
     is_right = np.take_along_axis(order, chosen[:, None], axis=1)[:, 0] == 0
@@ -159,34 +162,38 @@ def asha_as_sure(
     return best
 
 
-def report_equal_arms(generator: np.random.Generator, race: Race, num: int) -> None:
-    """Play races between equal arms; print how often one is left, and report that rate over the
-    promised one.
+def report_equal_configurations(generator: np.random.Generator, race: Race, num: int) -> None:
+    """Play races between equal configurations; print how often one is left, and report that rate
+    over the promised one.
     """
     draws = (simulated_values(generator, race, 0.0, 0.8) for _ in range(num))
     ends = [race.decide(simulated_results(race, values)) for values in draws]
     one_left = [len(each.left) == 1 for each in ends]
     some_behind = np.mean([bool(each.dropped) for each in ends])
     print(
-        f"{len(race.arms)} equal arms: one left in {np.mean(one_left):.2%} of {num:,} races, "
-        f"wanted {MOST_WRONG:.1%}; some arm behind another in {some_behind:.2%}"
+        f"{len(race.configurations)} equal configurations: one left in {np.mean(one_left):.2%} "
+        f"of {num:,} races, wanted {MOST_WRONG:.1%}; some configuration behind another in "
+        f"{some_behind:.2%}"
     )
     promised = 1 - race.rules.confidence
-    name = f"equal arms, {len(race.arms)}: rate of verdicts over the promised {promised:.0%}"
+    name = (
+        f"equal configurations, {len(race.configurations)}: rate of verdicts over the promised "
+        f"{promised:.0%}"
+    )
     report(name, [float(np.mean(each)) / promised for each in np.array_split(one_left, BLOCKS)])
 
 
 def trained_race(number: int, rules: RaceRules = TRAINED) -> bool:
-    """Train a race between two equal arms, of seeds that no other race has; True if one arm is
-    left.
+    """Train a race between two equal configurations, of seeds that no other race has; True if one
+    configuration is left.
     """
     race, curves = race_of(2, rules), dict[tuple[str, int], dict[int, dict[str, float]]]()
     results: list[RungValue] = []
     while (decision := race.decide(results)).end is None:
         for target in decision.train:
-            place = target.arm, target.seed
+            place = target.configuration, target.seed
             if place not in curves:
-                micro = 128 if target.arm == "0" else 64
+                micro = 128 if target.configuration == "0" else 64
                 every = math.gcd(*rules.rungs)
                 curves[place] = train_short(
                     load_experiment(
@@ -200,26 +207,28 @@ def trained_race(number: int, rules: RaceRules = TRAINED) -> bool:
                     )
                 ).evaluations
             value = curves[place][target.step][rules.metric]
-            results.append(RungValue(target.arm, target.seed, target.step, value))
+            results.append(RungValue(target.configuration, target.seed, target.step, value))
     return len(decision.left) == 1
 
 
 def report_trained(num: int, processes: int, rules: RaceRules = TRAINED) -> None:
-    """Train races between equal arms; print how many end with one arm."""
+    """Train races between equal configurations; print how many end with one configuration."""
     one_left = in_processes(partial(trained_race, rules=rules), range(num), processes)
     print(
-        f"{num} trained races of two equal arms: {sum(one_left)} with one left; of 40 at most "
-        f"{MOST_TRAINED} wanted"
+        f"{num} trained races of two equal configurations: {sum(one_left)} with one left; of "
+        f"40 at most {MOST_TRAINED} wanted"
     )
     promised = 1 - rules.confidence
-    name = f"trained equal arms: rate of verdicts over the promised {promised:.0%}"
+    name = f"trained equal configurations: rate of verdicts over the promised {promised:.0%}"
     report(name, [float(np.mean(one_left)) / promised])
 
 
-def report_best_arm(
+def report_best_configuration(
     generator: np.random.Generator, race: Race, effect: float, correlation: float, num: int
 ) -> None:
-    """Play races with one best arm; print rates and steps, and report steps over those of ASHA."""
+    """Play races with one best configuration; print rates and steps, and report steps over those of
+    ASHA.
+    """
     ours = play_races(generator, race, effect, correlation, num)
     num_wrong = int(ours.is_wrong.sum())
     most_wrong = binomtest(num_wrong, num).proportion_ci().high
@@ -229,11 +238,11 @@ def report_best_arm(
     )
     last = race.rules.rungs[-1]
     print(
-        f"{len(race.arms)} arms, ahead by {effect:g} deviations, correlation {correlation:g}: "
-        f"right {ours.is_right.mean():.1%}, wrong {num_wrong} of {num}, "
-        f"{ours.steps_of_one / last:.1f} trainings a right verdict; ASHA, {num_seeds} seeds: "
-        f"wrong {theirs.is_wrong.mean():.2%}, {theirs.steps_of_one / last:.1f}; wrong at most "
-        f"5 %, {rough_seeds} seeds: {rough.steps_of_one / last:.1f}"
+        f"{len(race.configurations)} configurations, ahead by {effect:g} deviations, "
+        f"correlation {correlation:g}: right {ours.is_right.mean():.1%}, wrong {num_wrong} of "
+        f"{num}, {ours.steps_of_one / last:.1f} trainings a right verdict; ASHA, {num_seeds} "
+        f"seeds: wrong {theirs.is_wrong.mean():.2%}, {theirs.steps_of_one / last:.1f}; wrong "
+        f"at most 5 %, {rough_seeds} seeds: {rough.steps_of_one / last:.1f}"
     )
     blocks = (
         Verdicts(*each)
@@ -246,8 +255,8 @@ def report_best_arm(
         )
     )
     name = (
-        f"steps over ASHA's, {len(race.arms)} arms, {effect:g} deviations, correlation "
-        f"{correlation:g}"
+        f"steps over ASHA's, {len(race.configurations)} configurations, {effect:g} deviations, "
+        f"correlation {correlation:g}"
     )
     report(name, [each.steps_of_one / theirs.steps_of_one for each in blocks])
 
@@ -257,18 +266,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--races", type=int, default=2000, help="races between equal arms")
     parser.add_argument(
-        "--verdicts", type=int, default=600, help="races with one best arm, of each kind"
+        "--races", type=int, default=2000, help="races between equal configurations"
     )
-    parser.add_argument("--arms", type=int, nargs="*", default=[2, 4, 8])
-    parser.add_argument("--best-arms", type=int, nargs="*", default=[2, 4])
+    parser.add_argument(
+        "--verdicts", type=int, default=600, help="races with one best configuration, of each kind"
+    )
+    parser.add_argument("--configurations", type=int, nargs="*", default=[2, 4, 8])
+    parser.add_argument("--best-configurations", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--correlations", type=float, nargs="+", default=[0.5, 0.8, 0.95])
     parser.add_argument(
-        "--seeds", type=int, default=48, help="most seeds of races with one best arm"
+        "--seeds", type=int, default=48, help="most seeds of races with one best configuration"
     )
     parser.add_argument(
-        "--trained", type=int, help="train so many races between equal arms instead"
+        "--trained", type=int, help="train so many races between equal configurations instead"
     )
     parser.add_argument("--processes", type=int, default=2, help="that train at once")
     options = parser.parse_args()
@@ -276,13 +287,13 @@ def main() -> None:
         report_trained(options.trained, options.processes)
         return
     generator = np.random.default_rng(0)
-    for num_arms in options.arms:
-        report_equal_arms(generator, race_of(num_arms), options.races)
-    for num_arms in options.best_arms:
-        race = race_of(num_arms, replace(RULES, max_seeds=options.seeds))
+    for num_configurations in options.configurations:
+        report_equal_configurations(generator, race_of(num_configurations), options.races)
+    for num_configurations in options.best_configurations:
+        race = race_of(num_configurations, replace(RULES, max_seeds=options.seeds))
         for correlation in options.correlations:
             for effect in (1, 2, 4):
-                report_best_arm(generator, race, effect, correlation, options.verdicts)
+                report_best_configuration(generator, race, effect, correlation, options.verdicts)
 
 
 if __name__ == "__main__":

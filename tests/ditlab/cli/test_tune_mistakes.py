@@ -303,7 +303,7 @@ def test_dry_run_as_json(ditlab, home, written):
         1,
     )
     assert [list(trial) for trial in said.json["trials"]] == [
-        ["number", "values", "parameters", "steps", "seconds", "arm", "seed"]
+        ["number", "values", "parameters", "steps", "seconds", "configuration", "seed"]
     ] * 3
     assert said.json["seconds"] == pytest.approx(
         sum(trial["seconds"] for trial in said.json["trials"])

@@ -139,7 +139,9 @@ def test_the_reference_is_unknown_to_the_classifier(data):
 
 def test_computed_rows_are_split_in_the_same_way(tmp_path):
     splits = open_data(
-        arrow_data(hold_out=0.25, order={"kind": "lanes", "lanes": 2}, **store(tmp_path / "store")),
+        arrow_data(
+            hold_out=0.25, order={"kind": "interleaved", "streams": 2}, **store(tmp_path / "store")
+        ),
         Home(tmp_path),
     )
     real = real_images(splits)

@@ -40,7 +40,7 @@ def attempt(step: int = 0, workers: int = 1):
         chain=ORIGIN,
         step=step,
         workers=workers,
-        halvings=0,
+        microbatch_splits=0,
         left_out=[],
         device="cpu",
         processor="a CPU",

@@ -1,5 +1,5 @@
-"""Arms of a sweep with several seeds: means over seeds, the ranking, and whether the best one is
-told apart.
+"""Configurations of a sweep with several seeds: means over seeds, the ranking, and whether the best
+one is told apart.
 """
 
 import math
@@ -13,30 +13,30 @@ from ditlab.reports.sweep_records import (
     MetricCurve,
     SweepSummary,
     Trial,
-    arms_of,
     best,
+    configurations_of,
     rank,
 )
 from ditlab.reports.sweep_report import summary_text
 
 METRIC = "eval/velocity"
-SEEDS = (0.3, -0.1, 0.2)  # shared by all arms
+SEEDS = (0.3, -0.1, 0.2)  # shared by all configurations
 
 
-def run(arm, seed, value, status="finished", **axes):
+def run(configuration, seed, value, status="finished", **axes):
     metrics = {} if value is None else {METRIC: value}
     curves = {} if value is None else {METRIC: MetricCurve([2, 4], [value + 1, value])}
-    number = 100 * seed + arm
+    number = 100 * seed + configuration
     return Trial(
         number,
         f"run-{number}",
-        axes or {"lr": arm},
+        axes or {"lr": configuration},
         status,
         4,
         4,
         metrics=metrics,
         curves=curves,
-        arm=arm,
+        configuration=configuration,
         seed=seed,
     )
 
@@ -48,7 +48,7 @@ def summary_of(runs, seeds=3, unshared=(), axis="lr", **changes):
         (METRIC,),
         ("min",),
         [AxisInfo(axis, "linear")],
-        arms_of(runs, [METRIC]),
+        configurations_of(runs, [METRIC]),
         "grid",
         "none",
         1.0,
@@ -60,9 +60,9 @@ def summary_of(runs, seeds=3, unshared=(), axis="lr", **changes):
     )
 
 
-def block(arm, offset, noise=(0.0, 0.01, -0.01), **axes):
+def block(configuration, offset, noise=(0.0, 0.01, -0.01), **axes):
     return [
-        run(arm, seed, 1 + shared + offset + own, **axes)
+        run(configuration, seed, 1 + shared + offset + own, **axes)
         for seed, (shared, own) in enumerate(zip(SEEDS, noise, strict=True))
     ]
 
@@ -70,7 +70,7 @@ def block(arm, offset, noise=(0.0, 0.01, -0.01), **axes):
 def test_arms_are_ranked_by_means_and_told_apart_by_pairs():
     # Values of seeds scatter by 0.2, those of pairs by 0.01: an offset of 0.1 shows in pairs alone.
     summary = summary_of([*block(0, 0.1), *block(1, 0.0, (0.01, 0.0, 0.0)), *block(2, 0.2)])
-    assert [arm.number for arm in rank(summary)] == [1, 0, 2]
+    assert [configuration.number for configuration in rank(summary)] == [1, 0, 2]
     first = best(summary)
     assert (
         first.metrics[METRIC] == pytest.approx(1 + sum(SEEDS) / 3 + 0.01 / 3)
@@ -81,10 +81,10 @@ def test_arms_are_ranked_by_means_and_told_apart_by_pairs():
     assert [each.interval.num for each in differences] == [3, 3] and not_told_apart(
         differences
     ) == []
-    assert "Arm 1 is the best of the 3 arms" in summary_text(summary, {})
-    assert "Arm 1 before arm 0 by 0.097" in summary_text(summary, {}) and "3 pairs" in summary_text(
+    assert "Configuration 1 is the best of the 3 configurations" in summary_text(summary, {})
+    assert "Configuration 1 before configuration 0 by 0.097" in summary_text(
         summary, {}
-    )
+    ) and "3 pairs" in summary_text(summary, {})
 
 
 def test_arms_that_share_no_draws_are_compared_by_means():
@@ -94,7 +94,7 @@ def test_arms_that_share_no_draws_are_compared_by_means():
     assert difference.interval.num_other == 3 and not_told_apart([difference]) == [0]
     text = summary_text(summary, {})
     assert (
-        "has the lowest mean of the 2 arms, not told apart from arm 0" in text
+        "has the lowest mean of the 2 configurations, not told apart from configuration 0" in text
         and "3 and 3 seeds, unpaired" in text
     )
 
@@ -102,9 +102,9 @@ def test_arms_that_share_no_draws_are_compared_by_means():
 def test_an_arm_with_fewer_seeds_is_said_and_ranked_behind():
     lost = [run(0, 0, 0.5), run(0, 1, None, "failed"), run(0, 2, 0.5)]
     summary = summary_of([*lost, *block(1, 0.0)])
-    assert [arm.number for arm in rank(summary)] == [1, 0]
+    assert [configuration.number for configuration in rank(summary)] == [1, 0]
     assert (
-        "Arms with values of fewer seeds than others are ranked behind those: 0."
+        "Configurations with values of fewer seeds than others are ranked behind those: 0."
         in summary_text(summary, {})
     )
 

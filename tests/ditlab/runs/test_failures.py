@@ -47,5 +47,5 @@ def test_out_of_memory_leads_to_smaller_micro_batches(step):
     recovery, failure = Recovery(tiny()), Failure(FailureKind.OUT_OF_MEMORY, "no", step=step)
     for _ in range(2):
         recovery = recovery.after(failure, 3)
-    assert recovery.memory.halvings == 1
+    assert recovery.memory.microbatch_splits == 1
     assert "micro-batches of 8" in recovery.message_for(failure)

@@ -15,7 +15,7 @@ from support.trainings.workers import tiny
 
 
 def test_a_launch_is_plain_json_and_comes_back_equal(tmp_path):
-    memory = MemoryPlan(halvings=1, skipped_steps=(3, 4, 5), step=5, attempts=4)
+    memory = MemoryPlan(microbatch_splits=1, skipped_steps=(3, 4, 5), step=5, attempts=4)
     launch = Launch(
         tiny(),
         Home(tmp_path),

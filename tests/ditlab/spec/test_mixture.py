@@ -101,11 +101,11 @@ def test_mistakes(small, changes, message):
     ).startswith(message)
 
 
-def test_lanes_are_of_a_single_source(small):
-    part = {"kind": "arrow", "path": "x", "order": {"kind": "lanes", "lanes": 4}}
+def test_interleaved_are_of_a_single_source(small):
+    part = {"kind": "arrow", "path": "x", "order": {"kind": "interleaved", "streams": 4}}
     changes = {"data": {**TWO, "parts": {"a": part, "b": DIGITS}}}
     assert refusal(validate_experiment, {**small, **changes}).startswith(
-        "data.parts.a.order.kind=lanes is of a single source"
+        "data.parts.a.order.kind=interleaved is of a single source"
     )
 
 

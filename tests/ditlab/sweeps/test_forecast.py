@@ -302,6 +302,14 @@ def test_as_json(home):
     ]
     assert (found["num_trials"], found["concurrent"], found["seconds"]) == (3, 1, 18.0)
     for number, trial in enumerate(found["trials"]):
-        assert list(trial) == ["number", "values", "parameters", "steps", "seconds", "arm", "seed"]
+        assert list(trial) == [
+            "number",
+            "values",
+            "parameters",
+            "steps",
+            "seconds",
+            "configuration",
+            "seed",
+        ]
         assert (trial["number"], trial["steps"], trial["seconds"]) == (number, 6, 6.0)
         assert trial["parameters"] > 10_000 and set(trial["values"]) == set(LR)

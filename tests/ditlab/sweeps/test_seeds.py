@@ -1,5 +1,5 @@
-"""Seeds of a sweep: arms crossed with seeds in the ledger, in a resumed sweep and in Optuna's
-study, and mistakes.
+"""Seeds of a sweep: configurations crossed with seeds in the ledger, in a resumed sweep and in
+Optuna's study, and mistakes.
 """
 
 import pytest
@@ -20,7 +20,7 @@ OPTUNA = {"search": {"kind": "optuna", "startup": 1}, "trials": 2, "seeds": 3}
 def test_all_arms_come_at_the_first_seed_first(home):
     one = started(sweep_of(seeds=2, trials=3, fixed={"seed": 5}))
     found = planned(one)
-    assert [(trial.arm, trial.seed) for trial in found] == [
+    assert [(trial.configuration, trial.seed) for trial in found] == [
         (0, 5),
         (1, 5),
         (2, 5),
@@ -31,11 +31,13 @@ def test_all_arms_come_at_the_first_seed_first(home):
     assert found[0].values == found[3].values and one.num_trials == 6
     experiment = trial_experiment(one.sweep, found[4])
     assert (experiment.name, experiment.seed) == ("rates-001-seed6", 6)
-    assert one.prepared.notes[1] == "3 arms under 2 seeds (5 to 6): 6 runs"
+    assert one.prepared.notes[1] == "3 configurations under 2 seeds (5 to 6): 6 runs"
     for trial in found:
-        trial_run(home, one.sweep, trial, "finished", {6: trial.arm + 0.5 * (trial.seed - 5)})
-    arms = summarize_sweep(one, 1.0).trials
-    assert [arm.metrics[METRIC] for arm in arms] == [0.25, 1.25, 2.25]
+        trial_run(
+            home, one.sweep, trial, "finished", {6: trial.configuration + 0.5 * (trial.seed - 5)}
+        )
+    configurations = summarize_sweep(one, 1.0).trials
+    assert [configuration.metrics[METRIC] for configuration in configurations] == [0.25, 1.25, 2.25]
 
 
 def test_a_resumed_sweep_may_have_more_arms_and_seeds(home):
@@ -44,7 +46,7 @@ def test_a_resumed_sweep_may_have_more_arms_and_seeds(home):
     more = find_stored_sweep(home, one.folder.sweep_id, sweep_of(trials=3, seeds=2)).sweep
     after = planned(resume_sweep(prepared(more), one.folder))
     assert after[:2] == before  # the seed of the base is the first one
-    assert [(trial.number, trial.arm, trial.seed) for trial in after[2:]] == [
+    assert [(trial.number, trial.configuration, trial.seed) for trial in after[2:]] == [
         (2, 2, 0),
         (3, 0, 1),
         (4, 1, 1),
@@ -54,17 +56,17 @@ def test_a_resumed_sweep_may_have_more_arms_and_seeds(home):
         find_stored_sweep(home, one.folder.sweep_id, sweep_of(trials=3))
 
 
-def test_the_study_gets_the_mean_of_an_arm(home):
+def test_the_study_gets_the_mean_of_an_configuration(home):
     one = started(sweep_of(**OPTUNA))
     search = OptunaTrials(one.sweep, [], lambda *trial: one.folder.plan_trial(home, *trial))
     asked = [search.suggest(f"tune-{number}")["trial"] for number in range(3)]
-    assert [(trial["arm"], trial["seed"]) for trial in asked] == [(0, 0), (0, 1), (0, 2)]
+    assert [(trial["configuration"], trial["seed"]) for trial in asked] == [(0, 0), (0, 1), (0, 2)]
     assert len({str(trial["values"]) for trial in asked}) == 1
     for number, value in enumerate((1.0, 2.0, 6.0)):
         assert not [trial for trial in search._study.trials if trial.state.is_finished()]
         search.on_trial_complete(f"tune-{number}", {METRIC: value, "step": 6, "status": "finished"})
     assert search._study.trials[0].value == 3.0
-    assert search.suggest("tune-3")["trial"]["arm"] == 1 and len(planned(one)) == 6
+    assert search.suggest("tune-3")["trial"]["configuration"] == 1 and len(planned(one)) == 6
 
 
 @pytest.mark.parametrize(
@@ -78,9 +80,9 @@ def test_the_study_gets_the_mean_of_an_arm(home):
         (
             None,
             {"scheduler": {"kind": "pbt", "interval": 2}},
-            "seeds=3 repeats an arm, and under scheduler.kind=pbt",
+            "seeds=3 repeats a configuration, and under scheduler.kind=pbt",
         ),
-        (None, {"trials": 4000}, "seeds=3 makes 12,000 runs of 4,000 arms"),
+        (None, {"trials": 4000}, "seeds=3 makes 12,000 runs of 4,000 configurations"),
     ],
 )
 def test_mistakes(space, changes, message):

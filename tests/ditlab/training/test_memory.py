@@ -12,19 +12,19 @@ def test_the_rungs_in_order():
     experiment, memory, rungs = tiny(), MemoryPlan(), []
     for _ in range(4):
         memory = memory.next_attempt(7, experiment)
-        rungs.append((memory.halvings, memory.skipped_steps))
+        rungs.append((memory.microbatch_splits, memory.skipped_steps))
     assert rungs == [(0, ()), (1, ()), (2, ()), (2, (7,))]
 
 
 def test_another_step_begins_below_and_keeps_the_size():
     memory = MemoryPlan().next_attempt(3, tiny()).next_attempt(3, tiny()).next_attempt(9, tiny())
-    assert (memory.halvings, memory.attempts, memory.skipped_steps) == (1, 1, ())
+    assert (memory.microbatch_splits, memory.attempts, memory.skipped_steps) == (1, 1, ())
 
 
 def test_an_odd_micro_batch_is_left_out_instead():
     odd = tiny(batch={"size": 9, "micro": 3})
     memory = MemoryPlan().next_attempt(4, odd).next_attempt(4, odd)
-    assert (memory.halvings, memory.skipped_steps) == (0, (4,))
+    assert (memory.microbatch_splits, memory.skipped_steps) == (0, (4,))
 
 
 def test_what_never_fits_fails_with_a_remedy():

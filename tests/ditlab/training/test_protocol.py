@@ -170,12 +170,27 @@ def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:
     """
     folder, experiment = RunFolder(tmp_path), tiny()
     assert Protocol.of_run(experiment, folder, 6) == Protocol(16, None, "cpu", 1)
-    facts = [(0, 2, 0, 2), (4, 1, 1, 2), (6, 1, 2, 1)]  # begins at, workers, halvings, threads
+    # begins at, workers, microbatch_splits, threads
+    facts = [(0, 2, 0, 2), (4, 1, 1, 2), (6, 1, 2, 1)]
     lines = [
         RecordedAttempt(
-            number, step, workers, halvings, [], "cpu", "", threads, {}, "", "", "", 1, "eager", ""
+            number,
+            step,
+            workers,
+            microbatch_splits,
+            [],
+            "cpu",
+            "",
+            threads,
+            {},
+            "",
+            "",
+            "",
+            1,
+            "eager",
+            "",
         )
-        for number, (step, workers, halvings, threads) in enumerate(facts, 1)
+        for number, (step, workers, microbatch_splits, threads) in enumerate(facts, 1)
     ]
     folder.receipt_attempts.parent.mkdir()
     for each in lines:

@@ -6,10 +6,10 @@ from ditlab.training.plan import worker_share
 
 
 @pytest.mark.parametrize("world", range(1, 9))
-@pytest.mark.parametrize("halvings", [0, 1, 2])
-def test_every_sample_counts_once_and_equally(world, halvings):
+@pytest.mark.parametrize("microbatch_splits", [0, 1, 2])
+def test_every_sample_counts_once_and_equally(world, microbatch_splits):
     seen: dict[int, float] = {}
-    shares = [worker_share(8, 8, rank, world, halvings) for rank in range(world)]
+    shares = [worker_share(8, 8, rank, world, microbatch_splits) for rank in range(world)]
     for share in shares:
         passes = len(share.passes)
         for part in share.passes:

@@ -16,25 +16,25 @@ from ditlab_addons.race.race import (
     RaceDecision,
     RaceRules,
     RungValue,
-    look_confidence,
-    look_sizes,
+    analysis_confidence,
+    analysis_sizes,
 )
 from support.simulated_races import play, simulated_results, simulated_values
 
 RULES = RaceRules(rungs=(10, 40), metric="loss", min_seeds=3, max_seeds=6)
 WIGGLE = (0.01, -0.02, 0.015, 0.0, -0.01, 0.02)
-"""Difference of an arm from its mean lead, by seed."""
+"""Difference of a configuration from its mean lead, by seed."""
 
 
 def results_of(
     leads: Mapping[str, float], seeds: int = 3, steps: tuple[int, ...] = (10,)
 ) -> list[RungValue]:
-    """Values of arms that are apart by about their `leads`; a seed shifts all arms alike, as pairs
-    have it.
+    """Values of configurations that are apart by about their `leads`; a seed shifts all
+    configurations alike, as pairs have it.
     """
     return [
-        RungValue(arm, seed, step, 100.0 * seed + lead + WIGGLE[seed] * number)
-        for number, (arm, lead) in enumerate(leads.items())
+        RungValue(configuration, seed, step, 100.0 * seed + lead + WIGGLE[seed] * number)
+        for number, (configuration, lead) in enumerate(leads.items())
         for seed in range(seeds)
         for step in steps
     ]
@@ -44,19 +44,19 @@ def decide(leads: Mapping[str, float], rules: RaceRules = RULES, **given: object
     return Race(tuple(leads), rules).decide(results_of(leads, **given))  # type: ignore[arg-type]
 
 
-def test_a_race_begins_with_the_fewest_seeds_of_every_arm() -> None:
+def test_a_race_begins_with_the_fewest_seeds_of_every_configuration() -> None:
     decision = Race(("a", "b"), RULES).decide([])
-    assert [(each.arm, each.seed, each.step) for each in decision.train] == [
-        (arm, seed, 10) for seed in range(3) for arm in "ab"
+    assert [(each.configuration, each.seed, each.step) for each in decision.train] == [
+        (configuration, seed, 10) for seed in range(3) for configuration in "ab"
     ]
 
 
 def test_arms_behind_are_dropped_and_close_ones_get_more_seeds() -> None:
     decision = decide({"a": 1.0, "b": 1.0, "c": 9.0})
     (dropped,) = decision.dropped
-    assert (dropped.arm, dropped.reason, dropped.step) == ("c", "behind", 10)
+    assert (dropped.configuration, dropped.reason, dropped.step) == ("c", "behind", 10)
     assert dropped.difference and dropped.difference.interval.low > 0
-    assert {(each.arm, each.seed) for each in decision.train} == {("a", 3), ("b", 3)}, (
+    assert {(each.configuration, each.seed) for each in decision.train} == {("a", 3), ("b", 3)}, (
         "4 seeds are looked at next"
     )
     assert "C is behind at step 10: a before c by 8.0 +- 1.0 in loss" in " ".join(
@@ -94,29 +94,31 @@ def test_a_decision_depends_on_no_order_and_waits_for_the_whole_look() -> None:
         random.Random(seed).shuffle(results)
         assert race.decide(results) == decision
     waiting = race.decide(results[1:])
-    assert [(each.arm, each.seed) for each in waiting.train] == [(results[0].arm, results[0].seed)]
+    assert [(each.configuration, each.seed) for each in waiting.train] == [
+        (results[0].configuration, results[0].seed)
+    ]
     assert not waiting.dropped
 
 
 def test_a_failed_trial_loses_its_pair_and_an_arm_that_always_fails_is_dropped() -> None:
     results = [
         replace(each, value=math.nan)
-        if each.arm == "c" or (each.arm, each.seed) == ("b", 1)
+        if each.configuration == "c" or (each.configuration, each.seed) == ("b", 1)
         else each
         for each in results_of({"a": 1.0, "b": 1.0, "c": 1.0})
     ]
     decision = Race(("a", "b", "c"), RULES).decide(results)
-    assert [(each.arm, each.reason) for each in decision.dropped] == [("c", "failed")]
+    assert [(each.configuration, each.reason) for each in decision.dropped] == [("c", "failed")]
     assert [each.interval.num for each in decision.differences] == [2]
     assert ("b", 1) in decision.failed_trials
     later = Race(("a", "b", "c"), replace(RULES, max_seeds=3)).decide(results)
-    assert ("b", 1, 40) not in {(each.arm, each.seed, each.step) for each in later.train}
+    assert ("b", 1, 40) not in {(each.configuration, each.seed, each.step) for each in later.train}
 
 
 def test_arms_without_a_common_seed_are_not_compared() -> None:
     lost = {("a", 0), ("b", 1), ("b", 2)}
     results = [
-        replace(each, value=math.inf) if (each.arm, each.seed) in lost else each
+        replace(each, value=math.inf) if (each.configuration, each.seed) in lost else each
         for each in results_of({"a": 1.0, "b": 9.0})
     ]
     decision = Race(("a", "b"), RULES).decide(results)
@@ -146,11 +148,11 @@ def test_held_out_noise_stands_beside_intervals_and_changes_none() -> None:
 
 def test_intervals_of_all_looks_hold_the_true_difference_together() -> None:
     """20,000 Gaussian groups."""
-    true, looks = 0.7, look_sizes(3, 12)
-    assert (looks, look_sizes(3, 3), look_sizes(2, 3)) == ((3, 4, 6, 8, 12), (3,), (2, 3))
+    true, looks = 0.7, analysis_sizes(3, 12)
+    assert (looks, analysis_sizes(3, 3), analysis_sizes(2, 3)) == ((3, 4, 6, 8, 12), (3,), (2, 3))
     draws = true + np.random.default_rng(0).standard_normal((looks[-1], 20_000))
     bands = [
-        seed_band(draws[:num], look_confidence(look, len(looks), 0.95))
+        seed_band(draws[:num], analysis_confidence(look, len(looks), 0.95))
         for look, num in enumerate(looks, start=1)
     ]
     assert (

@@ -36,7 +36,7 @@ KILLS = (
 
 
 def written(folder: Path) -> Path:
-    """A race of three arms, of which two are close: three rungs and up to four seeds."""
+    """A race of three configurations, of which two are close: three rungs and up to four seeds."""
     path = folder / "sweep.yaml"
     space = {"optimizer.lr": {"kind": "grid", "values": [1e-6, 3e-3, 3.1e-3]}}
     race = {"kind": "race", "grace": 100, "reduction": 2}

@@ -35,13 +35,15 @@ def race_sweep(**changes):
 
 
 def value_of(trial, step):
-    """Arms 0 and 1 are close, 2 behind, 3 far behind; what a seed adds is shared by its arms."""
-    noise = random.Random(f"{trial.arm}/{trial.seed}/{step}").gauss(0, 0.02)
+    """Configurations 0 and 1 are close, 2 behind, 3 far behind; what a seed adds is shared by its
+    configurations.
+    """
+    noise = random.Random(f"{trial.configuration}/{trial.seed}/{step}").gauss(0, 0.02)
     return (
         1
         + 5 / step
         + random.Random(trial.seed).gauss(0, 1)
-        + (0.0, 0.002, 0.4, 2.0)[trial.arm]
+        + (0.0, 0.002, 0.4, 2.0)[trial.configuration]
         + noise
     )
 
@@ -52,15 +54,19 @@ class Session:
     def __init__(self, sweep, seed):
         self.sweep, self.random = sweep, random.Random(seed)
         self.trials, self.rounds, self.running = {}, [], {}
-        arms = dict(enumerate({"optimizer.lr": lr} for lr in GRID["optimizer.lr"]["values"]))
+        configurations = dict(
+            enumerate({"optimizer.lr": lr} for lr in GRID["optimizer.lr"]["values"])
+        )
         for seed in sweep.first_seeds:  # as the ledger is made
-            for arm, values in arms.items():
-                self.plan(len(self.trials), values, arm, seed)
-        self.arms = arms
+            for configuration, values in configurations.items():
+                self.plan(len(self.trials), values, configuration, seed)
+        self.configurations = configurations
         self.begin()
 
-    def plan(self, number, values, arm, seed):
-        self.trials[number] = Trial(number, f"run-{number}", values, arm=arm, seed=seed)
+    def plan(self, number, values, configuration, seed):
+        self.trials[number] = Trial(
+            number, f"run-{number}", values, configuration=configuration, seed=seed
+        )
         return self.trials[number]
 
     def begin(self):
@@ -74,7 +80,7 @@ class Session:
         return list(self.trials.values())
 
     def decision(self):
-        race = make_race(self.sweep, len(self.arms), LAST)
+        race = make_race(self.sweep, len(self.configurations), LAST)
         return race.decide(rung_values(self.sweep, race, self.told()))
 
     def run(self, kill=0.0, fails=()):
@@ -99,7 +105,7 @@ class Session:
             curve = MetricCurve(steps, [value_of(trial, step) for step in steps])
             status = (
                 "failed"
-                if (trial.arm, trial.seed) in fails
+                if (trial.configuration, trial.seed) in fails
                 else "finished"
                 if until == LAST
                 else "interrupted"
@@ -119,19 +125,25 @@ class Session:
             )
 
 
-def test_a_race_drops_what_is_behind_and_names_no_winner_among_close_arms():
+def test_a_race_drops_what_is_behind_and_names_no_winner_among_close_configurations():
     one = Session(race_sweep(), 0)
     decision = one.run()
-    assert decision.left == ("arm 0", "arm 1") and decision.end != "winner"
-    assert {each.arm: (each.reason, each.step) for each in decision.dropped}["arm 3"] == (
+    assert decision.left == ("configuration 0", "configuration 1") and decision.end != "winner"
+    assert {each.configuration: (each.reason, each.step) for each in decision.dropped}[
+        "configuration 3"
+    ] == (
         "behind",
         9,
     )
     steps = {trial.number: trial.step for trial in one.trials.values()}
     # not trained further
-    assert max(steps[trial.number] for trial in one.trials.values() if trial.arm == 3) == 9
+    assert (
+        max(steps[trial.number] for trial in one.trials.values() if trial.configuration == 3) == 9
+    )
     # seeds were added
-    assert {trial.seed for trial in one.trials.values() if trial.arm == 0} == set(range(8))
+    assert {trial.seed for trial in one.trials.values() if trial.configuration == 0} == set(
+        range(8)
+    )
     ended = f"the race has ended: {decision.end}"
     assert one.rounds[-1].stopped | {2: ""} == {0: ended, 1: ended, 2: "", 3: "behind at step 9"}
 
@@ -147,13 +159,21 @@ def test_a_race_is_told_in_its_own_intervals():
     one = Session(race_sweep(), 0)
     one.run()
     told = one.chooser.sentences(one.told())
-    assert told[0].startswith("Arm 3 is behind at step 9: arm") and "(99." in told[0]
-    assert told[-1] == "No winner among arm 0, arm 1 with 8 seeds, the most, at step 81."
+    assert (
+        told[0].startswith("Configuration 3 is behind at step 9: configuration")
+        and "(99." in told[0]
+    )
+    assert (
+        told[-1]
+        == "No winner among configuration 0, configuration 1 with 8 seeds, the most, at step 81."
+    )
 
 
 def test_a_failed_trial_takes_its_pair_and_the_race_goes_on():
     decision = Session(race_sweep(), 0).run(fails={(0, 1)})
-    assert decision.left == ("arm 0", "arm 1") and decision.failed_trials == (("arm 0", 1),)
+    assert decision.left == ("configuration 0", "configuration 1") and decision.failed_trials == (
+        ("configuration 0", 1),
+    )
 
 
 def test_a_race_at_the_end_of_its_steps_goes_on_with_more():
@@ -202,7 +222,7 @@ def test_rungs():
                 "space": {"optimizer.lr": {"kind": "uniform", "low": 0.1, "high": 0.2}},
                 "trials": 1,
             },
-            "trials=1 is one arm",
+            "trials=1 is one configuration",
         ),
     ],
 )

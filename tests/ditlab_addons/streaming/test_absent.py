@@ -1,13 +1,13 @@
-"""Runs whose samples come by lanes, where the add-on is not here."""
+"""Runs whose samples come by streams, where the add-on is not here."""
 
 import sys
 
 from support.datasets.bucketed import bucketed
 
-ORDER = "order: {kind: lanes, lanes: 4, window: 2}"
+ORDER = "order: {kind: interleaved, streams: 4, window: 2}"
 
 
-def test_a_run_by_lanes_of_before_is_listed_and_shown_and_not_resumed(
+def test_a_run_by_interleaved_streams_is_listed_and_shown_and_not_resumed(
     spec, tmp_path, ditlab, monkeypatch
 ):
     bucketed(tmp_path / "set", {(8, 8): 40})
@@ -18,24 +18,24 @@ def test_a_run_by_lanes_of_before_is_listed_and_shown_and_not_resumed(
         "--set",
         "batch={size: 4, micro: 1}",
     )
-    by_lanes = (*model, "--set", f"data={{{data}, {ORDER}}}")
-    said = ditlab("train", spec, "--local", *by_lanes, "--set", "training.steps=2")
+    by_streams = (*model, "--set", f"data={{{data}, {ORDER}}}")
+    said = ditlab("train", spec, "--local", *by_streams, "--set", "training.steps=2")
     assert said.code == 0, said.err
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
     for command in (["runs"], ["runs", "show", "small"], ["runs", "log", "small"]):
         said = ditlab(*command)
-        assert said.code == 0 and "lanes" not in said.err, said.err
+        assert said.code == 0 and "interleaved" not in said.err, said.err
     refusal = (
-        "the order 'lanes' is of the add-on streaming, which is not here; put the folder that "
+        "the order 'interleaved' is of the add-on streaming, which is not here; put the folder that "
         "holds "
     )
     said = ditlab(
-        "train", spec, "--local", *by_lanes, "--resume", "small", "--set", "training.steps=3"
+        "train", spec, "--local", *by_streams, "--resume", "small", "--set", "training.steps=3"
     )
     assert said.code == 2 and refusal in said.err and said.err.count("\n") == 1
     said = ditlab("train", spec, "--dry-run", *model, "--set", f"data={{{data}, access: stream}}")
     assert (
         said.code == 2
-        and f"data.access=stream needs data.order.kind=lanes, and {refusal}" in said.err
+        and f"data.access=stream needs data.order.kind=interleaved, and {refusal}" in said.err
     )
     assert said.err.count("\n") == 1

@@ -9,7 +9,7 @@ from ditlab.home import Home
 from support.orders import arrow_data
 
 ROW_BYTES = 3 * 4 + 8
-LANES = {"kind": "lanes", "lanes": 4, "window": 5}
+STREAMS = {"kind": "interleaved", "streams": 4, "window": 5}
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def check(spec, home, workers):
 @pytest.mark.parametrize(
     ("workers", "need"), [(1, 4 * 2 * 5 * 2 * ROW_BYTES), (2, 2 * 2 * 5 * 2 * ROW_BYTES)]
 )
-def test_a_cache_smaller_than_the_windows_of_a_workers_lanes(make_store, home, workers, need):
+def test_a_cache_smaller_than_the_windows_of_a_workers_streams(make_store, home, workers, need):
     path = make_store(rows=200, rows_per_block=2).path.as_uri()
-    fields = {"path": path, "access": "stream", "order": LANES}
+    fields = {"path": path, "access": "stream", "order": STREAMS}
     check(arrow_data(**fields, cache=f"{need} B"), home, workers)
     with pytest.raises(UserError) as caught:
         check(arrow_data(**fields, cache=f"{need - 1} B"), home, workers)
     assert str(caught.value) == (
-        f"data.cache={need - 1} B is smaller than the current and the next window of the lanes "
+        f"data.cache={need - 1} B is smaller than the current and the next window of the streams "
         f"of one worker of {workers}, which take 1 MiB; set data.cache to 1MiB or more, or "
         "lower data.order.window."
     )
@@ -40,4 +40,4 @@ def test_a_cache_smaller_than_the_windows_of_a_workers_lanes(make_store, home, w
 
 def test_a_copy_needs_no_cache(make_store, home):
     path = make_store(rows=200, rows_per_block=2).path.as_uri()
-    check(arrow_data(path=path, access="copy", order=LANES, cache="10 B"), home, 1)
+    check(arrow_data(path=path, access="copy", order=STREAMS, cache="10 B"), home, 1)

@@ -1,4 +1,4 @@
-"""Order of samples in a spec: its default changes no old run, and lanes fit batch and workers."""
+"""Order of samples in a spec: its default changes no old run, and streams fit batch and workers."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from ditlab.errors import UserError
 from ditlab.spec.data import FullOrderSpec, order_of
 from ditlab.spec.files import build_experiment
 
-LANES = {"kind": "lanes", "lanes": 8}
+STREAMS = {"kind": "interleaved", "streams": 8}
 
 
 def build(order=None, hold_out=0.1, **changes):
@@ -29,14 +29,14 @@ def test_the_default_order_is_the_old_one_and_leaves_the_hash_alone():
     assert isinstance(order_of(build(data={"kind": "digits"}).data), FullOrderSpec)
     hashes = {
         build(order).content_hash()
-        for order in (None, LANES, LANES | {"window": 4}, LANES | {"lanes": 4})
+        for order in (None, STREAMS, STREAMS | {"window": 4}, STREAMS | {"streams": 4})
     }
     assert len(hashes) == 4, "another order is another run"
 
 
 def test_a_written_order_is_read_back():
-    spec = build(LANES)
-    assert spec.to_dict()["data"]["order"] == {"kind": "lanes", "lanes": 8, "window": 16}
+    spec = build(STREAMS)
+    assert spec.to_dict()["data"]["order"] == {"kind": "interleaved", "streams": 8, "window": 16}
     assert build_experiment(spec.to_dict(), "spec") == spec
 
 
@@ -44,42 +44,42 @@ def test_a_written_order_is_read_back():
     ("changes", "message"),
     [
         (
-            {"order": LANES, "resources": {"workers": 16}},
+            {"order": STREAMS, "resources": {"workers": 16}},
             (
-                "data.order.lanes=8 is fewer than the 16 workers that resources.workers "
-                "allows; set data.order.lanes to 16 or more, or lower resources.workers."
+                "data.order.streams=8 is fewer than the 16 workers that resources.workers "
+                "allows; set data.order.streams to 16 or more, or lower resources.workers."
             ),
         ),
         (
             {
-                "order": LANES,
+                "order": STREAMS,
                 "resources": {"workers": {"min": 1, "max": 16}},
                 "batch": {"size": 32, "micro": 2},
             },
             (
-                "data.order.lanes=8 is fewer than the 16 workers that resources.workers "
-                "allows; set data.order.lanes to 16 or more, or lower resources.workers."
+                "data.order.streams=8 is fewer than the 16 workers that resources.workers "
+                "allows; set data.order.streams to 16 or more, or lower resources.workers."
             ),
         ),
         (
-            {"order": LANES | {"lanes": 12}},
+            {"order": STREAMS | {"streams": 12}},
             (
-                "data.order.lanes=12 does not divide batch.size=32, of which each lane fills "
-                "an equal slice; set data.order.lanes to a divisor, or change batch.size."
+                "data.order.streams=12 does not divide batch.size=32, of which each stream fills "
+                "an equal slice; set data.order.streams to a divisor, or change batch.size."
             ),
         ),
         (
-            {"order": LANES, "hold_out": {"column": "label", "values": [1]}},
+            {"order": STREAMS, "hold_out": {"column": "label", "values": [1]}},
             (
                 "data.hold_out.column=label would read every sample of the store, which "
-                "data.order.kind=lanes never does; give data.hold_out a share, or set "
+                "data.order.kind=interleaved never does; give data.hold_out a share, or set "
                 "data.order.kind to full."
             ),
         ),
-        ({"order": {"kind": "lanes"}}, "data.order.lanes is missing"),
-        ({"order": LANES | {"lanes": 0}}, "data.order.lanes=0 must be at least 1"),
-        ({"order": LANES | {"window": 0}}, "data.order.window=0 must be at least 1"),
-        ({"order": {"kind": "lane"}}, "data.order.kind='lane'"),
+        ({"order": {"kind": "interleaved"}}, "data.order.streams is missing"),
+        ({"order": STREAMS | {"streams": 0}}, "data.order.streams=0 must be at least 1"),
+        ({"order": STREAMS | {"window": 0}}, "data.order.window=0 must be at least 1"),
+        ({"order": {"kind": "stream"}}, "data.order.kind='stream'"),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(changes, message):

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SPEC = """\
 name: streamed
 model: {family: dit, image_size: 8, patch_size: 4, width: 32, depth: 1, num_heads: 2, num_classes: 5}
-data: {kind: arrow, path: "PATH", access: ACCESS, cache: 1MiB, order: {kind: lanes, lanes: 4, window: 2}}
+data: {kind: arrow, path: "PATH", access: ACCESS, cache: 1MiB, order: {kind: interleaved, streams: 4, window: 2}}
 batch: {size: 32, micro: 16}
 training: {steps: 60}
 checkpoint: {every: 20}

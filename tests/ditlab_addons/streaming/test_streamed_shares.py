@@ -58,7 +58,7 @@ def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path:
                 )
             data = (
                 f"data={{kind: arrow, path: '{place}', access: stream, cache: 2MiB, hold_out: 0.0, "
-                "order: {kind: lanes, lanes: 4, window: 4}}"
+                "order: {kind: interleaved, streams: 4, window: 4}}"
             )
             done = subprocess.run(
                 [

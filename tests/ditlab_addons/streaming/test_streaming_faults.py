@@ -19,11 +19,11 @@ from ditlab.data.splits import open_data
 from ditlab.data.stores.view import View
 from ditlab.errors import StorageOutage, UserError
 from ditlab.home import Home
-from ditlab_addons.streaming.lanes import LanesOrderSpec
+from ditlab_addons.streaming.interleaved_order import InterleavedOrderSpec
 from support.object_store.server import ObjectServer, Request, object_server
 from support.orders import arrow_data
 
-ORDER = LanesOrderSpec(lanes=2, window=4)
+ORDER = InterleavedOrderSpec(streams=2, window=4)
 BATCH, STEPS = 16, 120  # an epoch has 56 steps
 FAULTS = ("500", "503", "403", "drop", "short", "long", "flip")
 

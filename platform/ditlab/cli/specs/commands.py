@@ -56,7 +56,10 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
                 remark = f" (sweep, {num:,} trials)"
                 if spec.num_seeds > 1:
                     seeds = len(spec.first_seeds)
-                    remark = f" (sweep, {num:,} arms under {seeds} seeds, {num * seeds:,} runs)"
+                    remark = (
+                        f" (sweep, {num:,} configurations under {seeds} seeds, {num * seeds:,} "
+                        "runs)"
+                    )
             else:
                 hashes[str(path)] = spec.content_hash()
         except UserError as error:

@@ -61,8 +61,8 @@ MOST_RUNNING = 4  # running trials that a line of progress names
     "--dry-run",
     is_flag=True,
     help=(
-        "Show the trials, or the arms of several seeds, their resources, parameters and time; "
-        "start nothing."
+        "Show the trials, or the configurations of several seeds, their resources, parameters "
+        "and time; start nothing."
     ),
 )
 @options.as_json
@@ -81,8 +81,8 @@ def tune(
     """Run the trials of a sweep, rank them, and write a report. Ctrl-C ends it after a checkpoint
     of each trial.
 
-    With `seeds: N`, `trials` counts arms: each is trained under N seeds (trials x N runs) and
-    ranked by its mean.
+    With `seeds: N`, `trials` counts configurations: each is trained under N seeds (trials x N runs)
+    and ranked by its mean.
     """
     from ditlab.api.specs import kind_of_sweep
 
@@ -294,18 +294,18 @@ def trial_table(progress: SweepProgress) -> Table:
     best = progress.leader
     names = _axis_names(sweep)
     columns = {"trial": "number", "run": "id"} | (
-        {"arm": "number", "seed": "number"} if sweep.num_seeds > 1 else {}
+        {"configuration": "number", "seed": "number"} if sweep.num_seeds > 1 else {}
     )
     columns |= {names[path]: "text" for path in sweep.space}
     columns |= {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number")
     title = f"{sweep.name} ({progress.sweep_id}) · {progress.counts}"
-    table = terminal_table(columns, title=title, optional=("run", "seed", "arm"))
+    table = terminal_table(columns, title=title, optional=("run", "seed", "configuration"))
 
     def order(trial: Trial) -> tuple[bool, bool, bool, int]:
         """The best, those that run, those that ended last, those that come next."""
         is_waiting = trial.status == "waiting"
         return (
-            trial.arm != best,
+            trial.configuration != best,
             is_waiting,
             trial.status in ENDED,
             trial.number * (1 if is_waiting else -1),
@@ -314,10 +314,10 @@ def trial_table(progress: SweepProgress) -> Table:
     shown = sorted(progress.trials, key=order)[:MAX_ROWS]
     for trial in sorted(shown, key=lambda trial: trial.number):
         table.add_row(
-            f"{'*' if trial.arm == best else ''}{trial.number}",
+            f"{'*' if trial.configuration == best else ''}{trial.number}",
             trial.run_id if trial.status != "waiting" else "",
             *(
-                (str(trial.arm), "" if trial.seed is None else str(trial.seed))
+                (str(trial.configuration), "" if trial.seed is None else str(trial.seed))
                 if sweep.num_seeds > 1
                 else ()
             ),
@@ -331,7 +331,7 @@ def trial_table(progress: SweepProgress) -> Table:
                 f"{trial.metrics[name]:.5g}" if name in trial.metrics else ""
                 for name in sweep.metrics
             ),
-            style="bold" if trial.arm == best else "",
+            style="bold" if trial.configuration == best else "",
         )
     return table
 
@@ -339,13 +339,13 @@ def trial_table(progress: SweepProgress) -> Table:
 def _axis_names(sweep: Sweep) -> dict[str, str]:
     """Short names of the axes that differ from the table's other columns."""
     return short_names(
-        sweep.space, ("trial", "run", "arm", "seed", "status", "step", *sweep.metrics)
+        sweep.space, ("trial", "run", "configuration", "seed", "status", "step", *sweep.metrics)
     )
 
 
 def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableType:
-    """Trials or arms, a row each, or one in all for a search that proposes them; what they share is
-    above the table.
+    """Trials or configurations, a row each, or one in all for a search that proposes them; what
+    they share is above the table.
 
     The time is that of one run.
     """
@@ -358,18 +358,18 @@ def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableTyp
         workers = f"{experiment.resources.max_workers} x {each}"
         return {"workers": workers, "parameters": parameters, "steps": f"{steps:,}", "time": time}
 
-    unit = "arm" if prepared.sweep.num_seeds > 1 else "trial"
+    unit = "configuration" if prepared.sweep.num_seeds > 1 else "trial"
     seeds = len(prepared.sweep.first_seeds)
     names = short_names(prepared.sweep.space, (unit, "workers", "parameters", "steps", "time"))
     if prepared.trials:
         rows = [
-            {unit: str(trial.arm)}
+            {unit: str(trial.configuration)}
             | {
                 name: describe_value(trial.values[path]) if path in trial.values else ""
                 for path, name in names.items()
             }
             | facts(trial.experiment, f"{trial.num_parameters:,}", trial.total_steps, trial.number)
-            # the first seed of each arm
+            # the first seed of each configuration
             for trial in prepared.trials[: len(prepared.trials) // seeds]
         ]
     else:

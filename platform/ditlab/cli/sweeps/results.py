@@ -20,12 +20,12 @@ class TrialOutput(TypedDict):
     """The sweep's metrics; null where the trial has none yet."""
     note: str
     """Reason of a failure."""
-    arm: NotRequired[int]
+    configuration: NotRequired[int]
     seed: NotRequired[int]
 
 
 class BestOutput(TypedDict):
-    """A trial, or with several seeds an arm, by its metrics."""
+    """A trial, or with several seeds a configuration, by its metrics."""
 
     number: int
     run_id: str
@@ -43,9 +43,9 @@ class ComparableOutput(BestOutput):
 
 
 class DifferenceOutput(IntervalOutput):
-    """An arm's value minus the best one's."""
+    """A configuration's value minus the best one's."""
 
-    arm: int
+    configuration: int
     is_paired: bool
 
 
@@ -65,10 +65,10 @@ class SweepOutput(TypedDict):
     why_no_best: str
     best_of_comparable: list[ComparableOutput]
     report: str
-    arms: NotRequired[list[BestOutput]]
+    configurations: NotRequired[list[BestOutput]]
     differences: NotRequired[list[DifferenceOutput]]
     not_told_apart: NotRequired[list[int]]
-    """Arms whose interval of the difference to the best one holds zero."""
+    """Configurations whose interval of the difference to the best one holds zero."""
     verdict: NotRequired[list[str]]
     """Sentences of a scheduler that chooses trials: what is behind, what is left, how it ended."""
     quick: NotRequired[Changes]
@@ -82,7 +82,7 @@ PlannedTrialOutput = TypedDict(
         "parameters": int,
         "steps": int,
         "seconds": float | None,
-        "arm": int,
+        "configuration": int,
         "seed": int,
     },
 )

@@ -154,7 +154,7 @@ def read_history(run: OpenedRun) -> StepHistory:
 def _of_attempt(step: int, attempt: RecordedAttempt) -> Execution:
     """Return the execution of a step with an attempt's settings."""
     return Execution(
-        step, attempt.attempt, attempt.workers, attempt.halvings, attempt.threads or None
+        step, attempt.attempt, attempt.workers, attempt.microbatch_splits, attempt.threads or None
     )
 
 

@@ -178,7 +178,7 @@ def _step_record(step: ReplayedStep, texts: Sequence[str]) -> dict[str, Any]:
         "step": step.step,
         "attempt": execution.attempt or None,
         "workers": execution.workers,
-        "halvings": execution.microbatch_splits,
+        "microbatch_splits": execution.microbatch_splits,
         "left_out": execution.skipped,
         "metrics": dict(step.metrics),
         "clipped_norm": step.clipped_norm,

@@ -24,7 +24,7 @@ MOST_ROWS = 24
 
 
 class SamplesSweepOutput(SweepOutput):
-    """`ditlab tune` of a sweep whose base is `{run: RUN}`: its trials are draws, its arms
+    """`ditlab tune` of a sweep whose base is `{run: RUN}`: its trials are draws, its configurations
     points.
     """
 

@@ -29,7 +29,7 @@ class SampledFolder(SweepFolder):
     """Paths of a sweep over samples in its run's folder, and access to its files."""
 
     ledger = Below("points.jsonl")
-    """One line a draw (JSON), a trial without a run of its own; `arm` is the point."""
+    """One line a draw (JSON), a trial without a run of its own; `configuration` is the point."""
 
     def samples(self, point: int, seed: int) -> Path:
         """File of a draw: as `samples.safetensors` of `ditlab sample`."""
@@ -37,7 +37,7 @@ class SampledFolder(SweepFolder):
 
     def add(self, drawn: Trial, tensors: Mapping[str, Tensor]) -> None:
         """Write a draw's samples, then its line. Raises OSError where the disk refuses."""
-        path = self.samples(drawn.arm, drawn.seed or 0)
+        path = self.samples(drawn.configuration, drawn.seed or 0)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, save(dict(tensors)))
         more = {
@@ -48,7 +48,7 @@ class SampledFolder(SweepFolder):
 
     def draws(self) -> dict[tuple[int, int], Trial]:
         """Whole draws by point and seed, without a torn line."""
-        return {(drawn.arm, drawn.seed or 0): drawn for drawn in self.planned_trials()}
+        return {(drawn.configuration, drawn.seed or 0): drawn for drawn in self.planned_trials()}
 
     def stored(self) -> SamplingSweep | None:
         """The spec; None in the folder of another run or sweep."""

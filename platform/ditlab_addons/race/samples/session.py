@@ -33,7 +33,7 @@ from ditlab.quality.text import (
     samples_names,
     text_figures,
 )
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, arms_of, rank
+from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, configurations_of, rank
 from ditlab.spec.experiment import Experiment
 from ditlab_addons.race.samples.ledger import SampledFolder
 from ditlab_addons.race.samples.report import COSTS, EVALUATIONS, SECONDS
@@ -203,7 +203,7 @@ class SamplingSession:
             dict(point.values),
             step=step,
             total_steps=step,
-            arm=point.number,
+            configuration=point.number,
             seed=seed,
         )
 
@@ -220,7 +220,7 @@ class SamplingSession:
                 draws.append(
                     done.get((point.number, seed)) or self._waiting(len(done), point, seed)
                 )
-        trials = arms_of(draws, sweep.metrics)
+        trials = configurations_of(draws, sweep.metrics)
         return SweepSummary(
             sweep_id=sweep_id,
             name=sweep.name,

@@ -153,7 +153,7 @@ def test_a_node_that_others_fill_counts_as_a_lost_worker_and_names_them():
             "; end other work there, or raise RAY_memory_usage_threshold where Ray is started"
         )
         recovery = Recovery(tiny()).after(failure, 5)
-        assert (recovery.failures, recovery.memory.halvings) == (1, 0)
+        assert (recovery.failures, recovery.memory.microbatch_splits) == (1, 0)
         assert "going on from step 5 (1 of 3)." in recovery.message_for(failure)
 
 
@@ -168,16 +168,18 @@ def test_a_node_that_the_run_itself_fills_halves_the_micro_batch_once():
         and "this run's workers use the most, 1.63 GiB; lower batch.micro" in failure.message
     )
     first = Recovery(tiny()).after(failure, 5)
-    assert (first.failures, first.memory.halvings) == (0, 1)
+    assert (first.failures, first.memory.microbatch_splits) == (0, 1)
     assert first.message_for(failure).endswith(
         "going on from step 5 with micro-batches of 8, the batch stays the same."
     )
     again = diagnose(None, GroupState(error, [worker(0, 20094), worker(1, 21989)], alive={NODE}))
     second = first.after(again, 5)
-    assert (second.failures, second.memory.halvings) == (1, 1)
+    assert (second.failures, second.memory.microbatch_splits) == (1, 1)
     assert second.message_for(again).endswith("going on from step 5 (1 of 3).")
     odd = Recovery(tiny(batch__size=15, batch__micro=15)).after(failure, 5)
-    assert (odd.failures, odd.memory.halvings) == (1, 0), "micro-batches of 15 have no half"
+    assert (odd.failures, odd.memory.microbatch_splits) == (1, 0), (
+        "micro-batches of 15 have no half"
+    )
 
 
 def test_a_launcher_or_a_sweeps_trial_that_loses_ray_itself_counts_and_names_it(monkeypatch):

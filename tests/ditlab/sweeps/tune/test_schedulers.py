@@ -208,13 +208,13 @@ class Half(Scheduler):
 class HalfChooser(TrialChooser):
     def next_round(self, trials):
         grace, metric = self.sweep.scheduler.grace, self.sweep.metrics[0]
-        fresh = [ChosenTrial(trial.arm, trial.seed, grace) for trial in trials if not trial.step]
+        fresh = [ChosenTrial(trial.configuration, trial.seed, grace) for trial in trials if not trial.step]
         if fresh:
             return Round(fresh)
         ranked = sorted(trials, key=lambda trial: trial.curves[metric].values[-1])
         left = ranked[:len(trials) // 2]
-        behind = {trial.arm: "in the worse half" for trial in ranked if trial not in left}
-        more = [ChosenTrial(trial.arm, trial.seed, None) for trial in left if trial.status == "interrupted"]
+        behind = {trial.configuration: "in the worse half" for trial in ranked if trial not in left}
+        more = [ChosenTrial(trial.configuration, trial.seed, None) for trial in left if trial.status == "interrupted"]
         return Round(more, behind)
 """
 
@@ -235,7 +235,7 @@ def test_a_kind_of_a_package_chooses_the_trials_that_train_next(tmp_path, monkey
             check_sweep(sweep_of(**fields), "x")
     sweep, rounds = sweep_of(**half), []
     check_sweep(sweep, "x")
-    past = [Trial(number, f"run-{number}", {}, arm=number, seed=0) for number in range(4)]
+    past = [Trial(number, f"run-{number}", {}, configuration=number, seed=0) for number in range(4)]
     search = ChosenTrials(
         sweep, make_chooser(sweep, STEPS, Home(tmp_path)), past, None, rounds.append
     )

@@ -44,8 +44,10 @@ class Session:
         self.search = OptunaTrials(sweep, past, self._plan)
         self._num_asked = 0
 
-    def _plan(self, number, values, arm, seed):
-        self.ledger.append(Trial(number, f"run-{number}", dict(values), arm=arm, seed=seed))
+    def _plan(self, number, values, configuration, seed):
+        self.ledger.append(
+            Trial(number, f"run-{number}", dict(values), configuration=configuration, seed=seed)
+        )
         return self.ledger[-1]
 
     def ask(self):

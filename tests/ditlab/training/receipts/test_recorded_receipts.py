@@ -118,9 +118,9 @@ def test_a_resumed_run_is_fed_the_same(whole, home, tmp_path):
 
 
 def test_halved_micro_batches_are_fed_the_same(whole, home, tmp_path):
-    found = trained(experiment(), home, tmp_path, memory=MemoryPlan(halvings=2))
+    found = trained(experiment(), home, tmp_path, memory=MemoryPlan(microbatch_splits=2))
     assert found.rows["samples"].tolist() == whole[0].rows["samples"].tolist()
-    assert found.attempts[1].halvings == 2
+    assert found.attempts[1].microbatch_splits == 2
 
 
 def test_a_left_out_step_is_a_row(whole, home, tmp_path):

@@ -104,7 +104,7 @@ def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
     """It shows its samples and no loss; the steps after it are replayed without it."""
     experiment = small(training={"steps": 5}, checkpoint={"every": 2, "keep": 1})
     folder = train_attempts(
-        experiment, [LocalAttempt(1, memory=MemoryPlan(halvings=1, skipped_steps=(2,)))]
+        experiment, [LocalAttempt(1, memory=MemoryPlan(microbatch_splits=1, skipped_steps=(2,)))]
     )
     said = ditlab("replay", folder.run_id, "--step", "1", "--to", "5", "--check", "--json")
     assert said.code == 0 and said.json["unchecked"] == ["step 3: its batch was skipped."], said.err

@@ -28,7 +28,7 @@ def attempt(step: int):
         chain=ORIGIN,
         step=step,
         workers=1,
-        halvings=0,
+        microbatch_splits=0,
         left_out=[],
         device="cpu",
         processor="",

@@ -6,7 +6,14 @@ import math
 
 from ditlab.quality.text import ENTROPY
 from ditlab.reports.sweep_differences import differences_to_best
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, arms_of, best, pareto
+from ditlab.reports.sweep_records import (
+    AxisInfo,
+    SweepSummary,
+    Trial,
+    best,
+    configurations_of,
+    pareto,
+)
 from ditlab_addons.race.samples.report import cost_table, with_cost, write_sampling_report
 
 METRIC = "quality/frechet"
@@ -39,7 +46,7 @@ def summary(*points, mode="min", num_seeds=4, **more):
                     400,
                     1.0,
                     metrics,
-                    arm=number,
+                    configuration=number,
                     seed=seed,
                 )
             )
@@ -49,7 +56,7 @@ def summary(*points, mode="min", num_seeds=4, **more):
         (METRIC,),
         (mode,),
         [AxisInfo("sampling.steps", "linear")],
-        arms_of(draws, (METRIC,)),
+        configurations_of(draws, (METRIC,)),
         "grid",
         "none",
         1.0,
@@ -81,7 +88,7 @@ def test_points_are_compared_by_pairs_and_by_cost(tmp_path, blank_pictures):
         (20, about(1.9, 0.01, -0.01, 0.01, 0.0)),
         (40, about(1.95, 0.05, -0.05, 0.05, -0.04)),
     )
-    differences = {each.arm.number: each.interval for each in differences_to_best(found)}
+    differences = {each.configuration.number: each.interval for each in differences_to_best(found)}
     assert best(found).number == 1 and differences[0].excludes_zero and not differences[0].num_other
     assert [each.number for each in pareto(with_cost(found))] == [1, 0]
     assert [row[0] for row in cost_table(found).rows] == [1, 0, 2]

@@ -120,7 +120,7 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(
     )
     assert last.status == "finished" and any(what.startswith("1 of 2 draws") for what in said)
     check_equal_to_sample(small, last)
-    one, two = (arm.metrics for arm in last.summary.trials)
+    one, two = (configuration.metrics for configuration in last.summary.trials)
     assert (one["cost/evaluations"], two["cost/evaluations"]) == (1, 2) and one["cost/seconds"] > 0
     assert {"quality/frechet", "quality/kernel", "quality/nearest"} <= one.keys()
     with pytest.raises(UserError, match=r"was started as another one: samples=30 \(was 20\)"):
@@ -161,8 +161,8 @@ def test_samples_of_every_family_are_those_of_sample(family, tmp_path, monkeypat
     result = ditlab.sweep_samples(path)
     assert result.status == "finished" and len(result.summary.trials) == len(plan.session.points)
     assert all(
-        arm.metrics["cost/evaluations"] == plan.forecast.evaluations[arm.number]
-        for arm in result.summary.trials
+        configuration.metrics["cost/evaluations"] == plan.forecast.evaluations[configuration.number]
+        for configuration in result.summary.trials
     )
     assert (result.report.parent / "samples.png").exists()
     check_equal_to_sample(run, result, batch=16)

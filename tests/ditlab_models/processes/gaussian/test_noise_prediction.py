@@ -14,8 +14,8 @@ from ditlab_models.contract import SampleRequest
 from ditlab_models.dit.family import FAMILY
 from ditlab_models.dit.spec import DiTSamplingSpec, DiTSpec
 from ditlab_models.processes import noise_prediction
+from ditlab_models.processes.analytic_targets import GaussianMixture
 from ditlab_models.processes.gaussian import linear_schedule, timesteps
-from ditlab_models.processes.known_laws import GaussianMixture
 from ditlab_models.processes.noise_prediction import GaussianSampler, NoiseObjective
 from ditlab_models.processes.specs import GaussianSamplingSpec, GaussianSpec, LinearBetas
 
@@ -297,7 +297,7 @@ def test_the_best_network_has_no_regret(noise):
     batch = {"image": MEAN + STD * torch.randn(8, *IMAGE, dtype=torch.float64)}
     assert loss.knows_optimum(law)
     torch.testing.assert_close(
-        loss.regret(Exact(), law, batch, noise), torch.zeros(8, dtype=torch.float64)
+        loss.excess_loss(Exact(), law, batch, noise), torch.zeros(8, dtype=torch.float64)
     )
 
 

@@ -1,4 +1,4 @@
-"""Loader in the order of lanes: workers take slices of one order, resumable anywhere, rows
+"""Loader in the order of streams: workers take slices of one order, resumable anywhere, rows
 announced ahead.
 """
 
@@ -15,7 +15,7 @@ from ditlab.data.stores.view import View
 from ditlab_addons.streaming.sharded_order import ShardedOrder
 from support.datasets.bucketed import bucketed
 
-BATCH, MICRO, LANES = 8, 2, 4
+BATCH, MICRO, STREAMS = 8, 2, 4
 STEPS = 26  # of 11 or 10 an epoch
 
 
@@ -54,14 +54,14 @@ def steps_of(
 @pytest.mark.parametrize("block_bytes", [pytest.param(1, marks=pytest.mark.slow), 10**7])
 def test_any_number_of_workers_and_any_stop_give_the_same_steps(view, block_bytes, monkeypatch):
     monkeypatch.setattr(loader, "BLOCK_BYTES", block_bytes)
-    order = ShardedOrder.from_view(view, BATCH, 5, LANES, 2)
+    order = ShardedOrder.from_view(view, BATCH, 5, STREAMS, 2)
     expected = [
         view.gather("image", order.batches(number, 1)[0]).numpy() for number in range(STEPS)
     ]
     for worlds in ([1], [2], [4], [1, 4, 2]):
         cuts = np.arange(len(worlds) + 1) * STEPS // len(worlds)
         for world, start, stop in zip(worlds, cuts, cuts[1:], strict=False):
-            fresh = [ShardedOrder.from_view(view, BATCH, 5, LANES, 2) for _ in range(world)]
+            fresh = [ShardedOrder.from_view(view, BATCH, 5, STREAMS, 2) for _ in range(world)]
             micros = np.split(np.arange(BATCH // MICRO), world)
             workers = [
                 steps_of(view, *pair, start, stop) for pair in zip(fresh, micros, strict=True)
@@ -71,8 +71,8 @@ def test_any_number_of_workers_and_any_stop_give_the_same_steps(view, block_byte
 
 
 def test_every_block_that_is_read_is_announced_and_hardly_any_other(view):
-    order = ShardedOrder.from_view(view, BATCH, 5, LANES, 2)
-    # a lane of an epoch's last steps, and the first step of the next
+    order = ShardedOrder.from_view(view, BATCH, 5, STREAMS, 2)
+    # a stream of an epoch's last steps, and the first step of the next
     steps_of(view, order, [1], 7, 11)
     assert any(part.read for part in view.store.parts)
     for part in view.store.parts:

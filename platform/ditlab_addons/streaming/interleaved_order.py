@@ -1,4 +1,6 @@
-"""Order by lanes (`data.order.kind=lanes`): its fields, and what they must fit. No torch."""
+"""Order by streams (`data.order.kind=interleaved`): its fields, and what they must fit. No
+torch.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,20 @@ from ditlab.spec.uris import is_uri
 from ditlab.spec.values import num_bytes
 
 
-class LanesOrderSpec(OrderSpec):
-    """Lanes, each mixed within a window: computed batch by batch, whatever the number of
+class InterleavedOrderSpec(OrderSpec):
+    """Streams, each mixed within a window: computed batch by batch, whatever the number of
     samples.
     """
 
-    kind: Literal["lanes"] = "lanes"
-    """Equal lanes, each of which fills a slice of the batch."""
+    kind: Literal["interleaved"] = "interleaved"
+    """Equal streams, each of which fills a slice of the batch."""
     holds_out_blocks: ClassVar[bool] = True
-    lanes: Annotated[int, Field(ge=1, le=2**16)]
-    """Lanes, which divide batch.size: at least as many as workers at most. A worker reads the lanes
-    of its samples alone, so that a node of n reads about an n-th of the data. Another number gives
-    another order."""
+    streams: Annotated[int, Field(ge=1, le=2**16)]
+    """Streams, which divide batch.size: at least as many as workers at most. A worker reads the
+    streams of its samples alone, so that a node of n reads about an n-th of the data. Another
+    number gives another order."""
     window: Annotated[int, Field(ge=1, le=2**16)] = 16
-    """Blocks of a lane that are mixed: each epoch draws which blocks follow each other, and rows
+    """Blocks of a stream that are mixed: each epoch draws which blocks follow each other, and rows
     are permuted within so many. A block holds about 4 MiB of rows; in a store of over 1 TiB,
     several neighbours count as one."""
 
@@ -37,21 +39,21 @@ class LanesOrderSpec(OrderSpec):
             classes = data.hold_out[0]
         raise ValueError(
             f"data.hold_out.column={classes.column} would read every sample of the store, "
-            "which data.order.kind=lanes never does; give data.hold_out a share, or set "
+            "which data.order.kind=interleaved never does; give data.hold_out a share, or set "
             "data.order.kind to full."
         )
 
     def check_batch(self, batch_size: int, workers: int) -> None:
-        if batch_size % self.lanes:
+        if batch_size % self.streams:
             raise ValueError(
-                f"data.order.lanes={self.lanes} does not divide batch.size={batch_size}, of "
-                "which each lane fills an equal slice; set data.order.lanes to a divisor, or "
+                f"data.order.streams={self.streams} does not divide batch.size={batch_size}, of "
+                "which each stream fills an equal slice; set data.order.streams to a divisor, or "
                 "change batch.size."
             )
-        if self.lanes < workers:
+        if self.streams < workers:
             raise ValueError(
-                f"data.order.lanes={self.lanes} is fewer than the {workers} workers that "
-                f"resources.workers allows; set data.order.lanes to {workers} or more, or "
+                f"data.order.streams={self.streams} is fewer than the {workers} workers that "
+                f"resources.workers allows; set data.order.streams to {workers} or more, or "
                 "lower resources.workers."
             )
 
@@ -67,4 +69,4 @@ class LanesOrderSpec(OrderSpec):
     def sample_order(self, view: Any, batch_size: int, seed: int) -> Any:
         from ditlab_addons.streaming.sharded_order import ShardedOrder
 
-        return ShardedOrder.from_view(view, batch_size, seed, self.lanes, self.window)
+        return ShardedOrder.from_view(view, batch_size, seed, self.streams, self.window)

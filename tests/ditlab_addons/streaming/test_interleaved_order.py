@@ -1,4 +1,4 @@
-"""Order by lanes: every sample once, each lane in its slice, any batch by itself, in little
+"""Order by streams: every sample once, each stream in its slice, any batch by itself, in little
 memory.
 """
 
@@ -31,9 +31,14 @@ def view_of(*layouts: BlockLayout, share: float = 0.1) -> View:
 
 
 def order_of(
-    parts: Sequence[BlockLayout], size: int, seed: int, lanes: int, window: int, share: float = 0.1
+    parts: Sequence[BlockLayout],
+    size: int,
+    seed: int,
+    streams: int,
+    window: int,
+    share: float = 0.1,
 ):
-    return ShardedOrder.from_view(view_of(*parts, share=share), size, seed, lanes, window)
+    return ShardedOrder.from_view(view_of(*parts, share=share), size, seed, streams, window)
 
 
 @settings(max_examples=12, deadline=None)
@@ -44,14 +49,16 @@ def order_of(
     st.integers(1, 5),
     seeds,
 )
-def test_an_epoch_takes_every_sample_once_but_the_last_few(parts, lanes, slice_rows, window, seed):
-    view, size = view_of(*parts), lanes * slice_rows
+def test_an_epoch_takes_every_sample_once_but_the_last_few(
+    parts, streams, slice_rows, window, seed
+):
+    view, size = view_of(*parts), streams * slice_rows
     counts = view.bucket_counts
     if counts.max() < size:
         with pytest.raises(UserError, match=rf"batch\.size={size} is larger than the "):
-            ShardedOrder.from_view(view, size, seed, lanes, window)
+            ShardedOrder.from_view(view, size, seed, streams, window)
         return
-    order = ShardedOrder.from_view(view, size, seed, lanes, window)
+    order = ShardedOrder.from_view(view, size, seed, streams, window)
     num = order.batches_per_epoch
     taken = order.batches(num, num)
     assert taken.shape == (num, size) and taken.dtype == np.int64
@@ -61,7 +68,7 @@ def test_an_epoch_takes_every_sample_once_but_the_last_few(parts, lanes, slice_r
     buckets = np.searchsorted(ends, taken, side="right")
     assert (buckets == buckets[:, :1]).all(), "a batch is of one bucket"
     left = counts - np.bincount(buckets.reshape(-1), minlength=len(counts))
-    assert (left < size + lanes).all()
+    assert (left < size + streams).all()
     number = 0
     while number < num:
         part, run = order.shape_run(num + number, 7)
@@ -71,15 +78,15 @@ def test_an_epoch_takes_every_sample_once_but_the_last_few(parts, lanes, slice_r
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(layouts, min_size=1, max_size=2), st.integers(1, 4), seeds, st.data())
-def test_any_batches_and_columns_are_those_of_the_whole(parts, lanes, seed, data):
+def test_any_batches_and_columns_are_those_of_the_whole(parts, streams, seed, data):
     assume(max(part.rows for part in parts) > 40)
-    order = order_of(parts, 2 * lanes, seed, lanes, 2)
+    order = order_of(parts, 2 * streams, seed, streams, 2)
     num = order.batches_per_epoch
     whole = order.batches(0, 2 * num)
     first = data.draw(st.integers(0, 2 * num - 1))
     count = data.draw(st.integers(0, 2 * num - first))
-    columns = np.array(data.draw(st.lists(st.integers(0, 2 * lanes - 1), min_size=1)))
-    fresh = order_of(parts, 2 * lanes, seed, lanes, 2)
+    columns = np.array(data.draw(st.lists(st.integers(0, 2 * streams - 1), min_size=1)))
+    fresh = order_of(parts, 2 * streams, seed, streams, 2)
     assert np.array_equal(
         fresh.batches(first, count, columns), whole[first : first + count][:, columns]
     )
@@ -97,7 +104,7 @@ def test_workers_take_slices_of_one_order_and_their_own_lanes_alone(world):
     blocks = [set((part // 20).reshape(-1).tolist()) for part in slices]
     for one in range(world):
         for other in range(one):
-            assert len(blocks[one] & blocks[other]) < 30, "lanes share blocks at their ends alone"
+            assert len(blocks[one] & blocks[other]) < 30, "streams share blocks at their ends alone"
     assert sum(map(len, blocks)) < len(set.union(*blocks)) + 30 * world
 
 
@@ -105,11 +112,11 @@ def test_rows_of_a_batch_come_from_windows_and_blocks_stay_together():
     """Rows of one window of three blocks lie in four at most, as its ends need not be a block's."""
     layout = BlockLayout([10_000], 50)
     order = order_of([layout], 16, 1, 4, 3, share=0.0)
-    lane = order.batches(0, order.batches_per_epoch, np.arange(4)).reshape(-1)
-    windows = [layout.blocks_of(part) for part in np.split(lane, np.arange(1, 17) * 2500 // 17)]
+    stream = order.batches(0, order.batches_per_epoch, np.arange(4)).reshape(-1)
+    windows = [layout.blocks_of(part) for part in np.split(stream, np.arange(1, 17) * 2500 // 17)]
     assert max(len(set(blocks.tolist())) for blocks in windows) <= 4
     assert np.mean([len(set(blocks.tolist())) for blocks in windows]) > 2.5
-    seen = layout.blocks_of(lane)
+    seen = layout.blocks_of(stream)
     last = {block: np.flatnonzero(seen == block)[[0, -1]] for block in np.unique(seen).tolist()}
     assert max(stop - start for start, stop in last.values()) < 2 * 160, (
         "a block is read within two windows"
@@ -124,12 +131,12 @@ def test_rows_of_a_batch_come_from_windows_and_blocks_stay_together():
     seeds,
     st.data(),
 )
-def test_rows_are_announced_before_they_are_taken(parts, lanes, window, seed, data):
+def test_rows_are_announced_before_they_are_taken(parts, streams, window, seed, data):
     """Also where a batch takes several windows."""
     assume(max(part.rows for part in parts) > 60)
     parts = [*parts, BlockLayout([3], 2)]  # a bucket that fills no batch, or hardly one
-    size = data.draw(st.sampled_from([2, 9])) * lanes
-    order = order_of(parts, size, seed, lanes, window)
+    size = data.draw(st.sampled_from([2, 9])) * streams
+    order = order_of(parts, size, seed, streams, window)
     columns = np.arange(size)[data.draw(st.integers(0, 1)) :: 2]
     batch = data.draw(st.integers(0, 2 * order.batches_per_epoch))
     upcoming = order.upcoming(batch, columns)
@@ -157,7 +164,7 @@ def test_epochs_and_seeds_differ_and_depend_on_nothing_else():
 
 def test_order_is_the_same_for_good():
     """A change of these numbers changes the next samples of every resumed run whose order is of
-    lanes.
+    streams.
     """
     order = order_of([BlockLayout([900, 330], 10)], 8, 3, 2, 4)
     assert order.batches_per_epoch == 138
@@ -170,13 +177,13 @@ def test_order_is_the_same_for_good():
 
 
 def test_small_stores_are_mixed_between_lanes_too():
-    """A store of one block is cut: rows change lanes from epoch to epoch."""
+    """A store of one block is cut: rows change streams from epoch to epoch."""
     order = order_of([BlockLayout([4000], 4000)], 8, 0, 4, 2, share=0.0)
     num = order.batches_per_epoch
-    lanes = [
+    streams = [
         set(order.batches(epoch * num, num, np.arange(2)).reshape(-1).tolist()) for epoch in (0, 1)
     ]
-    assert len(lanes[0] & lanes[1]) < 0.4 * 1000, "a quarter stays by chance"
+    assert len(streams[0] & streams[1]) < 0.4 * 1000, "a quarter stays by chance"
 
 
 def test_many_rows_answer_at_once():

@@ -1,5 +1,5 @@
-"""Laws with known optima: the closed forms against sums over all that may have been, and regret
-against losses.
+"""Laws with known optima: the closed forms against sums over all that may have been, and excess
+loss against losses.
 """
 
 import numpy as np
@@ -9,8 +9,12 @@ from torch import nn
 
 from ditlab.inputs.noise import fixed_noise
 from ditlab_models.families import families
+from ditlab_models.processes.analytic_targets import (
+    GaussianMixture,
+    MarkovChain,
+    score_entropy_excess,
+)
 from ditlab_models.processes.flow import gaussian_velocity
-from ditlab_models.processes.known_laws import GaussianMixture, MarkovChain, score_entropy_regret
 from support.models.plain_score_entropy import score_entropy
 from support.models.true_scores import every_sequence, scores_of
 
@@ -84,9 +88,9 @@ def test_regret_of_scores_is_the_expected_score_entropy_above_the_true_scores():
     )
     output = (best + wrong.repeat(27, 1, 1)).scatter(-1, x[..., None], 0.0)
     losses = [(score_entropy(each, x, x0, level).sum(1) * joint).sum() for each in (output, best)]
-    regret = (score_entropy_regret(output, best).sum(1) * joint).sum()
-    torch.testing.assert_close(losses[0] - losses[1], regret, rtol=1e-9, atol=1e-12)
-    assert regret > 0.01
+    excess = (score_entropy_excess(output, best).sum(1) * joint).sum()
+    torch.testing.assert_close(losses[0] - losses[1], excess, rtol=1e-9, atol=1e-12)
+    assert excess > 0.01
 
 
 class Perturbed(nn.Module):
@@ -114,7 +118,8 @@ def test_regret_of_a_velocity_is_its_loss_above_the_optimum_on_the_same_draws():
         for by in (0.3, 0.0)
     ]
     regrets = [
-        objective.regret(Perturbed(by), MIXTURE, batch, fixed_noise(0, CPU)) for by in (0.3, 0.0)
+        objective.excess_loss(Perturbed(by), MIXTURE, batch, fixed_noise(0, CPU))
+        for by in (0.3, 0.0)
     ]
     torch.testing.assert_close(regrets[0], torch.full_like(regrets[0], 0.09), rtol=1e-4, atol=1e-6)
     assert regrets[1].max() < 1e-9

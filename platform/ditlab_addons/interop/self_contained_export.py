@@ -25,10 +25,10 @@ from ditlab.storage.files import write_durably
 from ditlab.tracking.history import held_out_text
 from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.training.export import SPEC_NAME, portable_spec, write_export, write_weights
-from ditlab_addons.interop.standalone import code
+from ditlab_addons.interop.self_contained import code
 from ditlab_models.families import find_family
 
-StandaloneFormat = Literal["torch", "diffusers"]
+SelfContainedFormat = Literal["torch", "diffusers"]
 CARD = "README.md"
 CONFIG = "config.json"
 VERSION = {"_diffusers_version": "0.38.0"}
@@ -65,9 +65,9 @@ class CardFacts:
     """Options of `ditlab export` that chose the weights, such as `--raw`."""
 
 
-def _write_saved(form: StandaloneFormat, source: ExportSource, folder: Path) -> list[Path]:
+def _write_saved(form: SelfContainedFormat, source: ExportSource, folder: Path) -> list[Path]:
     saved = source.saved
-    return write_standalone(
+    return write_self_contained(
         form,
         saved.checkpoint.manifest,
         source.tensors,
@@ -78,9 +78,9 @@ def _write_saved(form: StandaloneFormat, source: ExportSource, folder: Path) -> 
 
 
 write_torch = partial(_write_saved, "torch")
-"""Write a folder for torch. Raises UserError as `write_standalone` does."""
+"""Write a folder for torch. Raises UserError as `write_self_contained` does."""
 write_diffusers = partial(_write_saved, "diffusers")
-"""Write a folder for diffusers. Raises UserError as `write_standalone` does."""
+"""Write a folder for diffusers. Raises UserError as `write_self_contained` does."""
 
 
 def card_facts(source: ExportSource) -> CardFacts:
@@ -98,8 +98,8 @@ def card_facts(source: ExportSource) -> CardFacts:
     )
 
 
-def write_standalone(
-    form: StandaloneFormat,
+def write_self_contained(
+    form: SelfContainedFormat,
     trained: CheckpointManifest,
     tensors: Mapping[str, Tensor],
     folder: Path,
@@ -180,7 +180,7 @@ def _write_diffusers(
 
 
 def _card(
-    form: StandaloneFormat,
+    form: SelfContainedFormat,
     trained: CheckpointManifest,
     spec: Mapping[str, Any],
     tensors: Mapping[str, Tensor],

@@ -85,7 +85,7 @@ class MarkovChain:
         return noisy - noisy.gather(-1, x[..., None])
 
 
-def score_entropy_regret(log_score: Tensor, best: Tensor) -> Tensor:
+def score_entropy_excess(log_score: Tensor, best: Tensor) -> Tensor:
     """Return the score entropy (Lou et al. 2024, arXiv:2310.16834, definition 3.1) of log scores
     against the true ones.
 

@@ -1,4 +1,4 @@
-"""Training in the order of lanes: as exact as in the full order, and never resumed in another
+"""Training in the order of streams: as exact as in the full order, and never resumed in another
 one.
 """
 
@@ -14,10 +14,10 @@ from support.datasets.bucketed import bucketed
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
 
 STEPS = 10
-LANES = {"kind": "lanes", "lanes": 4, "window": 2}
+STREAMS = {"kind": "interleaved", "streams": 4, "window": 2}
 
 
-def experiment(folder, order=LANES, **changes):
+def experiment(folder, order=STREAMS, **changes):
     """Nine steps an epoch."""
     return tiny(
         model={
@@ -38,7 +38,7 @@ def experiment(folder, order=LANES, **changes):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("lanes")
+    path = tmp_path_factory.mktemp("streams")
     bucketed(path / "set", {(8, 8): 40})
     return path
 
@@ -78,18 +78,18 @@ def test_a_run_is_planned_without_a_list_of_its_rows(folder):
 
 
 def test_a_checkpoint_of_another_order_is_refused():
-    lanes = {"kind": "lanes", "lanes": 8, "window": 16}
-    own = {"data": {"kind": "arrow", "order": lanes}}
+    streams = {"kind": "interleaved", "streams": 8, "window": 16}
+    own = {"data": {"kind": "arrow", "order": streams}}
     check_same_order(own, 5, own)
     check_same_order({"data": {"kind": "digits"}}, 5, {"data": {"kind": "digits"}})
     with pytest.raises(UserError) as caught:
         check_same_order({"data": {"kind": "arrow"}}, 5, own)
     assert str(caught.value) == (
-        "data.order={kind: lanes, lanes: 8, window: 16} is not the order in which the "
+        "data.order={kind: interleaved, streams: 8, window: 16} is not the order in which the "
         "checkpoint of step 5 has taken its samples ({kind: full}); set data.order to that, or "
         "begin a new run from it with --from in place of --resume."
     )
-    parts = {"data": {"parts": {"a": {"order": lanes}, "b": {}}}}
+    parts = {"data": {"parts": {"a": {"order": streams}, "b": {}}}}
     check_same_order(parts, 5, parts)
     with pytest.raises(UserError, match=r"data\.parts\.a\.order=\{kind: full\} is not the order"):
         check_same_order(parts, 5, {"data": {"parts": {"a": {}, "b": {}}}})
@@ -100,6 +100,7 @@ def test_a_resumed_worker_refuses_a_checkpoint_of_another_order(folder, tmp_path
         experiment(folder, evaluation__every=None, training__steps=1), folder, tmp_path / "run"
     )
     with pytest.raises(
-        UserError, match=r"data\.order=\{kind: lanes, lanes: 2, window: 2\} is not the order"
+        UserError,
+        match=r"data\.order=\{kind: interleaved, streams: 2, window: 2\} is not the order",
     ):
-        train_here(experiment(folder, LANES | {"lanes": 2}), folder, tmp_path / "run")
+        train_here(experiment(folder, STREAMS | {"streams": 2}), folder, tmp_path / "run")

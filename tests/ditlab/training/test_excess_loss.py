@@ -1,5 +1,5 @@
-"""Regret of held-out samples of data whose optimum is known, from the data's spec to the metric's
-name.
+"""Excess loss of held-out samples of data whose optimum is known, from the data's spec to the
+metric's name.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ditlab.data.known_laws import chain_of, mixture_of
+from ditlab.data.analytic_targets import chain_of, mixture_of
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
@@ -46,8 +46,8 @@ NOISE = {"noise": {"sigma_min": 1e-4, "sigma_max": 20.0}}
 
 
 def measured(home: Path, network: nn.Module | None = None, **spec: object) -> dict[str, float]:
-    """Held-out metrics of a network (None: untrained); a sweep may name the regret where there is
-    one.
+    """Held-out metrics of a network (None: untrained); a sweep may name the excess loss where there
+    is one.
     """
     experiment = build_experiment({"name": "known", "training": {"steps": 1}, **spec}, "known")
     data, rank = open_data(experiment.data, Home(home)), Rank(0, 1, 0, CPU)
@@ -58,7 +58,9 @@ def measured(home: Path, network: nn.Module | None = None, **spec: object) -> di
         found = metrics_by_part(
             network, objective, experiment, data, inputs, 500, 2000, rank, ControlChannel(rank)
         )
-    assert ("eval/regret" in metric_names(experiment, data, objective)) == ("regret" in found)
+    assert ("eval/excess_loss" in metric_names(experiment, data, objective)) == (
+        "excess_loss" in found
+    )
     return found
 
 
@@ -95,9 +97,12 @@ def test_points_under_the_gaussian_process(tmp_path):
         for by in (0.2, 0.0)
     )
     share = 1 - 0.5**8  # windows without a masked region count as 0
-    assert perturbed["regret"] == pytest.approx(0.04 * share, rel=2e-3) and best["regret"] < 1e-9
+    assert (
+        perturbed["excess_loss"] == pytest.approx(0.04 * share, rel=2e-3)
+        and best["excess_loss"] < 1e-9
+    )
     # 3 standard errors
-    assert perturbed["masked"] - best["masked"] == pytest.approx(perturbed["regret"], rel=0.08)
+    assert perturbed["masked"] - best["masked"] == pytest.approx(perturbed["excess_loss"], rel=0.08)
 
 
 class TrueScores(nn.Module):
@@ -128,20 +133,20 @@ def test_tokens_of_a_chain_whose_least_bound_is_their_entropy(tmp_path):
     np.testing.assert_allclose(law.initial @ law.transition, law.initial, atol=1e-12)
     rate = -(law.initial[:, None] * law.transition * np.log(law.transition)).sum()
     entropy = (11 * rate - law.initial @ np.log(law.initial)) / 12
-    assert found["regret"] == pytest.approx(0, abs=1e-12)
+    assert found["excess_loss"] == pytest.approx(0, abs=1e-12)
     assert found["bound"] == pytest.approx(entropy, rel=0.02)
     untrained = measured(tmp_path, model=DLM, data=CHAIN, objective=NOISE)
     difference = untrained["score_entropy"] - found["score_entropy"]
-    assert untrained["regret"] == pytest.approx(difference, rel=0.03) and difference > 0.3
+    assert untrained["excess_loss"] == pytest.approx(difference, rel=0.03) and difference > 0.3
 
 
 def test_planted_modules(tmp_path):
     found = measured(
         tmp_path, model={**REGION, "num_features": 4, "positions": "sinusoidal"}, data=MOTIFS
     )
-    assert 0 < found["regret"] < found["masked"]
+    assert 0 < found["excess_loss"] < found["masked"]
     ddpm = {**REGION, "num_features": 4, "corruption": "ddpm"}
-    assert "regret" not in measured(tmp_path, model=ddpm, data=MOTIFS)  # no closed form
+    assert "excess_loss" not in measured(tmp_path, model=ddpm, data=MOTIFS)  # no closed form
 
 
 def test_points_too_many_to_draw_and_too_wide():

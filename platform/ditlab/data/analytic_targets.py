@@ -1,4 +1,4 @@
-"""Generated data of known laws: points of a mixture of Gaussians, tokens of a Markov chain.
+"""Generated data of analytic targets: points of a mixture of Gaussians, tokens of a Markov chain.
 
 Everything is a function of the spec alone, the same on every machine. A law imports torch on use.
 """
@@ -14,7 +14,7 @@ from ditlab.data.permutations import keyed_words
 from ditlab.spec.data import GaussianMixtureData, MarkovChainData
 
 if TYPE_CHECKING:
-    from ditlab_models.processes.known_laws import GaussianMixture, MarkovChain
+    from ditlab_models.processes.analytic_targets import GaussianMixture, MarkovChain
 
 VERSION = 1
 """Version of the laws below, part of a store's name: stores of another law are not used for this
@@ -55,7 +55,7 @@ class KeyedDraws:
 @lru_cache
 def mixture_of(spec: GaussianMixtureData) -> GaussianMixture:
     """Return the law of the spec's points."""
-    from ditlab_models.processes.known_laws import GaussianMixture
+    from ditlab_models.processes.analytic_targets import GaussianMixture
 
     draws = KeyedDraws(f"ditlab.gaussian_mixture/{VERSION}/{spec.seed}/means")
     return GaussianMixture(
@@ -76,7 +76,7 @@ def chain_of(spec: MarkovChainData) -> MarkovChain:
     """Return the law of the spec's sequences."""
     from scipy.special import gammaincinv
 
-    from ditlab_models.processes.known_laws import MarkovChain
+    from ditlab_models.processes.analytic_targets import MarkovChain
 
     draws = KeyedDraws(f"ditlab.markov_chain/{VERSION}/{spec.seed}/transition")
     uniform = draws.uniform((spec.states, spec.states)) + 2.0**-54

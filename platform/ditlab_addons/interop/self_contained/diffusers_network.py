@@ -8,7 +8,7 @@ from typing import Any
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 
-from ditlab_addons.interop.standalone.module import build_network, draw
+from ditlab_addons.interop.self_contained.module import build_network, draw
 
 
 class TrainedNetwork(ModelMixin, ConfigMixin):

@@ -1,17 +1,19 @@
-"""Regret that searches reach on data with a known optimum, and pairs of trainings of equal arms.
+"""Excess loss that searches reach on data with a known optimum, and pairs of trainings of equal
+configurations.
 
 Searches and schedulers are those of `ditlab tune`, trainings are the platform's own, in this
 process in place of Ray: one trial after the other, or the whole population from takeover to
-takeover. All searches get the steps of so many whole trials; the figure is the least `eval/regret`
-of any evaluation so far, after a quarter, half and all of these steps, over that of the random
-search of the same seed. The seed decides the search, the trainings and the data.
+takeover. All searches get the steps of so many whole trials; the figure is the least
+`eval/excess_loss` of any evaluation so far, after a quarter, half and all of these steps, over that
+of the random search of the same seed. The seed decides the search, the trainings and the data.
 
-    python tests/benchmarks/sweeps/regret.py [--seeds 8] [--trials 12] [--steps 300] [--processes 2]
-    python tests/benchmarks/sweeps/regret.py --pairs pairs.json [--pair-seeds 40]
+    python tests/benchmarks/sweeps/excess_loss.py [--seeds 8] [--trials 12] [--steps 300]
+    [--processes 2] python tests/benchmarks/sweeps/excess_loss.py --pairs pairs.json [--pair-seeds
+    40]
 
-With `--pairs`, the arms `whole` and `halves` of one setting are trained instead. They have one
-start and one order of samples, and differ in the micro-batch that draws of noise and times are
-keyed by: in law they are equal.
+With `--pairs`, the configurations `whole` and `halves` of one setting are trained instead. They
+have one start and one order of samples, and differ in the micro-batch that draws of noise and times
+are keyed by: in law they are equal.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from ditlab.sweeps.search import OptunaTrials, make_scheduler
 from ditlab_addons.race.race import RungValue, make_race
 
 BASE = Path(__file__).parents[3] / "experiments" / "known" / "flow.yaml"
-METRIC = "eval/regret"
+METRIC = "eval/excess_loss"
 SPACE = {
     "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
     "optimizer.weight_decay": {"kind": "loguniform", "low": 1e-4, "high": 1.0},
@@ -119,8 +121,8 @@ def by_trial(sweep: Sweep, budget: int, total: int) -> Curve:
     """
     planned: list[Trial] = []
 
-    def plan(number: int, values: Mapping[str, Any], arm: int, seed: int | None) -> Trial:
-        planned.append(Trial(number, str(number), values, arm=arm, seed=seed))
+    def plan(number: int, values: Mapping[str, Any], configuration: int, seed: int | None) -> Trial:
+        planned.append(Trial(number, str(number), values, configuration=configuration, seed=seed))
         return planned[-1]
 
     drawn = iter(enumerate_trials(sweep) or [])
@@ -212,24 +214,29 @@ def by_population(sweep: Sweep, total: int, folder: Path) -> Curve:
 
 def by_race(sweep: Sweep, budget: int, total: int, folder: Path) -> Curve:
     """Train the legs of a race from rung to rung until it ends, or `budget` steps are spent."""
-    arms = enumerate_trials(sweep) or []
-    race, results = make_race(sweep, len(arms), total), list[RungValue]()
+    configurations = enumerate_trials(sweep) or []
+    race, results = make_race(sweep, len(configurations), total), list[RungValue]()
     curve, spent = Curve(), 0
     while (decision := race.decide(results)).end is None and spent < budget:
         for target in decision.train:
-            arm, seed = race.arms.index(target.arm), sweep.seed_list[target.seed]
-            experiment = experiment_for(sweep, arms[arm], seed=seed)
+            configuration, seed = (
+                race.configurations.index(target.configuration),
+                sweep.seed_list[target.seed],
+            )
+            experiment = experiment_for(sweep, configurations[configuration], seed=seed)
             every = experiment.evaluation.every or total
             found = train_short(
                 experiment.replace("checkpoint.every", every),
-                folder / f"{arm}-{seed}",
+                folder / f"{configuration}-{seed}",
                 lambda step, metrics, to=target.step: step < to,
             ).evaluations
             start = min(found) - every
             curve += [(spent + step - start, metrics[METRIC]) for step, metrics in found.items()]
             spent += max(found) - start
             results.append(
-                RungValue(target.arm, target.seed, target.step, found[target.step][METRIC])
+                RungValue(
+                    target.configuration, target.seed, target.step, found[target.step][METRIC]
+                )
             )
     return curve
 
@@ -270,7 +277,9 @@ def mean_interval(values: list[float]) -> str:
 def compare_searches(
     seeds: int, trials: int, steps: int, processes: int, only: list[str] | None = None
 ) -> None:
-    """Report searches' regret over seeds, and its ratio to the random search's of the same seed."""
+    """Report searches' excess loss over seeds, and its ratio to the random search's of the same
+    seed.
+    """
     names = list(dict.fromkeys(["random", *(only or SEARCHES)]))
     jobs = [(name, seed) for seed in range(seeds) for name in names]
     work = partial(search_curve, trials=trials, steps=steps)
@@ -288,11 +297,14 @@ def compare_searches(
             )
         for name in names[1:]:
             ratios = list(np.divide(found[name], found["random"]).tolist())
-            report(f"regret of {name} over random search's, after {share:.0%} of the steps", ratios)
+            report(
+                f"excess_loss of {name} over random search's, after {share:.0%} of the steps",
+                ratios,
+            )
 
 
-def equal_arm(job: tuple[int, int], steps: int) -> float:
-    """Train one arm of a seed, with a micro-batch of its own."""
+def equal_configuration(job: tuple[int, int], steps: int) -> float:
+    """Train one configuration of a seed, with a micro-batch of its own."""
     micro, seed = job
     settings = [
         f"seed={seed}",
@@ -304,22 +316,25 @@ def equal_arm(job: tuple[int, int], steps: int) -> float:
 
 
 def write_pairs(path: Path, seeds: int, steps: int, processes: int) -> None:
-    """Train equal arms on each seed, write `{"metric": ..., "arms": {arm: [value by seed]}}`,
-    report their ratios.
+    """Train equal configurations on each seed, write `{"metric": ..., "configurations":
+    {configuration: [value by seed]}}`, report their ratios.
     """
     size = load_experiment(BASE).batch.size
-    arms = {"whole": size, "halves": size // 2}
-    jobs = [(micro, seed) for micro in arms.values() for seed in range(seeds)]
-    values = in_processes(partial(equal_arm, steps=steps), jobs, processes)
-    found = {name: values[index * seeds : (index + 1) * seeds] for index, name in enumerate(arms)}
-    path.write_text(json.dumps({"metric": METRIC, "arms": found}, indent=1) + "\n")
+    configurations = {"whole": size, "halves": size // 2}
+    jobs = [(micro, seed) for micro in configurations.values() for seed in range(seeds)]
+    values = in_processes(partial(equal_configuration, steps=steps), jobs, processes)
+    found = {
+        name: values[index * seeds : (index + 1) * seeds]
+        for index, name in enumerate(configurations)
+    }
+    path.write_text(json.dumps({"metric": METRIC, "configurations": found}, indent=1) + "\n")
     if seeds > 2:
         print(
-            f"{path}: correlation of the arms over {seeds} seeds "
+            f"{path}: correlation of the configurations over {seeds} seeds "
             f"{np.corrcoef(*found.values())[0, 1]:.2f}"
         )
     report(
-        "regret of equal arms",
+        "excess_loss of equal configurations",
         list(np.divide(found["halves"], found["whole"]).tolist()),
         Measured(),
     )
@@ -339,7 +354,9 @@ def main() -> None:
         action="append",
         help="beside random: this search; may be repeated",
     )
-    parser.add_argument("--pairs", type=Path, help="write pairs of equal arms to this file instead")
+    parser.add_argument(
+        "--pairs", type=Path, help="write pairs of equal configurations to this file instead"
+    )
     parser.add_argument("--pair-seeds", type=int, default=40)
     options = parser.parse_args()
     if options.pairs:

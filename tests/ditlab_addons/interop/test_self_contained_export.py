@@ -19,7 +19,7 @@ from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.initial import InitialWeights
-from ditlab_addons.interop.standalone_export import CardFacts, write_standalone
+from ditlab_addons.interop.self_contained_export import CardFacts, write_self_contained
 from ditlab_models.contract import WeightsInit
 from ditlab_models.families import find_family
 from support.command import run_inside
@@ -65,7 +65,7 @@ class Made:
         tensors = {name: each.detach() for name, each in self.network.state_dict().items()}
         tokenizer = folder.parent / "tokenizer.json"
         tokenizer.write_bytes(ByteTokenizer().content)
-        return write_standalone(
+        return write_self_contained(
             form, self.manifest, tensors, folder, FACTS, tokenizer if self.is_text else None
         )
 
@@ -277,7 +277,8 @@ def test_what_has_no_such_export_is_one_sentence(tmp_path, monkeypatch):
         Made("dit").write("torch", tmp_path / "out")
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["kept"]
     monkeypatch.setattr(
-        "ditlab_addons.interop.standalone_export.plugin_packages", lambda spec: {"wavelets": "1.2"}
+        "ditlab_addons.interop.self_contained_export.plugin_packages",
+        lambda spec: {"wavelets": "1.2"},
     )
     with pytest.raises(
         UserError,
