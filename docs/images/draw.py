@@ -32,9 +32,9 @@ HOME = CHECKOUT / "build" / "figures"
 os.environ |= {"DITLAB_HOME": str(HOME), "DITLAB_FIGURES": "off", "OMP_NUM_THREADS": "1"}
 
 import ditlab
-from ditlab.analysis.evaluation import CheckpointEvaluation
 from ditlab.analysis.figures import FigureSet
 from ditlab.analysis.plot import Plot
+from ditlab.analysis.saved_evaluation import CheckpointEvaluation
 from ditlab.reports.rendering.render import png_texts, save_formats, to_svg
 from ditlab_models.figures import Bars, Diagram, Figure, Lines, Points
 

@@ -18,7 +18,7 @@ BRANCHES = {
         3,
         "one kernel on a GPU, larger chunks, rows at multiples of 16 bytes",
     ),
-    "platform/ditlab/analysis/evaluation.py": (
+    "platform/ditlab/analysis/saved_evaluation.py": (
         3,
         "a digest names the kind of device; threads of a CPU",
     ),
@@ -91,7 +91,7 @@ BRANCHES = {
         2,
         "the largest product by device type, and a measurement waits for the GPU",
     ),
-    "platform/ditlab/quality/evaluator.py": (
+    "platform/ditlab/quality/sample_quality.py": (
         1,
         "a digest of a measurement names the kind of device",
     ),
@@ -100,7 +100,10 @@ BRANCHES = {
         "features of a CPU are not kept for a GPU",
     ),
     "platform/ditlab/runs/cores.py": (1, "threads beside other processes matter on a CPU alone"),
-    "platform/ditlab/runs/evaluator.py": (2, "a GPU beside those of the workers; fp16 needs one"),
+    "platform/ditlab/runs/evaluator_process.py": (
+        2,
+        "a GPU beside those of the workers; fp16 needs one",
+    ),
     "platform/ditlab/runs/prepare.py": (1, "a run without its GPUs is refused before it starts"),
     "platform/ditlab/sweeps/prepare.py": (1, "trials at once, by the machine's GPUs"),
     "platform/ditlab/training/checkpointing.py": (

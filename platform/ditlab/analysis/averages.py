@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.console import RenderableType
 from torch import Tensor
 
-from ditlab.analysis.evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.opened_run import SavedRun
+from ditlab.analysis.saved_evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages

@@ -60,8 +60,8 @@ from ditlab.inputs.conditions import (
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.progress import Progress, ignore, ignore_progress
-from ditlab.quality.evaluator import draw_reported
 from ditlab.quality.images import npz_of_images
+from ditlab.quality.sample_quality import draw_reported
 from ditlab.reports.text_file import save_table, save_text
 from ditlab.runs.cores import computing_beside_others
 from ditlab.spec.experiment import Experiment, class_for

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import torch
 
     from ditlab.analysis.drawing import ExportedModel
-    from ditlab.analysis.evaluation import CheckpointEvaluation
     from ditlab.analysis.figures import FigureSet
+    from ditlab.analysis.saved_evaluation import CheckpointEvaluation
 
 
 _log = logging.getLogger("ditlab")

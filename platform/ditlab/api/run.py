@@ -40,11 +40,11 @@ from ditlab.tracking.tracker import CATCH_UP_TIMEOUT, RunTracker
 
 if TYPE_CHECKING:
     from ditlab.analysis.drawing import SampleSet
-    from ditlab.analysis.evaluation import CheckpointEvaluation
     from ditlab.analysis.figures import FigureSet
     from ditlab.analysis.opened_run import OpenedRun
     from ditlab.analysis.plot import Plot
     from ditlab.analysis.sample_options import SampleKeywords
+    from ditlab.analysis.saved_evaluation import CheckpointEvaluation
     from ditlab.reports.time_summary import TimeSummary
     from ditlab.runs.description import RunDescription
     from ditlab.runs.events import RunEvent
@@ -237,7 +237,7 @@ class Run:
             self.home.check_place()
         self.wait_as_in_training()
         saved = self._opened().saved()
-        from ditlab.analysis.evaluation import evaluate_run
+        from ditlab.analysis.saved_evaluation import evaluate_run
 
         return evaluate_run(
             saved, quality, rows, batch, overrides, None if data is None else str(data)

@@ -28,7 +28,7 @@ from ditlab.cluster.survey import check_joining_node
 from ditlab.errors import RunFailed, Unreachable, first_line
 from ditlab.runs.budget import budget_watched
 from ditlab.runs.cores import recorded_threads
-from ditlab.runs.evaluator import POLL_INTERVAL, answer_request, async_evaluator
+from ditlab.runs.evaluator_process import POLL_INTERVAL, answer_request, async_evaluator
 from ditlab.runs.failures import FailureKind, Recovery
 from ditlab.runs.launch import Launch, RunCallbacks
 from ditlab.runs.signals import GRACE, StopRequests, stop_signals

@@ -7,7 +7,7 @@ samples cannot be measured, `check_quality` raises an error for one that request
 """
 
 from ditlab.quality.eligibility import QUALITY_METRICS, QUALITY_NOTE, quality_ineligibility
-from ditlab.quality.evaluator import quality
+from ditlab.quality.sample_quality import quality
 from ditlab.quality.text import check_quality, quality_names
 
 __all__ = [

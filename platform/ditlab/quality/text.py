@@ -24,8 +24,8 @@ from ditlab.inputs.conditions import row_set
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import ignore
 from ditlab.quality import eligibility
-from ditlab.quality.evaluator import DrawingEvaluator, QualityEvaluator
 from ditlab.quality.figures import ComparedSamples, QualityFigures, find_figures
+from ditlab.quality.sample_quality import DrawingEvaluator, QualityEvaluator
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import Samples, SamplesEvaluator
 

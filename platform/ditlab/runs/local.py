@@ -6,7 +6,7 @@ import torch
 
 from ditlab.engine.distributed import single_process
 from ditlab.runs.budget import budget_watched
-from ditlab.runs.evaluator import async_evaluator, evaluate_in_process
+from ditlab.runs.evaluator_process import async_evaluator, evaluate_in_process
 from ditlab.runs.launch import Launch, RunCallbacks, added_hooks
 from ditlab.runs.reporter import TrackedReporter
 from ditlab.runs.signals import GRACE, stop_signals

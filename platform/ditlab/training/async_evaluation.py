@@ -1,7 +1,7 @@
 """Asynchronous evaluation in the step loop of a run: what is asked for, and what has come.
 
 The first worker posts a request once a checkpoint is complete, and takes in answers at a step's
-end. An evaluator that the launcher starts (`runs.evaluator`) answers.
+end. An evaluator that the launcher starts (`runs.evaluator_process`) answers.
 """
 
 from __future__ import annotations

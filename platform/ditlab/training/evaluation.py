@@ -31,8 +31,8 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
 from ditlab.intervals import paired_interval
 from ditlab.progress import Progress, ignore, ignore_progress
-from ditlab.quality.evaluator import DrawnSamples
 from ditlab.quality.measurement import held_out_measurement
+from ditlab.quality.sample_quality import DrawnSamples
 from ditlab.quality.text import open_quality
 from ditlab.receipts.reading import read_attempts
 from ditlab.receipts.records import Measurement, measurement_tags

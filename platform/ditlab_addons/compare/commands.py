@@ -73,8 +73,8 @@ def compare(runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     metrics and samples.
 
     RUN is an id, a prefix of one, or a name; of a group of seeds (`ditlab train --seeds`), or
-    SWEEP.NUMBER of a sweep with `seeds`, its runs are one line, compared by pairs of one seed. Writes
-    comparison.html (one file), comparison.md and the pictures.
+    SWEEP.NUMBER of a sweep with `seeds`, its runs are one line, compared by pairs of one seed.
+    Writes comparison.html (one file), comparison.md and the pictures.
     """
     from ditlab.cli.progress import ProgressBars
 

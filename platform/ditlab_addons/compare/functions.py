@@ -181,8 +181,8 @@ def open_groups(
 
 
 def _group_id(home: Home, text: str) -> str:
-    """Return the id of the group that a text may name: `SWEEP.NUMBER`, or a group's run by id, prefix
-    or name.
+    """Return the id of the group that a text may name: `SWEEP.NUMBER`, or a group's run by id,
+    prefix or name.
     """
     with suppress(UserError):
         return find_run(home, text).record.run_id

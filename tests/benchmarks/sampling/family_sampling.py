@@ -31,7 +31,7 @@ from benchmarks.families import CASES, QUICK, generated_batch
 from benchmarks.rounds import Measured, beside, report
 from ditlab.inputs.noise import fixed_noise
 from ditlab.progress import ignore_progress
-from ditlab.quality.evaluator import draw_reported
+from ditlab.quality.sample_quality import draw_reported
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import RealRows, SampleRequest
 

@@ -5,7 +5,7 @@ after.
 import torch
 from torch import nn
 
-from ditlab.quality.evaluator import BATCHES, FIRST_BATCH, draw_reported
+from ditlab.quality.sample_quality import BATCHES, FIRST_BATCH, draw_reported
 from ditlab_models.contract import Samples
 
 

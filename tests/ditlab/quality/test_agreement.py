@@ -18,7 +18,8 @@ from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility
 from ditlab.quality import classifier as classifiers
 from ditlab.quality.classifier import SmallClassifier, TrainedClassifier
 from ditlab.quality.eligibility import find_basis
-from ditlab.quality.evaluator import (
+from ditlab.quality.images import image_batches
+from ditlab.quality.sample_quality import (
     DrawnSamples,
     QualityEvaluator,
     QualityReference,
@@ -26,7 +27,6 @@ from ditlab.quality.evaluator import (
     classes_of,
     recognised_classes,
 )
-from ditlab.quality.images import image_batches
 from ditlab.runs.launch import build_model
 from ditlab.spec.data import ArrowData, CaptionedDigitsData
 from ditlab.training.metrics import metric_names

@@ -15,9 +15,9 @@ from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
 from ditlab.quality import classifier as classifiers
 from ditlab.quality.eligibility import find_basis
-from ditlab.quality.evaluator import QualityReference
 from ditlab.quality.features import ImageEncoder, frechet_distance
 from ditlab.quality.images import image_batches, images_per_batch
+from ditlab.quality.sample_quality import QualityReference
 from ditlab.spec.data import ArrowData
 from support.datasets.tiny_encoders import write_image_encoder
 from support.trainings.workers import tiny

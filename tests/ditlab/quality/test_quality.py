@@ -24,8 +24,8 @@ from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_inel
 from ditlab.quality import classifier as classifiers
 from ditlab.quality.classifier import SmallClassifier, cached_classifier
 from ditlab.quality.eligibility import find_basis
-from ditlab.quality.evaluator import QualityReference
 from ditlab.quality.images import batches, find_fields, real_images
+from ditlab.quality.sample_quality import QualityReference
 from ditlab.receipts.records import TAG_PREFIX, Measurement
 from ditlab.spec.data import ArrowData, DigitsData
 from support import special_files

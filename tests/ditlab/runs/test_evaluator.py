@@ -6,8 +6,8 @@ import pytest
 from ditlab.cluster.capacity import nodes_for_workers
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.runs import evaluator
-from ditlab.runs.evaluator import async_evaluator
+from ditlab.runs import evaluator_process as evaluator
+from ditlab.runs.evaluator_process import async_evaluator
 from ditlab.runs.launch import Launch
 from ditlab.runs.prepare import check_launch
 from ditlab.training.inbox import EVALUATE, EvaluationAnswer, Inbox, Request

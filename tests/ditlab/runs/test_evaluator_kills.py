@@ -31,7 +31,7 @@ def evaluators(of: psutil.Process) -> list[psutil.Process]:
     found = []
     for each in of.children(recursive=True):
         with suppress(psutil.Error):  # it has just ended
-            if "ditlab.runs.evaluator" in each.cmdline():
+            if "ditlab.runs.evaluator_process" in each.cmdline():
                 found.append(each)
     return found
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ditlab.engine.distributed import single_process
-from ditlab.runs.evaluator import evaluate_checkpoint
+from ditlab.runs.evaluator_process import evaluate_checkpoint
 from ditlab.spec.optimization import EarlyStop
 from ditlab.training import async_evaluation
 from ditlab.training.async_evaluation import PASSED_TAG, TAKEN_TAG

@@ -16,7 +16,7 @@ from ditlab.home import Home
 from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.model_inputs import ModelInputs, check_inputs
 from ditlab.inputs.noise import KeyedNoise, fixed_noise
-from ditlab.quality.evaluator import QualityEvaluator
+from ditlab.quality.sample_quality import QualityEvaluator
 from ditlab.spec.encoders import Encoders
 from ditlab.spec.importing import ImagesOptions
 from ditlab_addons.encode.encoding import encode_store

@@ -17,9 +17,9 @@ from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import check_quality, quality_names
 from ditlab.quality.eligibility import find_basis, quality_basis
-from ditlab.quality.evaluator import QualityReference
 from ditlab.quality.figures import ComparedSamples
 from ditlab.quality.images import npz_of_images, to_bytes
+from ditlab.quality.sample_quality import QualityReference
 from ditlab.spec.engine import Evaluation
 from ditlab_addons.figures.images import published as of_quality
 from ditlab_addons.figures.images.published import PublishedFigures, features_named, read_npz

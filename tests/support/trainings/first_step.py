@@ -23,7 +23,7 @@ from typing import Any
 
 MOMENTS = {
     "train": ("ditlab.training.stepping", "Stepper", "step"),
-    "sample": ("ditlab.quality.evaluator", "", "draw_reported"),
+    "sample": ("ditlab.quality.sample_quality", "", "draw_reported"),
 }
 """Module, class (empty for none) and function with which a command's first step begins."""
 

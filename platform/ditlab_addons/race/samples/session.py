@@ -25,7 +25,7 @@ from ditlab.inputs.conditions import rows_for_samples
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.eligibility import quality_ineligibility
-from ditlab.quality.evaluator import DrawnSamples, QualityEvaluator, classes_of
+from ditlab.quality.sample_quality import DrawnSamples, QualityEvaluator, classes_of
 from ditlab.quality.text import (
     quality_names,
     samples_evaluator,

@@ -3,7 +3,7 @@ answered, and an answer.
 
 The newest request names the checkpoint that is to be evaluated (`training.async_evaluation`). One
 at a time is evaluated, by a Ray task (`cluster.launch`) or, without Ray, by a process of its own:
-`python -m ditlab.runs.evaluator`. One that is lost is started again.
+`python -m ditlab.runs.evaluator_process`. One that is lost is started again.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:
     )
     with (launch.folder.evaluator / "evaluator.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "ditlab.runs.evaluator"],
+            [sys.executable, "-m", "ditlab.runs.evaluator_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=log,
