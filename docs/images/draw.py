@@ -1,10 +1,12 @@
 """Draw the pictures of docs/images/figures, which the guides to the families show.
 
-    python docs/images/draw.py                    every family, and `general`: what belongs to no
-    family python docs/images/draw.py unet general       these alone python docs/images/draw.py dit
-    --kind adaln   one kind python docs/images/draw.py --untrained        only what needs no
-    weights: a minute python docs/images/draw.py --look FOLDER      and each as it was drawn, for
-    light and dark pages, into FOLDER
+    python docs/images/draw.py
+        every family, and `general`: what belongs to no family
+    python docs/images/draw.py unet general       these alone
+    python docs/images/draw.py dit --kind adaln   one kind
+    python docs/images/draw.py --untrained        only what needs no weights: a minute
+    python docs/images/draw.py --look FOLDER
+        and each as it was drawn, for light and dark pages, into FOLDER
 
 Kinds that show weights are drawn from the runs of `RUNS`, in a home of their own, build/figures. A
 run that is missing there is trained first, one that was interrupted goes on: a few minutes for

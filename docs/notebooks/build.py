@@ -1,8 +1,9 @@
 """Make the notebooks of this folder from their sources, one Python file each in the percent format.
 
-    python docs/notebooks/build.py                     writes all notebooks; outputs stay where the
-    code is the same python docs/notebooks/build.py --execute dit dlm   executes these first, and
-    writes them with their outputs
+    python docs/notebooks/build.py
+        writes all notebooks; outputs stay where the code is the same
+    python docs/notebooks/build.py --execute dit dlm
+        executes these first, and writes them with their outputs
 
 Needs the extra `dev`. Each trains for a minute or two on two CPU cores, in a home of its own, which
 is removed.

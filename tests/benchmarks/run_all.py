@@ -1,7 +1,7 @@
 """Run every benchmark in a process of its own, one after the other; print a table of their figures.
 
     python tests/benchmarks/run_all.py [--only step/step_time ...] [--device cuda] [--quick] [--out
-    build/bench.json]
+        build/bench.json]
 
 A benchmark's figures are those that it hands to `rounds.report`. Those that need Ray, MLflow or
 DeepSpeed are skipped where these are not installed, and on CUDA those of steps and sampling that

@@ -1,9 +1,9 @@
 """Pictures of what people look at, from real servers: the MLflow UI, a run's page, a comparison, a
 sweep.
 
-    make screenshots                     # trains small runs into build/screenshots, then writes
-    docs/images/screens python tests/browser/screenshots.py --home FOLDER --out FOLDER [--only NAME
-    ...]
+    make screenshots
+        # trains small runs into build/screenshots, then writes docs/images/screens
+    python tests/browser/screenshots.py --home FOLDER --out FOLDER [--only NAME ...]
 
 Runs that the home holds already are not trained again. Every page of DiTLab's own is also checked,
 in both themes and at two widths: errors on the console, alternative texts, contrast, width of 400

@@ -2,7 +2,7 @@
 of `--json` outputs.
 
     python tests/regression/compare_commits.py BEFORE [--after COMMIT] [--all] [--only WORD]
-    [--list]
+        [--list]
 
 Both sides run on this machine in one call, with one thread, each from a git worktree (the later
 side is this checkout itself unless `--after` names a commit). Ten configurations by default.

@@ -7,8 +7,9 @@ The bound. Let x_s be a token at the least noise s = sigma_min, x_T one at sigma
 sampler's process (uniform at sigma_max, then the reverse rates that the network's scores give)
 followed by a last draw p(x_0 | x_s). Then
 
-    -ln p(x_0) <= KL(q(path | x_0) || p(path)) + E[-ln p(x_0 | x_s)], KL(q(path | x_0) || p(path)) =
-    integral over t in [0, 1] of d sigma/dt E[loss] + KL(q(x_T | x_0) || uniform).
+    -ln p(x_0) <= KL(q(path | x_0) || p(path)) + E[-ln p(x_0 | x_s)],
+    KL(q(path | x_0) || p(path)) = integral over t in [0, 1] of d sigma/dt E[loss] + KL(q(x_T | x_0)
+        || uniform).
 
 The last draw, needed as sigma_min > 0, is taken to be p(x_0 | x_s) = q(x_s | x_0), which sums to 1
 over x_0 as well, as q is symmetric. Its part is the entropy of q(x_s | x_0), a constant. All log

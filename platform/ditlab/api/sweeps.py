@@ -62,15 +62,15 @@ def tune(
 
     Args:
         sweep: a validated sweep, or the path of its YAML; may be None for a sweep that is resumed.
-        overrides: `field.path=value` changes of the YAML, as `--set` takes them. address: Ray
-        cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine. resume: id or
-        name of a sweep to resume, whose ended trials are not run again; `auto`: the newest
-        unfinished
-            sweep with this content, if there is one.
+        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
+        address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
+        resume: id or name of a sweep to resume, whose ended trials are not run again; `auto`: the
+            newest unfinished sweep with this content, if there is one.
         grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not
-        saved by then is lost. on_progress: receives the trials' state twice a second. say: receives
-        lines that describe the sweep at its start. warn: receives warnings; None: the logger
-        `ditlab`.
+            saved by then is lost.
+        on_progress: receives the trials' state twice a second.
+        say: receives lines that describe the sweep at its start.
+        warn: receives warnings; None: the logger `ditlab`.
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.

@@ -131,26 +131,32 @@ def train(
     and the result's status is `interrupted`; a second one raises KeyboardInterrupt.
 
     Args:
-        experiment: a validated experiment, or the path of its YAML. overrides: `field.path=value`
-        changes of the YAML, as `--set` takes them. local: True to train in this process, without
-        Ray. address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this
-        machine. resume: id or name of a run to go on with; `auto`: the newest unfinished run of
-        this spec, if there is one. start_from: `RUN@STEP`, a checkpoint of another run that this
-        one goes on from (a fork); `RUN`: its newest one. weights_only: True to take over its
-        weights alone, averaged ones where it keeps an average, from step 0. grace: seconds from the
-        first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not saved by then is lost.
+        experiment: a validated experiment, or the path of its YAML.
+        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
+        local: True to train in this process, without Ray.
+        address: Ray cluster to train on; None: RAY_ADDRESS, else a Ray instance on this machine.
+        resume: id or name of a run to go on with; `auto`: the newest unfinished run of this spec,
+            if there is one.
+        start_from: `RUN@STEP`, a checkpoint of another run that this one goes on from (a fork);
+            `RUN`: its newest one.
+        weights_only: True to take over its weights alone, averaged ones where it keeps an average,
+            from step 0.
+        grace: seconds from the first signal (Ctrl-C, SIGTERM, SIGUSR1) to the end; what is not
+            saved by then is lost.
         on_progress: receives step, metrics and speed, a few times a second; None: a notebook shows
-        a bar, else nothing. on_stage: receives what is waited for before the first step, as
-        `starting workers`. say: receives lines that describe the run at its start. warn: receives
-        warnings; None: the logger `ditlab`. place: the run's place in a group of seeds, as
-        `train_seeds` gives it; None: a run of its own. checks: checks to make before the run
-        begins, by name, whose findings are kept with it; `prove=True`: prove the
-            engine on this machine (`ditlab.prove`, of the add-on check).
+            a bar, else nothing.
+        on_stage: receives what is waited for before the first step, as `starting workers`.
+        say: receives lines that describe the run at its start.
+        warn: receives warnings; None: the logger `ditlab`.
+        place: the run's place in a group of seeds, as `train_seeds` gives it; None: a run of its
+            own.
+        checks: checks to make before the run begins, by name, whose findings are kept with it;
+            `prove=True`: prove the engine on this machine (`ditlab.prove`, of the add-on check).
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.
         RunFailed: the run started and failed; `StartRefused`, with nothing started, where a check
-        found something off.
+            found something off.
     """
     experiment = _validated(experiment, overrides, start_from, weights_only, resume)
     address = _cluster(local, address)
@@ -290,10 +296,10 @@ def train_seeds(
     trains after a final checkpoint, and the group with it.
 
     Args:
-        experiment, overrides, start_from, weights_only: as `train` takes them. seeds: number of
-        seeds, 2 or more. resume: id or name of a group to go on with, `auto`: the newest unfinished
-        one of this spec. Runs of it that
-            have finished are left as they are; it may have more seeds than before.
+        experiment, overrides, start_from, weights_only: as `train` takes them.
+        seeds: number of seeds, 2 or more.
+        resume: id or name of a group to go on with, `auto`: the newest unfinished one of this spec.
+            Runs of it that have finished are left as they are; it may have more seeds than before.
         say, warn: as `train` takes them.
         settings: further arguments of `train`; its checks are made once, before the first run.
 

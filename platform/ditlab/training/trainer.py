@@ -51,7 +51,7 @@ def train(
     Raises:
         RunFailed: training diverged, does not fit into memory, or cannot save its last checkpoint.
         OutOfMemory: a worker among several ran out of memory; `MemoryPlan.next_attempt` gives the
-        next measure.
+            next measure.
     """
     try:
         with Trainer(run, rank, reporter, hooks) as trainer:

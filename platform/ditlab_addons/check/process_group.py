@@ -66,8 +66,9 @@ def run_workers(
     No process is left when this returns or raises, nor when this process is interrupted or killed.
 
     Raises:
-        RunFailed: a worker was killed. Exception: the first error of a worker, of its own type
-        where that travels, with its traceback as a note.
+        RunFailed: a worker was killed.
+        Exception: the first error of a worker, of its own type where that travels, with its
+            traceback as a note.
     """
     context = _context()
     if threads:

@@ -304,13 +304,15 @@ def encode_store(
     """Write a store of the same rows with features of frozen encoders beside its columns.
 
     Args:
-        store: a store's folder, or the name of one under DITLAB_HOME/stores. encode_text: encoder
-        of captions, a folder or a name on the Hugging Face hub (Qwen3). encode_images: encoder of
-        images (DINOv3). autoencoder: AutoencoderKL as diffusers saves it, a folder or
-        hf://OWNER/NAME@REVISION. tokens: tokens of every row's text; None: those of the longest
-        caption. patch: side of the image encoder's patches that is asked for; None: any. name: name
-        of the new store; None: the store's with `-encoded`. out, address, progress, warn, replace:
-        as of `import_data`, whose work GPUs of the cluster may share.
+        store: a store's folder, or the name of one under DITLAB_HOME/stores.
+        encode_text: encoder of captions, a folder or a name on the Hugging Face hub (Qwen3).
+        encode_images: encoder of images (DINOv3).
+        autoencoder: AutoencoderKL as diffusers saves it, a folder or hf://OWNER/NAME@REVISION.
+        tokens: tokens of every row's text; None: those of the longest caption.
+        patch: side of the image encoder's patches that is asked for; None: any.
+        name: name of the new store; None: the store's with `-encoded`.
+        out, address, progress, warn, replace: as of `import_data`, whose work GPUs of the cluster
+            may share.
 
     Raises UserError for a store, an encoder or a folder that does not fit.
     """

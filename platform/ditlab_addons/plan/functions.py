@@ -56,12 +56,14 @@ def plan(
     take.
 
     Args:
-        experiment: a validated experiment, or the path of its YAML. overrides: `field.path=value`
-        changes of the YAML, as `--set` takes them. gpus: workers, one a GPU; None: as many as the
-        experiment has. gpu: kind of GPU, or `cpu`; None: the experiment's device, this machine's
-        GPU where there is one. gpu_memory: memory of each, such as `80GiB`; None: that of the kind.
-        measure: True to take a few real steps here, and to plan with their rates. say: receives
-        lines about what had to be assumed.
+        experiment: a validated experiment, or the path of its YAML.
+        overrides: `field.path=value` changes of the YAML, as `--set` takes them.
+        gpus: workers, one a GPU; None: as many as the experiment has.
+        gpu: kind of GPU, or `cpu`; None: the experiment's device, this machine's GPU where there is
+            one.
+        gpu_memory: memory of each, such as `80GiB`; None: that of the kind.
+        measure: True to take a few real steps here, and to plan with their rates.
+        say: receives lines about what had to be assumed.
 
     Raises:
         UserError: the input is wrong; the message names the field, its value and the remedy.

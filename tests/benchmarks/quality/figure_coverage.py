@@ -2,7 +2,7 @@
 number of images.
 
     python tests/benchmarks/quality/figure_coverage.py [--repeats 2000] [--fresh 20000] [--only
-    neighbours]
+        neighbours]
 
 Gaussian features, real ones from N(0, 1) and generated ones of another mean and deviation along the
 first axis, are measured over and over. The truth of KID and CMMD, which are unbiased, is the mean

@@ -2,7 +2,7 @@
 DCP.
 
     python tests/benchmarks/runs/checkpoint_stall.py [--parameters 12351760] [--rounds 10] [--folder
-    DIR]
+        DIR]
 
 The state is that of experiments/mnist/dit.yaml: 12.35M parameters with two moments and an average,
 float32. Both sides take turns in one process and write to the same disk; torch.save does no fsync,

@@ -2,7 +2,7 @@
 compiled.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/sampling/dit_peers.py [--rounds 7] [--set P=V]
-    [--device cuda]
+        [--device cuda]
 
 Our side is the family's sampler, with blocks as they are or compiled as `ditlab sample` has them.
 The other is Euler's method written over diffusers' `DiTTransformer2DModel` of the same width, depth

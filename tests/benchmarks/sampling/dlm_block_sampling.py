@@ -2,7 +2,7 @@
 blocks of 128.
 
     python tests/benchmarks/sampling/dlm_block_sampling.py [--quick] [--rounds 5] [--steps 3] [--num
-    1] [--device cpu]
+        1] [--device cpu]
 
 The default network with a vocabulary of 256, float32, every parameter off 0. Both sides give log
 scores of the block at work alone; without the cache every pass goes over all finished blocks first.

@@ -1,7 +1,7 @@
 """A family's sampler over as many bare passes of its network: time, and samples a second.
 
     python tests/benchmarks/sampling/family_sampling.py [--only mnist/dit] [--rounds 5] [--steps 8]
-    [--device cuda]
+        [--device cuda]
         [--quick]
 
 The shipped sampler of each family draws a batch in `--steps` steps (region imputes in one pass).

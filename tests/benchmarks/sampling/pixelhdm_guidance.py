@@ -2,7 +2,7 @@
 same noise.
 
     python tests/benchmarks/sampling/pixelhdm_guidance.py [--quick] [--rounds 8] [--batch 1] [--set
-    P=V]
+        P=V]
 
 The sampler asks for the conditional and the null prediction in one batch of twice the size. The
 other side asks for them one after the other. Both take turns in one process, on the network of

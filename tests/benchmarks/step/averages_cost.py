@@ -2,7 +2,7 @@
 training run.
 
     python tests/benchmarks/step/averages_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20]
-    [--block 4]
+        [--block 4]
 
 Blocks of steps with the update of the averages and without it take turns, each first in every other
 round, so that a machine whose speed drifts slows both alike. Beside the ratio, which a busy machine

@@ -1,8 +1,8 @@
 """Step of a class-conditional DiT beside diffusers' in an accelerate loop: eager and compiled.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/step/dit_peers.py [--rounds 7] [--block 4] [--set P=V]
-    [--profile SIDE] python tests/benchmarks/step/dit_peers.py --device cuda [--rounds 7] [--block
-    16]
+        [--profile SIDE]
+    python tests/benchmarks/step/dit_peers.py --device cuda [--rounds 7] [--block 16]
 
 Our side is the whole step of `ditlab train` at ZeRO 0: loader, keyed noise, DeepSpeed, clipping,
 moving average, metrics of every step. The other is diffusers' `DiTTransformer2DModel` of the same

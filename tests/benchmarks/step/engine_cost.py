@@ -1,7 +1,7 @@
 """The engine's own cost at one worker: its step at ZeRO stages 0, 1 and 2 over a plain loop's.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/step/engine_cost.py [--spec
-    experiments/mnist/dit.yaml] [--set P=V]
+        experiments/mnist/dit.yaml] [--set P=V]
 
 One process, one generated batch, the same network, loss and draws on all sides, which take turns in
 an order that moves on every round. A side is the engine as training builds it (DeepSpeed, clipping,

@@ -2,7 +2,7 @@
 memory.
 
     python tests/benchmarks/step/family_step.py [--only mnist/dit] [--rounds 8] [--set
-    batch.size=16] [--threads 2]
+        batch.size=16] [--threads 2]
         [--device cuda] [--precision bf16] [--quick]
 
 Three trainings take turns in one process, in an order that moves on every round: the plain form

@@ -2,7 +2,8 @@
 needs a GPU to try.
 
     python tests/benchmarks/step/full_size.py --device cuda [--only dit ...] [--rounds 8] [--steps
-    4] python tests/benchmarks/step/full_size.py --quick [--only dit ...]
+        4]
+    python tests/benchmarks/step/full_size.py --quick [--only dit ...]
 
 Each part runs in a process of its own: one that fails, or takes more than 5 minutes, costs itself
 alone. Parts that are families (`families.FULL`) train on a generated batch through the platform's
@@ -10,14 +11,19 @@ engine, with compiled blocks; where DeepSpeed is not installed, through a loop t
 state (`plain.training.MixedTraining`). They print
 
 - utilisation: the operations of forward and backward passes by `ditlab_addons.plan`, over the
-  seconds of a step, over the operations a second of a product of matrices in bfloat16 (8192 x 8192)
-  in the same round. In a round the host runs ahead through some steps and waits once, behind the
-  last; then comes the fastest of three products;
+seconds of a step, over
+  the operations a second of a product of matrices in bfloat16 (8192 x 8192) in the same round. In a
+      round the host runs
+  ahead through some steps and waits once, behind the last; then comes the fastest of three
+      products;
 - the peak of a step's tensors, by torch's allocator, over what `ditlab plan` says of it: with eager
-  blocks, which it plans, and with compiled ones. The loop without DeepSpeed has no buffer that
-  gradients are reduced in, and its plan has none either;
+blocks, which it
+  plans, and with compiled ones. The loop without DeepSpeed has no buffer that gradients are reduced
+      in, and its plan
+  has none either;
 - how often the host waits for the GPU in a step whose loss nobody reads, by the calls to CUDA in a
-  profile, and the lines that torch's debug mode names;
+profile, and the
+  lines that torch's debug mode names;
 - loss and gradient norm of the same step with eager and with compiled blocks, which must agree.
 
 Of the other parts, `PROVED` are settings whose steps `ditlab prove` compares with the reference

@@ -1,7 +1,7 @@
 """Cost of the clock of phases: steps with it over steps without it, in one training run.
 
     python tests/benchmarks/step/phase_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20]
-    [--block 4]
+        [--block 4]
 
 Blocks of steps with the clock and without it take turns, each first in every other round, so that a
 machine whose speed drifts slows both alike. Without it no mark is taken, read, exchanged or logged;

@@ -1,7 +1,7 @@
 """Step time that `ditlab plan --measure` predicts over that of a real run.
 
     python tests/benchmarks/step/planned_step.py [--quick] [--spec experiments/digits/dit.yaml]
-    [--seconds 25]
+        [--seconds 25]
 
 Plans, trains and plans once more, each in a process of its own. The trained step is the median of
 stretches of a quarter of a second and more, from `--settle` seconds after the first step on: until

@@ -1,7 +1,8 @@
 """Cost of recording receipts: steps with them over steps without them, in one training run.
 
     python tests/benchmarks/step/receipts_cost.py [--spec experiments/digits/dit.yaml] [--rounds 20]
-    [--block 4] python tests/benchmarks/step/receipts_cost.py --tiny
+        [--block 4]
+    python tests/benchmarks/step/receipts_cost.py --tiny
 
 Blocks of steps with receipts and without them take turns, each first in every other round, so that
 a machine whose speed drifts slows both alike. Without them no sample is digested, and no row

@@ -1,7 +1,7 @@
 """A training step of the region network over the plain one: same weights, same windows, same masks.
 
     python tests/benchmarks/step/region_step.py [--spec experiments/region/get.yaml] [--batch 2]
-    [--rounds 6]
+        [--rounds 6]
 
 The network's step asks the last block, the final norm and the head for masked regions alone, keeps
 no attention matrix and modulates by sample. The plain step (tests/support/models/plain_region.py)

@@ -2,7 +2,7 @@
 shipped experiment.
 
     python tests/benchmarks/step/step_time.py [--spec experiments/mnist/dit.yaml] [--rounds 20]
-    [--block 2] [--set P=V]
+        [--block 2] [--set P=V]
 
 Both run in one process and take turns, a few steps each, so that a machine whose speed drifts slows
 both alike; the figure to quote is the median of the rounds' ratios. The platform's side is the

@@ -1,7 +1,7 @@
 """Step of two workers over a plain script with DistributedDataParallel, at ZeRO stages 0, 1 and 2.
 
     OMP_NUM_THREADS=1 python tests/benchmarks/step/workers_step.py [--spec
-    experiments/mnist/dit.yaml] [--stages 0 1 2]
+        experiments/mnist/dit.yaml] [--stages 0 1 2]
 
 Two processes over gloo, one thread each. In both of them the platform and the script take turns, a
 few steps each, so that a machine whose speed drifts slows both alike. The platform's side is the

@@ -2,8 +2,9 @@
 real trials on request
 
     python tests/benchmarks/sweeps/many_trials.py [--trials 3000] [--few 300] [--rounds 5] [--pages
-    3] python tests/benchmarks/sweeps/many_trials.py --ends 300 [--trials 3000] python
-    tests/benchmarks/sweeps/many_trials.py --ray 3000 [--plain N]
+        3]
+    python tests/benchmarks/sweeps/many_trials.py --ends 300 [--trials 3000]
+    python tests/benchmarks/sweeps/many_trials.py --ray 3000 [--plain N]
 
 Trials of six steps are written as such trials leave them, without training. A round of the driver
 is its look at the trials and its table: processor seconds once `few` trials have ended and the

@@ -2,7 +2,7 @@
 by hand.
 
     python tests/benchmarks/tracking/journal_cost.py [--spec experiments/digits/dit.yaml] [--seconds
-    40] [--set P=V]
+        40] [--set P=V]
 
 Every step of one training run is timed in two parts, the call and the rest, while the tracker's
 threads put the journal on the disk and send it to a SQLite store; so both parts meet the same

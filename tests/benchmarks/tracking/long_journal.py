@@ -2,7 +2,7 @@
 to ask them in SQL.
 
     python tests/benchmarks/tracking/long_journal.py [--steps 1000000] [--runs 5000] [--points
-    1000000] [--rounds 3]
+        1000000] [--rounds 3]
 
 A journal of so many steps is written as training writes it, six metrics a step, held-out metrics
 every 1,000. So many runs are listed by `ditlab runs`, in a process of its own. A home of ten runs

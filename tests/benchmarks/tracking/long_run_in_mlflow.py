@@ -2,7 +2,7 @@
 headless Chromium
 
     python tests/benchmarks/tracking/long_run_in_mlflow.py [--steps 100000] [--rounds 3] [--home
-    FOLDER]
+        FOLDER]
 
 A run of so many steps is tracked as training tracks it, six metrics a step, an evaluation every
 1,000, and sent to the database of a home, which `ditlab ui` then serves. Each round opens each page

@@ -1,7 +1,7 @@
 """Step time with tracking to a server that does not answer, over the same steps without tracking.
 
     python tests/benchmarks/tracking/tracking_outage.py [--spec experiments/digits/dit.yaml]
-    [--rounds 5] [--block 30]
+        [--rounds 5] [--block 30]
 
 One training run in one process; its steps take turns in blocks: no tracking, tracking to a port
 that accepts connections and never answers (as a stopped server does), no tracking, tracking to a

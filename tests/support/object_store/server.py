@@ -1,8 +1,8 @@
 """An object store on loopback that reads a folder: the part of S3 that readers use, with a slow
 link and faults.
 
-    python -m support.object_store.server FOLDER LATENCY BANDWIDTH     (seconds, bytes a second;
-    prints its port)
+    python -m support.object_store.server FOLDER LATENCY BANDWIDTH
+        (seconds, bytes a second; prints its port)
 
 moto's server (`s3.py`) also takes uploads, and gives some tens of MB/s; this one fills a link of
 200 MB/s.

@@ -45,8 +45,7 @@ class Loader:
     """Iterator over a worker's steps, from `position` on; `steps` of them, or without end.
 
         with Loader(WorkerBatches(view, columns, order, micro_size, micro_indices), position) as
-        loader:
-            for micro_batches in loader: ...
+            loader: for micro_batches in loader: ...
 
     A few threads gather up to `depth` blocks of a few steps each ahead, each block by one of them;
     the first block, alone, before any other. The tensors are the caller's own; with `pin` (None:

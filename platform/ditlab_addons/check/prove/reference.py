@@ -346,11 +346,14 @@ class ReferenceTrainer:
         clipped gradient.
 
         Args:
-            step: as schedule and exponential average count. number: as AdamW counts. before: state
-            before, by field and parameter. gradients: whole, by parameter. after: weights that
-            averages read; None: those computed here. kernel: precision of the engine's
-            orthogonalisation, whose roundings are scales of Muon's change. begun: updates before
-            averages of power-function profile began.
+            step: as schedule and exponential average count.
+            number: as AdamW counts.
+            before: state before, by field and parameter.
+            gradients: whole, by parameter.
+            after: weights that averages read; None: those computed here.
+            kernel: precision of the engine's orthogonalisation, whose roundings are scales of
+                Muon's change.
+            begun: updates before averages of power-function profile began.
         """
         spec = self.spec["optimizer"]
         factor = float(self.rates(np.array([step]))[0])

@@ -6,8 +6,8 @@ sit` says otherwise. In SiT time 0 is noise and 1 data, and the velocity is data
 the other way, v(x, t) = -v_SiT(x, 1 - t). Both signs go into the weights: the head is negated, and
 as
 
-    cos(w (1 - t)) = cos(w) cos(w t) + sin(w) sin(w t),    sin(w (1 - t)) = sin(w) cos(w t) - cos(w)
-    sin(w t),
+    cos(w (1 - t)) = cos(w) cos(w t) + sin(w) sin(w t),
+    sin(w (1 - t)) = sin(w) cos(w t) - cos(w) sin(w t),
 
 the sinusoid of 1 - t is a fixed matrix times that of t, which joins the first Linear of the
 embedding of time.
