@@ -51,7 +51,7 @@ docs: $(VENV)/.installed-docs ## The documentation as a site in site/: made from
 	@echo "site/index.html (search needs a server: $(BIN)/python -m http.server --directory site)"
 
 bench: $(VENV)/.installed-dev ## Every benchmark, and a table of their ratios; JSON in build/bench.json (two hours; on a quiet machine).
-	$(BIN)/python tests/benchmarks/run_all.py
+	$(BIN)/python benchmarks/run_all.py
 
 clean: ## Remove the environment and caches; runs stay.
 	rm -rf $(VENV) site .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

@@ -1,7 +1,7 @@
 """Intervals of 95 % of figures over held-out or drawn samples: means, ratios of sums, correlations.
 
 They hold the truth in 95 % of repeats if samples do not depend on each other and are many enough
-for a mean of them to be Gaussian: `tests/benchmarks/quality/text_coverage.py` counts how often.
+for a mean of them to be Gaussian: `benchmarks/quality/text_coverage.py` counts how often.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.small_sizes import SMALL
 from support.chromium import find_chromium
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 def test_none_is_forgotten():

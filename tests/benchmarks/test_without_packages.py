@@ -12,7 +12,7 @@ from benchmarks.rounds import RESULTS
 from benchmarks.run_all import NEEDS, TAKES_DEVICE
 from benchmarks.small_sizes import SMALL
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 BLOCKED = ("ray", "mlflow", "deepspeed")
 RUN = f"""
 import runpy, sys

@@ -271,7 +271,7 @@ class BufferPool:
     gone.
 
     Fresh memory comes from the operating system a page fault at a time: without the pool the loader
-    gives 0.6 of the samples a second (tests/benchmarks/data/loader_throughput.py). Pinned memory is
+    gives 0.6 of the samples a second (benchmarks/data/loader_throughput.py). Pinned memory is
     pooled by torch's own allocator.
     """
 

@@ -1,5 +1,5 @@
 """Start-up on a store of two million rows, beside one of a tenth of them:
-`tests/benchmarks/data/large_store.py`.
+`benchmarks/data/large_store.py`.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "data" / "large_store.py"
+SCRIPT = Path(__file__).parents[4] / "benchmarks" / "data" / "large_store.py"
 
 
 @pytest.mark.slow
