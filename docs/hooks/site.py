@@ -22,7 +22,15 @@ from reference import reference_pages
 from repository_pages import RepositoryPages
 from scrolling_boxes import reach_boxes
 
+from ditlab import __version__
+
 CHECKOUT = Path(__file__).parents[2]
+
+
+def on_config(config: Any) -> Any:
+    """Name the version that the site is of, below every page."""
+    config["copyright"] = f"DiTLab {__version__}"
+    return config
 
 
 def on_files(files: Files, config: Any) -> Files:
