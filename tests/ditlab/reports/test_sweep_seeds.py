@@ -1,5 +1,5 @@
 """Configurations of a sweep with several seeds: means over seeds, the ranking, and whether the best
-one is told apart.
+one is significantly different.
 """
 
 import math
@@ -94,7 +94,8 @@ def test_arms_that_share_no_draws_are_compared_by_means():
     assert difference.interval.num_other == 3 and not_told_apart([difference]) == [0]
     text = summary_text(summary, {})
     assert (
-        "has the lowest mean of the 2 configurations, not told apart from configuration 0" in text
+        "has the lowest mean of the 2 configurations, not significantly different from configuration 0"
+        in text
         and "3 and 3 seeds, unpaired" in text
     )
 

@@ -20,8 +20,7 @@ def test_trial_whose_line_is_damaged_is_planned_again(home):
     again = resume_sweep(prepared(one.sweep), one.folder)
     after = planned(again)
     said = (
-        f"{one.folder.ledger}: damaged lines are passed over (1); a trial without a line is "
-        "run again."
+        f"{one.folder.ledger}: damaged lines are skipped (1); a trial without a line is run again."
     )
     assert again.notes[0] == said and one.folder.damage(home) == [said]
     assert [trial for trial in after if trial.number != 2] == [
@@ -61,7 +60,7 @@ def test_damaged_elapsed_time_and_takeovers_are_said(home):
     notes = one.folder.damage(home)
     assert read_takeovers(run) == [taken]
     assert "elapsed.json is damaged: the time of earlier sessions counts as none." in notes[0]
-    assert "damaged lines are passed over (2); those trials have earlier values." in notes[1]
+    assert "damaged lines are skipped (2); those trials have earlier values." in notes[1]
 
 
 def test_bits_of_a_ledger_cost_one_or_two_lines(home):
