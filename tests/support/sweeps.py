@@ -1,6 +1,6 @@
 """Small sweeps, with folders and runs of trials that are written without training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,14 @@ def trial_run(
         **{"status": status, "step": step, "total_steps": experiment.training.steps, **changes},
     )
     return folder
+
+
+def trial_runs(
+    home: Home, one: StartedSweep, ends: Iterable[tuple[str, Mapping[int, float]]]
+) -> None:
+    """`trial_run` of the first trials of the ledger: status and curve of each."""
+    for trial, (status, curve) in zip(planned(one), ends, strict=False):
+        trial_run(home, one.sweep, trial, status, curve)
 
 
 def log(folder: RunFolder, points: Mapping[int, Mapping[str, float]]) -> None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -43,7 +44,10 @@ def requested_profiles(requested: Sequence[str | float]) -> list[AverageProfile]
             value = float(text.removeprefix(_DECAY))
         except ValueError:
             value = math.nan
-        if not (0.0 < value < 1.0 if is_decay else SHORTEST <= value <= LONGEST):
+        is_known = SHORTEST <= value <= LONGEST
+        if is_decay:
+            is_known = 0.0 < value < 1.0
+        if not is_known:
             raise UserError(
                 f"--ema {format_value(text)} is no average that can be rebuilt; name a "
                 "relative length such as 0.1, from the shortest of training.averages.lengths "
@@ -105,40 +109,36 @@ def export_saved(
     known = export_formats()
     if form not in (*OWN_FORMATS, *known):
         reason = absent_part("export format", form)
-        raise UserError(
-            reason
-            or f"--format {form} is no format of exports; {nearest(form, [*OWN_FORMATS, *known])}"
-        )
+        if not reason:
+            remedy = nearest(form, [*OWN_FORMATS, *known])
+            reason = f"--format {form} is no format of exports; {remedy}"
+        raise UserError(reason)
     if ema is not None and not averaged:
         raise UserError(f"--raw and --ema {ema} exclude each other; leave one of them out.")
     other = known.get(form)
     merged = other is None or other.merges_adapters
     with with_average(saved, ema) as chosen:
+        label = chosen.average.profile.label if chosen.average else ""
         if averaged:
             weights = chosen.weights(merged=merged)
         else:
             weights = saved.checkpoint.weights(False, merged=merged)
-        label = None if chosen.average is None else chosen.average.profile.label
         if other is None:
-            facts = {} if label is None else {"average": label}
+            facts = {"average": label} if label else {}
             trained = saved.checkpoint.manifest
-            return write_export(
-                trained, weights, output_folder(folder), saved.folder.tokenizer, facts
-            )
-        is_average = averaged and (label is not None or saved.checkpoint.has("ema"))
-        if is_average:
-            phrase = f"averaged weights{f' ({label})' if label else ''}"
-        else:
-            phrase = "weights as trained"
-        if not averaged:
-            options = "--raw"
-        elif ema is None:
-            options = ""
-        else:
-            options = f"--ema {ema}"
+            place = output_folder(folder)
+            return write_export(trained, weights, place, saved.folder.tokenizer, facts)
         write: Callable[[ExportSource, Path], list[Path]] = load_part(
             "export format", form, other.target
         )
+        phrase = "weights as trained"
+        options = "--raw"
+        if averaged:
+            options = "" if ema is None else f"--ema {ema}"
+            if label:
+                phrase = f"averaged weights ({label})"
+            elif saved.checkpoint.has("ema"):
+                phrase = "averaged weights"
         return write(ExportSource(saved, weights, phrase, options), folder)
 
 
@@ -165,10 +165,10 @@ def evaluate_averages(
 
 def averages_table(found: Mapping[str, CheckpointEvaluation]) -> RenderableType:
     """A row a metric, a column an average."""
-    names = dict.fromkeys(name for each in found.values() for name in each.metrics)
+    names = dict.fromkeys(chain.from_iterable(each.metrics for each in found.values()))
     rows = []
     for name in names:
-        values = (each.metrics.get(name) for each in found.values())
+        values = [each.metrics.get(name) for each in found.values()]
         rows.append([name, *("" if value is None else f"{value:.5f}" for value in values)])
     first = next(iter(found.values()))
     title = (

@@ -27,7 +27,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ditlab.analysis.averages import with_average
-from ditlab.analysis.opened_run import SavedRun, chosen_rows, default_device
+from ditlab.analysis.opened_run import (
+    SavedRun,
+    chosen_rows,
+    computing_threads,
+    default_device,
+)
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import (
     NUMBER,
@@ -73,6 +78,7 @@ from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.names import flatten
 from ditlab.training.export import SPEC_NAME, WEIGHTS_NAME, check_export, load_checked
 from ditlab_models.contract import (
+    BatchField,
     Picture,
     PicturingSampler,
     Prompt,
@@ -174,29 +180,12 @@ def draw_set(
     if view is not None and conditions.rows is not None:
         fields = experiment.batch_fields()
         chosen = num_selected_rows(sampler, view, fields)
-        requested = options.num or (DEFAULT_NUM_SAMPLES if chosen is None else conditions.num)
-        if conditions.num < requested:
-            warn(
-                f"--num {requested}: {view.origin} has {conditions.num} rows to complete; all "
-                "of them are drawn."
-            )
-        elif chosen is not None and conditions.num < chosen:
-            completed = f"{conditions.num} of {chosen:,} rows to complete in {view.origin}"
-            warn(f"--num {options.num}: {completed}; leave --num out for all.")
+        for remark in _row_remarks(options.num, conditions.num, chosen, view.origin):
+            warn(remark)
         note = sampler.note(conditions.rows)
         if note:
             warn(f"{note}.")
-        divided = {
-            field.name: view.columns[field.name]
-            for field in fields
-            if view.columns[field.name].divisors
-        }
-        facts["divisors"] = {
-            name: dict(
-                zip(each.names or map(str, range(len(each.divisors))), each.divisors, strict=True)
-            )
-            for name, each in divided.items()
-        }
+        facts["divisors"] = _divisors(view, fields)
     network = open_network()
     device = next(network.parameters()).device
     seed = experiment.seed if options.seed is None else options.seed
@@ -224,14 +213,41 @@ def draw_set(
     name = folder_name(
         step, experiment.to_dict()["sampling"], options.data, request, seed, options.noise
     )
-    name += "" if options.ema is None else f"-ema{options.ema}".replace("=", "")
-    name += "-compiled" if options.compile else ""
-    origin = {"run": owner, "step": str(step)} | (
-        {} if options.start is None else {"start": options.start.name}
-    )
-    threads = torch.get_num_threads() if device.type == "cpu" else None
+    if options.ema is not None:
+        name += f"-ema{options.ema}".replace("=", "")
+    if options.compile:
+        name += "-compiled"
+    origin = {"run": owner, "step": str(step)}
+    if options.start is not None:
+        origin["start"] = options.start.name
+    threads = computing_threads(device)
     place = folder / "samples" / name
     return SampleSet(drawn, sampler, step, origin, place, conditions.rows, facts, seconds, threads)
+
+
+def _row_remarks(requested: int | None, num: int, chosen: int | None, origin: str) -> Iterator[str]:
+    """Say where `num` completed rows are fewer than were requested, or than the `chosen` ones that
+    `sampling` selects (None: it selects none).
+    """
+    expected = requested
+    if not expected:
+        expected = DEFAULT_NUM_SAMPLES if chosen is None else num
+    if num < expected:
+        yield f"--num {expected}: {origin} has {num} rows to complete; all of them are drawn."
+    elif chosen is not None and num < chosen:
+        completed = f"{num} of {chosen:,} rows to complete in {origin}"
+        yield f"--num {requested}: {completed}; leave --num out for all."
+
+
+def _divisors(view: View, fields: Sequence[BatchField]) -> dict[str, dict[str, float]]:
+    """Divisors of a view's values by name of the entry, by column that has any."""
+    found = {}
+    for field in fields:
+        column = view.columns[field.name]
+        if column.divisors:
+            names = column.names or map(str, range(len(column.divisors)))
+            found[field.name] = dict(zip(names, column.divisors, strict=True))
+    return found
 
 
 @contextmanager
@@ -259,32 +275,44 @@ def sample_request(options: SampleOptions, sampler: Any) -> SampleRequest:
         raise UserError(
             f"--strength {options.strength:g} needs a picture to start from; name one with --start."
         )
-    size: tuple[int, int] | None = None
+    size = None
     if options.size is not None:
-        sides = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", options.size)
-        if sides is None:
-            raise UserError(
-                f"--size {options.size}: write height x width in pixels (at most 9999), such "
-                "as 256x192, or one number."
-            )
-        size = int(sides[1]), int(sides[2] or sides[1])
-    texts = [*options.prompts, *(prompt_lines(options.prompt_file) if options.prompt_file else [])]
-    prompts = [*map(Prompt, texts), *(Prompt(text, position) for position, text in options.placed)]
-    if isinstance(options.label, str) and not NUMBER.fullmatch(options.label):
-        raise UserError(
-            f"--label {options.label}: an export knows no names of classes; give the class's "
-            "number."
-        )
-    label = None if options.label is None else int(options.label)
+        size = _height_and_width(options.size)
+    prompts = [Prompt(text) for text in options.prompts]
+    if options.prompt_file:
+        prompts += map(Prompt, prompt_lines(options.prompt_file))
+    prompts += [Prompt(text, position) for position, text in options.placed]
+    label = None
+    if options.label is not None:
+        label = _class_of_export(options.label)
     request = SampleRequest(label, prompts, options.negative_prompt, size=size)
     if sampler.draws_per_prompt and options.seed is not None:
         request = replace(request, seed=options.seed)
     if options.start:
         strength = STRENGTH if options.strength is None else options.strength
-        request = replace(
-            request, start=start_image(options.start, size or sampler.size), strength=strength
-        )
+        start = start_image(options.start, size or sampler.size)
+        request = replace(request, start=start, strength=strength)
     return request
+
+
+def _height_and_width(text: str) -> tuple[int, int]:
+    """Read `--size`: `256x192`, or one number for both sides. Raises UserError for other texts."""
+    sides = re.fullmatch(r"(\d{1,4})(?:x(\d{1,4}))?", text)
+    if sides is None:
+        raise UserError(
+            f"--size {text}: write height x width in pixels (at most 9999), such as 256x192, or "
+            "one number."
+        )
+    return int(sides[1]), int(sides[2] or sides[1])
+
+
+def _class_of_export(label: int | str) -> int:
+    """Return the number of a class. Raises UserError for a name, which an export does not know."""
+    if isinstance(label, str) and not NUMBER.fullmatch(label):
+        raise UserError(
+            f"--label {label}: an export knows no names of classes; give the class's number."
+        )
+    return int(label)
 
 
 def num_samples(
@@ -309,20 +337,23 @@ def folder_name(
 ) -> str:
     """Folder name such as `step400-euler-50-1.0-seed0`: everything that the samples depend on; long
     values, paths among them, are cut to their ends."""
-    parts = [f"step{step}", *flatten(sampling).values(), *filter(None, [choice])]
-    parts += [] if request.label is None else [f"label{request.label}"]
+    parts = [f"step{step}", *flatten(sampling).values()]
+    if choice:
+        parts.append(choice)
+    if request.label is not None:
+        parts.append(f"label{request.label}")
     if request.prompts:
-        parts += ["prompt" + _digest(repr(list(request.prompts)).encode())]
+        parts.append("prompt" + _digest(repr(list(request.prompts)).encode()))
     if request.negative_prompt is not None:
-        parts += ["negative" + _digest(repr(request.negative_prompt).encode())]
+        parts.append("negative" + _digest(repr(request.negative_prompt).encode()))
     if request.size is not None:
-        parts += ["{}x{}".format(*request.size)]
+        parts.append("{}x{}".format(*request.size))
     if request.start is not None:
         parts += ["start" + _digest(request.start.numpy().tobytes()), f"{request.strength:g}"]
     if noise is not None:
-        parts += ["noise" + _digest(noise.detach().double().cpu().numpy().tobytes())]
+        parts.append("noise" + _digest(noise.detach().double().cpu().numpy().tobytes()))
     # a requested seed is the first sample's own; the run's gives every sample one
-    parts += [f"seed{seed}" if request.seed is None else f"first{request.seed}"]
+    parts.append(f"seed{seed}" if request.seed is None else f"first{request.seed}")
     return "-".join(re.sub(r"[^\w.+-]+", "_", part)[-40:] for part in parts)
 
 
@@ -389,10 +420,9 @@ def class_number(name: str, names: Sequence[str]) -> int:
             f"--label {name}: this run's data have no names of classes; give the class's number."
         )
     listed = ", ".join(names[:_MOST_NAMES])
-    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-    raise UserError(
-        f"--label {name} is no class of this run's data; their names are {listed}{more}."
-    )
+    if len(names) > _MOST_NAMES:
+        listed += f" and {len(names) - _MOST_NAMES:,} more"
+    raise UserError(f"--label {name} is no class of this run's data; their names are {listed}.")
 
 
 def start_image(path: Path, size: tuple[int, int]) -> Tensor:
@@ -414,10 +444,8 @@ def start_image(path: Path, size: tuple[int, int]) -> Tensor:
             f"--start {path} has {error}, and at most {MAX_PIXELS:,} are read; scale it down."
         ) from error
     except BROKEN as error:
-        reason = (
-            getattr(error, "strerror", None)
-            or f"no picture in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        )
+        formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        reason = getattr(error, "strerror", None) or f"no picture in {formats}"
         raise UserError(
             f"--start {path} cannot be read ({reason}); name another picture."
         ) from error
@@ -457,7 +485,7 @@ class SampleSet:
 
     @property
     def conditions(self) -> dict[str, Tensor]:
-        """SampleConditions of each sample by name, (num, ...) each; empty for unconditional
+        """Conditions of each sample by name, (num, ...) each; empty for unconditional
         samples.
         """
         return self.samples.conditions
@@ -502,8 +530,11 @@ class SampleSet:
             return [
                 Image.fromarray(picture.pixels) for picture in self.sampler.pictures(self.samples)
             ]
-        grids = [panel for panel in self.plot.figure.panels if isinstance(panel, ImageGrid)]
-        return [image for grid in grids for image in _images(grid)]
+        found = []
+        for panel in self.plot.figure.panels:
+            if isinstance(panel, ImageGrid):
+                found += _images(panel)
+        return found
 
     @property
     def texts(self) -> list[str]:
@@ -516,9 +547,9 @@ class SampleSet:
     @property
     def table(self) -> dict[str, np.ndarray]:
         """The completed rows as columns of equal length; empty where no rows were completed."""
-        found: dict[str, np.ndarray] = (
-            {} if self.rows is None else self.sampler.table(self.samples, self.rows)
-        )
+        if self.rows is None:
+            return {}
+        found: dict[str, np.ndarray] = self.sampler.table(self.samples, self.rows)
         return found
 
     def save(self, folder: str | Path | None = None) -> list[Path]:
@@ -630,13 +661,12 @@ class ExportedModel:
         spec = build_experiment(changed, str(self.folder / "spec.yaml"))
         sampler = self._sampler(spec)
         request = sample_request(options, sampler)
-        if sampler.takes_rows == "completed" or (
-            sampler.takes_rows == "conditions" and not request.prompts
-        ):
-            if sampler.takes_rows == "completed":
-                remedy = "use the run"
-            else:
-                remedy = "give prompts, or use the run"
+        remedy = ""
+        if sampler.takes_rows == "completed":
+            remedy = "use the run"
+        elif sampler.takes_rows == "conditions" and not request.prompts:
+            remedy = "give prompts, or use the run"
+        if remedy:
             raise UserError(
                 f"{self.folder}: this model samples from rows of data, and an export has none; "
                 f"{remedy}."

@@ -272,11 +272,11 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
         names = view.columns[each.name].names
         expected = data.train.columns[each.name].names
         if expected and names != expected:
-            pairs = enumerate(zip_longest(names, expected), start=1)
-            entry, (name, own) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
-            here, there = (f"'{text}'" if text else "no name" for text in (name, own))
+            pairs = list(zip_longest(names, expected))
+            place = next(place for place, (name, own) in enumerate(pairs) if name != own)
+            here, there = (f"'{text}'" if text else "no name" for text in pairs[place])
             raise UserError(
-                f"{view.origin} has {here} as entry {entry} of {each.name}, where the run's "
+                f"{view.origin} has {here} as entry {place + 1} of {each.name}, where the run's "
                 f"own data ({data.train.origin}) have {there}; import it with the same "
                 "features in the same order."
             )
@@ -286,6 +286,11 @@ def chosen_rows(saved: SavedRun, fields: Sequence[BatchField], choice: str | Non
 def default_device() -> torch.device:
     """The GPU where there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def computing_threads(device: torch.device) -> int | None:
+    """CPU threads that compute on a device; None on a GPU."""
+    return torch.get_num_threads() if device.type == "cpu" else None
 
 
 def open_found(

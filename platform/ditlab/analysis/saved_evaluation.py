@@ -15,7 +15,13 @@ import torch
 from rich.console import RenderableType
 from rich.text import Text
 
-from ditlab.analysis.opened_run import SavedRun, chosen_rows, default_device, logged_records
+from ditlab.analysis.opened_run import (
+    SavedRun,
+    chosen_rows,
+    computing_threads,
+    default_device,
+    logged_records,
+)
 from ditlab.analysis.plot import Plot
 from ditlab.analysis.sample_options import sampling_changes
 from ditlab.data.loading.held_out import ComputedRows
@@ -23,6 +29,7 @@ from ditlab.data.splits import DataSplits
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.inputs.conditions import row_set
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
 from ditlab.quality.measurement import (
@@ -45,10 +52,11 @@ from ditlab.reports.formatting import terminal_table
 from ditlab.reports.text_file import save_table
 from ditlab.runs.cores import computing_beside_others, thread_text
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.overrides import Assignment
 from ditlab.tracking.history import held_out_text
 from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
-from ditlab.training.evaluation import Ends, Protocol, StateEvaluator, evaluated_modules
+from ditlab.training.evaluation import Ends, Evaluated, Protocol, StateEvaluator, evaluated_modules
 from ditlab.training.inbox import EVALUATE, Inbox, Request
 
 FOLDER = "assessment"
@@ -107,35 +115,15 @@ class CheckpointEvaluation:
 
     def terminal_tables(self) -> Iterator[RenderableType]:
         """Metrics and short tables for a terminal, under lines that say of what."""
-        of = f"{self.num_samples} samples"
-        apart = ", ".join([*self.changes, *["other data"] * self.on_other_data])
-        if apart:
-            of = f"{apart}, not added to the run"
-        threads = f", {thread_text(self.threads)}" if self.threads else ""
-        yield Text(f"run {self.run_id}, step {self.step}, {of}{threads}")
+        yield Text(self._heading())
         if self.left_out:
-            named = "; ".join(
-                f"{column} {', '.join(names)}" for column, names in self.left_out.items()
-            )
-            yield Text(f"left out of training: {named}")
-        # metrics of the family's evaluator are in tables of their own, and ends beside the figure
-        # that they are of
-        ends = {f"{name}{end}" for name in self.intervals for end in ("_low", "_high")}
-        rows = [
-            (
-                name,
-                f"{value:.5f}",
-                "{:.5f} to {:.5f}".format(*self.intervals[name]) if name in self.intervals else "",
-            )
-            for name, value in self.metrics.items()
-            if not name.startswith("assessed/") and name not in ends
-        ]
-        yield terminal_table({"metric": "text", "value": "number", "95 % interval": "number"}, rows)
+            kept_out = [f"{column} {', '.join(names)}" for column, names in self.left_out.items()]
+            yield Text(f"left out of training: {'; '.join(kept_out)}")
+        yield self._metrics_table()
         if self.quality:
-            is_text = any(
-                "perplexity" in name for name in self.metrics if name.startswith("quality/")
-            )
-            note = "read perplexity beside entropy" if is_text else QUALITY_NOTE
+            note = QUALITY_NOTE
+            if any(name.startswith("quality/") and "perplexity" in name for name in self.metrics):
+                note = "read perplexity beside entropy"
             yield Text(f"quality, of {self.quality} drawn samples: {note}")
         if self.held_out_text:
             yield Text(self.held_out_text)
@@ -148,37 +136,49 @@ class CheckpointEvaluation:
         yield Text(f"measurements: {', '.join(measured)}; evaluation {self.evaluation[:SHOWN]}")
         for name, table in self.tables.items():
             if max(map(len, table.values())) <= MOST_ROWS:
-                columns = {
-                    each: values
-                    for each, values in table.items()
-                    if not each.endswith(("_low", "_high"))
-                }
-                kinds = {
-                    header: "id" if values.dtype.kind in "UO" else "number"
-                    for header, values in columns.items()
-                }
-                cells = (
-                    [
-                        f"{each:.4f}" if isinstance(each, float | np.floating) else str(each)
-                        for each in row
-                    ]
-                    for row in zip(*columns.values(), strict=True)
-                )
-                yield terminal_table(kinds, cells, f"assessed: {name.replace('_', ' ')}")
+                yield _family_table(table, f"assessed: {name.replace('_', ' ')}")
+
+    def _heading(self) -> str:
+        """Describe what was evaluated, and with how many threads."""
+        samples = f"{self.num_samples} samples"
+        changes = [*self.changes, *["other data"] * self.on_other_data]
+        if changes:
+            samples = f"{', '.join(changes)}, not added to the run"
+        heading = f"run {self.run_id}, step {self.step}, {samples}"
+        if self.threads:
+            heading += f", {thread_text(self.threads)}"
+        return heading
+
+    def _metrics_table(self) -> RenderableType:
+        """Metrics with their intervals, but those that have tables of their own, from the family's
+        evaluator; the ends of an interval stand beside its figure.
+        """
+        ends = {f"{name}{end}" for name in self.intervals for end in ("_low", "_high")}
+        rows = []
+        for name, value in self.metrics.items():
+            if name.startswith("assessed/") or name in ends:
+                continue
+            interval = ""
+            if name in self.intervals:
+                interval = "{:.5f} to {:.5f}".format(*self.intervals[name])
+            rows.append((name, f"{value:.5f}", interval))
+        return terminal_table(
+            {"metric": "text", "value": "number", "95 % interval": "number"}, rows
+        )
 
     def to_dict(self) -> dict[str, object]:
         """The evaluation in JSON's types, for `--json`."""
         found: dict[str, object] = {
-            name: getattr(self, name) for name in ("run_id", "step", "metrics", "evaluation")
+            "run_id": self.run_id,
+            "step": self.step,
+            "metrics": self.metrics,
+            "evaluation": self.evaluation,
+            "measurements": {name: each.to_dict() for name, each in self.measurements.items()},
+            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
+            "differences": {group: list(words) for group, words in self.differences.items()},
         }
-        found["measurements"] = {name: each.to_dict() for name, each in self.measurements.items()}
-        found["intervals"] = {name: list(ends) for name, ends in self.intervals.items()}
-        found["differences"] = {group: list(words) for group, words in self.differences.items()}
-        found |= (
-            {"left_out": {column: list(names) for column, names in self.left_out.items()}}
-            if self.left_out
-            else {}
-        )
+        if self.left_out:
+            found["left_out"] = {column: list(names) for column, names in self.left_out.items()}
         if self.plots or self.tables:
             found["tables"] = {
                 name: {header: values.tolist() for header, values in columns.items()}
@@ -186,6 +186,25 @@ class CheckpointEvaluation:
             }
             found["files"] = [str(file) for file in self.files]
         return found
+
+
+def _family_table(table: Mapping[str, np.ndarray], title: str) -> RenderableType:
+    """A short table of the family's evaluator, without the ends of intervals."""
+    columns = {
+        header: values for header, values in table.items() if not header.endswith(("_low", "_high"))
+    }
+    kinds = {
+        header: "id" if values.dtype.kind in "UO" else "number"
+        for header, values in columns.items()
+    }
+    rows = [[_cell(value) for value in row] for row in zip(*columns.values(), strict=True)]
+    return terminal_table(kinds, rows, title)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float | np.floating):
+        return f"{value:.4f}"
+    return str(value)
 
 
 def evaluate_run(
@@ -207,44 +226,21 @@ def evaluate_run(
     None: the run's. Raises UserError where nothing is held out, or quality cannot be measured.
     """
     changes = sampling_changes({}, overrides)
-    resampled = [change for change in changes if change.keys[0] in ("sampling", "evaluation")]
-    if resampled and not quality:
-        raise UserError(
-            f"{resampled[0].source} changes samples alone, and none are drawn; add --quality NUM."
-        )
+    resampled = _changes_samples(changes, quality)
     experiment = saved.experiment_with(changes)
-    data = saved.data()
-    if other is not None:
-        data = on_other_rows(saved, data, other)
-    if not len(data.held_out):
-        raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
-    is_text = draws_text(experiment)
-    if quality and (
-        reason := text_ineligibility(data) if is_text else quality_ineligibility(experiment, data)
-    ):
-        remedy = " or ".join(filter(None, ["leave it out", size_remedy(experiment)]))
-        raise UserError(f"--quality {quality} cannot be measured, as {reason}; {remedy}.")
+    data = _chosen_data(saved, other)
     if quality:
-        for figures in text_figures(experiment, data, saved.home):
-            figures.check()
+        _check_quality(quality, experiment, data, saved.home)
     if data.note:
         saved.warn(data.note)
     spec = saved.experiment
-    trains = spec.evaluation if spec.evaluation.every else None
     if quality is None:
-        if trains and not rows and not saved.average and other is None:
-            quality = trains.quality
-        else:
-            quality = 0
+        quality = _quality_in_training(saved, rows, other)
     device = default_device()
     num = min(rows or len(data.held_out), len(data.held_out))
     protocol = Protocol.of_run(spec, saved.folder, saved.step)
-    # some of its operations are missing there
-    is_half = device.type == "cpu" and spec.training.precision == "fp16"
-    precision: str = FLOAT if is_half else spec.training.precision
     rank = Rank(0, 1, 0, device)
     inputs = saved.inputs(data, device, changes)
-    size = batch_size or protocol.batch_size
     evaluator = StateEvaluator(
         experiment,
         data,
@@ -255,82 +251,33 @@ def evaluate_run(
         saved.warn,
         progress=saved.progress,
     )
+    groups = {} if resampled else _groups(evaluator, rows, other)
     with computing_beside_others(saved.warn, protocol.threads), protocol.computing(device):
-        threads = torch.get_num_threads() if device.type == "cpu" else None
-        network, objective = evaluated_modules(
-            spec,
-            partial(saved.weights, merged=False),
-            data.text,
-            device,
-            precision,
-            protocol.workers,
-        )
-        if resampled:
-            groups = {}
-        elif other is not None:
-            groups = {"held_out": rows}
-        else:
-            groups = _groups(evaluator, rows)
-        measured = evaluator.evaluate(
-            network,
-            objective,
-            size,
-            precision=precision,
-            groups=groups,
-            num_shown=0,
-            quality=quality,
-            at_once=batch_size,
-            with_intervals=True,
-            inside=torch.no_grad(),
-            measuring=partial(saved.progress, "measuring the quality of samples", 0, None, ""),
-        )
-        del network, objective
-        if trains:
-            expected = _training_measurements(evaluator, spec, protocol, bool(quality))
-        else:
-            expected = {}
-        metrics = dict(measured.values)
-        measurements = dict(measured.measurements)
-        tables: dict[str, dict[str, np.ndarray]] = {}
-        plots: dict[str, Plot] = {}
+        threads = computing_threads(device)
+        measured = _measure(saved, evaluator, protocol, groups, quality, batch_size)
+        expected = _training_measurements(evaluator, spec, protocol, bool(quality))
         saved.progress("evaluating as the family does", 0, None, "")
-        family: Any = (
-            None
-            if resampled
-            else spec.family.build_evaluator(spec.objective, spec.model, data.text)
-        )
-        if family:
-            real = (row_set(each, inputs) for each in (data.train, data.held_out.first(num)))
-            batch_size = batch_size or 256
-            own = family.evaluate(saved.network(device), *real, data.references, batch_size)
-            metrics |= {f"assessed/{name}": value for name, value in own.metrics.items()}
-            tables = own.tables
-            plots = {name: Plot(figure) for name, figure in own.figures.items()}
-            if own.metrics:
-                measurements["assessed"] = family_measurement(
-                    experiment, data, num, batch_size, device.type, saved.home
-                )
-    others = {
-        group: each.differences(expected[group])
-        for group, each in measurements.items()
-        if group in expected
-    }
+        family = _FamilyFigures()
+        if not resampled:
+            family = _evaluate_family(saved, evaluator, num, batch_size or 256)
+    metrics = measured.values | family.metrics
+    measurements = measured.measurements | family.measurements
+    sources = [change.source for change in changes]
+    if other:
+        sources.append(f"--data {other}")
     evaluation = CheckpointEvaluation(
         run_id=saved.folder.run_id,
         step=saved.step,
         num_samples=num,
         metrics=metrics,
-        tables=tables,
-        plots=plots,
-        changes=[
-            *(change.source for change in changes),
-            *([] if other is None else [f"--data {other}"]),
-        ],
+        tables=family.tables,
+        plots=family.plots,
+        changes=sources,
         on_other_data=saved.anyway,
         quality=quality or None,
         measurements=measurements,
         intervals=measured.intervals | interval_ends(metrics),
-        differences={group: words for group, words in others.items() if words},
+        differences=_differences(measurements, expected),
         evaluation=evaluation_digest(measurements, spec.content_hash(), measured_weights(saved)),
         left_out=data.left_out,
         threads=threads,
@@ -338,31 +285,168 @@ def evaluate_run(
             metrics, {"held_out": len(data.held_out)}, spec.evaluation.limit
         ),
     )
-    stays_apart = rows or changes or saved.average or saved.anyway or other is not None
-    if stays_apart:
+    if rows or sources or saved.average or saved.anyway:
         return evaluation
     return _add_to_run(saved, evaluation)
 
 
-def _groups(evaluator: StateEvaluator, rows: int | None) -> dict[str, int | None]:
+def _changes_samples(changes: Sequence[Assignment], quality: int | None) -> bool:
+    """Return True if changes are of drawn samples, which alone are measured then. Raises UserError
+    where none are drawn.
+    """
+    for change in changes:
+        if change.keys[0] in ("sampling", "evaluation"):
+            if quality:
+                return True
+            raise UserError(
+                f"{change.source} changes samples alone, and none are drawn; add --quality NUM."
+            )
+    return False
+
+
+def _quality_in_training(saved: SavedRun, rows: int | None, other: str | None) -> int:
+    """Number of samples whose quality is measured as in training; 0 for other weights and rows."""
+    evaluation = saved.experiment.evaluation
+    if rows or saved.average or other or not evaluation.every:
+        return 0
+    return evaluation.quality
+
+
+def _chosen_data(saved: SavedRun, other: str | None) -> DataSplits:
+    """Return the run's data, with `other` rows as held-out ones where they are named. Raises
+    UserError where nothing is held out.
+    """
+    data = saved.data()
+    if other is not None:
+        data = on_other_rows(saved, data, other)
+    if not len(data.held_out):
+        raise UserError(f"{data.note or 'nothing is held out'}; set data.hold_out in the next run.")
+    return data
+
+
+def _differences(
+    measurements: Mapping[str, Measurement], expected: Mapping[str, Measurement]
+) -> dict[str, Sequence[str]]:
+    """Differences from training in words, by group, without the groups that are alike."""
+    found = {
+        group: each.differences(expected[group])
+        for group, each in measurements.items()
+        if group in expected
+    }
+    return {group: words for group, words in found.items() if words}
+
+
+def _check_quality(num: int, experiment: Experiment, data: DataSplits, home: Home) -> None:
+    """Raise UserError where the quality of `num` samples cannot be measured."""
+    if draws_text(experiment):
+        reason = text_ineligibility(data)
+    else:
+        reason = quality_ineligibility(experiment, data)
+    if reason:
+        remedy = " or ".join(filter(None, ["leave it out", size_remedy(experiment)]))
+        raise UserError(f"--quality {num} cannot be measured, as {reason}; {remedy}.")
+    for figures in text_figures(experiment, data, home):
+        figures.check()
+
+
+def _measure(
+    saved: SavedRun,
+    evaluator: StateEvaluator,
+    protocol: Protocol,
+    groups: Mapping[str, int | None],
+    quality: int,
+    batch_size: int | None,
+) -> Evaluated:
+    """Measure the run's weights as its training does, on groups of samples and on drawn ones."""
+    spec = saved.experiment
+    device = evaluator.rank.device
+    precision: str = spec.training.precision
+    if device.type == "cpu" and precision == "fp16":
+        precision = FLOAT  # some of its operations are missing there
+    network, objective = evaluated_modules(
+        spec,
+        partial(saved.weights, merged=False),
+        evaluator.data.text,
+        device,
+        precision,
+        protocol.workers,
+    )
+    return evaluator.evaluate(
+        network,
+        objective,
+        batch_size or protocol.batch_size,
+        precision=precision,
+        groups=groups,
+        num_shown=0,
+        quality=quality,
+        at_once=batch_size,
+        with_intervals=True,
+        inside=torch.no_grad(),
+        measuring=partial(saved.progress, "measuring the quality of samples", 0, None, ""),
+    )
+
+
+@dataclass(frozen=True)
+class _FamilyFigures:
+    """Results of a family's own evaluator; empty without one."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    tables: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)
+    plots: dict[str, Plot] = field(default_factory=dict)
+    measurements: dict[str, Measurement] = field(default_factory=dict)
+
+
+def _evaluate_family(
+    saved: SavedRun, evaluator: StateEvaluator, num: int, batch_size: int
+) -> _FamilyFigures:
+    """Evaluate the run's network by its family's own evaluator on the first `num` held-out rows."""
+    spec = saved.experiment
+    data = evaluator.data
+    inputs = evaluator.inputs
+    family: Any = spec.family.build_evaluator(spec.objective, spec.model, data.text)
+    if not family:
+        return _FamilyFigures()
+    network = saved.network(inputs.device)
+    rows = row_set(data.train, inputs), row_set(data.held_out.first(num), inputs)
+    own = family.evaluate(network, *rows, data.references, batch_size)
+    measurements = {}
+    if own.metrics:
+        measurements["assessed"] = family_measurement(
+            evaluator.experiment, data, num, batch_size, inputs.device.type, saved.home
+        )
+    return _FamilyFigures(
+        {f"assessed/{name}": value for name, value in own.metrics.items()},
+        own.tables,
+        {name: Plot(figure) for name, figure in own.figures.items()},
+        measurements,
+    )
+
+
+def _groups(
+    evaluator: StateEvaluator, rows: int | None, other: str | None
+) -> dict[str, int | None]:
     """Numbers of held-out samples by group: `eval/...` are those of training, one name for one
-    number.
+    number; those of `other` rows are `held_out/...`.
     """
     limit = evaluator.experiment.evaluation.limit
-    data = evaluator.data
-    alike = same_rows(data, rows, limit)
+    if other:
+        return {"held_out": rows}
+    if same_rows(evaluator.data, rows, limit):
+        return {"eval": rows or limit}
     if rows:
-        return {"eval" if alike else "held_out": rows}
-    if alike:
-        return {"eval": limit}
+        return {"held_out": rows}
     return {"eval": limit, "held_out": None}
 
 
 def _training_measurements(
     evaluator: StateEvaluator, spec: Experiment, protocol: Protocol, has_quality: bool
 ) -> dict[str, Measurement]:
-    """Return what a run's figures in training are measured with, by group."""
+    """Return what a run's figures in training are measured with, by group; none where training
+    evaluates nothing.
+    """
     evaluation = spec.evaluation
+    if not evaluation.every:
+        return {}
     data = evaluator.data
     quality = evaluator.quality
     place = (spec.training.precision, protocol.device_type)
@@ -394,19 +478,18 @@ def on_other_rows(saved: SavedRun, data: DataSplits, choice: str) -> DataSplits:
     replaced = replace(data, held_out=view, left_out={}, note="", mixture=None)
     if view.store.fingerprint == data.held_out.store.fingerprint:
         return replaced
-    own, theirs = (
-        each.manifest.attachments.get(TOKENIZER_NAME) for each in (data.train.store, view.store)
-    )
-    if own != theirs:
+    manifest = view.store.manifest
+    tokenizer = data.train.store.manifest.attachments.get(TOKENIZER_NAME)
+    if tokenizer != manifest.attachments.get(TOKENIZER_NAME):
         raise UserError(
             f"--data {choice}: its tokens were made by another tokeniser ({TOKENIZER_NAME}) "
             "than the run's, so they mean other text; import it with the run's own (`data "
             "import text --tokenizer`, the run's folder)."
         )
-    facts = view.store.manifest.text
     text = data.text
     if text is not None:
-        text = replace(text, bytes_per_token=facts.bytes_per_token if facts else None)
+        bytes_per_token = manifest.text.bytes_per_token if manifest.text else None
+        text = replace(text, bytes_per_token=bytes_per_token)
     if isinstance(view.rows, ComputedRows):
         # the first few are then a good sample
         view = replace(view, rows=view.rows.shuffled("ditlab.held-out"))
@@ -417,37 +500,22 @@ def _add_to_run(saved: SavedRun, evaluation: CheckpointEvaluation) -> Checkpoint
     """Write figures and tables into the run's folder, log them and the metrics; but not what
     training measures in another way, whose name would hold two measurements. Raises UserError for a
     full disk."""
-    apart = set(evaluation.differences)
+    dropped = set(evaluation.differences)
     if Request(saved.step, EVALUATE) in Inbox(saved.folder.evaluator).listed():
-        apart |= {"eval", "quality"}  # the run takes in its own figures of this step
+        dropped |= {"eval", "quality"}  # the run takes in its own figures of this step
     metrics = {
         name: value
         for name, value in evaluation.metrics.items()
-        if name.partition("/")[0] not in apart
+        if name.partition("/")[0] not in dropped
     }
     measurements = {
-        group: each for group, each in evaluation.measurements.items() if group not in apart
+        group: each for group, each in evaluation.measurements.items() if group not in dropped
     }
     if not measurements:
         return evaluation
     files: list[Path] = []
     if evaluation.plots or evaluation.tables:
-        # imports matplotlib: not before all is measured
-        from ditlab.reports.rendering.render import save_figure
-
-        place = saved.writable_folder(f"media/{FOLDER}")
-        try:
-            files += [
-                save_figure(plot.figure, place / name) for name, plot in evaluation.plots.items()
-            ]
-            files += [
-                save_table(table, place / f"{name}.parquet")
-                for name, table in evaluation.tables.items()
-            ]
-        except OSError as error:
-            raise UserError(
-                f"{place} cannot be written ({error.strerror}); make room there."
-            ) from error
+        files = _write_files(evaluation, saved.writable_folder(f"media/{FOLDER}"))
     saved.progress("sending the metrics to MLflow", 0, None, "")
     with logged_records(saved.tracker()) as tracker:
         tracker.journal.log_metrics(saved.step, metrics)
@@ -462,14 +530,29 @@ def _add_to_run(saved: SavedRun, evaluation: CheckpointEvaluation) -> Checkpoint
     return replace(evaluation, files=files, num_unsent=tracker.num_unsent)
 
 
+def _write_files(evaluation: CheckpointEvaluation, folder: Path) -> list[Path]:
+    """Write an evaluation's figures and tables. Raises UserError where the disk refuses."""
+    # imports matplotlib: not before all is measured
+    from ditlab.reports.rendering.render import save_figure
+
+    files = []
+    try:
+        for name, plot in evaluation.plots.items():
+            files.append(save_figure(plot.figure, folder / name))
+        for name, table in evaluation.tables.items():
+            files.append(save_table(table, folder / f"{name}.parquet"))
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be written ({error.strerror}); make room there."
+        ) from error
+    return files
+
+
 def measured_weights(saved: SavedRun) -> str:
     """Return a digest of the weights that an evaluation measures: of the network, and of the
     objective's modules.
     """
-    parts = {
-        "": saved.weights(merged=False),
-        "objective.": saved.weights("objective.", merged=False),
-    }
-    return weights_digest(
-        {f"{prefix}{name}": each for prefix, part in parts.items() for name, each in part.items()}
-    )
+    tensors = dict(saved.weights(merged=False))
+    for name, value in saved.weights("objective.", merged=False).items():
+        tensors[f"objective.{name}"] = value
+    return weights_digest(tensors)

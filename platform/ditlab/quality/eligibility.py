@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ditlab.data.splits import DataSplits
+from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.conditions import name_classes
@@ -115,34 +116,47 @@ def find_basis(
     """Return the basis for samples of this shape (channels, height, width); or a clause on why
     there is none.
     """
-    size = " x ".join(map(str, shape[1:]))
-    channels = shape[0] if shape else 0
-    fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
-    if channels == 3:
-        or_an_encoder = ", and encoders.image names no encoder to take its place"
-    else:
-        or_an_encoder = ""
     for each in figures:
         problem = each.shape_problem(shape)
         if problem:
             return problem
-    if not fits_classifier and not (encoder or figures):
-        return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{or_an_encoder}"
+    has_features = encoder is not None or bool(figures)
+    size = " x ".join(map(str, shape[1:]))
+    remedy = ""
+    if shape[:1] == (3,):
+        remedy = ", and encoders.image names no encoder to take its place"
+    fits_classifier = len(shape) == 3 and all(side in SIZES for side in shape[1:])
+    if not fits_classifier and not has_features:
+        return f"images of {size} pixels are not {SIZES[0]} to {SIZES[-1]} a side{remedy}"
     origin = data.train.origin
-    of_size = f" of {size} pixels" if len(data.train.store.parts) > 1 else ""
-    train, held_out = (restrict_to_size(view, shape) for view in (data.train, data.held_out))
+    train = restrict_to_size(data.train, shape)
+    held_out = restrict_to_size(data.held_out, shape)
+    no_images = (
+        f"{origin} holds no images {shape} with class indices, which a classifier needs to "
+        f"learn{remedy}"
+    )
     image = find_image(train.columns, shape)
-    if image is None and (sizes := image_sizes(data.train, channels)):
-        return (
-            f"{origin} holds images of {', '.join(sizes)} pixels and none of {size}, which "
-            "samples have"
-        )
+    if image is None:
+        sizes = ", ".join(image_sizes(data.train, shape))
+        if not sizes:
+            return no_images
+        return f"{origin} holds images of {sizes} pixels and none of {size}, which samples have"
     classes = find_fields(train.columns, shape) if fits_classifier else ()
-    if image is None or not (classes or encoder or figures):
-        return (
-            f"{origin} holds no images {shape} with class indices, which a classifier needs to "
-            f"learn{or_an_encoder}"
-        )
+    if not (classes or has_features):
+        return no_images
+    problem = _too_few(data, train, held_out, shape)
+    if problem:
+        return problem
+    of_size = replace(data, train=train, held_out=held_out)
+    return QualityBasis(of_size, image, classes, encoder, tuple(figures))
+
+
+def _too_few(data: DataSplits, train: View, held_out: View, shape: tuple[int, ...]) -> str:
+    """Return a clause on too few images of this shape; empty where there are enough."""
+    origin = data.train.origin
+    of_size = ""
+    if len(data.train.store.parts) > 1:
+        of_size = f" of {' x '.join(map(str, shape[1:]))} pixels"
     if find_image(held_out.columns, shape) is None or len(held_out) < FEWEST_HELD_OUT:
         return (
             f"{origin} holds out {len(held_out)} images{of_size}, and at least "
@@ -153,8 +167,7 @@ def find_basis(
             f"{origin} trains on {len(train)} images{of_size}, and at least {FEWEST_TRAIN} are "
             "needed"
         )
-    of_size_data = replace(data, train=train, held_out=held_out)
-    return QualityBasis(of_size_data, image, classes, encoder, tuple(figures))
+    return ""
 
 
 def quality_ineligibility(experiment: Experiment, data: DataSplits) -> str:
@@ -171,11 +184,10 @@ def check_quality(experiment: Experiment, data: DataSplits) -> None:
     """
     basis = quality_basis(experiment, data)
     if isinstance(basis, str):
+        remedies = list(filter(None, ["set evaluation.quality=0", size_remedy(experiment)]))
         raise UserError(
             f"evaluation.quality={experiment.evaluation.quality} cannot be measured, as "
-            f"{basis}; "
-            f"{', '.join(filter(None, ['set evaluation.quality=0', size_remedy(experiment)]))}, "
-            "or change data."
+            f"{basis}; {', '.join(remedies)}, or change data."
         )
     basis.check()
 
@@ -215,19 +227,22 @@ def quality_basis(
     """
     for field in experiment.batch_fields():
         if len(field.shape) == 3 and field.dtype == "float32" and field.value_range == RANGE:
-            shape: tuple[int, ...] = field.shape
-            sampling = experiment.sampling
-            if ANY in shape:  # of a family that draws any size
-                shape = shape[0], sampling.height, sampling.width  # type: ignore[attr-defined]
-            # of latents, which are decoded to images of the store's size
-            if experiment.encoders.autoencoder:
-                if field.name in data.train.columns:
-                    shape = data.train.columns[field.name].shape
-                else:
-                    shape = ()
+            shape = _sample_shape(experiment, data, field)
             figures = find_figures(experiment, data, home)
             return find_basis(data, shape, ImageEncoder.of(experiment), figures)
     return f"model.family={experiment.model.family} draws no images"
+
+
+def _sample_shape(experiment: Experiment, data: DataSplits, field: BatchField) -> tuple[int, ...]:
+    """Shape (channels, height, width) of samples of a field; () where the data lack it."""
+    # latents are decoded to images of the store's size
+    if experiment.encoders.autoencoder:
+        columns = data.train.columns
+        return columns[field.name].shape if field.name in columns else ()
+    if ANY in field.shape:  # of a family that draws any size
+        sampling: Any = experiment.sampling
+        return field.shape[0], sampling.height, sampling.width
+    return field.shape
 
 
 def size_remedy(experiment: Experiment) -> str:

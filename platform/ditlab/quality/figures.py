@@ -93,10 +93,11 @@ def find_figures(
     cannot be used.
     """
     for field in OF_ADDONS["field"]:
-        if attrgetter(field)(experiment) and (reason := absent_part("field", field)):
+        reason = absent_part("field", field)
+        if reason and attrgetter(field)(experiment):
             raise UserError(reason)
-    kinds = [
-        load_part("quality figures", name, target)
-        for name, target in named("quality_figures").items()
-    ]
-    return tuple(figures for kind in kinds for figures in kind.of(experiment, data, home))
+    found: list[QualityFigures] = []
+    for name, target in named("quality_figures").items():
+        kind = load_part("quality figures", name, target)
+        found += kind.of(experiment, data, home)
+    return tuple(found)

@@ -75,14 +75,16 @@ def find_fields(
     )
 
 
-def image_sizes(view: View, channels: int) -> list[str]:
-    """List the sizes of images with this many channels in the view's store, as `height x width`."""
-    shapes = {
-        column.shape
-        for part in view.store.parts
-        for column in part.columns.values()
-        if len(column.shape) == 3 and column.shape[0] == channels and column.value_range is not None
-    }
+def image_sizes(view: View, shape: tuple[int, ...]) -> list[str]:
+    """List the sizes of images with as many channels as `shape` in the view's store, as
+    `height x width`.
+    """
+    shapes = set()
+    for part in view.store.parts:
+        for column in part.columns.values():
+            is_image = len(column.shape) == 3 and column.value_range is not None
+            if is_image and column.shape[:1] == shape[:1]:
+                shapes.add(column.shape)
     return [f"{height} x {width}" for _, height, width in sorted(shapes)]
 
 

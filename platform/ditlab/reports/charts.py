@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -180,15 +181,15 @@ def draw_chart(title: str, curves: Sequence[CurvePoints]) -> Chart | None:
     steps = np.concatenate([bad, *(points.steps for _, points in drawn)]).astype(float)
     low = float(steps.min())
     high = float(steps.max())
+    x = linear_scale(low, high, _LEFT, _RIGHT)
     if high > low:
         x = AxisScale(low, high, _LEFT, _RIGHT)
-    else:
-        x = linear_scale(low, high, _LEFT, _RIGHT)
     y = _y_scale([points for _, points in drawn])
     notes = ["log scale"] if y.is_log else []
     num_bad = max(points.num_bad for _, points in thinned)
     if num_bad:
-        notes.append(f"x: NaN or infinity in {num_bad:,} step{'s' if num_bad > 1 else ''}")
+        steps_word = "steps" if num_bad > 1 else "step"
+        notes.append(f"x: NaN or infinity in {num_bad:,} {steps_word}")
     last = ", ".join(map(_last, drawn))
     return Chart(
         key="chart",
@@ -216,18 +217,17 @@ def _last(drawn: _Thinned) -> str:
 def _data(drawn: _Thinned) -> dict[str, Any]:
     """A curve's values, for the page's script."""
     curve, points = drawn
-    if points.is_thinned:
-        band = {"low": _short(points.low), "high": _short(points.high)}
-    else:
-        band = {}
-    return {
+    found = {
         "name": curve.label,
         "role": curve.role,
         "steps": points.steps.tolist(),
         "values": _short(points.values),
         "last": float(f"{points.last:.5g}"),
-        **band,
     }
+    if points.is_thinned:
+        found["low"] = _short(points.low)
+        found["high"] = _short(points.high)
+    return found
 
 
 def _y_scale(curves: Sequence[ThinCurve]) -> AxisScale:
@@ -250,10 +250,9 @@ def _draw(curve: CurvePoints, points: ThinCurve, x: AxisScale, y: AxisScale) -> 
         rounded(np.clip(y.places(each), _TOP - 4, _BOTTOM + 4))
         for each in (points.values, points.low, points.high)
     )
+    band = ""
     if points.is_thinned:
         band = f"{_line(across, high)}L{_line(across[::-1], low[::-1])[1:]}Z"
-    else:
-        band = ""
     markers = list(zip(across, up, strict=True)) if len(across) <= _MOST_MARKERS else []
     return DrawnCurve(curve.role, _line(across, up), band, markers)
 
@@ -299,7 +298,7 @@ class AxisScale:
             every = max(1, -(-(highest - lowest) // _NUM_TICKS))
             values = [10.0**power for power in range(lowest, highest + 1, every)]
             if highest - lowest <= 2:
-                values = [each * factor for each in values for factor in (1, 2, 5)]
+                values = [each * factor for each, factor in product(values, (1, 2, 5))]
             values = [value for value in values if self.low <= value <= self.high]
         else:
             raw = (self.high - self.low) / _NUM_TICKS

@@ -39,13 +39,11 @@ def loss_figure(history: Mapping[str, Any]) -> Figure:
     last = ", ".join(
         f"{curve.label} {format_number(curve.y[-1])}" for curve in held_out if len(curve.y)
     )
-    alt = (
-        f"Curves over {int(train.steps[-1]) if len(train.steps) else 0:,} steps: training "
-        "loss, each step and smoothed"
-    )
-    return Figure(
-        panels, alt=f"{alt}, and held-out metrics, at last {last}." if last else f"{alt}."
-    )
+    num = int(train.steps[-1]) if len(train.steps) else 0
+    alt = f"Curves over {num:,} steps: training loss, each step and smoothed"
+    if last:
+        alt += f", and held-out metrics, at last {last}"
+    return Figure(panels, alt=f"{alt}.")
 
 
 def metric_panel(
@@ -61,9 +59,8 @@ def metric_panel(
     if window > 1:
         places, medians = running_median(values, window)
         curves = [Curve(steps, values, label), Curve(steps[places], medians, f"median of {window}")]
-    return Lines(
-        curves, title, "step", y_label, log_y=is_loss and bool(len(values) and (values > 0).all())
-    )
+    is_log = is_loss and len(values) > 0 and bool((values > 0).all())
+    return Lines(curves, title, "step", y_label, log_y=is_log)
 
 
 def parameters_figure(components: Mapping[str, int], family: str) -> Figure:

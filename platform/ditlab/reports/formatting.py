@@ -50,11 +50,12 @@ def format_number(value: float) -> str:
         return str(value)
     mantissa, _, power = f"{value:.{_DIGITS - 1}e}".partition("e")
     exponent = int(power)
-    is_plain = exponent >= -4 and abs(value) < _LARGEST_PLAIN
-    digits = f"{value:,.{max(0, _DIGITS - 1 - exponent)}f}" if is_plain else mantissa
+    if exponent < -4 or abs(value) >= _LARGEST_PLAIN:
+        return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+    digits = f"{value:,.{max(0, _DIGITS - 1 - exponent)}f}"
     if "." in digits:
         digits = digits.rstrip("0").rstrip(".")
-    return digits if is_plain else f"{digits}e{exponent}"
+    return digits
 
 
 def is_numeric(values: Iterable[Cell]) -> bool:
@@ -78,7 +79,8 @@ def escape_markdown(text: str) -> str:
 
 def markdown_fence(text: str) -> str:
     """Make a code fence longer than any run of backticks in `text`."""
-    return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    return "`" * max(3, 1 + longest)
 
 
 def describe_value(value: Any) -> str:
@@ -151,7 +153,7 @@ def format_clock(seconds: float) -> str:
 
 
 def shorten(text: str, characters: int) -> str:
-    """Shorten `text` to at most `characters`, leaving out its middle."""
+    """Shorten `text` to at most `characters`; its middle is dropped."""
     if len(text) <= characters:
         return text
     tail = (characters - 3) // 3
@@ -183,13 +185,14 @@ def terminal_table(
 
     from ditlab.reports.whole_table import WholeTable
 
-    over, under = (
-        None if text is None else Text(text, f"table.{kind}", no_wrap=True, overflow="ignore")
-        for text, kind in ((title, "title"), (caption, "caption"))
-    )
+    def heading_text(text: str | None, style: str) -> Text | None:
+        if text is None:
+            return None
+        return Text(text, style, no_wrap=True, overflow="ignore")
+
     table = WholeTable(
-        title=over,
-        caption=under,
+        title=heading_text(title, "table.title"),
+        caption=heading_text(caption, "table.caption"),
         title_justify="left",
         caption_justify="left",
         box=None,

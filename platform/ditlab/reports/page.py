@@ -82,8 +82,9 @@ def read_description(path: Path) -> str:
     suffix = path.suffix.lower()
     try:
         content = read_plain(path, _LARGEST_PICTURE)
-        if suffix == ".svg" and (found := _DESC.search(content[:MIB].decode(errors="replace"))):
-            text = html.unescape(found[1])
+        if suffix == ".svg":
+            found = _DESC.search(content[:MIB].decode(errors="replace"))
+            text = html.unescape(found[1]) if found else ""
         elif suffix == ".png":
             with Image.open(BytesIO(content)) as image:  # reads what stands before the pixels
                 text = str(image.info.get("Description", ""))

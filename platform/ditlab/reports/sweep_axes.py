@@ -53,10 +53,14 @@ class PlotAxis:
         """Places of numbers by trial, from 0 at the lowest to 1 at the highest; 0.5 where all are
         equal.
         """
-        scaled = {key: math.log(value) if self.is_log else value for key, value in self.raw.items()}
+        scaled = self.raw
+        if self.is_log:
+            scaled = {key: math.log(value) for key, value in self.raw.items()}
         low = min(scaled.values(), default=0.0)
         width = max(scaled.values(), default=0.0) - low
-        return {key: (value - low) / width if width else 0.5 for key, value in scaled.items()}
+        if not width:
+            return dict.fromkeys(scaled, 0.5)
+        return {key: (value - low) / width for key, value in scaled.items()}
 
 
 def plot_axis(axis: AxisInfo, trials: Sequence[Trial]) -> PlotAxis:
@@ -85,11 +89,11 @@ def shown_values(summary: SweepSummary, index: int = 0) -> dict[int, float]:
     A value that is far out stands at the fence: trials that diverged would compress all others into
     one line.
     """
-    values = {
-        trial.number: found[index]
-        for trial in summary.trials
-        if (found := objectives(summary, trial))
-    }
+    values = {}
+    for trial in summary.trials:
+        found = objectives(summary, trial)
+        if found:
+            values[trial.number] = found[index]
     if not values:
         return {}
     sign = 1.0 if summary.modes[index] == "min" else -1.0
@@ -132,14 +136,12 @@ def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
     values at different steps are not comparable: a trial that the scheduler stopped late did better
     than one that it stopped early.
     """
+    name = summary.metrics[0]
     sign = -1.0 if summary.modes[0] == "max" else 1.0
-    keys = [
-        (
-            -trial.step if trial.status == "stopped" else -math.inf,
-            sign * trial.metrics[summary.metrics[0]],
-        )
-        for trial in trials
-    ]
+    keys = []
+    for trial in trials:
+        reached = trial.step if trial.status == "stopped" else math.inf
+        keys.append((-reached, sign * trial.metrics[name]))
     order = sorted(keys)
     return np.array([(bisect_left(order, key) + bisect_right(order, key) - 1) / 2 for key in keys])
 

@@ -1,5 +1,5 @@
 """Differences between the configurations of a sweep over its seeds: of each to the best one, and
-whether that is told apart.
+whether that is significantly different.
 """
 
 from __future__ import annotations
@@ -35,10 +35,8 @@ class ConfigurationDifference:
 
 def mean_interval(configuration: Trial, metric: str) -> Interval:
     """Interval of a configuration's mean over seeds."""
-    return paired_interval(
-        [values[metric] for values in configuration.by_seed.values()]
-        or [configuration.metrics[metric]]
-    )
+    values = [metrics[metric] for metrics in configuration.by_seed.values()]
+    return paired_interval(values or [configuration.metrics[metric]])
 
 
 def differences_to_best(summary: SweepSummary) -> list[ConfigurationDifference]:
@@ -60,12 +58,11 @@ def differences_to_best(summary: SweepSummary) -> list[ConfigurationDifference]:
     ]
     others = alike[1:]
     confidence = 1 - (1 - CONFIDENCE) / max(1, len(others))
-    return [
-        ConfigurationDifference(
-            configuration, configuration_interval(summary, configuration, first, confidence)
-        )
-        for configuration in others
-    ]
+    found = []
+    for configuration in others:
+        interval = configuration_interval(summary, configuration, first, confidence)
+        found.append(ConfigurationDifference(configuration, interval))
+    return found
 
 
 def configuration_interval(
@@ -84,9 +81,8 @@ def configuration_interval(
             [configuration.by_seed[seed][metric] - other.by_seed[seed][metric] for seed in shared],
             confidence,
         )
-    one, two = (
-        [values[metric] for values in each.by_seed.values()] for each in (configuration, other)
-    )
+    one = [values[metric] for values in configuration.by_seed.values()]
+    two = [values[metric] for values in other.by_seed.values()]
     return unpaired_interval(one, two, confidence)
 
 
@@ -113,22 +109,12 @@ def fewer_seeds_sentences(summary: SweepSummary) -> list[str]:
     """Write a sentence on configurations whose mean is over fewer seeds than another's of their
     status; none without any.
     """
-    configurations = [
-        configuration for configuration in summary.trials if objectives(summary, configuration)
-    ]
+    configurations = [each for each in summary.trials if objectives(summary, each)]
     most: dict[str, int] = {}
-    for configuration in configurations:
-        most[configuration.status] = max(configuration.num_seeds, most.get(configuration.status, 0))
-    fewer = [
-        configuration.number
-        for configuration in configurations
-        if configuration.num_seeds < most[configuration.status]
-    ]
+    for each in configurations:
+        most[each.status] = max(each.num_seeds, most.get(each.status, 0))
+    fewer = [each.number for each in configurations if each.num_seeds < most[each.status]]
     if not fewer:
         return []
-    return [
-        (
-            "Configurations with values of fewer seeds than others are ranked behind those: "
-            f"{listed(fewer, 8)}."
-        )
-    ]
+    sentence = "Configurations with values of fewer seeds than others are ranked behind those"
+    return [f"{sentence}: {listed(fewer, 8)}."]

@@ -83,11 +83,8 @@ def _by_trial(summary: SweepSummary) -> Points:
     )
     curves = []
     if done and first is not None:  # of trials that do not compare, none leads
-        if summary.modes[0] == "min":
-            accumulate = np.minimum.accumulate
-        else:
-            accumulate = np.maximum.accumulate
-        leading = accumulate([values[number] for number in done])
+        better = np.minimum if summary.modes[0] == "min" else np.maximum
+        leading = better.accumulate([values[number] for number in done])
         last = max(trial.number for trial in summary.trials)
         x = np.repeat([*done, last], 2)[1:]
         curves = [Curve(x, np.repeat([*leading, leading[-1]], 2)[:-1], "best finished so far")]
@@ -131,9 +128,8 @@ def _groups(
         if found:
             x, y = np.array(found).T
             label = name if has_names else ""
-            groups.append(
-                PointGroup(x, y, label, weight="plain" if status == "finished" else "faint")
-            )
+            is_done = status == "finished"
+            groups.append(PointGroup(x, y, label, weight="plain" if is_done else "faint"))
     return groups
 
 
@@ -155,10 +151,10 @@ def curves_figure(summary: SweepSummary) -> Figure | None:
         for trial in sorted(summary.trials, key=lambda trial: trial is first):
             curve = trial.curves.get(name)
             if curve and len(curve.steps):
-                weight = _weight(trial, first)
+                x = np.asarray(curve.steps)
                 y = np.asarray(curve.values, dtype=float)
                 shade = shades.get(trial.number, np.nan)
-                curves.append(Curve(np.asarray(curve.steps), y, shade=shade, weight=weight))
+                curves.append(Curve(x, y, shade=shade, weight=_weight(trial, first)))
         if curves:
             is_log = _is_wide(np.concatenate([curve.y for curve in curves]))
             panels.append(Lines(curves, "", "step", name, log_y=is_log, size=(4.9, 4.1)))
@@ -178,10 +174,8 @@ def effects_figure(summary: SweepSummary, known: Mapping[str, Importance]) -> Fi
     trials = [trial for trial in summary.trials if objectives(summary, trial)]
     if not trials or not summary.axes:
         return None
-    order = list(known)
-    axes = sorted(
-        summary.axes, key=lambda axis: order.index(axis.path) if axis.path in known else len(order)
-    )
+    places = {path: place for place, path in enumerate(known)}
+    axes = sorted(summary.axes, key=lambda axis: places.get(axis.path, len(places)))
     panels = []
     for axis in axes:
         title = shorten(axis.path, 44)

@@ -73,7 +73,7 @@ def write_samples(rows: Sequence[tuple[str, Path]], path: Path) -> ImageFile | C
             text = hide(read_plain(newest.with_suffix(".txt"), _LARGEST).decode(errors="replace"))
             passages.append(f"{name}\n\n{text[:_LONGEST_PASSAGE].rstrip()}")
             continue
-        # a picture that is gone or damaged leaves its row out
+        # a picture that is gone or damaged has no row
         with suppress(OSError, ValueError, SyntaxError):
             panels.append(_row(strip_path(media, step), newest, name))
     if passages:

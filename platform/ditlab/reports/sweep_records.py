@@ -217,7 +217,9 @@ class SweepSummary:
     @property
     def runs(self) -> list[Trial]:
         """Every run, by number."""
-        runs = [run for trial in self.trials for run in trial.members or [trial]]
+        runs: list[Trial] = []
+        for trial in self.trials:
+            runs += trial.members or [trial]
         return sorted(runs, key=lambda run: run.number)
 
     @property
@@ -267,10 +269,12 @@ def rank(summary: SweepSummary) -> list[Trial]:
     ways = _ways(summary)
     for trial in sorted(summary.trials, key=lambda trial: trial.number):
         losses = _losses(summary, trial)
-        group = _GROUPS.get(
-            trial.status, _ORDER.get(trial.status, 0) if losses else _WITHOUT_A_VALUE
-        )
-        way = ways.index(trial.measured) if losses else len(ways)
+        if losses:
+            way = ways.index(trial.measured)
+            group = _ORDER[trial.status]
+        else:
+            way = len(ways)
+            group = _GROUPS.get(trial.status, _WITHOUT_A_VALUE)
         groups.setdefault((way, group, -trial.num_seeds), []).append((losses or (), trial))
     ranked: list[Trial] = []
     for _, members in sorted(groups.items()):
@@ -324,10 +328,11 @@ def why_incomparable(summary: SweepSummary) -> str:
     ways = _ways(summary)
     if len(ways) < 2:
         return ""
-    names = sorted({key for way in ways for key in way})
-    parts = dict.fromkeys(
-        part for group, part in names if len({way.get((group, part)) for way in ways}) > 1
-    )
+    parts: dict[str, None] = {}
+    for key in sorted(set().union(*ways)):
+        if len({way.get(key) for way in ways}) > 1:
+            _, part = key
+            parts[part] = None
     return (
         f"No {summary.unit} is the best of all: {' and '.join(summary.metrics)} is measured in "
         f"{len(ways)} ways, which differ in: {', '.join(parts)}. Trials are ranked among those "

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ _CLOSE = 0.01
 """Relative distance within which another seed would often change the order."""
 _SETTING_CHARACTERS = 60
 _SETTINGS = 6
+_RANKING_COLUMNS = ("run", "status", "step", "seeds", "to the best", "time", "Pareto")
+"""Columns of the ranking beside numbers, metrics and axes."""
 
 
 def write_sweep_report(
@@ -96,10 +99,9 @@ def write_sweep_report(
     first = best(summary)
     pictures: list[Path] = []
     unit = summary.unit
+    curves_caption = CURVES_CAPTION
     if unit == "configuration":
-        means = " With several seeds a line is a configuration: the mean over its seeds."
-    else:
-        means = ""
+        curves_caption += " With several seeds a line is a configuration: the mean over its seeds."
 
     def picture(name: str, figure: Figure | None, caption: str) -> list[Part]:
         if figure is None:
@@ -110,24 +112,14 @@ def write_sweep_report(
         return [ImageFile(pictures[-1], caption)]
 
     effects = picture("effects.png", effects_figure(summary, known), EFFECTS_CAPTION)
-    taken = (
-        unit,
-        "run",
-        "status",
-        "step",
-        "seeds",
-        "to the best",
-        "time",
-        "Pareto",
-        *summary.metrics,
-    )
+    taken = (unit, *_RANKING_COLUMNS, *summary.metrics)
     heads = short_names((axis.path for axis in summary.axes), taken)
     sections = [
         Section("Conclusions", [*map(Paragraphs, conclusions(summary))]),
         _ranking(summary, heads),
         *own,
     ]
-    given = [samples, *(part for section in own for part in section.parts)]
+    given = [samples, *chain.from_iterable(section.parts for section in own)]
     pictures += [part.path for part in given if isinstance(part, ImageFile)]
     if samples:
         sections.append(Section(f"Samples of all {unit}s", [samples]))
@@ -138,10 +130,7 @@ def write_sweep_report(
             "Progress",
             picture("objective.png", objective_figure(summary), objective_caption(summary)),
         ),
-        Section(
-            "Learning curves",
-            picture("curves.png", curves_figure(summary), f"{CURVES_CAPTION}{means}"),
-        ),
+        Section("Learning curves", picture("curves.png", curves_figure(summary), curves_caption)),
         _notes(summary),
         _how(summary, heads, resume_command),
     ]
@@ -170,14 +159,10 @@ def _importance(found: Mapping[str, Importance]) -> list[Part]:
 def _best_spec(first: Trial | None, unit: str, spec: str) -> list[Part]:
     if first is None or not spec.strip():
         return []
-    if first.status == "finished":
-        state = ""
-    else:
-        state = f", which is {first.status} at step {first.step:,}"
-    text = (
-        f"The whole spec of {unit} {first.number}{state}. Saved as best.yaml, it is trained "
-        "again with:"
-    )
+    what = f"The whole spec of {unit} {first.number}"
+    if first.status != "finished":
+        what += f", which is {first.status} at step {first.step:,}"
+    text = f"{what}. Saved as best.yaml, it is trained again with:"
     return [Paragraphs(text), Code("ditlab train best.yaml", "shell"), Code(spec, "yaml")]
 
 
@@ -201,14 +186,14 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
         row += [_value(summary, trial, name) for name in summary.metrics]
         row += [cells.get(trial.number) for cells in extra.values()]
         row += [_axis_cell(trial.values.get(axis.path)) for axis in summary.axes]
-        rows.append([*row, format_duration(trial.seconds) if trial.seconds else None])
+        row.append(format_duration(trial.seconds) if trial.seconds else None)
+        rows.append(row)
     caption = _ranking_caption(summary, bool(differences))
     return Section("Ranking", [Table([*columns, *extra, *names.values(), "time"], rows, caption)])
 
 
 def _axis_cell(value: Any) -> Cell:
-    is_plain = value is None or is_numeric([value])
-    if is_plain:
+    if value is None or is_numeric([value]):
         return value
     return shorten(describe_value(value), _VALUE_CHARACTERS)
 
@@ -223,9 +208,8 @@ def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
     if summary.num_seeds > 1:
         caption += (
             " A configuration's values are means over its seeds, with half the 95 % interval "
-            "of the mean; its run is the "
+            "of the mean; its run is the first of them."
         )
-        caption += "first of them."
     if has_differences:
         caption += (
             " To the best: the configuration's value minus the best configuration's, with half "
@@ -268,9 +252,8 @@ def _notes(summary: SweepSummary) -> Section:
         if trial.note or trial.status == "failed":
             note = _note(trial, _NOTE_CHARACTERS) or "no reason recorded"
             rows.append([trial.number, trial.run_id, trial.status, trial.step, note])
-    return Section(
-        "Notes", [Table(["trial", "run", "status", "step", "note"], rows)] if rows else []
-    )
+    table = Table(["trial", "run", "status", "step", "note"], rows)
+    return Section("Notes", [table] if rows else [])
 
 
 def _note(trial: Trial, characters: int) -> str:
@@ -287,13 +270,11 @@ def _how(summary: SweepSummary, heads: Mapping[str, str], resume_command: str) -
         ["search", summary.search],
         ["scheduler", summary.scheduler],
         ["trials", f"{len(summary.runs)} of {summary.total_trials}: {counts(summary)}"],
-        *(
-            [["configurations", f"{len(summary.trials)}, each under {summary.num_seeds} seeds"]]
-            if summary.num_seeds > 1
-            else []
-        ),
-        ["time", f"{elapsed}; {summed} summed over trials"],
     ]
+    if summary.num_seeds > 1:
+        seeds = f"{len(summary.trials)}, each under {summary.num_seeds} seeds"
+        rows.append(["configurations", seeds])
+    rows.append(["time", f"{elapsed}; {summed} summed over trials"])
     parts: list[Part] = [Table(["", ""], rows)]
     if summary.axes:
         axes = [[axis.path, heads[axis.path], axis.scale] for axis in summary.axes]
@@ -312,8 +293,8 @@ def summary_text(summary: SweepSummary, shares: Mapping[str, float]) -> str:
         sentences = [*summary.verdict]
     elif first is not None:
         sentences = _verdict(summary, first, shares)
-    elif reason := why_incomparable(summary):
-        sentences = [reason]
+    elif why_incomparable(summary):
+        sentences = [why_incomparable(summary)]
     elif failed and len(failed) == len(summary.trials):
         count = "The only trial" if len(failed) == 1 else f"All {len(failed)} trials"
         why = _note(failed[0], 300) or "no reason was recorded."
@@ -346,10 +327,8 @@ def counts(summary: SweepSummary) -> str:
     """Count trials by status: `9 finished, 4 stopped, 1 failed`."""
     order = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
     number_of = Counter(trial.status for trial in summary.runs)
-    return (
-        ", ".join(f"{number_of[status]} {status}" for status in order if number_of[status])
-        or "none yet"
-    )
+    found = [f"{number_of[status]} {status}" for status in order if number_of[status]]
+    return ", ".join(found) or "none yet"
 
 
 def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -> str:
@@ -360,9 +339,10 @@ def settings(summary: SweepSummary, trial: Trial, shares: Mapping[str, float]) -
         f"{path} = {shorten(describe_value(trial.values[path]), _SETTING_CHARACTERS)}"
         for path in used[:_SETTINGS]
     ]
-    return ", ".join(texts) + (
-        f" and {len(used) - _SETTINGS} more axes" if len(used) > _SETTINGS else ""
-    )
+    text = ", ".join(texts)
+    if len(used) > _SETTINGS:
+        text += f" and {len(used) - _SETTINGS} more axes"
+    return text
 
 
 def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -> list[str]:
@@ -375,12 +355,12 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
     differences = differences_to_best(summary)
     open_ones = not_told_apart(differences)
     place = "lowest" if mode == "min" else "highest"
-    if open_ones:
-        claim = f"has the {place} mean {of}, not told apart from {_others(open_ones)}"
-    else:
-        claim = f"is the best {of}"
+    claim = f"is the best {of}"
     if trade_off:
         claim = f"is, in {name} alone, the best {of}"
+    elif open_ones:
+        others = _others(open_ones)
+        claim = f"has the {place} mean {of}, not significantly different from {others}"
     head = (
         f"{unit.capitalize()} {first.number} {claim}: {name} = "
         f"{_value_text(summary, first, name)} ({better(mode)})"
@@ -404,9 +384,8 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
     if len(front) == 1:
         none = (
             f"{unit.capitalize()} {numbers} is better than or equal to every other finished "
-            f"one in each of {goals}: "
+            f"one in each of {goals}: no trade-off."
         )
-        none += "no trade-off."
         return [none, *sentences]
     count = (
         f"{len(front)} {unit}s are Pareto-optimal in {goals}, best in the first to last: {numbers}"
@@ -416,7 +395,8 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
 
 def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
     """Write lines on the best configuration of several seeds, `where` says which: whether it is
-    told apart from the others, its difference to the next one, and configurations with fewer seeds.
+    significantly different from the others, its difference to the next one, and configurations with
+    fewer seeds.
     """
     first = best(summary)
     differences = differences_to_best(summary)
@@ -425,16 +405,15 @@ def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
     if summary.verdict:
         return [f"best mean: {where}", *summary.verdict]
     open_ones = not_told_apart(differences)
+    head = "best"
     if open_ones:
-        head = f"best mean, not told apart from {_others(open_ones)}"
-    else:
-        head = "best"
+        head = f"best mean, not significantly different from {_others(open_ones)}"
     next_one = [difference_sentence(summary, each, first) for each in differences[:1]]
     return [f"{head}: {where}", *next_one, *fewer_seeds_sentences(summary)]
 
 
 def _others(numbers: Sequence[int]) -> str:
-    """Name how many configurations are not told apart from the best: `configuration 3`, `4
+    """Name the configurations that may be as good as the best one: `configuration 3`, `4
     others`.
     """
     if len(numbers) == 1:
@@ -448,7 +427,8 @@ def _value_text(summary: SweepSummary, trial: Trial, name: str) -> str:
     """
     value = _value(summary, trial, name)
     if isinstance(value, str):
-        return f"{value} over {trial.num_seeds} seed{'s' if trial.num_seeds > 1 else ''}"
+        seeds = "seeds" if trial.num_seeds > 1 else "seed"
+        return f"{value} over {trial.num_seeds} {seeds}"
     return format_number(trial.metrics[name])
 
 
@@ -477,8 +457,8 @@ _OUTER = 0.1
 
 
 def conclusions(summary: SweepSummary) -> list[str]:
-    """Write what a person can act on, a paragraph each; each states what was measured, and is left
-    out otherwise.
+    """Write what a person can act on, a paragraph each; each states what was measured, and is
+    dropped otherwise.
     """
     if why_incomparable(summary):
         return list(_cost(summary))
@@ -498,12 +478,8 @@ def _axes(summary: SweepSummary) -> Iterator[str]:
     spreads = [
         f"{path} {each.spread:.0f} (by chance {each.by_chance:.0f})" for path, each in found.items()
     ]
-    sentences = [
-        (
-            f"Spread of mean ranks along each axis, of 100, in {num} {summary.unit}s: "
-            f"{', '.join(spreads)}."
-        )
-    ]
+    title = f"Spread of mean ranks along each axis, of 100, in {num} {summary.unit}s"
+    sentences = [f"{title}: {', '.join(spreads)}."]
     clear = {path: each for path, each in found.items() if each.is_clear}
     if clear:
         best = ", ".join(f"{path} at {each.best}" for path, each in clear.items())
@@ -531,10 +507,10 @@ def _next(summary: SweepSummary) -> Iterator[str]:
     found = []
     for axis in summary.axes:
         placed = plot_axis(axis, trials)
-        positions = placed.positions
-        places = [positions.get(trial.number, 0.5) for trial in top]
         if placed.names:
             continue
+        positions = placed.positions
+        places = [positions.get(trial.number, 0.5) for trial in top]
         is_low = max(places) <= _OUTER
         if is_low or min(places) >= 1 - _OUTER:
             lowest = min(placed.raw.values())
@@ -543,10 +519,8 @@ def _next(summary: SweepSummary) -> Iterator[str]:
             end = "low" if is_low else "high"
             found.append(f"the best {len(top)} trials lie at the {end} end of {axis.path} ({ends})")
     if found:
-        yield (
-            f"To try next: {'; '.join(found)}, so widen {'it' if len(found) == 1 else 'them'} "
-            "there."
-        )
+        axes = "it" if len(found) == 1 else "them"
+        yield f"To try next: {'; '.join(found)}, so widen {axes} there."
 
 
 def _cost(summary: SweepSummary) -> Iterator[str]:
@@ -555,10 +529,8 @@ def _cost(summary: SweepSummary) -> Iterator[str]:
         return
     failed = [trial for trial in summary.trials if trial.status == "failed"]
     lost = device_hours(failed)
-    texts = [f"{hours[kind]:.3g} {kind} hours" for kind in hours]
-    texts += [
-        f"{lost[kind]:.2g} {kind} hours of these in {len(failed)} failed trials"
-        for kind in lost
-        if lost[kind]
-    ]
+    texts = [f"{num:.3g} {kind} hours" for kind, num in hours.items()]
+    for kind, num in lost.items():
+        if num:
+            texts.append(f"{num:.2g} {kind} hours of these in {len(failed)} failed trials")
     yield f"Cost: {', '.join(texts)}."

@@ -53,12 +53,10 @@ def save_captions(figure: Figure, path: Path) -> Path | None:
     """Write captions that are words to `path`, one a line; None without any. Raises OSError where
     the disk refuses.
     """
-    captions = [
-        caption
-        for panel in figure.panels
-        if isinstance(panel, ImageGrid)
-        for caption in panel.captions
-    ]
+    captions: list[str] = []
+    for panel in figure.panels:
+        if isinstance(panel, ImageGrid):
+            captions += panel.captions
     if not any(len(caption) > _LONGEST_LABEL for caption in captions):
         return None
     lines = "".join(f"{' '.join(caption.split())}\n" for caption in captions)

@@ -73,16 +73,15 @@ class TimeSummary:
             hfu = self.rates.get("perf/hfu", 0.0)
             again = f" ({hfu:.0%} with recomputation)" if hfu > mfu else ""
             lines.append(f"the network used {mfu:.0%} of the rate of a large matrix product{again}")
+        a_worker = ""
         if self.slowest is not None:
             lines.append(f"slowest worker: {self.slowest:.2f} times the others' median")
+            a_worker = " a worker"
         for name, what in _PACES.items():
             speed = self.rates.get(name)
             if speed is not None:
                 pace = f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
-                lines.append(
-                    f"mean over these steps {pace} "
-                    f"{what}/s{' a worker' if self.slowest is not None else ''}"
-                )
+                lines.append(f"mean over these steps {pace} {what}/s{a_worker}")
         if self.memory:
             lines.append(f"peak memory {format_bytes(int(self.memory))}")
         return list(filter(None, [" · ".join(lines), self.straggler]))
@@ -109,29 +108,38 @@ def time_summary(history: History, straggler: str = "") -> TimeSummary | None:
     if _STEPS not in history:
         return None
     counts = _finite(history[_STEPS])
-    others = (_STEPS, _SLOWEST, FIGURES_TIME)
-    names = [name for name in history if name.startswith("time/") and name not in others]
-    spent = {name.removeprefix("time/"): _aligned(history, name) * counts for name in names}
+    spent = {name: values * counts for name, values in _phases(history).items()}
     seconds = {phase: float(values.sum()) for phase, values in spent.items() if values.sum() > 0}
     num = round(float(counts.sum()))
     if num <= 0 or not seconds:
         return None
-    if FIGURES_TIME in history:
-        drawing = float(_finite(history[FIGURES_TIME]).sum())
-    else:
-        drawing = 0.0
+    drawing = _finite_values(history, FIGURES_TIME).sum()
     if drawing > 0:
-        seconds["figures"] = drawing
-    of_steps = np.sum(
-        [values for phase, values in spent.items() if phase not in _BETWEEN_STEPS], axis=0
-    )
-    means = {name: _mean(history, name, of_steps) for name in ("perf/mfu", "perf/hfu", *_PACES)}
-    rates = {name: value for name, value in means.items() if value is not None}
-    memory = history.get("perf/memory")
-    peak = None
-    if memory is not None and len(memory.values):
-        peak = float(_finite(memory).max())
+        seconds["figures"] = float(drawing)
+    within = [values for phase, values in spent.items() if phase not in _BETWEEN_STEPS]
+    of_steps = np.sum(within, axis=0)
+    rates = {}
+    for name in ("perf/mfu", "perf/hfu", *_PACES):
+        mean = _mean(history, name, of_steps)
+        if mean is not None:
+            rates[name] = mean
+    memory = _finite_values(history, "perf/memory")
+    peak = float(memory.max()) if len(memory) else None
     return TimeSummary(num, seconds, rates, peak, _mean(history, _SLOWEST, counts), straggler)
+
+
+def _phases(history: History) -> dict[str, np.ndarray]:
+    """Seconds of each phase of a step at the points of the times, by name."""
+    others = (_STEPS, _SLOWEST, FIGURES_TIME)
+    names = [name for name in history if name.startswith("time/") and name not in others]
+    return {name.removeprefix("time/"): _aligned(history, name) for name in names}
+
+
+def _finite_values(history: History, name: str) -> np.ndarray:
+    """`_finite` values of a metric; none where the run has not logged it."""
+    if name not in history:
+        return np.zeros(0)
+    return _finite(history[name])
 
 
 def _finite(series: Any) -> np.ndarray:

@@ -17,8 +17,8 @@ LONGEST = 32
 class WholeTable(Table):
     """Table that breaks no word up to `LONGEST`, no number and no heading.
 
-    Where its columns are too wide together, it leaves out those of `optional`, the first one first,
-    and says so below. Where that is not enough, each row becomes a list of its headings and values.
+    Where its columns are too wide together, it drops those of `optional`, the first one first, and
+    says so below. Where that is not enough, each row becomes a list of its headings and values.
     """
 
     optional: Sequence[str] = ()
@@ -46,8 +46,8 @@ class WholeTable(Table):
             yield Text(f"not shown at {options.max_width} columns: {', '.join(names)}", "dim")
 
     def _kept(self, least: Sequence[int], most: int) -> list[int]:
-        """Return the columns to show, by number: no more of the optional ones are left out than are
-        too many.
+        """Return the columns to show, by number; only as many optional ones are dropped as do not
+        fit.
         """
         headings = [_heading(column) for column in self.columns]
         kept = [*range(len(least))]

@@ -3,7 +3,7 @@ writes it.
 
 The ledger has one line a trial, on the disk before the trial starts. A takeover of population-based
 training is a checkpoint that a trial took over, and its values from then on. Damaged lines are
-passed over, and counted.
+skipped, and counted.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Takeover:
 
     def sentence(self) -> str:
         """Describe the takeover."""
-        shown = {
-            path: f"{v:.6g}" if isinstance(v, float) else json.dumps(v)
-            for path, v in self.values.items()
-        }
-        values = ", ".join(f"{path}={value}" for path, value in shown.items())
+        shown = []
+        for path, value in self.values.items():
+            text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
+            shown.append(f"{path}={text}")
+        values = ", ".join(shown)
         return (
             f"step {self.step}: took over run {self.donor} at step {self.donor_step}, with {values}"
         )
@@ -109,9 +109,9 @@ class SweepFolder:
 
     def planned_trials(self) -> list[Trial]:
         """Read the ledger: every planned trial, by number, without torn and damaged lines."""
-        trials = {
-            trial.number: trial for trial in reversed(_read_lines(self.ledger, Trial)[0])
-        }  # the first line counts
+        trials: dict[int, Trial] = {}
+        for trial in _read_lines(self.ledger, Trial)[0]:
+            trials.setdefault(trial.number, trial)  # the first line counts
         return [trials[number] for number in sorted(trials)]
 
     def plan_trial(
@@ -135,8 +135,9 @@ class SweepFolder:
         """
         found: dict[str, Trial] = {}
         for number, values, configuration, seed in places:
-            while (run_id := secrets.token_hex(4)) in found or home.run(run_id).path.exists():
-                pass
+            run_id = secrets.token_hex(4)
+            while run_id in found or home.run(run_id).path.exists():
+                run_id = secrets.token_hex(4)
             found[run_id] = Trial(
                 number, run_id, dict(values), configuration=configuration, seed=seed
             )
@@ -160,7 +161,7 @@ class SweepFolder:
         num = _read_lines(self.ledger, Trial)[1]
         if num:
             found.append(
-                f"{self.ledger}: damaged lines are passed over ({num}); a trial without a line "
+                f"{self.ledger}: damaged lines are skipped ({num}); a trial without a line "
                 "is run again."
             )
         if os.path.lexists(self.clock) and not self.load_elapsed():
@@ -168,7 +169,7 @@ class SweepFolder:
         paths = [_takeovers(home.run(trial.run_id)) for trial in self.planned_trials()]
         num = sum(_read_lines(path, Takeover)[1] for path in paths)
         if num:
-            what = f"takeovers of sweep {self.sweep_id}: damaged lines are passed over ({num})"
+            what = f"takeovers of sweep {self.sweep_id}: damaged lines are skipped ({num})"
             found.append(f"{what}; those trials have earlier values.")
         return found
 
@@ -201,7 +202,9 @@ def trial_experiment(sweep: Sweep, trial: Trial) -> Experiment:
     experiment.
     """
     seed = trial.seed
-    name = f"{sweep.name}-{trial.configuration:03d}" + ("" if seed is None else f"-seed{seed}")
+    name = f"{sweep.name}-{trial.configuration:03d}"
+    if seed is not None:
+        name += f"-seed{seed}"
     experiment = experiment_for(sweep, trial.values, name, seed=seed)
     if not isinstance(sweep.scheduler, Pbt):
         return experiment
@@ -247,12 +250,11 @@ def record_takeover(folder: RunFolder, takeover: Takeover, before: Experiment) -
     """
 
     def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-        found = {path: value for path, value in values.items() if isinstance(value, int | float)}
-        return {
-            f"pbt/{path}": float(value)
-            for path, value in found.items()
-            if not isinstance(value, bool)
-        }
+        found = {}
+        for path, value in values.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                found[f"pbt/{path}"] = float(value)
+        return found
 
     past = read_takeovers(folder)
     append_json_line(_takeovers(folder), asdict(takeover))

@@ -4,9 +4,9 @@ timed steps.
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from ditlab.data.loading.batches import held_out_batches
 from ditlab.data.splits import open_data
 from ditlab.errors import BudgetUsedUp, UserError
-from ditlab.home import Home
+from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import RowNoise, fixed_noise
 from ditlab.reports.formatting import format_duration
@@ -24,7 +24,7 @@ from ditlab.runs.cores import busy_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
-from ditlab.spec.sweep import Asha, Median, Scheduler
+from ditlab.spec.sweep import Asha, Median, Scheduler, Sweep
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.index import DeviceHours
@@ -92,16 +92,34 @@ class Forecast:
             }
             for trial in prepared.trials
         ]
-        at_once = prepared.concurrency.num_trials
         return {
             "trials": trials,
             "num_trials": prepared.num_trials,
-            "concurrent": at_once,
+            "concurrent": prepared.concurrency.num_trials,
             "seconds": self.total,
             "device_hours": self.device_hours,
             "device": self.device,
             "idle_seconds": self.idle_total,
         }
+
+
+@dataclass(frozen=True)
+class _TrialCosts:
+    """Expected cost of trials by their number."""
+
+    seconds: dict[int, float | None] = field(default_factory=dict)
+    """None where the speed is unknown; such a trial is in no other field."""
+    idle_seconds: dict[int, float] = field(default_factory=dict)
+    """Seconds on this machine without its other work."""
+    device_hours: dict[int, float] = field(default_factory=dict)
+    speeds: dict[str, Speed] = field(default_factory=dict)
+    """Speed by `_speed_key`."""
+
+    def busy_text(self) -> str:
+        """Say what kept this machine busy; empty where no step was timed, or nothing did."""
+        if any(speed.idle_rate for speed in self.speeds.values()):
+            return busy_text()
+        return ""
 
 
 def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
@@ -111,70 +129,84 @@ def forecast(prepared: PreparedSweep, past: Sequence[Trial] = ()) -> Forecast:
     machine. The speed of a GPU is only known from earlier runs. Raises BudgetUsedUp where the
     sweep's budget is used up, or is less than the shortest trial takes.
     """
-    speeds: dict[str, Speed] = {}
-    seconds: dict[int, float | None] = {}
-    idle_seconds: dict[int, float] = {}
-    hours: dict[int, float] = {}
+    costs = _trial_costs(prepared)
     ended = {trial.number for trial in past if trial.has_ended}
+    remaining = [number for number in costs.seconds if number not in ended]
     at_once = prepared.concurrency.num_trials
-    # Trials whose values are not known yet count as the base.
-    unknown = [
-        CheckedTrial(number, {}, prepared.base, 0, prepared.total_steps, number, None)
-        for number in range(prepared.num_trials)
-    ]
-    for trial in prepared.trials or unknown:
-        experiment = trial.experiment
-        key = _speed_key(experiment)
-        if key not in speeds:
-            speeds[key] = _speed(experiment, prepared.home, at_once)
-        speed = speeds[key]
-        samples = (trial.total_steps - first_step(experiment.start)) * experiment.batch.size
-        seconds[trial.number] = duration = samples / speed.rate if speed.rate else None
-        if duration is not None:
-            idle_seconds[trial.number] = samples / speed.idle_rate if speed.idle_rate else duration
-            workers = experiment.resources.max_workers
-            threads = prepared.concurrency.share.threads
-            hours[trial.number] = duration * num_devices(experiment, workers, threads) / 3600
-    to_come = [number for number in seconds if number not in ended]
-    left = [seconds[number] for number in to_come]
-    total = None if None in left else sum(filter(None, left)) / at_once
-    sources = ", ".join(sorted({speed.source for speed in speeds.values()}))
-    device = device_kind(prepared.base)
-    is_known = None not in seconds.values()
-    hours_left = sum(hours[number] for number in to_come) if is_known else None
-    text = f"unknown ({sources})"
-    busy = busy_text() if any(speed.idle_rate for speed in speeds.values()) else ""
+    seconds = [costs.seconds[number] for number in remaining]
+    total = None if None in seconds else sum(filter(None, seconds)) / at_once
+    hours = None
+    if None not in costs.seconds.values():
+        hours = sum(costs.device_hours[number] for number in remaining)
+    busy = costs.busy_text()
     idle_total = None
     if total and busy:
-        idle_total = sum(idle_seconds[number] for number in to_come) / at_once
-    if total is not None and hours_left is not None:
-        durations = format_duration(total)
-        spent = f"{hours_left:.3g}"
-        if total and idle_total is not None:
-            durations = f"{format_duration(idle_total)} to {durations}"
-            spent = f"{hours_left * idle_total / total:.3g} to {spent}"
-        text = f"{durations} with {at_once} at once, {spent} {device} hours, by {sources}"
-    lines = [f"expected: {text}"]
+        idle_total = sum(costs.idle_seconds[number] for number in remaining) / at_once
+    device = device_kind(prepared.base)
+    found = Forecast(costs.seconds, total, idle_total, hours, device, [])
+    found.lines.append(f"expected: {_expected_text(found, costs, at_once)}")
     if idle_total is not None:
-        lines.append(
+        found.lines.append(
             f"this machine was busy: {busy} while the steps were timed; the first figures are "
             "for an idle one, by processor time"
         )
-    scheduler = prepared.sweep.scheduler
-    if isinstance(scheduler, Asha | Median | Scheduler) and total:
-        if isinstance(scheduler, Scheduler):
-            note = scheduler.forecast_note
-        else:
-            note = Scheduler.forecast_note
-        lines.append(f"scheduler {scheduler.kind} {note}")
+    if total:
+        found.lines.extend(_scheduler_lines(prepared.sweep))
     if prepared.sweep.budget:
-        used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
-        lines.append(_budget_line(prepared, used, hours, hours_left))
-    return Forecast(seconds, total, idle_total, hours_left, device, lines)
+        found.lines.append(_budget_line(prepared, past, costs.device_hours, hours))
+    return found
+
+
+def _expected_text(found: Forecast, costs: _TrialCosts, at_once: int) -> str:
+    """Duration and device hours in words, those of an idle machine first where it was busy."""
+    sources = ", ".join(sorted({speed.source for speed in costs.speeds.values()}))
+    if found.total is None or found.device_hours is None:
+        return f"unknown ({sources})"
+    durations = format_duration(found.total)
+    spent = f"{found.device_hours:.3g}"
+    if found.idle_total is not None:
+        durations = f"{format_duration(found.idle_total)} to {durations}"
+        spent = f"{found.device_hours * found.idle_total / found.total:.3g} to {spent}"
+    return f"{durations} with {at_once} at once, {spent} {found.device} hours, by {sources}"
+
+
+def _scheduler_lines(sweep: Sweep) -> Iterator[str]:
+    """Say what a scheduler that stops trials changes in the forecast."""
+    scheduler = sweep.scheduler
+    if isinstance(scheduler, Scheduler):
+        yield f"scheduler {scheduler.kind} {scheduler.forecast_note}"
+    elif isinstance(scheduler, Asha | Median):
+        yield f"scheduler {scheduler.kind} {Scheduler.forecast_note}"
+
+
+def _trial_costs(prepared: PreparedSweep) -> _TrialCosts:
+    """Estimate each trial's cost; trials whose values are not known yet count as the base."""
+    trials = prepared.trials or [
+        CheckedTrial(number, {}, prepared.base, 0, prepared.total_steps, number, None)
+        for number in range(prepared.num_trials)
+    ]
+    costs = _TrialCosts()
+    for trial in trials:
+        experiment = trial.experiment
+        key = _speed_key(experiment)
+        if key not in costs.speeds:
+            costs.speeds[key] = _speed(experiment, prepared.home, prepared.concurrency.num_trials)
+        speed = costs.speeds[key]
+        if not speed.rate:
+            costs.seconds[trial.number] = None
+            continue
+        samples = (trial.total_steps - first_step(experiment.start)) * experiment.batch.size
+        duration = samples / speed.rate
+        workers = experiment.resources.max_workers
+        devices = num_devices(experiment, workers, prepared.concurrency.share.threads)
+        costs.seconds[trial.number] = duration
+        costs.idle_seconds[trial.number] = samples / (speed.idle_rate or speed.rate)
+        costs.device_hours[trial.number] = duration * devices / 3600
+    return costs
 
 
 def _budget_line(
-    prepared: PreparedSweep, used: float, hours: Mapping[int, float], left: float | None
+    prepared: PreparedSweep, past: Sequence[Trial], hours: Mapping[int, float], left: float | None
 ) -> str:
     """Say whether the sweep's budget holds; `hours` are those of all trials by number, `left` the
     sum of those to come.
@@ -184,6 +216,7 @@ def _budget_line(
     """
     sweep = prepared.sweep
     device = device_kind(prepared.base)
+    used = DeviceHours(prepared.home).total([trial.run_id for trial in past])[device]
     assert sweep.budget
     limit = sweep.budget.device_hours
     scheduler = sweep.scheduler
@@ -212,34 +245,36 @@ def _budget_line(
 def _speed_key(experiment: Experiment) -> str:
     """Key that is equal for experiments that train at the same speed."""
     spec = experiment.to_dict()
-    return repr(
-        [{**spec[part], "max_failures": 0} for part in SAME_SPEED] + [spec["training"]["precision"]]
-    )
+    parts = [{**spec[part], "max_failures": 0} for part in SAME_SPEED]
+    return repr([*parts, spec["training"]["precision"]])
 
 
 def _speed(experiment: Experiment, home: Home, concurrent: int) -> Speed:
     """Return the speed of an earlier run, or else of timed steps."""
-    candidates = [record for record in list_runs(home) if record.step > 0 and not record.trials]
-    for record in candidates[:MAX_SEARCHED_RUNS]:
+    resources = experiment.resources
+    records = [record for record in list_runs(home) if record.step > 0 and not record.trials]
+    for record in records[:MAX_SEARCHED_RUNS]:
         folder = home.run(record.run_id)
-        if record.family == experiment.model.family and folder.spec.exists():
-            found = metric_history(folder).get("train/samples_per_second")
-            with suppress(UserError):  # a spec of another version
-                if found and _speed_key(load_recorded_experiment(folder.spec)) == _speed_key(
-                    experiment
-                ):
-                    resources = experiment.resources
-                    has_own = (
-                        record.parent or resources.gpus_per_worker or resources.cpus_per_worker
-                    )
-                    # a run alone had all of a machine's cores
-                    shared = 1 if has_own else concurrent
-                    return Speed(
-                        statistics.median(found.values), "the speed of earlier runs of this kind"
-                    ).shared(shared)
-    if experiment.resources.gpus_per_worker:
+        if record.family != experiment.model.family or not folder.spec.exists():
+            continue
+        rates = metric_history(folder).get("train/samples_per_second")
+        if rates and _trains_alike(folder, experiment):
+            speed = Speed(statistics.median(rates.values), "the speed of earlier runs of this kind")
+            # a run alone had all of a machine's cores
+            has_own = record.parent or resources.gpus_per_worker or resources.cpus_per_worker
+            return speed if has_own else speed.shared(concurrent)
+    if resources.gpus_per_worker:
         return Speed(None, "no earlier run on a GPU to take the speed from")
     return _time_steps(experiment, home).shared(concurrent)
+
+
+def _trains_alike(folder: RunFolder, experiment: Experiment) -> bool:
+    """Return True if a run's experiment trains at the same speed; False for a spec of another
+    version.
+    """
+    with suppress(UserError):
+        return _speed_key(load_recorded_experiment(folder.spec)) == _speed_key(experiment)
+    return False
 
 
 def _time_steps(experiment: Experiment, home: Home) -> Speed:

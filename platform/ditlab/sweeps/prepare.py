@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import torch
@@ -69,11 +69,11 @@ CHECKED_SECTIONS = (
     "checkpoint",
     "evaluation",
 )
-# Those that a fork's start depends on, besides its length and the kind of its optimiser.
 MEASURED = ("eval", "quality", "train")
 """Groups of metrics that depend on what they are measured with; those of `train` on the data
 alone.
 """
+# Those that a fork's start depends on, besides its length and the kind of its optimiser.
 STARTED_SECTIONS = ("start", "model", "objective", "training")
 UNPAIRED = ": their difference is taken between means over seeds, not from pairs"
 
@@ -131,12 +131,11 @@ def plan_concurrency(
     population-based training.
     """
     is_population = isinstance(sweep.scheduler, Pbt)
-    wanted = sweep.concurrent or 0
+    wanted = sweep.concurrent
     if not wanted:  # as many as fit with one core a worker, or with the spec's `cpus_per_worker`
+        alone = CpuShare(1, 1.0)
         if resources.cpus_per_worker:
             alone = cpu_share(resources, nodes)
-        else:
-            alone = CpuShare(1, 1.0)
         wanted = max(1, runs_that_fit(resources, alone, nodes))
     wanted = num_trials if is_population else min(wanted, num_trials)
     check_capacity(resources, nodes, cpu_share(resources, nodes, wanted), grows)
@@ -154,10 +153,9 @@ def plan_concurrency(
             "fit; lower trials, or resources.cpus_per_worker or resources.gpus_per_worker "
             "under `fixed`."
         )
+    note = ""
     if sweep.concurrent:
         note = f"concurrent={sweep.concurrent} trials do not fit at once: {fit} of them do."
-    else:
-        note = ""
     return Concurrency(fit, share, note)
 
 
@@ -237,70 +235,93 @@ def prepare_sweep(
         check_nodes(base, messages.append, everywhere=True)  # any node may lead a trial
         grows = has_autoscaler()
     known: dict[str, tuple[int, int]] = {}
-    trials = []
-    # All configurations at the first seed come first, so that a sweep that is stopped has compared
-    # all of them.
-    runs = product(sweep.first_seeds, enumerate(enumerate_trials(sweep) or []))
-    for number, (seed, (configuration, values)) in enumerate(runs):
-        experiment = trial_experiment(
-            sweep, Trial(number, "", values, configuration=configuration, seed=seed)
-        )
-        try:
-            checked = _check_trial(experiment, home, remote, known)
-        except UserError as error:
-            raise UserError(f"trial {number} ({written(values)}): {error}") from None
-        trials.append(CheckedTrial(number, values, experiment, *checked, configuration, seed))
-    total_steps = max(
-        [_check_trial(base, home, remote, known)[1], *(trial.total_steps for trial in trials)]
-    )
-    launch = Launch(base, home)
-    metrics = [*metric_names(base, launch.data, launch.model.objective), *pace_names(base)]
-    for name in sweep.metrics:
-        if name not in metrics:
-            raise UserError(
-                f"metric={name} is reported by no trial of this sweep; {nearest(name, metrics)}"
-            )
+    trials = _checked_trials(sweep, home, remote, known)
+    _, base_steps = _check_trial(base, home, remote, known)
+    total_steps = max([base_steps, *(trial.total_steps for trial in trials)])
+    _check_metrics(sweep, base, home)
     incomparable = _check_comparable(sweep, home)
     num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
     nodes = nodes_for_workers(base, nodes, grows)
     resources = base.resources
     concurrency = plan_concurrency(sweep, resources, nodes, num_runs, grows)
-    share = concurrency.share
-    fewer = ""
-    if not remote and not threads and share.threads > 1 and not resources.gpus_per_worker:
-        threads, reason = worker_threads(resources, concurrent=concurrency.num_trials)
-        if threads < share.threads:
-            fewer = f"threads of each worker: {threads}, as {reason}"
-        else:
-            fewer = ""
+    fewer_trials = concurrency.note
+    fewer_threads = ""
+    if not remote and not threads:
+        threads, fewer_threads = _free_threads(concurrency, resources)
     if threads and not resources.cpus_per_worker:
-        concurrency = replace(concurrency, share=CpuShare(threads, min(float(threads), share.cpus)))
-    threads = concurrency.share.threads
-    gpus = resources.gpus_per_worker
-    workers = resources.max_workers
-    if gpus:
-        where = f"{gpus:g} GPU"
-    else:
-        where = f"{threads} CPU thread{'s' if threads > 1 else ''}"
-    about = (
-        f"{sweep.name}: {base.model.family}, {len(sweep.space)} "
-        f"ax{'e' if len(sweep.space) > 1 else 'i'}s, {sweep.search.kind} search, scheduler "
-        f"{sweep.scheduler.kind}, {workers} worker{'s' if workers > 1 else ''} with {where} a "
-        "trial"
-    )
-    warning = (
-        incomparable
-        and f"warning: {incomparable} None will be the best of all; they are ranked in groups."
-    )
-    notes = [
-        about,
-        *seeds_notes(sweep, num_runs),
-        *filter(None, [concurrency.note, fewer, warning]),
-        *messages,
-    ]
+        share = CpuShare(threads, min(float(threads), concurrency.share.cpus))
+        concurrency = replace(concurrency, share=share)
+    notes = [_about(sweep, base, concurrency), *seeds_notes(sweep, num_runs)]
+    notes += filter(None, [fewer_trials, fewer_threads])
+    if incomparable:
+        notes.append(
+            f"warning: {incomparable} None will be the best of all; they are ranked in groups."
+        )
+    notes += messages
     chooser = make_chooser(sweep, total_steps, home)
     return PreparedSweep(
         sweep, home, tracking_uri, base, trials, total_steps, concurrency, notes, chooser, num_runs
+    )
+
+
+def _checked_trials(
+    sweep: Sweep, home: Home, remote: bool, known: dict[str, tuple[int, int]]
+) -> list[CheckedTrial]:
+    """Check every trial that can be enumerated; `known` as in `_check_trial`.
+
+    All configurations at the first seed come first, so that a sweep that is stopped has compared
+    all of them.
+    """
+    runs = product(sweep.first_seeds, enumerate(enumerate_trials(sweep) or []))
+    trials = []
+    for number, (seed, (configuration, values)) in enumerate(runs):
+        planned = Trial(number, "", values, configuration=configuration, seed=seed)
+        experiment = trial_experiment(sweep, planned)
+        try:
+            checked = _check_trial(experiment, home, remote, known)
+        except UserError as error:
+            raise UserError(f"trial {number} ({written(values)}): {error}") from None
+        trials.append(CheckedTrial(number, values, experiment, *checked, configuration, seed))
+    return trials
+
+
+def _check_metrics(sweep: Sweep, base: Experiment, home: Home) -> None:
+    """Raise UserError for a metric of the sweep that no trial reports."""
+    launch = Launch(base, home)
+    reported = [*metric_names(base, launch.data, launch.model.objective), *pace_names(base)]
+    for name in sweep.metrics:
+        if name not in reported:
+            raise UserError(
+                f"metric={name} is reported by no trial of this sweep; {nearest(name, reported)}"
+            )
+
+
+def _free_threads(concurrency: Concurrency, resources: Resources) -> tuple[int | None, str]:
+    """Return the threads of each worker beside the other work of this machine, and a note where
+    they are fewer than its share of cores; None where the share stays.
+    """
+    share = concurrency.share
+    if share.threads <= 1 or resources.gpus_per_worker:
+        return None, ""
+    threads, reason = worker_threads(resources, concurrent=concurrency.num_trials)
+    if threads < share.threads:
+        return threads, f"threads of each worker: {threads}, as {reason}"
+    return threads, ""
+
+
+def _about(sweep: Sweep, base: Experiment, concurrency: Concurrency) -> str:
+    """Describe the sweep in a line."""
+    resources = base.resources
+    axes = "axes" if len(sweep.space) > 1 else "axis"
+    workers = "workers" if resources.max_workers > 1 else "worker"
+    threads = concurrency.share.threads
+    devices = f"{threads} CPU thread{'s' if threads > 1 else ''}"
+    if resources.gpus_per_worker:
+        devices = f"{resources.gpus_per_worker:g} GPU"
+    return (
+        f"{sweep.name}: {base.model.family}, {len(sweep.space)} {axes}, {sweep.search.kind} "
+        f"search, scheduler {sweep.scheduler.kind}, {resources.max_workers} {workers} with "
+        f"{devices} a trial"
     )
 
 
@@ -311,25 +332,22 @@ def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:
     `num_runs`: runs under the first seeds.
     """
     notes = []
+    unpaired = ""
     if sweep.num_seeds > 1:
         seeds = sweep.first_seeds
-        configurations = (
-            f"{num_runs // len(seeds)} configuration{'s' if num_runs > len(seeds) else ''}"
-        )
+        num = num_runs // len(seeds)
+        configurations = "1 configuration" if num == 1 else f"{num} configurations"
+        more = ""
         if sweep.num_seeds > len(seeds):
             more = f", and up to seed {sweep.seed_list[-1]} where configurations are close"
-        else:
-            more = ""
         notes.append(
             f"{configurations} under {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}): "
             f"{num_runs} runs{more}"
         )
+        unpaired = UNPAIRED
     axes = unshared_axes(sweep)
     if axes:
-        notes.append(
-            f"trials that differ in {' or '.join(axes)} do not share "
-            f"draws{UNPAIRED if notes else ''}."
-        )
+        notes.append(f"trials that differ in {' or '.join(axes)} do not share draws{unpaired}.")
     return notes
 
 
@@ -342,22 +360,21 @@ def measured_parts(
     sampler: where that is an axis, the quality of samples is what it is chosen by. Without the seed
     of samples where there are several.
     """
+    ignored = {"sampler", *ROUNDING}
+    if sweep.num_seeds > 1:
+        ignored.add("seed")
     found: dict[tuple[str, str], str] = {}
     for metric in filter(_group_of, sweep.metrics):
         group = _group_of(metric)
         known = Measurement.parse(tags.get(group, ""))
+        parts: Mapping[str, str] = {}
         if known:
             parts = known.parts
         elif group == "train":
             parts = {"training data": training_data}
-        else:
-            parts = {}
-        found |= {
-            (group, part): digest[:SHOWN]
-            for part, digest in parts.items()
-            if part not in {"sampler", *ROUNDING, *(["seed"] if sweep.num_seeds > 1 else [])}
-            and concerns(part, metric)
-        }
+        for part, digest in parts.items():
+            if part not in ignored and concerns(part, metric):
+                found[group, part] = digest[:SHOWN]
     return found
 
 
@@ -374,63 +391,73 @@ def _check_comparable(sweep: Sweep, home: Home) -> str:
 
     Raises UserError where the search or the scheduler would choose by such numbers.
     """
+    metrics = list(filter(_group_of, sweep.metrics))
+    if not metrics:
+        return ""
+    differing = _differing_parts(sweep, home)
+    if not differing:
+        return ""
+    axes = " and ".join(f"space.{path}" for path in differing)
+    parts = ", ".join(dict.fromkeys(chain.from_iterable(differing.values())))
+    problem = (
+        f"{axes}: trials of different values do not compare by {' and '.join(metrics)}, which "
+        f"they measure with other {parts}"
+    )
+    kind = None
+    if isinstance(sweep.search, OptunaSearch):
+        kind = f"search.kind={sweep.search.kind}"
+    elif not isinstance(sweep.scheduler, NoScheduler):
+        kind = f"scheduler.kind={sweep.scheduler.kind}"
+    if kind:
+        raise UserError(
+            f"{problem}, and {kind} would choose among them by it; make a sweep of each value, "
+            "or set search.kind to random or grid and scheduler.kind to none."
+        )
+    return f"{problem}."
+
+
+def _differing_parts(sweep: Sweep, home: Home) -> dict[str, list[str]]:
+    """Return the parts of measurements that differ between the values of an axis, by its path."""
     opened: dict[str, DataSplits] = {}
-
-    def measured(values: Mapping[str, Any]) -> dict[tuple[str, str], str]:
-        experiment = trial_experiment(sweep, Trial(0, "", values))
-        key = json.dumps(experiment.to_dict()["data"], sort_keys=True)
-        data = opened[key] = opened.get(key) or Launch(experiment, home).data
-        evaluation = experiment.evaluation
-        precision = experiment.training.precision
-        device = "cuda" if experiment.resources.gpus_per_worker else "cpu"
-        groups = {
-            "eval": held_out_measurement(
-                experiment, data, evaluation.limit, precision, device, home
-            ),
-            # without what only a run knows: its batches and the networks of features
-            "quality": quality_measurement(
-                experiment,
-                data,
-                evaluation.quality or 0,
-                evaluation.quality or 0,
-                0,
-                precision,
-                device,
-                "",
-            ),
-        }
-        tags = {group: each.to_tag() for group, each in groups.items()}
-        return measured_parts(sweep, tags, data.fingerprint)
-
-    apart: dict[str, list[str]] = {}
-    for path, axis in sweep.space.items() if any(map(_group_of, sweep.metrics)) else ():
+    found: dict[str, list[str]] = {}
+    for path, axis in sweep.space.items():
         ways: list[dict[tuple[str, str], str]] = []
         for value in axis.ends():
             # values that do not go together are found where trials are checked
             with suppress(UserError):
-                ways.append(measured(values_with(sweep, path, value)))
-        parts = dict.fromkeys(
-            part for way in ways for part in way if len({each.get(part) for each in ways}) > 1
-        )
+                ways.append(_expected_parts(sweep, values_with(sweep, path, value), home, opened))
+        parts = [
+            part
+            for group, part in dict.fromkeys(chain.from_iterable(ways))
+            if len({way.get((group, part)) for way in ways}) > 1
+        ]
         if parts:
-            apart[path] = list(dict.fromkeys(part for _, part in parts))
-    if not apart:
-        return ""
-    names = " and ".join(f"space.{path}" for path in apart)
-    differing = ", ".join(dict.fromkeys(part for each in apart.values() for part in each))
-    metrics = " and ".join(filter(_group_of, sweep.metrics))
-    problem = (
-        f"{names}: trials of different values do not compare by {metrics}, which they measure "
-        f"with other {differing}"
-    )
-    chooser = "search" if isinstance(sweep.search, OptunaSearch) else "scheduler"
-    if chooser == "search" or not isinstance(sweep.scheduler, NoScheduler):
-        raise UserError(
-            f"{problem}, and {chooser}.kind={getattr(sweep, chooser).kind} would choose among "
-            "them by it; make a sweep of each value, or set search.kind to random or grid and "
-            "scheduler.kind to none."
-        )
-    return f"{problem}."
+            found[path] = list(dict.fromkeys(parts))
+    return found
+
+
+def _expected_parts(
+    sweep: Sweep, values: Mapping[str, Any], home: Home, opened: dict[str, DataSplits]
+) -> dict[tuple[str, str], str]:
+    """Return `measured_parts` of a trial with these values, before it has run; `opened` keeps data
+    by their spec.
+    """
+    experiment = trial_experiment(sweep, Trial(0, "", values))
+    key = json.dumps(experiment.to_dict()["data"], sort_keys=True)
+    if key not in opened:
+        opened[key] = Launch(experiment, home).data
+    data = opened[key]
+    evaluation = experiment.evaluation
+    precision = experiment.training.precision
+    device = "cuda" if experiment.resources.gpus_per_worker else "cpu"
+    num = evaluation.quality or 0
+    measurements = {
+        "eval": held_out_measurement(experiment, data, evaluation.limit, precision, device, home),
+        # without what only a run knows: its batches and the networks of features
+        "quality": quality_measurement(experiment, data, num, num, 0, precision, device, ""),
+    }
+    tags = {group: each.to_tag() for group, each in measurements.items()}
+    return measured_parts(sweep, tags, data.fingerprint)
 
 
 def _check_trial(
@@ -451,14 +478,13 @@ def _check_trial(
             weights.check(launch.model.network)
         known[key] = launch.model.counts.total, launch.plan.total_steps
     found = known[key]
-    if experiment.start is not None:  # each kind of fork is checked against its parent's checkpoint
-        parts = [
-            found[1],
-            experiment.optimizer.kind,
-            *(spec[section] for section in STARTED_SECTIONS),
-        ]
-        key = json.dumps(parts, sort_keys=True)
-        if key not in known:
-            check_start(experiment, build_model(experiment), home, found[1])
-            known[key] = found
+    if experiment.start is None:
+        return found
+    # each kind of fork is checked against its parent's checkpoint
+    _, total_steps = found
+    sections = [spec[section] for section in STARTED_SECTIONS]
+    key = json.dumps([total_steps, experiment.optimizer.kind, *sections], sort_keys=True)
+    if key not in known:
+        check_start(experiment, build_model(experiment), home, total_steps)
+        known[key] = found
     return found

@@ -1,5 +1,5 @@
-"""Present state of a sweep's trials, of which only those that run are looked at: a trial that has
-ended stays so.
+"""Present state of a sweep's trials. Only those that run are read: a trial that has ended stays
+so.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ditlab.cluster.channel import CHANNEL_ERRORS, KeyValueChannel
 from ditlab.errors import UserError
@@ -62,7 +63,7 @@ class SweepTrials:
         """Read the state of the trials that run, pass on their new warnings, and return all trials
         by number.
 
-        `is_last`: look at the record of each trial that is not known to have ended, whatever the
+        `is_last`: read the record of each trial that is not known to have ended, whatever the
         channel says.
         """
         self._take_planned()
@@ -75,7 +76,8 @@ class SweepTrials:
             if topic.startswith((PROGRESS, WARNINGS))
         }
         self._begun |= named & self._open.keys()
-        for number in list(self._open) if is_last or self._is_first else sorted(self._begun):
+        numbers = list(self._open) if is_last or self._is_first else sorted(self._begun)
+        for number in numbers:
             with suppress(UserError, *CHANNEL_ERRORS):
                 self._read_trial(self._open[number], topics)
         self._is_first = False
@@ -124,11 +126,13 @@ class SweepTrials:
                 self._warn(f"trial {number}: {message}")
             self._num_warnings[number] = len(messages)
         if record is None:
-            if topic in topics:  # it could not be run: nothing but a warning is heard of it
+            if topic in topics:  # it could not be run: a warning is all that it sent
                 self._channel.remove(topic)
             return
         place = f"{PROGRESS}{number}"
-        known = (self._channel.get(place) if place in topics else None) or {}
+        known: Mapping[str, Any] = {}
+        if place in topics:
+            known = self._channel.get(place) or {}
         metrics = known.get("metrics", {})
         step = max(known.get("step", 0), record.step)
         measured: Mapping[tuple[str, str], str] = {}

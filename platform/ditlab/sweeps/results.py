@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,6 +72,9 @@ def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
     sweep = started.sweep
     trials = [_trial(sweep, started.home, planned) for planned in started.folder.planned_trials()]
     chooser = started.prepared.chooser
+    verdict: Sequence[str] = ()
+    if chooser and trials:
+        verdict = chooser.sentences(trials)
     return SweepSummary(
         sweep_id=started.folder.sweep_id,
         name=sweep.name,
@@ -86,7 +89,7 @@ def summarize_sweep(started: StartedSweep, seconds: float) -> SweepSummary:
         base=str(sweep.base.get("name", "")),
         num_seeds=sweep.num_seeds,
         unshared=unshared_axes(sweep) if sweep.num_seeds > 1 else (),
-        verdict=chooser.sentences(trials) if chooser and trials else (),
+        verdict=verdict,
     )
 
 
@@ -98,14 +101,14 @@ def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
     if found is None:
         return ""
     spec = trial_experiment(sweep, found).to_dict()
-    value = ", ".join(f"{name}={found.metrics[name]:.6g}" for name in summary.metrics)
+    values = ", ".join(f"{name}={found.metrics[name]:.6g}" for name in summary.metrics)
+    if found.members:
+        seeds = "seeds" if found.num_seeds > 1 else "seed"
+        values += f", means over {found.num_seeds} {seeds}"
     head = (
         f"# {summary.unit.capitalize()} {found.number} (run {found.run_id}) of the sweep "
-        f"{summary.name} "
+        f"{summary.name} ({summary.sweep_id}): {values}.\n"
     )
-    if found.members:
-        value += f", means over {found.num_seeds} seed{'s' if found.num_seeds > 1 else ''}"
-    head += f"({summary.sweep_id}): {value}.\n"
     if isinstance(sweep.scheduler, Pbt) and found.note:
         head += f"# Its values were the last of several: {found.note}.\n"
     return head + dump_yaml({**spec, "name": f"{summary.name}-best"})
@@ -118,15 +121,13 @@ def past_curves(sweep: Sweep, summary: SweepSummary) -> dict[str, MetricCurve]:
     found = {}
     for trial in summary.runs:
         curve = trial.curves.get(sweep.metrics[0])
-        if curve and trial.status in ("finished", "stopped"):
-            points = [
-                (step, value)
-                for step, value in zip(curve.steps, curve.values, strict=True)
-                if step > 0
-            ]
-            found[trial.run_id] = MetricCurve(
-                [step for step, _ in points], [value for _, value in points]
-            )
+        if curve is None or trial.status not in ("finished", "stopped"):
+            continue
+        points = zip(curve.steps, curve.values, strict=True)
+        later = [(step, value) for step, value in points if step > 0]
+        found[trial.run_id] = MetricCurve(
+            [step for step, _ in later], [value for _, value in later]
+        )
     return found
 
 
@@ -146,31 +147,42 @@ def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
     if summary.num_seeds > 1:
         table["seeds"] = [len(trial.by_seed) for trial in ranked]
     for name in summary.metrics:
-        table[name] = [trial.metrics.get(name) for trial in ranked]
-        if summary.num_seeds > 1:
-            intervals = [
-                mean_interval(trial, name).to_dict() if trial.by_seed else {} for trial in ranked
-            ]
-            table |= {
-                f"{name} {end}": [interval.get(end) for interval in intervals]
-                for end in ("low", "high")
-            }
-    differences = {
-        each.configuration.number: each.interval.to_dict() for each in differences_to_best(summary)
-    }
-    if differences:
-        found = [differences.get(trial.number, {}) for trial in ranked]
-        for title, key in (
-            ("to the best", "mean"),
-            ("to the best, low", "low"),
-            ("to the best, high", "high"),
-        ):
-            table[title] = [interval.get(key) for interval in found]
+        table |= _metric_columns(summary, ranked, name)
+    table |= _difference_columns(summary, ranked)
     for axis in summary.axes:
         table[axis.path] = [trial.values.get(axis.path) for trial in ranked]
     table["seconds"] = [round(trial.seconds, 1) for trial in ranked]
     table["note"] = [trial.note for trial in ranked]
     return table
+
+
+def _metric_columns(
+    summary: SweepSummary, ranked: Sequence[Trial], name: str
+) -> dict[str, list[Any]]:
+    """Columns of a metric; of configurations with the interval of each mean."""
+    columns = {name: [trial.metrics.get(name) for trial in ranked]}
+    if summary.num_seeds > 1:
+        intervals = [
+            mean_interval(trial, name).to_dict() if trial.by_seed else {} for trial in ranked
+        ]
+        columns[f"{name} low"] = [interval.get("low") for interval in intervals]
+        columns[f"{name} high"] = [interval.get("high") for interval in intervals]
+    return columns
+
+
+def _difference_columns(summary: SweepSummary, ranked: Sequence[Trial]) -> dict[str, list[Any]]:
+    """Columns of the difference to the best configuration; none where there are no differences."""
+    differences = {
+        each.configuration.number: each.interval.to_dict() for each in differences_to_best(summary)
+    }
+    if not differences:
+        return {}
+    found = [differences.get(trial.number, {}) for trial in ranked]
+    return {
+        "to the best": [interval.get("mean") for interval in found],
+        "to the best, low": [interval.get("low") for interval in found],
+        "to the best, high": [interval.get("high") for interval in found],
+    }
 
 
 def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
@@ -179,31 +191,36 @@ def _trial(sweep: Sweep, home: Home, planned: Trial) -> Trial:
     if record is None:
         return planned
     history, measured, device_hours = read_results(sweep, folder)
-    takeovers = read_takeovers(folder)
-    seconds = 0.0
-    if history:  # the time between points, without pauses between sessions
-        intervals = (
-            np.diff(np.unique(np.concatenate([series.times for series in history.values()]))) / 1000
-        )
-        seconds = float(intervals[intervals <= LONGEST_INTERVAL].sum())
-    curves = {name: history[name] for name in (*sweep.metrics, LOSS) if name in history}
-    failure = record.message if record.status == "failed" else ""
+    curves = {
+        name: MetricCurve(history[name].steps.tolist(), history[name].values.tolist())
+        for name in (*sweep.metrics, LOSS)
+        if name in history
+    }
+    note = "; ".join(takeover.sentence() for takeover in read_takeovers(folder))
+    if record.status == "failed" and record.message:
+        note = record.message
     return replace(
         planned,
         values=current_values(home, planned),
         status=record.status,
         step=record.step,
         total_steps=record.total_steps,
-        seconds=seconds,
+        seconds=_training_seconds(history),
         device_hours=device_hours,
         metrics=final_values(history),
-        curves={
-            name: MetricCurve(series.steps.tolist(), series.values.tolist())
-            for name, series in curves.items()
-        },
+        curves=curves,
         measured=measured,
-        note=failure or "; ".join(takeover.sentence() for takeover in takeovers),
+        note=note,
     )
+
+
+def _training_seconds(history: Mapping[str, Series]) -> float:
+    """Time between the points of a trial's metrics, without pauses between sessions."""
+    if not history:
+        return 0.0
+    times = np.unique(np.concatenate([series.times for series in history.values()]))
+    intervals = np.diff(times) / 1000
+    return float(intervals[intervals <= LONGEST_INTERVAL].sum())
 
 
 def read_results(
@@ -221,7 +238,7 @@ def read_results(
     return series_of(content), parts, facts.device_hours
 
 
-def _scale(axis: Axis) -> Any:
+def _scale(axis: Axis) -> Literal["linear", "log", "category"]:
     """Scale on which the report draws an axis."""
     if isinstance(axis, Choice | Grid):
         are_numbers = all(
@@ -315,16 +332,13 @@ class ParentRun:
         found = best(summary)
         if found:
             leader = f"{summary.unit} {found.number} (run {found.run_id})"
-            values: dict[str, Any] = {
-                f"ditlab.best.{path}": json.dumps(value) for path, value in found.values.items()
+            tags = {
+                f"ditlab.best_{summary.unit}": str(found.number),
+                "ditlab.best_run": found.run_id,
             }
-            tracker.set_tags(
-                {
-                    f"ditlab.best_{summary.unit}": str(found.number),
-                    "ditlab.best_run": found.run_id,
-                    **values,
-                }
-            )
+            for path, value in found.values.items():
+                tags[f"ditlab.best.{path}"] = json.dumps(value)
+            tracker.set_tags(tags)
         for file in files:
             tracker.log_artifact(file, REPORT_FOLDER)
         tracker.set_tags({STATUS_TAG: status})
@@ -346,18 +360,20 @@ class ParentRun:
         self._tracker.log_note(note.text())
 
 
-def _best(summary: SweepSummary, trial: Trial) -> dict[str, Any]:
-    metrics = {name: trial.metrics[name] for name in summary.metrics}
-    own = {
+def _result(summary: SweepSummary, trial: Trial) -> dict[str, Any]:
+    """A trial's values and metrics in JSON's types; of a configuration its seeds and intervals."""
+    found: dict[str, Any] = {
         "number": trial.number,
         "run_id": trial.run_id,
         "values": dict(trial.values),
-        "metrics": metrics,
+        "metrics": {name: trial.metrics[name] for name in summary.metrics},
     }
-    if not trial.members:
-        return own
-    intervals = {name: mean_interval(trial, name).to_dict() for name in summary.metrics}
-    return {**own, "seeds": sorted(trial.by_seed), "intervals": intervals}
+    if trial.members:
+        found["seeds"] = sorted(trial.by_seed)
+        found["intervals"] = {
+            name: mean_interval(trial, name).to_dict() for name in summary.metrics
+        }
+    return found
 
 
 @dataclass(frozen=True)
@@ -380,50 +396,50 @@ class SweepResult:
     def to_dict(self) -> dict[str, Any]:
         """The result as `--json` prints it."""
         summary = self.summary
-        found = best(summary)
-        metrics = summary.metrics
-        configurations: dict[str, Any] = {}
-        if summary.num_seeds > 1:
-            ranked = [
-                configuration
-                for configuration in rank(summary)
-                if objectives(summary, configuration) is not None
-            ]
-            differences = differences_to_best(summary)
-            configurations = {
-                "configurations": [_best(summary, configuration) for configuration in ranked],
-                "differences": [each.to_dict() for each in differences],
-                "not_told_apart": not_told_apart(differences),
-            }
-        return {
+        found: dict[str, Any] = {
             "run_id": self.sweep_id,
             "status": self.status,
             "reason": self.reason,
-            "trials": [
-                {
-                    **trial.to_dict(),
-                    "status": trial.status,
-                    "step": trial.step,
-                    "metrics": {name: trial.metrics.get(name) for name in metrics},
-                    "note": trial.note,
-                }
-                for each in rank(summary)
-                for trial in each.members or [each]
-            ],
-            **configurations,
-            **({"verdict": list(summary.verdict)} if summary.verdict else {}),
-            "best": found and _best(summary, found),
+            "trials": self._trials(),
+        }
+        if summary.num_seeds > 1:
+            ranked = [trial for trial in rank(summary) if objectives(summary, trial) is not None]
+            differences = differences_to_best(summary)
+            found["configurations"] = [_result(summary, configuration) for configuration in ranked]
+            found["differences"] = [each.to_dict() for each in differences]
+            found["not_told_apart"] = not_told_apart(differences)
+        if summary.verdict:
+            found["verdict"] = list(summary.verdict)
+        leader = best(summary)
+        groups = [
+            {
+                "where": shared_values(summary, group),
+                "trials": len(group),
+                **_result(summary, group[0]),
+            }
+            for group in comparable(summary)
+        ]
+        return {
+            **found,
+            "best": leader and _result(summary, leader),
             "why_no_best": why_incomparable(summary),
-            "best_of_comparable": [
-                {
-                    "where": shared_values(summary, group),
-                    "trials": len(group),
-                    **_best(summary, group[0]),
-                }
-                for group in comparable(summary)
-            ],
+            "best_of_comparable": groups,
             "report": str(self.report),
         }
+
+    def _trials(self) -> list[dict[str, Any]]:
+        """Every run in JSON's types, those of a configuration together, the best first."""
+        found = []
+        for each in rank(self.summary):
+            for trial in each.members or [each]:
+                state = {
+                    "status": trial.status,
+                    "step": trial.step,
+                    "metrics": {name: trial.metrics.get(name) for name in self.summary.metrics},
+                    "note": trial.note,
+                }
+                found.append({**trial.to_dict(), **state})
+        return found
 
 
 def finish_sweep(
@@ -441,59 +457,67 @@ def finish_sweep(
     """
     if status != "stopped":
         reason = ""
+    _end_interrupted_runs(started)
     folder = started.folder
-    home = started.home
-    for trial in folder.planned_trials():
-        record = find_record(home, trial)
-        run = home.run(trial.run_id)
-        if record is None or record.status not in ("running", "interrupted"):
-            continue
-        if record.status == "running":  # the process that led it is gone
-            update_record(run, status="interrupted")
-        # or MLflow would show a trial that was killed or paused as running for ever
-        if run.journal.exists():
-            with RunTracker(run, started.prepared.base.tracking.uri, home) as tracker:
-                end_run(tracker, "interrupted")
     summary = summarize_sweep(started, seconds)
     num_ended = sum(trial.has_ended for trial in summary.trials)
     update_record(folder.folder, status=status, step=num_ended, message=reason)
-    report = folder.report
-    files = []
-    try:
-        spec = best_spec(started.sweep, summary)
-        resume = f"ditlab tune --resume {summary.sweep_id}"
-        rows = [
-            (
-                f"{summary.unit} {each.number}: {settings(summary, each, {})}",
-                home.run(each.run_id).media,
-            )
-            for each in rank(summary)
-        ]
-        samples = write_samples(rows, report / "samples.png")
-        files = write_sweep_report(summary, report, spec, resume, samples)
-        if spec:
-            files.append(write_durably(report / "best.yaml", stamped(spec).encode()))
-    except OSError as error:  # the result is known without it
-        warn(f"{report} cannot be written ({error.strerror}).")
-    except KeyboardInterrupt:
-        warn(
-            "a signal ended the drawing of the report: `ditlab tune --resume "
-            f"{summary.sweep_id}` draws it."
-        )
-    if status == "finished" and all(objectives(summary, trial) is None for trial in summary.trials):
+    files = _write_report(started, summary, warn)
+    has_value = any(objectives(summary, trial) is not None for trial in summary.trials)
+    if status == "finished" and not has_value:
         parent.end("failed", summary, files)
         notes = sorted({trial.note.partition("\n")[0] for trial in summary.runs if trial.note})
+        why = f" ({notes[0][:300]})" if notes else ""
         message = (
-            f"sweep {summary.sweep_id}: no trial gave a value of {summary.metrics[0]}"
-            f"{f' ({notes[0][:300]})' if notes else ''}; see {shlex.quote(str(report))}."
+            f"sweep {summary.sweep_id}: no trial gave a value of {summary.metrics[0]}{why}; see "
+            f"{shlex.quote(str(folder.report))}."
         )
         update_record(folder.folder, status="failed", message=message)
         raise RunFailed(message, kind="crash")
     leader = best(summary)
-    parent.end(
-        status,
-        summary,
-        files,
-        trial_experiment(started.sweep, leader).to_dict() if leader else None,
-    )
-    return SweepResult(summary.sweep_id, status, summary, report / "report.html", reason)
+    spec = trial_experiment(started.sweep, leader).to_dict() if leader else None
+    parent.end(status, summary, files, spec)
+    return SweepResult(summary.sweep_id, status, summary, folder.report / "report.html", reason)
+
+
+def _end_interrupted_runs(started: StartedSweep) -> None:
+    """Mark trials whose process is gone as interrupted, in their records and in MLflow, which would
+    show one that was killed or paused as running for ever.
+    """
+    home = started.home
+    for trial in started.folder.planned_trials():
+        record = find_record(home, trial)
+        run = home.run(trial.run_id)
+        if record is None or record.status not in ("running", "interrupted"):
+            continue
+        if record.status == "running":
+            update_record(run, status="interrupted")
+        if run.journal.exists():
+            with RunTracker(run, started.prepared.base.tracking.uri, home) as tracker:
+                end_run(tracker, "interrupted")
+
+
+def _write_report(
+    started: StartedSweep, summary: SweepSummary, warn: Callable[[str], None]
+) -> list[Path]:
+    """Write the report with samples and the best spec, and return its files; those written so far
+    where the disk refuses or a signal comes: the sweep's result is known without it.
+    """
+    report = started.folder.report
+    resume = f"ditlab tune --resume {summary.sweep_id}"
+    files: list[Path] = []
+    try:
+        spec = best_spec(started.sweep, summary)
+        rows = []
+        for trial in rank(summary):
+            title = f"{summary.unit} {trial.number}: {settings(summary, trial, {})}"
+            rows.append((title, started.home.run(trial.run_id).media))
+        samples = write_samples(rows, report / "samples.png")
+        files += write_sweep_report(summary, report, spec, resume, samples)
+        if spec:
+            files.append(write_durably(report / "best.yaml", stamped(spec).encode()))
+    except OSError as error:
+        warn(f"{report} cannot be written ({error.strerror}).")
+    except KeyboardInterrupt:
+        warn(f"a signal ended the drawing of the report: `{resume}` draws it.")
+    return files

@@ -68,7 +68,8 @@ class LedgerSearcher(NeverCopied, Searcher):
         trained = self._running.pop(trial_id, None)
         if trained is not None:
             last = result or {}
-            self._complete(trained, "failed" if error else str(last.get("status", "failed")), last)
+            status = str(last.get("status", "failed"))
+            self._complete(trained, "failed" if error else status, last)
 
     def _complete(self, trained: Any, status: str, last: dict[str, Any]) -> None:
         """Take in how a trial has ended, and what Tune was told `last` of it."""
@@ -121,7 +122,9 @@ class OptunaTrials(LedgerSearcher):
         """
         from optuna.trial import TrialState
 
-        for _ in range(MAX_PROPOSALS if self._free_configurations else 0):
+        if not self._free_configurations:
+            return False
+        for _ in range(MAX_PROPOSALS):
             proposal = self._study.ask()
             values = suggest_values(self._sweep, proposal)
             try:
@@ -130,9 +133,9 @@ class OptunaTrials(LedgerSearcher):
                 self._study.tell(proposal, state=TrialState.PRUNED)
                 continue
             configuration = self._free_configurations.pop(0)
-            seeds = self._sweep.seed_list
             self._waiting = [
-                self._plan(next(self._numbers), values, configuration, seed) for seed in seeds
+                self._plan(next(self._numbers), values, configuration, seed)
+                for seed in self._sweep.seed_list
             ]
             self._configurations[configuration] = list(self._waiting)
             self._proposals[configuration] = proposal
@@ -143,9 +146,8 @@ class OptunaTrials(LedgerSearcher):
         metrics = {name: float(last[name]) for name in self._sweep.metrics if name in last}
         ended = replace(trained, status=status, step=int(last.get("step", 0)), metrics=metrics)
         before = self._configurations[trained.configuration]
-        configuration = self._configurations[trained.configuration] = [
-            ended if each.number == ended.number else each for each in before
-        ]
+        configuration = [ended if each.number == ended.number else each for each in before]
+        self._configurations[trained.configuration] = configuration
         if all(each.has_ended for each in configuration):  # others are resumed in the next session
             _report(
                 self._study, self._proposals.pop(trained.configuration), self._sweep, configuration
@@ -197,8 +199,10 @@ class ChosenTrials(LedgerSearcher):
                 chosen.configuration,
                 chosen.seed,
             )
-        until = {} if chosen.until is None else {"until": chosen.until}
-        return {"trial": {**self._trials[place].to_dict(), **until}}
+        config = self._trials[place].to_dict()
+        if chosen.until is not None:
+            config["until"] = chosen.until
+        return {"trial": config}
 
     def _complete(self, trained: ChosenTrial, status: str, last: dict[str, Any]) -> None:
         if status == "interrupted":  # it is resumed in the next session, and its round with it
@@ -219,14 +223,13 @@ class ChosenTrials(LedgerSearcher):
         step = int(last.get("step", 0))
         if chosen.until is not None:
             step = min(step, chosen.until)
-        curve = trial.curves.get(self._metric_name, MetricCurve([], []))
-        value = float(last.get(self._metric_name, math.nan))
+        name = self._metric_name
+        curve = trial.curves.get(name, MetricCurve([], []))
+        value = float(last.get(name, math.nan))
         longer = MetricCurve([*curve.steps, step], [*curve.values, value])
         if status == "paused":
             status = "interrupted"  # as its record says
-        return replace(
-            trial, status=status, step=step, curves={**trial.curves, self._metric_name: longer}
-        )
+        return replace(trial, status=status, step=step, curves={**trial.curves, name: longer})
 
     def _begin_round(self) -> None:
         found = self._chooser.next_round(list(self._trials.values()))
@@ -477,14 +480,13 @@ class Population(PopulationBasedTraining):
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Let a trial wait that has reached a perturbation."""
         state = self._trial_state[trial]
-        if (
-            self._metric not in result
-            or result["step"] - state.last_perturbation_time < self._perturbation_interval
-        ):
+        if self._metric not in result:
+            return TrialScheduler.CONTINUE
+        if result["step"] - state.last_perturbation_time < self._perturbation_interval:
             return TrialScheduler.CONTINUE
         self._save_trial_state(state, result["step"], result, trial)
         if math.isnan(state.last_score):
-            # Tune would leave it out of the ranking, and never replace it
+            # Tune would drop it from the ranking, and never replace it
             state.last_score = -math.inf
         # its process may have been lost while it waited, and restarted
         if trial not in self._waiting:

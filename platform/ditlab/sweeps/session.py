@@ -119,14 +119,7 @@ class SweepSession:
                     self._follow(tuner, requests, parent)
                 self._trials.read(is_last=True)
                 num_left = max(num_trials, len(self._trials.all)) - self._trials.num_ended
-                status: EndStatus = "stopped" if self._end_reason else "failed"
-                if requests.count:
-                    status = "interrupted"
-                if tuner.round and tuner.round.used_up:
-                    status = "stopped"
-                    self._end_reason = f"{tuner.round.used_up} is used up"
-                elif tuner.is_over(num_left):
-                    status = "finished"
+                status = self._end_status(tuner, num_left, is_interrupted=bool(requests.count))
             except KeyboardInterrupt:
                 update_record(folder, status="interrupted", message="ended at once")
                 raise
@@ -139,6 +132,17 @@ class SweepSession:
             self._raise_failure(tuner, status, num_left)
             self._observers.end = RunEnd(status, self._end_reason)
         return result
+
+    def _end_status(self, tuner: TunerThread, num_left: int, is_interrupted: bool) -> EndStatus:
+        """Decide how the session has ended; `num_left` trials have not."""
+        if tuner.round and tuner.round.used_up:
+            self._end_reason = f"{tuner.round.used_up} is used up"
+            return "stopped"
+        if tuner.is_over(num_left):
+            return "finished"
+        if is_interrupted:
+            return "interrupted"
+        return "stopped" if self._end_reason else "failed"
 
     def _raise_failure(self, tuner: TunerThread, status: str, num_left: int) -> None:
         """Raise RunFailed where Ray Tune failed, or trials could not be run."""
@@ -167,28 +171,18 @@ class SweepSession:
         num_logged = -1
         while tuner.is_alive():
             tuner.join(POLL_INTERVAL)
-            lost = lost_ray()
-            if lost:
-                update_record(self._folder.folder, status="interrupted", message=lost)
-                more = (
-                    f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` "
-                    "goes on."
-                )
-                raise KeyboardInterrupt if requests.count else RunFailed(more, kind="lost_node")
-            self._end_reason = self._end_reason or ("" if is_stopping else self._used_up())
-            is_new_request = bool(requests.count or self._end_reason) and not is_stopping
+            self._check_ray(is_interrupted=bool(requests.count))
+            if not is_stopping and not self._end_reason:
+                self._end_reason = self._used_up()
+            is_new_request = not is_stopping and bool(requests.count or self._end_reason)
             if is_new_request:
                 is_stopping = True
-                self._channel.put("stop", INTERRUPTED)
-                more = "" if self._end_reason else "; once more ends at once"
-                self._warn(
-                    f"{self._end_reason or 'stopping'}: running trials save a checkpoint{more}."
-                )
+                self._request_stop()
             trials = states.read()
             if is_new_request:  # trials that begin from here on see the request first
                 tuner.stopper.requested.set()
-            leader = states.leader.number if states.leader else None
             num_trials = max(self._started.num_trials, len(trials))
+            leader = states.leader.number if states.leader else None
             self._on_progress(
                 SweepProgress(self._sweep_id, sweep, trials, leader, num_trials, ended_before)
             )
@@ -199,6 +193,27 @@ class SweepSession:
             if time.monotonic() - self._saved_at > SAVE_INTERVAL:
                 self._saved_at = time.monotonic()
                 self._save_elapsed()
+
+    def _check_ray(self, is_interrupted: bool) -> None:
+        """Raise RunFailed where Ray is lost, and KeyboardInterrupt where a stop was requested."""
+        lost = lost_ray()
+        if not lost:
+            return
+        update_record(self._folder.folder, status="interrupted", message=lost)
+        if is_interrupted:
+            raise KeyboardInterrupt
+        raise RunFailed(
+            f"sweep {self._sweep_id}: {lost}; `ditlab tune --resume {self._sweep_id}` goes on.",
+            kind="lost_node",
+        )
+
+    def _request_stop(self) -> None:
+        """Ask all trials to stop after a checkpoint, and say so."""
+        self._channel.put("stop", INTERRUPTED)
+        if self._end_reason:
+            self._warn(f"{self._end_reason}: running trials save a checkpoint.")
+        else:
+            self._warn("stopping: running trials save a checkpoint; once more ends at once.")
 
     def _used_up(self) -> str:
         """Return the clause on a budget that is used up; empty while the sweep may go on."""
@@ -267,7 +282,9 @@ class TunerThread(threading.Thread):
 
     def is_over(self, num_left: int) -> bool:
         """Return True where nothing is left to train; `num_left` trials have not ended."""
-        return not (self.round.trials if self.round else num_left)
+        if self.round:
+            return not self.round.trials
+        return num_left == 0
 
     def _make_tuner(self) -> tune.Tuner:
         started = self._sweep
@@ -289,8 +306,8 @@ class TunerThread(threading.Thread):
         space: dict[str, Any] = {}
         chooser = started.prepared.chooser
         if chooser:
-            # as many as it asks for
-            config |= {"search_alg": self._chosen_trials(chooser), "num_samples": -1}
+            config["search_alg"] = self._chosen_trials(chooser)
+            config["num_samples"] = -1  # as many as it asks for
         elif isinstance(sweep.search, OptunaSearch):
             config["search_alg"] = OptunaTrials(sweep, started.past, self._plan)
             config["num_samples"] = started.num_remaining
@@ -321,11 +338,9 @@ class TunerThread(threading.Thread):
         self, number: int, values: Mapping[str, Any], configuration: int, seed: int | None
     ) -> Trial:
         """Write a new trial to the ledger."""
-        self._trials.add(
-            trial := self._sweep.folder.plan_trial(
-                self._sweep.home, number, values, configuration, seed
-            )
-        )
+        folder = self._sweep.folder
+        trial = folder.plan_trial(self._sweep.home, number, values, configuration, seed)
+        self._trials.add(trial)
         return trial
 
     def _chosen_trials(self, chooser: TrialChooser) -> ChosenTrials:

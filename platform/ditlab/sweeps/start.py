@@ -3,6 +3,7 @@
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -90,12 +91,15 @@ def create_sweep(prepared: PreparedSweep) -> StartedSweep:
         # Keep the checkpoints that trials go on from, until each holds its own. Raises UserError
         # where one is gone.
         experiments = [prepared.base, *(trial.experiment for trial in prepared.trials)]
-        for start in {each.start.point: each.start for each in experiments if each.start}.values():
+        starts = {each.start.point: each.start for each in experiments if each.start}
+        for start in starts.values():
             hold_start(start, home, folder.sweep_id)
     except (OSError, UserError) as error:
         if run is not None:
             shutil.rmtree(run.path, ignore_errors=True)
-        raise error if isinstance(error, UserError) else home_write_error(home, error) from error
+        if isinstance(error, UserError):
+            raise
+        raise home_write_error(home, error) from error
     at_once = prepared.concurrency.num_trials
     note = f"sweep {folder.sweep_id}: {prepared.num_trials} trials, {at_once} at once"
     return StartedSweep(prepared, folder, past, [note])
@@ -145,21 +149,15 @@ def find_unfinished_sweep(home: Home, given: Sweep) -> tuple[str | None, str]:
     there is none, and a line on it."""
     for record in list_runs(home):
         run_id = record.run_id
-        if (
-            not record.trials
-            or record.is_group
-            or record.name != given.name
-            or record.status == "finished"
-        ):
+        is_sweep = record.trials and not record.is_group
+        if not is_sweep or record.name != given.name or record.status == "finished":
             continue
         with suppress(UserError):  # of another kind, damaged, or of an add-on that is not here
             stored = SweepFolder(home.run(run_id)).load_sweep()
             if not differences(stored, portable_sweep(given, home, stored)[0]):
                 return run_id, f"--resume auto: sweep {run_id} ({given.name}), {record.status}"
-    return (
-        None,
-        f"--resume auto: no unfinished sweep {given.name} has this content, so a new one begins",
-    )
+    note = f"--resume auto: no unfinished sweep {given.name} has this content, so a new one begins"
+    return None, note
 
 
 def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial]:
@@ -169,10 +167,8 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
     """
     planned = folder.planned_trials()
     known = {trial.configuration: trial.values for trial in prepared.trials}
-    others = [
-        trial for trial in planned if known and trial.values != known.get(trial.configuration)
-    ]
-    if others:
+    others = [trial for trial in planned if trial.values != known.get(trial.configuration)]
+    if known and others:
         raise UserError(
             f"sweep {folder.sweep_id}: trial {others[0].number} has "
             f"{written(others[0].values)} in {folder.ledger}, which its sweep.yaml does not "
@@ -194,16 +190,16 @@ def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> l
     return the trials of the whole ledger. Those of a configuration that a search proposed are
     known, too, where the sweep has more seeds now."""
     write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
-    configurations = {trial.configuration: dict(trial.values) for trial in past} | {
-        trial.configuration: trial.values for trial in prepared.trials
-    }
+    configurations = {trial.configuration: dict(trial.values) for trial in past}
+    configurations |= {trial.configuration: trial.values for trial in prepared.trials}
     there = {(trial.configuration, seed_of(prepared.sweep, trial)) for trial in past}
     numbers = free_numbers(past)
-    places = [
-        (next(numbers), configurations[configuration], configuration, seed)
-        for seed in prepared.sweep.first_seeds
-        for configuration in sorted(configurations)
-        if (configuration, seed) not in there
-    ]
-    planned = folder.plan_trials(prepared.home, places) if places else []
-    return sorted([*past, *planned], key=lambda trial: trial.number)
+    places = []
+    for seed, configuration in product(prepared.sweep.first_seeds, sorted(configurations)):
+        if (configuration, seed) not in there:
+            values = configurations[configuration]
+            places.append((next(numbers), values, configuration, seed))
+    trials = list(past)
+    if places:
+        trials += folder.plan_trials(prepared.home, places)
+    return sorted(trials, key=lambda trial: trial.number)

@@ -41,7 +41,7 @@ from ditlab.tracking.mlflow_runs import GROUP_TAG, PARENT_TAG, SEED_TAG
 from ditlab.tracking.records import create_run, list_runs, read_record, update_record
 from ditlab.training.reporting import RunOutcome
 
-POLL_INTERVAL = 0.05  # seconds between looks for an evaluation
+POLL_INTERVAL = 0.05  # seconds between checks for an evaluation
 LOCK_TIMEOUT = 300.0  # seconds for the process that led the trial before to end
 DONOR_TIMEOUT = 300.0  # seconds for a donor's checkpoint to reach the disk
 
@@ -89,14 +89,8 @@ class TrialThread(threading.Thread):
         Tune's result.
         """
         if self.ident is None:
-            if self._stop_requests.count:  # nor is it running any more, where it was killed
-                if self._stop_requests.reason == STOPPED:
-                    status = "stopped"
-                else:
-                    status = "interrupted"
-                if self._folder.record.exists() and read_record(self._folder).status == "running":
-                    update_record(self._folder, status=status)
-                return {"step": 0, "done": True, "status": status}
+            if self._stop_requests.count:
+                return self._stopped_before_start()
             self._channel.clear()
             self.start()
         elif not self._stop_requests.count:
@@ -105,19 +99,33 @@ class TrialThread(threading.Thread):
             report = self._channel.get("report")
             if report and report["step"] > self._reported_step:
                 self._reported_step = report["step"]
-                found = {"step": report["step"], **report["metrics"]}
-                if self._until is None or report["step"] < self._until:
-                    return found
-                self.end()
-                # a worker was killed between the evaluation and its report
-                if report["step"] > self._until:
-                    found = {
-                        "step": self._until,
-                        **values_at(self._folder, self._until, self._sweep.metrics),
-                    }
-                status = "failed" if self._outcome is None else "paused"
-                return {**found, "done": True, "status": status}
+                return self._evaluated(report["step"], report["metrics"])
             self.join(POLL_INTERVAL)
+        return self._ended()
+
+    def _stopped_before_start(self) -> dict[str, Any]:
+        """Record that a stop was requested before the training began; return Tune's result."""
+        status = "stopped" if self._stop_requests.reason == STOPPED else "interrupted"
+        # a process that led the trial before may have been killed
+        if self._folder.record.exists() and read_record(self._folder).status == "running":
+            update_record(self._folder, status=status)
+        return {"step": 0, "done": True, "status": status}
+
+    def _evaluated(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return Tune's result of an evaluation; end the training where it was to wait there."""
+        found = {"step": step, **metrics}
+        if self._until is None or step < self._until:
+            return found
+        self.end()
+        # a worker was killed between the evaluation and its report
+        if step > self._until:
+            at_end = values_at(self._folder, self._until, self._sweep.metrics)
+            found = {"step": self._until, **at_end}
+        status = "failed" if self._outcome is None else "paused"
+        return {**found, "done": True, "status": status}
+
+    def _ended(self) -> dict[str, Any]:
+        """Return Tune's result of a training that has ended."""
         if self._outcome is None:
             return {"step": self._reported_step, "done": True, "status": "failed"}
         metrics = dict(self._outcome.metrics)
@@ -139,71 +147,35 @@ class TrialThread(threading.Thread):
             self._outcome = self._train()
         except Exception as error:
             # The run's record holds a failure, but for one before the run has started.
-            if not self._folder.record.exists() or read_record(self._folder).status != "failed":
-                is_sentence = isinstance(error, UserError | RunFailed)
-                self._warn(
-                    "could not be run: "
-                    f"{error if is_sentence else f'{type(error).__name__}: {error}'}"
-                )
+            if self._folder.record.exists() and read_record(self._folder).status == "failed":
+                return
+            if isinstance(error, UserError | RunFailed):
+                self._warn(f"could not be run: {error}")
+            else:
+                self._warn(f"could not be run: {type(error).__name__}: {error}")
 
     def _train(self) -> RunOutcome:
         home = self._home
         folder = self._folder
         pool = self._pool
-        trial = self._trial
-        experiment = trial_experiment(self._sweep, trial)
-        spec = experiment.to_dict()
-        start = experiment.start
+        topic = f"{PROGRESS}{self._trial.number}"
+        experiment = trial_experiment(self._sweep, self._trial)
         resumed = folder.record.exists()
-        topic = f"{PROGRESS}{trial.number}"
         self._sweep_channel.try_put(topic, {})
         if not resumed:
-            # a killed process may have left it without a record
-            shutil.rmtree(folder.path, ignore_errors=True)
-            create_run(
-                home,
-                experiment.name,
-                family=experiment.model.family,
-                spec_hash=experiment.content_hash(),
-                run_id=folder.run_id,
-                tracking_uri=experiment.tracking.uri or "",
-                parent=self._sweep_id,
-                trial=trial.number,
-                plugins=plugin_packages(spec),
-                start=start.point if start else "",
-                group=f"{self._sweep_id}.{trial.configuration}",
-            )
-            write_durably(folder.spec, encode_recorded(spec))
-        tags = {**source_tags(), PARENT_TAG: self._sweep_id, "ditlab.trial": str(trial.number)}
-        tags |= {CHANGED_TAG: values_text(trial.values), **plugin_tags(spec)}
-        if trial.seed is not None:
-            tags |= {
-                GROUP_TAG: f"{self._sweep_id}.{trial.configuration}",
-                SEED_TAG: str(trial.seed),
-            }
-        if start:
-            # with checkpoints of its own it needs no parent
-            with suppress(UserError) if resumed else nullcontext():
-                hold_start(start, home, folder.run_id)
-            tags |= lineage_tags(start.point, list_runs(home))
-        is_gated = not isinstance(self._sweep.scheduler, NoScheduler)
-        before = None
-        if resumed:
-            with suppress(UserError):  # it is written again
-                before = load_recorded_experiment(folder.spec)
-        if before and before.to_dict() == spec:
-            before = None
+            self._create_run(experiment)
+        tags = self._tags(experiment, resumed)
         weights = weights_of(experiment, home, folder if resumed else None)
         launch = Launch(
             experiment,
             home,
             folder.run_id,
             resumed,
-            before,
+            self._spec_before(experiment) if resumed else None,
             tags,
             weights=weights.recorded() if weights else {},
             trial_channel=self._channel.name,
-            gated=is_gated,
+            gated=not isinstance(self._sweep.scheduler, NoScheduler),
             observers=tuple(places("observers")),
         )
         lifecycle = RunLifecycle(launch)
@@ -228,6 +200,62 @@ class TrialThread(threading.Thread):
                         pool.shut_down()
             lifecycle.end(outcome)
         return outcome
+
+    @property
+    def _group(self) -> str:
+        """Group of the runs of one configuration."""
+        return f"{self._sweep_id}.{self._trial.configuration}"
+
+    def _create_run(self, experiment: Experiment) -> None:
+        """Make the trial's run, with its record and its spec."""
+        spec = experiment.to_dict()
+        # a killed process may have left it without a record
+        shutil.rmtree(self._folder.path, ignore_errors=True)
+        create_run(
+            self._home,
+            experiment.name,
+            family=experiment.model.family,
+            spec_hash=experiment.content_hash(),
+            run_id=self._folder.run_id,
+            tracking_uri=experiment.tracking.uri or "",
+            parent=self._sweep_id,
+            trial=self._trial.number,
+            plugins=plugin_packages(spec),
+            start=experiment.start.point if experiment.start else "",
+            group=self._group,
+        )
+        write_durably(self._folder.spec, encode_recorded(spec))
+
+    def _tags(self, experiment: Experiment, resumed: bool) -> dict[str, str]:
+        """Return the tags of the trial's tracked run; hold the checkpoint that it starts from."""
+        trial = self._trial
+        tags = {
+            **source_tags(),
+            PARENT_TAG: self._sweep_id,
+            "ditlab.trial": str(trial.number),
+            CHANGED_TAG: values_text(trial.values),
+            **plugin_tags(experiment.to_dict()),
+        }
+        if trial.seed is not None:
+            tags[GROUP_TAG] = self._group
+            tags[SEED_TAG] = str(trial.seed)
+        start = experiment.start
+        if start:
+            # with checkpoints of its own it needs no parent
+            with suppress(UserError) if resumed else nullcontext():
+                hold_start(start, self._home, self._folder.run_id)
+            tags |= lineage_tags(start.point, list_runs(self._home))
+        return tags
+
+    def _spec_before(self, experiment: Experiment) -> Experiment | None:
+        """Return the experiment that a resumed trial trained with so far; None for an equal one,
+        and where it cannot be read: it is written again.
+        """
+        with suppress(UserError):
+            before = load_recorded_experiment(self._folder.spec)
+            if before.to_dict() != experiment.to_dict():
+                return before
+        return None
 
     def _take_over(self, experiment: Experiment, run_id: str, step: int, key: str) -> None:
         """Replace the trial's checkpoints by another trial's of a step, once that is on the

@@ -22,15 +22,9 @@ def run(tmp_path_factory):
 def test_quality_of_text_in_training_is_that_of_evaluate(run):
     last = run.metrics().to_pylist()[-1]
     logged = {name: value for name, value in last.items() if name.startswith("quality/")}
-    assert {
-        "quality/token_entropy_low",
-        "quality/distinct_3_held_out",
-        "quality/bigram_perplexity_high",
-    } <= set(logged)
+    assert {"quality/token_entropy_low", "quality/distinct_3_held_out"} <= set(logged)
     found = run.evaluate(quality=100, rows=30, batch=100)
-    assert {
-        name: value for name, value in found.metrics.items() if name.startswith("quality/")
-    } == logged
+    assert logged.items() <= found.metrics.items()
     assert found.measurements["quality"].parts["features"]
 
 
@@ -43,23 +37,17 @@ def test_a_bound_has_an_interval_on_any_store(run):
     imported("other", 1, str(Home.from_environment().stores / "own"), None)
     for choice, num in (("train", 80), ("other", 100)):
         found = run.evaluate(data=choice)
-        assert (
-            found.num_samples > num
-            and found.num_unsent is None
-            and f"--data {choice}" in found.changes
-        )
+        assert found.num_samples > num and found.num_unsent is None
+        assert f"--data {choice}" in found.changes
         assert found.metrics["held_out/bound"] == pytest.approx(
             found.metrics["assessed/bound"], rel=1e-5
         )
         assert found.metrics["held_out/bound"] != own.metrics["assessed/bound"]
-        assert "held-out samples" in differing_parts(
-            [found.measurements["held_out"], own.measurements["held_out"]]
-        )
+        measured = [each.measurements["held_out"] for each in (found, own)]
+        assert "held-out samples" in differing_parts(measured)
 
 
-def test_stores_that_are_none_or_of_another_tokeniser_are_refused(run):
-    with pytest.raises(UserError, match=r"--data=nothing: .* holds no store"):
-        run.evaluate(data="nothing")
+def test_a_store_of_another_tokeniser_is_refused(run):
     imported("pieces", seed=2)
     with pytest.raises(
         UserError,

@@ -7,19 +7,17 @@ import pytest
 import torch
 
 from ditlab.data.splits import open_data
-from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.writing import write_store
 from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
-from ditlab.quality import classifier as classifiers
 from ditlab.quality.eligibility import find_basis
 from ditlab.quality.features import ImageEncoder, frechet_distance
 from ditlab.quality.images import image_batches, images_per_batch
 from ditlab.quality.sample_quality import QualityReference
 from ditlab.spec.data import ArrowData
 from support.datasets.tiny_encoders import write_image_encoder
+from support.datasets.writing import image_store
 from support.trainings.workers import tiny
 
 pytest.importorskip("transformers")
@@ -37,17 +35,11 @@ def encoder(tmp_path_factory):
 
 def store(folder, shape, num=400, classes=False):
     """Smooth gradients of a random direction."""
-    generator = np.random.default_rng(0)
     rows, columns = (np.linspace(-1, 1, size) for size in shape[1:])
-    slopes = generator.normal(size=(2, num, shape[0], 1, 1))
+    slopes = np.random.default_rng(0).normal(size=(2, num, shape[0], 1, 1))
     values = np.tanh(slopes[0] * rows[:, None] + slopes[1] * columns) * 127.5 + 127.5
-    held = {"image": Column(dtype="uint8", shape=shape, value_range=(0, 255))}
-    batch = {"image": values.astype(np.uint8)}
-    if classes:
-        held["label"] = Column(dtype="int64", num_classes=2)
-        batch["label"] = (slopes[0].mean((1, 2, 3)) > 0).astype(np.int64)
-    write_store(folder, held, [batch], name="made", description="", source=Source(kind="made"))
-    return {"kind": "arrow", "path": str(folder), "hold_out": 0.25}
+    labels = {"label": (slopes[0].mean((1, 2, 3)) > 0).astype(np.int64)} if classes else {}
+    return {**image_store(folder, values.astype(np.uint8), **labels), "hold_out": 0.25}
 
 
 def opened(tmp_path, encoder, shape=(3, 16, 16), **made):
@@ -73,10 +65,7 @@ def test_images_without_classes_are_measured_by_the_encoder(tmp_path, encoder):
     assert abs(near["quality/kernel_dino"]) < 3 * near["quality/kernel_dino_error"]
     assert not Home(tmp_path).classifiers.exists()
     found = find_basis(data, (3, 16, 16))
-    assert (
-        "no images (3, 16, 16) with class indices" in found
-        and "encoders.image names no encoder" in found
-    )
+    assert "no images (3, 16, 16) with class indices" in found and "encoders.image names" in found
 
 
 def test_features_are_means_over_patches_scaled_to_the_real_ones(tmp_path, encoder):
@@ -86,28 +75,25 @@ def test_features_are_means_over_patches_scaled_to_the_real_ones(tmp_path, encod
     _, basis = opened(tmp_path, encoder)
     reference = QualityReference(basis, Home(tmp_path))
     network = AutoModel.from_pretrained(encoder).eval()
-    mean, std = (
-        torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    )
+    mean = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
+    std = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
 
     @torch.no_grad()
     def features(images):
-        return (
-            network(pixel_values=((images + 1) / 2 - mean) / std).last_hidden_state[:, 5:].mean(1)
-        )
+        found = network(pixel_values=((images + 1) / 2 - mean) / std)
+        return found.last_hidden_state[:, 5:].mean(1)
 
     compared = features(torch.cat(list(image_batches(reference.real.reference, basis.image, CPU))))
     real = features(real_images_of(basis))
     scale = compared.square().mean().rsqrt()
     expected = frechet_distance(scale * compared, scale * real)
-    assert reference.measure(real_images_of(basis))["quality/frechet_dino"] == pytest.approx(
-        expected, rel=1e-3
-    )
+    found = reference.measure(real_images_of(basis))["quality/frechet_dino"]
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
-def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder, monkeypatch):
+@pytest.mark.usefixtures("few_steps")
+def test_classifier_and_encoder_stand_side_by_side(tmp_path, encoder):
     """The classifier's figures are the same with an encoder as without."""
-    monkeypatch.setattr(classifiers, "STEPS", 20)
     data, basis = opened(tmp_path, encoder, classes=True)
     real = real_images_of(basis)
     both = QualityReference(basis, Home(tmp_path)).measure(real)
@@ -126,11 +112,8 @@ def test_large_images_are_measured_by_the_encoder_alone(tmp_path, encoder):
     found = reference.measure(copies)
     assert tuple(found) == (*NEAREST, *ENCODER_FIGURES)
     assert found["quality/nearest"] == 0 < found["quality/nearest_held_out"]
-    assert (
-        images_per_batch((3, 256, 256)) == 85
-        and images_per_batch((3, 4096, 4096)) == 1
-        and images_per_batch((1, 28, 28)) == 512
-    )
+    sides = (28, 256, 4096)
+    assert [images_per_batch((3, side, side)) for side in sides] == [512, 85, 1]
 
 
 def test_an_encoder_counts_by_its_weights_not_by_its_place(tmp_path, encoder):
@@ -138,9 +121,7 @@ def test_an_encoder_counts_by_its_weights_not_by_its_place(tmp_path, encoder):
     digest = encoder_digest(str(encoder), "fp32")
     assert encoder_digest(str(moved), "fp32") == digest != encoder_digest(str(moved), "bf16")
     weights = moved / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x7f")
     assert encoder_digest(str(moved), "fp32") != digest
     assert encoder_digest(None, "fp32") == ""
 
@@ -149,20 +130,12 @@ def test_an_encoder_counts_by_its_weights_not_by_its_place(tmp_path, encoder):
 
 
 def experiment(spec, encoder, **sizes):
-    model = {
-        "family": "dit",
-        "width": 32,
-        "depth": 1,
-        "num_heads": 2,
-        "channels": 3,
-        "image_size": 16,
-        "patch_size": 4,
-    }
+    sizes = {"channels": 3, "image_size": 16, "patch_size": 4, **sizes}
     return tiny(
-        model={**model, **sizes},
         data=spec,
         evaluation={"quality": 100},
         encoders={"image": str(encoder)},
+        **{f"model__{name}": size for name, size in sizes.items()},
     )
 
 

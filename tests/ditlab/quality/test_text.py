@@ -9,7 +9,6 @@ import torch
 
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
-from ditlab.home import Home
 from ditlab.quality import check_quality
 from ditlab.quality.text import TextQuality
 from ditlab_models.contract import Samples
@@ -18,11 +17,6 @@ from support.trainings.family_specs import smallest
 
 CHAIN = {"kind": "markov_chain", "states": 8, "length": 32, "num": 600, "hold_out": 0.3}
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return Home(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")

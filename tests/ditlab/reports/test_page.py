@@ -1,10 +1,8 @@
 """Pages show every text unchanged, in one self-contained file that is replaced atomically."""
 
 import base64
-import errno
 import hashlib
 import math
-import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -71,15 +69,11 @@ def test_html_shows_every_text_unchanged_and_holds_no_script_but_its_own(tmp_pat
     page = _page(table, Paragraphs(f"one\n\n{NASTY}"), Code(NASTY, "yaml"), _picture(tmp_path))
     html = write_html(page, tmp_path / "page.html").read_text()
     reader = _Reader(html)
-    names = [tag for tag, _ in reader.tags]
-    assert names.count("script") == 1 and not any(
-        key.startswith("on") for _, attrs in reader.tags for key in attrs
-    )
+    assert [tag for tag, _ in reader.tags].count("script") == 1
+    assert not any(key.startswith("on") for _, attrs in reader.tags for key in attrs)
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert (
-        f"script-src &#39;sha256-{digest}&#39;" in html and "unsafe-inline&#39;; script-src" in html
-    )
+    assert f"unsafe-inline&#39;; script-src &#39;sha256-{digest}&#39;" in html
     # title, h1, lead, navigation, heading, column, cell, caption, paragraph, code, caption of the
     # picture
     assert sum(NASTY in text for text in reader.texts) == 11
@@ -89,23 +83,15 @@ def test_html_is_self_contained(tmp_path: Path) -> None:
     picture = _picture(tmp_path / "pictures")
     html = write_html(_page(picture), tmp_path / "page.html").read_text()
     assert not re.search(r"https?://|url\(|@import", html)
-    addresses = [
-        value
-        for _, attrs in _Reader(html).tags
-        for key, value in attrs.items()
-        if key in {"src", "href"}
-    ]
-    assert all(address and address.startswith(("data:", "#")) for address in addresses)
-    data = next(
-        address for address in addresses if address and address.startswith("data:image/png;base64,")
-    )
-    assert base64.b64decode(data.partition(",")[2]) == picture.path.read_bytes()
+    found = [attrs.get("src") or attrs.get("href") or "#" for _, attrs in _Reader(html).tags]
+    assert all(address.startswith(("data:", "#")) for address in found)
+    content = base64.b64encode(picture.path.read_bytes()).decode()
+    assert f"data:image/png;base64,{content}" in found
 
 
 def test_columns_of_numbers_are_aligned_to_the_right(tmp_path: Path) -> None:
-    table = Table(
-        ["name", "value", "mixed"], [["a", 1.5, 1], ["b", None, "x"], ["c", math.nan, None]]
-    )
+    rows = [["a", 1.5, 1], ["b", None, "x"], ["c", math.nan, None]]
+    table = Table(["name", "value", "mixed"], rows)
     assert table.numeric == [False, True, False]
     html = write_html(_page(table), tmp_path / "page.html").read_text()
     assert '<td class="number">nan</td>' in html and '<td class="number"></td>' in html
@@ -116,8 +102,7 @@ def test_markdown_table_keeps_its_columns(tmp_path: Path) -> None:
     table = Table(["a|b", "c"], [[NASTY, 1], ["two\nlines", None]])
     lines = write_markdown(_page(table), tmp_path / "page.md").read_text().splitlines()
     rows = [line for line in lines if line.startswith("|")]
-    assert len(rows) == 4
-    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows)
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [3] * 4
     assert not any("<script>" in line for line in lines)
 
 
@@ -136,7 +121,6 @@ def test_code_in_markdown_may_hold_fences(tmp_path: Path) -> None:
     ("value", "text"),
     [
         (None, ""),
-        (0, "0"),
         (1234567, "1,234,567"),
         (True, "true"),
         (0.0, "0"),
@@ -146,11 +130,8 @@ def test_code_in_markdown_may_hold_fences(tmp_path: Path) -> None:
         (12345.678, "12,346"),
         (600.0, "600"),
         (0.99999, "1"),
-        (2.5e9, "2.5e9"),
-        (-0.25, "-0.25"),
+        (1e7, "1e7"),
         (math.nan, "nan"),
-        (math.inf, "inf"),
-        ("a", "a"),
     ],
 )
 def test_format_cell(value: str | int | float | None, text: str) -> None:
@@ -174,52 +155,26 @@ def test_escaped_markdown_shows_the_text_unchanged(text: str) -> None:
 
 
 def test_formatting_of_values_durations_and_long_texts() -> None:
-    assert (
-        describe_value({"kind": "cosine", "warmup": 50, "inner": {"a": [1, 0.5]}})
-        == "cosine (warmup 50, inner {a [1, 0.5]})"
-    )
-    assert (
-        describe_value({"kind": "constant"}) == "constant"
-        and describe_value(None) == "null"
-        and describe_value(True) == "true"
-    )
-    assert [
-        format_duration(s) for s in (0, 0.25, 42, 59.7, 200, 3599.6, 3900, 7200, 12_345, 183600)
-    ] == [
-        "0 s",
-        "0.25 s",
-        "42 s",
-        "1 min",
-        "3 min 20 s",
-        "1 h",
-        "1 h 5 min",
-        "2 h",
-        "3 h 25 min",
-        "2 d 3 h",
-    ]
+    value = {"kind": "cosine", "warmup": 50, "inner": {"a": [1, 0.5]}, "b": None}
+    assert describe_value(value) == "cosine (warmup 50, inner {a [1, 0.5]}, b null)"
+    assert describe_value({"kind": "constant"}) == "constant"
+    for seconds, text in (
+        (0, "0 s"),
+        (0.25, "0.25 s"),
+        (59.7, "1 min"),
+        (200, "3 min 20 s"),
+        (3599.6, "1 h"),
+        (12_345, "3 h 25 min"),
+        (183600, "2 d 3 h"),
+    ):
+        assert format_duration(seconds) == text
     assert shorten("short", 10) == "short" and len(shorten("a long name that goes on", 12)) <= 12
 
 
 def test_control_characters_and_lone_surrogates_are_replaced(tmp_path: Path) -> None:
     page = Page("t", "red \x1b[31m and \ud800 half", [])
-    for write, name in ((write_html, "p.html"), (write_markdown, "p.md")):
-        assert "\N{REPLACEMENT CHARACTER}" in write(page, tmp_path / name).read_text(
-            encoding="utf-8"
-        )
-
-
-def test_full_disk_raises_and_leaves_the_old_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_html(Page("old", "", []), tmp_path / "page.html")
-
-    def full(self: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_html(Page("new", "", []), path)
-    assert "old" in path.read_text() and [file.name for file in tmp_path.iterdir()] == ["page.html"]
+    for write in (write_html, write_markdown):
+        assert "red \N{REPLACEMENT CHARACTER}" in write(page, tmp_path / "page").read_text("utf-8")
 
 
 def test_missing_picture_raises_oserror(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, pareto, rank
+from ditlab.reports.sweep_records import SweepSummary, Trial, best, pareto, rank
 
 STATUSES = ("finished", "stopped", "interrupted", "running", "failed", "waiting")
 # Few values, so that ties and dominance by equality come often.
@@ -52,8 +54,17 @@ def _dominates(summary: SweepSummary, one: Trial, other: Trial) -> bool:
     return no_worse and any(a != b for a, b, _ in pairs)
 
 
+def _undominated(summary: SweepSummary, trials: list[Trial]) -> list[Trial]:
+    return [t for t in trials if not any(_dominates(summary, other, t) for other in trials)]
+
+
 def _has_values(summary: SweepSummary, trial: Trial) -> bool:
     return all(math.isfinite(trial.metrics.get(name, math.nan)) for name in summary.metrics)
+
+
+def _usable(summary: SweepSummary, status: str = "finished") -> list[Trial]:
+    """Trials of a status that have a value of every metric."""
+    return [t for t in summary.trials if t.status == status and _has_values(summary, t)]
 
 
 def _group(summary: SweepSummary, trial: Trial) -> int:
@@ -72,10 +83,10 @@ def test_every_trial_is_ranked_once_by_status_and_the_best_has_not_failed(
     )
     groups = [_group(summary, trial) for trial in ranked]
     assert groups == sorted(groups)
-    candidates = [t for t in summary.trials if t.status in STATUSES[:4] and _has_values(summary, t)]
+    candidates = [t for status in STATUSES[:4] for t in _usable(summary, status)]
     first = best(summary)
     assert (first is None) == (not candidates)
-    assert first is None or (first is rank(summary)[0] and objectives(summary, first) is not None)
+    assert first is None or (first is ranked[0] and first in candidates)
 
 
 @given(summaries(least=1, most=1))
@@ -91,11 +102,7 @@ def test_one_metric_ranks_by_value_then_by_number_and_its_front_is_the_best_fini
                 for trial in (before, after)
             ]
             assert keys[0] < keys[1]
-    done = [
-        trial
-        for trial in summary.trials
-        if trial.status == "finished" and _has_values(summary, trial)
-    ]
+    done = _usable(summary)
     pick = min if summary.modes[0] == "min" else max
     assert len(pareto(summary)) == min(1, len(done))
     if done:
@@ -110,65 +117,28 @@ def test_several_metrics_rank_by_front_which_no_finished_trial_dominates(
     sign = 1 if summary.modes[0] == "min" else -1
     ranked = rank(summary)
     for status in STATUSES[:4]:
-        left = [
-            trial
-            for trial in summary.trials
-            if trial.status == status and _has_values(summary, trial)
-        ]
+        left = _usable(summary, status)
         expected: list[int] = []
         while left:
-            front = [
-                trial
-                for trial in left
-                if not any(_dominates(summary, other, trial) for other in left)
-            ]
+            front = _undominated(summary, left)
             front.sort(key=lambda trial: (sign * trial.metrics["a"], trial.number))
             expected += [trial.number for trial in front]
             left = [trial for trial in left if trial not in front]
-        members = [
-            trial for trial in ranked if trial.status == status and _has_values(summary, trial)
-        ]
+        members = _usable(replace(summary, trials=ranked), status)
         assert [trial.number for trial in members] == expected
-    done = [
-        trial
-        for trial in summary.trials
-        if trial.status == "finished" and _has_values(summary, trial)
-    ]
-    undominated = {
-        trial.number
-        for trial in done
-        if not any(_dominates(summary, other, trial) for other in done)
-    }
+    done = _usable(summary)
+    undominated = {trial.number for trial in _undominated(summary, done)}
     leaders = [trial.number for trial in pareto(summary)]
-    assert set(leaders) == undominated and len(leaders) == len(undominated)
-    assert leaders == [trial.number for trial in rank(summary) if trial.number in undominated]
+    assert leaders == [trial.number for trial in ranked if trial.number in undominated]
 
 
-def test_failed_trial_with_the_lowest_loss_is_not_best() -> None:
-    trials = [
-        _trial(0, "failed", {"a": 0.0}),
-        _trial(1, "stopped", {"a": 1.0}),
-        _trial(2, "finished", {"a": 5.0}),
-    ]
-    assert [trial.number for trial in rank(_summary(trials, ("min",)))] == [2, 1, 0]
-
-
-def test_equal_in_one_metric_and_better_in_another_dominates() -> None:
-    trials = [
-        _trial(number, "finished", {"a": 1.0, "b": b}) for number, b in enumerate((2.0, 1.0, 1.0))
-    ]
-    summary = _summary(trials, ("min", "min"))
-    # and of two that are equal, neither
-    assert [trial.number for trial in pareto(summary)] == [1, 2]
-    assert [trial.number for trial in rank(summary)] == [1, 2, 0]
-
-
-def test_ranking_imports_nothing_heavy() -> None:
-    heavy = "{'numpy', 'torch', 'matplotlib', 'sklearn'}"
-    code = f"import sys, ditlab.reports.sweep_records as _; print({heavy} & set(sys.modules))"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout
-        == "set()\n"
-    )
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("sweep_records", "numpy torch matplotlib sklearn"),
+        ("sweep_report", "matplotlib.pyplot sklearn torch"),
+    ],
+)
+def test_nothing_heavy_is_imported_early(module: str, heavy: str) -> None:
+    code = f"import sys, ditlab.reports.{module}; sys.exit(not {{*{heavy.split()}}}.isdisjoint(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

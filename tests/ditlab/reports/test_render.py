@@ -1,5 +1,6 @@
 """Pictures are legible and whole, and are drawn without global state."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -60,43 +61,25 @@ PANELS: dict[str, Panel] = {
 @pytest.mark.parametrize("name", PANELS)
 def test_every_panel_is_drawn_whole(name: str) -> None:
     image = to_image(Figure([PANELS[name]], title=LONG))
-    assert image.ndim == 3 and image.shape[2] == 3 and image.dtype == np.uint8
-    assert max(image.shape) < 12_000
+    assert image.shape[2:] == (3,) and image.dtype == np.uint8 and max(image.shape) < 12_000
     inked = (image < 128).any(axis=2)
-    assert inked.any()
-    for edge in (inked[:2], inked[-2:], inked[:, :2], inked[:, -2:]):
-        assert not edge.any()  # nothing runs out of the picture
+    # nothing runs out of the picture
+    assert inked.any() and inked.sum() == inked[2:-2, 2:-2].sum()
 
 
 def test_panels_are_laid_out_in_rows() -> None:
-    two = to_image(Figure([PANELS["heat"], PANELS["lines"]], columns=1))
-    side = to_image(Figure([PANELS["heat"], PANELS["lines"]], columns=2))
-    assert two.shape[0] > side.shape[0] and two.shape[1] < side.shape[1]
+    panels = [PANELS["heat"], PANELS["lines"]]
+    below, beside = (to_image(Figure(panels, columns=num)).shape for num in (1, 2))
+    assert below[0] > beside[0] and below[1] < beside[1]
 
 
 @pytest.mark.parametrize(
     ("num", "columns"),
-    [
-        (0, 1),
-        (1, 1),
-        (8, 8),
-        (9, 9),
-        (16, 8),
-        (36, 9),
-        (50, 10),
-        (64, 8),
-        (65, 11),
-        (68, 10),
-        (100, 10),
-    ],
+    [(0, 1), (9, 9), (16, 8), (36, 9), (65, 11), (68, 10), (100, 10)],
 )
 def test_the_last_row_of_a_grid_is_full_or_nearly_so(num: int, columns: int) -> None:
     assert grid_columns(num) == columns
-    assert GridLayout(ImageGrid(np.zeros((num, 8, 8)), columns=columns)).columns == columns
-
-
-def test_rows_of_a_grid_without_a_number_of_columns_are_filled() -> None:
-    assert GridLayout(ImageGrid(np.zeros((100, 8, 8)))).columns == 10
+    assert GridLayout(ImageGrid(np.zeros((num, 8, 8)))).columns == columns
 
 
 @pytest.mark.parametrize(
@@ -143,12 +126,9 @@ def test_figure_without_frames_is_saved_as_png(tmp_path: Path) -> None:
 
 
 def test_frames_are_saved_as_gif_with_a_still_png(tmp_path: Path) -> None:
-    frames = [
-        Figure([ImageGrid(np.full((num, 8, 8), num / 10))], f"t = {num}") for num in (1, 2, 9)
-    ]
-    path = save_figure(
-        Figure([PANELS["gray"]], frames=frames, seconds_per_frame=0.1), tmp_path / "noise.png"
-    )
+    frames = [Figure([ImageGrid(np.full((num, 8, 8), num / 10))]) for num in (1, 2, 9)]
+    figure = Figure([PANELS["gray"]], frames=frames, seconds_per_frame=0.1)
+    path = save_figure(figure, tmp_path / "noise.png")
     assert path == tmp_path / "noise.gif" and (tmp_path / "noise.png").exists()
     with Image.open(path) as animation:
         assert animation.n_frames == 3 and animation.info["loop"] == 0
@@ -163,28 +143,21 @@ def test_still_of_a_figure_of_frames_is_the_last_frame() -> None:
 
 def test_threads_draw_the_same_as_one() -> None:
     text = Text(["two short", "texts"], "title")
-    figures = [
-        Figure([panel]) for panel in (PANELS["colour"], PANELS["constant"], PANELS["lines"], text)
-    ]
-    alone = [to_image(figure) for figure in figures]
+    panels = (PANELS["colour"], PANELS["constant"], PANELS["lines"], text)
+    figures = [Figure([panel]) for panel in panels] * 2
+    alone = map(to_image, figures)
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(to_image, figures * 2))
-    assert all(np.array_equal(image, alone[index % 4]) for index, image in enumerate(together))
+        together = pool.map(to_image, figures)
+    assert all(map(np.array_equal, alone, together))
 
 
 def test_pyplot_is_not_imported_and_the_font_cache_lies_under_home(tmp_path: Path) -> None:
     code = (
         "import sys, os, numpy as np\nfrom ditlab_models.figures import *\n"
         "from ditlab.reports.rendering.render import to_image\n"
-        "to_image(Figure([Heatmap(np.eye(3))]))\nprint('matplotlib.pyplot' in sys.modules)"
+        "to_image(Figure([Heatmap(np.eye(3))]))\nassert 'matplotlib.pyplot' not in sys.modules"
     )
-    environment = {
-        "DITLAB_HOME": str(tmp_path),
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path / "person"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    assert done.stdout.strip() == "False"
+    environment = {**os.environ, "DITLAB_HOME": str(tmp_path), "HOME": str(tmp_path / "person")}
+    environment.pop("MPLCONFIGDIR", None)
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
     assert (tmp_path / "caches" / "matplotlib").is_dir() and not (tmp_path / "person").exists()

@@ -1,5 +1,5 @@
 """Configurations of a sweep with several seeds: means over seeds, the ranking, and whether the best
-one is told apart.
+one is significantly different.
 """
 
 import math
@@ -24,40 +24,19 @@ SEEDS = (0.3, -0.1, 0.2)  # shared by all configurations
 
 
 def run(configuration, seed, value, status="finished", **axes):
-    metrics = {} if value is None else {METRIC: value}
-    curves = {} if value is None else {METRIC: MetricCurve([2, 4], [value + 1, value])}
-    number = 100 * seed + configuration
-    return Trial(
-        number,
-        f"run-{number}",
-        axes or {"lr": configuration},
-        status,
-        4,
-        4,
-        metrics=metrics,
-        curves=curves,
-        configuration=configuration,
-        seed=seed,
-    )
+    measured = {}
+    if value is not None:
+        curve = MetricCurve([2, 4], [value + 1, value])
+        measured = {"metrics": {METRIC: value}, "curves": {METRIC: curve}}
+    place = {"configuration": configuration, "seed": seed}
+    number, values = 100 * seed + configuration, axes or {"lr": configuration}
+    return Trial(number, f"run-{number}", values, status, 4, 4, **measured, **place)
 
 
-def summary_of(runs, seeds=3, unshared=(), axis="lr", **changes):
-    return SweepSummary(
-        "id",
-        "rates",
-        (METRIC,),
-        ("min",),
-        [AxisInfo(axis, "linear")],
-        configurations_of(runs, [METRIC]),
-        "grid",
-        "none",
-        1.0,
-        len(runs),
-        "base",
-        num_seeds=seeds,
-        unshared=unshared,
-        **changes,
-    )
+def summary_of(runs, seeds=3, unshared=(), axis="lr"):
+    axes, found = [AxisInfo(axis, "linear")], configurations_of(runs, [METRIC])
+    facts = ("grid", "none", 1.0, len(runs), "base", seeds, unshared)
+    return SweepSummary("id", "rates", (METRIC,), ("min",), axes, found, *facts)
 
 
 def block(configuration, offset, noise=(0.0, 0.01, -0.01), **axes):
@@ -67,46 +46,38 @@ def block(configuration, offset, noise=(0.0, 0.01, -0.01), **axes):
     ]
 
 
-def test_arms_are_ranked_by_means_and_told_apart_by_pairs():
+def test_configurations_are_ranked_by_means_and_compared_by_pairs():
     # Values of seeds scatter by 0.2, those of pairs by 0.01: an offset of 0.1 shows in pairs alone.
     summary = summary_of([*block(0, 0.1), *block(1, 0.0, (0.01, 0.0, 0.0)), *block(2, 0.2)])
     assert [configuration.number for configuration in rank(summary)] == [1, 0, 2]
     first = best(summary)
-    assert (
-        first.metrics[METRIC] == pytest.approx(1 + sum(SEEDS) / 3 + 0.01 / 3)
-        and first.run_id == "run-1"
-    )
+    assert first.metrics[METRIC] == pytest.approx(1 + sum(SEEDS) / 3 + 0.01 / 3)
+    assert first.run_id == "run-1"
     assert list(first.curves[METRIC].values)[-1] == pytest.approx(first.metrics[METRIC])
     differences = differences_to_best(summary)
-    assert [each.interval.num for each in differences] == [3, 3] and not_told_apart(
-        differences
-    ) == []
-    assert "Configuration 1 is the best of the 3 configurations" in summary_text(summary, {})
-    assert "Configuration 1 before configuration 0 by 0.097" in summary_text(
-        summary, {}
-    ) and "3 pairs" in summary_text(summary, {})
+    assert [each.interval.num for each in differences] == [3, 3]
+    assert not_told_apart(differences) == []
+    text = summary_text(summary, {})
+    assert "Configuration 1 is the best of the 3 configurations" in text
+    assert "Configuration 1 before configuration 0 by 0.097" in text and "3 pairs" in text
 
 
-def test_arms_that_share_no_draws_are_compared_by_means():
+def test_configurations_that_share_no_draws_are_compared_by_means():
     runs = [*block(0, 0.1, **{"batch.size": 8}), *block(1, 0.0, **{"batch.size": 16})]
     summary = summary_of(runs, unshared=["batch.size"], axis="batch.size")
     (difference,) = differences_to_best(summary)
     assert difference.interval.num_other == 3 and not_told_apart([difference]) == [0]
     text = summary_text(summary, {})
-    assert (
-        "has the lowest mean of the 2 configurations, not told apart from configuration 0" in text
-        and "3 and 3 seeds, unpaired" in text
-    )
+    claim = "has the lowest mean of the 2 configurations, not significantly different from "
+    assert f"{claim}configuration 0" in text and "3 and 3 seeds, unpaired" in text
 
 
-def test_an_arm_with_fewer_seeds_is_said_and_ranked_behind():
+def test_a_configuration_with_fewer_seeds_is_said_and_ranked_behind():
     lost = [run(0, 0, 0.5), run(0, 1, None, "failed"), run(0, 2, 0.5)]
     summary = summary_of([*lost, *block(1, 0.0)])
     assert [configuration.number for configuration in rank(summary)] == [1, 0]
-    assert (
-        "Configurations with values of fewer seeds than others are ranked behind those: 0."
-        in summary_text(summary, {})
-    )
+    said = "Configurations with values of fewer seeds than others are ranked behind those: 0."
+    assert said in summary_text(summary, {})
 
 
 def test_two_pairs_are_stated_with_their_wide_interval():

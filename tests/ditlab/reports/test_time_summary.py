@@ -32,10 +32,8 @@ HISTORY = {
 def test_means_are_weighed_by_the_steps_that_they_stand_for():
     found = time_summary(HISTORY, "worker 1 is slow")
     assert found.num_steps == 10
-    assert (
-        found.seconds == {"forward": 16.0, "backward": 26.0, "evaluation": 300.0}
-        and found.total == 342.0
-    )
+    assert found.seconds == {"forward": 16.0, "backward": 26.0, "evaluation": 300.0}
+    assert found.total == 342.0
     assert found.rows()[0] == ("forward", 16.0, "4.7%", 1600.0)
     # 4 steps of 3 s and 6 of 5 s: evaluations are no part of a step's speed.
     assert found.rates == {
@@ -57,23 +55,15 @@ def test_figures_at_the_end_of_attempts_are_no_part_of_the_training():
 
 
 def test_the_table_has_80_columns_whatever_the_numbers():
-    huge = {
-        name: Series(each.steps, each.values * 1e9)
-        for name, each in HISTORY.items()
-        if name.startswith("time/")
-    }
+    times = [name for name in HISTORY if name.startswith("time/")]
+    huge = {name: Series(HISTORY[name].steps, HISTORY[name].values * 1e9) for name in times}
+    straggler = "worker 3 on " + "node-" * 30 + " takes 2.0 times as long"
     for history in (HISTORY, HISTORY | huge):
-        lines = time_lines(
-            time_summary(history, "worker 3 on " + "node-" * 30 + " takes 2.0 times as long")
-        )
+        lines = time_lines(time_summary(history, straggler))
         assert max(map(len, lines)) <= MOST_COLUMNS, max(lines, key=len)
     text = "\n".join(time_lines(time_summary(HISTORY)))
-    assert (
-        "10 steps" in text
-        and "used 50% of the rate" in text
-        and "62% with" in text
-        and "1.0 GiB" in text
-    )
+    for part in ("10 steps", "used 50% of the rate", "62% with", "1.0 GiB"):
+        assert part in text
     assert "data" not in text  # it took no time
     assert "slowest worker: 1.20 times the others' median" in text
 
@@ -86,9 +76,8 @@ def test_what_an_old_or_damaged_journal_lacks_costs_only_that():
         "perf/mfu": series({7: np.inf}),
     }
     found = time_summary(broken)
-    assert (
-        found.seconds == {"backward": 26.0, "evaluation": 300.0} and "perf/mfu" not in found.rates
-    )
+    assert found.seconds == {"backward": 26.0, "evaluation": 300.0}
+    assert "perf/mfu" not in found.rates
     assert time_lines(found)
     assert time_summary({"time/steps": series({4: 0.0})}) is None
     assert time_summary({"time/steps": series({4: 4.0})}) is None

@@ -1,4 +1,4 @@
-"""Tables of a terminal: no word is broken, and what is left out is named."""
+"""Tables of a terminal: no word is broken, and what is dropped is named."""
 
 import io
 
@@ -31,25 +31,6 @@ RUNS = (
     ],
     ("/s", "age", "family"),
 )
-PLAN = (
-    {"ZeRO": "id", "ckpt": "id"}
-    | dict.fromkeys(["state", "act.", "work", "total", "host", "micro", "most"], "number"),
-    [
-        [
-            "3 nvme all*",
-            "yes",
-            "1,033.5",
-            "8,137.2",
-            "1,512.7",
-            ">11,133.9",
-            "1,694.2",
-            "1,024",
-            "none",
-        ]
-    ]
-    * 2,
-    ("host", "work", "act."),
-)
 ANSWER = (
     {f"column_{number}": "text" for number in range(12)},
     [[f"value-{number}" for number in range(12)]],
@@ -64,15 +45,14 @@ def lines(columns, rows, optional, width):
 
 
 @pytest.mark.parametrize("width", [80, 66, 50, 40])
-@pytest.mark.parametrize("table", [RUNS, PLAN, ANSWER], ids=["runs", "plan", "answer"])
+@pytest.mark.parametrize("table", [RUNS, ANSWER], ids=["runs", "answer"])
 def test_every_word_is_whole_or_its_column_is_named(table, width):
     columns, rows, optional = table
     shown = lines(*table, width)
     assert max(map(len, shown)) <= width
-    left_out = [
-        line.partition(": ")[2].split(", ") for line in shown if line.startswith("not shown at")
-    ]
-    missing = left_out[0] if left_out else []
+    missing = []
+    if shown[-1].startswith("not shown at"):
+        missing = shown[-1].partition(": ")[2].split(", ")
     assert set(missing) <= set(optional)
     words = " ".join(shown).split()
     for place, heading in enumerate(columns):
@@ -83,7 +63,7 @@ def test_every_word_is_whole_or_its_column_is_named(table, width):
             )
 
 
-def test_no_more_is_left_out_than_must_be():
+def test_no_more_is_dropped_than_must_be():
     last = [lines(*RUNS, width)[-1] for width in (87, 75, 67, 57)]
     assert last[0].startswith("0ad8cede")
     assert last[1:] == [

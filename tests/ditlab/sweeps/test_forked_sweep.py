@@ -31,19 +31,9 @@ def test_a_sweep_holds_its_parents_checkpoint_from_its_start_on(home, parent):
         UserError, match=rf"run {parent} is needed by run {one.folder.sweep_id} \(rates\)"
     ):
         plan_removal([parent])
-    for changes, sentence in (
-        (
-            {"fixed": {**fixed, "start.step": 2}},
-            r"start.step=2: run \w+ has no checkpoint of that step; it has 3",
-        ),
-        (
-            {"fixed": fixed, "space": {"model.width": {"kind": "choice", "values": [48]}}},
-            r"has other parameters",
-        ),
-        ({"fixed": {**fixed, "training.steps": 3}}, r"leaves nothing to train from start.step=3"),
-    ):
-        with pytest.raises(UserError, match=sentence):
-            prepared(sweep_of(**changes))
+    width = {"model.width": {"kind": "choice", "values": [48]}}
+    with pytest.raises(UserError, match="has other parameters"):
+        prepared(sweep_of(width, fixed=fixed))
     assert [record.run_id for record in list_runs(home)] == [one.folder.sweep_id, parent]
 
 

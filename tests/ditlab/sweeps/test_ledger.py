@@ -1,7 +1,5 @@
 """Damaged ledgers: a damaged line costs itself alone, and is said."""
 
-import os
-
 import pytest
 
 from ditlab.errors import UserError
@@ -20,14 +18,12 @@ def test_trial_whose_line_is_damaged_is_planned_again(home):
     again = resume_sweep(prepared(one.sweep), one.folder)
     after = planned(again)
     said = (
-        f"{one.folder.ledger}: damaged lines are passed over (1); a trial without a line is "
-        "run again."
+        f"{one.folder.ledger}: damaged lines are skipped (1); a trial without a line is run again."
     )
     assert again.notes[0] == said and one.folder.damage(home) == [said]
-    assert [trial for trial in after if trial.number != 2] == [
-        trial for trial in before if trial.number != 2
-    ]
-    assert after[2].values == before[2].values and after[2].run_id != before[2].run_id
+    (planned_again, lost) = after.pop(2), before.pop(2)
+    assert after == before
+    assert planned_again.values == lost.values and planned_again.run_id != lost.run_id
 
 
 def test_sweep_that_makes_other_trials_is_refused(home):
@@ -38,11 +34,10 @@ def test_sweep_that_makes_other_trials_is_refused(home):
         read_past_trials(prepared(sweep_of(seed=1)), one.folder)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_special_file_as_ledger_is_refused(home, make):
+def test_ledger_that_is_no_file_is_refused(home):
     one = started(sweep_of())
     one.folder.ledger.unlink()
-    make(one.folder.ledger)
+    one.folder.ledger.mkdir()
     with pytest.raises(UserError, match="cannot be written"):
         resume_sweep(prepared(one.sweep), one.folder)
 
@@ -61,7 +56,7 @@ def test_damaged_elapsed_time_and_takeovers_are_said(home):
     notes = one.folder.damage(home)
     assert read_takeovers(run) == [taken]
     assert "elapsed.json is damaged: the time of earlier sessions counts as none." in notes[0]
-    assert "damaged lines are passed over (2); those trials have earlier values." in notes[1]
+    assert "damaged lines are skipped (2); those trials have earlier values." in notes[1]
 
 
 def test_bits_of_a_ledger_cost_one_or_two_lines(home):
@@ -72,5 +67,5 @@ def test_bits_of_a_ledger_cost_one_or_two_lines(home):
         damaged[position // 8] ^= 1 << position % 8
         one.folder.ledger.write_bytes(damaged)
         found = planned(one)
-        assert all(trial in trials for trial in found) and len(found) >= 1, position
+        assert found and all(trial in trials for trial in found), position
         assert len(found) == 3 or one.folder.damage(home), position

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.sweeps.prepare import portable_sweep
 from support.sweeps import BASE, LR, sweep_of
 
@@ -23,7 +22,7 @@ def listed(sweep, path):
     return list(sweep.space[path].values)
 
 
-def test_name_of_a_store_becomes_its_path(home, tmp_path):
+def test_name_of_a_store_becomes_its_path(home):
     known = home.stores / "known"
     known.mkdir(parents=True)
     (known / "store.json").touch()
@@ -33,26 +32,20 @@ def test_name_of_a_store_becomes_its_path(home, tmp_path):
 
 def test_axis_over_whole_data_sections(home, tmp_path):
     values = [*STORES.values(), {"kind": "digits"}]
-    for kind in ("choice", "grid"):
-        found = portable(home, {"data": {"kind": kind, "values": values}})
-        assert listed(found, "data") == [
-            {"kind": "arrow", "path": str(tmp_path / "one")},
-            {"kind": "arrow", "path": str(tmp_path / "me" / "two")},
-            {"kind": "digits"},
-        ]
+    found = portable(home, {"data": {"kind": "choice", "values": values}})
+    assert listed(found, "data") == [
+        {"kind": "arrow", "path": str(tmp_path / "one")},
+        {"kind": "arrow", "path": str(tmp_path / "me" / "two")},
+        {"kind": "digits"},
+    ]
 
 
 def test_axis_over_paths(home, tmp_path):
     base = {**BASE, "data": STORES["one"]}
     paths = ["one", "~/two", "../three", "/four", "s3://bucket/five"]
     found = portable(home, {"data.path": {"kind": "grid", "values": paths}}, base=base, trials=5)
-    there = ["one", "me/two"]
-    assert listed(found, "data.path") == [
-        *(str(tmp_path / path) for path in there),
-        str(tmp_path.parent / "three"),
-        "/four",
-        "s3://bucket/five",
-    ]
+    there = [tmp_path / "one", tmp_path / "me" / "two", tmp_path.parent / "three"]
+    assert listed(found, "data.path") == [*map(str, there), "/four", "s3://bucket/five"]
 
 
 def test_paths_under_fixed(home, tmp_path):
@@ -70,10 +63,7 @@ def test_values_that_are_no_paths_stay(home):
     space = {
         **LR,
         "model.depth": {"kind": "choice", "values": [1, 2]},
-        "objective.time": {
-            "kind": "choice",
-            "values": [{"kind": "uniform"}, {"kind": "logit_normal", "std": 1.0}],
-        },
+        "objective.time": {"kind": "choice", "values": [{"kind": "uniform"}]},
     }
     sweep = sweep_of(space, fixed={"training.steps": 3, "name": "one"})
     assert portable_sweep(sweep, home)[0].to_dict() == sweep.to_dict()
@@ -95,9 +85,6 @@ def test_tracking_address(home, tmp_path):
     assert "tracking.uri" not in sweep.fixed and address  # DITLAB_HOME can be moved
     sweep, address = portable_sweep(sweep_of(fixed={"tracking.uri": "http://host:5000"}), home)
     assert sweep.fixed["tracking.uri"] == address == "http://host:5000"
-    with pytest.raises(UserError, match=r"http://me:\*\*\*@host:5000 holds a password") as caught:
-        portable(home, fixed={"tracking.uri": "http://me:word@host:5000"})
-    assert "word@" not in str(caught.value)
 
 
 def test_paths_of_a_mixture_s_parts(home, tmp_path):

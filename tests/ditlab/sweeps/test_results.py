@@ -1,7 +1,5 @@
 """Results of a sweep, read from folders that were written without training."""
 
-import math
-
 import pytest
 
 from ditlab.errors import UserError
@@ -10,7 +8,7 @@ from ditlab.spec.files import load_experiment
 from ditlab.sweeps.folder import Takeover, record_takeover, trial_experiment
 from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
 from ditlab.sweeps.trial import values_at
-from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run
+from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run, trial_runs
 
 STATUSES = ["finished", "finished", "stopped", "failed", "interrupted", "running"]
 CURVES = [
@@ -28,14 +26,8 @@ def sweep(home):
     """Seven trials, each of another status; the last has not started."""
     one = started(sweep_of(trials=7))
     for trial, status, curve in zip(planned(one), STATUSES, CURVES, strict=False):
-        trial_run(
-            home,
-            one.sweep,
-            trial,
-            status,
-            curve,
-            message="diverged: loss is NaN" if status == "failed" else "",
-        )
+        message = "diverged: loss is NaN" if status == "failed" else ""
+        trial_run(home, one.sweep, trial, status, curve, message=message)
     return one
 
 
@@ -43,46 +35,31 @@ def test_summary_holds_every_trial(sweep):
     found = summarize_sweep(sweep, 12.5)
     assert [trial.status for trial in found.trials] == [*STATUSES, "waiting"]
     assert [trial.number for trial in found.trials] == list(range(7))
-    assert [trial.run_id for trial in found.trials] == [trial.run_id for trial in planned(sweep)]
-    assert [trial.values for trial in found.trials] == [trial.values for trial in planned(sweep)]
+    for trial, expected in zip(found.trials, planned(sweep), strict=True):
+        assert (trial.run_id, trial.values) == (expected.run_id, expected.values)
     assert [trial.step for trial in found.trials] == [6, 6, 2, 0, 2, 0, 0]
-    assert [trial.metrics.get(METRIC) for trial in found.trials] == [
-        1.0,
-        0.5,
-        8.0,
-        9.0,
-        0.1,
-        None,
-        None,
-    ]
+    values = [trial.metrics.get(METRIC) for trial in found.trials]
+    assert values == [1.0, 0.5, 8.0, 9.0, 0.1, None, None]
     assert found.trials[3].note == "diverged: loss is NaN" and found.trials[0].note == ""
     assert found.trials[0].total_steps == 6 and found.trials[6].curves == {}
-    assert (found.sweep_id, found.name, found.seconds, found.total_trials, found.base) == (
-        sweep.folder.sweep_id,
-        "rates",
-        12.5,
-        7,
-        "tiny",
-    )
+    facts = (found.sweep_id, found.name, found.seconds, found.total_trials, found.base)
+    assert facts == (sweep.folder.sweep_id, "rates", 12.5, 7, "tiny")
 
 
 def test_curves_come_from_the_journal(sweep, home):
     first = planned(sweep)[0]
     log(home.run(first.run_id), {6: {"train/loss": 0.25, "train/lr": 1e-3}})
-    curves = summarize_sweep(sweep, 0.0).trials[0].curves
-    assert set(curves) == {METRIC, "train/loss"}
-    assert dict(zip(curves[METRIC].steps, curves[METRIC].values, strict=True)) == CURVES[0]
-    assert (list(curves["train/loss"].steps), list(curves["train/loss"].values)) == ([6], [0.25])
+    assert summarize_sweep(sweep, 0.0).trials[0].curves == {
+        METRIC: MetricCurve(list(CURVES[0]), list(CURVES[0].values())),
+        "train/loss": MetricCurve([6], [0.25]),
+    }
 
 
 def test_all_trials_wait_before_the_first(home):
     found = summarize_sweep(started(sweep_of()), 0.0)
     assert [trial.status for trial in found.trials] == ["waiting"] * 4
-    assert (
-        best(found) is None
-        and best_spec(sweep_of(), found) == ""
-        and past_curves(sweep_of(), found) == {}
-    )
+    assert best(found) is None
+    assert best_spec(sweep_of(), found) == "" and past_curves(sweep_of(), found) == {}
 
 
 def test_best_trial_as_a_spec(sweep, tmp_path):
@@ -90,27 +67,12 @@ def test_best_trial_as_a_spec(sweep, tmp_path):
     assert best(found).number == 1  # an interrupted trial ranks below a finished one
     path = tmp_path / "best.yaml"
     path.write_text(best_spec(sweep.sweep, found))
-    experiment = load_experiment(path)
     trial = planned(sweep)[1]
-    assert (
-        experiment.optimizer.lr == trial.values["optimizer.lr"] and experiment.name == "rates-best"
+    expected = trial_experiment(sweep.sweep, trial).to_dict()
+    assert load_experiment(path).to_dict() == {**expected, "name": "rates-best"}
+    assert path.read_text().startswith(
+        f"# Trial 1 (run {trial.run_id}) of the sweep rates ({found.sweep_id}): {METRIC}=0.5.\n"
     )
-    assert experiment.to_dict() == {
-        **trial_experiment(sweep.sweep, trial).to_dict(),
-        "name": "rates-best",
-    }
-    first = path.read_text().splitlines()[0]
-    assert (
-        first
-        == f"# Trial 1 (run {trial.run_id}) of the sweep rates ({found.sweep_id}): {METRIC}=0.5."
-    )
-
-
-def test_mode_max_ranks_the_largest_first(home):
-    one = started(sweep_of(mode="max", trials=2))
-    for trial, value in zip(planned(one), (1.0, 2.0), strict=True):
-        trial_run(home, one.sweep, trial, "finished", {6: value})
-    assert best(summarize_sweep(one, 0.0)).number == 1
 
 
 def test_speed_ranks_by_the_median_of_a_trials_points(home):
@@ -119,59 +81,31 @@ def test_speed_ranks_by_the_median_of_a_trials_points(home):
     """
     one = started(sweep_of(metric="perf/mfu", mode="max", trials=3))
     curves = ({1: 0.5, 2: 0.5, 3: 0.1}, {1: 0.2, 2: 0.3, 3: 0.6}, {})
-    for trial, curve in zip(planned(one), curves, strict=True):
-        trial_run(home, one.sweep, trial, "finished", curve)
+    trial_runs(home, one, [("finished", curve) for curve in curves])
     found = summarize_sweep(one, 0.0)
-    assert [trial.number for trial in rank(found)] == [0, 1, 2] and best(found).number == 0
-    assert [trial.metrics.get("perf/mfu") for trial in rank(found)] == [0.5, 0.3, None]
+    ranked = [(trial.number, trial.metrics.get("perf/mfu")) for trial in rank(found)]
+    assert ranked == [(0, 0.5), (1, 0.3), (2, None)] and best(found).number == 0
     for name in ("time/forward", "perf/samples_per_second", "perf/memory"):
         assert prepared(sweep_of(metric=name, mode="max")).sweep.metrics == (name,)
-    for name in ("time/forwards", "perf/tokens_per_second"):  # digits have no tokens
-        with pytest.raises(UserError, match=f"metric={name} is reported by no trial"):
-            prepared(sweep_of(metric=name))
+    with pytest.raises(UserError, match="is reported by no trial"):  # digits have no tokens
+        prepared(sweep_of(metric="perf/tokens_per_second"))
     with pytest.raises(
         UserError, match=r"metric=perf/mfu is measured over a whole trial .* scheduler.kind to none"
     ):
         prepared(sweep_of(metric="perf/mfu", scheduler={"kind": "asha", "grace": 2}))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_value_that_is_not_finite_is_never_best(home, value):
-    one = started(sweep_of(trials=2))
-    trials = planned(one)
-    trial_run(home, one.sweep, trials[0], "finished", {6: value})
-    assert best_spec(one.sweep, summarize_sweep(one, 0.0)) == ""
-    trial_run(home, one.sweep, trials[1], "finished", {6: 5.0})
-    assert best(summarize_sweep(one, 0.0)).number == 1
-
-
 def test_ranking_table(sweep):
     table = ranking_table(summarize_sweep(sweep, 0.0))
-    assert list(table) == [
-        "trial",
-        "run",
-        "status",
-        "step",
-        METRIC,
-        "optimizer.lr",
-        "seconds",
-        "note",
-    ]
+    facts = ["trial", "run", "status", "step"]
+    assert list(table) == [*facts, METRIC, "optimizer.lr", "seconds", "note"]
     assert table["trial"] == [1, 0, 2, 4, 5, 3, 6]
-    assert table["status"] == [
-        "finished",
-        "finished",
-        "stopped",
-        "interrupted",
-        "running",
-        "failed",
-        "waiting",
-    ]
+    statuses = [*STATUSES, "waiting"]
+    assert table["status"] == [statuses[number] for number in table["trial"]]
     assert table[METRIC] == [0.5, 1.0, 8.0, 0.1, None, 9.0, None]
     assert {len(column) for column in table.values()} == {7}
-    assert table["optimizer.lr"] == [
-        planned(sweep)[number].values["optimizer.lr"] for number in table["trial"]
-    ]
+    rates = [trial.values["optimizer.lr"] for trial in planned(sweep)]
+    assert table["optimizer.lr"] == [rates[number] for number in table["trial"]]
 
 
 def test_past_curves_are_those_of_finished_and_stopped_trials(sweep):
@@ -195,30 +129,24 @@ def test_pause_between_sessions_is_no_training_time(home, monkeypatch):
 
 
 def test_trial_of_a_population_has_its_last_values(home):
-    one = started(
-        sweep_of(
-            scheduler={"kind": "pbt", "interval": 2}, fixed={"training.steps": 8}, concurrent=4
-        )
-    )
+    pbt = {"kind": "pbt", "interval": 2}
+    one = started(sweep_of(scheduler=pbt, fixed={"training.steps": 8}, concurrent=4))
     trials = planned(one)
-    for trial, value in zip(trials, (4.0, 3.0, 2.0, 1.0), strict=True):
-        trial_run(home, one.sweep, trial, "finished", {2: value, 4: value / 2})
+    trial_runs(
+        home, one, [("finished", {2: value, 4: value / 2}) for value in (4.0, 3.0, 2.0, 1.0)]
+    )
     taken = Takeover(2, trials[2].run_id, 2, {"optimizer.lr": 0.0123}, "k")
     record_takeover(home.run(trials[3].run_id), taken, trial_experiment(one.sweep, trials[3]))
     found = summarize_sweep(one, 0.0)
-    assert (
-        found.trials[3].values == {"optimizer.lr": 0.0123}
-        and found.trials[2].values == trials[2].values
-    )
+    assert found.trials[3].values == taken.values and found.trials[2].values == trials[2].values
     assert found.trials[3].note == taken.sentence() and best(found).number == 3
     text = best_spec(one.sweep, found)
-    assert (
-        f"# Its values were the last of several: {taken.sentence()}." in text
-        and "lr: 0.0123" in text
-    )
+    assert f"# Its values were the last of several: {taken.sentence()}." in text
+    assert "lr: 0.0123" in text
 
 
 def test_scales_of_the_axes(home):
+    cosine = {"schedule.kind": "warmup_cosine"}
     one = started(
         sweep_of(
             {
@@ -226,12 +154,7 @@ def test_scales_of_the_axes(home):
                 "training.ema.decay": {"kind": "uniform", "low": 0.5, "high": 0.9},
                 "model.depth": {"kind": "choice", "values": [1, 2]},
                 "schedule.kind": {"kind": "choice", "values": ["constant", "warmup_cosine"]},
-                "schedule.warmup": {
-                    "kind": "int",
-                    "low": 0,
-                    "high": 3,
-                    "when": {"schedule.kind": "warmup_cosine"},
-                },
+                "schedule.warmup": {"kind": "int", "low": 0, "high": 3, "when": cosine},
             },
             trials=8,
         )
@@ -240,10 +163,8 @@ def test_scales_of_the_axes(home):
     assert [axis.scale for axis in found.axes] == ["log", "linear", "linear", "category", "linear"]
     assert [axis.path for axis in found.axes] == list(one.sweep.space)
     table = ranking_table(found)
-    kinds = table["schedule.kind"]
-    assert [warmup is None for warmup in table["schedule.warmup"]] == [
-        kind == "constant" for kind in kinds
-    ]
+    for kind, warmup in zip(table["schedule.kind"], table["schedule.warmup"], strict=True):
+        assert (kind == "constant") == (warmup is None)
 
 
 def test_values_at_a_step_are_the_journal_s(home):

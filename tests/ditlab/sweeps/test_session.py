@@ -18,6 +18,7 @@ from ditlab.sweeps.forecast import Speed
 from ditlab.sweeps.progress import SweepProgress
 from ditlab.sweeps.results import SweepResult
 from ditlab.sweeps.session import SweepSession
+from ditlab.sweeps.trial import values_at
 from ditlab.tracking.history import JournalFacts, metric_history
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import read_record
@@ -46,28 +47,21 @@ def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home,
     progress: list[SweepProgress] = []
     result = run_sweep(progress.append, base=base, space=space, fixed=fixed, concurrent=1)
     assert result.status == "finished" and result.exit_code == 0
-    by_number = {trial.number: trial for trial in result.summary.trials}
-    assert [by_number[number].status for number in range(2)] == ["failed", "finished"]
-    assert "a bug, by a test" in by_number[0].note
+    failed, finished = sorted(result.summary.trials, key=lambda trial: trial.number)
+    assert (failed.status, finished.status) == ("failed", "finished")
+    assert "a bug, by a test" in failed.note
     best = result.to_dict()["best"]
-    assert best["values"]["objective.fault.kind"] == "none"
-    assert (
-        progress[-1].counts == "1 finished, 1 failed of 2" and progress[-1].leader == best["number"]
-    )
+    assert best["number"] == 1 and best["values"]["objective.fault.kind"] == "none"
+    assert progress[-1].counts == "1 finished, 1 failed of 2" and progress[-1].leader == 1
 
     parent, children = tracked_runs(root, result.sweep_id)
-    assert sorted(children) == [0, 1]
-    assert [children[number].data.tags.get("ditlab.failure") for number in range(2)] == [
-        "crash",
-        None,
-    ]
+    failures = {number: run.data.tags.get("ditlab.failure") for number, run in children.items()}
+    assert failures == {0: "crash", 1: None}
     assert children[1].info.run_name == f"fault=none ({result.summary.name}-001)"
     assert children[1].data.tags["ditlab.changed"] == "fault=none"
     client = mlflow.MlflowClient(f"sqlite:///{root}/mlflow.db")
-    facts = json.loads(
-        Path(client.download_artifacts(parent.info.run_id, "facts.json")).read_text()
-    )
-    assert parent.info.status == "FINISHED" and facts["ditlab.best_trial"] == str(best["number"])
+    facts = Path(client.download_artifacts(parent.info.run_id, "facts.json")).read_text()
+    assert parent.info.status == "FINISHED" and json.loads(facts)["ditlab.best_trial"] == "1"
     assert parent.data.metrics["trials/failed"] == 1
     assert parent.data.metrics["best/eval/velocity"] == best["metrics"]["eval/velocity"]
     files = {Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "report")}
@@ -77,25 +71,6 @@ def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home,
     assert (record.status, record.step, record.total_steps, record.trials) == ("finished", 2, 2, 2)
     again = train(result.report.parent / "best.yaml", local=True)
     assert same_state(checkpoint_of(root, again.run_id), checkpoint_of(root, best["run_id"]))
-
-
-@pytest.mark.slow
-def test_asha_stops_worse_trials_at_a_rung(ray, tracked_home):
-    """Trials run one after the other, in a known order; the second is far worse at step 2."""
-    result = run_sweep(
-        name="halved",
-        fixed={"training.steps": 8},
-        scheduler={"kind": "asha", "grace": 2, "reduction": 2},
-        space={"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-6, 2e-2]}},
-        concurrent=1,
-    )
-    statuses = {trial.number: (trial.status, trial.step) for trial in result.summary.trials}
-    assert statuses[0] == ("finished", 8) and statuses[1] == ("stopped", 2)
-    _, children = tracked_runs(tracked_home.root, result.sweep_id)
-    assert children[1].info.status == "FINISHED"
-    stopped = next(trial.run_id for trial in result.summary.trials if trial.number == 1)
-    # from which it can be resumed
-    assert checkpoint_of(tracked_home.root, stopped).manifest.step == 2
 
 
 @pytest.mark.slow
@@ -120,7 +95,10 @@ def test_workers_of_a_stopped_trial_end_within_seconds(ray, tracked_home):
         space={"optimizer.lr": {"kind": "grid", "values": [1e-2, 1e-7]}},
         concurrent=2,
     )
-    assert [trial.status for trial in result.summary.trials] == ["finished", "stopped"]
+    good, bad = sorted(result.summary.trials, key=lambda trial: trial.number)
+    assert (good.status, good.step, bad.status) == ("finished", 3000, "stopped")
+    # from which it can be resumed
+    assert checkpoint_of(tracked_home.root, bad.run_id).manifest.step == bad.step < 3000
     assert max(num for _, num in seen) == 2
     first_alone = next(at for at, num in seen if at > stopped_at[0] and num == 1)
     assert first_alone - stopped_at[0] < 10
@@ -139,10 +117,10 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
         "fixed": {"training.steps": 12, "checkpoint.keep": 20},
         "scheduler": {"kind": "pbt", "interval": 4, "resample": 0.0},
     }
-    first, second = run_sweep(**fields), run_sweep(**fields)
-    by_number = {trial.number: tracked_home.run(trial.run_id) for trial in first.summary.trials}
+    result = run_sweep(**fields)
+    by_number = {trial.number: tracked_home.run(trial.run_id) for trial in result.summary.trials}
     takeovers = {number: read_takeovers(run) for number, run in by_number.items()}
-    _, children = tracked_runs(tracked_home.root, first.sweep_id)
+    _, children = tracked_runs(tracked_home.root, result.sweep_id)
     assert sum(map(len, takeovers.values())) >= 1
     numbers = {run.run_id: number for number, run in by_number.items()}
     for number, found in takeovers.items():
@@ -152,14 +130,11 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
             assert takeover.step == takeover.donor_step and numbers[takeover.donor] != number
             rate = takeover.values["optimizer.lr"]
             assert rates[takeover.step + 1] == pytest.approx(rate)  # in force, and logged
-            index = history["pbt/optimizer.lr"].steps.tolist().index(takeover.step)
-            assert history["pbt/optimizer.lr"].values[index] == rate
-            own, donor = (
-                history["eval/velocity"],
-                metric_history(tracked_home.run(takeover.donor))["eval/velocity"],
-            )
+            logged = values_at(by_number[number], takeover.step, ["pbt/optimizer.lr"])
+            assert logged == {"pbt/optimizer.lr": rate}
             scores = [
-                series.values[series.steps.tolist().index(takeover.step)] for series in (own, donor)
+                values_at(run, takeover.step, ["eval/velocity"])["eval/velocity"]
+                for run in (by_number[number], tracked_home.run(takeover.donor))
             ]
             assert scores[1] < scores[0]  # the donor was better
         if found:
@@ -169,12 +144,6 @@ def test_population_takes_over_checkpoints_and_mutates_learning_rates(ray, track
             assert children[number].info.run_name.startswith(f"lr={describe_value(rate)} ")
         parts = verify(by_number[number].run_id, steps=0).parts
         assert [(part.part, part.sentence) for part in parts if part.verdict == "off"] == []
-    # Synchronous, so the load of the machine changes nothing.
-    values = [
-        [(t.number, t.values, t.metrics["eval/velocity"]) for t in one.summary.trials]
-        for one in (first, second)
-    ]
-    assert values[0] == values[1]
 
 
 @pytest.mark.slow
@@ -217,37 +186,8 @@ def test_budget_of_device_hours_stops_a_sweep_that_goes_on_with_a_larger_one(
     assert result.reason.startswith("budget.device_hours=0.001 is used up (0.00")
     assert read_record(tracked_home.run(result.sweep_id)).message == result.reason
     assert sum(trial.has_ended for trial in result.summary.trials) < 4
-    with pytest.raises(
-        UserError, match=r"budget.device_hours=0.001 is used up: the trials have taken 0.00"
-    ):
+    with pytest.raises(UserError, match=r"=0.001 is used up: the trials have taken 0.00"):
         tune(resume=result.sweep_id)
-    monkeypatch.setenv("DITLAB_BUDGET", "1s")
-    with pytest.raises(
-        UserError, match=r"DITLAB_BUDGET=1s is used up: runs under .* have taken 0\.00"
-    ):
-        tune(resume=result.sweep_id)
-    monkeypatch.delenv("DITLAB_BUDGET")
     larger = build_sweep(small_sweep(budget={"device_hours": 1.0}, **fields), "test")
     again = tune(larger, resume=result.sweep_id)
-    assert [trial.status for trial in again.summary.trials] == [
-        "finished"
-    ] * 4 and again.reason == ""
-
-
-@pytest.mark.slow
-def test_weights_of_a_mixture_are_swept(ray, tracked_home):
-    """Before the first step all trials have the same network, so what is measured does not depend
-    on the weights.
-    """
-    digits = {"kind": "digits"}
-    parts = {"many": digits, "few": {**digits, "hold_out": 0.5}}
-    data = {"kind": "mixture", "parts": parts, "weights": {"many": 1.0, "few": 1.0}}
-    base = {**small_sweep()["base"], "data": data}
-    result = run_sweep(
-        base=base, space={"data.weights.few": {"kind": "grid", "values": [0.1, 10.0]}}, concurrent=1
-    )
-    assert [trial.status for trial in result.summary.trials] == ["finished", "finished"]
-    histories = [metric_history(tracked_home.run(trial.run_id)) for trial in result.summary.trials]
-    for name in ("eval/velocity", "eval/many/velocity", "eval/few/velocity"):
-        first, second = (history[name] for history in histories)
-        assert first.values[0] == second.values[0] and first.values[-1] != second.values[-1]
+    assert again.reason == "" and all(trial.status == "finished" for trial in again.summary.trials)

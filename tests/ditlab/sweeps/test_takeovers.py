@@ -9,20 +9,14 @@ from support.journals import read_records
 from support.sweeps import log
 from support.trainings.workers import tiny
 
-FIRST = Takeover(
-    20,
-    "aaaa0000",
-    20,
-    {"optimizer.lr": 2e-3, "schedule.warmup": 3, "training.clip.kind": "norm"},
-    "k1",
-)
-SECOND = Takeover(
-    40,
-    "bbbb0000",
-    40,
-    {"optimizer.lr": 1e-3, "schedule.warmup": 4, "training.clip.kind": "norm"},
-    "k2",
-)
+
+def taken(step, donor, rate, warmup):
+    values = {"optimizer.lr": rate, "schedule.warmup": warmup, "training.clip.kind": "norm"}
+    return Takeover(step, donor, step, values, f"k{step}")
+
+
+FIRST = taken(20, "aaaa0000", 2e-3, 3)
+SECOND = taken(40, "bbbb0000", 1e-3, 4)
 
 
 @pytest.fixture
@@ -39,34 +33,29 @@ def before():
 
 
 def tags_of(folder):
-    return [
-        record["values"]["ditlab.exploits"]
-        for record in read_records(folder.journal)
-        if record["kind"] == "tags"
-    ]
+    records = read_records(folder.journal)
+    return [each["values"]["ditlab.exploits"] for each in records if each["kind"] == "tags"]
 
 
-def test_takeovers_are_read_back_in_order(folder, before):
+def test_takeovers_are_read_back_and_logged(folder, before):
+    """Their numbers are metrics, and one tag holds all of them."""
     assert read_takeovers(folder) == []
     record_takeover(folder, FIRST, before)
-    assert read_takeovers(folder) == [FIRST]
     record_takeover(folder, SECOND, before)
     assert read_takeovers(folder) == [FIRST, SECOND]
-
-
-def test_numbers_become_metrics_and_words_do_not(folder, before):
-    record_takeover(folder, FIRST, before)
-    record_takeover(folder, SECOND, before)
     history = metric_history(folder)
-    assert set(history) == {"pbt/optimizer.lr", "pbt/schedule.warmup"}
-    assert (
-        history["pbt/optimizer.lr"].steps.tolist(),
-        history["pbt/optimizer.lr"].values.tolist(),
-    ) == (
-        [0, 20, 40],
-        [1e-3, 2e-3, 1e-3],
+    points = {
+        name: dict(zip(each.steps, each.values, strict=True)) for name, each in history.items()
+    }
+    assert points == {
+        "pbt/optimizer.lr": {0: 1e-3, 20: 2e-3, 40: 1e-3},
+        "pbt/schedule.warmup": {0: 1.0, 20: 3.0, 40: 4.0},
+    }
+    first = (
+        "step 20: took over run aaaa0000 at step 20, with "
+        'optimizer.lr=0.002, schedule.warmup=3, training.clip.kind="norm"'
     )
-    assert history["pbt/schedule.warmup"].values.tolist() == [1.0, 3.0, 4.0]
+    assert tags_of(folder) == [first, f"{first}; {SECOND.sentence()}"]
 
 
 def test_training_metrics_are_independent_of_takeovers(folder, before):
@@ -87,22 +76,9 @@ def test_repeated_takeover_logs_its_metrics_once(folder, before):
     assert read_takeovers(folder) == [FIRST]
 
 
-def test_tag_holds_all_takeovers(folder, before):
-    record_takeover(folder, FIRST, before)
-    record_takeover(folder, SECOND, before)
-    tags = tags_of(folder)
-    assert tags[0] == (
-        "step 20: took over run aaaa0000 at step 20, with "
-        'optimizer.lr=0.002, schedule.warmup=3, training.clip.kind="norm"'
-    )
-    assert tags[1] == f"{tags[0]}; {SECOND.sentence()}" and len(tags) == 2
-
-
 def test_long_tag_keeps_its_end(folder, before):
     for number in range(80):
-        record_takeover(
-            folder, Takeover(number, "aaaa0000", number, FIRST.values, str(number)), before
-        )
+        record_takeover(folder, taken(number, "aaaa0000", 2e-3, 3), before)
     tags = tags_of(folder)
     assert len(tags[-1]) == 5000 and "step 79: took over" in tags[-1]
 

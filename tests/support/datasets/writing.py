@@ -10,6 +10,7 @@ import pytest
 from ditlab.data.stores.manifest import Column, Source, StoreManifest, TextFacts
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writer import write_batches
+from ditlab.data.stores.writing import write_store
 
 MakeStore = Callable[..., Store]
 
@@ -63,3 +64,16 @@ def make_store(tmp_path: Path) -> MakeStore:
         return Store.open(tmp_path / name)
 
     return make
+
+
+def image_store(folder: Path, images: np.ndarray, **classes: np.ndarray) -> dict[str, Any]:
+    """Write a store of images, uint8 (num, channels, height, width), with class indices by column;
+    return it as a data section.
+    """
+    columns = {"image": Column(dtype="uint8", shape=images.shape[1:], value_range=(0, 255))}
+    for name, values in classes.items():
+        columns[name] = Column(dtype="int64", num_classes=int(values.max()) + 1)
+    batches = [{"image": images, **classes}]
+    source = Source(kind="made")
+    write_store(folder, columns, batches, name="made", description="", source=source)
+    return {"kind": "arrow", "path": str(folder)}

@@ -113,9 +113,8 @@ def _draw_curve(curve: Curve, index: int, axes: Axes) -> Any:
             **_WEIGHTS[curve.weight],
         }
     else:
-        if np.isnan(curve.shade):
-            colour = THEME.muted
-        else:
+        colour = THEME.muted
+        if not np.isnan(curve.shade):
             colour = THEME.sequential(_PALEST * curve.shade)
         style = {**_WEIGHTS[curve.weight]}
         if curve.weight == "plain":
@@ -154,10 +153,9 @@ def draw_colour_bar(axes: Axes, colours: ScalarMappable, label: str) -> None:
 def _set_ticks(axis: Axis, ticks: Sequence[Tick]) -> None:
     """Set labelled ticks; labels that would meet are slanted."""
     names = [one_line(tick.label, NAME_CHARACTERS) for tick in ticks]
-    is_slanted = max(map(len, names)) * len(names) > 38
-    style: dict[str, Any] = (
-        {"rotation": 28, "ha": "right", "rotation_mode": "anchor"} if is_slanted else {}
-    )
+    style: dict[str, Any] = {}
+    if max(map(len, names)) * len(names) > 38:
+        style = {"rotation": 28, "ha": "right", "rotation_mode": "anchor"}
     axis.set_ticks([tick.position for tick in ticks], names, parse_math=False, **style)
     axis.set_ticks([], minor=True)
 

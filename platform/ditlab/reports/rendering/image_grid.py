@@ -21,7 +21,7 @@ _EM = CAPTION_POINTS * DPI / 72
 MARGIN = 8
 """Pixels around a tile."""
 _CAPTION_CHARACTERS = 400
-"""Characters of a caption that are looked at, more than any three lines hold."""
+"""Characters of a caption that are wrapped, more than any three lines hold."""
 _NOT_FINITE = (1.0, 0.0, 1.0)
 """Magenta, so that a NaN pixel is not mistaken for a black one."""
 

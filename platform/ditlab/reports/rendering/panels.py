@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -147,10 +148,9 @@ def draw_diagram(panel: Diagram, axes: Axes) -> None:
 
 def _last_places(panel: Diagram) -> tuple[float, float]:
     """Column and row of the boxes that are furthest to the right and to the bottom."""
-    boxes = panel.boxes
-    return max((box.column for box in boxes), default=0.0), max(
-        (box.row for box in boxes), default=0.0
-    )
+    column = max((box.column for box in panel.boxes), default=0.0)
+    row = max((box.row for box in panel.boxes), default=0.0)
+    return column, row
 
 
 def draw_heatmap(panel: Heatmap, axes: Axes) -> None:
@@ -209,7 +209,11 @@ def draw_heatmap(panel: Heatmap, axes: Axes) -> None:
 
 def _colour_range(panel: Heatmap, values: np.ndarray) -> tuple[float, float]:
     """Values of the first and of the last colour."""
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    low = 0.0
+    high = 1.0
+    if len(values):
+        low = float(values.min())
+        high = float(values.max())
     if panel.diverging:
         high = max(abs(low), abs(high)) or 1.0
         low = -high
@@ -271,7 +275,7 @@ def draw_text(panel: Text, axes: Axes) -> None:
 
 def _text_lines(panel: Text) -> list[list[str]]:
     """Wrap each text into lines of at most 96 characters; a text that is cut ends with the number
-    of lines left out.
+    of lines dropped.
     """
     passages: list[list[str]] = []
     left = _PANEL_LINES
@@ -279,11 +283,9 @@ def _text_lines(panel: Text) -> list[list[str]]:
         if left <= 0:
             passages.append([f"... and {len(panel.passages) - number} more"])
             break
-        lines = [
-            line
-            for part in printable(passage, _FONT).split("\n")
-            for line in textwrap.wrap(part, _TEXT_COLUMNS) or [""]
-        ]
+        lines: list[str] = []
+        for part in printable(passage, _FONT).split("\n"):
+            lines += textwrap.wrap(part, _TEXT_COLUMNS) or [""]
         keep = min(_PASSAGE_LINES, left)
         if len(lines) > keep:
             lines = [*lines[:keep], f"... ({len(lines) - keep} more lines)"]
@@ -332,8 +334,8 @@ def _heatmap_size(panel: Heatmap) -> PanelSize:
     margin = 1.5 if panel.unit else 1.3
     texts = _cell_texts(panel)
     if texts:
-        margin += 0.07 * max((len(name) for name in _names(panel.y_names)), default=0)
-        longest = max((len(text) for row in texts for text in row), default=1)
+        margin += 0.07 * max(map(len, _names(panel.y_names)), default=0)
+        longest = max(map(len, chain.from_iterable(texts)), default=1)
         width = columns * (_CELL_INCHES[0] + 0.085 * (longest - 1))
         height = rows * _CELL_INCHES[1] + 0.6
     elif _has_square_cells(panel):
@@ -357,7 +359,7 @@ def _lines_size(panel: Lines) -> PanelSize:
 
 def _text_size(panel: Text) -> PanelSize:
     passages = _text_lines(panel)
-    longest = max((len(line) for lines in passages for line in lines), default=0)
+    longest = max(map(len, chain.from_iterable(passages)), default=0)
     width = max(3.0, longest * TEXT_POINTS * 0.605 / 72 + 0.7)
     return PanelSize(width, max(0.5, _text_inches(passages)) + 0.1)
 

@@ -167,10 +167,10 @@ def save_formats(
         path = stem.with_name(f"{stem.name}.{kind}")
         if kind == "png":
             files.append(save_figure(figure, path))
+        elif kind == "svg":
+            files.append(write_whole(path, to_svg(figure).encode()))
         else:
-            files.append(
-                write_whole(path, to_svg(figure).encode() if kind == "svg" else to_pdf(figure))
-            )
+            files.append(write_whole(path, to_pdf(figure)))
     return files
 
 

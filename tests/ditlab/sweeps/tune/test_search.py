@@ -8,10 +8,10 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 
 from ditlab.reports.sweep_records import Trial
+from ditlab.spec.sweep_axes import Choice
 from ditlab.spec.sweep_space import experiment_for
 from ditlab.sweeps.search import OptunaTrials, index_of, make_study
-from ditlab.sweeps.start import create_sweep, resume_sweep
-from support.sweeps import METRIC, prepared, sweep_of, trial_run
+from support.sweeps import METRIC, sweep_of
 
 SPACE = {
     "optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1e-1},
@@ -61,6 +61,14 @@ class Session:
         result = {"step": step, **dict(zip(self.sweep.metrics, values, strict=True)), "done": True}
         self.search.on_trial_complete(tune_id, {**result, "status": status})
 
+    def rest(self, value=lambda trial: 1.0):
+        """All trials that are left, each told its value."""
+        found = []
+        while asked := self.ask():
+            found.append(asked[1])
+            self.tell(asked[0], value(asked[1]))
+        return found
+
     def study(self):
         return self.search._study
 
@@ -69,35 +77,8 @@ class Session:
 
 
 def past_of(number, status, values, measured=(), metrics=(METRIC,)):
-    return Trial(
-        number,
-        f"run-{number}",
-        values,
-        status,
-        6,
-        metrics=dict(zip(metrics, measured, strict=False)),
-    )
-
-
-def inside(space, values):
-    for path, axis in space.items():
-        if path in values:
-            value = values[path]
-            if axis["kind"] == "choice":
-                assert value in axis["values"]
-            else:
-                assert axis["low"] <= value <= axis["high"]
-    return True
-
-
-def test_number_of_trials():
-    session, found = Session(optuna_sweep(trials=10)), []
-    while asked := session.ask():
-        found.append(asked[1])
-        session.tell(asked[0], float(len(found)))
-    assert found == session.ledger and [trial.number for trial in found] == list(range(10))
-    assert session.ask() is None
-    assert session.states() == [TrialState.COMPLETE] * 10
+    found = dict(zip(metrics, measured, strict=False))
+    return Trial(number, f"run-{number}", values, status, 6, metrics=found)
 
 
 PAIRS = {
@@ -108,17 +89,13 @@ PAIRS = {
 
 def test_only_values_that_make_a_valid_experiment_are_proposed():
     """128 is no multiple of 5."""
-    session, found = Session(optuna_sweep(PAIRS, trials=20)), []
-    while asked := session.ask():
-        found.append(asked[1])
-        assert (
-            experiment_for(session.sweep, asked[1].values).model.width
-            == asked[1].values["model.width"]
-        )
-        session.tell(asked[0], 1.0)
+    session = Session(optuna_sweep(PAIRS, trials=20))
+    found = session.rest()
     assert [trial.number for trial in found] == list(range(20)) and session.ledger == found
+    assert session.ask() is None
     seen = {(trial.values["model.width"], trial.values["model.num_heads"]) for trial in found}
     assert seen == {(128, 4), (160, 4), (160, 5)}
+    assert all(experiment_for(session.sweep, trial.values) for trial in found)
     refused = [trial for trial in session.study().trials if trial.state != TrialState.COMPLETE]
     assert refused and all(
         trial.params == {"model.width": 0, "model.num_heads": 1} for trial in refused
@@ -128,52 +105,36 @@ def test_only_values_that_make_a_valid_experiment_are_proposed():
 
 def test_search_ends_where_no_values_make_a_valid_experiment():
     sweep = optuna_sweep(PAIRS, trials=20, startup=200)
-    nothing = {
-        path: axis.model_copy(update={"values": axis.values[place : place + 1]})
-        for place, (path, axis) in enumerate(sweep.space.items())
-    }
+    nothing = dict(zip(PAIRS, (Choice(values=(128,)), Choice(values=(5,))), strict=True))
     session = Session(sweep.model_copy(update={"space": nothing}))
     assert session.ask() is None and session.ledger == []
     assert not session.study().best_trials and len(session.states()) == 100
 
 
 def test_axis_exists_where_its_condition_holds():
-    session, seen = Session(optuna_sweep(trials=40)), set()
-    while asked := session.ask():
-        values = asked[1].values
-        assert inside(SPACE, values)
-        assert ("schedule.warmup" in values) == (values["schedule.kind"] == "warmup_cosine")
+    seen = set()
+    for trial in Session(optuna_sweep(trials=40)).rest(lambda trial: trial.values["optimizer.lr"]):
+        values = trial.values
+        kind, warmup = values["schedule.kind"], values.get("schedule.warmup")
+        assert warmup in {"constant": [None], "warmup_cosine": [0, 2, 4]}[kind]
+        assert 1e-4 <= values["optimizer.lr"] <= 1e-1 and 0.5 <= values["training.ema.decay"] < 1
         assert list(values) == [path for path in SPACE if path in values]
-        seen.add(
-            (
-                values["schedule.kind"],
-                values.get("schedule.warmup"),
-                values["objective.time"]["kind"],
-            )
-        )
-        session.tell(asked[0], values["optimizer.lr"])
+        seen.add((kind, warmup, values["objective.time"]["kind"]))
     assert len(seen) > 4
 
 
 def test_mappings_survive_a_second_session():
     session = Session(optuna_sweep(trials=20))
-    kinds = {"uniform": {"kind": "uniform"}, "logit_normal": {"kind": "logit_normal", "std": 1.0}}
-    first = [session.ask() for _ in range(10)]
-    assert all(
-        trial.values["objective.time"] == kinds[trial.values["objective.time"]["kind"]]
-        for _, trial in first
-    )
-    past = [past_of(trial.number, "interrupted", trial.values) for _, trial in first]
+    first = [session.ask()[1] for _ in range(10)]
+    times = SPACE["objective.time"]["values"]
+    assert all(trial.values["objective.time"] in times for trial in first)
+    past = [past_of(trial.number, "interrupted", trial.values) for trial in first]
     again = Session(session.sweep, past)
-    assert [again.ask()[1] for _ in range(10)] == [trial for _, trial in first]
+    assert [again.ask()[1] for _ in range(10)] == first
 
 
 def test_index_distinguishes_true_from_one():
-    axis = (
-        optuna_sweep({"seed": {"kind": "choice", "values": [1, 0]}})
-        .space["seed"]
-        .model_copy(update={"values": (True, 1, False, 0, None)})
-    )
+    axis = Choice(values=(True, 1, False, 0, None))
     assert [index_of(axis, value) for value in axis.values] == [0, 1, 2, 3, 4]
 
 
@@ -181,20 +142,12 @@ def restarted(statuses, trials=12):
     """(trials of the first session with these statuses, the second session, its trials)."""
     first = Session(optuna_sweep(trials=trials))
     known = [first.ask()[1] for _ in statuses]
-    past = [
-        past_of(
-            trial.number,
-            status,
-            trial.values,
-            (float(trial.number),) if status in ("finished", "stopped") else (),
-        )
-        for trial, status in zip(known, statuses, strict=True)
-    ]
-    second, found = Session(first.sweep, past), []
-    while asked := second.ask():
-        found.append(asked[1])
-        second.tell(asked[0], 1.0)
-    return known, second, found
+    past = []
+    for trial, status in zip(known, statuses, strict=True):
+        measured = (float(trial.number),) if status in ("finished", "stopped") else ()
+        past.append(past_of(trial.number, status, trial.values, measured))
+    second = Session(first.sweep, past)
+    return known, second, second.rest()
 
 
 def test_second_session_resumes_unfinished_trials_first():
@@ -204,8 +157,8 @@ def test_second_session_resumes_unfinished_trials_first():
     assert [trial.number for trial in found[3:]] == list(range(6, 12))
     assert sorted(trial.number for trial in second.ledger) == list(range(12))
     assert len({trial.run_id for trial in second.ledger}) == 12
-    fresh = [tuple(map(str, trial.values.items())) for trial in second.ledger]
-    assert len(set(fresh)) == 12  # no trial of the first session is drawn again
+    # no trial of the first session is drawn again
+    assert len({str(trial.values) for trial in second.ledger}) == 12
 
 
 def test_second_session_holds_the_values_of_the_first():
@@ -215,15 +168,14 @@ def test_second_session_holds_the_values_of_the_first():
     assert [trial.state for trial in study.trials] == states
     assert study.trials[0].values == [0.0] and study.trials[3].values == [3.0]
     assert study.trials[1].intermediate_values == {6: 1.0}
-    assert [trial.params["optimizer.lr"] for trial in study.trials] == [
-        trial.values["optimizer.lr"] for trial in known
-    ]
+    for trial, planned in zip(study.trials, known, strict=True):
+        assert trial.params["optimizer.lr"] == planned.values["optimizer.lr"]
 
 
 def test_past_trial_without_a_finite_value_counts_as_failed():
-    sweep = optuna_sweep({"optimizer.lr": SPACE["optimizer.lr"]})
+    sweep = optuna_sweep(LINE)
     for values in ((), (math.nan,), (math.inf,)):
-        study = make_study(sweep, [past_of(0, "finished", {"optimizer.lr": 0.01}, values)])
+        study = make_study(sweep, [past_of(0, "finished", {"training.ema.decay": 0.5}, values)])
         assert [trial.state for trial in study.trials] == [TrialState.FAIL]
 
 
@@ -234,29 +186,18 @@ def test_end_of_a_trial_is_reported():
     session.tell(names[1], 0.7, step=4, status="stopped")
     session.tell(names[2], 0.5, status="failed")
     session.tell(names[3], math.nan)
-    session.search.on_trial_complete(names[4], None, error=True)
-    session.search.on_trial_complete(names[5])
-    # without a status
-    session.search.on_trial_complete(names[6], {"step": 6, METRIC: 0.1, "done": True})
+    complete = session.search.on_trial_complete
+    complete(names[4], None, error=True)
+    complete(names[5])
+    complete(names[6], {"step": 6, METRIC: 0.1, "done": True})  # without a status
     session.tell(names[7], 0.1, status="interrupted")  # it is resumed in the next session
-    fail = TrialState.FAIL
-    ends = [
-        TrialState.COMPLETE,
-        TrialState.PRUNED,
-        fail,
-        fail,
-        fail,
-        fail,
-        fail,
-        TrialState.RUNNING,
-    ]
-    assert session.states() == ends
+    fails = [TrialState.FAIL] * 5
+    assert session.states() == [TrialState.COMPLETE, TrialState.PRUNED, *fails, TrialState.RUNNING]
     assert session.study().trials[1].intermediate_values == {4: 0.7}
     assert session.study().best_value == 0.5
-    session.search.on_trial_complete(
-        names[0], None, error=True
-    )  # a second report, or one of an unknown trial, changes nothing
-    session.search.on_trial_complete("unknown", {METRIC: 0.0})
+    # a second report, or one of an unknown trial, changes nothing
+    complete(names[0], None, error=True)
+    complete("unknown", {METRIC: 0.0})
     assert session.states()[0] == TrialState.COMPLETE
 
 
@@ -296,16 +237,13 @@ def test_several_metrics_have_their_own_directions():
         LINE, trials=3, metric=["eval/velocity", "train/samples_per_second"], mode=["min", "max"]
     )
     session = Session(sweep)
-    names = [session.ask()[0] for _ in range(3)]
-    session.tell(names[0], 1.0, 10.0)
-    session.tell(names[1], 2.0, 20.0)
-    session.tell(names[2], 3.0, 5.0)  # worse in both
+    values = ((1.0, 10.0), (2.0, 20.0), (3.0, 5.0))  # the last is worse in both
+    for told in values:
+        session.tell(session.ask()[0], *told)
     assert sorted(trial.number for trial in session.study().best_trials) == [0, 1]
     past = [
-        past_of(
-            n, "finished", trial.values, ((1.0, 10.0), (2.0, 20.0), (3.0, 5.0))[n], sweep.metrics
-        )
-        for n, trial in enumerate(session.ledger)
+        past_of(trial.number, "finished", trial.values, told, sweep.metrics)
+        for trial, told in zip(session.ledger, values, strict=True)
     ]
     assert sorted(trial.number for trial in make_study(sweep, past).best_trials) == [0, 1]
 
@@ -314,30 +252,16 @@ def test_trial_with_one_of_several_metrics_failed():
     sweep = optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
     session = Session(sweep)
     tune_id, _ = session.ask()
-    session.search.on_trial_complete(
-        tune_id, {"step": 6, "eval/velocity": 1.0, "done": True, "status": "finished"}
-    )
+    end = {"step": 6, METRIC: 1.0, "done": True, "status": "finished"}
+    session.search.on_trial_complete(tune_id, end)
     assert session.states() == [TrialState.FAIL]
-
-
-def test_past_trial_with_one_of_several_metrics_failed(home):
-    prepared_sweep = prepared(
-        optuna_sweep(LINE, trials=2, metric=["eval/velocity", "train/samples_per_second"])
-    )
-    one = create_sweep(prepared_sweep)
-    trial = one.folder.plan_trial(home, 0, {"training.ema.decay": 0.5})
-    trial_run(home, one.sweep, trial, "stopped", {2: 0.1})
-    again = resume_sweep(prepared_sweep, one.folder)
-    assert [past.state for past in make_study(again.sweep, again.past).trials] == [TrialState.FAIL]
 
 
 def test_proposals_depend_on_the_seed():
     def proposals(seed):
-        session = Session(optuna_sweep(trials=8, seed=seed))
-        found = []
-        while asked := session.ask():
-            found.append(asked[1].values)
-            session.tell(asked[0], asked[1].values["optimizer.lr"])
-        return found
+        found = Session(optuna_sweep(trials=8, seed=seed)).rest(
+            lambda trial: trial.values["optimizer.lr"]
+        )
+        return [trial.values for trial in found]
 
     assert proposals(5) == proposals(5) != proposals(6)
