@@ -134,12 +134,12 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
         and "bytes of decoded pixels" in lines[1]
     )
     assert lines[2] == (
-        "  10 files found: 3 images, 5 captions and classes; 2 left out: 1 too small, 1 unreadable"
+        "  10 files found: 3 images, 5 captions and classes; 2 dropped: 1 too small, 1 unreadable"
     )
     assert lines[3].startswith(
-        "  left out: 3.png: too small (20x20 pixels); broken.png: unreadable (no BMP, JPEG"
+        "  dropped: 3.png: too small (20x20 pixels); broken.png: unreadable (no BMP, JPEG"
     )
-    assert lines[4] == "warning: 2 of 10 files (20%) were left out, most as too small."
+    assert lines[4] == "warning: 2 of 10 files (20%) were dropped, most as too small."
     assert "3.png: too small (20x20 pixels)" in store["receipt"]["listed"]
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
     assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [

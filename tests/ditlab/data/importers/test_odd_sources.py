@@ -82,7 +82,7 @@ def check(case: Case, receipt: SourceReceipt) -> None:
     assert summary(receipt) == case.levels
     left = sum(level.num_left_out for level in receipt.levels)
     assert len(receipt.listed) == left
-    shares = [each for each in receipt.warnings if "were left out, most as" in each]
+    shares = [each for each in receipt.warnings if "were dropped, most as" in each]
     assert len(shares) == sum(level.num_left_out > 0.1 * level.found for level in receipt.levels)
     others = [each for each in receipt.warnings if each not in shares]
     expected = [part for part in case.warns.split("|") if part]
