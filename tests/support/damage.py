@@ -1,11 +1,16 @@
 """Damaged files: single bits flipped, and JSON whose keys or values are no longer what was
-written.
+written; and the one sentence that refuses such input.
 """
 
 import json
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import pytest
+
+from ditlab.errors import UserError
 
 Place = tuple[Any, Any]
 """A mapping or list, and a key or index in it."""
@@ -33,6 +38,14 @@ VALUES: tuple[Any, ...] = (
 TEXTS = ("NaN", "Infinity", "1e999", "9" * 5000, "[" * 100_000, '{"a":' * 2000)
 """Texts that are no values of JSON, or too large ones."""
 MARK = "a place for a text"
+
+
+@contextmanager
+def refused(words: str, kind: type[Exception] = UserError) -> Iterator[None]:
+    """Check that the body is refused in one line, which matches a regular expression."""
+    with pytest.raises(kind, match=words) as caught:
+        yield
+    assert "\n" not in str(caught.value)
 
 
 def bit_flips(content: bytes, num: int, seed: int = 0) -> Iterator[bytes]:

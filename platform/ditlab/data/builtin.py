@@ -96,7 +96,7 @@ OMITTED = {
     "turtle",
     "turtledemo",
 }
-"""Packages left out: those that not every installation has, and tests."""
+"""Packages that are skipped: those that not every installation has, and tests."""
 REPEATED = 80
 """Characters from which a paragraph is kept only once: the reference and docstrings repeat whole
 sections.
@@ -189,7 +189,7 @@ def _write_captioned_digits(spec: CaptionedDigitsData, path: Path) -> None:
     """
     colours = tuple(COLOURS)[: spec.colours]
     captions = [[f"a {colour} {digit}".encode() for colour in colours] for digit in DIGITS]
-    longest = max(len(caption) for of_digit in captions for caption in of_digit)
+    longest = max(len(caption) for caption in chain.from_iterable(captions))
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         from PIL import Image
@@ -354,12 +354,15 @@ def python_docs() -> list[str]:
     for package in sys.stdlib_module_names - OMITTED:
         inside = (library / package).rglob("*.py")
         files += (file for file in inside if OMITTED.isdisjoint(file.relative_to(library).parts))
-        files += [module] if (module := library / f"{package}.py").is_file() else []
+        module = library / f"{package}.py"
+        if module.is_file():
+            files.append(module)
     for file in sorted(files):
         name = ".".join(file.relative_to(library).with_suffix("").parts).removesuffix(".__init__")
         documents.append(list(_docstrings(ast.parse(file.read_bytes()), name)))
     seen: set[str] = set()
-    return list(filter(None, ("\n\n".join(_unseen(entries, seen)) for entries in documents)))
+    texts = ("\n\n".join(_unseen(entries, seen)) for entries in documents)
+    return [text for text in texts if text]
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[Entry]:

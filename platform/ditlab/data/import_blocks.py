@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -118,7 +119,7 @@ def group_files(
 
 
 class BlockReceipt(ManifestRecord):
-    """Result of a block: its shards, its counts, and what was left out."""
+    """Result of a block: its shards, its counts, and what was dropped."""
 
     block: int
     """Number of the block."""
@@ -129,7 +130,7 @@ class BlockReceipt(ManifestRecord):
     itself.
     """
     left_out: dict[str, int] = Field(default_factory=dict)
-    """Number of records that were left out, by reason."""
+    """Number of records that were dropped, by reason."""
     listed: tuple[DroppedRecord, ...] = ()
     """The first of them."""
     counts: dict[str, int] = Field(default_factory=dict)
@@ -154,7 +155,7 @@ def unpacked(text: str, dtype: npt.DTypeLike) -> np.ndarray:
 
 def shards_of(receipts: Sequence[BlockReceipt], part: str = ".") -> list[WrittenShard]:
     """Return the shards of a part, block after block."""
-    return [shard for receipt in receipts for shard in receipt.parts.get(part, ())]
+    return list(chain.from_iterable(receipt.parts.get(part, ()) for receipt in receipts))
 
 
 def sums_of(receipts: Sequence[BlockReceipt]) -> Counter[str]:
@@ -163,7 +164,7 @@ def sums_of(receipts: Sequence[BlockReceipt]) -> Counter[str]:
 
 
 def dropped_of(receipts: Sequence[BlockReceipt]) -> DroppedRecords:
-    """Return what was left out of blocks."""
+    """Return what was dropped from blocks."""
     dropped = DroppedRecords()
     for receipt in receipts:
         dropped.counts.update(receipt.left_out)
@@ -179,20 +180,23 @@ def whole_receipt(folder: Path, block: InputBlock) -> BlockReceipt | None:
         receipt = BlockReceipt.model_validate(
             parse_json_line((folder / block.receipt).read_bytes())
         )
-        files = (
-            (part, *file)
-            for part, written in receipt.parts.items()
-            for each in written
-            for file in each.shard.stored_files
-        )
-        sizes_fit = all(
-            (folder / part / name).stat().st_size == size for part, name, size, _ in files
-        )
+        if receipt.block == block.number and _has_its_shards(receipt, folder):
+            return receipt
     except (OSError, ValidationError):
-        return None
-    if sizes_fit and receipt.block == block.number:
-        return receipt
+        pass
     return None
+
+
+def _has_its_shards(receipt: BlockReceipt, folder: Path) -> bool:
+    """Return True where all files of a block's shards have their sizes. Raises OSError for one that
+    is missing.
+    """
+    for part, written in receipt.parts.items():
+        for each in written:
+            for name, size, _ in each.shard.stored_files:
+                if (folder / part / name).stat().st_size != size:
+                    return False
+    return True
 
 
 class BlockRules(Protocol):
@@ -272,17 +276,16 @@ class ProcessExecutor:
         processes = min(
             self.processes or fitting_processes(sum(block.bytes for block in blocks)), len(blocks)
         )
-        yield from (
-            map(work, blocks)
-            if processes <= 1
-            else in_processes(work, blocks, processes, self.verb)
-        )
+        if processes <= 1:
+            yield from map(work, blocks)
+        else:
+            yield from in_processes(work, blocks, processes, self.verb)
 
 
 @dataclass(frozen=True)
 class BeginningExecutor:
     """Execution in this process, of the first blocks alone: until they have given `limit` records,
-    used or left out.
+    used or dropped.
     """
 
     limit: int
@@ -299,7 +302,9 @@ class BeginningExecutor:
 
 
 class RefusedSource(UserError):
-    """A source that an importer's options refuse: another source or another option begins anew."""
+    """A source that an importer's options refuse: an import of another source, or with other
+    options, begins at the first block.
+    """
 
 
 @contextmanager
@@ -332,9 +337,10 @@ def imported_blocks(
     is_over = False
     try:
         progress(what, len(done), len(blocks), "blocks")
-        for receipt in executor.run(BlockWork(rules, folder), missing) if missing else ():
-            done[receipt.block] = receipt
-            progress(what, len(done), len(blocks), "blocks")
+        if missing:
+            for receipt in executor.run(BlockWork(rules, folder), missing):
+                done[receipt.block] = receipt
+                progress(what, len(done), len(blocks), "blocks")
         yield folder, [receipt for _, receipt in sorted(done.items())]
         is_over = True
     except RefusedSource:

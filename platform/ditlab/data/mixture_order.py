@@ -109,7 +109,8 @@ class MixtureOrder(Order):
         with self._lock:
             start = max(known for known in self._counts if known <= batch)
             found = self._counts[start].copy()
-            for first in range(start, batch, step := max(1, COUNTED_AT_ONCE // self._slots)):
+            step = max(1, COUNTED_AT_ONCE // self._slots)
+            for first in range(start, batch, step):
                 drawn = self._drawn(first, min(step, batch - first))
                 found += np.bincount(drawn.reshape(-1), minlength=len(found))
             self._counts[batch] = found

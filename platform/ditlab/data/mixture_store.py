@@ -100,10 +100,11 @@ class JoinedStore(BucketedStore):
             zip(stores, accumulate(map(len, stores.values()), initial=0), strict=False)
         )
         """Number of each part's first row."""
-        numbers = accumulate(
-            (0 if self.is_uniform else len(store.parts) for store in stores.values()), initial=0
-        )
-        self.first_numbers = dict(zip(stores, numbers, strict=False))
+        if self.is_uniform:
+            self.first_numbers = dict.fromkeys(stores, 0)
+        else:
+            nums = [len(store.parts) for store in stores.values()]
+            self.first_numbers = dict(zip(stores, accumulate(nums, initial=0), strict=False))
         """Number in `parts` of each part's first one."""
 
     def check_columns(self, names: Iterable[str]) -> None:
@@ -162,7 +163,8 @@ class StackedStore(Store):
             # through NumPy: torch cannot assign to indices of uint16
             values = out.numpy()
             values[here] = 0
-            values[(here, slice(shape[0])) if shape else here] = store.gather(column, own).numpy()
+            filled: Any = (here, slice(shape[0])) if shape else here
+            values[filled] = store.gather(column, own).numpy()
         return out
 
 
@@ -174,10 +176,9 @@ def _check_tokenizers(stores: Mapping[str, AnyStore]) -> None:
     first = next(iter(stores))
     for name, digest in tokenizers.items():
         if digest != tokenizers[first]:
+            theirs = "has no tokeniser, unlike"
             if digest:
                 theirs = "has tokens of another tokeniser than"
-            else:
-                theirs = "has no tokeniser, unlike"
             raise UserError(
                 f"data.parts.{name} {theirs} data.parts.{first}, and one model reads both; "
                 "import the texts with one tokeniser (`ditlab data import text --tokenizer`)."
@@ -230,18 +231,24 @@ def _joined_manifest(manifests: Sequence[AnyManifest]) -> StoreManifest:
 
 def _meanings(column: StoredColumn) -> list[str]:
     """Return what a model reads a column as, a clause each."""
-    bounds = column.value_range
+    value_range = "without a range"
+    if column.value_range:
+        low, high = column.value_range
+        value_range = f"in the range {low:g} to {high:g}"
+    classes = "without classes"
+    if column.num_classes is not None:
+        classes = f"with num_classes={column.num_classes}"
+    divisors = f"divided by {column.divisors}" if column.divisors else "undivided"
+    autoencoder = "of no autoencoder"
+    if column.autoencoder:
+        autoencoder = f"of the autoencoder {column.autoencoder.sha256[:12]}"
     return [
         f"as {column.dtype}",
         f"with {len(column.shape)} axes",
-        f"in the range {bounds[0]:g} to {bounds[1]:g}" if bounds else "without a range",
-        "without classes"
-        if column.num_classes is None
-        else f"with num_classes={column.num_classes}",
-        f"divided by {column.divisors}" if column.divisors else "undivided",
-        f"of the autoencoder {column.autoencoder.sha256[:12]}"
-        if column.autoencoder
-        else "of no autoencoder",
+        value_range,
+        classes,
+        divisors,
+        autoencoder,
         f"with {len(column.names)} names",
         *(f"with '{entry}' as name {number}" for number, entry in enumerate(column.names, start=1)),
     ]
@@ -252,7 +259,8 @@ def column_problems(stores: Mapping[str, AnyStore]) -> dict[str, str]:
     its name.
     """
     problems: dict[str, str] = {}
-    for column in dict.fromkeys(name for store in stores.values() for name in store.columns):
+    columns = chain.from_iterable(store.columns for store in stores.values())
+    for column in dict.fromkeys(columns):
         without = [part for part, store in stores.items() if column not in store.columns]
         if without:
             held = ", ".join(stores[without[0]].columns)
@@ -283,9 +291,8 @@ def shape_problems(stores: Mapping[str, AnyStore], columns: Iterable[str]) -> di
             (part for part in shapes if ANY in shapes[part] or shapes[part] != shapes[first]), None
         )
         if other is not None:
-            if other == first:
-                than = ""
-            else:
+            than = ""
+            if other != first:
                 than = f", data.parts.{first} {format_shape(shapes[first])}"
             problems[column] = (
                 f"data.parts.{other} holds {column} {format_shape(shapes[other])}{than}"

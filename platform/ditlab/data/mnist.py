@@ -49,6 +49,10 @@ MIRROR_TIMEOUT = 20.0
 DOWNLOAD_CHUNK_BYTES = 64 * 1024
 
 
+Check = Literal["md5", "unknown", "skipped"]
+"""Check of a file, as `ImportedFile` has it."""
+
+
 class PublishedFile(NamedTuple):
     """File of MNIST as it was published."""
 
@@ -78,7 +82,7 @@ SPLITS = {
         ),
     ),
 }
-PUBLISHED = [file for pair in SPLITS.values() for file in pair]
+PUBLISHED = [*SPLITS["train"], *SPLITS["test"]]
 
 
 def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
@@ -99,9 +103,9 @@ def import_mnist(request: ImportRequest[MnistOptions]) -> list[WrittenStore]:
         if images and labels:
             imported.append(_import_split(split, images, labels, urls, request))
         elif images or labels:
-            missing = pair[0 if labels else 1].stem
+            missing = pair[0] if labels else pair[1]
             raise UserError(
-                f"--source={folder} holds {(images or labels)!s} and no {missing}(.gz); add it "
+                f"--source={folder} holds {images or labels} and no {missing.stem}(.gz); add it "
                 "there."
             )
     if not imported:
@@ -167,18 +171,9 @@ def _import_split(
         )
     provenance = []
     for (path, file), published in zip(found.items(), SPLITS[split], strict=True):
-        check: Literal["md5", "unknown", "skipped"] = "md5"
-        if not request.options.checksum:
-            check = "skipped"
-        elif file.md5 != published.gz_md5 and file.content_md5 != published.idx_md5:
-            if published.idx_md5 or file.gzipped:
-                raise UserError(
-                    f"{path} has MD5 {file.md5}, and MNIST's has "
-                    f"{published.gz_md5 if file.gzipped else published.idx_md5}; fetch it "
-                    "again, or pass --no-checksum where it is meant to be another data set in "
-                    "MNIST's format."
-                )
-            check = "unknown"
+        check: Check = "skipped"
+        if request.options.checksum:
+            check = _check_md5(path, file, published)
         provenance.append(
             ImportedFile(name=path.name, md5=file.md5, check=check, url=urls.get(path.name))
         )
@@ -207,6 +202,19 @@ def _import_split(
             license="not stated by its authors; often given as CC BY-SA 3.0",
             note=note,
         ),
+    )
+
+
+def _check_md5(path: Path, file: IdxFile, published: PublishedFile) -> Check:
+    """Compare a file with the published one. Raises UserError where its MD5 is another."""
+    if file.md5 == published.gz_md5 or file.content_md5 == published.idx_md5:
+        return "md5"
+    expected = published.gz_md5 if file.gzipped else published.idx_md5
+    if expected is None:
+        return "unknown"
+    raise UserError(
+        f"{path} has MD5 {file.md5}, and MNIST's has {expected}; fetch it again, or pass "
+        "--no-checksum where it is meant to be another data set in MNIST's format."
     )
 
 
@@ -284,8 +292,8 @@ def download(
         except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are OSErrors
             reasons.append(f"{url}: {getattr(error, 'reason', None) or error}")
         else:
-            short = f"the connection ended after {len(content)} of {total} bytes"
-            reasons.append(
-                f"{url}: {short if len(content) < total else f'its MD5 is {found}, expected {md5}'}"
-            )
+            reason = f"its MD5 is {found}, expected {md5}"
+            if len(content) < total:
+                reason = f"the connection ended after {len(content)} of {total} bytes"
+            reasons.append(f"{url}: {reason}")
     raise UserError(f"{name} could not be downloaded ({'; '.join(reasons)}).")

@@ -92,11 +92,12 @@ def store_folder(name: str, home: Home) -> Path:
         raise UserError(
             f"{name[:200]} leads to no folder (a link in a circle); name the folder of a store."
         )
-    places = [here, *([home.stores / name] if is_plain_name(name) else [])]
-    return next(
-        (folder for place in places if holds_store(folder := pointed_folder(place))),
-        pointed_folder(here),
-    )
+    folder = pointed_folder(here)
+    if is_plain_name(name) and not holds_store(folder):
+        of_home = pointed_folder(home.stores / name)
+        if holds_store(of_home):
+            return of_home
+    return folder
 
 
 def is_plain_name(name: str) -> bool:

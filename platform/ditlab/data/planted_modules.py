@@ -34,7 +34,7 @@ ACTIVE = (0.3, 0.6)
 BACKGROUND = 0.01
 """Probability that an inactive feature is on."""
 MAGNITUDE = (0.4, 1.0)
-"""Range of the uniform magnitude of a feature that is on, the low end left out."""
+"""Range of the uniform magnitude of a feature that is on, without the low end."""
 GAP = 3000
 """Mean of the exponential gaps between peaks, in base pairs."""
 WIDTH = (300, 500)

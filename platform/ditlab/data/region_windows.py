@@ -88,7 +88,7 @@ class Windows(NamedTuple):
     size: np.ndarray
     """int64 (windows,), number of its peaks."""
     dropped: int = 0
-    """Windows left out, as they span too many base pairs."""
+    """Windows that were dropped, as they span too many base pairs."""
 
 
 def plan_windows(
@@ -97,7 +97,7 @@ def plan_windows(
     """Cut peaks, by chromosome and ascending, into windows of `regions`, `stride` apart (None: side
     by side).
 
-    A chromosome's last window may have fewer; one that lies within the window before is left out.
+    A chromosome's last window may have fewer; one that lies within the window before is dropped.
     """
     stride = stride or regions
     first = [np.zeros(0, np.int64)]
@@ -117,12 +117,12 @@ def windows_overlap(store: "AnyStore") -> bool:
     """Return True if any window of a store shares a region with the one before it; False where rows
     are no windows.
     """
-    shapes = [
-        store.columns[name].shape if name in store.columns else None
-        for name in ("chromosome", "start", "end")
-    ]
-    regions = store.columns["regions"].shape[:1] if "regions" in store.columns else None
-    if regions is None or shapes != [(), regions, regions]:
+    columns = store.columns
+    if not columns.keys() >= {"regions", "chromosome", "start", "end"}:
+        return False
+    regions = columns["regions"].shape[:1]
+    shapes = [columns[name].shape for name in ("chromosome", "start", "end")]
+    if shapes != [(), regions, regions]:
         return False
     for begin in range(1, len(store), COMPARED_WINDOWS):
         later = np.arange(begin, min(begin + COMPARED_WINDOWS, len(store)))

@@ -46,7 +46,7 @@ SYSTEM_NAMES = (
 dot.
 """
 SYSTEM = "hidden or of the system"
-"""Reason for which these are left out."""
+"""Reason for which these are skipped."""
 CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
 UNREADABLE = (
@@ -125,17 +125,19 @@ class SourceFile:
 
     @property
     def set_aside(self) -> str:
-        """Reason why it is left out whatever it holds: hidden, or left there by a system."""
-        is_system = any(
-            part.startswith(".") or part in SYSTEM_NAMES for part in self.name.split("/")
-        )
-        return SYSTEM if is_system else ""
+        """Reason why it is skipped whatever it holds: hidden, or left there by a system."""
+        for part in self.name.split("/"):
+            if part.startswith(".") or part in SYSTEM_NAMES:
+                return SYSTEM
+        return ""
 
     @property
     def suffix(self) -> str:
         """Ending of its name in small letters: `.parquet`; of a compressed one that before it."""
         stem, suffix = os.path.splitext(self.name)  # noqa: PTH122  of many files, which pathlib takes long for
-        return (os.path.splitext(stem)[1] if suffix.lower() in COMPRESSED else suffix).lower()  # noqa: PTH122
+        if suffix.lower() in COMPRESSED:
+            suffix = os.path.splitext(stem)[1]  # noqa: PTH122
+        return suffix.lower()
 
     @property
     def kind(self) -> str:
@@ -146,7 +148,9 @@ class SourceFile:
     def ending(self) -> str:
         """Ending in small letters, for people: `.tif`, `.csv.gz`; `without ending` for none."""
         suffix = os.path.splitext(self.name)[1].lower()  # noqa: PTH122
-        return (self.suffix + suffix if suffix in COMPRESSED else suffix) or "without ending"
+        if suffix in COMPRESSED:
+            suffix = self.suffix + suffix
+        return suffix or "without ending"
 
     @property
     def compression(self) -> str | None:
@@ -181,7 +185,9 @@ def endings(listing: Sequence[SourceFile]) -> str:
     """
     counts = Counter(file.ending for file in listing)
     shown = [f"{number:,} {ending}" for ending, number in counts.most_common(SHOWN_ENDINGS)]
-    return ", ".join([*shown, *["..."] * (len(counts) > SHOWN_ENDINGS)]) or "no file"
+    if len(counts) > SHOWN_ENDINGS:
+        shown.append("...")
+    return ", ".join(shown) or "no file"
 
 
 def list_source(source: str) -> list[SourceFile]:
@@ -197,17 +203,8 @@ def list_source(source: str) -> list[SourceFile]:
         base, pattern = _parts(inside)
         files = _list_uri(source, f"{head}{base or '/'}{query}")
     else:
-        base, pattern = (source, "") if Path(source).exists() else _parts(source)
-        path = Path(base)
-        if pattern or path.is_dir():
-            files = list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
-        elif path.exists():
-            files = list(filter(None, [_listed(os.path.abspath(path.parent), path.name)]))  # noqa: PTH100
-        else:
-            raise UserError(
-                f"--source={source}: there is no such file or folder{nearest_file(path)}; "
-                "correct it."
-            )
+        base, pattern = _local_parts(source)
+        files = _list_local(source, base, bool(pattern))
     if len(files) == 1 and not pattern and files[0].suffix == ZIP:
         files = _zip_members(files[0])
     files.sort(key=lambda file: file.name.split("/"))
@@ -224,6 +221,19 @@ def list_source(source: str) -> list[SourceFile]:
                 f"--source={source} holds a name that is not UTF-8 ({file.name!r}); rename it."
             )
     return files
+
+
+def _list_local(source: str, base: str, is_pattern: bool) -> list[SourceFile]:
+    """List the files of a folder, or a single one. Raises UserError where there is none."""
+    path = Path(base)
+    if is_pattern or path.is_dir():
+        return list(_walk(os.path.abspath(base)))  # noqa: PTH100  for processes elsewhere; links stay
+    if not path.exists():
+        raise UserError(
+            f"--source={source}: there is no such file or folder{nearest_file(path)}; correct it."
+        )
+    file = _listed(os.path.abspath(path.parent), path.name)  # noqa: PTH100
+    return [file] if file else []
 
 
 def source_name(source: str) -> str:
@@ -314,7 +324,8 @@ def _list_uri(source: str, root: str) -> list[SourceFile]:
         infos = files.filesystem.get_file_info([above])
         kind = infos[0].type
         if kind == FileType.NotFound:
-            raise UserError(f"--source={source}{_NOT_ON_HUB if root.startswith(HUB) else _MISSING}")
+            problem = _NOT_ON_HUB if root.startswith(HUB) else _MISSING
+            raise UserError(f"--source={source}{problem}")
         if kind != FileType.File:
             infos = files.filesystem.get_file_info(FileSelector(above, recursive=True))
         else:
@@ -329,12 +340,21 @@ def _list_uri(source: str, root: str) -> list[SourceFile]:
     return found
 
 
+def _local_parts(source: str) -> tuple[str, str]:
+    """Split as `_parts` does, unless there is a file or folder of the whole name."""
+    if Path(source).exists():
+        return source, ""
+    return _parts(source)
+
+
 def _parts(source: str) -> tuple[str, str]:
     """Split a path at its first folder with a pattern: `a/b/*.tar` is `a/b` and `*.tar`."""
     parts = source.split("/")
     first = next((number for number, part in enumerate(parts) if _PATTERN.search(part)), len(parts))
     base = "/".join(parts[:first])
-    return base or ("/" if source.startswith("/") else ""), "/".join(parts[first:])
+    if not base and source.startswith("/"):
+        base = "/"
+    return base, "/".join(parts[first:])
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:

@@ -141,7 +141,7 @@ class Mixture:
 
     def measured(self, limit: int) -> dict[str, int]:
         """Return how many held-out rows of each part are measured, of `limit` in all: equally many,
-        as far as it has them. Parts without any are left out."""
+        as far as it has them. Parts without any are skipped."""
         lengths = [len(part.held_out) for part in self.parts.values()]
         counts = np.bincount(in_turns(lengths)[:limit], minlength=len(lengths)).tolist()
         return {name: num for name, num in zip(self.parts, counts, strict=True) if num}
@@ -245,7 +245,9 @@ def classes_with_samples(columns: Mapping[str, StoredColumn]) -> list[int]:
     """Return the numbers of the classes (column `label`) that have samples; none where all have
     some.
     """
-    counts = columns[LABEL].statistics.class_counts or () if LABEL in columns else ()
+    if LABEL not in columns:
+        return []
+    counts = columns[LABEL].statistics.class_counts or ()
     if all(counts):
         return []
     return np.flatnonzero(counts).tolist()
@@ -331,7 +333,11 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
     text = next(iter(parts.values())).text
     if text:
         facts = store.manifest.text
-        text = dataclasses.replace(text, bytes_per_token=facts.bytes_per_token if facts else None)
+        bytes_per_token = facts.bytes_per_token if facts else None
+        text = dataclasses.replace(text, bytes_per_token=bytes_per_token)
+    left_out: dict[str, tuple[str, ...]] = {}
+    for name, part in parts.items():
+        left_out |= {f"{name}/{column}": values for column, values in part.left_out.items()}
     return DataSplits(
         train,
         held_out,
@@ -340,11 +346,7 @@ def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplit
         note=" ".join(part.note for part in parts.values() if part.note),
         text=text,
         mixture=Mixture(parts, spec.shares, store.draw),
-        left_out={
-            f"{name}/{column}": values
-            for name, part in parts.items()
-            for column, values in part.left_out.items()
-        },
+        left_out=left_out,
     )
 
 
@@ -359,9 +361,9 @@ def _part(
         part = open_part(name, spec)
     except UserError as error:
         message = in_part(str(error), name, kind)
-        raise UserError(
-            message if f"data.parts.{name}." in message else f"data.parts.{name}: {message}"
-        ) from error
+        if f"data.parts.{name}." not in message:
+            message = f"data.parts.{name}: {message}"
+        raise UserError(message) from error
     return dataclasses.replace(
         part,
         train=dataclasses.replace(part.train, origin=in_part(part.train.origin, name, kind)),
@@ -419,10 +421,11 @@ def _mnist(spec: MnistData, home: Home, verify: bool) -> DataSplits:
             "`ditlab data import mnist --source DIR` with a folder that holds the idx files."
         )
     store = Store.open(path, verify)
-    if spec.hold_out is not None or spec.split == "test":
-        return _split(
-            store, 0.1 if spec.hold_out is None else spec.hold_out, origin, order=spec.order
-        )
+    hold_out = spec.hold_out
+    if hold_out is None and spec.split == "test":
+        hold_out = 0.1
+    if hold_out is not None:
+        return _split(store, hold_out, origin, order=spec.order)
     whole = _split(store, 0.0, origin, order=spec.order)
     test = pointed_folder(home.stores / "mnist-test")
     if (test / MANIFEST_NAME).exists():

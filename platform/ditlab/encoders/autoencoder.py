@@ -48,11 +48,12 @@ class FrozenAutoencoder:
         """Its weights. Raises UserError for a place without an AutoencoderKL in safetensors."""
         files = WeightFiles.find(self.place, self._option, self._home or Home.from_environment())
         kind = files.config.get("_class_name", "no model")
-        if kind != ARCHITECTURE or any(path.suffix != SAFE for path in files.paths):
-            if kind != ARCHITECTURE:
-                found = f"its config.json names {kind}"
-            else:
-                found = f"its weights are no *{SAFE}"
+        found = ""
+        if kind != ARCHITECTURE:
+            found = f"its config.json names {kind}"
+        elif any(path.suffix != SAFE for path in files.paths):
+            found = f"its weights are no *{SAFE}"
+        if found:
             raise UserError(
                 f"{self.name} holds no {ARCHITECTURE} ({found}); name a folder that its "
                 "save_pretrained wrote."

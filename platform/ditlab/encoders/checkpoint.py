@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,14 +96,16 @@ class EncoderCheckpoint:
         """Raise UserError for a missing file, or one that is no regular file, which transformers
         would wait for.
         """
-        for path in sorted({path for pattern in FETCHED for path in self.folder.glob(pattern)}):
+        paths = set(chain.from_iterable(map(self.folder.glob, FETCHED)))
+        for path in sorted(paths):
+            limit = None if path.suffix == ".safetensors" else MAX_TEXT_FILE
             try:
-                open_regular_file(
-                    path, None if path.suffix == ".safetensors" else MAX_TEXT_FILE, follow=True
-                ).close()
+                open_regular_file(path, limit, follow=True).close()
             except OSError as error:
                 raise self._unreadable(path, first_line(error)) from None
-        missing = [] if (self.folder / CONFIG).exists() else [CONFIG]
+        missing = []
+        if not (self.folder / CONFIG).exists():
+            missing.append(CONFIG)
         if "weights" in needs and not (self.folder / WEIGHTS).exists():
             missing += self._missing_shards()
         if "tokenizer" in needs and not any((self.folder / name).exists() for name in TOKENIZERS):
@@ -249,12 +252,13 @@ def folder_digests(encoders: Encoders) -> dict[str, str]:
     """Return the digest of each encoder that lies in a folder, by its kind. Raises UserError as
     `encoder_digest`.
     """
-    types = {"text": encoders.precision, "image": encoders.precision, "autoencoder": ""}
-    return {
-        kind: encoder_digest(place, precision)
-        for kind, precision in types.items()
-        if (place := getattr(encoders, kind)) and Path(place).is_dir()
-    }
+    precisions = {"text": encoders.precision, "image": encoders.precision, "autoencoder": ""}
+    found = {}
+    for kind, precision in precisions.items():
+        place = getattr(encoders, kind)
+        if place and Path(place).is_dir():
+            found[kind] = encoder_digest(place, precision)
+    return found
 
 
 def encoder_difference(encoders: Encoders, recorded: Mapping[str, str]) -> str:

@@ -94,10 +94,9 @@ class FrozenImageEncoder:
 
         `stored`: the same images, (num, ...) in the host's memory, from which cache keys are cheap.
         """
-        known = images if stored is None else stored
-        keys: Sequence[bytes | int] = (
-            content_keys(known) if self._cache.entries else range(len(images))
-        )
+        keys: Sequence[bytes | int] = range(len(images))
+        if self._cache.entries:
+            keys = content_keys(images if stored is None else stored)
         rows = self._cache.rows(keys, lambda places: self._features(images[places]))
         return torch.stack(rows).to(self._device)
 

@@ -118,10 +118,11 @@ def _rows_to_complete(
             break
     if not found:
         note = sampler.note(rows_without_fields(view, np.arange(len(view)), fields))
+        if note:
+            note = f" ({note})"
         raise UserError(
-            f"{view.origin} holds no row that `sampling` would "
-            f"complete{note and f' ({note})'}; take other rows (--data train, or a store's "
-            "folder), or change sampling."
+            f"{view.origin} holds no row that `sampling` would complete{note}; take other rows "
+            "(--data train, or a store's folder), or change sampling."
         )
     return np.array(found[:num], dtype=np.int64)
 
@@ -145,7 +146,9 @@ def _selections(
     for start in range(0, len(view), SCAN_ROWS):
         indices = np.arange(start, min(start + SCAN_ROWS, len(view)))
         selected = sampler.select_rows(rows_without_fields(view, indices, fields))
-        yield indices, None if selected is None else indices[selected]
+        if selected is not None:
+            selected = indices[selected]
+        yield indices, selected
 
 
 def row_set(view: View, inputs: ModelInputs) -> RowSet:
@@ -191,5 +194,6 @@ def rows_without_fields(view: View, indices: np.ndarray, fields: Collection[str]
                 others[name] = np.array(column.names)[others[name]]
         if column.names and column.num_classes is None:
             entry_names[name] = column.names
-    noise = fixed_noise(int(indices[0]) if len(indices) else 0, torch.device("cpu"))
+    first = int(indices[0]) if len(indices) else 0
+    noise = fixed_noise(first, torch.device("cpu"))
     return RealRows({}, others, entry_names, noise)

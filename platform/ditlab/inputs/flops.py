@@ -47,18 +47,16 @@ def step_flops(experiment: Experiment, data: DataShape | None = None) -> StepFlo
     data = data or DataShape()
     num = experiment.num_micro
     forward, backward = _count(experiment, data, recomputes=False)
-    recomputes = experiment.engine.activation_checkpointing
-    if recomputes:
+    recomputed = 0
+    if experiment.engine.activation_checkpointing:
         recomputed = _count(experiment, data, recomputes=True)[1] - backward
-    else:
-        recomputed = 0
     return StepFlops(forward * num, backward * num, recomputed * num)
 
 
 ALSO_COUNTED: dict[Any, Any] = {
     torch.ops.aten.addmm_: lambda _, rows, columns, *__, **___: 2 * rows[0] * rows[1] * columns[1]
 }
-"""Products that torch's counter leaves out: the in-place one gave 15% of the language model's
+"""Products that torch's counter does not count: the in-place one gave 15% of the language model's
 published size.
 """
 _counts: dict[str, tuple[int, int]] = {}
@@ -88,8 +86,9 @@ def matrix_rate(device: torch.device, dtype: torch.dtype) -> float:
     one takes 0.2 s; the fastest of three."""
     noise = torch.Generator(device).manual_seed(0)  # its own: the process's is the training's
     size = 128
+    largest = 8192 if device.type == "cuda" else 2048
     seconds = 0.0
-    while size < (8192 if device.type == "cuda" else 2048) and seconds * 8 <= 0.2:
+    while size < largest and seconds * 8 <= 0.2:
         size *= 2
         # Random values: on GPUs the power that zeros would save becomes speed that no training has.
         a, b = (

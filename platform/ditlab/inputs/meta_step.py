@@ -45,9 +45,8 @@ class DataShape:
         shapes = {}
         for each in experiment.batch_fields():
             longest = each.at_most or each.multiple_of
-            shapes[each.name] = known.get(
-                each.name, tuple(longest if size == ANY else size for size in each.shape)
-            )
+            assumed = tuple(longest if size == ANY else size for size in each.shape)
+            shapes[each.name] = known.get(each.name, assumed)
         return shapes
 
     def step_key(self, experiment: Experiment, size: int, *form: object) -> str:
@@ -127,10 +126,9 @@ class MetaStep:
 
     def modules(self) -> list[nn.Module]:
         """Return the modules that are trained: the network, then the loss' own."""
-        return [
-            self.network,
-            *([] if self._objective.modules is None else [self._objective.modules]),
-        ]
+        if self._objective.modules is None:
+            return [self.network]
+        return [self.network, self._objective.modules]
 
     def batch(self, size: int) -> dict[str, Tensor]:
         """Return a batch of `size` samples, as the network and its loss take it."""

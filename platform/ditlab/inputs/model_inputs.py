@@ -75,9 +75,8 @@ class ModelInputs:
                 posterior_field(field) if field.name == "image" else field for field in fields
             ]
         self._fields = tuple(fields)
-        if extractor is None:
-            self._computed = set[str]()
-        else:
+        self._computed = set[str]()
+        if extractor is not None:
             self._computed = computed_fields(extractor.spec, fields, columns)
         self._left_out = frozenset[str]()
 
@@ -198,8 +197,8 @@ class ModelInputs:
         return lambda: autoencoder.sha256
 
     def retire(self, names: Collection[str]) -> bool:
-        """Leave exactly these fields out from now on. Return True if that is a change. An encoder
-        of images without a remaining use is freed. `image` does not retire."""
+        """Prepare batches without exactly these fields from now on. Return True if that is a
+        change. An encoder of images without a remaining use is freed. `image` does not retire."""
         if self._left_out == frozenset(names):
             return False
         self._left_out = frozenset(names)
@@ -229,11 +228,11 @@ class ModelInputs:
         raw = cut_padding(raw, self.fields)
         stored = dict(raw)
         for name, values in (moved or {}).items():
-            # Cut there: a cut column of the host is not contiguous, and the host would wait for its
-            # copy.
-            stored[name] = (
-                values[:, : raw[name].shape[1]] if values.shape != raw[name].shape else values
-            )
+            stored[name] = values
+            if values.shape != raw[name].shape:
+                # Cut there: a cut column of the host is not contiguous, and the host would wait for
+                # its copy.
+                stored[name] = values[:, : raw[name].shape[1]]
         if rows is not None:
             raw = {name: values[rows] for name, values in raw.items()}
             stored = {name: values[rows] for name, values in stored.items()}
@@ -262,10 +261,9 @@ class ModelInputs:
 
     def _encode(self, texts: Sequence[str]) -> dict[str, Tensor]:
         features = self._encoders.encode_texts(texts)
-        return {
-            name: values if name == "text_mask" else values.float()
-            for name, values in features.items()
-        }
+        for name in features.keys() - {"text_mask"}:
+            features[name] = features[name].float()
+        return features
 
 
 def cut_padding(raw: Mapping[str, Tensor], fields: Sequence[BatchField]) -> dict[str, Tensor]:

@@ -50,10 +50,10 @@ def with_captions(read: Sequence[BatchField], computed: Collection[str]) -> tupl
     """Return the fields that are read of a store, with that of captions where features of them are
     computed.
     """
-    needs_captions = any(name in computed for name in TEXT) and all(
-        field.name != CAPTION.name for field in read
-    )
-    return (*read, CAPTION) if needs_captions else tuple(read)
+    encodes_captions = any(name in computed for name in TEXT)
+    if encodes_captions and CAPTION.name not in [field.name for field in read]:
+        return (*read, CAPTION)
+    return tuple(read)
 
 
 def check_store(experiment: Experiment, home: Home) -> str:
@@ -145,7 +145,9 @@ def _check_latents(
             f"{place}` and set data.path to the new store, or set encoders.autoencoder to null."
         )
     made = column.autoencoder
-    sha256 = made.sha256 if weights_sha256 is None else weights_sha256()
+    sha256 = made.sha256
+    if weights_sha256 is not None:
+        sha256 = weights_sha256()
     if made.sha256 != sha256:
         raise UserError(
             f"{origin} holds latents of {made.source} (sha256 {made.sha256[:12]}), and {name} has "

@@ -94,8 +94,11 @@ def flush_to_disk(file: IO[bytes]) -> None:
 def take_lock(file: IO[Any] | int, wait: bool = False) -> bool:
     """Lock an open file until it is closed; False where another process holds it and `wait` is not
     set. A file system without locks gives it always."""
+    operation = fcntl.LOCK_EX
+    if not wait:
+        operation |= fcntl.LOCK_NB
     try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, operation)
     except BlockingIOError:
         return False
     except OSError:
@@ -176,7 +179,7 @@ class JsonLines:
     records: list[dict[str, Any]] = field(default_factory=list)
     """Whole records, in order, without their checksums."""
     num_damaged: int = 0
-    """Lines that were passed over: cut short, altered, or not JSON."""
+    """Lines that were skipped: cut short, altered, or not JSON."""
 
 
 def encode_json_line(record: Mapping[str, Any]) -> bytes:
@@ -242,12 +245,13 @@ def folder_size(path: Path) -> int:
     try:
         if not path.is_dir() or path.is_symlink():
             return path.lstat().st_size
+        total = 0
         with os.scandir(path) as entries:
-            return sum(
-                folder_size(Path(entry.path))
-                if entry.is_dir(follow_symlinks=False)
-                else entry.stat(follow_symlinks=False).st_size
-                for entry in entries
-            )
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    total += folder_size(Path(entry.path))
+                else:
+                    total += entry.stat(follow_symlinks=False).st_size
+        return total
     except OSError:
         return 0

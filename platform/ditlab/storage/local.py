@@ -81,7 +81,7 @@ class LocalFiles:
 
     def listing(self) -> dict[str, dict[str, int]]:
         """Size in bytes of every file, by folder and name; files beside the folders are not ours,
-        and left out.
+        and skipped.
         """
         folders = [
             entry.name for entry in _entries(self.path) if entry.is_dir(follow_symlinks=False)

@@ -43,7 +43,8 @@ def open_regular_file(
     always. Raises UnusableFile for anything but a regular file and for a larger one, and OSError as
     `open` does.
     """
-    descriptor = _open(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW), follow)
+    flags = os.O_RDONLY if follow else os.O_RDONLY | os.O_NOFOLLOW
+    descriptor = _open(path, flags, follow)
     try:
         size = os.fstat(descriptor).st_size
         if limit is not None and size > limit:

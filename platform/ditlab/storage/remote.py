@@ -38,7 +38,10 @@ def split_uri(uri: str) -> tuple[str, str, str]:
     does a file's `?`.
     """
     scheme, _, rest = uri.partition("://")
-    rest, mark, query = (rest, "", "") if scheme.lower() == "file" else rest.partition("?")
+    mark = ""
+    query = ""
+    if scheme.lower() != "file":
+        rest, mark, query = rest.partition("?")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host}", slash + path, mark + query
 
@@ -76,49 +79,13 @@ class RemoteFiles:
 
         Unreachable where the library connects at once and gets no answer.
         """
-        from pyarrow import ArrowInvalid
-        from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
-
-        filesystem = None
-        location = uri
-        try:
-            # which newer versions of pyarrow hand on to fsspec themselves
-            if not uri.startswith(HUB):
-                location = encode_uri(uri)
-                filesystem, path = FileSystem.from_uri(location)
-        except ArrowInvalid as error:
-            if "Unrecognized filesystem type" not in str(error):
-                raise UserError(
-                    f"{knob}={uri} cannot be opened ({first_line(error)}); correct it."
-                ) from None
-        except (OSError, NotImplementedError) as error:
-            kind = UserError if isinstance(error, NotImplementedError) else Unreachable
-            raise kind(
-                f"{knob}={uri} cannot be reached ({first_line(error)}); check the address and "
-                "the environment."
-            ) from None
-        if filesystem is None:
+        # newer versions of pyarrow hand the hub's on to fsspec themselves
+        opened = None if uri.startswith(HUB) else _open_in_arrow(knob, uri)
+        location = encode_uri(uri)
+        if opened is None:
+            opened = _open_in_fsspec(knob, uri)
             location = uri  # fsspec decodes nothing
-            try:
-                from fsspec.core import url_to_fs
-
-                inner, path = url_to_fs(uri)
-            except ImportError as error:
-                if uri.startswith(HUB):
-                    how = "`pip install 'ditlab[hub]'` brings it"
-                else:
-                    how = "install it on every node"
-                raise UserError(
-                    f"{knob}={uri} needs a library that is not installed "
-                    f"({first_line(error)}); {how}, or name another place."
-                ) from None
-            except Exception as error:  # each of fsspec's libraries has exceptions of its own
-                raise UserError(
-                    f"{knob}={uri} cannot be opened ({first_line(error)}); known are a "
-                    "folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a "
-                    "library for (hf://)."
-                ) from None
-            filesystem = PyFileSystem(FSSpecHandler(inner))
+        filesystem, path = opened
         if not path.strip("/"):
             raise UserError(
                 f"{knob}={uri} names no bucket or folder; write scheme://bucket/prefix."
@@ -248,6 +215,55 @@ class RemoteFiles:
             raise Unreachable(
                 f"{self.knob}={self.location} {problem} ({first_line(error)}); {remedy}."
             ) from error
+
+
+def _open_in_arrow(knob: str, uri: str) -> tuple[Any, str] | None:
+    """Return pyarrow's file system of a URI and the path there; None for a scheme that it lacks.
+    Raises UserError for a URI of another form, Unreachable for one without an answer.
+    """
+    from pyarrow import ArrowInvalid
+    from pyarrow.fs import FileSystem
+
+    try:
+        filesystem, path = FileSystem.from_uri(encode_uri(uri))
+    except ArrowInvalid as error:
+        if "Unrecognized filesystem type" in str(error):
+            return None
+        raise UserError(
+            f"{knob}={uri} cannot be opened ({first_line(error)}); correct it."
+        ) from None
+    except (OSError, NotImplementedError) as error:
+        kind = UserError if isinstance(error, NotImplementedError) else Unreachable
+        raise kind(
+            f"{knob}={uri} cannot be reached ({first_line(error)}); check the address and "
+            "the environment."
+        ) from None
+    return filesystem, path
+
+
+def _open_in_fsspec(knob: str, uri: str) -> tuple[Any, str]:
+    """Return fsspec's file system of a URI, as pyarrow's, and the path there. Raises UserError."""
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    try:
+        from fsspec.core import url_to_fs
+
+        filesystem, path = url_to_fs(uri)
+    except ImportError as error:
+        how = "install it on every node"
+        if uri.startswith(HUB):
+            how = "`pip install 'ditlab[hub]'` brings it"
+        raise UserError(
+            f"{knob}={uri} needs a library that is not installed "
+            f"({first_line(error)}); {how}, or name another place."
+        ) from None
+    except Exception as error:  # each of fsspec's libraries has exceptions of its own
+        raise UserError(
+            f"{knob}={uri} cannot be opened ({first_line(error)}); known are a "
+            "folder's path, s3://, gs://, abfs://, hdfs:// and what fsspec has a "
+            "library for (hf://)."
+        ) from None
+    return PyFileSystem(FSSpecHandler(filesystem)), path
 
 
 class NotFetched(Exception):

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -137,21 +138,20 @@ class WeightFiles:
         """
         said = []
         while not any(isinstance(value, Tensor) for value in content.values()):
-            wrapped = {key: inside for key in WRAPPERS if (inside := _tensors_of(content, key))}
+            inside = {key: _tensors_of(content, key) for key in WRAPPERS}
+            wrapped = {key: tensors for key, tensors in inside.items() if tensors}
             if not wrapped:
                 raise UserError(
                     f"{self.option} holds no tensors by name; name a file of a network's weights."
                 )
             taken, *others = wrapped
-            said.append(
-                f"its `{taken}`"
-                + (f", not its {', '.join(f'`{each}`' for each in others)}" if others else "")
-            )
+            said.append(f"its `{taken}`")
+            if others:
+                quoted = [f"`{each}`" for each in others]
+                said.append(f"not its {', '.join(quoted)}")
             content = wrapped[taken]
         tensors = {str(key): each for key, each in content.items() if isinstance(each, Tensor)}
-        while prefix := next(
-            (each for each in PREFIXES if all(name.startswith(each) for name in tensors)), None
-        ):
+        while prefix := _common_prefix(tensors):
             tensors = {name.removeprefix(prefix): each for name, each in tensors.items()}
             said.append(f"names without `{prefix}`")
         return tensors, ", ".join(said)
@@ -161,6 +161,14 @@ class WeightFiles:
             f"{self.option}: {path.name} cannot be read ({first_line(error)}); name whole "
             "files of weights."
         )
+
+
+def _common_prefix(names: Collection[str]) -> str:
+    """Return the beginning of `PREFIXES` that all names have; empty for none."""
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in names):
+            return prefix
+    return ""
 
 
 def _tensors_of(content: Mapping[Any, Any], key: str) -> dict[str, Any]:
@@ -194,7 +202,9 @@ def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, s
         )
     repository, asked, inside = matched.groups()
     cache = home.caches / "weights"
-    filled = cache / (f"{repository}@{asked}" if asked else repository)
+    filled = cache / repository
+    if asked:
+        filled = cache / f"{repository}@{asked}"
     if filled.is_dir():
         return filled / (inside or ""), ""
     try:
@@ -210,7 +220,9 @@ def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, s
 def _fetched(repository: str, inside: PurePosixPath, cache: Path, revision: str | None) -> Path:
     """Fetch a file of a repository, or the weights of a folder of it, safetensors before others."""
     is_file = inside.suffix in (".safetensors", *SUFFIXES)
-    below = inside.parent if is_file or inside.name.endswith(INDEX) else inside
+    below = inside
+    if is_file or inside.name.endswith(INDEX):
+        below = inside.parent
 
     def fetch(patterns: Sequence[str]) -> Path:
         return fetch_repository(
@@ -235,7 +247,7 @@ def _in_folder(folder: Path, name: str) -> Path:
         [f"{each}{INDEX}" for each in PICKLED],
         PICKLED,
     ):
-        found = sorted(path for pattern in patterns for path in folder.glob(pattern))
+        found = sorted(chain.from_iterable(map(folder.glob, patterns)))
         if len(found) > 1:
             listed = ", ".join(path.name for path in found[:5])
             raise UserError(

@@ -83,7 +83,8 @@ class InitialWeights:
             f"begins from {found.format.name} weights at {self._init.source}: "
             f"{len(fit.values)} tensor{plural}"
         )
-        line += f" ({found.taken})" if found.taken else ""
+        if found.taken:
+            line += f" ({found.taken})"
         if fit.kept:
             line += (
                 f"; {len(fit.kept)} that the format lacks stay as the seed gives them "
@@ -109,25 +110,30 @@ class InitialWeights:
         fit = found.fit(network)
         refusal = found.refusal(fit)
         if refusal and (self._init.strict or not fit.values):
+            loose = ""
             if fit.values:
                 loose = ", or model.init.strict to false to load what fits"
-            else:
-                loose = ""
             raise UserError(f"{refusal}; set model as `ditlab weights inspect` prints it{loose}.")
-        if self._init.strict and (
-            certain := {*found.format.certain} & {*(others := self._others(found))}
-        ):
-            listed = ", ".join(others[name] for name in found.format.certain if name in certain)
-            values = ", ".join(
-                f"model.{name}={format_value(getattr(self.model, name, None))}"
-                for name in sorted(certain)
-            )
-            raise UserError(
-                f"{found.files.option} was trained with {listed}, and {values} makes other "
-                "outputs of it; set model as `ditlab weights inspect` prints it, or "
-                "model.init.strict to false."
-            )
+        if self._init.strict:
+            self._refuse_other_outputs(found)
         return fit
+
+    def _refuse_other_outputs(self, found: PublishedWeights) -> None:
+        """Raise UserError where a field that shapes do not show differs from the weights' own."""
+        others = self._others(found)
+        certain = [name for name in found.format.certain if name in others]
+        if not certain:
+            return
+        listed = ", ".join(others[name] for name in certain)
+        values = ", ".join(
+            f"model.{name}={format_value(getattr(self.model, name, None))}"
+            for name in sorted(set(certain))
+        )
+        raise UserError(
+            f"{found.files.option} was trained with {listed}, and {values} makes other "
+            "outputs of it; set model as `ditlab weights inspect` prints it, or "
+            "model.init.strict to false."
+        )
 
     def _others(self, found: PublishedWeights) -> dict[str, str]:
         """Return, by field, what the weights' own spec has where this model has another value."""

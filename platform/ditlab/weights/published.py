@@ -106,14 +106,14 @@ class PublishedWeights:
         """
         known = known_formats()
         if format != "auto" and format not in known:
+            reason = absent_part("weight format", format)
+            if reason:
+                raise UserError(reason)
+            name = "--format"
             if option.endswith("from"):
                 name = option.replace("from", "format")
-            else:
-                name = "--format"
-            reason = absent_part("weight format", format)
             raise UserError(
-                reason
-                or f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}"
+                f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}"
             )
         files = WeightFiles.find(place, option, home, revision)
         tensors, taken = files.read()
@@ -160,10 +160,9 @@ class PublishedWeights:
         problems = fit.problems
         if not problems:
             return ""
+        more = ""
         if len(problems) > MOST_LISTED:
             more = f" and {len(problems) - MOST_LISTED} more"
-        else:
-            more = ""
         return (
             f"{self.files.option} ({self.format.name}) does not fit the network in {len(problems)} "
             f"tensor{'s' if len(problems) > 1 else ''}: {'; '.join(problems[:MOST_LISTED])}{more}"

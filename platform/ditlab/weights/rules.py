@@ -75,10 +75,9 @@ def concatenate(published: Sequence[str | None], ours: str) -> Rule:
     given = tuple(name for name in published if name is not None)
 
     def read(values: Sequence[Tensor]) -> Tensor:
-        left = iter(values)
-        return torch.cat(
-            [torch.zeros_like(values[0]) if name is None else next(left) for name in published]
-        )
+        by_name = dict(zip(given, values, strict=True))
+        zeros = torch.zeros_like(values[0])
+        return torch.cat([zeros if name is None else by_name[name] for name in published])
 
     return Rule(given, ours, read)
 

@@ -49,49 +49,6 @@ def imported(tmp_path: Path, *arguments: str) -> Said:
     return ditlab(tmp_path, "data", "import", "images", *options, *arguments)
 
 
-def test_the_command_writes_classes_and_its_mistakes_are_sentences(tmp_path, pets):
-    done = imported(tmp_path, "--label-from", "folder", "--json")
-    assert done.code == 0, done.err
-    assert done.json["stores"][0]["rows"] == 24
-    seen = ditlab(tmp_path, "data", "inspect", "images-pets-16", "--json").json
-    assert seen["columns"]["label"]["names"] == ["cat", "dog", "golden_retriever"]
-    for arguments, words in (
-        (("--caption-from", "names"), "'names' is not one of 'txt', 'metadata', 'column', 'none'"),
-        (("--label-from", "stem"), "'stem' is not one of 'folder', 'cls'"),
-        (("--max-side", "32"), "--max-side=32 is of --sizes aspect; leave it out."),
-        (
-            (),
-            "cat/0.png has no caption; write one into a .txt file of the same stem",
-        ),
-    ):
-        done = imported(tmp_path, *arguments)
-        assert done.code == 2 and words in done.err and "Traceback" not in done.err, done.err
-
-
-@pytest.mark.slow
-def test_a_model_learns_and_draws_the_classes_of_folders(tmp_path, pets):
-    assert imported(tmp_path, "--label-from", "folder").code == 0
-    spec = tmp_path / "pets.yaml"
-    spec.write_text(SPEC.replace("CLASSES", "2"))
-    refused = ditlab(tmp_path, "train", spec, "--local")
-    assert refused.code == 2 and "set model.num_classes to 3" in refused.err, refused.err
-    spec.write_text(SPEC.replace("CLASSES", "3"))
-    trained = ditlab(tmp_path, "train", spec, "--local", "--json")
-    assert trained.code == 0 and trained.json["step"] == 3, trained.err
-    drawn = [
-        ditlab(tmp_path, "sample", trained.json["run_id"], "--label", label, "--num", "2", "--json")
-        for label in ("2", "golden_retriever")
-    ]
-    assert all(said.code == 0 and len(said.json["files"]) >= 2 for said in drawn), drawn
-    assert drawn[0].json["files"] == drawn[1].json["files"], "the name of a class is its number"
-    refused = ditlab(tmp_path, "sample", trained.json["run_id"], "--label", "cow")
-    assert refused.code == 2
-    assert refused.err.endswith(
-        "ditlab: --label cow is no class of this run's data; their names are cat, dog, "
-        "golden_retriever.\n"
-    )
-
-
 def test_a_class_without_a_sample_is_named_and_not_drawn_unasked(tmp_path, pets):
     """In the import, before training, and in samples: those of no class in particular are of the
     others in turn. Samples are shown with the names of their classes."""
@@ -109,25 +66,14 @@ def test_a_class_without_a_sample_is_named_and_not_drawn_unasked(tmp_path, pets)
     assert shown == "cat\ndog\ngolden_retriever\ncat\n", (
         "an evaluation's grid has names, which MLflow and the page show"
     )
-    drawn = ditlab(
-        tmp_path,
-        "sample",
-        trained.json["run_id"],
-        "--label",
-        "dog",
-        "--num",
-        "2",
-        "--trajectory",
-        "--json",
-    )
+    asked = ("--label", "dog", "--num", "2", "--trajectory", "--json")
+    drawn = ditlab(tmp_path, "sample", trained.json["run_id"], *asked)
     pictures = [file for file in map(Path, drawn.json["files"]) if file.suffix in (".png", ".gif")]
     described = {read_description(file.with_suffix(".png")) for file in pictures}
     assert len(pictures) == 2 and described == {"2 samples of dog, 2 in a row."}
     data = open_data(ArrowData(path="images-pets-16"), Home(tmp_path / "home"))
-    sampler, inputs = (
-        FlowSampler(FlowSamplingSpec(), (3, 16, 16), 4),
-        ModelInputs((), (), torch.device("cpu")),
-    )
+    sampler = FlowSampler(FlowSamplingSpec(), (3, 16, 16), 4)
+    inputs = ModelInputs((), (), torch.device("cpu"))
     conditions = sample_conditions(sampler, 5, data.held_out, inputs)
     assert conditions.tensors["label"].tolist() == [1, 2, 3, 1, 2]
     asked = sample_conditions(sampler, 2, data.held_out, inputs, SampleRequest(label=0))

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ditlab.data.stores.manifest import Column, Source
 from support.command import Said, run_inside
 from support.datasets.photographs import captioned_folder, smooth
-from support.datasets.writing import StoreWriter
 
 
 @pytest.fixture
@@ -50,9 +48,6 @@ def test_import_and_inspect_digits(ditlab, tmp_path):
 def test_import_mnist_from_a_folder_into_another(ditlab, tmp_path, write_idx):
     write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", np.zeros((4, 28, 28)))
     write_idx(tmp_path / "t10k-labels-idx1-ubyte.gz", np.arange(4))
-    refused = ditlab("import", "mnist", "--source", ".")
-    assert refused.code == 2
-    assert "--no-checksum" in refused.err and "Traceback" not in refused.err
     done = ditlab(
         "import", "mnist", "--source", ".", "--no-checksum", "--out", "elsewhere", "--json"
     )
@@ -72,15 +67,9 @@ def test_importers_are_listed_with_a_line_each_and_their_own_options(ditlab):
         assert re.search(rf"^ +{line}", listed, re.MULTILINE)
     assert "..." not in listed.partition("Commands:")[2]
     get = ditlab("import", "get", "--help").out
-    for flag in (
-        "--source TEXT",
-        "--cell-type TEXT",
-        "--accessibility [atpm|ones]",
-        "--regions",
-        "--max-span",
-    ):
+    for flag in ("--source TEXT", "--accessibility [atpm|ones]", "[required]"):
         assert flag in get
-    assert "[default: 5000000; x>=1]" in get and "[required]" in get and "--checksum" not in get
+    assert "[default: 5000000; x>=1]" in get and "--checksum" not in get
     assert "--checksum / --no-checksum" in ditlab("import", "mnist", "--help").out
 
 
@@ -99,18 +88,15 @@ def test_help_of_an_import_needs_no_heavy_library(tmp_path):
 
 def test_mistakes_end_with_2_and_the_remedy(ditlab):
     for arguments, message in (
-        (("import", "digit"), "there is no importer 'digit'; did you mean 'digits'?"),
         (("inspect", "nothing"), "nothing holds no store"),
-        (("import", "digits", "--source", "."), "No such option '--source'"),
         (
             ("import", "digits", "--out", "s3://BUCKET/x"),
             "--out=s3:/BUCKET/x is a URI, and shards are written to a",
         ),
         (("import", "digits", "--address", "auto"), "No such option '--address'"),
-        (
-            ("import", "images", "--source", "none"),
-            "--source=none: there is no such file or folder; correct it.",
-        ),
+        (("import", "images"), "Missing option '--source'"),
+        (("import", "text", "--source", ".", "--vocabulary", "200"), "is not in the range x>=257"),
+        (("import", "images", "--source", ".", "--caption-from", "x"), "'x' is not one of 'txt',"),
     ):
         done = ditlab(*arguments)
         assert done.code == 2, arguments
@@ -134,13 +120,12 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
         and "bytes of decoded pixels" in lines[1]
     )
     assert lines[2] == (
-        "  10 files found: 3 images, 5 captions and classes; 2 left out: 1 too small, 1 unreadable"
+        "  10 files found: 3 images, 5 captions and classes; 2 dropped: 1 too small, 1 unreadable"
     )
     assert lines[3].startswith(
-        "  left out: 3.png: too small (20x20 pixels); broken.png: unreadable (no BMP, JPEG"
+        "  dropped: 3.png: too small (20x20 pixels); broken.png: unreadable (no BMP, JPEG"
     )
-    assert lines[4] == "warning: 2 of 10 files (20%) were left out, most as too small."
-    assert "3.png: too small (20x20 pixels)" in store["receipt"]["listed"]
+    assert lines[4] == "warning: 2 of 10 files (20%) were dropped, most as too small."
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
     assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [
         (64, 64, 2),
@@ -152,31 +137,8 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     }
     assert seen["fingerprint"] == store["fingerprint"]
     assert seen["columns"]["image"]["shape"] == [3, 64, -1] and seen["rows"] == 3
-    assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
-    table = ditlab("inspect", "images-photos-128", "--out", "grid.png").out
+    table = ditlab("inspect", "images-photos-128").out
     assert re.search(r"64x128 +2 +1 +33\.3%", table) and "(3, 64, any)" in table
-    assert all(
-        words in " ".join(table.split())
-        for words in ("3.png: too small (20x20 pixels)", "2 of 10 files (20%)")
-    )
-
-
-def test_mistakes_about_images_end_with_2_and_the_knob(ditlab, tmp_path):
-    captioned_folder(tmp_path / "photos", {"a.png": (smooth(64, 64), None)})
-    done = ditlab("import", "images", "--source", "photos")
-    assert done.code == 2 and "a.png has no caption" in done.err and "Traceback" not in done.err
-    done = ditlab("import", "images", "--source", "photos", "--step", "24")
-    assert done.code == 2 and "--step=24 is no multiple of --patch=16" in done.err
-    assert not (tmp_path / "home" / "stores").exists()
-
-
-def test_a_store_without_images_has_no_picture(ditlab, tmp_path):
-    column = Column(dtype="int64", shape=(6,), unit="token")
-    with StoreWriter(
-        tmp_path / "tokens", {"tokens": column}, name="tokens", source=Source(kind="t")
-    ) as writer:
-        writer.append({"tokens": np.zeros((3, 6), np.int64)})
-    assert last_line(ditlab("inspect", "tokens", "--json"))["picture"] is None
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "zip"])
@@ -201,11 +163,8 @@ def test_a_dry_run_imports_the_beginning_and_leaves_nothing(ditlab, tmp_path, mo
     assert (found["sizes"], found["classes"]) == ({"16x16": 1}, ["a", "b"])
     files, pictures = found["receipt"]["levels"]
     assert files["left_out"] == {"not read (.heic)": 1}
-    assert pictures == {
-        "unit": "images",
-        "used": {"images": 1},
-        "left_out": {"unreadable": 2, "too small": 1},
-    }
+    assert pictures["used"] == {"images": 1}
+    assert pictures["left_out"] == {"unreadable": 2, "too small": 1}
     assert not any("no sample" in each for each in found["receipt"]["warnings"]), (
         "b was not looked at"
     )
@@ -236,44 +195,10 @@ def test_a_dry_run_of_text(ditlab, tmp_path, monkeypatch, ending):
     assert not (tmp_path / "home" / "stores").exists()
 
 
-def test_grey_pictures_are_drawn_and_train_a_model_of_one_channel(ditlab, tmp_path):
-    files = {
-        f"{kind}/{n}.png": (smooth(12, 16, n), None) for kind in ("cat", "dog") for n in range(8)
-    }
-    captioned_folder(tmp_path / "pets", files)
-    chosen = (
-        "--label-from",
-        "folder",
-        "--sizes",
-        "square",
-        "--resolution",
-        "8",
-        "--patch",
-        "2",
-        "--grey",
-    )
-    done = ditlab("import", "images", "--source", "pets", "--name", "pets", *chosen)
+def test_grey_pictures_are_drawn(ditlab, tmp_path):
+    captioned_folder(tmp_path / "pets", {f"{n}.png": (smooth(12, 16, n), None) for n in range(3)})
+    chosen = ("--caption-from", "none", "--sizes", "square", "--resolution", "8", "--patch", "2")
+    done = ditlab("import", "images", "--source", "pets", "--name", "pets", *chosen, "--grey")
     assert done.code == 0, done.err
     seen = last_line(ditlab("inspect", "pets", "--json"))
     assert seen["columns"]["image"]["shape"] == [1, 8, 8] and Path(seen["picture"]).exists()
-    (tmp_path / "grey.yaml").write_text(
-        "name: grey\ndata: {kind: arrow, path: pets, hold_out: 0.25}\nbatch: {size: "
-        "4}\ntraining: {steps: 2}\nmodel: {family: dit, image_size: 8, patch_size: 2, width: "
-        "16, depth: 1, num_heads: 2, num_classes: 2}\nevaluation: {every: 2, samples: "
-        "2}\nsampling: {solver: euler, steps: 2}\ntracking: {system_metrics: false}\n"
-    )
-
-    def train(channels: int) -> Said:
-        spec = tmp_path / "grey.yaml"
-        return run_inside(
-            "train", spec, "--local", "--set", f"model.channels={channels}", home=tmp_path / "home"
-        )
-
-    refused = train(3)
-    assert (
-        refused.code == 2
-        and "holds image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1"
-        in (refused.err)
-    )
-    trained = train(1)
-    assert trained.code == 0 and "finished: 2 steps" in trained.out, trained.err

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from ditlab.data.named_stores import pointed_folder, portable_name, store_folder
-from ditlab.errors import UserError
 from ditlab.home import Home
 from support import databases
 from support.command import Said, run_inside
+from support.damage import refused
 from support.datasets.photographs import captioned_folder, smooth
 
 SPEC = """
@@ -28,6 +28,9 @@ evaluation: {every: 3, samples: 4, quality: 0}
 checkpoint: {every: 3}
 sampling: {steps: 2}
 """
+
+
+CLASSES = ("--label-from", "folder")
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +54,12 @@ def ditlab(place: Path, *arguments: object) -> Said:
 
 
 def imported(place: Path, *arguments: str) -> Said:
-    options = (
-        "--source",
-        "pets",
-        "--resolution",
-        "16",
-        "--patch",
-        "4",
-        "--sizes",
-        "square",
-        "--name",
-        "pets",
-    )
-    return ditlab(
-        place, "data", "import", "images", *options, "--label-from", "folder", "--json", *arguments
-    )
+    return imported_from(place, "pets", *CLASSES, "--name", "pets", *arguments)
+
+
+def imported_from(place: Path, source: str, *arguments: str) -> Said:
+    options = ("--resolution", "16", "--patch", "4", "--sizes", "square", "--json")
+    return ditlab(place, "data", "import", "images", "--source", source, *options, *arguments)
 
 
 def values(place: Path) -> dict[str, float]:
@@ -141,19 +135,7 @@ def test_other_data_in_the_place_of_a_runs_are_refused_with_both_fingerprints(pl
     captioned_folder(
         other, {f"{name}/{n}.png": (smooth(20, 24, n), None) for name in "abc" for n in range(9)}
     )
-    options = (
-        "--source",
-        "other",
-        "--resolution",
-        "16",
-        "--patch",
-        "4",
-        "--sizes",
-        "square",
-        "--label-from",
-        "folder",
-    )
-    assert ditlab(place, "data", "import", "images", *options, "--name", "other").code == 0
+    assert imported_from(place, "other", *CLASSES, "--name", "other").code == 0
     before, in_mlflow = values(place), tracked(place)
     own.rename(aside)
     pointed_folder(home / "stores" / "other").rename(own)
@@ -202,29 +184,25 @@ def test_names_and_fingerprints(tmp_path, monkeypatch, make_store):
     assert portable_name(folder, home) == folder.name
     assert store_folder("pets@ffff", home) == tmp_path / "pets@ffff", "none: named as it is written"
     (home.stores / "pets@1a2bffffffff").mkdir()
-    with pytest.raises(UserError, match="is the beginning of several stores' names"):
+    with refused("is the beginning of several stores' names"):
         pointed_folder(home.stores / "pets@1a2b")
     for content in ("", "{}", '{"format": "ditlab-name", "version": 1, "store": "../x"}'):
         (home.stores / "pets").write_text(content)
-        with pytest.raises(UserError, match="is no name of a store"):
+        with refused("is no name of a store"):
             store_folder("pets", home)
 
 
-def test_two_sources_of_one_name_are_told_apart(tmp_path, mlflow_template):
-    """No run was trained on the first: it is not left out without a word all the same."""
+def test_two_sources_of_one_name_are_kept_apart(tmp_path, mlflow_template):
+    """No run was trained on the first: it is not replaced in silence all the same."""
     for number, folder in enumerate(("a", "b")):
         captioned_folder(
             tmp_path / folder / "pets",
             {f"{n}.png": (smooth(20, 24, n + number), "one") for n in range(3)},
         )
 
-    def imported_from(folder: str, *arguments: str) -> Said:
-        options = ("--source", folder, "--resolution", "16", "--patch", "4", "--sizes", "square")
-        return ditlab(tmp_path, "data", "import", "images", *options, *arguments)
-
-    assert imported_from("a/pets").code == 0
+    assert imported_from(tmp_path, "a/pets").code == 0
     [name] = [path for path in (tmp_path / "home" / "stores").iterdir() if path.is_file()]
-    refused = imported_from("b/pets")
+    refused = imported_from(tmp_path, "b/pets")
     assert (
         refused.code == 2
         and "a/pets, and " in refused.err
@@ -232,8 +210,12 @@ def test_two_sources_of_one_name_are_told_apart(tmp_path, mlflow_template):
     )
     old = pointed_folder(name)
     captioned_folder(tmp_path / "a" / "pets", {"9.png": (smooth(20, 24, 9), "one")})
-    assert imported_from("a/pets").code == 0 and pointed_folder(name) != old and not old.exists()
     assert (
-        imported_from("b/pets", "--replace").code == 0
-        and imported_from("a/pets", "--name", "other").code == 0
+        imported_from(tmp_path, "a/pets").code == 0
+        and pointed_folder(name) != old
+        and not old.exists()
+    )
+    assert (
+        imported_from(tmp_path, "b/pets", "--replace").code == 0
+        and imported_from(tmp_path, "a/pets", "--name", "other").code == 0
     )

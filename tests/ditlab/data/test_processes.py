@@ -4,10 +4,9 @@ import os
 import signal
 from collections.abc import Iterator
 
-import pytest
-
 from ditlab.data.processes import WAITING_TASKS, in_processes
 from ditlab.errors import UserError
+from support.damage import refused
 
 
 def doubled(number: int) -> int:
@@ -49,7 +48,7 @@ def test_the_work_travels_once_to_each_process():
 
 
 def test_errors_of_the_work_and_killed_processes_are_raised():
-    with pytest.raises(UserError, match="number=-1 is below 0"):
+    with refused("number=-1 is below 0"):
         list(in_processes(doubled, [1, -1, 2], 1, "doubles"))
-    with pytest.raises(UserError, match=r"a process that doubles was killed .*lower --processes"):
+    with refused(r"a process that doubles was killed .*lower --processes"):
         list(in_processes(doubled, [1, 13, 2], 1, "doubles"))

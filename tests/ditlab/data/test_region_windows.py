@@ -5,9 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.data.region_windows import make_peaks, plan_windows, region_columns, window_batches
-from ditlab.data.stores.manifest import Source
-from ditlab.data.stores.store import Store
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
 
 
 def peaks_of(*counts: int, gap: int = 1000) -> np.ndarray:
@@ -77,10 +75,8 @@ def test_rows_hold_their_peaks_and_padding_is_zero_and_absent(tmp_path):
     values = np.random.default_rng(0).random((7, 3), np.float32)
     plan = plan_windows(peaks, 3)
     columns = region_columns(3, ("A", "B", "accessibility"), (2.0, 0.5, 1.0), ("chr1", "chrX"))
-    with StoreWriter(tmp_path / "s", columns, name="s", source=Source(kind="t")) as writer:
-        for batch in window_batches(peaks, plan, 3, 3, lambda first, stop: values[first:stop]):
-            writer.append(batch)
-    store = Store.open(tmp_path / "s")
+    batches = window_batches(peaks, plan, 3, 3, lambda first, stop: values[first:stop])
+    store = written(tmp_path / "s", columns, *batches)
     rows = {name: store.tensor(name).numpy() for name in store.columns}
     assert rows["chromosome"].tolist() == [0, 0, 1]
     assert rows["present"].tolist() == [[True] * 3, [True, True, False], [True, True, False]]

@@ -30,6 +30,10 @@ def refused(folder, *words, width=32, **how) -> None:
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
 
 
+def edit(file: Path, **changes: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
 @pytest.mark.parametrize(
     ("missing", "word"),
     [
@@ -110,8 +114,7 @@ def test_pickled_weights_are_refused(text):
 
 
 def test_an_unknown_architecture_is_refused(text):
-    config = json.loads((text / "config.json").read_text())
-    (text / "config.json").write_text(json.dumps({**config, "model_type": "qwen99"}))
+    edit(text / "config.json", model_type="qwen99")
     refused(text, "cannot be read by transformers", "qwen99")
 
 
@@ -127,15 +130,12 @@ def test_padding_on_the_left(tmp_path):
         "pads on the left",
         "set padding_side to right and a pad_token in its tokenizer_config.json",
     )
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "padding_side": "right"}))
+    edit(folder / "tokenizer_config.json", padding_side="right")
     FrozenTextEncoder(str(folder), 32, 16)
 
 
 def test_no_padding_token(text):
-    config = json.loads((text / "tokenizer_config.json").read_text())
-    del config["pad_token"]
-    (text / "tokenizer_config.json").write_text(json.dumps(config))
+    edit(text / "tokenizer_config.json", pad_token=None)
     refused(text, "with the token None", "a pad_token in its")
 
 

@@ -11,33 +11,19 @@ import torch
 
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.splits import open_data
-from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.manifest import Column
 from ditlab.home import Home
 from ditlab.inputs import model_inputs
 from ditlab.inputs.model_inputs import MULTIPLE, ModelInputs, cut_padding
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.spec.experiment import Experiment
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
+from support.trainings.family_specs import PIXELHDM
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
 
 CPU = torch.device("cpu")
 ROWS, LONGEST = 24, 96
 LENGTHS = [3 * number % 41 for number in range(ROWS - 1)] + [LONGEST]
-MODEL: dict[str, Any] = {
-    "family": "pixelhdm",
-    "width": 32,
-    "pixel_width": 4,
-    "patch_size": 4,
-    "patch_depth": 1,
-    "pixel_depth": 1,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "mrope_widths": [4, 2, 2],
-    "bottleneck_width": 8,
-    "time_width": 8,
-    "max_resolution": 16,
-    "text_length": 128,
-}
 
 
 def values_of() -> dict[str, np.ndarray]:
@@ -61,14 +47,12 @@ def store(tmp_path_factory) -> Path:
     }
     columns["image"] = Column(dtype="uint8", shape=(3, 8, 8), value_range=(0, 255))
     columns["caption"] = caption_column(LONGEST)
-    with StoreWriter(folder, columns, name="captions", source=Source(kind="test")) as writer:
-        writer.append(values)
-    return folder
+    return written(folder, columns, values).path
 
 
 def experiment(store: Path, encoder: str = "learned", **changes: Any) -> Experiment:
     return tiny(
-        model={**MODEL, "text_encoder": encoder},
+        model={**PIXELHDM, "text_encoder": encoder},
         data={"kind": "arrow", "path": str(store), "hold_out": 0.0},
         objective={"weights": {"alignment": 0.0}},
         batch={"size": 8, "micro": 2},
@@ -122,10 +106,8 @@ def test_rows_that_are_on_the_device_already_are_cut_and_sliced_alike(store, enc
 
 @pytest.mark.parametrize("encoder", ["learned", "frozen"])
 def test_losses_and_gradients_do_not_depend_on_padding(store, encoder, monkeypatch):
-    spec, fields = (
-        experiment(store, encoder),
-        ("caption",) if encoder == "learned" else ("text", "text_mask"),
-    )
+    spec = experiment(store, encoder)
+    fields = ("caption",) if encoder == "learned" else ("text", "text_mask")
     cut, batch = losses(spec, slice(0, 6))
     assert {batch[name].shape[1] for name in fields} == {MULTIPLE}
     monkeypatch.setattr(model_inputs, "cut_padding", lambda raw, fields: raw)

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.store import Store
+from ditlab.data.stores.manifest import Column
 from ditlab.data.stores.view import View
-from ditlab.errors import UserError
 from ditlab.inputs.conditions import num_selected_rows, row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab_models.contract import BatchField, SampleRequest
-from support.datasets.writing import StoreWriter
+from support.damage import refused
+from support.datasets.writing import written
 from support.trainings.held_out import held_out_metrics
 
 CPU = torch.device("cpu")
@@ -29,11 +28,10 @@ def view(tmp_path_factory) -> View:
         "kind": Column(dtype="int64", num_classes=2, names=("even", "odd")),
         "grade": Column(dtype="int64", num_classes=3),
     }
-    with StoreWriter(folder, columns, name="rows", source=Source(kind="test")) as writer:
-        number = np.arange(100)
-        scores = np.broadcast_to(number[:, None, None], (100, 2, 3)).astype(np.float64)
-        writer.append({"scores": scores, "kind": number % 2, "grade": number % 3})
-    return View(Store.open(folder), np.arange(100)[::-1].copy(), "data.path=rows")
+    number = np.arange(100)
+    scores = np.broadcast_to(number[:, None, None], (100, 2, 3)).astype(np.float64)
+    store = written(folder, columns, {"scores": scores, "kind": number % 2, "grade": number % 3})
+    return View(store, number[::-1].copy(), "data.path=rows")
 
 
 class Completing:
@@ -151,7 +149,7 @@ def test_no_more_rows_are_read_than_needed(view, monkeypatch):
 def test_fewer_rows_than_requested_and_none(view):
     assert sample_conditions(Completing("odd"), 1000, view, INPUTS).num == 50
     expected = r"data\.path=rows holds no row that `sampling` would complete \(no neither among 100\); .*--data train"
-    with pytest.raises(UserError, match=expected):
+    with refused(expected):
         sample_conditions(Completing("neither"), 4, view, INPUTS)
 
 
@@ -168,5 +166,5 @@ def test_without_a_number_a_selecting_sampler_gets_all_its_rows(view, monkeypatc
 def test_samplers_that_complete_nothing_need_no_rows(view):
     found = sample_conditions(Free(), 4, None, INPUTS, SampleRequest(label=2))
     assert found.num == 4 and found.rows is None and found.tensors["label"].tolist() == [2] * 4
-    with pytest.raises(UserError, match="label is not known"):
+    with refused("label is not known"):
         sample_conditions(Completing("odd"), 1, view, INPUTS, SampleRequest(label=2))

@@ -14,39 +14,26 @@ import torch
 from ditlab.data.images.captions import caption_column, encode_captions
 from ditlab.data.loading.batches import to_device
 from ditlab.data.splits import open_data
-from ditlab.data.stores.manifest import Column, Source
+from ditlab.data.stores.manifest import Column
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs, check_inputs
 from ditlab.runs.prepare import absolute_paths
 from ditlab.spec.experiment import Experiment, class_for
 from ditlab_addons.encode.encoding import image_columns, text_columns, text_shapes
+from support.damage import refused
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
+from support.trainings.family_specs import PIXELHDM
 from support.trainings.workers import newest, same_state, tiny, train_here
 
 CPU = torch.device("cpu")
 CAPTIONS = ["a red seven", "sept rouge, é", "a green circle on the left of a blue square", "two"]
 ROWS = 40
-MODEL: dict[str, Any] = {
-    "family": "pixelhdm",
-    "width": 32,
-    "pixel_width": 4,
-    "patch_size": 4,
-    "patch_depth": 2,
-    "pixel_depth": 1,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "mrope_widths": [4, 2, 2],
-    "bottleneck_width": 8,
-    "time_width": 8,
-    "max_resolution": 32,
-    "text_length": 32,
-}
+MODEL = {**PIXELHDM, "patch_depth": 2, "max_resolution": 32, "text_length": 32}
 OBJECTIVE = {"alignment_block": 1, "alignment_width": 24, "alignment_until": 1000}
 
 
@@ -79,9 +66,7 @@ def write(
         name: Column(dtype=str(each.dtype), shape=each.shape[1:]) for name, each in more.items()
     }
     kept = {name: column for name, column in columns.items() if name not in without}
-    with StoreWriter(folder, kept, name="captioned", source=Source(kind="test")) as writer:
-        writer.append({name: values[name] for name in kept})
-    return folder
+    return written(folder, kept, {name: values[name] for name in kept}).path
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +132,7 @@ def test_features_are_made_of_captions_and_images(raw, folders, pictures):
 def test_stored_features_are_those_of_the_step(raw, encoded, folders):
     inputs, stored = rows(experiment(encoded))
     _, made = rows(experiment(raw, folders))
-    assert [field.name for field in inputs.fields] == [
-        "image",
-        "text",
-        "text_mask",
-        "text_pooled",
-        "image_features",
-    ]
+    assert len(inputs.fields) == 5
     tokens = made["text"].shape[1]
     assert (
         torch.equal(stored["text_mask"][:, :tokens], made["text_mask"])
@@ -208,62 +187,21 @@ def test_a_few_fields(raw, folders):
     )
 
 
-@pytest.mark.parametrize(
-    ("encoders", "words"),
-    [
-        (
-            (),
-            (
-                "holds no features of captions (text, text_mask, text_pooled)",
-                "set encoders.text",
-                "--encode-text",
-            ),
-        ),
-        (
-            ("text",),
-            (
-                "holds no features of images",
-                "set encoders.image",
-                "--encode-images",
-                "weights.alignment=0",
-            ),
-        ),
-    ],
-)
-def test_features_without_a_source_are_refused(raw, folders, tmp_path, encoders, words):
-    spec = experiment(raw, {name: folders[name] for name in encoders})
-    with pytest.raises(UserError) as caught:
-        check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
-    assert all(word in str(caught.value) for word in words) and str(raw) in str(caught.value)
-
-
-def test_an_encoder_without_captions(pictures, folders, tmp_path):
-    spec = experiment(write(tmp_path / "store", pictures, {}, without=("caption",)), folders)
-    with pytest.raises(
-        UserError, match=r"neither features of captions nor captions for encoders\.text="
-    ):
-        check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
-
-
-def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, tmp_path, monkeypatch):
-    home = Home(tmp_path)
+def test_encoders_are_checked_before_anything_starts(raw, encoded, folders, home, monkeypatch):
     # no weights are read
     monkeypatch.setattr("ditlab.encoders.checkpoint.EncoderCheckpoint.network", None)
     for spec in (experiment(raw, folders), experiment(encoded), experiment(encoded, folders)):
-        check_inputs(spec, open_data(spec.data, home), home)
-    spec = experiment(raw, folders, model={**MODEL, "width": 64, "mrope_widths": [8, 4, 4]})
-    with pytest.raises(
-        UserError, match=r"encoders\.text=.* gives 32 features a token, but model\.width=64"
-    ):
-        check_inputs(spec, open_data(spec.data, home), home)
-    spec = experiment(raw, {**folders, "image": str(tmp_path)})
-    with pytest.raises(UserError, match=r"encoders\.image=.* holds no config\.json"):
-        check_inputs(spec, open_data(spec.data, home), home)
+        check(spec, home)
+    wide = {**MODEL, "width": 64, "mrope_widths": [8, 4, 4]}
+    with refused(r"encoders\.text=.* gives 32 features a token, but model\.width=64"):
+        check(experiment(raw, folders, model=wide), home)
+    with refused(r"encoders\.image=.* holds no config\.json"):
+        check(experiment(raw, {**folders, "image": str(home.root)}), home)
 
 
 def test_cut_captions_are_counted_and_warned_about_ever_more_seldom(raw, folders):
     heard: list[str] = []
-    # so that the same captions are cut anew, as those of an epoch are
+    # so that the same captions are cut again, as those of an epoch are
     encoders = {**folders, "cache": 0}
     spec = experiment(raw, encoders, model={**MODEL, "text_length": 3})
     view = whole(spec)
@@ -271,30 +209,22 @@ def test_cut_captions_are_counted_and_warned_about_ever_more_seldom(raw, folders
     taken = {field.name: view.gather(field.name, np.arange(4)) for field in inputs.fields}
     for _ in range(12):
         assert inputs.prepare_batch(taken, view.columns)["text"].shape[1] == 3
-    assert inputs._extractor.text.num_truncated == 12 * (
-        cut := inputs._extractor.text.num_truncated // 12
-    )
-    assert 1 < cut <= 4 and len(heard) == 2 and "model.text_length=3" in heard[0]
+    cut, rest = divmod(inputs._extractor.text.num_truncated, 12)
+    assert not rest and 1 < cut <= 4 and len(heard) == 2 and "model.text_length=3" in heard[0]
     assert f"({cut} so far)" in heard[0] and f"({10 * cut} so far)" in heard[1]
 
 
 def test_a_retired_encoder_is_freed(raw, folders):
     inputs, _ = rows(experiment(raw, folders))
-    (network,) = (inputs._extractor.image.network,)  # type: ignore[union-attr]
-    held = weakref.ref(network)
-    del network
+    held = weakref.ref(inputs._extractor.image.network)
     assert not inputs.retire(()) and held() is not None
     assert inputs.retire(("image_features",)) and not inputs.retire(("image_features",))
     gc.collect()
     assert held() is None
     view = whole(experiment(raw))
     taken = {field.name: view.gather(field.name, np.arange(2)) for field in inputs.fields}
-    assert set(inputs.prepare_batch(taken, view.columns)) == {
-        "image",
-        "text",
-        "text_mask",
-        "text_pooled",
-    }
+    texts = {"text", "text_mask", "text_pooled"}
+    assert set(inputs.prepare_batch(taken, view.columns)) == {"image"} | texts
     assert inputs.retire(())  # a run that went back to an earlier step
     assert "image_features" in inputs.prepare_batch(taken, view.columns)
 
@@ -305,31 +235,51 @@ def test_retired_columns_are_not_read(encoded):
     assert "image_features" not in {field.name for field in inputs.fields} | inputs.names
 
 
-def test_prompts(raw, folders):
-    spec = experiment(raw, folders)
-    encode = ModelInputs.from_experiment(spec, (), CPU).encode
-    assert encode is not None
-    found = encode(["a red seven", "two"])
-    expected = FrozenTextEncoder(folders["text"], 32, 32).encode(["a red seven", "two"])
-    assert all(torch.equal(found[name], values) for name, values in expected.items())
-    assert all(
-        ModelInputs.from_experiment(other, (), CPU).encode is None
-        for other in (experiment(raw), tiny())
-    )
+def test_only_a_model_that_reads_texts_has_an_encoder_of_prompts(raw, folders):
     learned = experiment(
         raw, {"image": folders["image"]}, model={**MODEL, "text_encoder": "learned"}
     )
-    assert ModelInputs.from_experiment(learned, (), CPU).encode is None
+    for spec, has_one in ((experiment(raw, folders), True), (tiny(), False), (learned, False)):
+        encode = ModelInputs.from_experiment(spec, (), CPU).encode
+        assert (encode is not None) == has_one
 
 
-def test_stored_features_of_other_patches_are_refused_before_anything_starts(encoded, tmp_path):
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        (
+            (),
+            r"raw holds no features of captions \(text, text_mask, text_pooled\), .*set "
+            r"encoders\.text .*--encode-text",
+        ),
+        (
+            ("text",),
+            r"raw holds no features of images .*set encoders\.image .*--encode-images`, or set "
+            r"objective\.weights\.alignment=0",
+        ),
+    ],
+)
+def test_features_without_a_source_are_refused(raw, folders, home, named, words):
+    with refused(words):
+        check(experiment(raw, {name: folders[name] for name in named}), home)
+
+
+def test_features_that_do_not_fit_are_refused(pictures, encoded, folders, home, tmp_path):
     """Patches of 8 pixels: 2 of an image of 16 x 8, of which the store has the features of 8."""
-    spec = experiment(encoded, model={**MODEL, "patch_size": 8})
-    with pytest.raises(
-        UserError,
-        match=r"image_features are of 8 patches, and images of 16 x 8 pixels have 2 \(model",
-    ):
-        check_inputs(spec, open_data(spec.data, Home(tmp_path)), Home(tmp_path))
+    with refused(r"image_features are of 8 patches, and images of 16 x 8 pixels have 2 \(model"):
+        check(experiment(encoded, model={**MODEL, "patch_size": 8}), home)
+    silent = write(tmp_path / "store", pictures, {}, without=("caption",))
+    with refused(r"neither features of captions nor captions for encoders\.text="):
+        check(experiment(silent, folders), home)
+
+
+def check(spec: Experiment, home: Home) -> None:
+    check_inputs(spec, open_data(spec.data, home), home)
+
+
+@pytest.fixture
+def home(tmp_path) -> Home:
+    return Home(tmp_path)
 
 
 def test_the_hash_depends_on_all_that_features_depend_on(raw, folders):
@@ -342,7 +292,7 @@ def test_the_hash_depends_on_all_that_features_depend_on(raw, folders):
         {"text": "a"},
         {"text": "b"},
         {"image": "a"},
-        {"image": "a", "precision": "bf16"},
+        {"precision": "bf16", "image": "a"},
     ):
         found = experiment(raw, change).content_hash()
         assert found not in known
@@ -353,12 +303,9 @@ def test_the_hash_depends_on_all_that_features_depend_on(raw, folders):
 def test_folders_become_absolute_and_names_stay(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "qwen").mkdir()
-    found = absolute_paths(
-        {"encoders": {"text": "qwen", "image": "facebook/dinov3", "cache": 1}}, Home(tmp_path)
-    )
-    assert found == {
-        "encoders": {"text": str(tmp_path / "qwen"), "image": "facebook/dinov3", "cache": 1}
-    }
+    given = {"text": "qwen", "image": "facebook/dinov3", "cache": 1}
+    found = absolute_paths({"encoders": given}, Home(tmp_path))
+    assert found == {"encoders": {**given, "text": str(tmp_path / "qwen")}}
 
 
 def run(spec: Experiment, folder: Path, stop_after: int | None = None) -> Any:

@@ -130,7 +130,7 @@ def test_a_line_without_a_checksum_is_damaged(tmp_path):
     assert read_json_lines(path) == JsonLines(RECORDS, 1)
 
 
-def test_a_line_that_another_tool_wrote_anew_is_damaged(tmp_path):
+def test_a_line_that_another_tool_wrote_is_damaged(tmp_path):
     written(tmp_path / "lines")
     (tmp_path / "lines").write_text(
         json.dumps(json.loads((tmp_path / "lines").read_text().splitlines()[0]))

@@ -17,7 +17,7 @@ from ditlab.engine.distributed import single_process
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.launch import weights_of
-from ditlab.spec.experiment import Experiment, class_for
+from ditlab.spec.experiment import Experiment
 from ditlab.tracking.journal import read_content, recorded_dataset
 from ditlab.training.export import export_weights
 from ditlab.training.hooks import StepHook
@@ -28,26 +28,10 @@ from ditlab.weights.published import PublishedWeights
 from ditlab_addons.check.functions import replay
 from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.spec import DLMSpec
-from support.models.published_networks import get_shapes, random_weights, sedd_weights
+from support.damage import refused
+from support.models.published_networks import sedd_weights
 from support.trainings.forks import small
 from support.trainings.workers import Recorder, newest, tiny, train_here, training_run
-
-REGION: dict[str, Any] = {
-    "name": "regions",
-    "model": {
-        "family": "region",
-        "num_features": 9,
-        "num_regions": 12,
-        "width": 64,
-        "depth": 1,
-        "num_heads": 1,
-    },
-    "data": {"kind": "motifs", "motifs": 8, "regions": 12, "peaks": 60},
-    "batch": {"size": 4},
-    "training": {"steps": 2},
-    "evaluation": {"every": None},
-    "tracking": {"system_metrics": False},
-}
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +59,7 @@ def first_state(experiment: Experiment, folder: Path) -> CopiedState:
 
 
 @pytest.mark.parametrize(("precision", "stage"), [("fp32", 0), ("fp32", 3), ("bf16", 1)])
-def test_a_run_begins_with_exactly_these_weights(
-    export: Path, tmp_path: Path, precision: str, stage: int
-) -> None:
+def test_a_run_begins_with_exactly_these_weights(export, tmp_path, precision, stage):
     """In float32 even where the network trains in another precision; so does the average."""
     spec = tiny(
         seed=9,
@@ -96,28 +78,7 @@ def test_a_run_begins_with_exactly_these_weights(
             )
 
 
-def test_a_region_network_begins_from_get(tmp_path: Path) -> None:
-    weights = random_weights(get_shapes(9, 64, 1), dtype=torch.float32)
-    torch.save(
-        {"state_dict": {f"model.{name}": each for name, each in weights.items()}},
-        tmp_path / "get.ckpt",
-    )
-    spec = {**REGION, "model": {**REGION["model"], "init": {"from": str(tmp_path / "get.ckpt")}}}
-    state = first_state(class_for(spec).model_validate(spec), tmp_path)
-
-    def master(name: str, num: int) -> torch.Tensor:
-        return state.read("master", f"network.{name}", 0, num)
-
-    assert torch.equal(
-        master("blocks.0.mlp.out.bias", 64), weights["encoder.blocks.0.mlp.fc2.bias"]
-    )
-    assert torch.equal(master("tokens.cls", 64), weights["cls_token"].flatten())
-    assert not master("blocks.0.adaln.modulation.weight", 6 * 64 * 64).any()
-
-
-def test_a_run_records_its_weights_and_goes_on_without_them(
-    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_records_its_weights_and_goes_on_without_them(export, tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     place = tmp_path / "place"
     shutil.copytree(export, place)
@@ -145,24 +106,18 @@ def test_a_run_records_its_weights_and_goes_on_without_them(
     longer = spec.replace("training.steps", 3)
     # asks for them no more
     assert train(longer, local=True, resume=first.run_id, warn=print).step == 3
-    with pytest.raises(UserError, match="is not there; name a file or folder of weights"):
+    with refused("is not there; name a file or folder of weights"):
         replay(first.run_id, 1, check=True)
     place.mkdir()
     (place / "spec.yaml").write_bytes((export / "spec.yaml").read_bytes())
     weights = load_file(export / "weights.safetensors")
     save_file({name: each + 1 for name, each in weights.items()}, place / "weights.safetensors")
-    with pytest.raises(
-        UserError,
-        match=f"has SHA-256 .*, and the run began with {digest}; bring those weights back",
-    ):
+    with refused(f"has SHA-256 .*, and the run began with {digest}; bring those weights back"):
         replay(first.run_id, 1, check=True)
     # as a retry before the first checkpoint
     again = weights_of(spec, Home(tmp_path / "home"), folder)
     assert again is not None
-    with pytest.raises(
-        UserError,
-        match=f"the run began with {digest}; bring those weights back, or start a new run",
-    ):
+    with refused(f"the run began with {digest}; bring those weights back, or start a new run"):
         again.open()
 
 
@@ -194,12 +149,12 @@ def test_a_run_records_its_weights_and_goes_on_without_them(
     ],
 )
 def test_weights_that_do_not_fit_are_refused_before_a_run_exists(
-    changes: dict[str, Any],
-    said: str,
-    export: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    changes,
+    said,
+    export,
+    tmp_path,
+    monkeypatch,
+):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     init = {**changes["model__init"], "from": changes["model__init"]["from"].format(export=export)}
     with pytest.raises(UserError, match=said) as caught:
@@ -208,9 +163,7 @@ def test_weights_that_do_not_fit_are_refused_before_a_run_exists(
     assert not (tmp_path / "home" / "train").exists()
 
 
-def test_without_strict_what_fits_is_loaded_and_the_rest_named(
-    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_strict_what_fits_is_loaded_and_the_rest_named(export, tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     weights = load_file(export / "weights.safetensors")
     gone = next(name for name in weights if name.endswith("bias"))
@@ -232,7 +185,7 @@ def test_without_strict_what_fits_is_loaded_and_the_rest_named(
         assert same or name == gone
 
 
-def test_other_settings_that_no_shape_shows_are_refused(tmp_path: Path) -> None:
+def test_other_settings_that_no_shape_shows_are_refused(tmp_path):
     save_file(sedd_weights(23, 32, 1, 4, torch.float32), tmp_path / "sedd.safetensors")
     sizes = {"vocabulary": 23, "width": 32, "depth": 1, "mlp": "gelu", "final_norm": False}
     init = {"from": str(tmp_path / "sedd.safetensors")}
@@ -247,20 +200,19 @@ def test_other_settings_that_no_shape_shows_are_refused(tmp_path: Path) -> None:
         ),
     ):
         model = DLMSpec.model_validate({**sizes, **changes, "init": init})
-        with pytest.raises(UserError, match=said):
+        with refused(said):
             InitialWeights(model, Home(tmp_path), {}).load(FAMILY.build_network(model))
 
 
-def test_a_fork_takes_no_published_weights() -> None:
-    with pytest.raises(
-        UserError,
-        match=r"model\.init\.from='x' and start\.run=abc exclude each other, .*; set "
-        r"model\.init to null, or leave start out\.",
+def test_a_fork_takes_no_published_weights():
+    with refused(
+        r"model\.init\.from='x' and start\.run=abc exclude each other, .*; set "
+        r"model\.init to null, or leave start out\."
     ):
         tiny().replace_all({"model.init": {"from": "x"}, "start": {"run": "abc", "step": 1}})
 
 
-def test_specs_without_published_weights_are_what_they_were() -> None:
+def test_specs_without_published_weights_are_what_they_were():
     """The field is left out of the content hash where it is null, and counts where it is not."""
     spec = tiny()
     assert spec.to_dict()["model"]["init"] is None

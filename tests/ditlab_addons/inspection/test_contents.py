@@ -96,8 +96,8 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
         [level], [DroppedRecord(place="a.tif", reason="not read (.tif)")], {"captions cut": 2}
     )
     text = text_of(write(tmp_path / "photos", receipt=receipt).store)
-    found = "1,300 files found: 66 images; 1,234 left out: 1,234 not read (.tif)"
-    for words in (found, "2 captions cut", "(95%) were left out"):
+    found = "1,300 files found: 66 images; 1,234 dropped: 1,234 not read (.tif)"
+    for words in (found, "2 captions cut", "(95%) were dropped"):
         assert words in " ".join(text.split()), text
     assert "…" not in text and {"16x4", "55.6%"} <= words_of(text)
     assert re.search(r"height x width +width / height +rows +share", text)

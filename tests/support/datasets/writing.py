@@ -39,6 +39,15 @@ class StoreWriter:
             )
 
 
+def written(
+    path: Path, columns: Mapping[str, Column], *batches: Mapping[str, Any], **options: Any
+) -> Store:
+    """Write a store of batches, and open it."""
+    options = {"name": path.name, "source": Source(kind="test"), **options}
+    write_batches(path, columns, batches, **options)
+    return Store.open(path)
+
+
 @pytest.fixture
 def make_store(tmp_path: Path) -> MakeStore:
     """Writes a store of random 3x4 images and classes 0 to 4; the same rows whenever `seed` is the

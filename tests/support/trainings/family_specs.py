@@ -10,6 +10,22 @@ _COMMON: dict[str, Any] = {
     "training": {"steps": 20, "clip": {"kind": "norm", "max_norm": 0.5}, "ema": {"decay": 0.99}},
     "tracking": {"system_metrics": False},
 }
+PIXELHDM: dict[str, Any] = {
+    "family": "pixelhdm",
+    "width": 32,
+    "pixel_width": 4,
+    "patch_size": 4,
+    "patch_depth": 1,
+    "pixel_depth": 1,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "mrope_widths": [4, 2, 2],
+    "bottleneck_width": 8,
+    "time_width": 8,
+    "max_resolution": 16,
+    "text_length": 128,
+}
+"""A small model that reads captions, or their features of 32 numbers a token."""
 _FAMILIES: dict[str, dict[str, Any]] = {
     "dit": {
         "model": {

@@ -77,7 +77,9 @@ class Annotations:
             label = folder_class(path, place)
         elif self.label == "cls":
             label = named_class(beside.get(".cls", b""))
-        return CaptionedImage(place, None if problem else image, text, label, problem)
+        if problem:
+            image = None
+        return CaptionedImage(place, image, text, label, problem)
 
 
 def named_class(content: bytes) -> str | None:
@@ -112,11 +114,11 @@ def caption_bytes(value: Any) -> bytes | None:
     if isinstance(value, bytes):
         return value
     text = caption_text(value)
-    if text is None or isinstance(text, str):
-        if text is None:
-            return None
-        return text.encode(errors="surrogatepass")
-    raise TypeError(type(value).__name__)
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise TypeError(type(value).__name__)
+    return text.encode(errors="surrogatepass")
 
 
 def class_name(value: Any) -> str | None:

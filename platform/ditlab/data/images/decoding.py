@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from io import BytesIO
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
@@ -34,7 +35,9 @@ programs.
 """
 IMAGE_SUFFIXES = (".bmp", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 ORIENTATION = 0x0112
-"""Orientation tag of EXIF; values 5 to 8 turn an image by a quarter."""
+"""Orientation tag of EXIF."""
+TURNED = (5, 6, 7, 8)
+"""Orientations that turn an image by a quarter."""
 BROKEN = (
     OSError,
     SyntaxError,
@@ -89,12 +92,8 @@ class AspectBuckets:
         """
         first = -(-self.min_side // self.step) * self.step
         sides = range(first, self.max_side + 1, self.step)
-        return tuple(
-            ImageSize(height, width)
-            for height in sides
-            for width in sides
-            if height * width <= self.resolution**2
-        )
+        sizes = (ImageSize(height, width) for height, width in product(sides, sides))
+        return tuple(size for size in sizes if size.height * size.width <= self.resolution**2)
 
     def score(self, image: ImageSize, bucket: ImageSize) -> float:
         """Return the mismatch of a bucket with an image, in [0, 1)."""
@@ -116,11 +115,12 @@ class AspectBuckets:
                 size.height,
             )
 
-        enough = any if self.fit == "pad" else all
-        fitting = (
-            size for size in self.sizes if enough((size.height <= height, size.width <= width))
-        )
-        return min(fitting, default=None, key=preference)
+        def fits(size: ImageSize) -> bool:
+            if self.fit == "pad":
+                return size.height <= height or size.width <= width
+            return size.height <= height and size.width <= width
+
+        return min(filter(fits, self.sizes), default=None, key=preference)
 
 
 class TooManyPixels(ValueError):
@@ -181,43 +181,43 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Dropped
     """Decode an image and its caption, without a byte order mark, NULs (which end it in its column)
     and space around.
 
-    Lines of a caption end with LF. What cannot be decoded is left out for a reason: `missing
+    Lines of a caption end with LF. What cannot be decoded is dropped for a reason: `missing
     caption`, `missing class`, `unreadable`, `too small` or `too large`.
     """
 
-    def left_out(reason: str, detail: str) -> DroppedRecord:
+    def dropped(reason: str, detail: str) -> DroppedRecord:
         return DroppedRecord(place=item.name, reason=reason, detail=detail)
 
     if item.problem:
-        return left_out(NO_RECORD, item.problem)
+        return dropped(NO_RECORD, item.problem)
     caption = b""
     if rules.captions:
         try:
             text = (item.caption or b"").decode()
         except UnicodeDecodeError as error:
-            return left_out(NO_RECORD, f"its caption {not_utf8(0, error)}")
+            return dropped(NO_RECORD, f"its caption {not_utf8(0, error)}")
         caption = "\n".join(
             text.removeprefix("\ufeff").replace("\0", "").strip().splitlines()
         ).encode()
         if not caption:
             detail = "no caption" if item.caption is None else "an empty caption"
-            return left_out("missing caption", detail)
+            return dropped("missing caption", detail)
     if rules.labels and item.label is None:
-        return left_out("missing class", "no class")
+        return dropped("missing class", "no class")
     if item.image is None:
-        return left_out(NO_RECORD, "no image there")
+        return dropped(NO_RECORD, "no image there")
     try:
         # of large images and odd metadata: only errors matter
         with warnings.catch_warnings(action="ignore"):
             fitted, was_converted = _fitted(item.image, rules)
     except TooManyPixels as error:
-        return left_out("too large", f"{error}, more than --max-pixels={rules.max_pixels}")
+        return dropped("too large", f"{error}, more than --max-pixels={rules.max_pixels}")
     except UnidentifiedImageError:
-        return left_out(NO_RECORD, f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
+        return dropped(NO_RECORD, f"no {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
     except BROKEN as error:
-        return left_out(NO_RECORD, first_line(error))
+        return dropped(NO_RECORD, first_line(error))
     if isinstance(fitted, ImageSize):
-        return left_out(TOO_SMALL, f"{fitted.width}x{fitted.height} pixels")
+        return dropped(TOO_SMALL, f"{fitted.width}x{fitted.height} pixels")
     kept = cut(caption, rules.caption_length)
     pixels = np.ascontiguousarray(np.atleast_3d(np.asarray(fitted)).transpose(2, 0, 1))
     return DecodedImage(
@@ -238,7 +238,8 @@ def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterato
     # Pillow refuses twice as many, even where more are wanted
     if Image.MAX_IMAGE_PIXELS is not None:
         Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
-    with BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
+    source: IO[bytes] = BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+    with source as file:
         try:
             opened = Image.open(file, formats=FORMATS)
         except Image.DecompressionBombError as error:
@@ -259,20 +260,24 @@ def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | 
     buckets = rules.buckets
     with open_picture(content, rules.max_pixels) as image:
         orientation = image.getexif().get(ORIENTATION, 1)
-        width, height = image.size[::-1] if orientation in (5, 6, 7, 8) else image.size
+        width, height = image.size
+        if orientation in TURNED:
+            width, height = height, width
         size = buckets.choose(height, width)
         if size is None:
             return ImageSize(height, width), False
-        scale = (min if buckets.fit == "pad" else max)(size.height / height, size.width / width)
+        scales = size.height / height, size.width / width
+        scale = min(scales) if buckets.fit == "pad" else max(scales)
         if round(scale * min(height, width)) == 0:  # a line, of which padding would leave no pixel
             return ImageSize(height, width), False
         # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice
         # as large as needed
         image.draft(None, (round(2 * scale * image.width), round(2 * scale * image.height)))
         image.load()
-        upright, was_converted = in_srgb(
-            image if orientation == 1 else ImageOps.exif_transpose(image)
-        )
+        upright: Image.Image = image
+        if orientation != 1:
+            upright = ImageOps.exif_transpose(image)
+        upright, was_converted = in_srgb(upright)
     if rules.grey:
         upright = upright.convert("L")
     if buckets.fit == "pad":
@@ -299,12 +304,13 @@ def in_srgb(image: Image.Image) -> tuple[Image.Image, bool]:
     is of grey.
     """
     profile = image.info.get("icc_profile")
-    transform = None
-    if profile:
-        transform = _transform(profile, "CMYK" if image.mode == "CMYK" else "RGB")
+    mode = "CMYK" if image.mode == "CMYK" else "RGB"
+    transform = _transform(profile, mode) if profile else None
     if transform is None:
         return in_rgb(image), False
-    converted = ImageCms.applyTransform(image if image.mode == "CMYK" else in_rgb(image), transform)
+    if mode == "RGB":
+        image = in_rgb(image)
+    converted = ImageCms.applyTransform(image, transform)
     assert converted is not None, "it is not converted in place"
     return converted, True
 
@@ -316,9 +322,9 @@ def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     """
     try:
         opened = ImageCms.ImageCmsProfile(BytesIO(profile))
-        if opened.profile.xcolor_space.strip() != mode or "sRGB" in ImageCms.getProfileDescription(
-            opened
-        ):
+        if opened.profile.xcolor_space.strip() != mode:
+            return None
+        if "sRGB" in ImageCms.getProfileDescription(opened):
             return None
         return ImageCms.buildTransform(opened, ImageCms.createProfile("sRGB"), mode, "RGB")
     except (ImageCms.PyCMSError, OSError):

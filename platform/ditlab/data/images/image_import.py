@@ -1,5 +1,5 @@
 """Import of images with captions, by blocks: plan, shards by size, manifest, a summary of what was
-left out and why.
+dropped and why.
 """
 
 from __future__ import annotations
@@ -184,13 +184,13 @@ def _note(
     options: ImagesOptions, receipts: Sequence[BlockReceipt], sizes: Mapping[str, ImageSize]
 ) -> str:
     """Return a sentence on where the rows of a store are from."""
-    pixels = sum(
-        math.prod(size) * written.shard.rows
-        for part, size in sizes.items()
-        for written in shards_of(receipts, part)
-    )
+    pixels = 0
+    for part, size in sizes.items():
+        rows = sum(written.shard.rows for written in shards_of(receipts, part))
+        pixels += math.prod(size) * rows
+    channels = 1 if options.grey else 3
     return (
-        f"read from {source_name(options.source)}; {pixels * (1 if options.grey else 3):,} "
+        f"read from {source_name(options.source)}; {pixels * channels:,} "
         f"bytes of decoded pixels, areas of at most {options.resolution}x{options.resolution}"
     )
 
@@ -283,7 +283,9 @@ class ImageRules:
     def _decoded(
         self, item: CaptionedImage | DroppedRecord
     ) -> tuple[CaptionedImage | DroppedRecord, DecodedImage | DroppedRecord]:
-        return item, item if isinstance(item, DroppedRecord) else decode(self.decoding, item)
+        if isinstance(item, DroppedRecord):
+            return item, item
+        return item, decode(self.decoding, item)
 
     def row(self, image: DecodedImage) -> dict[str, np.ndarray]:
         """Return an image as a row of its store, (1, *shape) by column."""

@@ -6,7 +6,7 @@ Of every file, member and row it is known in the end whether it was used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -79,7 +79,7 @@ class ImageSource:
     files: ReceiptLevel
     """Uses of the source's files. Of image files, `images` counts those that are tried."""
     files_left_out: Sequence[DroppedRecord] = ()
-    """The first files that are left out."""
+    """The first files that are dropped."""
     warnings: Sequence[str] = ()
 
 
@@ -120,26 +120,8 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
     """Read the rules for a kind of source. Raises UserError for an origin that this kind does not
     have.
     """
-    label: str | None = options.label_from
-    if options.label_column:
-        label = "column"
-    default = "none" if label else "txt"
-    if kind == "parquet":
-        default = "column"
-    elif metadata:
-        default = "metadata"
-    caption = options.caption_from or default
-    is_table = kind == "parquet"
-    needed = {"column": is_table, "txt": not is_table, "metadata": bool(metadata), "none": True}
-    if not needed[caption]:
-        raise UserError(
-            f"--caption-from={caption}: --source={options.source} holds {KINDS[kind]}, which "
-            "have their captions in a column (Parquet), in .txt files of the same stem, or in "
-            "a metadata.jsonl or .csv beside images."
-        )
-    if label and is_table != (label == "column") and not (metadata and label == "column"):
-        right = "--label-column" if is_table else "--label-from"
-        raise UserError(f"classes: --source={options.source} holds {KINDS[kind]}; give {right}.")
+    caption = _caption_origin(options, kind, bool(metadata))
+    label = _label_origin(options, kind, bool(metadata))
     keys = {}
     if caption in ("metadata", "column"):
         keys[CAPTIONS] = options.caption_column
@@ -147,6 +129,46 @@ def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFil
         keys[LABELS] = options.label_column
     lines: Mapping[str, Line] = read_lines(metadata, keys) if metadata and keys else {}
     return Annotations(caption, label, keys, lines)
+
+
+def _caption_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str:
+    """Return where captions are, as asked or as a kind of source has them by itself. Raises
+    UserError.
+    """
+    is_table = kind == "parquet"
+    if is_table:
+        default = "column"
+    elif has_metadata:
+        default = "metadata"
+    else:
+        default = "none" if options.label_from or options.label_column else "txt"
+    caption = options.caption_from or default
+    has = {"column": is_table, "txt": not is_table, "metadata": has_metadata, "none": True}
+    if not has[caption]:
+        raise UserError(
+            f"--caption-from={caption}: --source={options.source} holds {KINDS[kind]}, which "
+            "have their captions in a column (Parquet), in .txt files of the same stem, or in "
+            "a metadata.jsonl or .csv beside images."
+        )
+    return caption
+
+
+def _label_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str | None:
+    """Return where classes are; None for no classes. Raises UserError for what a kind of source
+    does not have.
+    """
+    is_table = kind == "parquet"
+    if options.label_column:
+        if not (is_table or has_metadata):
+            raise _no_classes(options, kind, "--label-from")
+        return "column"
+    if options.label_from and is_table:
+        raise _no_classes(options, kind, "--label-column")
+    return options.label_from
+
+
+def _no_classes(options: ImagesOptions, kind: str, right: str) -> UserError:
+    return UserError(f"classes: --source={options.source} holds {KINDS[kind]}; give {right}.")
 
 
 def _tar_files(
@@ -195,13 +217,7 @@ def _image_files(
     source: str,
 ) -> ImageSource:
     """Cut the images of a listing into blocks, each with the files and lines that belong to it."""
-    names = {file.name for file in images}
-    unknown = [name for name in annotations.lines if name not in names]
-    if unknown:
-        raise UserError(
-            f"{metadata[0].place} names {shortened(unknown, 1)}, which --source={source} does "
-            "not hold; correct the paths, which begin beside that file, or remove the lines."
-        )
+    _refuse_unknown_images(annotations, images, metadata, source)
     files = [file for file in listing if not file.set_aside]
     beside = {
         (file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)
@@ -215,25 +231,52 @@ def _image_files(
     level, left_out = files_level(
         listing, used, dict.fromkeys([file.name for file in beside.values()], ALONE)
     )
+    blocks = _image_blocks(images, beside, annotations)
+    labels: Iterable[str | None]
+    if annotations.label == "folder":
+        labels = {folder_class(file.name, file.name) for file in images}
+        labels |= _class_folders(source, files)
+    elif annotations.label == "cls":
+        labels = map(_class_beside, with_suffix(used[BESIDE], ".cls"))
+    else:
+        labels = [label for _, label in annotations.lines.values()]
+    return ImageSource(replace(annotations, lines={}), blocks, class_table(labels), level, left_out)
+
+
+def _refuse_unknown_images(
+    annotations: Annotations,
+    images: Sequence[SourceFile],
+    metadata: Sequence[SourceFile],
+    source: str,
+) -> None:
+    """Raise UserError where lines of metadata name images that a source does not hold."""
+    names = {file.name for file in images}
+    unknown = [name for name in annotations.lines if name not in names]
+    if unknown:
+        raise UserError(
+            f"{metadata[0].place} names {shortened(unknown, 1)}, which --source={source} does "
+            "not hold; correct the paths, which begin beside that file, or remove the lines."
+        )
+
+
+def _image_blocks(
+    images: Sequence[SourceFile],
+    beside: Mapping[tuple[str, str], SourceFile],
+    annotations: Annotations,
+) -> list[InputBlock]:
+    """Cut images into blocks, each with its captions and classes: files by stem and ending, or
+    lines.
+    """
     blocks: list[InputBlock] = []
+    lines = annotations.lines
     for group in group_files(images):
-        own = {
-            file.name: annotations.lines[file.name]
-            for file in group
-            if file.name in annotations.lines
-        }
+        own = {file.name: lines[file.name] for file in group if file.name in lines}
         places = product(dict.fromkeys(file.stem for file in group), sorted(annotations.companions))
         files_beside = tuple(beside[place] for place in places if place in beside)
         blocks.append(
             InputBlock(len(blocks), group, "images", beside=files_beside, detail=own or None)
         )
-    labels = {line[1] for line in annotations.lines.values()}
-    if annotations.label == "folder":
-        labels = {folder_class(file.name, file.name) for file in images}
-        labels.update(_class_folders(source, files))
-    elif annotations.label == "cls":
-        labels = {_class_beside(file) for file in with_suffix(used[BESIDE], ".cls")}
-    return ImageSource(replace(annotations, lines={}), blocks, class_table(labels), level, left_out)
+    return blocks
 
 
 def _class_folders(source: str, files: Sequence[SourceFile]) -> set[str]:

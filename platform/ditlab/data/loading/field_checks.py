@@ -34,34 +34,41 @@ def check_fields(view: View, fields: Sequence[BatchField], *, settable: bool = F
 
 
 def _shape_problem(field: BatchField, column: StoredColumn, settable: bool) -> str:
+    has_axes = len(field.shape) == len(column.shape)
     # a column's axis whose size differs between buckets is ANY, and fits no field of one size
-    if len(field.shape) == len(column.shape) and all(
-        map(lambda ours, theirs: ours in (ANY, theirs), field.shape, column.shape)
-    ):
+    axes = zip(field.shape, column.shape, strict=False)
+    if has_axes and all(ours in (ANY, theirs) for ours, theirs in axes):
         return ""
-    sizes: dict[str, int] = {}
-    can_fit = settable and len(column.shape) == len(field.shape)
-    for option, ours, theirs in zip(
-        field.options.shape or ("",) * 9, field.shape, column.shape, strict=False
-    ):
-        if ours != ANY and (option or ours != theirs):
-            can_fit &= bool(option) and theirs != ANY and sizes.setdefault(option, theirs) == theirs
-    before = dict(zip(field.options.shape, field.shape, strict=False))
-    settings = " and ".join(
-        f"{option} to {size}" for option, size in sizes.items() if before[option] != size
-    )
-    if can_fit and settings:
+    settings = _fitting_settings(field, column) if settable and has_axes else ""
+    remedy = "make the model's sizes those of the data"
+    if settings:
         remedy = f"set {settings}"
-    else:
-        remedy = "make the model's sizes those of the data"
     shapes = f"{format_shape(column.shape)}, but the model takes {format_shape(field.shape)}"
     return f"holds {field.name} {shapes}; {remedy} or change data."
+
+
+def _fitting_settings(field: BatchField, column: StoredColumn) -> str:
+    """Return in a clause which settings give a field the axes of a column; empty where none do."""
+    sizes: dict[str, int] = {}
+    options = field.options.shape or ("",) * len(field.shape)
+    for option, ours, theirs in zip(options, field.shape, column.shape, strict=False):
+        is_free = ours == ANY or (ours == theirs and not option)
+        if is_free:
+            continue
+        if not option or theirs == ANY or sizes.setdefault(option, theirs) != theirs:
+            return ""
+    before = dict(zip(options, field.shape, strict=False))
+    return " and ".join(
+        f"{option} to {size}" for option, size in sizes.items() if before[option] != size
+    )
 
 
 def _size_problem(field: BatchField, view: View, settable: bool) -> str:
     axes = [axis for axis, size in enumerate(field.shape) if size == ANY]
     shapes = {part.name: part.columns[field.name].shape for part in view.store.parts}
-    sizes = [shape[axis] for shape in shapes.values() for axis in axes]
+    sizes: list[int] = []
+    for shape in shapes.values():
+        sizes += (shape[axis] for axis in axes)
     for bucket, shape in shapes.items():
         place = f" in bucket {bucket}" if len(shapes) > 1 else ""
         for axis in axes:
@@ -76,10 +83,9 @@ def _size_misfit(field: BatchField, size: int, sizes: Sequence[int], settable: b
     it does.
     """
     if size % field.multiple_of:
+        option = ""
         if field.options.multiple_of and settable:
             option = f"{field.options.multiple_of}="
-        else:
-            option = ""
         fits = max(n for n in range(1, field.multiple_of) if math.gcd(*sizes) % n == 0)
         setting = f"set {option}{fits}, or " if option and fits > 1 else ""
         return (
@@ -87,10 +93,9 @@ def _size_misfit(field: BatchField, size: int, sizes: Sequence[int], settable: b
             "with sizes that are."
         )
     if field.at_most is not None and size > field.at_most:
+        option = ""
         if field.options.at_most and settable:
             option = f"{field.options.at_most}="
-        else:
-            option = ""
         setting = f"set {option}{max(sizes)}, or " if option else ""
         return (
             f"{size} is over {option}{field.at_most}, the most that the model takes; "
@@ -103,10 +108,8 @@ def _value_problem(field: BatchField, column: StoredColumn, settable: bool) -> s
     """Return the misfit of types, ranges and classes. A larger vocabulary would give tokens without
     a text.
     """
-    if (
-        np.dtype(column.dtype).kind
-        not in {"float32": "uif", "int64": "ui", "bool": "b"}[field.dtype]
-    ):
+    kinds = {"float32": "uif", "int64": "ui", "bool": "b"}[field.dtype]
+    if np.dtype(column.dtype).kind not in kinds:
         return (
             f"holds {field.name} as {column.dtype}, but the model takes {field.dtype}; "
             "import the data with another type or change data."

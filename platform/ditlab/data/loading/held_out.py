@@ -71,7 +71,9 @@ def hold_out_rows(length: int, share: float, group: int = 1) -> RowSplit:
 
 
 def _cut(order: np.ndarray, share: float) -> RowSplit:
-    num = max(1, round(len(order) * share)) if share > 0 else 0
+    num = 0
+    if share > 0:
+        num = max(1, round(len(order) * share))
     is_train = np.ones(len(order), bool)
     is_train[order[:num]] = False
     return np.flatnonzero(is_train), order[:num]
@@ -183,7 +185,8 @@ def hold_out_layout(layout: BlockLayout) -> BlockLayout:
     """Return the blocks of which some are held out: the store's own, halved until there are enough
     of them.
     """
-    least = min(layout.block_rows, FEWEST_ROWS if layout.rows >= TINY else 1)
+    fewest = FEWEST_ROWS if layout.rows >= TINY else 1
+    least = min(layout.block_rows, fewest)
     while layout.num_blocks < FEWEST_BLOCKS and layout.block_rows > least:
         layout = BlockLayout(layout.shard_rows, max(least, layout.block_rows // 2))
     return layout
@@ -273,7 +276,9 @@ class ShuffledRows(RowSequence):
         self._text = text
         self.bucket_counts = rows.bucket_counts
         self.key = f"{text}: {rows.key}"
-        self._numbers = range(len(rows.parts)) if numbers is None else numbers
+        if numbers is None:
+            numbers = range(len(rows.parts))
+        self._numbers = numbers
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -333,10 +338,9 @@ def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, Shuffl
     held_out: list[BlockRows] = []
     for layout in (part.layout for part in store.parts):
         cut = hold_out_layout(layout)
+        num = 0
         if share > 0:
             num = min(cut.num_blocks - 1, max(1, round(cut.num_blocks * share)))
-        else:
-            num = 0
         held = held_out_blocks(cut.num_blocks, num)
         others = np.setdiff1d(np.arange(cut.num_blocks), held)
         for rows, chosen, is_held in ((train, others, False), (held_out, held, True)):

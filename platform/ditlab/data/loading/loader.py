@@ -8,7 +8,7 @@ import math
 import sys
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -99,13 +99,11 @@ class Loader:
             )
             for name in batches.columns
         }
+        initializer = None
+        if pin:  # its memory belongs to a thread's current device, by default the first one
+            initializer = partial(torch.cuda.set_device, torch.cuda.current_device())
         self._threads = ThreadPoolExecutor(
-            NUM_THREADS,
-            thread_name_prefix="ditlab-loader",
-            # pinned memory belongs to a thread's current device, by default the first one
-            initializer=partial(torch.cuda.set_device, torch.cuda.current_device())
-            if pin
-            else None,
+            NUM_THREADS, thread_name_prefix="ditlab-loader", initializer=initializer
         )
         self._batch = batches.order.batch_number(position)
         """Batch that comes next, over all epochs."""
@@ -141,21 +139,24 @@ class Loader:
                 self.close()
                 raise
             self._fill(self._depth)
-            num = len(self._batches.micro_indices)
-            size = self._batches.micro_size
-            micros = [
-                values.view(-1, size, *values.shape[1:]).unbind() for values in columns.values()
-            ]
-            batches = [
-                dict(zip(columns, tensors, strict=True)) for tensors in zip(*micros, strict=True)
-            ]
-            ids = list(row_ids.reshape(-1, size))
-            self._steps.extend(
-                (batches[i : i + num], ids[i : i + num]) for i in range(0, len(batches), num)
-            )
+            self._steps.extend(self._cut(columns, row_ids))
         step, self.row_ids = self._steps.popleft()
         self.position += self._batches.order.batch_size
         return step
+
+    def _cut(
+        self, columns: Mapping[str, Tensor], row_ids: np.ndarray
+    ) -> Iterator[tuple[StepBatches, list[np.ndarray]]]:
+        """Cut a block into the micro-batches of its steps, and their rows."""
+        num = len(self._batches.micro_indices)
+        size = self._batches.micro_size
+        micros = [values.view(-1, size, *values.shape[1:]).unbind() for values in columns.values()]
+        batches = [
+            dict(zip(columns, tensors, strict=True)) for tensors in zip(*micros, strict=True)
+        ]
+        ids = list(row_ids.reshape(-1, size))
+        for first in range(0, len(batches), num):
+            yield batches[first : first + num], ids[first : first + num]
 
     @property
     def is_ready(self) -> bool:
@@ -164,9 +165,10 @@ class Loader:
         """
         if self._steps:
             return True
-        if not self._pending or not (first := self._pending[0]).done():
+        if not self._pending:
             return False
-        return not first.cancelled() and first.exception() is None
+        first = self._pending[0]
+        return first.done() and not first.cancelled() and first.exception() is None
 
     def close(self) -> None:
         """End the threads once they have finished their block, and drop what they hold. Closing

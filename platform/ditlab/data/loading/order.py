@@ -107,7 +107,8 @@ class EpochCache:
                 found = self._made.get(key)
                 if found is None:
                     found = self._make(*key)
-                    for other in [other for other in self._made if abs(other[0] - key[0]) > 1]:
+                    far = [other for other in self._made if abs(other[0] - key[0]) > 1]
+                    for other in far:
                         del self._made[other]
                     self._made[key] = found
         return found
@@ -195,7 +196,9 @@ class FullOrder(Order):
             epoch, number = divmod(first, self.batches_per_epoch)
             here = min(stop - first, self.batches_per_epoch - number)
             piece = self._epoch(epoch)[0][number : number + here]
-            pieces.append((piece if columns is None else piece[:, columns]).astype(np.int64))
+            if columns is not None:
+                piece = piece[:, columns]
+            pieces.append(piece.astype(np.int64))
             first += here
         if pieces:
             return np.concatenate(pieces)
@@ -217,9 +220,8 @@ class FullOrder(Order):
         """
         dtype = np.uint32 if self.length <= 2**32 else np.int64
         if not self.buckets:
-            return self._cut(epoch_order(self.seed, epoch, self.length)).astype(dtype), np.zeros(
-                0, np.int64
-            )
+            batches = self._cut(epoch_order(self.seed, epoch, self.length))
+            return batches.astype(dtype), np.zeros(0, np.int64)
         chunks: list[np.ndarray] = []
         buckets: list[int] = []
         for number, bucket in enumerate(self.buckets):

@@ -43,7 +43,7 @@ class CudaCopyStream:
         it is done.
         """
         computing = torch.cuda.current_stream(self._device)
-        (rows, end) = copy
+        rows, end = copy
         computing.wait_event(end)
         for values in rows.values():
             # or the allocator would lend the memory to the next copy at once
@@ -60,7 +60,9 @@ def copy_stream(device: torch.device) -> CudaCopyStream | None:
 
 def send(values: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the host to a device, without waiting."""
-    return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
+    if device.type == "cuda":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
 
 
 class MicroBatch:

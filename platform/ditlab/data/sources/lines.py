@@ -95,9 +95,8 @@ def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any
     csv.field_size_limit(FIELD_BYTES)
     try:
         with io.TextIOWrapper(open_unpacked(file), "utf-8-sig", newline="") as text:
-            rows = csv.DictReader(
-                text, delimiter="\t" if file.suffix == ".tsv" else ",", strict=True
-            )
+            delimiter = "\t" if file.suffix == ".tsv" else ","
+            rows = csv.DictReader(text, delimiter=delimiter, strict=True)
             check_columns(file, columns, rows.fieldnames or [])
             for row in rows:
                 yield tuple(row[column] for column in columns.values())
@@ -110,27 +109,30 @@ def text_between(file: SourceFile, start: int = 0, stop: int | None = None) -> I
 
     Both ends move on to the next line's beginning between two characters that are no space, where
     tokenisers cut as well, and where there is none in reach, to the next character: so the ranges
-    of a file are its text, each part once. A byte order mark at the file's start is left out.
+    of a file are its text, each part once. A byte order mark at the file's start is skipped.
     Raises BadRecord for what is not UTF-8, and as the libraries do.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     with open_unpacked(file) as source:
         place = _cut(source, start, file.size)
         end = None
-        if not (stop is None or stop >= file.size):
+        if stop is not None and stop < file.size:
             end = _cut(source, stop, file.size)
         if start or end is not None:
             source.seek(place)
         ended = False
         while not ended:
-            block = source.read(READ_BYTES if end is None else min(READ_BYTES, end - place))
+            wanted = READ_BYTES if end is None else min(READ_BYTES, end - place)
+            block = source.read(wanted)
             ended = not block
             waiting = len(decoder.getstate()[0])  # bytes of a character that the last block cut
             try:
                 text = decoder.decode(block, final=ended)
             except UnicodeDecodeError as error:
                 raise not_utf8(place - waiting, error) from error
-            yield text if place else text.removeprefix("\ufeff")
+            if not place:
+                text = text.removeprefix("\ufeff")
+            yield text
             place += len(block)
 
 
@@ -145,6 +147,7 @@ def _cut(source: IO[bytes], place: int, size: int) -> int:
         if ahead[at - 1] not in _SPACES and ahead[at + 1] not in _SPACES:
             return place + at + 1
         at = ahead.find(b"\n", at + 1)
-    return place + next(
-        (skip for skip in range(min(4, len(ahead))) if ahead[skip] & 0b1100_0000 != 0b1000_0000), 0
-    )
+    for skip, byte in enumerate(ahead[:4]):
+        if byte & 0b1100_0000 != 0b1000_0000:  # the first byte of a character
+            return place + skip
+    return place

@@ -50,12 +50,13 @@ def files_level(
     used: Mapping[str, Sequence[SourceFile]],
     reasons: Mapping[str, str] | None = None,
 ) -> tuple[ReceiptLevel, list[DroppedRecord]]:
-    """Count the files of a source: those `used`, by what for, and those that are left out.
-
-    `reasons`: those of files, by name, that are left out for another reason than their ending.
-    Returns as well the first that are left out.
+    """Count the files of a source: those `used`, by what for, and those that are dropped.
+    `reasons`: those of files, by name, that are dropped for another reason than their ending.
+    Returns as well the first that are dropped.
     """
-    purposes = {file: what for what, files in used.items() for file in files}
+    purposes: dict[SourceFile, str] = {}
+    for what, files in used.items():
+        purposes |= dict.fromkeys(files, what)
     dropped = DroppedRecords()
     counts = Counter(dict.fromkeys(used, 0))
     for file in listing:

@@ -30,7 +30,9 @@ def parquet_batches(
     ):
         check_columns(file, columns, table.schema_arrow.names)
         chosen = list(columns.values())
-        for group in range(table.num_row_groups) if groups is None else groups:
+        if groups is None:
+            groups = range(table.num_row_groups)
+        for group in groups:
             for batch in table.iter_batches(
                 rows, row_groups=[group], columns=chosen, use_threads=False
             ):

@@ -150,7 +150,7 @@ def column_hash(blocks: Iterable[tuple[int, bytes]]) -> str:
     for rows, digest in blocks:
         whole.update(struct.pack("<Q", rows) + digest)
         first = digest
-        num = num + 1
+        num += 1
     return first.hex() if num == 1 else whole.hexdigest()
 
 
@@ -182,9 +182,10 @@ class BlockIndex:
         places = {
             shard: (int(firsts[shard]) * size, int(blocks[shard]) * size) for shard in missing
         }
-        for shard, content in (self._read(places) if places else {}).items():
-            verify_entries(content, self._hashes[shard])
-            found[shard] = unpack_entries(content, self._num_columns)
+        if places:
+            for shard, content in self._read(places).items():
+                verify_entries(content, self._hashes[shard])
+                found[shard] = unpack_entries(content, self._num_columns)
         with self._lock:
             self._kept.update((shard, found[shard]) for shard in missing)
             while len(self._kept) > KEPT_SHARDS:

@@ -99,7 +99,9 @@ def checked(name: str, column: Column, values: Any) -> np.ndarray:
     """Return a column's rows, an array or a tensor of its own dtype, as a C-contiguous array of its
     stored dtype.
     """
-    array: np.ndarray = values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+    array: np.ndarray = values
+    if not isinstance(values, np.ndarray):
+        array = values.detach().cpu().numpy()
     if array.shape[1:] != column.shape or array.dtype != np.dtype(column.dtype):
         raise ValueError(
             f"column '{name}' takes (rows, *{column.shape}) {column.dtype}, got {array.shape} "

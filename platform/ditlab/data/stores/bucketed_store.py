@@ -70,10 +70,11 @@ class BucketedStore:
         manifest = read_manifest(path / BUCKETS_NAME, BucketsManifest)
         parts = [Store.open(path / bucket.folder, verify=False) for bucket in manifest.buckets]
         is_large = sum(part.size for part in parts) > WHOLE_BYTES
-        for part in parts if verify else ():
-            part.verifies_blocks = is_large
-            if not is_large:
-                part.verify()
+        if verify:
+            for part in parts:
+                part.verifies_blocks = is_large
+                if not is_large:
+                    part.verify()
         for bucket, part in zip(manifest.buckets, parts, strict=True):
             if (part.fingerprint, len(part)) != (bucket.fingerprint, bucket.rows):
                 raise UserError(

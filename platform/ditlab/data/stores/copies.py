@@ -223,7 +223,8 @@ def fetch_copy(
 ) -> Path:
     """Return the copy of the store at a URI among those in a folder, made now if there is none.
 
-    `is_copied` chooses files beside the manifests; `repair` compares and mends them.
+    `is_copied` chooses files beside the manifests; `repair` compares them, and fetches those again
+    that differ.
     """
     place = f"{knob}={uri}"
     files, root = open_root(knob, uri)

@@ -96,11 +96,11 @@ class Column(ManifestRecord):
         if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
             raise ValueError(f"value_range={self.value_range} must be (low, high) with low < high")
         entries = self.shape[-1] if self.shape else 0
-        named, where = (
-            (entries, "along the last axis")
-            if self.num_classes is None
-            else (self.num_classes, "classes")
-        )
+        named = entries
+        where = "along the last axis"
+        if self.num_classes is not None:
+            named = self.num_classes
+            where = "classes"
         if self.names and len(self.names) != named:
             raise ValueError(f"names holds {len(self.names)}, and the column has {named} {where}")
         if len(set(self.names)) != len(self.names):
@@ -192,8 +192,10 @@ class Moments(ManifestRecord):
 
     def merge(self, other: Moments) -> Moments:
         """Return the moments of these rows and others."""
-        if not self.count or not other.count:
-            return other if other.count else self
+        if not other.count:
+            return self
+        if not self.count:
+            return other
         total = self.count + other.count
         delta = other.mean - self.mean
         counts = self.class_counts
@@ -232,6 +234,23 @@ class StoredColumn(Column):
     """Hash of the column's elements, row by row, little-endian. Of several blocks: see
     `block_index.column_hash`.
     """
+
+    def visible(self) -> dict[str, Any]:
+        """Return what training can see of the column, as values of JSON."""
+        found: dict[str, Any] = {
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "value_range": None,
+            "num_classes": self.num_classes,
+            "sha256": self.sha256,
+        }
+        if self.value_range is not None:
+            found["value_range"] = [float(bound) for bound in self.value_range]
+        if self.names:
+            found["names"] = list(self.names)
+        if self.autoencoder:
+            found["autoencoder"] = self.autoencoder.model_dump(exclude={"source"})
+        return found
 
 
 class HashFile(ManifestRecord):
@@ -364,26 +383,13 @@ class StoreManifest(ManifestRecord):
         held out, and the autoencoder's weights and factors. Path, time, shard cuts and texts for
         people do not enter.
         """
-        visible = {
-            name: {
-                "dtype": column.dtype,
-                "shape": list(column.shape),
-                "value_range": None
-                if column.value_range is None
-                else [float(v) for v in column.value_range],
-                "num_classes": column.num_classes,
-                "sha256": column.sha256,
-                **({"names": list(column.names)} if column.names else {}),
-                **(
-                    {"autoencoder": column.autoencoder.model_dump(exclude={"source"})}
-                    if column.autoencoder
-                    else {}
-                ),
-            }
-            for name, column in self.columns.items()
+        content: dict[str, Any] = {
+            "rows": self.rows,
+            "columns": {name: column.visible() for name, column in self.columns.items()},
         }
-        attached = {"attachments": self.attachments} if self.attachments else {}
-        return _digest({"rows": self.rows, "columns": visible, **attached})
+        if self.attachments:
+            content["attachments"] = self.attachments
+        return _digest(content)
 
 
 class Bucket(ManifestRecord):
@@ -523,7 +529,9 @@ def parse_manifest(
             )
         manifest = kind.model_validate_json(content, strict=True)
     except (ValueError, KeyError, TypeError) as error:  # pydantic's and json's are ValueErrors
-        problem = ("it has no " if isinstance(error, KeyError) else "") + first_line(error)
+        problem = first_line(error)
+        if isinstance(error, KeyError):
+            problem = f"it has no {problem}"
         if isinstance(error, ValidationError):
             first = error.errors()[0]
             problem = (

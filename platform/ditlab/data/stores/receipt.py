@@ -1,4 +1,4 @@
-"""Receipts of imports: what a source holds, what of it is in the store, and what was left out, by
+"""Receipts of imports: what a source holds, what of it is in the store, and what was dropped, by
 reason.
 
 A receipt has levels: files, and below them the rows of tables, the members of archives or the
@@ -23,13 +23,13 @@ MAX_BYTES = 200
 SHOWN = 3
 """Reasons, or records, that a line names."""
 LISTED = 1000
-"""Records left out that a receipt lists; all are counted."""
+"""Dropped records that a receipt lists; all are counted."""
 DAMAGED = "damaged file"
-"""Reason for which all of a file behind its damage is left out."""
+"""Reason for which all of a file behind its damage is dropped."""
 NO_RECORD = "unreadable"
 """Reason of a record that cannot be read."""
 MUCH = 0.1
-"""Share of a level from which what is left out is warned of."""
+"""Share of a level above which a warning says what was dropped."""
 
 
 def plain_name(name: str) -> str:
@@ -67,12 +67,14 @@ class DroppedRecord(ManifestRecord):
     """Finding that led to it."""
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
+        if self.detail:
+            return f"{self.place}: {self.reason} ({self.detail})"
+        return f"{self.place}: {self.reason}"
 
 
 @dataclass
 class DroppedRecords:
-    """Records that are left out, as they are found: all are counted, the first are kept."""
+    """Records that are dropped, as they are found: all are counted, the first are kept."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """Number of them by reason."""
@@ -96,7 +98,7 @@ class ReceiptLevel(ManifestRecord):
 
     @property
     def num_left_out(self) -> int:
-        """Number of records left out."""
+        """Number of dropped records."""
         return sum(self.left_out.values())
 
     @property
@@ -105,36 +107,33 @@ class ReceiptLevel(ManifestRecord):
         return sum(self.used.values()) + self.num_left_out
 
     def __str__(self) -> str:
-        used = (
-            ", ".join(f"{number:,} {what}" for what, number in self.used.items() if number)
-            or "none"
-        )
-        line = f"{self.found:,} {self.unit} found: {used}"
+        used = [f"{number:,} {what}" for what, number in self.used.items() if number]
+        line = f"{self.found:,} {self.unit} found: {', '.join(used) or 'none'}"
         if not self.num_left_out:
             return line
         reasons = Counter(self.left_out).most_common(SHOWN)
         shown = ", ".join(f"{number:,} {reason}" for reason, number in reasons)
         others = self.num_left_out - sum(number for _, number in reasons)
         more = f", {others:,} for other reasons" if others else ""
-        return f"{line}; {self.num_left_out:,} left out: {shown}{more}"
+        return f"{line}; {self.num_left_out:,} dropped: {shown}{more}"
 
 
 class SourceReceipt(ManifestRecord):
     """Receipt of an import."""
 
-    model_config = ConfigDict(extra="ignore")  # older ones name a file of all that was left out
+    model_config = ConfigDict(extra="ignore")  # older ones name a file of all that was dropped
 
     levels: tuple[ReceiptLevel, ...]
     changed: dict[str, PositiveInt] = {}
     """Number of rows that were changed on their way, by what was done: `captions cut`."""
     listed: tuple[str, ...] = ()
-    """The first of what was left out, a line each: place, reason and finding."""
+    """The first of what was dropped, a line each: place, reason and finding."""
     warnings: tuple[str, ...] = ()
     """Sentences on what a person should look at."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of records left out or changed on all levels, by reason."""
+        """Number of records dropped or changed on all levels, by reason."""
         counts = Counter(self.changed)
         for level in self.levels:
             counts.update(level.left_out)
@@ -146,9 +145,10 @@ class SourceReceipt(ManifestRecord):
         if self.changed:
             lines.append(", ".join(f"{number:,} {what}" for what, number in self.changed.items()))
         if self.listed:
-            lines.append(
-                f"left out: {'; '.join(self.listed[:SHOWN])}{'; ...' * (len(self.listed) > SHOWN)}"
-            )
+            shown = [*self.listed[:SHOWN]]
+            if len(self.listed) > SHOWN:
+                shown.append("...")
+            lines.append(f"dropped: {'; '.join(shown)}")
         return lines
 
 
@@ -158,8 +158,8 @@ def make_receipt(
     changed: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
 ) -> SourceReceipt:
-    """Return a receipt, with warnings of shares and damages added. `dropped`: what was left out, as
-    far as it was kept."""
+    """Return a receipt, with warnings of shares and damages added. `dropped`: the dropped records
+    that were kept."""
     kept = list(dropped)[:LISTED]
     damaged = [printable(each.place) for each in kept if each.reason == DAMAGED]
     return SourceReceipt(
@@ -173,26 +173,28 @@ def make_receipt(
 def _damages(places: Sequence[str]) -> list[str]:
     if not places:
         return []
-    shown = ", ".join(places[:SHOWN]) + ", ..." * (len(places) > SHOWN)
-    return [
-        (
-            f"Damaged: {shown}. What lies behind the damage is neither in the store nor "
-            "counted; copy the file again."
-        )
-    ]
+    shown = [*places[:SHOWN]]
+    if len(places) > SHOWN:
+        shown.append("...")
+    warning = (
+        f"Damaged: {', '.join(shown)}. What lies behind the damage is neither in the store nor "
+        "counted; copy the file again."
+    )
+    return [warning]
 
 
 def _shares(levels: Sequence[ReceiptLevel]) -> list[str]:
-    """Return a sentence for each level of which more than a tenth was left out."""
-    return [
-        (
-            f"{level.num_left_out:,} of {level.found:,} {level.unit} "
-            f"({level.num_left_out / level.found:.0%}) were left out, most as "
-            f"{max(level.left_out, key=level.left_out.__getitem__)}."
-        )
-        for level in levels
-        if level.num_left_out > MUCH * level.found
-    ]
+    """Return a sentence for each level of which more than a tenth was dropped."""
+    warnings = []
+    for level in levels:
+        if level.num_left_out > MUCH * level.found:
+            share = level.num_left_out / level.found
+            most = max(level.left_out, key=level.left_out.__getitem__)
+            warnings.append(
+                f"{level.num_left_out:,} of {level.found:,} {level.unit} ({share:.0%}) were "
+                f"dropped, most as {most}."
+            )
+    return warnings
 
 
 def class_warnings(counts: Mapping[str, int]) -> list[str]:
@@ -201,10 +203,8 @@ def class_warnings(counts: Mapping[str, int]) -> list[str]:
     if not empty:
         return []
     classes = "class has" if len(empty) == 1 else "classes have"
-    shown = shortened(empty, SHOWN)
-    return [
-        (
-            f"{len(empty):,} {classes} no sample: {shown}; a model that is asked for one draws "
-            "what it never saw."
-        )
-    ]
+    warning = (
+        f"{len(empty):,} {classes} no sample: {shortened(empty, SHOWN)}; a model that is asked for "
+        "one draws what it never saw."
+    )
+    return [warning]

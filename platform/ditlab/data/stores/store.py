@@ -6,7 +6,7 @@ import hashlib
 import mmap
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from io import BufferedReader
@@ -146,9 +146,10 @@ class Store:
                         f"{self.path / name} was altered: it has {found} bytes, and its "
                         f"manifest says {size}; {REMEDY}"
                     )
-                if (whole or size is None) and (
-                    digest := hashlib.file_digest(content, "sha256").hexdigest()
-                ) != sha256:
+                if not whole and size is not None:
+                    continue
+                digest = hashlib.file_digest(content, "sha256").hexdigest()
+                if digest != sha256:
                     raise UserError(
                         f"{self.path / name} was altered: its SHA-256 is {digest[:16]}..., and "
                         f"its manifest says {sha256[:16]}...; {REMEDY}"
@@ -205,7 +206,8 @@ class Store:
         # NumPy copies on the calling thread, without the GIL; torch.index_select would start a team
         # of OpenMP threads beside the step's, whose barriers were seen to wait for milliseconds.
         # Nor can torch index uint16.
-        target = (out.view(torch.uint8) if out.dtype == torch.bool else out).numpy()
+        stored_out = out.view(torch.uint8) if out.dtype == torch.bool else out
+        target = stored_out.numpy()
         blocks = self.layout.blocks_of(rows)
         row_bytes = stored.row_bytes
         numbers = np.flatnonzero(np.bincount(blocks))
@@ -240,32 +242,31 @@ class Store:
         shards, starts = np.unique(self.layout.shard_of(blocks), return_index=True)
         for shard, numbers in zip(shards.tolist(), np.split(blocks, starts[1:]), strict=True):
             try:
-                mapped = self._mapped.get(shard)
-                if mapped is None:
-                    with opened(self._file(shard)) as content:
-                        memory = pa.py_buffer(
-                            mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
-                        )
-                    mapped = self._mapped[shard] = (memory, self.entries(shard), {})
-                    if len(self._mapped) > MAPPED_SHARDS:
-                        self._mapped.popitem(last=False)
-                memory, entries, known = mapped
-                missing = [number for number in numbers.tolist() if number not in known]
-                if missing:
-                    for number, rows in zip(
-                        missing, self.layout.rows_of(np.array(missing)), strict=True
-                    ):
-                        entry = entries[number - int(self.layout.first_blocks[shard])]
-                        known[number] = self._read(
-                            memory.slice(entry.offset, entry.length), int(rows)
-                        )
-                found |= {number: known[number] for number in numbers.tolist()}
+                found |= self._blocks_of_shard(shard, numbers.tolist())
             except UNREADABLE as error:
                 raise UserError(
                     f"{self._file(shard)} does not hold the columns of its manifest "
                     f"({first_line(error)}); {REMEDY}"
                 ) from error
         return found
+
+    def _blocks_of_shard(self, shard: int, numbers: Sequence[int]) -> dict[int, StoredBlock]:
+        """Return blocks of one shard by number. Raises errors of `UNREADABLE`."""
+        mapped = self._mapped.get(shard)
+        if mapped is None:
+            with opened(self._file(shard)) as content:
+                memory = pa.py_buffer(mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ))
+            mapped = self._mapped[shard] = (memory, self.entries(shard), {})
+            if len(self._mapped) > MAPPED_SHARDS:
+                self._mapped.popitem(last=False)
+        memory, entries, known = mapped
+        missing = [number for number in numbers if number not in known]
+        if missing:
+            sizes = self.layout.rows_of(np.array(missing)).tolist()
+            for number, rows in zip(missing, sizes, strict=True):
+                entry = entries[number - int(self.layout.first_blocks[shard])]
+                known[number] = self._read(memory.slice(entry.offset, entry.length), rows)
+        return {number: known[number] for number in numbers}
 
     @cached_property
     def _piece_rows(self) -> int:
@@ -386,7 +387,8 @@ def copy_rows(first: np.ndarray, places: np.ndarray, target: np.ndarray) -> None
     if num <= 1:
         for number, place in enumerate(places.tolist()):
             rows[number : number + 1] = source[place : place + 1]
-    for begin in range(0, len(rows), num) if num > 1 else ():
+        return
+    for begin in range(0, len(rows), num):
         rows[begin : begin + num] = source[places[begin : begin + num]]
 
 

@@ -181,7 +181,7 @@ class ShardSeries:
             piece = slice(first, first + self._piece_rows)
             self._pieces += piece_digest({name: values[piece] for name, values in block.items()})
         self._bytes = end
-        self._rows = self._rows + rows
+        self._rows += rows
 
     def _temporary(self) -> Path:
         file = self._folder / f".{uuid.uuid4().hex}.partial"
@@ -282,8 +282,8 @@ def measure(name: str, column: Column, values: np.ndarray) -> Moments:
         )
     flat = values.reshape(-1)
     mean = float(values.mean(dtype=np.float64))
-    # part by part: numpy's variance would take eight times the memory of a block of bytes
-    # new arrays for each part took thirteen times as long
+    # part by part: numpy's variance would take eight times the memory of a block of bytes; in one
+    # buffer: new arrays for each part took thirteen times as long
     buffer = np.empty(min(PART_VALUES, flat.size))
     sums = []
     for first in range(0, flat.size, PART_VALUES):
@@ -346,7 +346,8 @@ def _first_batches(
     of a block.
     """
     held = deque[dict[str, np.ndarray]]()
-    rows = num_bytes = 0
+    rows = 0
+    num_bytes = 0
     for batch in batches:
         arrays = _stored_arrays(columns, batch)
         held.append(

@@ -72,10 +72,9 @@ def write_store(
         before = there.fingerprint
     write_batches(path, columns, batches, **facts)
     store = Store.open(path, verify=False)
-    outcome: WriteOutcome = (
-        "unchanged" if store.fingerprint == before else "replaced" if existed else "written"
-    )
-    return WrittenStore(store, outcome)
+    if store.fingerprint == before:
+        return WrittenStore(store, "unchanged")
+    return WrittenStore(store, "replaced" if existed else "written")
 
 
 def place_buckets(

@@ -18,8 +18,8 @@ from ditlab.errors import first_line
 PIECE_LENGTH = 2**18
 """Most characters of a document that are tokenised at once."""
 
-LeaveOut = Callable[[SourceRecord], None]
-"""Function that counts a record by its problem, or raises that where none may be left out; without
+Drop = Callable[[SourceRecord], None]
+"""Function that counts a record by its problem, or raises that where none may be dropped; without
 one it has no text."""
 IN_MEMORY = 2**26
 """Most bytes of a text file that is kept while it is checked; a larger one is read twice."""
@@ -71,7 +71,7 @@ def _cut(text: str) -> int:
     return PIECE_LENGTH
 
 
-def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterator[TextPiece]:
+def block_pieces(block: InputBlock, column: str, drop: Drop) -> Iterator[TextPiece]:
     """Iterate over the pieces of a block's documents.
 
     Text files: a file is a document, which counts as a whole or not at all; a large one has several
@@ -80,7 +80,7 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
     """
     if block.kind == "txt":
         for file in block.files:
-            yield from _file_pieces(file, block, leave_out)
+            yield from _file_pieces(file, block, drop)
         return
     for record in read_records(block, {"--column": column}):
         text: Any = record.values[0] if record.values else None
@@ -88,10 +88,10 @@ def block_pieces(block: InputBlock, column: str, leave_out: LeaveOut) -> Iterato
         if text and not problem:
             yield from pieces([text])
         else:
-            leave_out(replace(record, problem=problem))
+            drop(replace(record, problem=problem))
 
 
-def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> Iterator[TextPiece]:
+def _file_pieces(file: SourceFile, block: InputBlock, drop: Drop) -> Iterator[TextPiece]:
     """Iterate over the pieces of a block's part of a text file, which is read to its end first: it
     may be no UTF-8.
     """
@@ -101,23 +101,23 @@ def _file_pieces(file: SourceFile, block: InputBlock, leave_out: LeaveOut) -> It
 
     record = SourceRecord(file, "")
     try:
-        kept = deque(read(), maxlen=None if file.size <= IN_MEMORY and not file.compression else 0)
+        is_kept = file.size <= IN_MEMORY and not file.compression
+        kept = deque(read(), maxlen=None if is_kept else 0)
     except BadRecord as problem:
-        leave_out(replace(record, problem=problem))
+        drop(replace(record, problem=problem))
         return
     except UNREADABLE as error:
-        leave_out(
-            replace(
-                record, problem=BadRecord(f"cannot be read ({first_line(error)})", "check the file")
-            )
-        )
+        finding = f"cannot be read ({first_line(error)})"
+        drop(replace(record, problem=BadRecord(finding, "check the file")))
         return
     last = block.stop is None or block.stop >= file.size
     empty = True
     for piece in pieces(kept or read()):
         empty = False
-        yield piece if last else TextPiece(piece.text, last=False)
+        if not last:
+            piece = TextPiece(piece.text, last=False)
+        yield piece
     if empty and last and block.start:
         yield TextPiece("", last=True)  # the document's text ended in the block before
     elif empty and last:
-        leave_out(record)
+        drop(record)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -25,7 +26,7 @@ from ditlab.data.import_blocks import (
     unpacked,
 )
 from ditlab.data.importing import ImportRequest
-from ditlab.data.source_files import endings, list_source, source_name
+from ditlab.data.source_files import SourceFile, endings, list_source, source_name
 from ditlab.data.sources.records import (
     TEXT_KINDS,
     SourceRecord,
@@ -57,7 +58,7 @@ DEFAULT_VOCABULARY = 4096
 LEARNING_BYTES = 2**29
 """Bytes of text that a BPE learns from: of a corpus n times as large, every n-th piece."""
 EMPTY = "without text"
-"""Reason of documents that hold none, which are always left out."""
+"""Reason of documents that hold none, which are always dropped."""
 REST = "rest"
 FIRST = "first problem"
 """Keys of a receipt's detail: tokens that filled no row; the message on the first unreadable
@@ -71,16 +72,13 @@ block.
 
 def rows_label(tokenizer: str, vocabulary: int, length: int) -> str:
     """Return tokeniser and row length as part of a folder's name: `bytes-1024`, `bpe-4096-1024`."""
+    if tokenizer == "bpe":
+        return f"bpe-{vocabulary}-{length}"
     path = Path(tokenizer)
+    stem = path.name
     if path.name == TOKENIZER_NAME and path.parent.name:
         stem = path.parent.name
-    else:
-        stem = path.name
-    if tokenizer == "bpe":
-        name = f"bpe-{vocabulary}"
-    else:
-        name = folder_name(stem.removesuffix(".json"))
-    return f"{name}-{length}"
+    return f"{folder_name(stem.removesuffix('.json'))}-{length}"
 
 
 def too_short(option: str, length: int, origin: str, tokens: int) -> str:
@@ -154,7 +152,7 @@ class TextRules:
     length: int
     """Tokens of a row."""
     refuses: bool
-    """True where no document may be left out."""
+    """True where no document may be dropped."""
     limit: int | None = None
     """Bytes of text of a block that are read; None: all."""
 
@@ -162,14 +160,14 @@ class TextRules:
         """Tokenise a block's documents and write their rows; the tokens behind the last go into the
         receipt.
 
-        Raises RefusedSource for a document that may not be left out, and UserError as
+        Raises RefusedSource for a document that may not be dropped, and UserError as
         `block_pieces` does.
         """
         tokenizer = _load_once(self.tokenizer, TOKENIZER_NAME)
         dropped = DroppedRecords()
         first_problem = ""
 
-        def leave_out(record: SourceRecord) -> None:
+        def drop(record: SourceRecord) -> None:
             nonlocal first_problem
             if record.problem is None:
                 dropped.add(DroppedRecord(place=record.place, reason=EMPTY))
@@ -184,7 +182,7 @@ class TextRules:
         counts = {"documents": 0, "bytes": 0, "tokens": 0}
 
         def counted() -> Iterator[TextPiece]:
-            for piece in beginning(block_pieces(block, self.column, leave_out), self.limit):
+            for piece in beginning(block_pieces(block, self.column, drop), self.limit):
                 counts["documents"] += piece.last
                 counts["bytes"] += piece.num_bytes
                 yield piece
@@ -299,20 +297,27 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
             unit="documents", used={"documents": sums["documents"]}, left_out=left.counts
         )
         name = source_name(options.source)
-        num_files = len({file for block in blocks for file in block.files})
-        note = f"read from {name}" + (f" ({num_files:,} files)" if num_files > 1 else "")
+        note = f"read from {name}"
+        num_files = len(_files_of(blocks))
+        if num_files > 1:
+            note += f" ({num_files:,} files)"
+        batches = [{"tokens": rows}] if len(rows) else []
         return finish_import(
             path,
             folder,
             receipts,
             columns,
-            more=write_shards(folder, "rest", columns, [{"tokens": rows}] if len(rows) else []),
+            more=write_shards(folder, "rest", columns, batches),
             description=f"text of {name} in rows of {length:,} tokens",
             source=Source(kind="text", note=note),
             receipt=make_receipt([files, documents], [*files_left_out, *left.first]),
             text=TextFacts(tokenizer=options.tokenizer, dropped=dropped, **sums),
             attachments={TOKENIZER_NAME: tokenizer.content},
         )
+
+
+def _files_of(blocks: Sequence[InputBlock]) -> set[SourceFile]:
+    return set(chain.from_iterable(block.files for block in blocks))
 
 
 def _without_text(
@@ -352,10 +357,10 @@ def _pieces_to_learn(
     Raises UserError for the first that cannot be read where there is no document beside it, or,
     with `refuses`, in any case.
     """
-    size = sum(file.size for file in {file for block in blocks for file in block.files})
+    size = sum(file.size for file in _files_of(blocks))
     bad: list[UserError] = []
 
-    def leave_out(record: SourceRecord) -> None:
+    def drop(record: SourceRecord) -> None:
         if record.problem is None:
             return
         bad.append(record.error())
@@ -364,7 +369,7 @@ def _pieces_to_learn(
 
     found = False
     for block in blocks[:: max(1, -(-size // (READ_TO_LEARN * LEARNING_BYTES)))]:
-        for piece in block_pieces(block, column, leave_out):
+        for piece in block_pieces(block, column, drop):
             found = True
             yield piece
         del bad[1:]

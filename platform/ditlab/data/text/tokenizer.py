@@ -277,10 +277,9 @@ def text_line(store: AnyStore) -> str:
     if text is None:
         return ""
     vocabulary = store.columns["tokens"].num_classes or 0
+    dropped = ""
     if text.dropped:
         dropped = f"; the last {text.dropped:,} fill no row and are dropped"
-    else:
-        dropped = ""
     return (
         f"{text.documents:,} document{'s' if text.documents > 1 else ''}, {text.bytes:,} "
         f"bytes, {text.tokens:,} tokens of tokeniser {text.tokenizer} (vocabulary "

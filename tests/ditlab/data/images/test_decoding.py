@@ -1,7 +1,6 @@
 """Decoding of one image, whatever its format, mode, orientation and size."""
 
 import dataclasses
-import io
 import zlib
 
 import numpy as np
@@ -52,10 +51,9 @@ def test_an_image_is_scaled_to_cover_and_cropped_around_its_centre():
     columns stay.
     """
     columns = np.broadcast_to(np.linspace(0, 240, 480)[None, :, None], (200, 480, 3))
-    one = decode(
-        DecodingRules(AspectBuckets(64, 16, 48, 80), 20),
-        CaptionedImage("here", encoded(Image.fromarray(columns.astype(np.uint8))), b"a slope"),
-    )
+    image = encoded(Image.fromarray(columns.astype(np.uint8)))
+    rules = DecodingRules(AspectBuckets(64, 16, 48, 80), 20)
+    one = decode(rules, CaptionedImage("here", image, b"a slope"))
     assert isinstance(one, DecodedImage) and one.size == (48, 80)
     # in columns of the original
     shown = (np.arange(80) + 0.5) / 80 * (80 / 0.24) + (480 - 80 / 0.24) / 2
@@ -151,17 +149,7 @@ def test_grey_cmyk_and_sixteen_bits_become_rgb():
 def test_broken_files_are_skipped_with_a_reason():
     whole = encoded(smooth(100, 100), "JPEG")
     assert "truncated" in skipped(whole[: len(whole) // 2]).detail.lower()
-    png = bytearray(
-        encoded(
-            Image.fromarray(np.random.default_rng(0).integers(0, 256, (99, 99, 3), dtype=np.uint8))
-        )
-    )
-    png[len(png) // 2] ^= 0xFF
-    assert skipped(bytes(png)).reason == "unreadable"
-    assert (
-        skipped(b"I am text, whatever I am called").detail
-        == "no BMP, JPEG, PNG, TIFF or WEBP image"
-    )
+    assert skipped(b"I am text").detail == "no BMP, JPEG, PNG, TIFF or WEBP image"
     assert skipped(b"").reason == skipped(None).reason == "unreadable"
     assert skipped(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").reason == "unreadable"
 
@@ -228,21 +216,6 @@ def test_captions_are_stripped_and_cut_between_characters():
     assert not whole.caption_was_cut
     one = decoded(image, ("x" * 19 + "ß").encode())
     assert (one.caption, one.caption_was_cut) == (b"x" * 19, True)
-
-
-def test_a_caption_in_another_encoding_costs_its_image_alone_and_is_said_with_its_offset():
-    one = decode(
-        RULES, CaptionedImage("here", encoded(smooth(20, 20)), "ein gro\xdfer".encode("latin1"))
-    )
-    assert isinstance(one, DroppedRecord) and one.reason == "unreadable"
-    assert one.detail.startswith("its caption is not UTF-8: byte 0xdf at offset 7")
-
-
-def test_local_files_are_read_in_place(tmp_path):
-    (tmp_path / "a.png").write_bytes(encoded(smooth(16, 16)))
-    one = decode(RULES, CaptionedImage("a.png", tmp_path / "a.png", b"a slope"))
-    assert isinstance(one, DecodedImage) and one.caption == b"a slope"
-    assert np.array_equal(one.pixels, pixels_of(Image.open(io.BytesIO(encoded(smooth(16, 16))))))
 
 
 def fitted(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 from ditlab.storage.remote import RemoteFiles
 from support.command import Said, run_process
+from support.damage import refused
 from support.datasets.photographs import encoded, parquet_file, smooth
 from support.object_store.hub import hub_at_hand
 
@@ -45,36 +45,18 @@ def imported(home: Path, kind: str, source: str, *options: str, **environment: s
 def test_images_and_texts_of_a_data_set(tmp_path, dataset):
     with hub_at_hand(dataset) as endpoint:
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
-        one = imported(
-            tmp_path / "home",
-            "images",
-            "hf://datasets/ann/pets@refs/convert/parquet/data/train-*.parquet",
-            *SQUARES,
-            **environment,
-        )
+        place = "hf://datasets/ann/pets@refs/convert/parquet/data/train-*.parquet"
+        one = imported(tmp_path / "home", "images", place, *SQUARES, **environment)
         assert one.code == 0, one.err
         (store,) = one.json["stores"]
-        assert (store["name"], store["rows"]) == (
-            "images-pets-16",
-            3,
-        ) and "read from pets;" in store["note"]
-        local = imported(
-            tmp_path / "local",
-            "images",
-            str(dataset / "data" / "train-00000-of-00001.parquet"),
-            *SQUARES,
-        )
+        assert (store["name"], store["rows"]) == ("images-pets-16", 3)
+        assert "read from pets;" in store["note"]
+        file = str(dataset / "data" / "train-00000-of-00001.parquet")
+        local = imported(tmp_path / "local", "images", file, *SQUARES)
         assert local.json["stores"][0]["fingerprint"] == store["fingerprint"]
+        options = ("--column", "caption", "--length", "4", "--json")
         whole = imported(
-            tmp_path / "home",
-            "text",
-            "hf://datasets/ann/pets",
-            "--column",
-            "caption",
-            "--length",
-            "4",
-            "--json",
-            **environment,
+            tmp_path / "home", "text", "hf://datasets/ann/pets", *options, **environment
         )
         assert whole.code == 0, whole.err
         (found,) = whole.json["stores"]
@@ -92,11 +74,10 @@ def test_a_private_data_set_needs_the_token_of_the_environment(tmp_path, dataset
     with hub_at_hand(dataset, TOKEN) as endpoint:
         place = "hf://datasets/ann/pets/data/test-*.parquet"
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
-        refused = imported(tmp_path / "home", "images", place, *SQUARES, **environment)
+        asked = (tmp_path / "home", "images", place, *SQUARES)
+        refused = imported(*asked, **environment)
         assert refused.code == 2 and "set HF_TOKEN if it is private." in refused.err
-        given = imported(
-            tmp_path / "home", "images", place, *SQUARES, **environment, HF_TOKEN=TOKEN
-        )
+        given = imported(*asked, **environment, HF_TOKEN=TOKEN)
         assert given.code == 0, given.err
         assert given.json["stores"][0]["rows"] == 2 and TOKEN not in given.out + given.err
 
@@ -130,8 +111,7 @@ def test_a_token_in_a_uri_is_refused_and_not_repeated():
 def test_the_library_of_the_hub_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.delitem(import_module("fsspec.registry")._registry, "hf", raising=False)
-    with pytest.raises(
-        UserError,
-        match=r"needs a library that is not installed .*`pip install 'ditlab\[hub\]'` brings it",
+    with refused(
+        r"needs a library that is not installed .*`pip install 'ditlab\[hub\]'` brings it"
     ):
         RemoteFiles.open("--source", "hf://datasets/ann/pets")

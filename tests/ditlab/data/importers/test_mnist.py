@@ -9,10 +9,10 @@ import pytest
 
 from ditlab.data import mnist
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.mnist import IMAGES_MAGIC, LABELS_MAGIC, download, read_idx
-from ditlab.errors import UserError
+from ditlab.data.mnist import IMAGES_MAGIC, download, read_idx
 from ditlab.progress import ignore_progress
 from ditlab.spec.importing import MnistOptions
+from support.damage import refused
 
 REAL = Path(__file__).parents[5] / "shared" / "data" / "mnist"
 
@@ -62,38 +62,24 @@ def test_idx_files_read_back(folder, write_idx, suffix):
             struct.pack(">4I", 2051, 2, 2, 2) + bytes(7),
             r"x is not whole: 23 bytes, and its sizes \[2, 2, 2\] need 24",
         ),
-        (struct.pack(">4I", 2051, 2, 2, 2) + bytes(9), "x is not whole: 25 bytes"),
         (struct.pack(">3I", 2051, 2, 2), "x is not whole: 12 bytes"),
         (b"", "x starts with magic number 0"),
         (
             struct.pack(">4I", 2049, 2, 2, 2) + bytes(8),
             "magic number 2049, and idx images with 2051; the files may be",
         ),
-        (b"<!DOCTYPE html><html>...", r"magic number 1008813135, and idx images with 2051"),
-        (
-            gzip.compress(struct.pack(">4I", 2051, 20, 5, 5) + bytes(500), mtime=0)[:-9],
-            "x cannot be read",
-        ),
+        (gzip.compress(bytes(500), mtime=0)[:-9], "x cannot be read"),
         (b"\x1f\x8b" + bytes(30), "x cannot be read"),
     ],
 )
 def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, content, message):
     (folder / "x").write_bytes(content)
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         read_idx(folder / "x", IMAGES_MAGIC)
 
 
-def test_labels_are_not_images(folder, write_idx):
-    write_idx(folder / "x", np.zeros((2, 2, 2)))
-    with pytest.raises(UserError, match=r"magic number 2051, and idx labels with 2049"):
-        read_idx(folder / "x", LABELS_MAGIC)
-
-
 def test_a_look_alike_needs_no_checksum(request_from, look_alike):
-    with pytest.raises(
-        UserError,
-        match=r"t10k-images.*\.gz has MD5 \w{32}, and MNIST's has 9fb629c4\w+.*--no-checksum",
-    ):
+    with refused(r"t10k-images.*\.gz has MD5 \w{32}, and MNIST's has 9fb629c4\w+.*--no-checksum"):
         run_import("mnist", request_from(checksum=True))
     (imported,) = run_import("mnist", request_from(checksum=False))
     store = imported.store
@@ -113,15 +99,15 @@ def test_importing_again_reports_the_outcome(request_from, look_alike, folder, w
     assert not imported.store.tensor("label").any()
 
 
-def test_importing_again_mends_an_altered_store(request_from, look_alike):
+def test_importing_again_repairs_an_altered_store(request_from, look_alike):
     (imported,) = run_import("mnist", request_from())
     shard = next(imported.store.path.glob("*.arrow"))
     content = bytearray(shard.read_bytes())
     content[2000] ^= 1
     shard.write_bytes(content)
-    (mended,) = run_import("mnist", request_from())
-    assert mended.outcome == "replaced"
-    assert np.array_equal(mended.store.tensor("image")[:, 0].numpy(), look_alike)
+    (repaired,) = run_import("mnist", request_from())
+    assert repaired.outcome == "replaced"
+    assert np.array_equal(repaired.store.tensor("image")[:, 0].numpy(), look_alike)
 
 
 def test_unpacked_training_files_are_imported_with_a_note(request_from, folder, write_idx):
@@ -133,34 +119,33 @@ def test_unpacked_training_files_are_imported_with_a_note(request_from, folder, 
     assert [file.check for file in source.files] == ["unknown", "unknown"]
 
 
-def test_images_and_labels_must_be_as_many(request_from, look_alike, folder, write_idx):
-    write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(19))
-    with pytest.raises(UserError, match=r"holds 20 images and .* 19 labels"):
-        run_import("mnist", request_from())
-
-
-def test_images_must_be_28_by_28(request_from, look_alike, folder, write_idx):
-    write_idx(folder / "t10k-images-idx3-ubyte.gz", np.zeros((20, 32, 32)))
-    with pytest.raises(UserError, match=r"holds images of \(32, 32\) pixels, expected \(28, 28\)"):
-        run_import("mnist", request_from())
-
-
-def test_labels_beyond_nine_are_refused(request_from, look_alike, folder, write_idx, home):
-    write_idx(folder / "t10k-labels-idx1-ubyte", np.arange(20))
-    with pytest.raises(UserError, match="'label' holds classes 0 to 19"):
+@pytest.mark.parametrize(
+    ("stem", "values", "message"),
+    [
+        ("labels-idx1-ubyte", np.zeros(19), r"holds 20 images and .* 19 labels"),
+        ("labels-idx1-ubyte", np.arange(20), "'label' holds classes 0 to 19"),
+        ("labels-idx1-ubyte", np.zeros((2, 2, 2)), "magic number 2051, and idx labels with 2049"),
+        (
+            "images-idx3-ubyte.gz",
+            np.zeros((20, 32, 32)),
+            r"holds images of \(32, 32\) pixels, expected \(28, 28\)",
+        ),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(
+    request_from, look_alike, folder, write_idx, home, stem, values, message
+):
+    write_idx(folder / f"t10k-{stem}", values)
+    with refused(message):
         run_import("mnist", request_from())
     assert not (home.stores / "mnist-test").exists()
 
 
 def test_half_a_split_and_none_are_named(request_from, folder, write_idx):
-    with pytest.raises(
-        UserError, match=r"holds none of train-images-idx3-ubyte, .*; name the folder"
-    ):
+    with refused(r"holds none of train-images-idx3-ubyte, .*; name the folder"):
         run_import("mnist", request_from())
     write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(19))
-    with pytest.raises(
-        UserError, match=r"t10k-labels-idx1-ubyte and no t10k-images-idx3-ubyte\(\.gz\)"
-    ):
+    with refused(r"t10k-labels-idx1-ubyte and no t10k-images-idx3-ubyte\(\.gz\)"):
         run_import("mnist", request_from())
 
 
@@ -248,7 +233,7 @@ def test_downloads_come_whole_with_progress_and_only_once(mirror, folder):
 
 def test_a_broken_download_leaves_nothing(mirror, folder):
     address, _ = mirror
-    with pytest.raises(UserError, match="connection ended after 100000 of 300000 bytes"):
+    with refused("connection ended after 100000 of 300000 bytes"):
         download("x.gz", CONTENT_MD5, [f"{address}/short/"], folder, ignore_progress)
     assert not list(folder.iterdir())
 
@@ -263,7 +248,5 @@ def test_the_next_mirror_helps_out(mirror, folder):
 def test_without_a_mirror_the_remedy_is_named(monkeypatch, request_from):
     monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:9/",))
     monkeypatch.setattr(mnist, "MIRROR_TIMEOUT", 2.0)
-    with pytest.raises(
-        UserError, match=r"Connection refused.*Fetch the four files \(train-images.*--source DIR"
-    ):
+    with refused(r"Connection refused.*Fetch the four files \(train-images.*--source DIR"):
         run_import("mnist", request_from(source=None))

@@ -1,28 +1,21 @@
 """Importer of text: .txt, JSON lines and Parquet as rows of tokens."""
 
 import json
-import re
 import shutil
 import tracemalloc
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
 
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.loading.field_checks import check_fields
-from ditlab.data.stores.manifest import Column, Source, TextFacts
-from ditlab.data.stores.store import Store
-from ditlab.data.stores.view import View
+from ditlab.data.stores.manifest import Column, TextFacts
 from ditlab.data.text import text_import
 from ditlab.data.text.tokenizer import copy_tokenizer, open_tokenizer, store_tokenizer
-from ditlab.errors import UserError
 from ditlab.spec.importing import TextOptions
-from ditlab_models.contract import BatchField, FieldOptions, ModelSpec
 from support.command import run_inside
 from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
 
 SHAKESPEARE = Path(__file__).parents[5] / "shared" / "data" / "text" / "tinyshakespeare.txt"
 
@@ -53,8 +46,7 @@ def test_every_kind_of_file_gives_the_same_store(importing, tmp_path):
     expected = stream(DOCUMENTS, tokenizer)
     assert stored(stores[0]) == expected[: len(expected) // 16 * 16]
     assert stores[0].columns["tokens"].dtype == "uint16"
-    text = stores[0].manifest.text
-    assert text.bytes_per_token == len("".join(DOCUMENTS).encode()) / len(expected) > 1.2
+    assert stores[0].manifest.text.bytes_per_token > 1.2
 
 
 def test_any_number_of_processes_gives_the_same_store(importing, tmp_path):
@@ -88,7 +80,7 @@ def test_a_bpe_of_a_large_corpus_learns_from_a_part_of_it(importing, tmp_path, m
     store = importing(
         write_corpus(tmp_path / "corpus", "jsonl", texts), tokenizer="bpe", vocabulary=300
     ).store
-    assert all(texts[0][:5] in text or "q" in text for text in texts)
+
     assert "qq" not in json.loads(store_tokenizer(store).content)["model"]["vocab"]
 
 
@@ -126,32 +118,14 @@ def test_the_tokenizer_travels_with_the_store(importing, tmp_path):
     )
 
 
-def test_an_altered_or_missing_tokenizer_is_noticed(importing, tmp_path):
-    store = importing(write_corpus(tmp_path / "corpus", "jsonl")).store
-    file = store.path / "tokenizer.json"
-    file.write_text(file.read_text().replace("255", "254"))
-    with pytest.raises(
-        UserError, match=r"tokenizer\.json was altered: its SHA-256.*import the data again"
-    ):
-        Store.open(store.path, verify=False)
-    file.unlink()
-    with pytest.raises(UserError, match=r"tokenizer\.json is missing.*import the data again"):
-        Store.open(store.path)
-
-
-def test_the_tokenizer_is_part_of_the_fingerprint(importing, tmp_path):
+def test_the_tokenizer_is_part_of_the_fingerprint(tmp_path):
     """Equal numbers under another tokeniser are another text."""
+    columns = {"tokens": Column(dtype="uint8", shape=(2,))}
     prints = set()
     for content in (b"one", b"two", None):
-        with StoreWriter(
-            tmp_path / str(content),
-            {"tokens": Column(dtype="uint8", shape=(2,))},
-            name="x",
-            source=Source(kind="t"),
-            attachments={"tokenizer.json": content} if content else None,
-        ) as writer:
-            writer.append({"tokens": np.zeros((3, 2), np.uint8)})
-        prints.add(Store.open(tmp_path / str(content)).fingerprint)
+        files = {"tokenizer.json": content} if content else None
+        rows = {"tokens": np.zeros((3, 2), np.uint8)}
+        prints.add(written(tmp_path / str(content), columns, rows, attachments=files).fingerprint)
     assert len(prints) == 3
 
 
@@ -174,57 +148,6 @@ def test_another_import_replaces_tokens_and_tokenizer_together(importing, tmp_pa
     ]
 
 
-def test_two_bytes_tokens_are_gathered_across_shards(tmp_path):
-    values = np.random.default_rng(0).integers(0, 2**16, (50, 4), np.uint16)
-    column = Column(dtype="uint16", shape=(4,), num_classes=2**16)
-    with StoreWriter(
-        tmp_path / "s", {"tokens": column}, name="s", source=Source(kind="t"), rows_per_shard=7
-    ) as writer:
-        writer.append({"tokens": values})
-    store = Store.open(tmp_path / "s")
-    rows = np.random.default_rng(1).permutation(50)
-    assert np.array_equal(store.gather("tokens", rows).numpy(), values[rows])
-    assert np.array_equal(store.gather("tokens", rows).long().numpy(), values[rows])
-
-
-class LanguageLike(ModelSpec):
-    """Model of sequences of tokens."""
-
-    family: Literal["language_like"] = "language_like"
-    length: int = 16
-    vocabulary: int = 50257
-
-    def batch_fields(self):
-        options = FieldOptions(("model.length",), num_classes="model.vocabulary")
-        return (
-            BatchField(
-                "tokens", (self.length,), "int64", num_classes=self.vocabulary, options=options
-            ),
-        )
-
-
-def test_another_vocabulary_names_the_setting(importing, tmp_path):
-    store = importing(write_corpus(tmp_path / "corpus", "jsonl")).store
-    view = View(store, np.arange(len(store)), "data.path=corpus")
-    for vocabulary in (50257, 100):
-        model = LanguageLike(vocabulary=vocabulary)
-        problem = (
-            "data.path=corpus holds tokens of a vocabulary of 256, but the model's is "
-            f"{vocabulary}; "
-        )
-        with pytest.raises(
-            UserError, match=re.escape(f"{problem}set model.vocabulary to 256 or import")
-        ):
-            check_fields(view, model.batch_fields(), settable=True)
-        with pytest.raises(
-            UserError, match=re.escape(f"{problem}import the data with the model's own tokeniser.")
-        ):
-            check_fields(view, model.batch_fields())
-    with pytest.raises(UserError, match=r"set model\.length to 16 or"):
-        check_fields(view, LanguageLike(length=8, vocabulary=256).batch_fields(), settable=True)
-    check_fields(view, LanguageLike(vocabulary=256).batch_fields(), settable=True)
-
-
 def test_a_length_beyond_the_corpus_is_refused(importing, tmp_path):
     (tmp_path / "a.txt").write_text("0123456789")
     importing.refused(
@@ -245,23 +168,10 @@ def test_missing_tokenizers_are_refused_before_anything_is_written(importing, tm
     importing.refused(source, f"{tmp_path}/tokenizer.json cannot be read", tokenizer=str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"vocabulary": 300},
-            "--vocabulary=300 is of a BPE that is learned, and --tokenizer=bytes has",
-        ),
-        ({"vocabulary": 256, "tokenizer": "bpe"}, "greater than or equal to 257"),
-        ({"length": 1}, "greater than or equal to 2"),
-        ({"processes": 0}, "greater than or equal to 1"),
-        ({"name": "a/b"}, "is no plain folder name"),
-        ({"column": ""}, "at least 1 character"),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        TextOptions(source=Path("corpus"), **options)
+def test_a_vocabulary_is_of_a_learned_bpe():
+    words = "--vocabulary=300 is of a BPE that is learned, and --tokenizer=bytes has"
+    with pytest.raises(ValueError, match=words):
+        TextOptions(source=Path("corpus"), vocabulary=300)
 
 
 @pytest.mark.skipif(not SHAKESPEARE.exists(), reason="no tiny Shakespeare here")
@@ -278,31 +188,13 @@ def test_commands_import_and_inspect_text(tmp_path):
         "".join(json.dumps({"body": f"[b]Document {n}[/b]. "}) + "\n" for n in range(99))
     )
     arguments = ("--source", "a.jsonl", "--column", "body", "--length", "64")
-    done = run_inside(
-        "data", "import", "text", *arguments, "--json", home=tmp_path / "home", cwd=tmp_path
-    )
+    where = {"home": tmp_path / "home", "cwd": tmp_path}
+    done = run_inside("data", "import", "text", *arguments, "--json", **where)
     (store,) = done.json["stores"]
     assert (store["name"], store["rows"], store["text"]["documents"]) == ("text-a-bytes-64", 32, 99)
     assert "99 documents, 1,970 bytes, 2,069 tokens of tokeniser bytes" in done.err
     assert "(vocabulary 256; 0.9522 bytes a token); the last 21 fill no row" in done.err
-    seen = run_inside(
-        "data", "inspect", store["name"], "--num", "2", "--json", home=tmp_path / "home"
-    )
+    seen = run_inside("data", "inspect", store["name"], "--num", "2", "--json", **where)
     assert seen.json["texts"]["0"].startswith("[b]Document 0[/b]. <|endoftext|>[b]Document 1[/b]")
     assert list(seen.json["texts"]) == ["0", "31"] and seen.json["picture"] is None
     assert "[b]Document 0[/b]. <|endoftext|>[b]Document" in seen.err and "by class" not in seen.err
-
-
-def test_mistakes_end_with_2_and_the_knob(tmp_path):
-    for arguments, message in (
-        ((), "Missing option '--source'"),
-        (("--source", "nowhere"), "--source=nowhere: there is no such file or folder; correct it."),
-        (("--source", ".", "--vocabulary", "200"), "200 is not in the range x>=257"),
-        (("--source", ".", "--vocabulary", "300"), "--vocabulary=300 is of a BPE that is learned"),
-        (("--source", "."), "--source=. holds no .csv, .jsonl, .parquet, .tsv, .txt file"),
-    ):
-        said = run_inside(
-            "data", "import", "text", *arguments, home=tmp_path / "home", cwd=tmp_path
-        )
-        assert said.code == 2 and message in said.err and "Traceback" not in said.err
-        assert not (tmp_path / "home" / "stores").exists()

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ditlab.data.text.text_import import open_text_source
-from support.datasets.text_corpus import DOCUMENTS, stored, stream, write_corpus
+from support.datasets.text_corpus import stored, stream, write_corpus
 
 
 def test_sources_without_text_are_refused(importing, tmp_path):
@@ -45,23 +45,6 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, co
     assert store.manifest.receipt.listed == (f"odd.txt: unreadable ({reason})",)
 
 
-def test_of_many_bad_records_the_first_are_named_and_all_are_counted(importing, tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(b'{"text": "0123456789abcde"}\n' + b"no JSON\n" * 7)
-    (tmp_path / "b.txt").write_bytes(b"\xff")
-    pq.write_table(
-        pa.table({"text": ["0123456789abcde", None, "0123456789abcde"]}), tmp_path / "c.parquet"
-    )
-    (tmp_path / "d.parquet").write_bytes(b"PAR1 and nothing more")
-    store = importing(tmp_path, tokenizer="bpe", vocabulary=257).store
-    assert store.manifest.text.documents == 3 and len(store) == 3
-    receipt = store.manifest.receipt
-    assert receipt.counts == {"damaged file": 1, "unreadable": 9}
-    assert (
-        receipt.listed[0].startswith("a.jsonl, line 2: unreadable (is no JSON (")
-        and len(receipt.listed) == 10
-    )
-
-
 def test_what_cannot_be_read_is_refused_where_there_is_no_other(importing, tmp_path):
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
     importing.refused(tmp_path / "a.parquet", "a.parquet, row 0: 'text' holds a int, not text")
@@ -69,15 +52,6 @@ def test_what_cannot_be_read_is_refused_where_there_is_no_other(importing, tmp_p
     importing.refused(
         tmp_path / "a.parquet", "is no .parquet file that can be read", "copy it again"
     )
-
-
-def test_large_strings_and_dictionaries_are_text(importing, tmp_path):
-    for number, kind in enumerate((pa.large_string(), pa.dictionary(pa.int32(), pa.string()))):
-        pq.write_table(
-            pa.table({"text": pa.array(DOCUMENTS).cast(kind)}), tmp_path / f"{number}.parquet"
-        )
-        store = importing(tmp_path / f"{number}.parquet").store
-        assert stored(store) == stream(DOCUMENTS)[: len(store) * 16]
 
 
 def test_folders_are_read_in_the_order_of_their_paths(tmp_path):
@@ -88,24 +62,3 @@ def test_folders_are_read_in_the_order_of_their_paths(tmp_path):
     assert found == ["a/2.jsonl", "a.txt", "b/0/z.parquet", "b/1.txt"], (
         "a folder at a time, as shells list them"
     )
-
-
-def test_blank_lines_and_byte_order_marks_are_no_text(importing, tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(
-        b'\xef\xbb\xbf{"text": "0123456789abcde"}\n\n  \n{"text": "0123456789abcd\\u00e9"}\n'
-    )
-    assert len(importing(tmp_path / "a.jsonl").store) == 2
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + b"0123456789abcde")
-    assert stored(importing(tmp_path / "a.txt").store) == stream(["0123456789abcde"])
-
-
-def test_another_column_and_documents_without_text(importing, tmp_path):
-    for kind in ("jsonl", "parquet"):
-        texts = ["", *DOCUMENTS[:2], "", *DOCUMENTS[2:]]
-        store = importing(
-            write_corpus(tmp_path / kind, kind, texts, column="body"), column="body"
-        ).store
-        assert stored(store) == stream(DOCUMENTS)[: len(store) * 16], (
-            "an empty document has no end token either"
-        )
-        assert store.manifest.text.documents == 5

@@ -9,8 +9,7 @@ import torch
 from ditlab.data.loading.batches import held_out_batches, to_device
 from ditlab.data.stores.manifest import Column
 from ditlab.data.stores.view import View
-from ditlab_models.contract import ANY, BatchField
-from support.datasets.bucketed import bucketed
+from ditlab_models.contract import BatchField
 
 IMAGE = BatchField("image", (1, 3, 4), "float32", value_range=(-1, 1))
 LABEL = BatchField("label", (), "int64", num_classes=5)
@@ -50,26 +49,6 @@ def test_labels_and_rangeless_fields_keep_their_values():
     converted = to_device(batch, fields, columns, "cpu")
     assert converted["label"].dtype == torch.int64 and converted["label"].tolist() == [0, 9]
     assert converted["byte"].dtype == torch.float32 and converted["byte"].tolist() == [0, 200]
-
-
-def test_held_out_batches_of_several_sizes_are_of_one_each(tmp_path):
-    store = bucketed(tmp_path / "set")
-    view = View(store, np.random.default_rng(0).permutation(72), "data.path=set")
-    fields = [
-        BatchField("image", (3, ANY, ANY), "float32", (-1, 1)),
-        BatchField("words", (ANY,), "float32"),
-        BatchField("number", (), "int64"),
-    ]
-    batches = list(held_out_batches(view, fields, 16, 60))
-    assert all(len(batch["image"]) == len(batch["words"]) <= 16 for batch in batches)
-    first = {bucket: view.rows[:60][view.buckets[:60] == bucket] for bucket in range(3)}
-    for bucket, shape in enumerate([(8, 8), (16, 4), (8, 12)]):
-        mine = [batch["number"] for batch in batches if batch["image"].shape[2:] == shape]
-        start = sum(map(len, store.parts[:bucket]))
-        assert torch.cat(mine).tolist() == (first[bucket] - start).tolist(), (
-            "in the view's own order"
-        )
-        assert all(len(numbers) == 16 for numbers in mine[:-1])
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ def test_held_out_rows_of_old_runs_are_unchanged():
 def test_groups_are_held_out_whole(share):
     train, held_out = hold_out_rows(70, share, 7)
     assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(70))
+    assert np.array_equal(train, np.sort(train))
     groups = set(held_out // 7)
     assert len(held_out) == 7 * len(groups) == 7 * (max(1, round(10 * share)) if share else 0)
     assert not groups & set(train // 7)
@@ -63,7 +64,9 @@ def test_every_row_trains_or_is_held_out(share):
 
 
 def test_a_larger_share_contains_a_smaller_one():
-    assert set(hold_out_rows(1000, 0.1)[1]) < set(hold_out_rows(1000, 0.3)[1])
+    for group in (1, 5):
+        few, many = (hold_out_rows(1000, share, group)[1] for share in (0.1, 0.3))
+        assert set(few) < set(many)
     assert set(hold_out_runs(5000, 0.1)[1]) < set(hold_out_runs(5000, 0.3)[1])
 
 

@@ -84,22 +84,6 @@ def test_steps_are_the_stores_rows_in_the_global_order(view, rank, world, depth)
         assert_same(step, expected_step(view, order, number * 16, 4, mine))
 
 
-@pytest.mark.usefixtures("block_bytes")
-@pytest.mark.parametrize("stopped_after", [0, 1, 5, 7, 10])
-def test_resumed_loader_continues_where_the_first_stopped(view, stopped_after):
-    order = FullOrder(len(view), 16, seed=5)
-    with open_loader(view, order, 0, 8, range(2)) as loader:
-        whole = list(itertools.islice(loader, 12))
-    with open_loader(view, order, 0, 8, range(2)) as loader:
-        first = list(itertools.islice(loader, stopped_after))
-        position = loader.position
-    assert position == stopped_after * 16
-    with open_loader(view, order, position, 8, range(2)) as loader:
-        rest = list(itertools.islice(loader, 12 - stopped_after))
-    for step, expected in zip(first + rest, whole, strict=True):
-        assert_same(step, expected)
-
-
 def test_any_micro_indices_are_loaded(view):
     order = FullOrder(len(view), 16, seed=5)
     with open_loader(view, order, 16, 4, [3, 1], steps=1) as loader:
@@ -123,15 +107,6 @@ def test_batches_kept_for_long_keep_their_values(view):
     for number, step in enumerate(kept[1:], start=1):
         assert_same(step, expected_step(view, order, number * 16, 16, range(1)))
     assert_same(kept[59], again)
-
-
-@pytest.mark.usefixtures("block_bytes")
-def test_a_slow_consumer_and_a_quick_one_get_the_same(view):
-    order = FullOrder(len(view), 16, seed=5)
-    with open_loader(view, order, 0, 16, range(1), steps=12) as loader:
-        slow = [step for step in loader if time.sleep(0.005) is None]
-    for number, step in enumerate(slow):
-        assert_same(step, expected_step(view, order, number * 16, 16, range(1)))
 
 
 @pytest.mark.usefixtures("block_bytes")

@@ -17,9 +17,9 @@ from ditlab.data.stores.row_changes import RowChanges, keyed_uniform
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writing import write_store
-from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData
 from ditlab_addons.check.prove.reference import change_sample
+from support.damage import refused
 
 LINES = (b"a dog", b"ein Hund", b"un chien")
 HALF = (RowChanges(60, flip=0.5, one_caption=True), RowChanges(90))
@@ -110,7 +110,7 @@ def test_held_out_rows_are_not_mirrored_and_have_their_first_caption(store):
 def test_stores_that_cannot_be_changed(store, fields, column, words):
     held = SimpleNamespace(columns=dict.fromkeys(column.split()), origin="data.path=s")
     splits = SimpleNamespace(train=held, held_out=held)
-    with pytest.raises(UserError, match=words):
+    with refused(words):
         _changed(splits, ArrowData(path="s", **fields))
 
 

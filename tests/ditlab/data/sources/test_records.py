@@ -16,7 +16,6 @@ from ditlab.data.sources.records import (
     record_files,
     text_problem,
 )
-from ditlab.errors import UserError
 
 TEXTS = [f"text {number} é" * (1 + number % 7) for number in range(90)]
 COLUMNS = {"--column": "text", "--image-column": "image"}
@@ -83,14 +82,6 @@ def test_by_uri_and_by_pattern(tmp_path, kind):
         record.values for record in read(f"{source.as_uri()}/*a.{kind}", most_bytes=500)
     ] == here[:first]
     assert [record.values for record in read(f"{source}/b.{kind[:-1]}?")] == here[first:]
-
-
-def test_a_missing_column_names_the_nearest(tmp_path):
-    source = write_parquet(tmp_path / "data")
-    with pytest.raises(
-        UserError, match=r"has no column 'txt'; did you mean 'text'\? Give --column\."
-    ):
-        read(source, {"--column": "txt"})
 
 
 @pytest.mark.parametrize(

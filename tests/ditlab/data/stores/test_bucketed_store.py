@@ -3,7 +3,6 @@ moment.
 """
 
 import errno
-import json
 import shutil
 from pathlib import Path
 
@@ -11,18 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from ditlab.data.named_stores import store_folder
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import BucketedStore, open_store
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
+from ditlab.data.stores.receipt import make_receipt
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import write_store
 from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, HoldOutClasses
 from ditlab_models.contract import ANY
+from support.damage import refused
 from support.datasets.bucketed import CLASSES, SIZES, bucketed, write
-from support.datasets.manifests import edit_manifest
 
 
 def folders(path: Path) -> set[str]:
@@ -74,16 +72,11 @@ def test_columns_are_those_of_all_buckets_together(tmp_path):
     assert bucketed(tmp_path / "one", {(8, 8): 5}).columns["image"].shape == (3, 8, 8)
 
 
-def lost() -> dict[str, object]:
-    """Return arguments of `write` for a source of one file, which was left out."""
-    level = ReceiptLevel(unit="files", used={}, left_out={"too small": 1})
-    return {"receipt": make_receipt([level], [DroppedRecord(place="a.png", reason="too small")])}
-
-
 def test_the_same_again_gives_the_same_and_other_rows_replace_all(tmp_path):
     path = tmp_path / "s"
-    first = write(path, **lost())
-    assert first.store.manifest.receipt.counts == {"too small": 1}
+    lost = make_receipt([], [], {"captions cut": 1})
+    first = write(path, receipt=lost)
+    assert first.store.manifest.receipt == lost
     again = write(path)
     assert again.store.fingerprint == first.store.fingerprint
     assert again.store.manifest.receipt is None, "but what is told of it is the newest import's"
@@ -147,77 +140,45 @@ def test_until_the_manifest_is_in_place_the_old_set_is_whole(tmp_path, monkeypat
     assert folders(leftovers) == {bucket.folder for bucket in new.manifest.buckets}
 
 
-def test_a_damaged_bucket_is_found_and_mended(tmp_path):
+def test_a_damaged_bucket_is_found_and_repaired(tmp_path):
     store = bucketed(tmp_path / "s")
     shard = next(store.parts[1].path.glob("*.arrow"))
-    content = bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(UserError, match=r"16x4-.*was altered"):
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with refused(r"16x4-.*was altered"):
         open_store(store.path)
     write(store.path)
     assert open_store(store.path).fingerprint == store.fingerprint
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"version": 3}, "format version 3"),
-        (
-            {"name": "another", "checksum": ""},
-            "was altered: its content does not give its checksum",
-        ),
-        ({"buckets": []}, "not a store.s manifest .*buckets"),
-        ({"fingerprint": "0" * 64}, "was altered: its content does not give its fingerprint"),
-        ({"name": None}, "not a store's manifest"),
-    ],
-)
-def test_a_manifest_that_is_not_ours_is_refused(tmp_path, change, message):
-    store = bucketed(tmp_path / "s")
-    file = store.path / "buckets.json"
-    if "checksum" in change:
-        file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    else:
-        edit_manifest(file, **change)
-    with pytest.raises(UserError, match=message):
-        open_store(store.path)
 
 
 def test_a_bucket_of_another_set_is_refused(tmp_path):
     store, other = bucketed(tmp_path / "s"), bucketed(tmp_path / "t", seed=1)
     shutil.rmtree(store.parts[0].path)
     shutil.copytree(other.parts[0].path, store.parts[0].path)
-    with pytest.raises(UserError, match=r"is not the store that buckets\.json beside it names"):
+    with refused(r"is not the store that buckets\.json beside it names"):
         open_store(store.path)
     shutil.rmtree(store.parts[0].path)
-    with pytest.raises(UserError, match="holds no store"):
+    with refused("holds no store"):
         open_store(store.path)
 
 
 def test_a_folder_holds_one_store(tmp_path, make_store):
     plain = make_store()
-    with pytest.raises(UserError, match=r"holds a store without buckets; choose another name"):
-        write(plain.path)
     store = bucketed(tmp_path / "s")
     columns, rows = {"x": Column(dtype="int64")}, [{"x": np.arange(3)}]
-    with pytest.raises(UserError, match="holds a store with buckets; choose another name"):
+    with refused("holds a store with buckets; choose another name"):
         write_store(store.path, columns, rows, name="s", description="", source=Source(kind="test"))
-    assert isinstance(open_store(plain.path), Store) and isinstance(
-        open_store(store.path), BucketedStore
-    )
+    assert isinstance(open_store(plain.path), Store)
+    assert isinstance(open_store(store.path), BucketedStore)
 
 
 def test_an_experiment_opens_it_by_name(home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bucketed(home.stores / "photographs")
-    assert store_folder("photographs", home) == home.stores / "photographs"
     splits = open_data(ArrowData(path="photographs", hold_out=0.25), home)
     assert (splits.name, len(splits.train), len(splits.held_out)) == ("photographs", 54, 18)
-    assert splits.fingerprint == splits.train.store.fingerprint and splits.text is None
     assert np.bincount(splits.held_out.buckets).tolist() == [10, 2, 6]
-    odd = open_data(
-        ArrowData(path="photographs", hold_out=HoldOutClasses(column="kind", values=("odd",))), home
-    )
-    assert len(odd.held_out) == 35 and set(
-        splits.held_out.store.tensor("kind").numpy()[odd.held_out.rows]
-    ) == {1}
+    classes = HoldOutClasses(column="kind", values=("odd",))
+    odd = open_data(ArrowData(path="photographs", hold_out=classes), home)
+    kinds = splits.held_out.store.tensor("kind").numpy()
+    assert len(odd.held_out) == 35 and set(kinds[odd.held_out.rows]) == {1}

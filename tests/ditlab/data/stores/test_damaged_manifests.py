@@ -15,15 +15,16 @@ from rich.console import Console
 
 from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, open_store
-from ditlab.data.stores.manifest import Column, Source, TextFacts
+from ditlab.data.stores.manifest import Column, Source, TextFacts, class_column
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.data import ArrowData
 from ditlab_addons.inspection.contents import store_facts, store_tables
-from support.damage import bit_flips, mutations
+from support.damage import bit_flips, mutations, refused
 from support.datasets.bucketed import bucketed
-from support.datasets.writing import StoreWriter
+from support.datasets.manifests import edit_manifest
+from support.datasets.writing import written
 
 KINDS = ("store.json", "buckets.json", "bucket/store.json")
 
@@ -32,31 +33,26 @@ def plain(path: Path) -> AnyStore:
     """Write a store of tokens with a tokeniser, named classes and two shards."""
     columns = {
         "tokens": Column(dtype="uint8", shape=(6,), num_classes=256, unit="token"),
-        "class": Column(dtype="int64", num_classes=2, names=("even", "odd")),
+        "class": class_column("", 2, ("even", "odd")),
         "score": Column(
             dtype="float32", shape=(2,), value_range=(0, 1), names=("A", "B"), divisors=(0.5, 3)
         ),
     }
-    source, files = (
-        Source(kind="text", note="read from books"),
-        {TOKENIZER_NAME: ByteTokenizer().content},
-    )
-    with StoreWriter(
+    batch = {
+        "tokens": np.tile(np.frombuffer(b"a text", np.uint8), (8, 1)),
+        "class": np.arange(8) % 2,
+        "score": np.full((8, 2), 0.25, np.float32),
+    }
+    return written(
         path,
         columns,
-        name="books",
-        source=source,
-        attachments=files,
+        batch,
+        source=Source(kind="text", note="read from books"),
+        attachments={TOKENIZER_NAME: ByteTokenizer().content},
+        text=TextFacts(tokenizer="bytes", documents=3, bytes=45, tokens=50, dropped=2),
         rows_per_shard=5,
         description="words",
-    ) as writer:
-        number = np.arange(8)
-        tokens = np.tile(np.frombuffer(b"a text", np.uint8), (8, 1))
-        writer.append(
-            {"tokens": tokens, "class": number % 2, "score": np.full((8, 2), 0.25, np.float32)}
-        )
-        writer.text = TextFacts(tokenizer="bytes", documents=3, bytes=45, tokens=50, dropped=2)
-    return open_store(path)
+    )
 
 
 def made(kind: str, path: Path) -> tuple[AnyStore, Path]:
@@ -122,20 +118,41 @@ def test_much_damage_is_refused_or_changes_nothing(tmp_path, kind):
     assert counts["refused"] > 800 and sum(counts.values()) == 1300
 
 
-def test_a_manifest_without_its_checksum_is_refused(tmp_path):
-    store = plain(tmp_path / "s")
-    file = store.path / "store.json"
+@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("", "is not a store's manifest"),
+        ("{", "is not a store's manifest"),
+        ("[]", "is not a store's manifest"),
+        ('{"version": 7}', "is not a store's manifest"),
+        ({"name": None}, "is not a store's manifest"),
+        ({"version": 6}, "is of format version 6, and version 7 is read here"),
+        ({"version": 8}, "is of format version 8, and version 7 is read here"),
+        ({"fingerprint": "0" * 64}, "was altered: its content does not give its fingerprint"),
+    ],
+)
+def test_manifests_that_are_not_ours_are_refused(tmp_path, kind, change, words):
+    store, file = made(kind, tmp_path / "s")
+    if isinstance(change, str):
+        file.write_text(change)
+    else:
+        edit_manifest(file, **change)
+    with refused(rf"{kind} {words}.*; import the data again"):
+        open_store(store.path)
+
+
+@pytest.mark.parametrize("kind", KINDS[:2])
+def test_a_manifest_without_its_checksum_is_refused(tmp_path, kind):
+    store, file = made(kind, tmp_path / "s")
     keys = json.loads(file.read_text())
     file.write_text(json.dumps(keys))  # in another layout it is the same
     assert shown(open_store(store.path)) == shown(store)
     for changed in ({"name": "papers"}, {"checksum": ""}):
         file.write_text(json.dumps(keys | changed))
-        with pytest.raises(
-            UserError,
-            match=r"store\.json was altered: its content does not give its checksum; import",
-        ):
+        with refused(rf"{kind} was altered: its content does not give its checksum; import"):
             open_store(store.path)
     del keys["checksum"]
     file.write_text(json.dumps(keys))
-    with pytest.raises(UserError, match="does not give its checksum"):
+    with refused("does not give its checksum"):
         open_store(store.path)

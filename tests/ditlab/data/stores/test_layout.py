@@ -9,25 +9,25 @@ from ditlab.data.stores.block_index import BLOCK_BYTES, BlockLayout, block_rows
 @pytest.mark.parametrize(
     ("shard_rows", "size"), [([7, 3, 10, 1], 3), ([5], 5), ([4, 4], 1), ([1, 1, 1], 8)]
 )
-def test_rows_and_blocks_are_those_written_out(shard_rows: list[int], size: int) -> None:
+def test_rows_and_blocks_are_those_written_out(shard_rows, size):
     layout = BlockLayout(shard_rows, size)
-    blocks: list[list[int]] = []
-    shard_of_block: list[int] = []
-    start = 0
+    blocks, shard_of_block, start = [], [], 0
     for shard, rows in enumerate(shard_rows):
-        for first in range(0, rows, size):
-            blocks.append(list(range(start + first, start + min(first + size, rows))))
-            shard_of_block.append(shard)
+        cut = [
+            [*range(start, start + rows)][first : first + size] for first in range(0, rows, size)
+        ]
+        blocks += cut
+        shard_of_block += [shard] * len(cut)
         start += rows
     every = np.arange(len(blocks))
     assert (layout.rows, layout.num_blocks) == (start, len(blocks))
     assert layout.first_row(every).tolist() == [block[0] for block in blocks]
     assert layout.rows_of(every).tolist() == [len(block) for block in blocks]
     assert layout.shard_of(every).tolist() == shard_of_block
-    numbers = [number for number, block in enumerate(blocks) for _ in block]
-    assert layout.blocks_of(np.arange(start)).tolist() == numbers
+    numbers = np.repeat(every, [len(block) for block in blocks])
+    assert layout.blocks_of(np.arange(start)).tolist() == numbers.tolist()
 
 
-def test_a_block_has_about_four_mebibytes_and_a_row_at_least() -> None:
+def test_a_block_has_about_four_mebibytes_and_a_row_at_least():
     assert block_rows(16) * 16 == BLOCK_BYTES
     assert block_rows(2 * BLOCK_BYTES) == 1

@@ -17,14 +17,13 @@ import numpy as np
 import pytest
 
 from ditlab.data.named_stores import open_named_store
-from ditlab.data.splits import open_data
 from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME
 from ditlab.data.stores.uploading import upload_store
 from ditlab.errors import Unreachable, UserError
 from ditlab.home import Home
-from ditlab.spec.data import ArrowData, HoldOutClasses
 from ditlab.storage.remote import RemoteFiles
+from support.damage import refused
 from support.datasets.bucketed import bucketed
 from support.disk import small_disk
 from support.forked import Forked
@@ -59,7 +58,7 @@ def test_a_manifest_beyond_its_bound_is_not_fetched_whole(make_store, home, monk
     monkeypatch.setattr("ditlab.storage.remote.MAX_SMALL_FILE", 2**20)
     store = make_store(rows=5)
     os.truncate(store.path / "store.json", 2**40)  # a file with holes
-    with pytest.raises(UserError, match=r"cannot be read \(more than 1,048,576 bytes\)"):
+    with refused(r"cannot be read \(more than 1,048,576 bytes\)"):
         open_named_store("data.path", f"file://{store.path}", home)
 
 
@@ -118,28 +117,6 @@ def test_a_copy_costs_one_small_request_the_second_time(server, place, make_stor
     server.requests.clear()
     open_named_store("data.path", place("s"), home)
     assert fetched(server) == {} and fetched(server, MANIFEST_NAME) == {MANIFEST_NAME: 1}
-
-
-def test_splits_are_those_of_the_store_itself(place, make_store, home):
-    store = make_store()
-    upload_store(store, place("s"))
-    near, far = (
-        open_data(ArrowData(path=path, hold_out=0.2), home)
-        for path in (str(store.path), place("s"))
-    )
-    assert far.fingerprint == near.fingerprint and np.array_equal(far.train.rows, near.train.rows)
-    assert far.train.origin == f"data.path={place('s')}"
-
-
-def test_classes_are_held_out_by_name_from_a_copy(place, home, tmp_path):
-    store = bucketed(tmp_path / "s")
-    upload_store(store, place("s"))
-    classes = HoldOutClasses(column="kind", values=("odd",))
-    near, far = (
-        open_data(ArrowData(path=path, hold_out=classes), home)
-        for path in (str(store.path), place("s"))
-    )
-    assert np.array_equal(far.held_out.rows, near.held_out.rows) and len(far.held_out) == 35
 
 
 def test_another_store_at_the_place_is_another_copy(place, make_store, home, cache, tmp_path):
@@ -207,7 +184,7 @@ def test_a_copy_cut_short_is_not_used_and_is_continued(server, place, make_store
     (half,) = copies(cache)
     inodes = {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}
     assert len(inodes) == 11 and not (half / MANIFEST_NAME).exists()
-    with pytest.raises(UserError, match="holds no store"):
+    with refused("holds no store"):
         open_named_store("data.path", str(half), home)
     server.requests.clear()
     assert same_rows(open_named_store("data.path", place("s"), home), store)
@@ -240,37 +217,9 @@ def shard(store: AnyStore) -> tuple[str, str]:
 
 
 ALTERED = {
-    "a bit of a shard": (
-        lambda store: shard(store),
-        flip,
-        r"shard-\S+ was altered: its SHA-256 is \w+\.\.\., and the",
-    ),
-    "a longer shard": (
-        lambda store: shard(store),
-        lambda content: content * 3,
-        r"was altered: its SHA-256 is",
-    ),
-    "a shorter shard": (
-        lambda store: shard(store),
-        lambda content: content[:99],
-        "was altered: its SHA-256 is",
-    ),
-    "rows": (
-        lambda store: ("", root(store)),
-        edited(rows=7, buckets=[]),
-        "was altered: it|not a store's manifest",
-    ),
-    "no JSON": (
-        lambda store: ("", root(store)),
-        lambda content: content[:-1],
-        "is not a store's manifest",
-    ),
-    "another version": (
-        lambda store: ("", root(store)),
-        edited(version=3),
-        "is of format version 3",
-    ),
-    "a name": (lambda store: ("", root(store)), edited(name="../../x"), "no plain name"),
+    "a bit of a shard": (flip, r"shard-\S+ was altered: its SHA-256 is \w+\.\.\., and the"),
+    "rows": (edited(rows=7, buckets=[]), "was altered: it|not a store's manifest"),
+    "a name": (edited(name="../../x"), "no plain name"),
 }
 
 
@@ -285,8 +234,9 @@ def test_altered_files_at_the_place_are_refused(
 ):
     store = make_store(rows_per_shard=30) if kind == "plain" else bucketed(tmp_path / "s")
     upload_store(store, place("s"))
-    where, edit, words = ALTERED[way]
-    change(place("s"), *where(store), edit)
+    edit, words = ALTERED[way]
+    where = shard(store) if "shard" in way else ("", root(store))
+    change(place("s"), *where, edit)
     for _ in range(2):
         with pytest.raises(UserError, match=words) as caught:
             open_named_store("data.path", place("s"), home)
@@ -297,7 +247,7 @@ def test_altered_files_at_the_place_are_refused(
         not list(cache.glob(f"*/{root(store)}")) and not list(cache.glob("**/*.partial"))
     )
     if "shard" in way:
-        remote(place("s")).delete(*where(store))  # what the message says
+        remote(place("s")).delete(*where)  # what the message says
         upload_store(store, place("s"))
         assert same_rows(open_named_store("data.path", place("s"), home), store)
 
@@ -308,16 +258,14 @@ def test_a_part_that_is_missing_at_the_place(what, place, home, cache, tmp_path)
     upload_store(store, place("s"))
     folder, name = shard(store)
     remote(place("s")).delete(folder, name if what == "shard" else what)
-    with pytest.raises(
-        UserError, match=rf"data\.path=\S+: {folder}/{what}\S* is missing; .*upload the store again"
-    ):
+    with refused(rf"data\.path=\S+: {folder}/{what}\S* is missing; .*upload the store again"):
         open_named_store("data.path", place("s"), home)
     assert not list(cache.glob(f"*/{BUCKETS_NAME}"))
     assert upload_store(store, place("s")).sent == 1
     assert same_rows(open_named_store("data.path", place("s"), home), store)
 
 
-def test_a_copy_that_was_damaged_on_the_node_is_mended(server, place, make_store, home):
+def test_a_copy_that_was_damaged_on_the_node_is_repaired(server, place, make_store, home):
     store = make_store(rows_per_shard=30)
     upload_store(store, place("s"))
     copy = open_named_store("data.path", place("s"), home)
@@ -346,10 +294,7 @@ def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
 
 
 def test_a_place_without_a_store(place, home, cache):
-    with pytest.raises(
-        UserError,
-        match=r"data\.path=s3://\S+ holds no store; put one there with `ditlab data upload",
-    ):
+    with refused(r"data\.path=s3://\S+ holds no store; put one there with `ditlab data upload"):
         open_named_store("data.path", place("nothing"), home)
     assert not cache.exists()
 
@@ -371,16 +316,6 @@ def test_a_full_disk(place, make_store, home, tmp_path, monkeypatch):
         assert same_rows(open_named_store("data.path", place("s"), home), store)
 
 
-def test_a_cache_that_cannot_be_written(place, make_store, home, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "file"))
-    upload_store(make_store(), place("s"))
-    with pytest.raises(
-        UserError, match=r"data\.path=s3://.* cannot be copied to .*file/stores/.* DITLAB_CACHE"
-    ):
-        open_named_store("data.path", place("s"), home)
-
-
 def test_without_a_cache_of_its_own_the_home_keeps_copies(place, make_store, home, monkeypatch):
     monkeypatch.delenv("DITLAB_CACHE")
     upload_store(make_store(), place("s"))
@@ -395,7 +330,7 @@ def test_an_upload_overwrites_no_other_store(place, make_store):
     assert upload_store(first, place("s")).outcome == "uploaded"
     before = remote(place("s")).sizes("")
     assert upload_store(first, place("s")).outcome == "unchanged"
-    with pytest.raises(UserError, match=r"URI=s3://\S+ holds another store \(random, fingerprint"):
+    with refused(r"URI=s3://\S+ holds another store \(random, fingerprint"):
         upload_store(second, place("s"))
     assert remote(place("s")).sizes("") == before
 
@@ -407,7 +342,7 @@ def test_an_upload_that_was_cut_short_is_continued(kind, server, place, make_sto
     upload_store(store, place("s"))
     remote(place("s")).delete("", root(store))
     remote(place("s")).delete(*shard(store))
-    with pytest.raises(UserError, match="holds no store"):
+    with refused("holds no store"):
         open_named_store("data.path", place("s"), home)
     server.requests.clear()
     again = upload_store(store, place("s"))

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 
 from ditlab.data.stores.blocks import arrow_schema, read_block
-from ditlab.data.stores.manifest import MANIFEST_NAME, Column, Source
+from ditlab.data.stores.manifest import MANIFEST_NAME, Column
 from ditlab.data.stores.store import Store
-from ditlab.errors import UserError
-from support.damage import bit_flips
+from support.damage import bit_flips, refused
 from support.datasets.manifests import edit_manifest
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
 
 COLUMNS = {"x": Column(dtype="uint8", shape=(1 << 16,))}
 
@@ -43,9 +42,7 @@ def as_file(batch, compression=None):
 @pytest.fixture
 def zeros(tmp_path):
     """A store of a row of zeros."""
-    with StoreWriter(tmp_path / "s", COLUMNS, name="s", source=Source(kind="t")) as writer:
-        writer.append({"x": np.zeros((1, 1 << 16), np.uint8)})
-    return tmp_path / "s"
+    return written(tmp_path / "s", COLUMNS, {"x": np.zeros((1, 1 << 16), np.uint8)}).path
 
 
 def test_shards_that_are_no_files_of_their_columns_end_in_a_sentence(zeros):
@@ -66,9 +63,7 @@ def test_shards_that_are_no_files_of_their_columns_end_in_a_sentence(zeros):
     }
     for what, content in others.items():
         vouch_for(zeros, content)
-        with pytest.raises(
-            UserError, match=r"does not hold the columns of its manifest|was altered|cannot be read"
-        ):
+        with refused(r"does not hold the columns of its manifest|was altered|cannot be read"):
             Store.open(zeros)
             pytest.fail(f"{what} was opened")
         file.write_bytes(whole)

@@ -32,16 +32,6 @@ def test_batches_are_the_first_rows_by_bucket(view, size, limit):
     assert len(pieces) == sum(fewest)
 
 
-def test_batches_of_a_plain_store_are_its_rows_in_order(make_store):
-    pieces = list(View(make_store(), np.arange(99, -1, -1), "test").batches(40, 90))
-    assert [(piece.bucket, piece.first, len(piece.indices)) for piece in pieces] == [
-        (0, 0, 40),
-        (0, 40, 40),
-        (0, 80, 10),
-    ]
-    assert np.concatenate([piece.indices for piece in pieces]).tolist() == list(range(90))
-
-
 def test_rows_of_several_buckets_are_padded_with_zeros(view):
     indices = np.arange(72)[::-1]
     words = view.padded("words", indices)
@@ -92,7 +82,7 @@ def test_computed_rows_are_viewed_as_listed_ones_are(view, number):
     assert len(computed.fullest()) == computed.bucket_counts.max() == len(listed.fullest())
 
 
-def test_keys_of_rows_tell_them_apart(view):
+def test_keys_of_other_rows_differ(view):
     shares = [hold_out_blocks(view.store, share) for share in (0.1, 0.3)]
     views = [View(view.store, rows, "test") for pair in shares for rows in pair]
     views += [replace(view, rows=each.rows[np.arange(len(each))]) for each in views]
