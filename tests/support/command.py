@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,22 +32,48 @@ class Said:
 
 
 def run_process(
-    *arguments: str | Path, home: Path, cwd: Path | None = None, **environment: str
+    *arguments: str | Path,
+    home: Path,
+    cwd: Path | None = None,
+    timeout: float = 200,
+    **environment: str,
 ) -> Said:
     """Run `python -m ditlab ARGUMENTS` in a process of its own: slow, for tests about processes."""
-    command = [sys.executable, "-m", "ditlab", *map(str, arguments)]
-    variables: Mapping[str, str] = {
-        **os.environ,
-        "DITLAB_HOME": str(home),
-        "OMP_NUM_THREADS": "1",
-        **environment,
-    }
     done = subprocess.run(
-        command, capture_output=True, text=True, env=variables, cwd=cwd, timeout=200, check=False
+        _command(arguments),
+        capture_output=True,
+        text=True,
+        env=_variables(home, environment),
+        cwd=cwd,
+        timeout=timeout,
+        check=False,
     )
     if "--json" in arguments:
         check_result(arguments, done.stdout)
     return Said(done.returncode, done.stdout, done.stderr)
+
+
+def start_process(
+    *arguments: str | Path, home: Path, cwd: Path | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    """Start `python -m ditlab ARGUMENTS` in a session of its own."""
+    return subprocess.Popen(
+        _command(arguments),
+        env=_variables(home, environment),
+        cwd=cwd,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _command(arguments: Sequence[str | Path]) -> list[str]:
+    return [sys.executable, "-m", "ditlab", *map(str, arguments)]
+
+
+def _variables(home: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1", **environment}
 
 
 def run_here(capfd: Any, monkeypatch: Any, *arguments: object) -> Said:

@@ -132,7 +132,7 @@ def open_averages(
 ) -> Iterator[KeptAverages]:
     """Open the kept averages of a checkpoint and of the snapshots before it, each hashed first.
 
-    A damaged snapshot is left out, with a warning. Raises UserError where the checkpoint keeps no
+    A damaged snapshot is skipped, with a warning. Raises UserError where the checkpoint keeps no
     averages.
     """
     start = checkpoint.manifest.scalars.get(START)
@@ -157,18 +157,23 @@ def open_averages(
                     f"the others: {reason}."
                 )
                 continue
-            if (  # its averages go on in the checkpoint
-                reader.manifest.scalars.get(START) == start
-                and 0 < _updates(reader) <= _updates(checkpoint)
-                and reader.manifest.shapes.items() <= checkpoint.manifest.shapes.items()
-            ):
+            if _continues_in(reader, checkpoint):
                 readers.append(reader)
-        kept = [
-            (reader, KeptAverage(length, _updates(reader)))
-            for reader in readers
-            for length in _lengths(reader)
-        ]
+        kept = []
+        for reader in readers:
+            for length in _lengths(reader):
+                kept.append((reader, KeptAverage(length, _updates(reader))))
         yield KeptAverages(checkpoint, kept)
+
+
+def _continues_in(snapshot: CheckpointReader, checkpoint: CheckpointReader) -> bool:
+    """Return True if the averages of a snapshot go on in a checkpoint."""
+    before = snapshot.manifest
+    now = checkpoint.manifest
+    if before.scalars.get(START) != now.scalars.get(START):
+        return False
+    is_earlier = 0 < _updates(snapshot) <= _updates(checkpoint)
+    return is_earlier and before.shapes.items() <= now.shapes.items()
 
 
 def _lengths(reader: CheckpointReader) -> list[float]:

@@ -75,7 +75,8 @@ class CheckpointManifest:
     """Origin of the blocks' numbers (`ditlab.spec.compiling`)."""
     receipt: dict[str, str] = field(default_factory=dict)
     """Head of the chain of receipts that lead here (`chain`), the step that it counts from
-    (`since`), and hashes of code, data, spec and versions; {} where there are none."""
+    (`since`), and hashes of code, data, spec and versions; {} where there are none.
+    """
     format: int = FORMAT
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -103,7 +104,8 @@ class CheckpointManifest:
     @classmethod
     def from_bytes(cls, raw: bytes, place: str) -> "CheckpointManifest":
         """Parse the bytes that `to_bytes` wrote. Raises UserError for another format, and
-        DamagedCheckpoint, naming `place`, for anything else."""
+        DamagedCheckpoint, naming `place`, for anything else.
+        """
         body = raw[:-_SEAL_LENGTH] + b"}"
         if _sealed(body) != raw:
             raise DamagedCheckpoint(

@@ -121,24 +121,11 @@ class CheckpointReader:
                         digest = hashlib.file_digest(file, blake3).hexdigest()  # type: ignore[arg-type]
             else:
                 with self._reaching(name):
-                    if self._copies is None:
-                        self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
-                    path = Path(self._copies.name, name)
-                    size = 0
-                    hashed = blake3()
-                    with path.open("wb") as sink:
-                        for chunk in self._files.chunks(self._folder, name):
-                            sink.write(chunk)
-                            hashed.update(chunk)
-                            size += len(chunk)
-                            if size > expected.size:
-                                break
-                    digest = hashed.hexdigest()
+                    path, size, digest = self._copied(self._files, name, expected.size)
         except OSError as error:
+            reason = first_line(error)
             if isinstance(error, FileNotFoundError):
                 reason = "missing"
-            else:
-                reason = first_line(error)
             raise DamagedCheckpoint(
                 f"{self.location}/{name} cannot be read ({reason}); use an earlier checkpoint."
             ) from None
@@ -150,14 +137,31 @@ class CheckpointReader:
         self._local[name] = path
         return path
 
+    def _copied(self, files: RemoteFiles, name: str, expected: int) -> tuple[Path, int, str]:
+        """Copy a remote shard, no further than a chunk beyond its `expected` bytes; return the
+        copy's path, size and hash.
+        """
+        if self._copies is None:
+            self._copies = tempfile.TemporaryDirectory(prefix="ditlab-checkpoint-")
+        path = Path(self._copies.name, name)
+        size = 0
+        hashed = blake3()
+        with path.open("wb") as sink:
+            for chunk in files.chunks(self._folder, name):
+                sink.write(chunk)
+                hashed.update(chunk)
+                size += len(chunk)
+                if size > expected:
+                    break
+        return path, size, hashed.hexdigest()
+
     @property
     def shapes(self) -> dict[str, list[int]]:
         """Shape of each tensor as it is read, by name."""
-        more = self._grown
-        return {
-            name: [shape[0] + more[name], *shape[1:]] if name in more else [*shape]
-            for name, shape in self.manifest.shapes.items()
-        }
+        shapes = {name: list(shape) for name, shape in self.manifest.shapes.items()}
+        for name, more in self._grown.items():
+            shapes[name][0] += more
+        return shapes
 
     @cached_property
     def _index(self) -> dict[tuple[str, str], list[tuple[int, int, str]]]:
@@ -182,18 +186,19 @@ class CheckpointReader:
         return [*self._grown]
 
     def read(self, kind: str, name: str, start: int, stop: int) -> Tensor:
-        """Values `start` to `stop` of a flattened tensor, joined from its pieces, of a table that
-        grows all rows.
+        """Values `start` to `stop` of a flattened tensor, joined from its pieces.
 
-        They are float32, and as the network computes with them where they are frozen.
+        They are float32, but of a frozen parameter as the network computes with it. A table that
+        grows has its new rows.
         """
         more = self._grown.get(name)
         if not more:
             return self._joined(kind, name, start, stop)
         shape = self.manifest.shapes[name]
         rows = self._joined(kind, name, 0, math.prod(shape)).reshape(shape)
-        new = torch.zeros_like(rows[-1:]) if kind.startswith(MOMENTS) else rows[-1:]
-        return torch.cat([rows[:-1], new.expand(more, -1), rows[-1:]]).reshape(-1)[start:stop]
+        null = rows[-1:]
+        new = torch.zeros_like(null) if kind.startswith(MOMENTS) else null
+        return torch.cat([rows[:-1], new.expand(more, -1), null]).reshape(-1)[start:stop]
 
     def _joined(self, kind: str, name: str, start: int, stop: int) -> Tensor:
         if start == stop:
@@ -241,11 +246,14 @@ class CheckpointReader:
         return values
 
     def field_of(self, name: str, kind: str) -> str:
-        """Return the field that holds a tensor among the weights of a kind (`master`, `ema`): its
-        own of buffers and of frozen parameters, which are in no average."""
+        """Return the field that holds a tensor among the weights of a kind (`master`, `ema`);
+        buffers and frozen parameters, which are in no average, have a field of their own.
+        """
         if name in self.manifest.buffers:
             return "buffer"
-        return "frozen" if ("frozen", name) in self._index else kind
+        if ("frozen", name) in self._index:
+            return "frozen"
+        return kind
 
     def frozen(self) -> set[str]:
         """Return the names of the parameters that were not trained."""
@@ -255,7 +263,8 @@ class CheckpointReader:
         self, averaged: bool = True, prefix: str = "network.", merged: bool = True
     ) -> dict[str, Tensor]:
         """Whole float32 tensors of the network by name, averaged ones if `averaged` and the
-        checkpoint has them; those of the base with its adapters in them, if `merged`."""
+        checkpoint has them; if `merged`, adapters are added to their bases.
+        """
         kind = "ema" if averaged and self.has("ema") else "master"
         return self.whole(
             lambda name, numel: self.read(self.field_of(name, kind), name, 0, numel), prefix, merged
@@ -270,15 +279,12 @@ class CheckpointReader:
         tensors = {}
         for name, shape in self.manifest.shapes.items():
             if name.startswith(prefix):
-                tensors[name.removeprefix(prefix)] = (
-                    read(name, math.prod(shape)).float().reshape(shape)
-                )
+                values = read(name, math.prod(shape)).float()
+                tensors[name.removeprefix(prefix)] = values.reshape(shape)
         return self.merge(tensors) if merged else tensors
 
     def merge(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of the base with the run's adapters in them; the same, of a run
-        without any.
-        """
+        """Return weights with the run's adapters added to their bases; the same without any."""
         lora = self.manifest.spec.get("training", {}).get("lora")
         if lora:
             return merge(weights, lora["alpha"] / lora["rank"])

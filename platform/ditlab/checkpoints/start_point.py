@@ -46,7 +46,8 @@ class StartPoint:
         step = self.start.step
         parent = self.start.run
         checkpoints = self.find_checkpoints()
-        if step not in (there := checkpoints.steps()):
+        there = checkpoints.steps()
+        if step not in there:
             have = ", ".join(map(str, there[-MOST_LISTED:])) or "none"
             raise UserError(
                 f"start.step={step}: run {parent} has no checkpoint of that step; it has {have}."
@@ -134,11 +135,11 @@ def take_over(own: CheckpointStore, donor: CheckpointStore, step: int) -> int:
         here = files.sizes(folder)
         if MANIFEST not in here or files.read(folder, MANIFEST) != manifest:
             for name in names:
-                if name != MANIFEST:
-                    # left by a copy that was cut short: no two saves give a shard the same name
-                    if name in here:
-                        files.delete(folder, name)
-                    files.write(folder, name, donor.files.chunks(folder, name))
+                if name == MANIFEST:
+                    continue
+                if name in here:  # of a copy that was cut short: no two saves share a shard's name
+                    files.delete(folder, name)
+                files.write(folder, name, donor.files.chunks(folder, name))
             files.replace(folder, MANIFEST, manifest)
         for name in here:
             if name not in names and not is_hold(name):

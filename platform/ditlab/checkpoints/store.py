@@ -84,8 +84,7 @@ class CheckpointStore:
         return CheckpointReader(self.files, folder_of(step), verify)
 
     def newest(self, warn: Callable[[str], None] | None = None) -> CheckpointReader | None:
-        """Open the newest whole checkpoint; a damaged one is passed over and reported through
-        `warn`.
+        """Open the newest whole checkpoint; damaged ones are skipped and reported through `warn`.
 
         None where there is none. Raises UserError where the store cannot be read: that is no reason
         to start over.
@@ -95,12 +94,12 @@ class CheckpointStore:
             try:
                 return self.open(step)
             except DamagedCheckpoint as error:
-                if warn:
-                    if step != steps[0]:
-                        fallback = "Falling back to the one before."
-                    else:
-                        fallback = "There is none before it."
-                    warn(f"{error} {fallback}")
+                if not warn:
+                    continue
+                fallback = "Falling back to the one before."
+                if step == steps[0]:
+                    fallback = "There is none before it."
+                warn(f"{error} {fallback}")
         return None
 
     def prune(
@@ -115,32 +114,34 @@ class CheckpointStore:
 
         Checkpoints that forks hold stay, beside the `keep` others, and so do those of the `needed`
         steps, and the first one of each stretch of `keep_every` steps but the first stretch.
-        Checkpoints later than `newest_step`, which has just been written, were passed over as
-        damaged by a resume: they do not count, or they would displace whole ones. Returns the steps
+        Checkpoints later than `newest_step`, which has just been written, were skipped as damaged
+        by a resume: they do not count, or they would displace whole ones. Returns the steps
         whose folders are gone.
         """
         listing = self._listing()
         steps = committed(listing)
         kept = [step for step in steps if step <= newest_step][-keep:]
+        if not kept:
+            return []
         # Deleting others changes nothing of it: the first of a stretch stays the first.
+        first_of: dict[int, int] = {}
         if keep_every:
             first_of = {step // keep_every: step for step in reversed(steps)}
-        else:
-            first_of = {}
-        first_of.pop(0, None)
-        gone = [
-            step
-            for step in sorted(map(step_of, filter(is_step, listing)))
-            if kept
-            and step < kept[0]
-            and step not in (*first_of.values(), *needed)
-            and not is_held(self.files.sizes(folder_of(step)))
-        ]
+            first_of.pop(0, None)
+        stay = {*first_of.values(), *needed}
+        gone = []
+        for step in sorted(map(step_of, filter(is_step, listing))):
+            if step >= kept[0] or step in stay or is_held(self.files.sizes(folder_of(step))):
+                continue
+            gone.append(step)
         for step in gone:
-            # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
-            self.files.delete(folder_of(step), MANIFEST)
-            self.files.delete_folder(folder_of(step))
+            self._delete(folder_of(step))
         return gone
+
+    def _delete(self, folder: str) -> None:
+        # The manifest goes first: a deletion cut short leaves no checkpoint that looks whole.
+        self.files.delete(folder, MANIFEST)
+        self.files.delete_folder(folder)
 
     def delete_after(self, step: int) -> None:
         """Delete all checkpoints later than `step`, unfinished ones too.
@@ -152,10 +153,7 @@ class CheckpointStore:
         ):
             for folder in sorted(self.files.listing()):
                 if is_step(folder) and step_of(folder) > step:
-                    # The manifest goes first: a deletion cut short leaves no checkpoint that looks
-                    # whole.
-                    self.files.delete(folder, MANIFEST)
-                    self.files.delete_folder(folder)
+                    self._delete(folder)
 
     def hold(self, step: int, run_id: str) -> None:
         """Keep a checkpoint from being pruned for the sake of a fork or an evaluation, until

@@ -33,14 +33,14 @@ def named(address: str) -> str:
     """The address with what names it: `--address HOST:PORT`, or `RAY_ADDRESS=HOST:PORT` where the
     environment does.
     """
-    return (
-        f"{'RAY_ADDRESS=' if os.environ.get('RAY_ADDRESS') == address else '--address '}{address}"
-    )
+    if os.environ.get("RAY_ADDRESS") == address:
+        return f"RAY_ADDRESS={address}"
+    return f"--address {address}"
 
 
 def leave_out(address: str) -> str:
-    """Remedy that leaves the address away: `leave --address out` or `unset RAY_ADDRESS`."""
-    if named(address).startswith("RAY_ADDRESS"):
+    """Remedy for an address that is not needed: `leave --address out` or `unset RAY_ADDRESS`."""
+    if os.environ.get("RAY_ADDRESS") == address:
         return "unset RAY_ADDRESS"
     return "leave --address out"
 
@@ -55,7 +55,8 @@ def users_token() -> Iterator[None]:
     values = {}
     if MODE not in os.environ:
         reload_token()
-        values = {MODE: "token"} if _has_token() else {}
+        if _has_token():
+            values[MODE] = "token"
     with _environment(values):
         yield
 

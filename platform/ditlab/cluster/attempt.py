@@ -37,10 +37,10 @@ from ditlab.training.reporting import RunOutcome, TrainingProgress
 WorkerGroupStartupFailedError = ray_internal("WorkerGroupStartupFailedError")
 WorkerGroupStartupTimeoutError = ray_internal("WorkerGroupStartupTimeoutError")
 WorkerHealthCheckTimeoutError = ray_internal("WorkerHealthCheckTimeoutError")
-POLL_INTERVAL = 0.1  # seconds between looks at the channel
+POLL_INTERVAL = 0.1  # seconds between two reads of the channel
 # seconds without a worker, on a cluster that may grow: elsewhere Ray itself gives up after 60
 START_NOTICE = 90.0
-# seconds between looks for nodes that will be taken away: notices come 30 s ahead and more
+# seconds between two searches for nodes that will be taken away: notices come 30 s ahead and more
 DRAIN_INTERVAL = 2.0
 
 
@@ -72,10 +72,7 @@ class Attempt:
         """
         try:
             self._workers.assign(self._launch, self._control.name, last=not self._keeps_workers)
-            while not (
-                self._workers.has_ended(POLL_INTERVAL)
-                or (self._keeps_workers and self._workers.is_idle())
-            ):
+            while not self._is_over():
                 lost = lost_ray()
                 if lost:
                     return Failure(FailureKind.LOST_NODE, lost)
@@ -87,10 +84,11 @@ class Attempt:
                     return Failure(
                         FailureKind.NO_RESOURCES, "it was stopped while it waited for the cluster"
                     )
-                with suppress(*CHANNEL_ERRORS):  # what cannot be read now may be at the next look
+                with suppress(*CHANNEL_ERRORS):  # what cannot be read now may be the next time
                     self._read_messages()
                     self._warn_of_waiting()
-                    self._check_group()
+                    self._kill_hung_workers()
+                    self._leave_draining_nodes()
             self._read_messages()
             return self._end()
         except (RayError, ConnectionError) as error:  # this process itself has lost Ray
@@ -104,6 +102,11 @@ class Attempt:
         finally:
             with suppress(*CHANNEL_ERRORS):
                 self._control.clear()
+
+    def _is_over(self) -> bool:
+        if self._workers.has_ended(POLL_INTERVAL):
+            return True
+        return self._keeps_workers and self._workers.is_idle()
 
     def _follow(self, group: KeyValueChannel) -> None:
         """Read from the channel of a group of workers, of which nothing is known yet."""
@@ -143,33 +146,34 @@ class Attempt:
                 self._callbacks.warn(message)
             self._num_warnings[rank] = max(num_told, len(messages))
 
-    def _check_group(self) -> None:
-        """Kill workers that hang; stop the attempt after a checkpoint if one of its nodes will be
-        taken away.
-        """
+    def _kill_hung_workers(self) -> None:
         now = time.monotonic()
-        timeout = self._resources.hang_timeout
-        if now >= self._next_hang_check:
-            self._next_hang_check = now + heartbeat_interval(timeout)
-            self._heartbeats = (
-                read_heartbeats(self._group, self._resources.max_workers) or self._heartbeats
-            )
-            if not self._hung and (hung := self._hang_detector.hung_workers(self._heartbeats, now)):
-                self._hung = hung
-                kill_processes((each.node, each.pid, each.process_start) for each in hung)
-        if now >= self._next_drain_check and not self._stop_reason:
-            self._next_drain_check = now + DRAIN_INTERVAL
-            self._nodes |= alive_ids()
-            # A spot instance's notice, or a scale-down. Ray's `ray.train.get_preemption_info` was
-            # tried: one more actor reads the same list, and each call is a barrier of all workers'
-            # training threads, with two workers on two cores 15 ms at the median and 121 ms at
-            # most. This look takes 0.6 ms of the launcher, no time of a step, and works while a
-            # worker hangs.
-            if set(ray_internal("state.get_draining_nodes")()) & {
-                each.node for each in self._heartbeats
-            }:
-                self._callbacks.warn("a node will be taken away: saving, then going on elsewhere.")
-                self._request_stop(PREEMPTED)
+        if now < self._next_hang_check:
+            return
+        self._next_hang_check = now + heartbeat_interval(self._resources.hang_timeout)
+        heartbeats = read_heartbeats(self._group, self._resources.max_workers)
+        self._heartbeats = heartbeats or self._heartbeats
+        if self._hung:
+            return
+        self._hung = self._hang_detector.hung_workers(self._heartbeats, now)
+        if self._hung:
+            kill_processes((each.node, each.pid, each.process_start) for each in self._hung)
+
+    def _leave_draining_nodes(self) -> None:
+        """Stop the attempt after a checkpoint if one of its nodes will be taken away."""
+        now = time.monotonic()
+        if now < self._next_drain_check or self._stop_reason:
+            return
+        self._next_drain_check = now + DRAIN_INTERVAL
+        self._nodes |= alive_ids()
+        # A spot instance's notice, or a scale-down. Ray's `ray.train.get_preemption_info` was
+        # tried: one more actor reads the same list, and each call is a barrier of all workers'
+        # training threads, with two workers on two cores 15 ms at the median and 121 ms at most.
+        # This call takes 0.6 ms of the launcher, no time of a step, and works while a worker hangs.
+        draining = set(ray_internal("state.get_draining_nodes")())
+        if draining & {each.node for each in self._heartbeats}:
+            self._callbacks.warn("a node will be taken away: saving, then going on elsewhere.")
+            self._request_stop(PREEMPTED)
 
     def _end(self) -> RunOutcome | Failure:
         """Outcome of the run, else the failure that ended the attempt."""
@@ -179,10 +183,9 @@ class Attempt:
             # undo it.
             is_lost = self._stop_reason in ("", PREEMPTED) and not outcome["is_asked"]
             if is_lost and outcome["status"] == "interrupted":
+                what = "a signal told a worker to end"
                 if self._stop_reason:
                     what = "a node was taken away"
-                else:
-                    what = "a signal told a worker to end"
                 return Failure(FailureKind.PREEMPTED, f"{what} at step {outcome['step']}")
             return RunOutcome(**outcome)
         if self._workers.has_ended():
@@ -280,19 +283,18 @@ def _shown_failure(state: GroupState) -> Failure:
         return Failure(FailureKind.CRASH, str(bug).strip() or type(bug).__name__)
     if state.failures or state.peer_loss:
         return _lost_touch(state)
-    return Failure(
-        FailureKind.CRASH, first_line(error) if error else "the job ended without an outcome"
-    )
+    if error:
+        return Failure(FailureKind.CRASH, first_line(error))
+    return Failure(FailureKind.CRASH, "the job ended without an outcome")
 
 
 def _hang(hung: Sequence[Heartbeat]) -> Failure:
-    sentences = [
-        (
+    sentences = []
+    for each in hung:
+        sentences.append(
             f"worker {each.rank} (process {each.pid}) gave no sign of progress at step "
             f"{each.step} ({each.activity})"
         )
-        for each in hung
-    ]
     return Failure(FailureKind.HUNG_WORKER, "; ".join(sentences))
 
 
@@ -301,19 +303,17 @@ def _worker_deaths(state: GroupState) -> Failure:
     where = state.places(state.deaths)
     if any(getattr(death, "preempted", False) for death in state.deaths.values()):
         return Failure(FailureKind.PREEMPTED, f"the node of {where} was taken away")
-    if state.gone & state.deaths.keys() or FailureKind.LOST_NODE in {
-        found.kind for found in state.lost.values()
-    }:
+    kinds = {found.kind for found in state.lost.values()}
+    if state.gone & state.deaths.keys() or FailureKind.LOST_NODE in kinds:
         return Failure(FailureKind.LOST_NODE, f"the node of {where} is gone")
     reasons = {
         found.message
         for rank, found in state.lost.items()
         if not isinstance(state.deaths[rank], RayActorError)
     }
-    return Failure(
-        FailureKind.LOST_WORKER,
-        f"{where} was lost ({min(reasons)})" if reasons else f"{where} died",
-    )
+    if reasons:
+        return Failure(FailureKind.LOST_WORKER, f"{where} was lost ({min(reasons)})")
+    return Failure(FailureKind.LOST_WORKER, f"{where} died")
 
 
 def _leader_failure(

@@ -56,12 +56,9 @@ def cpu_share(
     share = min(max(cores, default=1), sum(cores) / (resources.max_workers * (concurrent or 1)))
     gpus = resources.gpus_per_worker
     if gpus:
-        share = min(
-            [
-                share,
-                *(node.get("CPU", 0) * gpus / node["GPU"] for node in nodes if node.get("GPU", 0)),
-            ]
-        )
+        for node in nodes:
+            if node.get("GPU", 0):
+                share = min(share, node.get("CPU", 0) * gpus / node["GPU"])
     if share >= 1 or concurrent is None:
         threads = max(1, int(share))
         return CpuShare(threads, float(threads))
@@ -77,11 +74,10 @@ def _workers_that_fit(resources: Resources, share: CpuShare, nodes: Sequence[Nod
     num = 0
     gpus = resources.gpus_per_worker
     for node in nodes:
-        by_cpu = math.floor(node.get("CPU", 0) / share.cpus + 1e-6)
-        # A part of a GPU lies on one of them.
-        num += (
-            min(by_cpu, int(node.get("GPU", 0)) * math.floor(1 / gpus + 1e-6)) if gpus else by_cpu
-        )
+        fit = math.floor(node.get("CPU", 0) / share.cpus + 1e-6)
+        if gpus:  # a part of a GPU lies on one of them
+            fit = min(fit, int(node.get("GPU", 0)) * math.floor(1 / gpus + 1e-6))
+        num += fit
     return num
 
 
@@ -123,10 +119,8 @@ def nodes_for_workers(
         if all(node.get(name, 0) >= number for name, number in need.items()):
             rest = {name: number - need.get(name, 0) for name, number in node.items()}
             left = [*nodes[:index], rest, *nodes[index + 1 :]]
-            if (
-                _workers_that_fit(resources, cpu_share(resources, left), left)
-                >= resources.min_workers
-            ):
+            fit = _workers_that_fit(resources, cpu_share(resources, left), left)
+            if fit >= resources.min_workers:
                 return left
     if grows:
         return list(nodes)
@@ -158,10 +152,10 @@ def waiting_message(resources: Resources, share: CpuShare, nodes: Sequence[Node]
 
 
 def _each(resources: Resources, share: CpuShare) -> str:
-    gpus = resources.gpus_per_worker
-    return f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}" + (
-        f" and {gpus:g} GPU" if gpus else ""
-    )
+    text = f"{share.cpus:g} CPU{'s' if share.cpus > 1 else ''}"
+    if resources.gpus_per_worker:
+        text += f" and {resources.gpus_per_worker:g} GPU"
+    return text
 
 
 def _sizes(nodes: Sequence[Node]) -> str:

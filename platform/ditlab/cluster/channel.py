@@ -31,7 +31,7 @@ INTERRUPTED = "interrupted"
 PREEMPTED = "preempted"
 STOPPED = "stopped"
 PAUSED = "paused"
-STOP_POLL_INTERVAL = 0.5  # seconds between looks for requests to stop
+STOP_POLL_INTERVAL = 0.5  # seconds between two searches for requests to stop
 MAX_INTERVAL = 2.0  # seconds between heartbeats: the last one says where a lost worker was
 
 
@@ -54,8 +54,8 @@ class KeyValueChannel:
         key_value("put")(self._key(topic), json.dumps(value).encode(), overwrite=overwrite)
 
     def try_put(self, topic: str, value: Any) -> None:
-        """Set a topic's value, or drop it where the store cannot be reached: news must not cost a
-        training step.
+        """Set a topic's value, or drop it where the store cannot be reached: a message must not
+        cost a training step.
         """
         with suppress(*CHANNEL_ERRORS):
             self.put(topic, value)
@@ -63,7 +63,9 @@ class KeyValueChannel:
     def get(self, topic: str) -> Any:
         """Value of a topic, None without one."""
         value = key_value("get")(self._key(topic))
-        return None if value is None else json.loads(value)
+        if value is None:
+            return None
+        return json.loads(value)
 
     def remove(self, topic: str) -> None:
         """Delete a topic."""
@@ -209,7 +211,8 @@ class HangDetector:
             if self._seen.get(each.rank, (0.0, 0.0))[0] != each.written:
                 self._seen[each.rank] = (each.written, now)
         silent = [each for each in heartbeats if now - self._seen[each.rank][1] > self.hang_timeout]
-        if silent or not heartbeats or any(each.idle <= self.hang_timeout for each in heartbeats):
+        all_idle = all(each.idle > self.hang_timeout for each in heartbeats)
+        if silent or not heartbeats or not all_idle:
             return silent
         least = min((each.num_begun, each.num_done) for each in heartbeats)
         return [each for each in heartbeats if (each.num_begun, each.num_done) == least]

@@ -58,15 +58,16 @@ class RayExecutor:
         from ditlab.cluster.ray_failures import unwrap
 
         context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = context.print_on_execution_start = False
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        resources = ray.cluster_resources()
-        has_gpus = resources.get("GPU", 0) > 0
+        has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+        takes_gpu = has_gpus and getattr(work, "uses_gpu", False)
         items = [{"block": _BLOCK.dump_json(block).decode()} for block in blocks]
         data = ray.data.from_items(items, override_num_blocks=len(items)).map(
             partial(_import_block, work),
             num_cpus=1,
-            num_gpus=1 if has_gpus and getattr(work, "uses_gpu", False) else None,
+            num_gpus=1 if takes_gpu else None,
         )
         try:
             for row in data.iter_rows():
@@ -111,7 +112,7 @@ def ray_executor(
         from ditlab.cluster.survey import probe_file
 
         local = None
-        if not (source is None or is_uri(source) or not Path(source).exists()):
+        if source is not None and not is_uri(source) and Path(source).exists():
             local = str(Path(source).absolute())
         with probe_file(out.absolute(), f"--out={out}", "choose another folder") as probe:
             arguments = (str(out.absolute() / probe), probe, local)

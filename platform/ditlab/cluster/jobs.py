@@ -40,7 +40,14 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 REQUEST_TIMEOUT = 10.0  # seconds for an answer of the job server
 AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may be away
 _STARTING = "No available agent"  # a head's answer in its first seconds
-_SDKS = ("dashboard_sdk", "job.sdk")
+_LOGGERS = (
+    "ray",
+    "ray.dashboard",
+    "ray.job_submission",
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+)
+"""Loggers of Ray's client, which names every file that it does not upload."""
 END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -110,7 +117,10 @@ def job_environment(root: Path, home: str | None, grace: float) -> dict[str, Any
             f"--home {home} is no absolute path; write the one by which all nodes see the folder."
         )
     own = Home.named_by_environment()
-    variables = {"DITLAB_HOME": home} if home else {SUBMITTER: describe_submitter(own)}
+    if home:
+        variables = {"DITLAB_HOME": home}
+    else:
+        variables = {SUBMITTER: describe_submitter(own)}
     variables[_STOP_VARIABLE] = f"{max(grace + _STOP_RESERVE, STOP_TIMEOUT):g}"
     leave_out(own.root, root)
     return runtime_env(root, variables)
@@ -130,11 +140,11 @@ def runtime_env(root: Path, more: Mapping[str, str] | None = None) -> dict[str, 
     environment: dict[str, Any] = {"working_dir": str(root), "env_vars": variables}
     if source == root:
         variables["PYTHONPATH"] = "platform:models"
-    # else an installed package, which the nodes then need as well
     elif all(module.is_dir() for module in modules):
-        environment["py_modules"] = [
-            str(module) for module in [*modules, *[addons] * addons.is_dir()]
-        ]
+        if addons.is_dir():
+            modules.append(addons)
+        environment["py_modules"] = [str(module) for module in modules]
+    # else an installed package, which the nodes then need as well
     return environment
 
 
@@ -172,22 +182,17 @@ def open_job_server(address: str) -> Iterator[JobServer]:
             from ray.exceptions import AuthenticationError
             from ray.job_submission import JobSubmissionClient
 
-            # Ray logs every file that it leaves out.
-            for name in (
-                "",
-                ".dashboard",
-                ".job_submission",
-                *(f".dashboard.modules.{sdk}" for sdk in _SDKS),
-            ):
-                logging.getLogger(f"ray{name}").setLevel(logging.ERROR)
+            for name in _LOGGERS:
+                logging.getLogger(name).setLevel(logging.ERROR)
         except ImportError as error:
             raise UserError(
                 f"jobs need a part of Ray that is not installed here ({error}); pip install "
                 "'ditlab[cluster]'."
             ) from None
         try:
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-            socket.create_connection((parts.hostname, port), REQUEST_TIMEOUT).close()
+            default_port = 443 if parts.scheme == "https" else 80
+            place = (parts.hostname, parts.port or default_port)
+            socket.create_connection(place, REQUEST_TIMEOUT).close()
             client = JobSubmissionClient(address)
         except AuthenticationError:
             raise token_refused(address) from None
@@ -238,9 +243,9 @@ class JobServer:
         status, message, code = asyncio.run(self._follow(job, on_text))
         if status == "STOPPED":
             return JobResult(status, 130, message)
-        return JobResult(
-            status, 0 if status == "SUCCEEDED" else code if code in (2, 130) else 1, message
-        )
+        if status == "SUCCEEDED":
+            return JobResult(status, 0, message)
+        return JobResult(status, code if code in (2, 130) else 1, message)
 
     def state(self, job: str) -> tuple[str, str, int | None]:
         """Status of a job, Ray's message about it, and the command's exit code."""

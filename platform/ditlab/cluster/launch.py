@@ -63,10 +63,10 @@ def train_on_ray(launch: Launch, callbacks: RunCallbacks, grace: float = GRACE) 
 
         nodes = nodes_for_workers(experiment, cluster_nodes(), has_autoscaler())
         share = cpu_share(resources, nodes)
+        # A resumed run has as many threads as before, since its sums depend on them.
         number = launch.threads and launch.threads.number
         if launch.resumed and is_on_cluster and not resources.cpus_per_worker:
             number = recorded_threads(launch.folder)
-        # of a resumed run as before, since its sums depend on it, on whatever cores there are
         if number:
             if is_on_cluster and number > share.cpus:
                 callbacks.warn(
@@ -154,8 +154,8 @@ def _retried(
         recovery = recovery.after(ended, saved)
         if stop.count:  # before it could save, or between two attempts
             return _interrupted(store, saved)
-        # one warning a wait
-        if not (ended.kind is FailureKind.NO_RESOURCES and before is FailureKind.NO_RESOURCES):
+        still_waits = ended.kind is before is FailureKind.NO_RESOURCES
+        if not still_waits:  # one warning a wait
             callbacks.warn(recovery.message_for(ended))
         before = ended.kind
         # The tags go along for a first worker that dies before it can keep a journal.
@@ -166,9 +166,9 @@ def _interrupted(store: CheckpointStore, saved: int) -> RunOutcome:
     """Outcome of a run that ended without a final checkpoint; `saved` is the step of its last one,
     -1 for none.
     """
-    return RunOutcome(
-        "interrupted", max(saved, 0), {}, store.location_of(saved) if saved >= 0 else None
-    )
+    if saved < 0:
+        return RunOutcome("interrupted", 0, {}, None)
+    return RunOutcome("interrupted", saved, {}, store.location_of(saved))
 
 
 @contextmanager

@@ -52,8 +52,10 @@ def code_version() -> str:
     The same for a wheel and a checkout of the same code.
     """
     digest = hashlib.sha256()
-    addons = ["ditlab_addons"] if find_spec("ditlab_addons") else []
-    for package in (*PACKAGES, *addons):
+    packages = list(PACKAGES)
+    if find_spec("ditlab_addons"):
+        packages.append("ditlab_addons")
+    for package in packages:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.origin:
             return ""
@@ -114,11 +116,14 @@ def probe_node(probe: str, content: str, source: str | None) -> list[str]:
     """Return what a node lacks: `ditlab`, `out` (the probe's file is not there), `source` (a path;
     None: a URI).
     """
-    lacks = [] if find_spec("ditlab") else ["ditlab"]
+    lacks = []
+    if not find_spec("ditlab"):
+        lacks.append("ditlab")
     try:
-        if Path(probe).read_text() != content:
-            lacks.append("out")
+        is_there = Path(probe).read_text() == content
     except OSError:
+        is_there = False
+    if not is_there:
         lacks.append("out")
     if source is not None and not Path(source).exists():
         lacks.append("source")

@@ -50,18 +50,17 @@ def answering_ids() -> set[str]:
     nodes = alive_nodes()
     answering = set()
     for node in nodes:
+        place = (node["NodeManagerAddress"], node["NodeManagerPort"])
         with suppress(OSError):
-            socket.create_connection(
-                (node["NodeManagerAddress"], node["NodeManagerPort"]), 2.0
-            ).close()
+            socket.create_connection(place, 2.0).close()
             answering.add(node["NodeID"])
     # from outside the cluster's network none can be reached
     return answering or {node["NodeID"] for node in nodes}
 
 
 def wait_for(is_there: Callable[[], bool], timeout: float, pause: float = 0.2) -> bool:
-    """Wait until something is there, for `timeout` seconds at most, with a `pause` between looks;
-    return whether.
+    """Wait until something is there, for `timeout` seconds at most, and ask every `pause` seconds;
+    return whether it is there.
     """
     deadline = time.monotonic() + timeout
     while not (found := is_there()) and time.monotonic() < deadline:

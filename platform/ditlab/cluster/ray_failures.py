@@ -44,13 +44,12 @@ def unwrap(error: BaseException | None) -> BaseException | None:
         inner = getattr(error, name, None)
         if isinstance(inner, BaseException):
             return unwrap(inner)
-    # Ray puts a bare RayError in the place of a cause that cannot be pickled: still a bug of the
-    # code.
-    if isinstance(error, exceptions.RayTaskError) and type(error.cause) not in (
-        exceptions.RayError,
-        type(None),
-    ):
-        return unwrap(error.cause)
+    if isinstance(error, exceptions.RayTaskError):
+        # Ray puts a bare RayError in the place of a cause that cannot be pickled: still a bug of
+        # the code.
+        has_cause = type(error.cause) not in (exceptions.RayError, type(None))
+        if has_cause:
+            return unwrap(error.cause)
     return error
 
 
@@ -65,29 +64,27 @@ def ray_failure(
 ) -> Failure | None:
     """Failure for an exception of Ray's own; None for an exception of the code that a process ran.
 
-    `heartbeats` are those of the run's workers. What is in no list here counts as a lost worker,
-    which is tried again.
+    `heartbeats` are those of the run's workers. An exception in no list here counts as a lost
+    worker, after which the run is attempted again.
     """
     error = unwrap(error)
-    if not isinstance(error, exceptions.RayError) or isinstance(
-        error, (exceptions.RayTaskError, *BUGS)
-    ):
+    if not isinstance(error, exceptions.RayError):
+        return None
+    if isinstance(error, (exceptions.RayTaskError, *BUGS)):
         return None
     text = ""
-    # some are formatted from attributes that they may lack
-    with suppress(AttributeError, TypeError):
+    with suppress(AttributeError, TypeError):  # some are formatted from attributes that they lack
         text = str(error)
     if isinstance(error, exceptions.OutOfMemoryError) or "running low on memory" in text:
         return node_memory_failure(text, heartbeats)
-    what = ": ".join([type(error).__name__, *hide(text).strip().splitlines()[:1]])[
-        :_LONGEST
-    ].rstrip(".")
+    what = ": ".join([type(error).__name__, *hide(text).strip().splitlines()[:1]])
+    what = what[:_LONGEST].rstrip(".")
     for kind, remedy in FINAL.items():
         if isinstance(error, kind):
             return Failure(FailureKind.CANNOT_START, f"{what}; {remedy}")
-    return Failure(
-        FailureKind.LOST_NODE if isinstance(error, _LOST_NODES) else FailureKind.LOST_WORKER, what
-    )
+    if isinstance(error, _LOST_NODES):
+        return Failure(FailureKind.LOST_NODE, what)
+    return Failure(FailureKind.LOST_WORKER, what)
 
 
 def node_memory_failure(text: str, heartbeats: Sequence[Heartbeat]) -> Failure:

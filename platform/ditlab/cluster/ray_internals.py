@@ -74,7 +74,7 @@ def reload_token() -> None:
 
 
 def quiet_deaths() -> AbstractContextManager[None]:
-    """Leave out the paragraph that Ray prints on standard output for every process that dies."""
+    """Drop the paragraph that Ray prints on standard output for every process that dies."""
     return _replaced("print_to_stdstream", lambda *_, **__: None)
 
 
@@ -155,12 +155,13 @@ def own_sessions(leaders: int | None = None) -> Iterator[None]:
 
 def instance_processes() -> dict[str, subprocess.Popen[bytes]]:
     """Processes that this one has started for its Ray instance, by Ray's names such as `raylet`."""
+    found = {}
     node = ray_internal("_global_node")
     if node:
-        return {
-            name: each.process for name, all_of in node.all_processes.items() for each in all_of
-        }
-    return {}
+        for name, processes in node.all_processes.items():
+            for each in processes:
+                found[name] = each.process
+    return found
 
 
 def schedule_training(controller: Any, trial: Any) -> None:

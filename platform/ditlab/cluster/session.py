@@ -66,11 +66,11 @@ TRIES = 6
 """Attempts to start an instance on this machine, where it is slow."""
 _PAUSE = 2.0  # seconds between two attempts
 _lost = ""  # see `lost_ray`
-_LOOK_INTERVAL = 0.5  # seconds between looks for Ray's death
+_LOOK_INTERVAL = 0.5  # seconds from one check that Ray is alive to the next
 _LOST_TIMEOUT = 3.0  # seconds for a command whose Ray has died
 _KILL_TIMEOUT = 10.0  # seconds for processes of a failed attempt
-# Ray gives each of its processes a fixed time, mostly 30 s, and raises errors of four types, told
-# apart by their words.
+# Ray gives each of its processes a fixed time, mostly 30 s, and raises errors of four types, which
+# only their words distinguish.
 _SLOW = re.compile(
     r"timed? ?out|overloaded|failed to (?:start|connect to) gcs|did not start|not ready",
     re.IGNORECASE,
@@ -155,46 +155,64 @@ def ray_session(
     }
     with ExitStack() as stack:
         if address is None:
-            check_socket_folder()
-            stack.enter_context(own_token())
-            stack.enter_context(without_uv())
-            # `local`, or Ray would join whatever cluster it finds traces of on this machine.
             cores = max(num_cpus, os.cpu_count() or 1)
-            quiet |= {"address": "local", "num_cpus": cores, "include_dashboard": False}
-            before = set(psutil.Process().children())
-            clean = partial(end_attempt, ray, before)
-            with own_sessions(stack.enter_context(killed_with_this_process())):
-                try:
-                    start_with_patience(partial(ray.init, **quiet), clean, warn or _log.warning)
-                except KeyboardInterrupt:
-                    clean()
-                    raise
+            _start_instance(ray, stack, quiet, cores, warn or _log.warning)
+            death = _dead_process
         else:
-            # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an
-            # answer on tokens.
-            is_rays = address in ("auto", "local") or address.startswith("ray://")
-            stack.enter_context(users_token() if is_rays else cluster_token(address))
-            try:
-                with own_sessions():
-                    ray.init(address=address, **quiet)
-            except ray.exceptions.AuthenticationError:
-                raise token_refused(address) from None
-            except (
-                ConnectionError,
-                RuntimeError,
-                TimeoutError,
-                ValueError,
-                ray.exceptions.RayError,
-            ) as error:
-                raise UserError(
-                    f"{named(address)}: no Ray cluster answers there ({first_line(error)}); "
-                    f"start one or {leave_out(address)}."
-                ) from error
+            _join_cluster(ray, stack, quiet, address)
+            death = _unreachable_head
         stack.enter_context(quiet_deaths())  # `runs.failures` has a sentence for each
         # Ray's C++ part, as it ends, makes SIGTERM end this process without a word
         stack.callback(renew_handlers)
-        stack.enter_context(_watched(ray, _dead_process if address is None else _unreachable_head))
+        stack.enter_context(_watched(ray, death))
         yield ray
+
+
+def _start_instance(
+    ray: Any, stack: ExitStack, quiet: dict[str, Any], cores: int, warn: Callable[[str], None]
+) -> None:
+    """Start an instance on this machine, with what `stack` undoes at the session's end."""
+    check_socket_folder()
+    stack.enter_context(own_token())
+    stack.enter_context(without_uv())
+    start = partial(
+        ray.init,
+        address="local",  # or Ray would join whatever cluster it finds traces of here
+        num_cpus=cores,
+        include_dashboard=False,
+        **quiet,
+    )
+    clean = partial(end_attempt, ray, set(psutil.Process().children()))
+    with own_sessions(stack.enter_context(killed_with_this_process())):
+        try:
+            start_with_patience(start, clean, warn)
+        except KeyboardInterrupt:
+            clean()
+            raise
+
+
+def _join_cluster(ray: Any, stack: ExitStack, quiet: dict[str, Any], address: str) -> None:
+    """Connect to a cluster; `stack` takes the token back at the session's end."""
+    # Only Ray resolves `auto` and `local`; `ray://` is its client's server, without an answer on
+    # tokens.
+    is_rays = address in ("auto", "local") or address.startswith("ray://")
+    stack.enter_context(users_token() if is_rays else cluster_token(address))
+    try:
+        with own_sessions():
+            ray.init(address=address, **quiet)
+    except ray.exceptions.AuthenticationError:
+        raise token_refused(address) from None
+    except (
+        ConnectionError,
+        RuntimeError,
+        TimeoutError,
+        ValueError,
+        ray.exceptions.RayError,
+    ) as error:
+        raise UserError(
+            f"{named(address)}: no Ray cluster answers there ({first_line(error)}); "
+            f"start one or {leave_out(address)}."
+        ) from error
 
 
 def check_socket_folder() -> None:
@@ -219,11 +237,10 @@ def lost_ray() -> str:
 
 @contextmanager
 def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
-    """Look for the `death` of Ray during the block, and end the connection after it, with all that
-    Ray has started.
+    """Ask for the `death` of Ray during the block; at its end, end the connection and all of Ray.
 
-    Where Ray has died, a call of it may wait for a minute, and then ends the process with a line of
-    its own: a command that is not over some seconds later ends before that.
+    After Ray's death one of its calls may wait for a minute, and then end the process with a line
+    of its own: a command that is not over some seconds later ends before that.
     """
     global _lost
     _lost = ""
@@ -245,7 +262,7 @@ def _watched(ray: Any, death: Callable[[], str]) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join(_LOOK_INTERVAL)
-        started = [*instance_processes().values()]
+        started = list(instance_processes().values())
         for each in started:
             each.terminate = each.kill  # type: ignore[method-assign]  # they are deaf to SIGTERM (`own_sessions`)
         if _lost:
@@ -274,20 +291,18 @@ def _unreachable_head() -> str:
     """
     import ray
 
-    # not by `ray://`
-    if is_ending():
-        address = getattr(ray.get_runtime_context(), "gcs_address", "")
-    else:
-        address = ""
-    for attempt in range(3 if address else 0):
-        try:
-            check_address(address)
-            break
-        except UserError:
-            if attempt == 2:
-                return f"the cluster's head at {address} has died"
+    if not is_ending():
+        return ""
+    address = getattr(ray.get_runtime_context(), "gcs_address", "")
+    if not address:  # by `ray://`
+        return ""
+    for attempt in range(3):
+        if attempt:
             time.sleep(_LOOK_INTERVAL)
-    return ""
+        with suppress(UserError):
+            check_address(address)
+            return ""
+    return f"the cluster's head at {address} has died"
 
 
 def start_with_patience(
@@ -307,9 +322,8 @@ def start_with_patience(
             clean()
             reason = first_line(error)
             if not left or not _SLOW.search(str(error)):
-                if absent_part("command", "doctor"):
-                    doctor = ""
-                else:
+                doctor = ""
+                if not absent_part("command", "doctor"):
                     doctor = "`ditlab doctor` shows what is missing, and "
                 raise RunFailed(
                     f"Ray cannot be started on this machine ({reason}); {doctor}`ditlab train "

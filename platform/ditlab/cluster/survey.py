@@ -71,8 +71,10 @@ def collect_reports(
     silent = []
     for result in results:
         if result.problem:
-            what = "what it lacks will show when a worker starts there"
-            silent.append(f"node {result.name} sent no report ({result.problem}); {what}.")
+            silent.append(
+                f"node {result.name} sent no report ({result.problem}); what it lacks will show "
+                "when a worker starts there."
+            )
             continue
         values = dict(result.value)
         skew = values.pop("clock") - result.received
@@ -158,9 +160,8 @@ def check_joining_node(launch: Launch) -> None:
     """
     if not launch.versions:
         return
-    if wait_for(launch.folder.path.is_dir, FILE_TIMEOUT):
-        problem = ""
-    else:
+    problem = ""
+    if not wait_for(launch.folder.path.is_dir, FILE_TIMEOUT):
         problem = f"the run's folder train/{launch.run_id} is not there"
     packages = plugin_packages(launch.experiment.to_dict())
     report = NodeReport(node_name(), True, versions(packages=packages), home=problem)
@@ -201,8 +202,8 @@ class NodeRequirements:
 def node_faults(
     reports: Sequence[NodeReport], required: NodeRequirements, everywhere: bool = False
 ) -> list[str]:
-    """Return what would make a run fail, a sentence each; a fault stands before those that follow
-    from it.
+    """Return a sentence for each fault that would make a run fail; a fault stands before those that
+    follow from it.
 
     A node that only drives needs the same Ray and Python alone, unless work may run `everywhere` (a
     sweep's trials are led from any node).
@@ -227,10 +228,11 @@ def node_warnings(
         if (report.trains or everywhere) and not report.problem:
             found += _differences(report, own, TOLERATED)
             if abs(report.skew) > MAX_SKEW:
+                direction = "ahead of" if report.skew > 0 else "behind"
                 found.append(
-                    f"the clock of node {report.name} is {abs(report.skew):.0f} s "
-                    f"{'ahead of' if report.skew > 0 else 'behind'} that of the launcher; let "
-                    "NTP set both, or the run's time stamps contradict each other."
+                    f"the clock of node {report.name} is {abs(report.skew):.0f} s {direction} "
+                    "that of the launcher; let NTP set both, or the run's time stamps contradict "
+                    "each other."
                 )
     return found
 
@@ -243,10 +245,8 @@ def software_faults(report: NodeReport, own: Mapping[str, str], works: bool) -> 
     """
     if works and report.problem:
         return [
-            (
-                f"DiTLab cannot be imported on node {report.name} ({report.problem}); send it "
-                "along with `ditlab submit`, or install it on every node."
-            )
+            f"DiTLab cannot be imported on node {report.name} ({report.problem}); send it "
+            "along with `ditlab submit`, or install it on every node."
         ]
     if works:
         names = [name for name in own if name not in TOLERATED]

@@ -11,7 +11,7 @@ import secrets
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -47,7 +47,7 @@ from ditlab.training.recovery import OutOfMemory, is_out_of_memory
 from ditlab.training.reporting import Reporter
 from ditlab.training.trainer import train
 
-# seconds between looks for the next assignment, and for the answer of a scheduler
+# seconds between two searches for the next assignment, or for the answer of a scheduler
 POLL_INTERVAL = 0.05
 # seconds after which the other workers get an empty broadcast: gloo gives up on silent ones
 ASSIGNMENT_TIMEOUT = 60.0
@@ -80,15 +80,15 @@ def run_worker(config: dict[str, Any]) -> None:
     gc.freeze()  # what is imported: a collection would look through it, for 0.2 s
     while not (assignment := _next_assignment(channel, rank)).get("is_end"):
         try:
-            _train_assigned(
-                Launch.from_dict(assignment["launch"]), KeyValueChannel(assignment["control"]), rank
-            )
+            launch = Launch.from_dict(assignment["launch"])
+            _train_assigned(launch, KeyValueChannel(assignment["control"]), rank)
         except Exception as error:
-            # Of several workers the others are left in the middle of a step, and lack of memory
-            # leaves it in pieces. A CUDA context does not outlive an error in a kernel, and most of
-            # those come to light later.
-            is_reusable = rank.world_size == 1 and not is_out_of_memory(error)
-            is_reusable = is_reusable and (not use_gpu or isinstance(error, UserError | RunFailed))
+            # Other workers would be left in the middle of a step, and a lack of memory leaves
+            # memory in pieces. A CUDA context does not outlive an error in a kernel, which mostly
+            # shows later.
+            is_alone = rank.world_size == 1
+            keeps_device = not use_gpu or isinstance(error, UserError | RunFailed)
+            is_reusable = is_alone and keeps_device and not is_out_of_memory(error)
             if assignment["last"] or not is_reusable:
                 raise_hidden(error)  # Ray writes it into its logs
         if assignment["last"] or terminated.is_set():
@@ -179,22 +179,26 @@ def _train_run(launch: Launch, group: KeyValueChannel, rank: Rank, link: Heartbe
             )
             stack.enter_context(reporter)
         elif is_first_of_node and experiment.tracking.system_metrics:
-            node = nodes.index(worker_nodes[rank.rank])
-            stack.enter_context(lock_journal(launch.folder, node))
-            tracking = experiment.tracking  # its system metrics go into the same tracked run
-            tracker = RunTracker(
-                launch.folder, tracking.uri, launch.home, node=node, budget=tracking.budget
-            )
-            tracker.watch_system(num_nodes=max_nodes(experiment, nodes))
-            stack.enter_context(tracker)
+            _track_system(stack, launch, nodes, nodes.index(worker_nodes[rank.rank]))
         outcome = train(training_run, rank, reporter, added_hooks(launch, rank))
         if outcome.status == "interrupted" and link.stop_reason == STOPPED:
             outcome = replace(outcome, status="stopped")
         if rank.is_first:
-            # else it goes on soon
-            if outcome.status != "interrupted" or link.stop_reason not in (PREEMPTED, PAUSED):
+            goes_on = outcome.status == "interrupted" and link.stop_reason in (PREEMPTED, PAUSED)
+            if not goes_on:
                 reporter.finish(outcome)
             group.put("outcome", asdict(outcome))
+
+
+def _track_system(stack: ExitStack, launch: Launch, nodes: Sequence[str], node: int) -> None:
+    """Log the system metrics of a node, by its place among the nodes, into the same tracked run."""
+    stack.enter_context(lock_journal(launch.folder, node))
+    tracking = launch.experiment.tracking
+    tracker = RunTracker(
+        launch.folder, tracking.uri, launch.home, node=node, budget=tracking.budget
+    )
+    tracker.watch_system(num_nodes=max_nodes(launch.experiment, nodes))
+    stack.enter_context(tracker)
 
 
 def report_to_sweep(

@@ -57,7 +57,9 @@ class WorkerGroup:
             num["elastic_resize_monitor_interval_s"] = resources.workers.interval
         elif has_autoscaler():
             os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", GROWING_START_TIMEOUT)
-        per_worker = {"CPU": share.cpus, **({"GPU": gpus} if gpus else {})}
+        per_worker = {"CPU": share.cpus}
+        if gpus:
+            per_worker["GPU"] = gpus
         config = {
             "channel": self._channel.name,
             "threads": share.threads,
@@ -125,10 +127,10 @@ class WorkerGroup:
 
     def is_idle(self) -> bool:
         """Return True if the workers run, and have finished all that was assigned to them."""
+        if not self._thread.is_alive():
+            return False
         with suppress(*CHANNEL_ERRORS):
-            return (
-                self._thread.is_alive() and (self._channel.get("done") or 0) >= self._num_assigned
-            )
+            return (self._channel.get("done") or 0) >= self._num_assigned
         return False
 
     def shut_down(self, timeout: float = SHUTDOWN_TIMEOUT) -> None:
@@ -152,9 +154,8 @@ class WorkerGroup:
         """
         group = self._channel.get("placement_group")
         if group:
-            remove_placement_group(
-                PlacementGroup(ray_internal("PlacementGroupID")(bytes.fromhex(group)))
-            )
+            group_id = ray_internal("PlacementGroupID")(bytes.fromhex(group))
+            remove_placement_group(PlacementGroup(group_id))
 
 
 @dataclass

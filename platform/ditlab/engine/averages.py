@@ -23,9 +23,9 @@ class WeightAverages:
     a state.
 
     They are in memory always, beside the masters: on the device, or on the CPU where these are
-    offloaded. The optimiser's step updates them. A step that is left out leaves them as they were.
-    Averages of a length count applied updates, as Adam does; with the first one each is that
-    update's result, so nothing of the weights before has a part in them.
+    offloaded. The optimiser's step updates them. A skipped step leaves them as they were. Averages
+    of a length count applied updates, as Adam does; after the first each is that update's result,
+    so the weights before have no part in them.
     """
 
     def __init__(
@@ -47,7 +47,8 @@ class WeightAverages:
         """Exponent of the profile of each relative length, by field."""
         self.start = 0
         """Updates that were applied before the averages of the lengths began."""
-        fields = (*(["ema"] if ema or is_given else []), *self.exponents)
+        fields = ["ema"] if ema or is_given else []
+        fields += self.exponents
         self._flats = {
             field: [flat.detach().clone() for flat in partitions.flats] for field in fields
         }
@@ -69,8 +70,7 @@ class WeightAverages:
         if not stepped:
             return
         device = stepped[0].device
-        weights: dict[str, Tensor] = {}
-        """Weight of the new masters in each average, 0-dim."""
+        weights: dict[str, Tensor] = {}  # of the new masters in each average, 0-dim
         if self._ema is not None:
             weights["ema"] = self._update.weight(self._ema_weight, device)
         if self.exponents:
@@ -95,10 +95,8 @@ class WeightAverages:
             return
         with self._partitions.rewriting():
             for weights, averages in zip(self._partitions.flats, self._flats["ema"], strict=True):
-                flats = (weights.detach(), averages)
-                for master, average in zip(
-                    *(flat.view(-1).split(SLICE) for flat in flats), strict=True
-                ):
+                masters = weights.detach().view(-1).split(SLICE)
+                for master, average in zip(masters, averages.view(-1).split(SLICE), strict=True):
                     held = master.clone()
                     master.copy_(average)
                     average.copy_(held)
@@ -125,7 +123,9 @@ class WeightAverages:
 
     def scalars(self) -> dict[str, float]:
         """Return the state beside the averages themselves; nothing without averages of a length."""
-        return {START: float(self.start)} if self.exponents else {}
+        if not self.exponents:
+            return {}
+        return {START: float(self.start)}
 
     def load(self, scalars: Mapping[str, float]) -> None:
         """Go on from a saved state, or begin again where it has no averages; Adam's step was loaded

@@ -56,7 +56,11 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
     # compile of pixelhdm/small.
     torch._dynamo.config.specialize_float = True
     options: dict[str, Any] = {}
+    # On a GPU sizes are constants until others come: to divide an index by a number that is known
+    # at run time alone took more of some kernels than their memory.
+    dynamic = None
     if device.type == "cpu":
+        dynamic = True
         # The processor says which vector instructions it has, and every compiler that takes torch's
         # headers (C++20) knows them; trying each by a compilation of its own takes 6 s where
         # nothing is compiled yet.
@@ -75,11 +79,7 @@ def compile_blocks(network: Any, device: torch.device, whole_gathers: bool) -> N
             code, forward.__globals__, kind, forward.__defaults__, forward.__closure__
         )
         copy.__kwdefaults__ = forward.__kwdefaults__
-        # On a GPU sizes are constants until others come: to divide an index by a number that is
-        # known at run time alone took more of some kernels than their memory.
-        compiled = torch.compile(
-            copy, dynamic=True if device.type == "cpu" else None, options=options
-        )
+        compiled = torch.compile(copy, dynamic=dynamic, options=options)
         for module in modules:
             if "forward" in vars(module):
                 continue
@@ -102,7 +102,8 @@ def _require_input_gradient(module: nn.Module, inputs: tuple[Any, ...]) -> tuple
         return None
     if not any(each.requires_grad for each in module.parameters()):
         return None
-    return tuple(each.detach().requires_grad_() if each is tensors[0] else each for each in inputs)
+    first = tensors[0]
+    return tuple(each.detach().requires_grad_() if each is first else each for each in inputs)
 
 
 def _alike(kinds: Mapping[str, Sequence[nn.Module]]) -> Iterator[tuple[str, list[nn.Module]]]:
@@ -197,9 +198,8 @@ class FasterProducts(CustomGraphPass):
             if value.dtype != torch.float32 or (bias is not None and bias.meta["val"].ndim != 1):
                 continue
             by_rows = value.stride()[-1] == 1
-            if not by_rows and (
-                bias is not None or value.stride()[0] != 1 or not mkl_lacks_avx512()
-            ):
+            is_weight_gradient = bias is None and value.stride()[0] == 1
+            if not by_rows and not (is_weight_gradient and mkl_lacks_avx512()):
                 continue
             with graph.inserting_before(node):
                 if by_rows:

@@ -1,6 +1,6 @@
 """Names of DeepSpeed that are no part of its interface: the one file that uses them.
 
-The import leaves out MLflow and a compiled Muon, which DeepSpeed loads and this engine never uses
+The import skips MLflow and a compiled Muon, which DeepSpeed loads and this engine never uses
 (4 s of 9). ZeRO flattens parameters into partitions whose layout depends on stage and number of
 workers. As slices `name[start:stop]` of flattened parameters, the state is the same for every
 layout, and a checkpoint of such slices loads into any other.
@@ -226,7 +226,8 @@ class GradientNorm:
             self._norms = self._optimizer._get_norm_groups
             self._optimizer._get_norm_groups = lambda: [torch.zeros(())]
         elif offloaded:
-            self._norms = lambda scaled=self._optimizer.scaled_global_norm: [scaled()]
+            scaled_norm = self._optimizer.scaled_global_norm
+            self._norms = lambda: [scaled_norm()]
             self._optimizer.scaled_global_norm = lambda: torch.zeros(())
 
     def measure(self) -> Tensor:
@@ -276,27 +277,30 @@ class FrozenParameters:
 
     def __init__(self, module: nn.Module, stage: int) -> None:
         self._parts: list[tuple[Any, ParameterSlice]] = []
-        self._num_shards = distributed.get_world_size() if stage else 1
-        rank = distributed.get_rank() if stage else 0
+        self._num_shards = 1
+        rank = 0
+        if stage:
+            self._num_shards = distributed.get_world_size()
+            rank = distributed.get_rank()
         for name, parameter in module.named_parameters():
-            if not parameter.requires_grad:
-                numel = whole_shape(parameter).numel()
-                shard = math.ceil(numel / self._num_shards)  # as ZeRO-3 cuts it
-                start = min(rank * shard, numel)
-                self._parts.append(
-                    (parameter, ParameterSlice(name, start, min(start + shard, numel), start))
-                )
+            if parameter.requires_grad:
+                continue
+            numel = whole_shape(parameter).numel()
+            shard = math.ceil(numel / self._num_shards)  # as ZeRO-3 cuts it
+            start = min(rank * shard, numel)
+            part = ParameterSlice(name, start, min(start + shard, numel), start)
+            self._parts.append((parameter, part))
 
     def slices(self) -> Iterator[tuple[ParameterSlice, Tensor]]:
         """Yield this worker's slices and their values, views; none that are empty."""
         for parameter, part in self._parts:
-            if part.start < part.stop:
-                shard = held_shard(parameter)
-                if shard is None:
-                    values = part.of(parameter.detach())
-                else:
-                    values = shard.view(-1)[: part.stop - part.start]
-                yield part, values
+            if part.start == part.stop:
+                continue
+            shard = held_shard(parameter)
+            if shard is None:
+                yield part, part.of(parameter.detach())
+            else:
+                yield part, shard.view(-1)[: part.stop - part.start]
 
     def load(self, read: Callable[[str, str, int, int], Tensor]) -> None:
         """Set all whole parameters, each worker reading its own slices. All workers must call."""
@@ -336,8 +340,7 @@ class Partitions:
         self.adam = optimizer if stage == 0 else optimizer.optimizer
         self.flats: list[Tensor]
         groups: Sequence[Sequence[Any]]
-        # the parameters themselves, on every worker; each worker counts as the owner of all
-        if stage == 0:
+        if stage == 0:  # the parameters themselves; each worker counts as the owner of all
             self.flats = [
                 parameter for group in optimizer.param_groups for parameter in group["params"]
             ]
@@ -356,16 +359,13 @@ class Partitions:
             self.slices_of.append(
                 [each for each in self._slices(index, group) if each.start < each.stop]
             )
-        for index, flat in enumerate(self.flats):
+        for flat, members in zip(self.flats, self.members, strict=True):
             # Adam makes its state at the first step; made here, a checkpoint from before it is like
             # any other.
-            self.adam.state[flat] = {
-                "step": torch.zeros((), dtype=torch.float32, device=flat.device),
-                **{
-                    moment: torch.zeros_like(flat.detach())
-                    for moment in moments(self.members[index][0])
-                },
-            }
+            state = {"step": torch.zeros((), dtype=torch.float32, device=flat.device)}
+            for moment in moments(members[0]):
+                state[moment] = torch.zeros_like(flat.detach())
+            self.adam.state[flat] = state
 
     def _slices(self, index: int, group: Sequence[Any]) -> Iterator[ParameterSlice]:
         """This worker's slice of each parameter of a group; some are empty."""
@@ -388,9 +388,8 @@ class Partitions:
                 # padding DeepSpeed chose.
                 buffer = self._optimizer.bit16_groups_flat[index]
                 size = self.flats[index].numel()
-                low = (
-                    distributed.get_rank(group=self._optimizer.real_dp_process_group[index]) * size
-                )
+                process_group = self._optimizer.real_dp_process_group[index]
+                low = distributed.get_rank(group=process_group) * size
                 begin = (parameter.data_ptr() - buffer.data_ptr()) // buffer.element_size()
                 start = max(0, low - begin)
                 yield ParameterSlice(
@@ -413,7 +412,7 @@ class Partitions:
 
     @property
     def adam_step(self) -> int:
-        """Number of updates applied so far; a step that was left out does not count."""
+        """Number of updates applied so far; a skipped step does not count."""
         if self.flats:
             return int(self.count_updates(self.flats))
         return 0

@@ -64,7 +64,8 @@ def current_rank(
     """Select this process's device, for DeepSpeed's accelerator layer too, and return its rank."""
     # DeepSpeed looks for hardware by itself, once a process; a CPU run must not be moved onto a GPU
     # that is there, or that a run before it used.
-    os.environ["DS_ACCELERATOR"] = kind = "cuda" if use_gpu else "cpu"
+    kind = "cuda" if use_gpu else "cpu"
+    os.environ["DS_ACCELERATOR"] = kind
     chosen: Any = sys.modules.get("deepspeed.accelerator.real_accelerator")
     if chosen and chosen.get_accelerator().device_name() != kind:
         chosen.ds_accelerator = None
@@ -106,12 +107,10 @@ class ControlChannel:
     def __init__(self, rank: Rank, private: bool = False) -> None:
         self.world_size = rank.world_size
         self._rank = rank.rank
-        needs_group = rank.world_size > 1 and (private or rank.device.type == "cuda")
-        limit = timedelta(seconds=rank.timeout)
-        if needs_group:
+        self._group = None
+        if rank.world_size > 1 and (private or rank.device.type == "cuda"):
+            limit = timedelta(seconds=rank.timeout)
             self._group = distributed.new_group(backend="gloo", timeout=limit)
-        else:
-            self._group = None
 
     def gather_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """Return every worker's numbers, in order of rank, by one reduction.

@@ -163,12 +163,10 @@ class Engine:
         with self._clock.phase("forward"):
             total, components = self._engine("loss", batch, noise_source)
         with self._clock.phase("backward"), ExitStack() as hooks:
-            # every gradient is replaced by zero: 0 times a loss of NaN would be NaN
-            if weight == 0:
-                for each in filter(
-                    lambda parameter: parameter.requires_grad, self._module.parameters()
-                ):
-                    hooks.callback(each.register_hook(torch.zeros_like).remove)
+            if weight == 0:  # every gradient is replaced: 0 times a loss of NaN would be NaN
+                for parameter in self._module.parameters():
+                    if parameter.requires_grad:
+                        hooks.callback(parameter.register_hook(torch.zeros_like).remove)
             self._engine.backward(total if weight == 1 else total * weight)
         if not last:
             self._engine.step()  # only counts: DeepSpeed updates at the accumulation boundary
@@ -180,7 +178,7 @@ class Engine:
     def step(self, step: int, lr: float, healthy: Tensor | None = None) -> Tensor:
         """Apply the accumulated gradients as optimiser step `step` (from 0).
 
-        The update is left out, with weights, moments, Adam's step count and average as they were,
+        The update is skipped, with weights, moments, Adam's step count and average as they were,
         where the gradient is not finite or `healthy` (0-dim bool, alike on all workers) is false;
         gradients are gone in either case. Returns the global gradient norm before clipping, not
         finite where the gradient was not. Waits for a GPU only where state is offloaded, or for
@@ -245,10 +243,8 @@ class Engine:
             yield ("frozen", part.name, part.start), values
 
     def _slices(self, index: int) -> Iterator[tuple[str, ParameterSlice, Tensor]]:
-        for field, flat in {
-            **self.partitions.tensors(index),
-            **self.averages.tensors(index),
-        }.items():
+        flats = self.partitions.tensors(index) | self.averages.tensors(index)
+        for field, flat in flats.items():
             for part in self.partitions.slices_of[index]:
                 yield field, part, part.of(flat)
 
@@ -267,15 +263,17 @@ class Engine:
         Averages of power-function profile begin again where the scalars do not say when they began.
         With frozen parameters every worker must call it.
         """
-        restarted = {} if START in scalars else self.averages.exponents
+        new_fields = set[str]()
+        if START not in scalars:
+            new_fields.update(self.averages.exponents)
+        if not has_ema:
+            new_fields.add("ema")
         with self.partitions.rewriting():
             for index in range(len(self.partitions.flats)):
                 for field, part, values in self._slices(index):
                     # A run whose average is new starts it from the weights.
-                    is_new = field in restarted or (field == "ema" and not has_ema)
-                    values.copy_(
-                        read("master" if is_new else field, part.name, part.start, part.stop)
-                    )
+                    source = "master" if field in new_fields else field
+                    values.copy_(read(source, part.name, part.start, part.stop))
         self._frozen.load(read)
         self.partitions.adam_step = int(scalars["adam_step"])
         self._update.load(scalars)
@@ -307,17 +305,19 @@ def lay_out_as_trained(
     the last bit.
     """
     zero = experiment.engine.zero
-    if zero.stage == 0 or (zero.stage == 3 and (workers > 1 or zero.offload_parameters != "none")):
+    has_shards = workers > 1 or zero.offload_parameters != "none"
+    if zero.stage == 0 or (zero.stage == 3 and has_shards):
         return
     optimizer = build_optimizer(
         module, parameter_facts(module), experiment.optimizer, device.type == "cuda"
     )
     buffers: list[list[nn.Parameter]] = [group["params"] for group in optimizer.param_groups]
-    for parameters in buffers if zero.stage < 3 else [list(chain(*buffers))]:
+    if zero.stage == 3:
+        buffers = [list(chain(*buffers))]
+    for parameters in buffers:
         flat = torch.cat([each.detach().reshape(-1) for each in parameters])
-        for parameter, values in zip(
-            parameters, flat.split([each.numel() for each in parameters]), strict=True
-        ):
+        parts = flat.split([each.numel() for each in parameters])
+        for parameter, values in zip(parameters, parts, strict=True):
             parameter.data = values.view(parameter.shape)
 
 
@@ -332,8 +332,7 @@ def configuration(
     on_gpu = rank.device.type == "cuda"
     zero: dict[str, Any] = {"stage": spec.stage}
     if spec.stage in (1, 2) and not on_gpu:
-        # The copy into one contiguous gradient buffer costs 3 to 6% of a small step and saves no
-        # memory here.
+        # A contiguous gradient buffer costs 3 to 6% of a small step and saves no memory here.
         zero["contiguous_gradients"] = False
     if spec.stage in (1, 2) and spec.offload == "none":
         zero["compute_grad_norm"] = False  # it waits for the GPU
@@ -389,8 +388,7 @@ def initialize(
         deepspeed.init_distributed(dist_backend="nccl" if rank.device.type == "cuda" else "gloo")
         # DeepSpeed sets no timeout for its own groups, and torch's is 30 minutes over gloo and 10
         # over NCCL.
-        for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
-            # no public way exists
+        for name in ("default_pg_timeout", "default_pg_nccl_timeout"):  # no public way exists
             setattr(distributed.distributed_c10d, name, timedelta(seconds=rank.timeout))
         # DeepSpeed formats every parameter's values for a message that it then does not print: half
         # of the time taken by small networks.

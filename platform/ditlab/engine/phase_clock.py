@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -94,9 +94,7 @@ class PhaseClock:
                 begin = self._begin
                 self._begin = end
                 if phase >= 0:
-                    sums[phase] += (
-                        end - begin if self._new_event is None else begin.elapsed_time(end) / 1000
-                    )
+                    sums[phase] += self._seconds(begin, end)
                 if self._new_event is not None:
                     self._free.append(begin)
             num += 1
@@ -119,10 +117,18 @@ class PhaseClock:
 
         @wraps(function)
         def timed(*inputs: Any, **named: Any) -> Any:
-            with self.phase("reduce") if self._current in OWN_WORK else nullcontext():
+            if self._current not in OWN_WORK:
+                return function(*inputs, **named)
+            with self.phase("reduce"):
                 return function(*inputs, **named)
 
         return timed
+
+    def _seconds(self, begin: Any, end: Any) -> float:
+        """Return the seconds between two marks."""
+        if self._new_event is None:
+            return float(end - begin)
+        return float(begin.elapsed_time(end) / 1000)
 
     def _switch(self, phase: int) -> int:
         """Change to a phase by its number; return the one before."""
@@ -142,6 +148,6 @@ class PhaseClock:
 
 def phase_clock(device: torch.device) -> PhaseClock:
     """Return a clock for work on a device."""
-    return PhaseClock(
-        new_event=partial(torch.cuda.Event, enable_timing=True) if device.type == "cuda" else None
-    )
+    if device.type == "cuda":
+        return PhaseClock(new_event=partial(torch.cuda.Event, enable_timing=True))
+    return PhaseClock()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ditlab.spec.optimization import AdaptiveClip, ClipSpec, NormClip, RatioZClip, ZClip
+from ditlab.spec.optimization import ClipSpec, NormClip, RatioZClip, ZClip
 
 TINY = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 PREFIX = "clip."
@@ -27,15 +27,19 @@ class Update:
 
     def __init__(self, adam: torch.optim.Optimizer, clip: ClipSpec) -> None:
         self._adam: Any = adam
-        self._max_norm = clip.max_norm if isinstance(clip, NormClip) else None
+        self._max_norm: float | None = None
         self._statistics: NormStatistics | None = None
-        if isinstance(clip, AdaptiveClip):
-            self._statistics = ZScore(clip) if isinstance(clip, ZClip) else Ratio(clip)
+        if isinstance(clip, NormClip):
+            self._max_norm = clip.max_norm
+        elif isinstance(clip, ZClip):
+            self._statistics = ZScore(clip)
+        elif isinstance(clip, RatioZClip):
+            self._statistics = Ratio(clip)
 
     def prepare(self, norm: Tensor, healthy: Tensor | None) -> None:
         """Set up Adam's next step from the whole gradient's norm, 0-dim, equal on all workers.
 
-        The update is left out where the norm is not finite, or `healthy` is false.
+        The update is skipped where the norm is not finite, or `healthy` is false.
         """
         applied = norm.isfinite()
         if healthy is not None:
@@ -50,7 +54,7 @@ class Update:
             self._adam.grad_scale = ((norm + TINY) / limit).clamp(min=1.0)
 
     def weight(self, share: float, device: torch.device) -> Tensor:
-        """Return `share` as a tensor; 0 where this step's update is left out."""
+        """Return `share` as a tensor; 0 where this step's update is skipped."""
         return ((1 - self._adam.found_inf) * share).to(device)
 
     def state(self) -> dict[str, float]:
@@ -76,7 +80,8 @@ class NormStatistics:
 
     def limit(self, norm: Tensor, applied: Tensor) -> Tensor:
         """Return the norm to clip a gradient of this norm to, 0-dim float64, infinite for none;
-        count the norm where `applied`."""
+        count the norm where `applied`.
+        """
         self._values = self._values.to(norm.device)
         limit, values = self._next(norm.double())
         self._values = torch.where(applied, torch.stack(values), self._values)
@@ -112,7 +117,8 @@ class ZScore(NormStatistics):
     def _next(self, norm: Tensor) -> tuple[Tensor, list[Tensor]]:
         count, mean, variance = self._values
         spec = self._spec
-        bound = torch.full_like(norm, math.inf if spec.max_norm is None else spec.max_norm)
+        max_norm = math.inf if spec.max_norm is None else spec.max_norm
+        bound = torch.full_like(norm, max_norm)
         away = norm - mean
         # Running mean and population variance of the warm-up's norms (Welford 1962).
         first_mean = mean + away / (count + 1)

@@ -448,7 +448,6 @@ class RatioZClip(Spec):
     """Decay of the moving average."""
 
 
-AdaptiveClip = ZClip | RatioZClip
 ClipSpec = Annotated[NoClip | NormClip | ZClip | RatioZClip, Field(discriminator="kind")]
 
 

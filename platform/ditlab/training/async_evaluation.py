@@ -19,7 +19,7 @@ TAKEN_TAG = "ditlab.evaluated_async"
 PASSED_TAG = "ditlab.evaluations_passed_over"
 """Tag with the steps that were not evaluated, as a newer checkpoint was there."""
 LOOK_INTERVAL = 0.5
-"""Seconds between looks for an answer, while steps go on."""
+"""Seconds from one search for answers to the next, while steps go on."""
 
 
 class AsyncEvaluation(StepHook):
@@ -40,14 +40,11 @@ class AsyncEvaluation(StepHook):
         self._next_look = 0.0
 
     def begin(self, step: int, is_saved: bool) -> None:
-        """Go on after `step` steps, whose checkpoint `is_saved`: evaluations of later ones come
-        again.
-        """
+        """Go on after `step` steps, whose checkpoint `is_saved`: later ones are evaluated again."""
         self._taken = min(self._taken, step)
+        wanted = set[int]()
         if is_saved and self._is_due(step) and step > self._taken:
-            wanted = {step}
-        else:
-            wanted = set[int]()
+            wanted.add(step)
         for request in self._inbox.listed():
             if self._taken < request.number <= step:
                 wanted.add(request.number)
@@ -76,7 +73,7 @@ class AsyncEvaluation(StepHook):
         """Return the evaluations that have come, by step, for the journal; `settle` each once it is
         there.
 
-        Looks now and then; with `at_once` now.
+        Reads the inbox at intervals; with `at_once` now.
         """
         if not self._wanted or (not at_once and time.monotonic() < self._next_look):
             return []
@@ -90,16 +87,16 @@ class AsyncEvaluation(StepHook):
         self._inbox.remove(Request(answer.step, EVALUATE))
 
     def settle(self, answer: EvaluationAnswer) -> None:
-        """Take note that an answer is in the journal, and say what it leaves out."""
+        """Take note that an answer is in the journal, and warn of what was not evaluated."""
         reporter = self._reporter
         step = answer.step
         passed = [each for each in self._wanted if each < step]
         tags = {TAKEN_TAG: str(step), **answer.tags}
         if passed:
             names = ", ".join(map(str, passed))
-            steps = f"steps {names}" if len(passed) > 1 else f"step {names}"
             reporter.warn(
-                f"{steps} passed over: the newer checkpoint of step {step} was evaluated instead."
+                f"step{'s' if len(passed) > 1 else ''} {names} skipped: the newer checkpoint of "
+                f"step {step} was evaluated instead."
             )
             before = reporter.recorded.tags().get(PASSED_TAG)
             tags[PASSED_TAG] = f"{before}, {names}" if before else names

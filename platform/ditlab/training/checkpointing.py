@@ -15,9 +15,9 @@ from ditlab.averages import snapshot_steps
 from ditlab.checkpoints.kept_averages import average_snapshots
 from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.checkpoints.saving import BackgroundSaver
+from ditlab.checkpoints.saving import BackgroundSaver, SaveFailed, SaveOutcome
 from ditlab.checkpoints.shard import TensorKey
-from ditlab.checkpoints.start_point import kept_scalars, order_changes
+from ditlab.checkpoints.start_point import StartPoint, kept_scalars, order_changes
 from ditlab.engine.distributed import ControlChannel, PeerLost, Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab.numerics import NUMERICS_VERSION, version_warning
@@ -94,32 +94,42 @@ class CheckpointManager:
         Raises UserError where there are checkpoints and none is complete, where it was saved under
         another order of samples, and where a fork's parent lacks the checkpoint.
         """
-        found = self._store.newest(self._reporter.warn) if self._rank.is_first else None
+        found = None
+        if self._rank.is_first:
+            found = self._store.newest(self._reporter.warn)
         step = self._channel.gather(found.manifest.step if found else None)[0]
         if step is None:
             self.loaded_receipt = {}
-            if self._rank.is_first and (steps := self._store.steps()):
-                raise UserError(
-                    f"none of the {len(steps)} checkpoints at {self._store.location} is whole, "
-                    "and starting over would overwrite them; restore one of them, or delete "
-                    "them all to start over."
-                )
+            self._check_none_there()
             if self._start:
-                checked = self._start.open() if self._rank.is_first else None
-                self._channel.barrier()  # until its shards are hashed
-                kept = self._start.start.state
-                with checked or self._start.open(verify=False) as reader:
-                    if kept == "all":
-                        goes_on = not order_changes(reader.manifest.spec, self._experiment)
-                        self._load(
-                            reader, state, kept_scalars(reader.manifest, self._experiment), goes_on
-                        )
-                    else:
-                        state.load_weights(reader, "ema" if kept == "averaged" else "master")
+                self._load_start(self._start, state)
             return {}
         with found or self._store.open(int(str(step)), verify=False) as reader:
             self.load(reader, state)
             return reader.manifest.metrics
+
+    def _check_none_there(self) -> None:
+        """Raise UserError where there are checkpoints, of which none is whole."""
+        if self._rank.is_first and (steps := self._store.steps()):
+            raise UserError(
+                f"none of the {len(steps)} checkpoints at {self._store.location} is whole, "
+                "and starting over would overwrite them; restore one of them, or delete "
+                "them all to start over."
+            )
+
+    def _load_start(self, start: StartPoint, state: TrainingState) -> None:
+        """Load what a fork keeps of its parent's checkpoint."""
+        checked = start.open() if self._rank.is_first else None
+        self._channel.barrier()  # until its shards are hashed
+        with checked or start.open(verify=False) as reader:
+            if start.start.state == "all":
+                goes_on = not order_changes(reader.manifest.spec, self._experiment)
+                scalars = kept_scalars(reader.manifest, self._experiment)
+                self._load(reader, state, scalars, goes_on)
+            elif start.start.state == "averaged":
+                state.load_weights(reader, "ema")
+            else:
+                state.load_weights(reader, "master")
 
     def load(self, reader: CheckpointReader, state: TrainingState) -> None:
         """Load a checkpoint into `state`. Raises UserError where it was saved under another order
@@ -140,18 +150,18 @@ class CheckpointManager:
     ) -> None:
         """Load a checkpoint whose order of samples `goes_on`, or begins again.
 
-        Warns where other numbers than this version's, or than this run's blocks', wrote it.
+        Warns where another version's numerics, or other blocks than this run's, wrote it.
         """
         manifest = reader.manifest
         position = manifest.position if goes_on else 0
         state.load(reader, scalars, manifest.step, position)
+        state.draw_counts = {}
         if manifest.draws and goes_on:
-            state.draw_counts = {position: manifest.draws}
-        else:
-            state.draw_counts = {}
+            state.draw_counts[position] = manifest.draws
         numbers = version_warning(manifest.numerics, self._device_type)
-        for warning in filter(None, (numbers, compiled_warning(manifest.blocks, self._blocks))):
-            if self._rank.is_first:
+        blocks = compiled_warning(manifest.blocks, self._blocks)
+        for warning in (numbers, blocks):
+            if warning and self._rank.is_first:
                 self._reporter.warn(warning)
 
     def begin(self, state: TrainingState) -> None:
@@ -202,31 +212,38 @@ class CheckpointManager:
         """
         if self.snapshots:
             self.snapshots.report_finished()
-        is_first = self._rank.is_first
         for outcome in self._saver.poll():
             self.num_pending -= 1
-            error = outcome.error
-            self._is_complete = error is None
-            if error is None:
-                self.last = outcome.location
-                for saved in self._hooks.saved if is_first else ():
-                    saved(outcome.step, outcome.location, outcome.metrics)
-                if outcome.note and is_first:
-                    self._reporter.warn(outcome.note)
-            elif error.kind == "lost_worker":
-                raise PeerLost(str(error)) from error
-            elif error.kind != "write":
-                raise RunFailed(
-                    str(error), kind="diverged" if error.kind == "not_finite" else "storage"
-                ) from error
-            elif is_first:
-                self._reporter.warn(
-                    f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}."
-                )
-                self._reporter.tags(
-                    {"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]}
-                )
-                self._reporter.requests.saved(outcome.step, "", str(error))
+            self._is_complete = outcome.error is None
+            if outcome.error:
+                self._report_failed(outcome.step, outcome.error)
+            else:
+                self._report_saved(outcome)
+
+    def _report_saved(self, outcome: SaveOutcome) -> None:
+        self.last = outcome.location
+        if not self._rank.is_first:
+            return
+        for saved in self._hooks.saved:
+            saved(outcome.step, outcome.location, outcome.metrics)
+        if outcome.note:
+            self._reporter.warn(outcome.note)
+
+    def _report_failed(self, step: int, error: SaveFailed) -> None:
+        if error.kind == "lost_worker":
+            raise PeerLost(str(error)) from error
+        if error.kind == "not_finite":
+            raise RunFailed(str(error), kind="diverged") from error
+        if error.kind == "not_shared":
+            raise RunFailed(str(error), kind="storage") from error
+        if self._rank.is_first:
+            self._reporter.warn(
+                f"{error} Training goes on; the last whole checkpoint is {self.last or 'none'}."
+            )
+            self._reporter.tags(
+                {"ditlab.failure": "storage", "ditlab.checkpoint_error": str(error)[:1000]}
+            )
+            self._reporter.requests.saved(step, "", str(error))
 
     def wait(self) -> None:
         """Wait for the save that is under way and report it."""
@@ -282,8 +299,8 @@ def _manifest(experiment: Experiment, state: TrainingState, **facts: Any) -> Che
 
 
 def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]) -> None:
-    """Raise UserError where a checkpoint's spec orders samples in another way: its position counts
-    others.
+    """Raise UserError where a checkpoint's spec orders samples in another way, so that its position
+    counts others.
     """
     before = dict(_orders(saved["data"], "data"))
     for field, order in _orders(own["data"], "data"):
@@ -297,17 +314,17 @@ def check_same_order(saved: Mapping[str, Any], step: int, own: Mapping[str, Any]
 
 
 def _orders(data: Mapping[str, Any], field: str) -> Iterator[tuple[str, str]]:
-    """Yield the field and the order of data and of each of its parts; `full` where they have no
-    such field.
+    """Yield the field and the order of data, of a mixture those of each part; `full` where they
+    have no such field.
     """
-    for name, part in (data.get("parts") or {}).items():
-        yield from _orders(part, f"{field}.parts.{name}")
-    if not data.get("parts"):
-        order = data.get("order", {"kind": "full"})
-        yield (
-            f"{field}.order",
-            "{" + ", ".join(f"{key}: {value}" for key, value in order.items()) + "}",
-        )
+    parts = data.get("parts")
+    if parts:
+        for name, part in parts.items():
+            yield from _orders(part, f"{field}.parts.{name}")
+        return
+    order = data.get("order", {"kind": "full"})
+    settings = ", ".join(f"{key}: {value}" for key, value in order.items())
+    yield f"{field}.order", f"{{{settings}}}"
 
 
 class AverageSnapshots:
@@ -336,10 +353,10 @@ class AverageSnapshots:
         )
 
     def begin(self, state: TrainingState) -> None:
-        """Prepare to go on from a state that was built or loaded: later snapshots are deleted.
+        """Prepare to go on from a state that was built or loaded: delete later snapshots.
 
-        So are all others where the averages begin with this state: none could be combined with what
-        comes.
+        Where the averages begin with this state, delete all: none could be combined with what
+        follows.
         """
         assert self._spec
         self.saver.wait()

@@ -74,8 +74,7 @@ class StepFacts:
 def decide(facts: StepFacts, intervals: Intervals) -> set[Action]:
     """Return what follows a step."""
     actions = set[Action]()
-    ends = facts.must_stop or facts.request == STOP_VERB or facts.step == intervals.until
-    if ends and not facts.is_last:
+    if _is_stopped(facts, intervals):
         actions.add(Action.STOP)
     is_evaluated = Action.STOP not in actions and is_due(
         facts.step, intervals.evaluation, facts.is_last
@@ -84,7 +83,7 @@ def decide(facts: StepFacts, intervals: Intervals) -> set[Action]:
         actions.add(Action.EVALUATE)
     if facts.request:
         actions.add(Action.REQUEST)
-    if intervals.saves and _is_saved(facts, intervals, Action.STOP in actions, is_evaluated):
+    if _is_saved(facts, intervals, Action.STOP in actions, is_evaluated):
         actions.add(Action.SAVE)
     if actions or facts.is_bad or facts.is_last:
         actions.add(Action.CHECK)
@@ -94,7 +93,15 @@ def decide(facts: StepFacts, intervals: Intervals) -> set[Action]:
     return actions
 
 
+def _is_stopped(facts: StepFacts, intervals: Intervals) -> bool:
+    if facts.is_last:
+        return False
+    return facts.must_stop or facts.request == STOP_VERB or facts.step == intervals.until
+
+
 def _is_saved(facts: StepFacts, intervals: Intervals, is_stopped: bool, is_evaluated: bool) -> bool:
+    if not intervals.saves:
+        return False
     if facts.is_last or is_stopped or facts.request == "checkpoint":
         return True
     if is_evaluated and intervals.is_async:

@@ -27,7 +27,7 @@ WAIT_ROUND = 10.0
 collective meanwhile.
 """
 WAIT_INTERVAL = 0.1
-"""Seconds between looks in such a wait."""
+"""Seconds from one search for answers to the next in such a wait."""
 Point = tuple[int, float]
 """Step and value of an evaluation."""
 
@@ -108,8 +108,8 @@ class Evaluations:
 
     # Any: `training.trainer.Trainer`, which imports this module
     def begin(self, trainer: Any, saves: bool) -> None:
-        """Begin an attempt, together: a stop that evaluations led to before is done again after the
-        same step.
+        """Begin an attempt, together; a run that evaluations ended before ends after the same step
+        again.
         """
         step = trainer.state.step
         self._trainer = trainer
@@ -117,10 +117,9 @@ class Evaluations:
         self.last_step = self._run.plan.total_steps
         self.end_run = False
         self._decision = None
+        recorded = None
         if self._rank.is_first:
             recorded = recorded_stop(self._reporter.recorded.tags())
-        else:
-            recorded = None
         if self._stop:
             if self._rank.is_first and recorded is None:
                 self._decision = self._known_decision(self._stop, step)
@@ -138,8 +137,8 @@ class Evaluations:
     def _known_decision(self, stop: EarlyStop, step: int) -> StopDecision:
         """Return the decision after the evaluations in the journal.
 
-        Points that were asked for do not count, nor those that workers measured after `step`, which
-        come again.
+        Evaluations on request do not count, nor those that workers measured after `step`, which
+        are measured again.
         """
         decision = StopDecision(stop)
         for at, value in self._reporter.recorded.history(stop.metric):
@@ -151,7 +150,7 @@ class Evaluations:
         return is_due(step, self._run.experiment.evaluation.every, step == self.last_step)
 
     def end_after(self, step: int) -> None:
-        """End the run after a step, together; the journal has that before a checkpoint has."""
+        """End the run after a step, together; the journal says so before a checkpoint exists."""
         if step >= self.last_step:
             return
         self.last_step = step

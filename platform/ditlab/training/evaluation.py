@@ -6,12 +6,12 @@ with the same threads and batches, all three give the same bits, whatever the nu
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 from torch import Tensor, nn
 
 from ditlab.data.splits import DataSplits
-from ditlab.data.stores.view import View
+from ditlab.data.stores.view import BatchRows, View
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.engine.engine import TrainingModule, lay_out_as_trained
 from ditlab.errors import UserError
@@ -29,7 +29,7 @@ from ditlab.inputs.conditions import name_classes, rows_for_samples, sample_cond
 from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
-from ditlab.intervals import paired_interval
+from ditlab.intervals import Interval, paired_interval
 from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.quality.measurement import held_out_measurement
 from ditlab.quality.sample_quality import DrawnSamples
@@ -84,12 +84,13 @@ class Protocol:
         if not attempts:
             return cls(experiment.micro_size, None, kind, experiment.resources.max_workers)
         own = next((each for each in reversed(attempts) if each.step < step), attempts[0])
-        kind = "cpu" if own.device == "cpu" else "cuda"
+        on_gpu = own.device != "cpu"
         threads = own.threads or None
         if experiment.evaluation.mode == "async":
             resources = experiment.evaluation.resources
-            kind = "cuda" if resources.gpus else "cpu"
+            on_gpu = resources.gpus > 0
             threads = resources.cpus or threads
+        kind = "cuda" if on_gpu else "cpu"
         return cls(experiment.micro_size >> own.microbatch_splits, threads, kind, own.workers)
 
     @contextmanager
@@ -206,39 +207,22 @@ class StateEvaluator:
         rank = self.rank
         if groups is None:
             groups = {"eval": spec.limit}
-        num_shown = spec.samples if num_shown is None else num_shown
-        quality = spec.quality if quality is None else quality
+        if num_shown is None:
+            num_shown = spec.samples
+        if quality is None:
+            quality = spec.quality
+        if draws is None:
+            draws = rank.is_first
         at_once = at_once or max(batch_size, spec.samples)
-        draws = rank.is_first if draws is None else draws
         found = Evaluated()
         with inside:
-            for group, limit in groups.items():
-                by_sample = BySample()
-                intervals = dict[str, Ends]()
-                values = metrics_by_part(
-                    network,
-                    objective,
-                    self.experiment,
-                    self.data,
-                    self.inputs,
-                    batch_size,
-                    len(self.data.held_out) if limit is None else limit,
-                    rank,
-                    self.channel,
-                    self.progress,
-                    by_sample,
-                    intervals if with_intervals else None,
-                )
-                found.values.update({f"{group}/{name}": value for name, value in values.items()})
-                found.intervals.update(
-                    {f"{group}/{name}": ends for name, ends in intervals.items()}
-                )
-                found.by_sample[group] = by_sample
+            self._add_held_out(found, groups, network, objective, batch_size, with_intervals)
             if num_shown and draws:
                 sampler, samples = draw_samples(
                     network, self.experiment, self.data, num_shown, self.inputs
                 )
-                found.grid = sampler.show(samples) if rank.is_first else None
+                if rank.is_first:
+                    found.grid = sampler.show(samples)
             if quality and draws:
                 found.drawn = self.quality.draw(network, quality, at_once)
         if quality:
@@ -246,21 +230,59 @@ class StateEvaluator:
         if not rank.is_first:
             return found
         precision = precision or self.experiment.training.precision
-        for group, limit in groups.items():
-            found.measurements[group] = held_out_measurement(
-                self.experiment,
-                self.data,
-                limit,
-                precision,
-                rank.device.type,
-                self.home,
-                batch_size,
-                torch.get_num_threads(),
-            )
+        found.measurements = self._held_out_measurements(groups, precision, batch_size)
         if found.drawn is not None:
             found.values.update(self.quality.measure(found.drawn))
             found.measurements["quality"] = self.quality.measurement(quality, at_once, precision)
         return found
+
+    def _held_out_measurements(
+        self, groups: Mapping[str, int | None], precision: str, batch_size: int
+    ) -> dict[str, Measurement]:
+        return {
+            group: held_out_measurement(
+                self.experiment,
+                self.data,
+                limit,
+                precision,
+                self.rank.device.type,
+                self.home,
+                batch_size,
+                torch.get_num_threads(),
+            )
+            for group, limit in groups.items()
+        }
+
+    def _add_held_out(
+        self,
+        found: Evaluated,
+        groups: Mapping[str, int | None],
+        network: nn.Module,
+        objective: Any,
+        batch_size: int,
+        with_intervals: bool,
+    ) -> None:
+        """Add the metrics over each group's number of first held-out samples."""
+        for group, limit in groups.items():
+            by_sample = BySample()
+            intervals = dict[str, Ends]()
+            values = metrics_by_part(
+                network,
+                objective,
+                self.experiment,
+                self.data,
+                self.inputs,
+                batch_size,
+                len(self.data.held_out) if limit is None else limit,
+                self.rank,
+                self.channel,
+                self.progress,
+                by_sample,
+                intervals if with_intervals else None,
+            )
+            found.values.update({f"{group}/{name}": value for name, value in values.items()})
+            found.intervals.update({f"{group}/{name}": ends for name, ends in intervals.items()})
+            found.by_sample[group] = by_sample
 
 
 class RunEvaluation:
@@ -296,7 +318,7 @@ class RunEvaluation:
     ) -> dict[str, float]:
         """Evaluate the averaged weights; return metrics under their MLflow names.
 
-        Unless it `is_recorded`, the run keeps neither samples nor tags nor values by sample of it.
+        The run keeps samples, tags and values by sample only of an evaluation that `is_recorded`.
         The first worker reports the sample grid, and alone returns quality figures.
         """
         # Under ZeRO-3 every forward pass needs every worker; otherwise the first one draws alone.
@@ -331,9 +353,10 @@ class RunEvaluation:
         experiment = self._run.experiment
         rank = self._rank
         problem = ""
+        draws = rank.is_first or state.engine.stage == 3
         with state.engine.evaluating():
-            if rank.is_first or state.engine.stage == 3:
-                try:
+            try:
+                if draws:
                     sampler, samples = draw_samples(
                         state.network,
                         experiment,
@@ -343,8 +366,8 @@ class RunEvaluation:
                     )
                     if rank.is_first:
                         self._reporter.requests.sampled(state.step, sampler.show(samples))
-                except UserError as error:  # raised before anything is drawn, on every worker
-                    problem = str(error)
+            except UserError as error:  # raised before anything is drawn, on every worker
+                problem = str(error)
         return problem
 
 
@@ -365,11 +388,11 @@ def metrics_by_part(
     """Return the objective's held-out metrics; of a mixture those of all parts together, then
     `PART/...` of each.
 
-    Parts are measured on equally many samples, as far as they have them. Together is the mean over
-    these, whatever the parts' weights, so that runs of other weights compare. To `intervals` are
-    added those of `held_out_intervals`.
+    Parts are measured on equally many samples, as far as they have them. The metrics of all parts
+    are means over these samples, whatever the parts' weights, so that runs of other weights
+    compare. `intervals` receives those of `held_out_intervals`.
     """
-    values: BySample = {} if by_sample is None else by_sample
+    values = BySample() if by_sample is None else by_sample
     if data.mixture is None:
         sums = held_out_sums(
             network,
@@ -397,7 +420,9 @@ def metrics_by_part(
             network, objective, part.held_out, inputs, batch_size, num, rank, channel, progress, own
         )
         for metric, each in own.items():
-            values[metric] = np.concatenate([*([values[metric]] if metric in values else []), each])
+            if metric in values:
+                each = np.concatenate([values[metric], each])
+            values[metric] = each
         for metric, value in sums.items():
             together[metric] = together.get(metric, 0.0) + value
         if part.text is not None:  # each part's tokens stand for bytes of its own
@@ -445,51 +470,79 @@ def held_out_sums(
     Times and noise of a sample are the same at every call, in every experiment and whatever the
     batches, so numbers of two runs can be compared. Workers take batches in turn, equally many
     each: ZeRO-3 gathers on all at once. Sums are over batches in their order, so that any number of
-    workers gives the bits of one. Into `by_sample` go the values of each sample, where the
+    workers gives the bits of one. `by_sample` receives the values of each sample, where the
     objective gives them. `law`: that of `analytic_target`, above whose optimum the excess loss is
     measured.
     """
     batches = list(view.batches(batch_size, limit))
     if not batches:
         return {}
-    own: dict[int, tuple[dict[str, float], BySample]] = {}
+    own: dict[int, BatchSums] = {}
     for turn in range(0, len(batches), rank.world_size):
         number = turn + rank.rank
-        rows = batches[number if number < len(batches) else 0]
-        raw = {field.name: view.gather(field.name, rows.indices) for field in inputs.fields}
-        size = len(rows.indices)
-        noise = fixed_noise(rows.first, rank.device, rows.bucket)
-        batch = inputs.prepare_batch(raw, view.columns, noise=noise)
-        values = objective.metrics(network, batch, noise)
-        if law is not None:
-            values = values | {EXCESS_LOSS: objective.excess_loss(network, law, batch, noise)}
+        is_own = number < len(batches)
+        rows = batches[number if is_own else 0]
+        values = _batch_metrics(network, objective, view, inputs, rows, rank.device, law)
         progress(
             "measuring held-out samples",
             min(turn + rank.world_size, len(batches)),
             len(batches),
             "batches",
         )
-        if number < len(batches):
-            known = {
-                name: value.double().cpu().numpy() for name, value in values.items() if value.ndim
-            }
-            totals = {
-                name: float(known[name].sum() if name in known else size * value)
-                for name, value in values.items()
-            }
-            own[number] = {NUM: float(size), **totals}, known
+        if is_own:
+            own[number] = _batch_sums(values, len(rows.indices))
     everyone: Any = channel.gather(own)
-    found: dict[int, tuple[dict[str, float], BySample]] = {
-        k: each for part in everyone for k, each in part.items()
-    }
+    found: dict[int, BatchSums] = {}
+    for part in everyone:
+        found |= part
     sums: dict[str, float] = {}
     for number in sorted(found):
-        for name, total in found[number][0].items():
+        for name, total in found[number].totals.items():
             sums[name] = sums.get(name, 0.0) + total
     places = sorted(found, key=lambda number: (batches[number].bucket, batches[number].first))
-    for name in found[0][1]:
-        by_sample[name] = np.concatenate([found[number][1][name] for number in places])
+    for name in found[0].by_sample:
+        by_sample[name] = np.concatenate([found[number].by_sample[name] for number in places])
     return {name: sums[name] for name in sorted(sums)}
+
+
+class BatchSums(NamedTuple):
+    """Metrics of a batch of held-out samples."""
+
+    totals: dict[str, float]
+    """Sums over its samples by metric, and NUM."""
+    by_sample: BySample
+
+
+def _batch_metrics(
+    network: nn.Module,
+    objective: Any,
+    view: View,
+    inputs: ModelInputs,
+    rows: BatchRows,
+    device: torch.device,
+    law: Any,
+) -> dict[str, Tensor]:
+    """Return the objective's metrics of a batch by name: by sample, (samples,), or their mean."""
+    raw = {field.name: view.gather(field.name, rows.indices) for field in inputs.fields}
+    noise = fixed_noise(rows.first, device, rows.bucket)
+    batch = inputs.prepare_batch(raw, view.columns, noise=noise)
+    values: dict[str, Tensor] = objective.metrics(network, batch, noise)
+    if law is None:
+        return values
+    return values | {EXCESS_LOSS: objective.excess_loss(network, law, batch, noise)}
+
+
+def _batch_sums(values: Mapping[str, Tensor], size: int) -> BatchSums:
+    """Sum the metrics of a batch of so many samples."""
+    totals = {NUM: float(size)}
+    by_sample = BySample()
+    for name, value in values.items():
+        if value.ndim:
+            by_sample[name] = value.double().cpu().numpy()
+            totals[name] = float(by_sample[name].sum())
+        else:
+            totals[name] = float(size * value)
+    return BatchSums(totals, by_sample)
 
 
 def held_out_intervals(
@@ -513,29 +566,43 @@ def held_out_intervals(
         found: dict[str, float] = objective.summary({**means, name: to})
         return found
 
-    slopes: dict[str, dict[str, float]] = {}
-    for name, band in bands.items():
-        nudge = NUDGE * band.std / math.sqrt(band.num)
-        if nudge:
-            up = moved(name, means[name] + nudge)
-            down = moved(name, means[name] - nudge)
-            for metric in (each for each in summary if up[each] != down[each]):
-                slopes.setdefault(metric, {})[name] = (up[metric] - down[metric]) / (2 * nudge)
     found: dict[str, Ends] = {}
-    for metric, of in slopes.items():
-        if len(of) == 1:
-            (name,) = of
+    for metric, slopes in _slopes(summary, means, bands, moved).items():
+        if len(slopes) == 1:
+            (name,) = slopes
             low, high = sorted(
                 moved(name, end)[metric] for end in (bands[name].low, bands[name].high)
             )
         else:
-            parts = [slope * (known[name] - bands[name].mean) for name, slope in of.items()]
+            parts = [slope * (known[name] - bands[name].mean) for name, slope in slopes.items()]
             linear = paired_interval(np.sum(parts, axis=0).tolist())
             low = summary[metric] + linear.low
             high = summary[metric] + linear.high
         if math.isfinite(low) and math.isfinite(high):
             found[metric] = low, high
     return found
+
+
+def _slopes(
+    summary: Iterable[str],
+    means: Mapping[str, float],
+    bands: Mapping[str, Interval],
+    moved: Callable[[str, float], Mapping[str, float]],
+) -> dict[str, dict[str, float]]:
+    """Return the slope of each metric of a summary along each mean that changes it; `moved` gives
+    the metrics with a mean at another value.
+    """
+    slopes: dict[str, dict[str, float]] = {}
+    for name, band in bands.items():
+        nudge = NUDGE * band.std / math.sqrt(band.num)
+        if not nudge:
+            continue
+        up = moved(name, means[name] + nudge)
+        down = moved(name, means[name] - nudge)
+        for metric in summary:
+            if up[metric] != down[metric]:
+                slopes.setdefault(metric, {})[name] = (up[metric] - down[metric]) / (2 * nudge)
+    return slopes
 
 
 def save_by_sample(folder: RunFolder, step: int, values: Mapping[str, np.ndarray]) -> None:
@@ -565,7 +632,9 @@ def _by_sample_file(folder: RunFolder, step: int) -> Path:
 def summary_of(sums: Mapping[str, float], objective: Any) -> dict[str, float]:
     """Return the objective's metrics by name, from `held_out_sums`; none without samples."""
     means = _means(sums)
-    found: dict[str, float] = objective.summary(means) if means else {}
+    if not means:
+        return {}
+    found: dict[str, float] = objective.summary(means)
     return found
 
 

@@ -98,7 +98,8 @@ def write_export(
 
 def portable_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run's spec without what belongs to its machine: tracking address, checkpoint folder,
-    weights to begin from."""
+    weights to begin from.
+    """
     own = {"tracking": {"uri": None}, "checkpoint": {"storage": None}, "model": {"init": None}}
     return {**spec, **{name: spec[name] | fields for name, fields in own.items()}}
 

@@ -59,7 +59,7 @@ class StepHook:
     def consumed(self, step: int, passes: Sequence[ConsumedPass]) -> None:
         """Observe, after the last backward pass, what the passes of this worker that count took.
 
-        A step that is left out is consumed without passes, and ends.
+        A step that is skipped is consumed without passes, and ends.
         """
 
     def step_ended(self, step: int) -> None:
@@ -111,9 +111,9 @@ class Hooks:
         self.attempt_begun = methods("attempt_begun")
         self.attempt_ended = methods("attempt_ended")
         self.loader_opened = methods("loader_opened")
-        self.step_begun, self.consumed, self.step_ended = map(
-            methods, ("step_begun", "consumed", "step_ended")
-        )
+        self.step_begun = methods("step_begun")
+        self.consumed = methods("consumed")
+        self.step_ended = methods("step_ended")
         self.measured = methods("measured")
         self.evaluated = methods("evaluated")
         self.saving = methods("saving")
@@ -135,4 +135,7 @@ class Hooks:
 
     def held(self) -> dict[str, str]:
         """Return what a checkpoint of now is to hold for all hooks."""
-        return {key: text for saving in self.saving for key, text in saving().items()}
+        texts: dict[str, str] = {}
+        for saving in self.saving:
+            texts |= saving()
+        return texts

@@ -86,7 +86,9 @@ class Inbox:
         """
         listed = self.listed()
         newest = max(listed, default=None)
-        return newest if newest and not listed[newest] else None
+        if newest and not listed[newest]:
+            return newest
+        return None
 
     def read(self, request: Request, kind: type[AnswerT]) -> AnswerT | None:
         """Return the answer to a request; None where there is none. Raises UserError where it

@@ -4,8 +4,8 @@ and reported.
 
 import math
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed
@@ -25,6 +25,17 @@ from ditlab.training.timing import PhaseLog, ThroughputMeter
 PROGRESS_INTERVAL = 0.25  # seconds between progress reports
 
 
+class PendingStep(NamedTuple):
+    """Numbers of a finished step on their way to the host."""
+
+    step: int
+    is_logged: bool
+    names: list[str]
+    values: Tensor
+    event: torch.cuda.Event | None
+    """Event that passes once they have arrived; None on a CPU."""
+
+
 class StepMetrics:
     """Mean of a step's loss components over micro-batches and workers, computed without making a
     GPU wait.
@@ -36,7 +47,7 @@ class StepMetrics:
         self._world_size = world_size
         self._names: list[str] = []
         self._sums: Tensor | None = None
-        self._pending: list[tuple[int, bool, list[str], Tensor, torch.cuda.Event | None]] = []
+        self._pending: list[PendingStep] = []
 
     def add(self, components: Mapping[str, Tensor], share: float) -> None:
         """Add one forward pass's components, which hold `share` of the step's mean over all
@@ -78,7 +89,7 @@ class StepMetrics:
             event = torch.cuda.Event()
             event.record()
             values = host
-        self._pending.append((step, is_logged, [*self._names, *extra], values, event))
+        self._pending.append(PendingStep(step, is_logged, [*self._names, *extra], values, event))
 
     def read(self, wait: bool = False) -> list[tuple[int, dict[str, float], bool]]:
         """Return every step whose numbers have arrived (every finished step with `wait`): step,
@@ -86,13 +97,14 @@ class StepMetrics:
         """
         arrived = []
         while self._pending:
-            step, is_logged, names, values, event = self._pending[0]
-            if event is not None and not wait and not event.query():
-                break
-            if event is not None:
-                event.synchronize()
+            pending = self._pending[0]
+            if pending.event is not None:
+                if not wait and not pending.event.query():
+                    break
+                pending.event.synchronize()
             self._pending.pop(0)
-            arrived.append((step, dict(zip(names, values.tolist(), strict=True)), is_logged))
+            numbers = dict(zip(pending.names, pending.values.tolist(), strict=True))
+            arrived.append((pending.step, numbers, pending.is_logged))
         return arrived
 
 
@@ -121,7 +133,7 @@ class MetricLog:
         """First non-finite step (from 1) that the run is to roll back from; 0 for none."""
 
     def discard_pending(self) -> None:
-        """Discard steps that are done again after a roll-back, as they are measured again."""
+        """Discard steps that come again after a roll-back, as they are measured again."""
         self.bad_step = 0
         self.steps = StepMetrics(self._world_size)
 
@@ -132,40 +144,46 @@ class MetricLog:
         Raises RunFailed where the policy for non-finite steps is to stop.
         """
         self.phases.read()
-        # whose gradients overflow until the scale fits
-        is_fp16 = self._experiment.training.precision == "fp16"
         for step, numbers, is_logged in self.steps.read(wait):
-            for measured in self._hooks.measured:
-                measured(step, numbers)
-            values = {f"train/{name}": value for name, value in numbers.items()}
-            values["train/samples_per_second"] = self.throughput.samples_per_second
-            values["train/data_wait"] = self.phases.data_wait(restart=is_logged)
-            loss = numbers["loss"]
-            norm = 0.0 if is_fp16 else numbers["grad_norm"]
-            is_finite = math.isfinite(loss) and math.isfinite(norm)
-            if is_finite:
-                self.monitor.num_consecutive = 0
-                self._update(values)
-            else:
-                self.monitor.record(step, loss, norm)
-                if self._experiment.training.non_finite.policy == "rollback":
-                    # the first one: those after it are done again
-                    self.bad_step = self.bad_step or step
-                elif self._is_first:
-                    self._report_skipped(step)
-            if self._is_first and (is_logged or not is_finite):
-                times = {}
-                if is_logged and step < self._total_steps and self.phases.is_due():
-                    with self.throughput.paused():
-                        times = self.phases.point()
-                    self._update(times)
-                self._reporter.metrics(step, values | times)
-        if (
-            current_step == self._total_steps
-            or time.monotonic() - self._reported > PROGRESS_INTERVAL
-        ):
+            self._take_step(step, numbers, is_logged)
+        is_over = current_step == self._total_steps
+        if is_over or time.monotonic() - self._reported > PROGRESS_INTERVAL:
             self._reported = time.monotonic()
             self.report_progress(current_step, "training", self.throughput.samples_per_second)
+
+    def _take_step(self, step: int, numbers: dict[str, float], is_logged: bool) -> None:
+        """Check the numbers of a step, and report them if they are due or not finite."""
+        for measured in self._hooks.measured:
+            measured(step, numbers)
+        values = {f"train/{name}": value for name, value in numbers.items()}
+        values["train/samples_per_second"] = self.throughput.samples_per_second
+        values["train/data_wait"] = self.phases.data_wait(restart=is_logged)
+        loss = numbers["loss"]
+        norm = numbers["grad_norm"]
+        if self._experiment.training.precision == "fp16":
+            norm = 0.0  # gradients overflow until the loss scale fits
+        is_finite = math.isfinite(loss) and math.isfinite(norm)
+        if is_finite:
+            self.monitor.num_consecutive = 0
+            self._update(values)
+        else:
+            self._count_non_finite(step, loss, norm)
+        if not self._is_first or (is_finite and not is_logged):
+            return
+        if is_logged and step < self._total_steps and self.phases.is_due():
+            with self.throughput.paused():
+                times = self.phases.point()
+            self._update(times)
+            values |= times
+        self._reporter.metrics(step, values)
+
+    def _count_non_finite(self, step: int, loss: float, norm: float) -> None:
+        self.monitor.record(step, loss, norm)
+        if self._experiment.training.non_finite.policy == "rollback":
+            # the first one: those after it are trained again
+            self.bad_step = self.bad_step or step
+        elif self._is_first:
+            self._report_skipped(step)
 
     def finish(self, step: int) -> None:
         """Report the times since the last point, with the evaluation and the checkpoint after the
@@ -207,7 +225,9 @@ class MetricLog:
             pauses = {
                 kind: -(-total // each) - step // each for kind, each in every.items() if each
             }
-            left = self.throughput.seconds_left(total - step, pauses) if speed else None
+            left = None
+            if speed:
+                left = self.throughput.seconds_left(total - step, pauses)
             self._reporter.progress(
                 TrainingProgress(step, total, speed, dict(self.latest), phase, left)
             )
@@ -237,24 +257,23 @@ def metric_names(experiment: Experiment, data: DataSplits, objective: Any) -> li
         for name in ("loss", *trained, "grad_norm", "lr", "samples_per_second", "data_wait")
     ]
     if experiment.evaluation.every is not None and len(data.held_out):
-        parts: Iterable[str] = ()
+        groups = ["eval/"]
         if data.mixture:
             parts = data.mixture.measured(experiment.evaluation.limit)
-        names += [
-            f"eval/{part}{name}"
-            for part in ("", *(f"{part}/" for part in parts))
-            for name in objective.metric_names()
-        ]
-        names += [f"eval/{EXCESS_LOSS}"] if analytic_target(data, objective) is not None else []
-        names += quality_names(experiment, data) if experiment.evaluation.quality else ()
+            groups += [f"eval/{part}/" for part in parts]
+        for group in groups:
+            names += [group + name for name in objective.metric_names()]
+        if analytic_target(data, objective) is not None:
+            names.append(f"eval/{EXCESS_LOSS}")
+        if experiment.evaluation.quality:
+            names += quality_names(experiment, data)
     return names
 
 
 def pace_names(experiment: Experiment) -> list[str]:
     """Return the MLflow names of the metrics of a run's speed, logged about once a second."""
+    speeds = ["mfu", "hfu", "samples_per_second"]
     if any(field.name == "tokens" for field in experiment.batch_fields()):
-        tokens = ["tokens_per_second"]
-    else:
-        tokens = []
-    names = ("mfu", "hfu", "samples_per_second", *tokens, "memory")
-    return [*(f"time/{phase}" for phase in PHASES), *(f"perf/{name}" for name in names)]
+        speeds.append("tokens_per_second")
+    speeds.append("memory")
+    return [*(f"time/{phase}" for phase in PHASES), *(f"perf/{name}" for name in speeds)]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ditlab.checkpoints.start_point import StartPoint
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.orders import training_order
-from ditlab.data.splits import DataSplits
+from ditlab.data.splits import DataSplits, Mixture
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -88,23 +88,28 @@ def plan_run(experiment: Experiment, data: DataSplits) -> RunPlan:
         experiment.schedule.check_length(total, epoch_steps)
     except ValueError as error:
         raise UserError(str(error)) from None
-    views = [part.train for part in mixed.parts.values()] if mixed else [data.train]
-    if mixed and mixed.draw == "sample":
-        views = []  # no sample waits for a batch of its shape
-    note = " ".join(filter(None, (_never_trained(view, experiment.batch.size) for view in views)))
+    views = [data.train]
     mixture = ""
     if mixed:
-        drawn = total * experiment.batch.size
-        parts = []
-        for name, share in mixed.shares.items():
-            num = len(mixed.parts[name].train)
-            parts.append(
-                f"{name} {share:.4g} of {num:,} samples ({share * drawn / max(1, num):.3g} passes)"
-            )
-        mixture = f"mixture drawn by {mixed.draw}: {', '.join(parts)}; no epoch of the whole"
+        views = [part.train for part in mixed.parts.values()]
+        if mixed.draw == "sample":
+            views = []  # no sample waits for a batch of its shape
+        mixture = _describe_mixture(mixed, total * experiment.batch.size)
+    note = " ".join(filter(None, (_never_trained(view, experiment.batch.size) for view in views)))
     return RunPlan(
         total, epoch_steps, len(data.train), len(data.held_out), order.left_out, note, mixture
     )
+
+
+def _describe_mixture(mixed: Mixture, drawn: int) -> str:
+    """Return a line on the parts of a mixture of which a run draws so many samples."""
+    parts = []
+    for name, share in mixed.shares.items():
+        num = len(mixed.parts[name].train)
+        parts.append(
+            f"{name} {share:.4g} of {num:,} samples ({share * drawn / max(1, num):.3g} passes)"
+        )
+    return f"mixture drawn by {mixed.draw}: {', '.join(parts)}; no epoch of the whole"
 
 
 def _never_trained(view: View, batch_size: int) -> str:
@@ -116,7 +121,9 @@ def _never_trained(view: View, batch_size: int) -> str:
     if not few:
         return ""
     names = [f"{view.store.parts[number].name} ({count})" for number, count in few.items()]
-    listed = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    listed = ", ".join(names[:6])
+    if len(names) > 6:
+        listed += f" and {len(names) - 6} more"
     return (
         f"{view.origin}: image sizes with fewer training samples than batch.size={batch_size} "
         f"are never trained on: {listed}; lower batch.size, or import the images again with "

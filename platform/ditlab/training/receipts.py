@@ -10,7 +10,6 @@ import importlib.util
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -122,16 +121,14 @@ class StepReceipts(StepHook):
             self._next in self._values or self._next in self._skipped
         ):
             step = self._next
-            digest = self._digests.pop(self._next)
+            digest = self._digests.pop(step)
             asked = self._asked.pop(step, 0)
             if step in self._skipped:
                 self._writer.add(step, digest, flags=LEFT_OUT, asked=asked)
             else:
                 loss, norm, lr = self._values.pop(step)
-                if math.isfinite(loss) and math.isfinite(norm):
-                    flags = 0
-                else:
-                    flags = NOT_APPLIED
+                is_applied = math.isfinite(loss) and math.isfinite(norm)
+                flags = 0 if is_applied else NOT_APPLIED
                 self._writer.add(step, digest, loss, norm, lr, flags, asked)
             self._next += 1
 
@@ -185,13 +182,9 @@ def processor_name() -> str:
         text = Path("/proc/cpuinfo").read_bytes()[: 64 * 1024].decode("utf-8", "replace")
     except OSError:
         text = ""
-    names = [
-        line.partition(":")[2].strip()
-        for line in text.splitlines()
-        if line.startswith("model name")
-    ]
-    if names:
-        return names[0]
+    for line in text.splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
@@ -210,22 +203,24 @@ def code_digest(packages: tuple[str, ...] = ()) -> str:
     """
     digest = hashlib.sha256()
     for name in (*OWN_PACKAGES, *packages):
-        sources: list[tuple[str, Path]] = []
-        if name in OWN_PACKAGES or "/" in name:  # a folder on the Python path
-            spec = importlib.util.find_spec(name.replace("/", "."))
-            for folder in (spec and spec.submodule_search_locations) or []:
-                sources += [
-                    (path.relative_to(folder).as_posix(), path)
-                    for path in Path(folder).rglob("*.py")
-                ]
-        else:
-            with suppress(importlib.metadata.PackageNotFoundError):
-                files = importlib.metadata.files(name) or []
-                sources = [
-                    (str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py"
-                ]
-        for label, path in sorted(sources):
+        for label, path in sorted(_sources(name)):
             if path.is_file():
                 digest.update(f"{name}/{label}\n".encode())
                 digest.update(hashlib.sha256(read_plain(path, 16 * MIB, follow=True)).digest())
     return digest.hexdigest()
+
+
+def _sources(package: str) -> list[tuple[str, Path]]:
+    """Return the Python files of a package, each with its path within the package."""
+    if package in OWN_PACKAGES or "/" in package:  # a folder on the Python path
+        found = []
+        spec = importlib.util.find_spec(package.replace("/", "."))
+        for folder in (spec and spec.submodule_search_locations) or []:
+            for path in Path(folder).rglob("*.py"):
+                found.append((path.relative_to(folder).as_posix(), path))
+        return found
+    try:
+        files = importlib.metadata.files(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [(str(file), Path(str(file.locate()))) for file in files if file.suffix == ".py"]

@@ -1,8 +1,8 @@
 """Policies of recovery: what follows a step that does not fit into memory, and one that is not
 finite.
 
-Out of memory: empty the caches, halve the micro-batch, halve it again, leave the batch out. Not
-finite: stop, skip the update, or roll back to the last checkpoint.
+Out of memory: empty the caches, halve the micro-batch, halve it again, skip the batch. Not finite:
+stop, skip the update, or roll back to the last checkpoint.
 """
 
 import math
@@ -63,7 +63,9 @@ class MemoryPlan:
         Raises RunFailed where every measure is used up, at the first step or for four steps in a
         row.
         """
-        attempts = self.attempts + 1 if step == self.step else 1
+        attempts = 1
+        if step == self.step:
+            attempts += self.attempts
         tried = replace(self, step=step, attempts=attempts)
         if attempts == 1:
             # the next attempt has empty caches: fragments of earlier shapes may have been the cause
@@ -95,15 +97,14 @@ class MemoryPlan:
 
 @dataclass
 class NonFiniteMonitor:
-    """Counter of non-finite steps; the engine has left their updates out by itself, this decides
-    what follows.
+    """Counter of non-finite steps, whose updates the engine has skipped; decides what follows.
 
     All workers see the same numbers in the same order, so they decide alike.
     """
 
     experiment: Experiment
     num_skipped: int = 0
-    """Steps left out by this process."""
+    """Steps whose updates this process has skipped."""
     num_consecutive: int = 0
     """Non-finite steps since the last finite one."""
     _num_rollbacks: int = 0
@@ -131,10 +132,9 @@ class NonFiniteMonitor:
         many to one step.
         """
         limit = self.experiment.training.non_finite.limit
-        if to <= self._rollback_step:
-            self._num_rollbacks = self._num_rollbacks + 1
-        else:
-            self._num_rollbacks = 1
+        if to > self._rollback_step:
+            self._num_rollbacks = 0
+        self._num_rollbacks += 1
         self._rollback_step = to
         if self._num_rollbacks > limit:
             raise self._diverged(

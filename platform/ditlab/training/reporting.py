@@ -44,13 +44,13 @@ class ProgressMarker:
         self.step = step
         self.activity = activity
         self.is_untimed = is_untimed
-        self.num_begun = self.num_begun + 1
+        self.num_begun += 1
         self.num_done = 0
         self.since = time.monotonic()
 
     def tick(self) -> None:
         """Record that a part of the current activity is done."""
-        self.num_done = self.num_done + 1
+        self.num_done += 1
         self.since = time.monotonic()
 
     @property
@@ -226,7 +226,9 @@ class AgreedRequest(StepHook):
     def pack(self) -> list[int]:
         """Return the place of this worker's verb in `VERBS`, from 1; 0 for none."""
         self._found = self._requests.next()
-        return [VERBS.index(self._found.verb) + 1 if self._found else 0]
+        if self._found is None:
+            return [0]
+        return [VERBS.index(self._found.verb) + 1]
 
     def merge(self, step: int, records: Sequence[Sequence[int]]) -> None:
         """Take in the places of all workers."""

@@ -131,7 +131,8 @@ class TrainingState:
         self, saved: CheckpointReader | WholeTensors, kind: Literal["master", "ema"]
     ) -> None:
         """Load trained or averaged weights, and buffers; optimiser, average and position are those
-        of a new run, and so are adapters that the other run has not."""
+        of a new run, and so are adapters that the other run lacks.
+        """
         fresh = {
             (name, start): values.clone()
             for (field, name, start), values in self.engine.state()
@@ -221,13 +222,9 @@ def load_published(run: TrainingRun, owners: Mapping[str, nn.Module]) -> WholeTe
     run.weights.load(owners["network"])
     if run.experiment.training.precision == "fp32":
         return None
-    return WholeTensors(
-        {
-            name: each.detach().clone()
-            for part in named_tensors(owners)
-            for name, each in part.items()
-        }
-    )
+    parameters, buffers = named_tensors(owners)
+    whole = parameters | buffers
+    return WholeTensors({name: each.detach().clone() for name, each in whole.items()})
 
 
 class RootedNetwork(nn.Module):

@@ -201,16 +201,18 @@ class PhaseLog(StepHook):
         """Read this worker's clock: the steps that have ended; with `is_over` also what lies behind
         the last one.
         """
-        found = self.clock.read_rest() if is_over else self.clock.read()
         if is_over:
+            found = self.clock.read_rest()
             self._memory_at = -INTERVAL
-        elif not found.num_steps:
-            return
+        else:
+            found = self.clock.read()
+            if not found.num_steps:
+                return
         for phase, seconds in enumerate(found.seconds):
             self._own[phase] += round(seconds * _SECOND)
         self._own[_NUM_PHASES] += found.num_steps
-        self._waited = self._waited + found.seconds[_DATA]
-        self._num_waits = self._num_waits + found.num_steps
+        self._waited += found.seconds[_DATA]
+        self._num_waits += found.num_steps
         if self._rank.world_size == 1:
             self._take([self._sent()])
 
@@ -292,7 +294,10 @@ class PhaseLog(StepHook):
         """
         is_slow = ratio > FACTOR
         is_same = worker == self._slowest
-        self._num_slow = self._num_slow + 1 if is_slow and is_same else int(is_slow)
+        if not (is_slow and is_same):
+            self._num_slow = 0
+        if is_slow:
+            self._num_slow += 1
         self._slowest = worker
         if self._num_slow == LEAST_POINTS:
             text = (

@@ -209,7 +209,7 @@ class Trainer:
         return self.hooks.held()
 
     def _roll_back(self, step: int) -> Mapping[str, str]:
-        """Return to the last checkpoint, or to the start; `step` (from 1) is left out when it comes
+        """Return to the last checkpoint, or to the start; `step` (from 1) is skipped when it comes
         again.
 
         Returns what that checkpoint holds of the hooks.
@@ -225,7 +225,7 @@ class Trainer:
             skipped = ", ".join(str(number + 1) for number in self.memory.skipped_steps)
             self.reporter.warn(
                 f"step {step} had a NaN or infinite loss or gradient: rolled back to step "
-                f"{to}; its batch will be left out."
+                f"{to}; its batch will be skipped."
             )
             self.reporter.tags({"ditlab.failure": "non_finite", "ditlab.left_out_steps": skipped})
         return self.checkpoints.loaded_receipt
@@ -300,16 +300,10 @@ class Trainer:
             throughput.restart()
             self.metrics.phases.restart()
             if state.step == 0 and experiment.evaluation.every is not None:
-                # the level of chance; and a sampler that fails does so before hours of training
-                if not evaluations.are_async:
-                    with throughput.paused("evaluation"):
-                        evaluations.record(state.step, self._evaluate())
-                elif not self.checkpoints.last:
-                    with throughput.paused("checkpoint"):
-                        self._save()
+                self._evaluate_start()
             if experiment.engine.compile:
                 self.metrics.report_progress(state.step, "compiling")
-            # it was killed while a scheduler waited
+            # True of an attempt that was killed while a scheduler waited for its evaluation
             stopped = evaluations.waits_still() and evaluations.is_stopped()
             while state.step < evaluations.last_step and not stopped:
                 marker.begin(state.step, "waiting for data")
@@ -329,6 +323,16 @@ class Trainer:
                 throughput.count_step()
                 stopped = self._after_step()
         return stopped
+
+    def _evaluate_start(self) -> None:
+        """Measure the level of chance; a sampler that fails does so before hours of training."""
+        throughput = self.metrics.throughput
+        if not self.evaluations.are_async:
+            with throughput.paused("evaluation"):
+                self.evaluations.record(self.state.step, self._evaluate())
+        elif not self.checkpoints.last:
+            with throughput.paused("checkpoint"):
+                self._save()
 
     def _after_step(self) -> bool:
         """Check, evaluate, answer and save as decided after a step; return True if training stops
@@ -395,24 +399,25 @@ class Trainer:
         return stopped
 
     def _begin_request(self, verb: str, values: Mapping[str, float] | None) -> None:
-        """Do what was asked for, but for a checkpoint and the run's end, which follow.
+        """Do what a request asks for, except saving a checkpoint and ending the run, which follow.
 
-        `values` are those of the evaluation that is due at this step; without, an evaluation that
-        is asked for counts for nothing but itself: neither a sweep's scheduler nor early stopping
-        hears of it.
+        `values` are those of the evaluation that is due at this step. An evaluation that only a
+        request asks for is reported to neither a sweep's scheduler nor early stopping.
         """
         step = self.state.step
         problem = ""
-        evaluates = verb in ("evaluate", STOP_VERB)
+        answer: Mapping[str, float] = {}
         self.request.begin(step)
-        if evaluates and values is None:
-            values = self._evaluate(is_recorded=not self.evaluations.are_async)
-            if verb == STOP_VERB and not self.evaluations.are_async:  # the run's latest
-                self.metrics.add(step, values)
+        if verb in ("evaluate", STOP_VERB):
+            if values is None:
+                values = self._evaluate(is_recorded=not self.evaluations.are_async)
+                if verb == STOP_VERB and not self.evaluations.are_async:  # the run's latest
+                    self.metrics.add(step, values)
+            answer = values
         elif verb == "sample":
             with self._evaluating():
                 problem = self.evaluation.sample(self.state)
-        self.reporter.requests.done(step, values if evaluates and values else {}, problem)
+        self.reporter.requests.done(step, answer, problem)
 
     def _evaluate(self, is_recorded: bool = True) -> dict[str, float]:
         with self._evaluating():
@@ -440,14 +445,11 @@ class Trainer:
             self.checkpoints.save(state, self.metrics.latest, self.hooks.held())
 
     def _retire_fields(self) -> bool:
-        """Leave out batch fields that the loss does not read any more; return True if they
-        changed.
-        """
+        """Drop batch fields that the loss no longer reads; return True if they changed."""
         objective = self.state.objective
-        step = self.state.step
-        return isinstance(objective, RetiringObjective) and self.inputs.retire(
-            objective.retired_fields(step)
-        )
+        if not isinstance(objective, RetiringObjective):
+            return False
+        return self.inputs.retire(objective.retired_fields(self.state.step))
 
     def _open_loader(self) -> TransferredSteps:
         experiment = self.run.experiment

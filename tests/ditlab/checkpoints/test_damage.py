@@ -62,16 +62,18 @@ def test_a_thousand_random_changes(tmp_path):
         original = file.read_bytes()
         what, warnings = change_at_random(file, draw), []
         found = CheckpointStore.at(place).newest(warnings.append)
-        if place == run:
-            assert found is not None and found.manifest.step == 1, what
-        else:
-            assert found is None, what
+        assert found.manifest.step == 1 if place == run else found is None, what
         assert len(warnings) == (0 if what == "gone" and file.name == MANIFEST else 1), what
         with pytest.raises(UserError) as raised:
             CheckpointStore.at(place).open(2)
         assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
         file.write_bytes(original)
     assert is_step(run, 2) and is_step(alone, 2)
+
+
+def edited(change):
+    """An edit of the manifest of step 2."""
+    return lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, change)
 
 
 def vouched(change):
@@ -85,7 +87,7 @@ def vouched(change):
         change(content)
         return _sealed(json.dumps(content, separators=(",", ":")).encode())
 
-    return lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, edit)
+    return edited(edit)
 
 
 def replace_by_folder(file):
@@ -93,17 +95,11 @@ def replace_by_folder(file):
     file.mkdir()
 
 
-def make_sparse(file):
-    os.truncate(file, 1 << 40)
-
-
 DAMAGE = {
-    "shard is a terabyte": lambda place: make_sparse(shard_of(place, 2)),
+    "shard is a terabyte": lambda place: os.truncate(shard_of(place, 2), 1 << 40),
     "shard is a folder": lambda place: replace_by_folder(shard_of(place, 2)),
-    "a list": lambda place: edit_bytes(folder_of(place, 2) / MANIFEST, lambda raw: b"[1]"),
-    "spaces between": lambda place: edit_bytes(
-        folder_of(place, 2) / MANIFEST, lambda raw: json.dumps(json.loads(raw)).encode()
-    ),
+    "a list": edited(lambda raw: b"[1]"),
+    "spaces between": edited(lambda raw: json.dumps(json.loads(raw)).encode()),
     "a key more": vouched(lambda content: content.update(extra=1)),
     "step is text": vouched(lambda content: content.update(step="two")),
     "step is below zero": vouched(lambda content: content.update(step=-2)),
@@ -136,32 +132,27 @@ def test_what_is_no_checkpoint_is_passed_over_and_said_so(tmp_path, damage, monk
 
 
 READING = {
-    "no such tensor": lambda piece: piece.__setitem__(1, "ema"),
-    "past the end": lambda piece: piece.__setitem__(4, 13),
-    "another start": lambda piece: piece.__setitem__(3, 1),
+    "no such tensor": ("ema", 12, lambda piece: piece.__setitem__(1, "ema")),
+    "past the end": ("master", 13, lambda piece: piece.__setitem__(4, 13)),
+    "another start": ("master", 12, lambda piece: piece.__setitem__(3, 1)),
 }
 
 
 @pytest.mark.parametrize("fault", READING)
 def test_pieces_that_are_not_in_the_shard(tmp_path, fault):
     """In a manifest whose digest is right."""
-    for step in (1, 2):
-        save(tmp_path, step)
-    vouched(lambda content: READING[fault](content["pieces"][0]))(tmp_path)
+    save(tmp_path, 2)
+    field, stop, change = READING[fault]
+    vouched(lambda content: change(content["pieces"][0]))(tmp_path)
     reader = CheckpointStore.at(tmp_path).open(2)
     with pytest.raises(UserError, match=r"is not whole|cannot be read|other values"):
-        reader.read(
-            "ema" if reader.has("ema") else "master",
-            "network.weight",
-            0,
-            13 if "end" in fault else 12,
-        )
+        reader.read(field, "network.weight", 0, stop)
 
 
 def test_a_checkpoint_of_another_format_is_no_damaged_one(tmp_path):
     """An earlier one would have that format, too."""
-    for step in (1, 2):
-        save(tmp_path, step)
+    save(tmp_path, 1)
+    save(tmp_path, 2)
     vouched(lambda content: content.update(format=3))(tmp_path)
     with pytest.raises(
         UserError,
@@ -181,13 +172,9 @@ def test_a_shard_of_another_checkpoint(tmp_path):
 @pytest.mark.parametrize("damage", ["shard is a terabyte", "shard is a folder"])
 def test_a_worker_that_hashes_no_shard_says_so(tmp_path, damage):
     """The first worker hashes the shards; the others open them right away."""
-    for step in (1, 2):
-        save(tmp_path / "run", step)
-    DAMAGE[damage](tmp_path / "run")
-    with (
-        CheckpointStore.at(tmp_path / "run").open(2, verify=False) as reader,
-        pytest.raises(UserError),
-    ):
+    save(tmp_path, 2)
+    DAMAGE[damage](tmp_path)
+    with CheckpointStore.at(tmp_path).open(2, verify=False) as reader, pytest.raises(UserError):
         reader.weights(prefix="")
 
 

@@ -16,7 +16,7 @@ from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.errors import UserError
 from support.trainings.checkpoints import (
     WEIGHT,
-    edit_bytes,
+    flip_bit,
     is_step,
     manifest,
     save,
@@ -49,8 +49,9 @@ def write(place, step, cuts=(0, 12), skip=()):
     return place / folder_of(step)
 
 
-def damage(place, step):
-    edit_bytes(shard_of(place, step), lambda content: content[:-1] + bytes([content[-1] ^ 1]))
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore.at(tmp_path)
 
 
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 5, 12), (0, 1, 2, 11, 12)])
@@ -66,40 +67,28 @@ def test_what_is_written_is_read_whatever_the_pieces(tmp_path, cuts):
             )
 
 
-def test_a_field_that_is_not_there(tmp_path):
+def test_what_is_not_there_is_not_filled(tmp_path, store):
     save(tmp_path, 1)
-    reader = CheckpointStore.at(tmp_path).open(1)
+    reader = store.open(1)
     assert not reader.has("ema") and reader.has("master")
-    with pytest.raises(UserError, match="is not whole"):
-        reader.read("exp_avg", "network.weight", 0, 12)
-    with pytest.raises(UserError, match=r"is not whole \(12 of 13"):
-        reader.read("master", "network.weight", 0, 13)
-
-
-def test_a_gap_is_not_filled(tmp_path):
-    reader = open_checkpoint(write(tmp_path, 2, (0, 4, 8, 12), skip=[1]))
-    with pytest.raises(UserError, match="is not whole"):
-        reader.read("master", "network.weight", 0, 12)
+    gap = open_checkpoint(write(tmp_path, 2, (0, 4, 8, 12), skip=[1]))
+    for each, field, stop, found in (
+        (reader, "exp_avg", 12, 0),
+        (reader, "master", 13, 12),
+        (gap, "master", 12, 4),
+    ):
+        with pytest.raises(UserError, match=rf"is not whole \({found} of {stop}"):
+            each.read(field, "network.weight", 0, stop)
 
 
 @pytest.mark.parametrize("mode", ["background", "blocking"])
 def test_every_kind_of_number(tmp_path, mode):
     """safetensors itself reads them from the shard."""
-    types = [
-        torch.bool,
-        torch.float32,
-        torch.bfloat16,
-        torch.uint8,
-        torch.int64,
-        torch.float16,
-        torch.float64,
-    ]
-    tensors = [(("master", f"w{n}", 0), torch.arange(5).to(dtype)) for n, dtype in enumerate(types)]
+    types = ["bool", "float32", "bfloat16", "uint8", "int64", "float16", "float64"]
+    tensors = [(("master", name, 0), torch.arange(5).to(getattr(torch, name))) for name in types]
     tensors += [
         (("buffer", "mask", 0), torch.tensor([-torch.inf])),
         (("master", "turned", 0), WEIGHT.view(3, 4).T),
-    ]
-    tensors += [
         (("master", "none", 7), torch.empty(0)),
         (("master", "näme/ü", 3), torch.tensor(1.5)),
     ]
@@ -113,7 +102,7 @@ def test_every_kind_of_number(tmp_path, mode):
         assert same.dtype == tensor.dtype and torch.equal(same, tensor.reshape(-1))
 
 
-def test_a_save_is_of_the_step_at_which_it_was_asked_for(tmp_path):
+def test_a_save_is_of_the_step_at_which_it_was_asked_for(tmp_path, store):
     """The loop goes on at once; the memory of the save before is used again only when that has
     ended.
     """
@@ -124,7 +113,7 @@ def test_a_save_is_of_the_step_at_which_it_was_asked_for(tmp_path):
     one.save(facts, values[1])
     values[1][0][1].fill_(-1)
     facts.metrics["eval/loss"] = 7.0
-    assert one.poll() == [] and CheckpointStore.at(tmp_path).steps() == []
+    assert one.poll() == [] and store.steps() == []
     gate.set()
     for step in (2, 3):
         one.save(manifest(step), values[step])
@@ -132,7 +121,6 @@ def test_a_save_is_of_the_step_at_which_it_was_asked_for(tmp_path):
     one.wait()
     assert [saved.step for saved in one.poll()] == [1, 2, 3]
     assert is_step(tmp_path, 3)
-    store = CheckpointStore.at(tmp_path)
     assert (
         store.open(1).weights()["weight"][0, 1] == 101
         and store.open(1).manifest.metrics["eval/loss"] == 1
@@ -181,20 +169,19 @@ def test_a_save_that_is_just_beginning_may_be_waited_for(tmp_path, monkeypatch):
     assert one.wait().error is None and is_step(tmp_path, 2)
 
 
-def test_a_peer_that_falls_silent(tmp_path):
+def test_a_peer_that_falls_silent(tmp_path, store):
     def gather(mine):
         raise RuntimeError("Connection closed by peer\nstack of C++")
 
-    one = BackgroundSaver(CheckpointStore.at(tmp_path), 0, 2, gather, 3)
+    one = BackgroundSaver(store, 0, 2, gather, 3)
     for step in (1, 2):
         one.save(manifest(step), state(step))
         assert one.wait().error.kind == "lost_worker" and "closed by peer" in str(one.wait().error)
     one.close()
-    assert CheckpointStore.at(tmp_path).steps() == []
+    assert store.steps() == []
 
 
-def test_without_a_manifest_there_is_no_checkpoint(tmp_path):
-    store = CheckpointStore.at(tmp_path)
+def test_without_a_manifest_there_is_no_checkpoint(tmp_path, store):
     assert store.steps() == [] and CheckpointStore.at(tmp_path / "nowhere").newest() is None
     for step in (1, 2):
         save(tmp_path, step)
@@ -211,18 +198,18 @@ def test_without_a_manifest_there_is_no_checkpoint(tmp_path):
         open_checkpoint(tmp_path)
 
 
-def test_prune_keeps_the_newest(tmp_path):
-    store = CheckpointStore.at(tmp_path)
+def test_prune_keeps_the_newest(tmp_path, store):
     for step in (1, 2, 3, 4):
         save(tmp_path, step)
-    (tmp_path / folder_of(0)).mkdir()
+    for step in (0, 5):  # the later one is being written
+        (tmp_path / folder_of(step)).mkdir()
     assert store.prune(2, 4) == [0, 1, 2]
     assert store.steps() == [3, 4] and store.prune(2, 4) == []
+    assert (tmp_path / folder_of(5)).exists()
 
 
-def test_prune_keeps_the_first_of_each_stretch(tmp_path):
+def test_prune_keeps_the_first_of_each_stretch(tmp_path, store):
     """Whatever the distance of the checkpoints, and however often it is asked for."""
-    store = CheckpointStore.at(tmp_path)
     gone = []
     for step in (3, 6, 9, 12, 15, 18, 21, 24, 30):
         save(tmp_path, step)
@@ -230,22 +217,15 @@ def test_prune_keeps_the_first_of_each_stretch(tmp_path):
     assert store.steps() == [12, 21, 24, 30] and sorted(gone) == [3, 6, 9, 15, 18]
 
 
-def test_prune_leaves_what_is_being_written(tmp_path):
-    save(tmp_path, 1)
-    (tmp_path / folder_of(2)).mkdir()
-    assert CheckpointStore.at(tmp_path).prune(1, 1) == []
-    assert (tmp_path / folder_of(2)).exists()
-
-
-def test_damaged_checkpoints_drive_out_no_whole_ones(tmp_path):
+def test_damaged_checkpoints_drive_out_no_whole_ones(tmp_path, store):
     """Step 6 was damaged, the run went on from step 3 and has just saved step 5."""
     for step in (3, 6):
         save(tmp_path, step)
-    damage(tmp_path, 6)
+    flip_bit(shard_of(tmp_path, 6))
     assert save(tmp_path, 5, keep=1).note is None
-    assert is_step(tmp_path, 5) and CheckpointStore.at(tmp_path).steps() == [5, 6]
+    assert is_step(tmp_path, 5) and store.steps() == [5, 6]
     assert save(tmp_path, 6, keep=1).error is None  # written anew
-    assert is_step(tmp_path, 6) and CheckpointStore.at(tmp_path).steps() == [6]
+    assert is_step(tmp_path, 6) and store.steps() == [6]
 
 
 def test_a_step_saved_again_leaves_no_shard_of_other_workers(tmp_path):
@@ -255,22 +235,21 @@ def test_a_step_saved_again_leaves_no_shard_of_other_workers(tmp_path):
     assert is_step(tmp_path, 1)
 
 
-def test_a_copy_beside_the_checkpoints_is_neither_taken_nor_deleted(tmp_path):
+def test_a_copy_beside_the_checkpoints_is_neither_taken_nor_deleted(tmp_path, store):
     for step in (1, 2):
         save(tmp_path, step)
     copies = [tmp_path / name for name in ("step-00000001.bak", "step-9", "step-٣٣٣٣٣٣٣٣")]
     for copy in copies:
         shutil.copytree(tmp_path / folder_of(1), copy)
-    store = CheckpointStore.at(tmp_path)
     assert store.steps() == [1, 2] and store.prune(1, 2) == [1]
     assert all((copy / MANIFEST).exists() for copy in copies)
 
 
-def test_a_checkpoint_under_another_steps_name(tmp_path):
+def test_a_checkpoint_under_another_steps_name(tmp_path, store):
     save(tmp_path, 1)
     shutil.copytree(tmp_path / folder_of(1), tmp_path / folder_of(9))
     warnings = []
-    assert CheckpointStore.at(tmp_path).newest(warnings.append).manifest.step == 1
+    assert store.newest(warnings.append).manifest.step == 1
     assert "is that of step 1" in warnings[0]
 
 

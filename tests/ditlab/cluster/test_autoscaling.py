@@ -2,11 +2,8 @@
 Ray's own autoscaler, nodes that are processes of this machine."""
 
 import json
-import os
 import signal
 import stat
-import subprocess
-import sys
 
 import pytest
 
@@ -16,6 +13,7 @@ from ditlab.spec.resources import Resources
 from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import wait_until
 from support.clusters.launcher import FakeCluster, workers_by_look
+from support.command import start_process
 from support.trainings.workers import tiny
 
 HEAD = {"CPU": 0.0, "node:__internal_head__": 1.0}
@@ -43,32 +41,8 @@ def cluster(tmp_path_factory):
 
 def begin(cluster, spec, *more):
     """`ditlab train` on the cluster, with the token."""
-    command = [
-        sys.executable,
-        "-m",
-        "ditlab",
-        "train",
-        str(spec),
-        "--address",
-        cluster.address,
-        *more,
-    ]
-    environment = {
-        **os.environ,
-        **cluster.access,
-        "DITLAB_HOME": str(cluster.shared / "home"),
-        "OMP_NUM_THREADS": "1",
-    }
-    return subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def train(cluster, spec, *more):
-    """The same to its end."""
-    process = begin(cluster, spec, *more)
-    out, err = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    words = ("train", spec, "--address", cluster.address, *more)
+    return start_process(*words, home=cluster.shared / "home", **cluster.access)
 
 
 @pytest.mark.slow
@@ -79,13 +53,14 @@ def test_from_no_worker_to_two_and_back(cluster, tmp_path):
     with cluster.watched(looks):
         wait_until(lambda: bool(workers_by_look(looks)), 60, "a cluster that answers")
         assert workers_by_look(looks)[-1] == 0
-        done = train(cluster, spec, "--json")
-        assert done.returncode == 0, done.stderr + cluster.log.read_text()
-        assert "waiting for the cluster to grow: resources.workers=2 at 1 CPU each" in done.stderr
-        assert "no room" not in done.stderr and "no worker has begun" not in done.stderr
+        process = begin(cluster, spec, "--json")
+        out, err = process.communicate(timeout=300)
+        assert process.returncode == 0, err + cluster.log.read_text()
+        assert "waiting for the cluster to grow: resources.workers=2 at 1 CPU each" in err
+        assert "no room" not in err and "no worker has begun" not in err
         assert max(workers_by_look(looks)) == 2
         wait_until(lambda: workers_by_look(looks)[-1] == 0, 120, "the idle nodes' end")
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = json.loads(out.splitlines()[-1])
     assert (result["status"], result["step"]) == ("finished", 6)
     settings = cluster.home / "ditlab.settings"
     assert f"DITLAB_HOME={cluster.shared}/home" in settings.read_text().splitlines()

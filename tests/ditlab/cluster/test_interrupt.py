@@ -19,7 +19,8 @@ from ditlab.home import Home
 from ditlab.runs.locks import running_state
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import list_runs
-from support.clusters.faults import processes_of, wait_until
+from support.clusters.faults import has_step, processes_of, wait_until
+from support.command import start_process
 from support.trainings.workers import tiny
 
 pytestmark = pytest.mark.slow
@@ -32,22 +33,10 @@ def training(folder: Path) -> Iterator[subprocess.Popen[str]]:
     spec.write_text(
         dump_yaml(tiny(training__steps=100_000, checkpoint={"every": 5, "keep": 2}).to_dict())
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ditlab", "train", str(spec), "--json"],
-        env={**os.environ, "DITLAB_HOME": str(home)},
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_process("train", spec, "--json", home=home)
     try:
-        deadline = time.monotonic() + 120
-        while not any(
-            '"step":10,' in journal.read_text() for journal in home.glob("train/*/journal.jsonl")
-        ):
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline, "no tenth step within two minutes"
-            time.sleep(0.1)
+        wait_until(lambda: has_step(home, "tiny", 10) or process.poll() is not None, 120, "step 10")
+        assert process.poll() is None, process.communicate()
         assert len(processes_of(home)) > 3  # the command, Ray's daemons, a worker
         yield process
     finally:
@@ -65,10 +54,10 @@ def test_a_signal_leaves_a_checkpoint_and_no_process(way, tmp_path):
         elif way == "timeout":
             process.terminate()
             os.killpg(process.pid, signal.SIGTERM)
-        else:
+        else:  # Slurm: to all of a step
+            number = signal.SIGUSR1 if way == "USR1@300" else signal.SIGTERM
             for each in [*psutil.Process(process.pid).children(recursive=True), process]:
-                # Slurm: to all of a step
-                each.send_signal(signal.SIGUSR1 if way == "USR1@300" else signal.SIGTERM)
+                each.send_signal(number)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     result = json.loads(out.strip().splitlines()[-1])

@@ -41,41 +41,26 @@ def here(tmp_path_factory):
         yield found
 
 
+def run(command, here, folder):
+    """Standard output of a command of a person who may use the cluster."""
+    options = {"capture_output": True, "text": True, "timeout": 600}
+    done = subprocess.run(command, env=here.client, cwd=folder, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def submit(here, folder, *words):
+    out = run([here.nodes.python, "-m", "ditlab", "submit", *words, "--json"], here, folder)
+    return json.loads(out.splitlines()[-1])
+
+
 def test_a_folder_with_a_spec_is_all_that_travels(here, tmp_path):
     shutil.copy(CHECKOUT / "experiments" / "digits" / "dit.yaml", tmp_path / "mine.yaml")
-    options = {
-        "env": here.client,
-        "cwd": tmp_path,
-        "capture_output": True,
-        "text": True,
-        "timeout": 400,
-    }
     command = ["python", "-m", "ditlab", "train", "mine.yaml", "--set", "name=by-ray", *CHANGES]
-    job = [
-        sys.executable,
-        "-m",
-        "ray.scripts.scripts",
-        "job",
-        "submit",
-        "--address",
-        here.nodes.jobs,
-    ]
-    done = subprocess.run([*job, "--working-dir", ".", "--", *command], check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    submit = [
-        here.nodes.python,
-        "-m",
-        "ditlab",
-        "submit",
-        "mine.yaml",
-        "--set",
-        "name=by-ditlab",
-        *CHANGES,
-        "--json",
-    ]
-    done = subprocess.run(submit, check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["status"] == "finished"
+    job = [sys.executable, "-m", "ray.scripts.scripts", "job", "submit", "--working-dir", "."]
+    run([*job, "--address", here.nodes.jobs, "--", *command], here, tmp_path)
+    result = submit(here, tmp_path, "mine.yaml", "--set", "name=by-ditlab", *CHANGES)
+    assert result["status"] == "finished"
     found = {record.name: (record.status, record.step) for record in list_runs(Home(here.home))}
     assert found == {"by-ray": ("finished", 20), "by-ditlab": ("finished", 20)}
     files = here.nodes.get("/api/jobs/")
@@ -91,28 +76,8 @@ def test_a_sweep_is_submitted_as_one(here, tmp_path):
         "values: [1.0e-4, 1.0e-3]}}\nsearch: {kind: grid}\nmetric: eval/velocity\nmode: "
         "min\ntrials: 2\nconcurrent: 2\n"
     )
-    submit = [
-        here.nodes.python,
-        "-m",
-        "ditlab",
-        "submit",
-        "sweep.yaml",
-        "--resume",
-        "auto",
-        "--json",
-    ]
-    options = {
-        "env": here.client,
-        "cwd": tmp_path,
-        "capture_output": True,
-        "text": True,
-        "timeout": 600,
-    }
-    done = subprocess.run(submit, check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    result = submit(here, tmp_path, "sweep.yaml", "--resume", "auto")
     assert [trial["status"] for trial in result["trials"]] == ["finished", "finished"]
     # it has ended: the same line begins another
-    again = subprocess.run(submit, check=False, **options)
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout.splitlines()[-1])["run_id"] != result["run_id"]
+    again = submit(here, tmp_path, "sweep.yaml", "--resume", "auto")
+    assert again["run_id"] != result["run_id"]

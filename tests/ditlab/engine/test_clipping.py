@@ -1,6 +1,5 @@
 """Adaptive clipping: the limits it sets, and that a run goes on from its statistics exactly."""
 
-import json
 import math
 import statistics as plain
 
@@ -68,29 +67,12 @@ def test_ratio_sets_the_limit_before_the_average_moves():
     assert seen[2] == (pytest.approx(19.9), pytest.approx(0.99 * 7.96 + 0.01 * 19.9))
 
 
-@pytest.mark.parametrize(
-    "clip", [ZScore(ZClip(warmup=1)), Ratio(RatioZClip())], ids=["zscore", "ratio"]
-)
+@pytest.mark.parametrize("clip", [ZScore(ZClip(warmup=1)), Ratio(RatioZClip())])
 def test_a_norm_that_is_not_finite_is_not_counted(clip):
     limit(clip, 2.0)
     before = clip.state()
     clip.limit(torch.tensor(math.nan), torch.tensor(False))
     assert clip.state() == before
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec"), [(ZScore, ZClip(warmup=3)), (Ratio, RatioZClip())], ids=["zscore", "ratio"]
-)
-def test_statistics_survive_json_exactly(kind, spec):
-    one, two = kind(spec), kind(spec)
-    norms = [
-        float(x)
-        for x in torch.rand(12, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 9
-    ]
-    for norm in norms[:6]:
-        limit(one, norm)
-    two.load(json.loads(json.dumps(one.state())))
-    assert [limit(one, norm) for norm in norms[6:]] == [limit(two, norm) for norm in norms[6:]]
 
 
 def adaptive(stage, clip, **training):
@@ -108,16 +90,9 @@ def test_the_limit_of_the_step_clips_the_gradient_that_adam_sees(stage):
         second = run_step(engine, 1, [Pass(0, 50.0)])[1]  # fifty times the gradient
         after = put_together([pieces_of(engine)], {})
         assert second > 10 * first
-        seen = math.sqrt(
-            sum(
-                float(
-                    ((after.tensors[key] - 0.9 * before.tensors[key]) / 0.1).double().square().sum()
-                )
-                for key in after.tensors
-                if key[0] == "exp_avg"
-            )
-        )
-        assert seen == pytest.approx(first, rel=1e-3)
+        moments = [key for key in after.tensors if key[0] == "exp_avg"]
+        seen = [after.tensors[key] - 0.9 * before.tensors[key] for key in moments]
+        assert torch.cat(seen).norm() / 0.1 == pytest.approx(first, rel=1e-3)
         # what enters is the clipped norm
         assert engine.scalars()["clip.mean"] == pytest.approx(first)
         engine.close()

@@ -19,8 +19,8 @@ STEPS = [Step([[Pass(0)]])] * 2
 OWN = torch._C._nn.linear
 
 
-def experiment_of(stage, **zero):
-    return tiny(engine__zero={"stage": stage, **zero})
+def experiment_of(stage):
+    return tiny(engine__zero={"stage": stage})
 
 
 def test_other_stages_compute_the_same_after_stage_3():
@@ -28,10 +28,8 @@ def test_other_stages_compute_the_same_after_stage_3():
     drive_here(Job(experiment_of(3), STEPS))
     assert functional.linear is OWN
     after = drive_here(Job(experiment_of(0), STEPS))
-    assert after.state.equals(before.state) and (after.losses, after.norms) == (
-        before.losses,
-        before.norms,
-    )
+    assert after.state.equals(before.state)
+    assert (after.losses, after.norms) == (before.losses, before.norms)
 
 
 def test_linear_is_replaced_until_the_last_engine_closes():

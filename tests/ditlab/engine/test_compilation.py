@@ -38,17 +38,9 @@ SMALL = {
 
 
 def small(name: str, **engine: Any) -> Experiment:
-    options = ", ".join(
-        f"{key}: {value}"
-        for key, value in {"zero": "{stage: 1}", "compile": "false", **engine}.items()
-    )
-    changes = [
-        *SMALL[name],
-        f"engine={{{options}}}",
-        "training.precision=fp32",
-        "schedule={kind: constant}",
-    ]
-    return load_experiment(EXPERIMENTS / f"{name}.yaml", changes)
+    changes = [*SMALL[name], "training.precision=fp32", "schedule={kind: constant}"]
+    spec = load_experiment(EXPERIMENTS / f"{name}.yaml", changes)
+    return spec.replace("engine", {"zero": {"stage": 1}, "compile": False, **engine})
 
 
 def batch_for(experiment: Experiment, size: int, length: int) -> dict[str, torch.Tensor]:
@@ -115,9 +107,7 @@ def graphs(
         patched.setattr(
             torch,
             "compile",
-            lambda function, dynamic, options: compiling(
-                function, dynamic=dynamic, backend="eager"
-            ),
+            lambda each, dynamic, options: compiling(each, dynamic=dynamic, backend="eager"),
         )
         torch._dynamo.reset()
         counters.clear()
@@ -126,6 +116,13 @@ def graphs(
     return counters["stats"]["unique_graphs"]
 
 
+OPTIONS = (
+    {"activation_checkpointing": True},
+    {"activation_offload": "cpu"},
+    {"activation_checkpointing": True, "activation_offload": "cpu"},
+    {"zero": {"stage": 3}},
+    {"zero": {"stage": 3}, "activation_checkpointing": True},
+)
 VARYING = [(16, 8), (32, 8), (16, 12), (18, 12), (16, 8)]
 """Batch and length: halved and odd micro-batches, buckets; one size that comes again."""
 
@@ -134,33 +131,20 @@ VARYING = [(16, 8), (32, 8), (16, 12), (18, 12), (16, 8)]
     missing_to_compile() is not None, reason="no C++ compiler, or no headers of Python"
 )
 def test_one_graph_a_block_kind_whatever_the_sizes(monkeypatch):
-    assert graphs(monkeypatch, small("digits/dit", compile="true"), VARYING) == 1
+    assert graphs(monkeypatch, small("digits/dit", compile=True), VARYING) == 1
 
 
 @pytest.mark.slow
 def test_one_graph_a_block_kind_of_every_family_and_stage(monkeypatch):
     # of pixelhdm one more than kinds: the first pixel block's input is a view
-    for name, expected in {
-        "digits/unet": 2,
-        "pixelhdm/small": 3,
-        "region/small": 2,
-        "dlm/small": 1,
-    }.items():
-        assert graphs(monkeypatch, small(name, compile="true"), VARYING) == expected, name
+    kinds = {"digits/unet": 2, "pixelhdm/small": 3, "region/small": 2, "dlm/small": 1}
+    for name, expected in kinds.items():
+        assert graphs(monkeypatch, small(name, compile=True), VARYING) == expected, name
     # torch chooses a CPU's convolutions by whether a batch has 16 samples: of unet a graph for
     # either
-    assert (
-        graphs(monkeypatch, small("digits/unet", compile="true"), [*VARYING, (8, 8), (2, 8)]) == 4
-    )
-    for options in (
-        {"zero": "{stage: 0}"},
-        {"zero": "{stage: 2}"},
-        {"zero": "{stage: 3}"},
-        {"activation_checkpointing": "true"},
-        {"activation_offload": "cpu"},
-        {"zero": "{stage: 3}", "activation_checkpointing": "true"},
-    ):
-        assert graphs(monkeypatch, small("digits/dit", compile="true", **options), VARYING) == 1, (
+    assert graphs(monkeypatch, small("digits/unet", compile=True), [*VARYING, (8, 8), (2, 8)]) == 4
+    for options in ({"zero": {"stage": 0}}, {"zero": {"stage": 2}}, *OPTIONS):
+        assert graphs(monkeypatch, small("digits/dit", compile=True, **options), VARYING) == 1, (
             options
         )
 
@@ -179,9 +163,7 @@ def test_compiled_steps_give_the_eager_numbers(name):
     thousandth of the longest where that is more): within 1e-4 for the first gradient, from equal
     weights, and within 5e-3 after updates.
     """
-    eager, compiled = (
-        steps(small(name, compile=compile), VARYING) for compile in ("false", "true")
-    )
+    eager, compiled = (steps(small(name, compile=compile), VARYING) for compile in (False, True))
     for number, (found, expected) in enumerate(zip(compiled, eager, strict=True)):
         assert found.loss == pytest.approx(expected.loss, rel=1e-4)
         assert found.norm == pytest.approx(expected.norm, rel=1e-3)
@@ -244,15 +226,9 @@ def test_compiled_blocks_draw_the_eager_samples(name):
 @pytest.mark.slow
 def test_options_change_no_number():
     """Recomputed and offloaded activations, and blocks gathered whole, run the same graphs."""
-    plain = steps(small("digits/dit", compile="true"), VARYING)
-    for options in (
-        {"activation_checkpointing": "true"},
-        {"activation_offload": "cpu"},
-        {"activation_checkpointing": "true", "activation_offload": "cpu"},
-        {"zero": "{stage: 3}"},
-        {"zero": "{stage: 3}", "activation_checkpointing": "true"},
-    ):
-        found = steps(small("digits/dit", compile="true", **options), VARYING)
+    plain = steps(small("digits/dit", compile=True), VARYING)
+    for options in OPTIONS:
+        found = steps(small("digits/dit", compile=True, **options), VARYING)
         assert [each.loss for each in found] == [each.loss for each in plain], options
         assert [each.norm for each in found] == pytest.approx(
             [each.norm for each in plain], rel=1e-6
@@ -262,13 +238,10 @@ def test_options_change_no_number():
 @pytest.mark.slow
 def test_every_stage_and_two_workers_train_the_same_model():
     script = [Step([[Pass(0), Pass(1)], [Pass(2), Pass(3)]], number=number) for number in range(3)]
-    jobs = [
-        Job(
-            tiny(engine={"zero": {"stage": stage}, "compile": compile}, resources__workers=2),
-            script,
-        )
-        for compile, stage in ((False, 1), (True, 0), (True, 1), (True, 2), (True, 3))
-    ]
+    jobs = []
+    for compile, stage in ((False, 1), (True, 0), (True, 1), (True, 2), (True, 3)):
+        engine = {"zero": {"stage": stage}, "compile": compile}
+        jobs.append(Job(tiny(engine=engine, resources__workers=2), script))
     eager, *compiled = drive_workers(jobs, 2)
     for trace in compiled:
         assert trace.losses == pytest.approx(eager.losses, rel=1e-5)
@@ -279,16 +252,10 @@ def test_every_stage_and_two_workers_train_the_same_model():
 def test_bf16_follows_eager():
     script = [Step([[Pass(0)]], number=number) for number in range(3)]
     for stage in (1, 3):
+        experiment = tiny(engine={"zero": {"stage": stage}}, training__precision="bf16")
         eager, compiled = (
-            drive_here(
-                Job(
-                    tiny(
-                        engine={"zero": {"stage": stage}, "compile": c}, training__precision="bf16"
-                    ),
-                    script,
-                )
-            )
-            for c in (False, True)
+            drive_here(Job(experiment.replace("engine.compile", compile), script))
+            for compile in (False, True)
         )
         assert compiled.losses == pytest.approx(eager.losses, rel=2e-2)
 

@@ -6,11 +6,18 @@ import pytest
 import torch
 
 from ditlab_models.layers.lora import A
+from support.marks import slow
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers, module_for
-from support.trainings.grouped import SCRIPT, assert_close, reference_training, small
+from support.trainings.grouped import (
+    SCRIPT,
+    SPLIT,
+    assert_close,
+    reference_training,
+    resumed,
+    small,
+)
 
 STAGES = (0, 1, 2, 3)
-SPLIT = [Step([[one], [two]]) for one, two in (step.passes[0] for step in SCRIPT)]
 LORA = {"rank": 3, "alpha": 6.0, "targets": ["blocks.*.attention.*", "*.mlp"]}
 
 
@@ -52,10 +59,8 @@ def test_one_worker_trains_the_weights_of_the_reference(case, stage):
 def test_bf16_adapters_have_float32_masters_and_the_base_stays_in_bf16(stage):
     experiment = tuned(stage, precision="bf16")
     state = drive_here(Job(experiment, SCRIPT)).state
-    expected, start = (
-        reference_training(tuned(), SCRIPT),
-        dict(module_for(tuned()).named_parameters()),
-    )
+    expected = reference_training(tuned(), SCRIPT)
+    start = dict(module_for(tuned()).named_parameters())
     for (field, name), values in state.tensors.items():
         assert values.dtype == (torch.bfloat16 if field == "frozen" else torch.float32)
         if field == "master":
@@ -68,10 +73,9 @@ def test_bf16_adapters_have_float32_masters_and_the_base_stays_in_bf16(stage):
     [
         {"engine.activation_checkpointing": True},
         {"engine.activation_offload": "cpu"},
-        pytest.param({"engine.compile": True}, marks=pytest.mark.slow),
-        pytest.param(
+        *slow(
+            {"engine.compile": True},
             {"engine.compile": True, "engine.activation_checkpointing": True},
-            marks=pytest.mark.slow,
         ),
     ],
     ids=str,
@@ -90,22 +94,12 @@ def test_memory_and_compilation_change_no_number(stage, changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("stages", [(2,), (0, 1, 3)], ids=str)
 def test_two_workers_train_the_same_weights_and_resume_bit_for_bit(stages, tmp_path):
-    experiments = [tuned(stage) for stage in stages] + [
-        tuned(stage, precision="bf16") for stage in stages if stage
-    ]
-    whole = [Step([[Pass(0)], [Pass(1)]], number=number) for number in range(4)]
-    paths = [tmp_path / str(number) for number in range(len(experiments))]
-    places = list(zip(experiments, paths, strict=True))
-    jobs = [Job(experiment, SPLIT) for experiment in experiments] + [
-        Job(each, whole) for each in experiments
-    ]
-    traces = drive_workers([*jobs, *(Job(each, whole[:2], save=path) for each, path in places)], 2)
     expected = reference_training(tuned(), SCRIPT)
-    for experiment, trace in zip(experiments, traces, strict=False):
-        if experiment.training.precision == "fp32":
-            assert_close(trace.state, expected)
-    resumed = drive_workers([Job(each, whole[2:], load=path) for each, path in places], 2)
-    for unbroken, rest in zip(traces[len(experiments) :], resumed, strict=False):
+    for trace in drive_workers([Job(tuned(stage), SPLIT) for stage in stages], 2):
+        assert_close(trace.state, expected)
+    experiments = [tuned(stage) for stage in stages]
+    experiments += [tuned(stage, precision="bf16") for stage in stages if stage]
+    for unbroken, rest in resumed(experiments, 2, tmp_path):
         assert rest.state.equals(unbroken.state)
 
 
@@ -126,6 +120,4 @@ def test_a_base_checkpoint_fits_the_adapted_network_and_a_state_moves_to_any_sta
     unbroken = drive_here(Job(tuned(0), steps)).state
     drive_here(Job(tuned(3), steps[:2], save=tmp_path / "half"))
     moved = drive_here(Job(tuned(0), steps[2:], load=tmp_path / "half")).state
-    assert moved.tensors.keys() == unbroken.tensors.keys()
-    for key, values in unbroken.tensors.items():
-        torch.testing.assert_close(moved.tensors[key], values, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(moved.tensors, unbroken.tensors, rtol=1e-4, atol=1e-5)

@@ -3,17 +3,16 @@ next one is clean.
 """
 
 import functools
+import itertools
 import math
 
 import pytest
 
+from support.marks import slow
 from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers
 from support.trainings.workers import tiny
 
-KINDS = [
-    (0, "fp32"),
-    *((stage, precision) for stage in (1, 2, 3) for precision in ("fp32", "bf16")),
-]
+KINDS = [(0, "fp32"), *itertools.product((1, 2, 3), ("fp32", "bf16"))]
 CLIPS = {
     "none": {"kind": "none"},
     "norm": {"kind": "norm", "max_norm": 0.5},
@@ -33,16 +32,13 @@ def steps_of(workers, numbers=range(4), poison=False, **spoiled):
     is poisoned.
     """
 
-    def passes(bad):
-        return [
-            [Pass(2 * rank, poison=bad and rank == workers - 1), Pass(2 * rank + 1)]
-            for rank in range(workers)
-        ]
-
-    return [
-        Step(passes(poison and number == BAD), number=number, **(spoiled if number == BAD else {}))
-        for number in numbers
-    ]
+    found = []
+    for number in numbers:
+        passes = [[Pass(2 * rank), Pass(2 * rank + 1)] for rank in range(workers)]
+        if poison and number == BAD:
+            passes[-1][0] = Pass(2 * workers - 2, poison=True)
+        found.append(Step(passes, number=number, **(spoiled if number == BAD else {})))
+    return found
 
 
 SPARED = [number for number in range(4) if number != BAD]
@@ -69,9 +65,7 @@ def test_a_nan_in_a_batch_changes_nothing(stage, precision):
 
 
 @pytest.mark.parametrize("clip", CLIPS)
-@pytest.mark.parametrize(
-    "stage", [0, *(pytest.param(stage, marks=pytest.mark.slow) for stage in (1, 2)), 3]
-)
+@pytest.mark.parametrize("stage", [0, *slow(1, 2), 3])
 def test_an_unhealthy_loss_changes_nothing_whatever_the_clipping(stage, clip):
     """The caller's word: a loss may be infinite where its gradient is not."""
     found = drive_here(

@@ -1,6 +1,4 @@
-"""Clipping, activation checkpointing, compilation, precision, training-only modules: each does what
-it says.
-"""
+"""Clipping, activation checkpointing, precision, learning rate: each does what it says."""
 
 import pytest
 import torch
@@ -9,50 +7,19 @@ from torch import nn
 from ditlab.engine.distributed import single_process
 from ditlab.engine.memory import checkpoint_activations
 from ditlab.errors import UserError
-from support.trainings.engines import Pass, batch_of, engine_for, noise_of, run_step
-from support.trainings.workers import newest, tiny, train_here
+from support.marks import slow
+from support.trainings.engines import (
+    Pass,
+    batch_of,
+    engine_for,
+    noise_of,
+    pieces_of,
+    put_together,
+    run_step,
+)
+from support.trainings.workers import tiny, train_here
 
 STAGES = (0, 1, 2, 3)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
-
-
-def first_gradient_norm(path) -> float:
-    """Norm of the gradient that Adam saw at the first step: its first moment is then (1 - beta1)
-    times it.
-    """
-    reader = newest(path)
-    squares = 0.0
-    for name, shape in reader.manifest.shapes.items():
-        moment = reader.read("exp_avg", name, 0, torch.Size(shape).numel())
-        squares += float((moment / 0.1).double().square().sum())
-    return squares**0.5
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_clipping_bounds_the_gradient_that_adam_sees(home, tmp_path, stage):
-    def run(clip, name):
-        experiment = tiny(
-            model__depth=1,
-            batch__size=16,
-            training__steps=1,
-            training__clip=clip,
-            engine__zero={"stage": stage},
-        )
-        _, recorder = train_here(experiment, home, tmp_path / name)
-        return recorder.values[1]["train/grad_norm"], first_gradient_norm(tmp_path / name)
-
-    free, seen = run({"kind": "none"}, "free")
-    assert seen == pytest.approx(free, rel=1e-4)
-    logged, seen = run({"kind": "norm", "max_norm": free / 4}, "clipped")
-    assert logged == pytest.approx(free, rel=1e-5)  # the norm before clipping is what is logged
-    assert seen == pytest.approx(free / 4, rel=1e-3)
-    if stage == 0:  # the limit itself is of no stage
-        logged, seen = run({"kind": "norm", "max_norm": free * 4}, "loose")
-        assert seen == pytest.approx(free, rel=1e-4)
 
 
 @pytest.mark.parametrize("stage", STAGES[:3])
@@ -76,7 +43,7 @@ def test_no_step_waits_for_the_device(stage, clip, monkeypatch):
     assert not calls
 
 
-@pytest.mark.parametrize("stage", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("stage", [*slow(1), 3])
 def test_keeping_fewer_activations_changes_no_number(home, tmp_path, stage):
     short = {"steps": 2, "ema": {"decay": 0.9}}
     plain = train_here(
@@ -117,16 +84,6 @@ def test_a_module_keeps_what_it_is_told_to():
     assert packed(False, True) == 0  # the inner hooks, which move to the host, had them
 
 
-@pytest.mark.slow
-def test_compiled_network_trains_the_same(home, tmp_path):
-    plain = train_here(tiny(), home, tmp_path / "plain")[1].losses
-    compiled = train_here(
-        tiny(engine={"zero": {"stage": 1}, "compile": True}), home, tmp_path / "compiled"
-    )[1].losses
-    for step, loss in plain.items():
-        assert compiled[step] == pytest.approx(loss, rel=1e-4)
-
-
 def test_fp16_trains_or_says_why_not(home, tmp_path):
     from deepspeed.accelerator import get_accelerator
 
@@ -159,13 +116,12 @@ def test_a_step_moves_weights_by_its_own_learning_rate(stage):
         )
 
         def moved(rate):
-            before = {key: values.clone() for key, values in engine.state() if key[0] == "master"}
+            before = put_together([pieces_of(engine)], {}).tensors
             engine.forward_backward(batch_of(0, Pass(0)), noise_of(0, Pass(0)), last=True)
             engine.step(0, rate)
+            after = put_together([pieces_of(engine)], {}).tensors
             return max(
-                float((values - before[key]).abs().max())
-                for key, values in engine.state()
-                if key in before
+                float((after[key] - before[key]).abs().max()) for key in after if key[0] == "master"
             )
 
         # Adam's step from one gradient, met again and again, is its rate; weight decay adds a
@@ -183,14 +139,7 @@ def test_it_learns_digits(home, tmp_path):
     below 1.
     """
     experiment = tiny(
-        model={
-            "family": "dit",
-            "image_size": 8,
-            "patch_size": 4,
-            "width": 64,
-            "depth": 2,
-            "num_heads": 2,
-        },
+        model__width=64,
         batch={"size": 64},
         optimizer={"kind": "adamw", "lr": 3e-3},
         training={"steps": 100, "ema": {"decay": 0.97}},
@@ -202,25 +151,3 @@ def test_it_learns_digits(home, tmp_path):
     assert recorder.values[0]["eval/velocity"] == pytest.approx(1.74, abs=0.05)
     assert recorder.values[100]["eval/velocity"] < 0.75
     assert recorder.pictures == [0, 100]
-
-
-@pytest.mark.slow
-def test_an_evaluation_compiles_nothing():
-    """Samplers ask for many shapes; each would take one of the eight that torch.compile makes
-    before it gives up.
-    """
-    from torch._dynamo.utils import counters
-
-    def graphs():
-        return counters["stats"]["unique_graphs"]
-
-    with single_process(use_gpu=False) as rank:
-        engine = engine_for(tiny(engine={"zero": {"stage": 1}, "compile": True}), rank, 1)
-        counters.clear()
-        with engine.evaluating():
-            for num in range(1, 5):
-                assert engine.network(torch.zeros(num, 1, 8, 8), torch.zeros(num)).isfinite().all()
-        assert graphs() == 0
-        run_step(engine, 0, [Pass(0)])
-        assert graphs() > 0
-        engine.close()

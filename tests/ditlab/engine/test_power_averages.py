@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from ditlab.averages import START, PowerProfile, field_of
-from support.trainings.engines import Job, Pass, Step, drive_here, drive_workers
+from support.marks import slow
+from support.trainings.engines import Job, Pass, Step, drive_here
 from support.trainings.workers import tiny
 
 LENGTHS = (0.05, 0.20)
@@ -15,14 +16,10 @@ LEFT_OUT = 2
 CASES = [
     {"engine__zero": {"stage": 0}},
     {"engine__zero": {"stage": 3}},
-    *(
-        pytest.param(changes, marks=pytest.mark.slow)
-        for changes in (
-            {"engine__zero": {"stage": 1}},
-            {"engine__zero": {"stage": 2}, "training__precision": "bf16"},
-            {"engine__zero": {"stage": 1}, "optimizer": {"kind": "muon"}},
-            {"engine__zero": {"stage": 2, "offload": "cpu"}},
-        )
+    *slow(
+        {"engine__zero": {"stage": 2}, "training__precision": "bf16"},
+        {"engine__zero": {"stage": 1}, "optimizer": {"kind": "muon"}},
+        {"engine__zero": {"stage": 2, "offload": "cpu"}},
     ),
 ]
 
@@ -31,11 +28,8 @@ def experiment_of(**changes):
     return tiny(training__averages={"lengths": LENGTHS}, **changes)
 
 
-def script(workers=1):
-    return [
-        Step([[Pass(number + 10 * rank, poison=number == LEFT_OUT)] for rank in range(workers)])
-        for number in range(6)
-    ]
+def script():
+    return [Step([[Pass(number, poison=number == LEFT_OUT)]]) for number in range(6)]
 
 
 def assert_weighted(states):
@@ -67,10 +61,7 @@ def test_averages_are_the_profiles_sums_of_the_applied_updates(changes):
 
 
 def test_keeping_averages_changes_nothing_else():
-    plain, kept = (
-        drive_here(Job(tiny(), script())).state,
-        drive_here(Job(experiment_of(), script())).state,
-    )
+    plain, kept = (drive_here(Job(each, script())).state for each in (tiny(), experiment_of()))
     assert all(torch.equal(value, kept.tensors[key]) for key, value in plain.tensors.items())
     assert {key[0] for key in kept.tensors.keys() - plain.tensors.keys()} == {
         "power_0.05",
@@ -87,41 +78,3 @@ def test_averages_begin_anew_on_a_state_without_them(tmp_path):
     for (field, name), value in found.tensors.items():
         if field.startswith("power"):
             assert torch.equal(value, found.tensors["master", name])
-
-
-@pytest.mark.slow
-def test_two_workers_at_every_stage_keep_the_averages_of_one_and_hand_them_over(tmp_path):
-    """Four steps by two workers, two by one: the averages go on where they were."""
-    stages = (0, 1, 2, 3)
-    two = [
-        Job(experiment_of(engine__zero={"stage": stage}), script(2)[:4], save=tmp_path / f"{stage}")
-        for stage in stages
-    ]
-    states = drive_workers(two, 2)
-    for stage, trace in zip(stages, states, strict=True):
-        rest = [
-            Step(step.passes, step.healthy, number)
-            for number, step in enumerate(script())
-            if number >= 4
-        ]
-        job = Job(
-            experiment_of(engine__zero={"stage": stage}),
-            rest,
-            load=tmp_path / f"{stage}",
-            kept=range(2),
-        )
-        own = drive_here(job)
-        power = {
-            key: value for key, value in trace.state.tensors.items() if key[0].startswith("power")
-        }
-        assert power
-        for (field, name), value in power.items():
-            gamma = PowerProfile(float(field.removeprefix("power_"))).gamma
-            expected = value.double()
-            for number, state in enumerate((own.states[0], own.states[1]), start=4):
-                # three updates of two workers were applied before
-                beta = (1 - 1 / number) ** (gamma + 1)
-                expected = beta * expected + (1 - beta) * state.tensors["master", name].double()
-            torch.testing.assert_close(
-                own.state.tensors[field, name].double(), expected, rtol=2e-6, atol=1e-7
-            )

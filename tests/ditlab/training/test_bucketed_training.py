@@ -2,26 +2,10 @@
 
 import pytest
 
-from support.datasets.bucketed import bucketed
+from support.datasets.bucketed import SMALL_PIXELHDM, bucketed
+from support.marks import slow
 from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
 
-MODEL = {
-    "family": "pixelhdm",
-    "width": 32,
-    "pixel_width": 4,
-    "patch_size": 4,
-    "patch_depth": 1,
-    "pixel_depth": 1,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "mrope_widths": [4, 2, 2],
-    "bottleneck_width": 8,
-    "time_width": 8,
-    "max_resolution": 16,
-    "text_encoder": "learned",
-    "text_length": 4,
-    "text_depth": 1,
-}
 STEPS = 10
 SIZES = {(8, 16): 12, (8, 8): 18, (16, 8): 5}
 
@@ -29,7 +13,7 @@ SIZES = {(8, 16): 12, (8, 8): 18, (16, 8): 5}
 def experiment(folder, **changes):
     """Seven steps an epoch, on 16, 4 and 11 images of the three sizes."""
     return tiny(
-        model=MODEL,
+        model=SMALL_PIXELHDM,
         objective={"weights": {"velocity": 1.0, "frequency": 1.0, "alignment": 0.0}},
         data={"kind": "arrow", "path": str(folder / "set"), "hold_out": 0.1},
         batch={"size": 4, "micro": 2},
@@ -47,7 +31,7 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("stop_after", [pytest.param(4, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("stop_after", [*slow(4), 8])
 def test_a_stopped_run_goes_on_to_the_same_bits(folder, tmp_path, stop_after):
     """Stopped in the first epoch and in the second."""
     spec = experiment(folder)

@@ -61,6 +61,6 @@ def test_what_holds_for_all_facts():
                 assert not {Action.STOP, Action.EVALUATE} <= actions, "a stop has a time limit"
                 assert not (is_last and Action.STOP in actions)
                 assert not (must_stop and Action.REQUEST in actions), (
-                    "a request stays for the next attempt"
+                    "its time is limited: a request is not begun and stays for the next attempt"
                 )
                 assert intervals.saves or Action.SAVE not in actions

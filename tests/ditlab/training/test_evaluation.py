@@ -30,11 +30,6 @@ class Channel:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
 def setting(home):
     experiment = tiny()
     torch.manual_seed(0)
@@ -45,28 +40,17 @@ def setting(home):
     return experiment, network.eval(), open_data(experiment.data, Home(home)).held_out
 
 
-def measure(
-    setting,
-    batch_size=64,
-    limit=100,
-    rank=0,
-    world_size=1,
-    channel=None,
-    experiment=None,
-    view=None,
-    by_sample=None,
-):
-    spec, network, held_out = setting
-    spec = experiment or spec
+def measure(setting, batch_size=64, limit=100, place=(0, 1), channel=None, by_sample=None):
+    spec, network, view = setting
     with torch.no_grad():
         return held_out_metrics(
             network,
             spec.family.build_objective(spec.objective, spec.model),
-            view or held_out,
+            view,
             ModelInputs(spec.model.batch_fields(), (), CPU),
             batch_size,
             limit,
-            Rank(rank, world_size, rank, CPU),
+            Rank(*place, place[0], CPU),
             channel or Channel(),
             by_sample=by_sample,
         )
@@ -86,7 +70,8 @@ def test_whatever_the_batches(setting, batch_size):
 
 
 def test_whatever_the_seed_of_the_experiment(setting):
-    assert measure(setting, experiment=tiny(seed=5, batch={"size": 8})) == measure(setting)
+    other = tiny(seed=5, batch={"size": 8})
+    assert measure((other, *setting[1:])) == measure(setting)
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
@@ -97,8 +82,8 @@ def test_whatever_the_workers(setting, world_size):
     channel, by_sample, whole = Channel(), [{} for _ in range(world_size)], {}
     expected = measure(setting, 32, by_sample=whole)
     for rank in range(world_size):
-        place = {"rank": rank, "world_size": world_size, "channel": channel}
-        found = measure(setting, 32, by_sample=by_sample[rank], **place)
+        place = (rank, world_size)
+        found = measure(setting, 32, place=place, channel=channel, by_sample=by_sample[rank])
     assert found == expected, "to the bit"
     assert all((by_sample[-1][name] == values).all() for name, values in whole.items())
 
@@ -110,31 +95,28 @@ def test_values_by_sample_do_not_depend_on_batches_or_workers(setting, tmp_path)
     whole, parts = {}, [{}, {}]
     means = measure(setting, 64, by_sample=whole)
     assert set(whole) == set(means) and all(len(values) == 100 for values in whole.values())
-    assert {name: values.mean() for name, values in whole.items()} == pytest.approx(
-        means, rel=1e-12
-    )
+    found = {name: values.mean() for name, values in whole.items()}
+    assert found == pytest.approx(means, rel=1e-12)
 
     channel = Channel()
-    measure(setting, 16, rank=0, world_size=2, channel=channel, by_sample=parts[0])
-    measure(setting, 16, rank=1, world_size=2, channel=channel, by_sample=parts[1])
+    for rank in (0, 1):
+        measure(setting, 16, place=(rank, 2), channel=channel, by_sample=parts[rank])
     for name, values in whole.items():
         assert parts[1][name] == pytest.approx(values, rel=1e-5)
     save_by_sample(RunFolder(tmp_path), 7, whole)
     found = read_by_sample(RunFolder(tmp_path), 7)
-    assert (
-        found["velocity"] == pytest.approx(whole["velocity"], rel=1e-6)
-        and found.keys() == whole.keys()
-    )
+    assert found["velocity"] == pytest.approx(whole["velocity"], rel=1e-6)
+    assert found.keys() == whole.keys()
     (file,) = (tmp_path / "evaluations").iterdir()
     file.write_bytes(file.read_bytes()[:-30])
     assert read_by_sample(RunFolder(tmp_path), 7) == read_by_sample(RunFolder(tmp_path), 8) == {}
 
 
 def test_the_limit_takes_the_first_samples(setting):
-    view = setting[2]
+    *parts, view = setting
     first = dataclasses.replace(view, rows=view.rows[:40])
     assert measure(setting, limit=40) != measure(setting, limit=100)
-    assert measure(setting, limit=1000, view=first) == measure(setting, limit=40)
+    assert measure((*parts, first), limit=1000) == measure(setting, limit=40)
 
 
 def test_nothing_held_out_gives_nothing(home):
@@ -150,26 +132,23 @@ def test_samples_begin_with_the_same_noise(setting, home):
     sampler, one = draw_samples(network, experiment, data, 4, inputs)
     torch.manual_seed(9)
     _, two = draw_samples(network, experiment, data, 4, inputs)
-    assert torch.equal(one.values, two.values) and repr(sampler.show(one)) == repr(
-        sampler.show(two)
-    )
+    assert torch.equal(one.values, two.values)
+    assert repr(sampler.show(one)) == repr(sampler.show(two))
 
 
 def test_evaluating_changes_no_training(home, tmp_path):
     """With evaluations between, the same losses, bit for bit; the same figures at the end."""
-    often = {"every": 1, "samples": 4, "limit": 40}
-    short = {"steps": 3, "ema": {"decay": 0.9}}
-    _, without = train_here(
-        tiny(training=short, evaluation={"every": None}), home, tmp_path / "without"
-    )
-    _, with_them = train_here(tiny(training=short, evaluation=often), home, tmp_path / "with")
-    _, last = train_here(
-        tiny(training=short, evaluation={**often, "every": 100}), home, tmp_path / "last"
+    without, with_them, last = (
+        train_here(
+            tiny(training__steps=3, evaluation={"every": every, "samples": 4, "limit": 40}),
+            home,
+            tmp_path / str(every),
+        )[1]
+        for every in (None, 1, 100)
     )
     assert with_them.losses == without.losses
-    assert (
-        with_them.pictures[-3:] == [1, 2, 3] and last.pictures[-1] == 3 and without.pictures == []
-    )
+    assert with_them.pictures[-3:] == [1, 2, 3] and last.pictures[-1] == 3
+    assert without.pictures == []
     assert with_them.values[3]["eval/velocity"] == last.values[3]["eval/velocity"]
     assert not any("eval/velocity" in values for values in without.values.values())
 

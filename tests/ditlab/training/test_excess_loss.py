@@ -23,14 +23,8 @@ from ditlab_models.processes.score_entropy import LossTargets, TokenLosses
 from support.models.plain_score_entropy import score_entropy
 
 CPU = torch.device("cpu")
-REGION = {
-    "family": "region",
-    "num_regions": 8,
-    "width": 16,
-    "depth": 1,
-    "num_heads": 2,
-    "time_width": 8,
-}
+SMALL = {"width": 16, "depth": 1, "num_heads": 2}
+REGION = {"family": "region", "num_regions": 8, "time_width": 8, **SMALL}
 MOTIFS = {
     "kind": "motifs",
     "motifs": 3,
@@ -41,7 +35,7 @@ MOTIFS = {
     "programs": 2,
 }
 CHAIN = {"kind": "markov_chain", "num": 4000, "length": 12, "states": 5, "hold_out": 0.5}
-DLM = {"family": "dlm", "length": 12, "vocabulary": 5, "width": 16, "depth": 1, "num_heads": 2}
+DLM = {"family": "dlm", "length": 12, "vocabulary": 5, **SMALL}
 NOISE = {"noise": {"sigma_min": 1e-4, "sigma_max": 20.0}}
 
 
@@ -69,11 +63,8 @@ class PosteriorMeans(nn.Module):
 
     def __init__(self, spec: GaussianMixtureData, schedule: Tensor, by: float) -> None:
         super().__init__()
-        self.law, self.signal, self.by = (
-            mixture_of(spec),
-            schedule.sqrt(),
-            nn.Parameter(torch.tensor(by)),
-        )
+        self.law, self.signal = mixture_of(spec), schedule.sqrt()
+        self.by = nn.Parameter(torch.tensor(by))
 
     def forward(
         self, x: Tensor, mask: Tensor, t: Tensor, present: Tensor | None, index: Tensor
@@ -87,20 +78,12 @@ def test_points_under_the_gaussian_process(tmp_path):
     data = {"kind": "gaussian_mixture", "num": 4000, "regions": 8, "hold_out": 0.5}
     model = {**REGION, "num_features": 2, "corruption": "ddpm"}
     betas = torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)
-    perturbed, best = (
-        measured(
-            tmp_path,
-            PosteriorMeans(GaussianMixtureData(**data), (1 - betas).cumprod(0), by),
-            model=model,
-            data=data,
-        )
-        for by in (0.2, 0.0)
-    )
+    schedule = (1 - betas).cumprod(0)
+    networks = [PosteriorMeans(GaussianMixtureData(**data), schedule, by) for by in (0.2, 0.0)]
+    perturbed, best = (measured(tmp_path, each, model=model, data=data) for each in networks)
     share = 1 - 0.5**8  # windows without a masked region count as 0
-    assert (
-        perturbed["excess_loss"] == pytest.approx(0.04 * share, rel=2e-3)
-        and best["excess_loss"] < 1e-9
-    )
+    assert perturbed["excess_loss"] == pytest.approx(0.04 * share, rel=2e-3)
+    assert best["excess_loss"] < 1e-9
     # 3 standard errors
     assert perturbed["masked"] - best["masked"] == pytest.approx(perturbed["excess_loss"], rel=0.08)
 

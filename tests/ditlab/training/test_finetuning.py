@@ -3,6 +3,7 @@ counts, refusals.
 """
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from ditlab.tracking.history import JournalFacts
 from ditlab.tracking.journal import read_content
 from ditlab_addons.interop.adapter_export import write_adapter
 from ditlab_models.finetuning import fine_tune
+from support.marks import slow
 from support.trainings.engines import module_for
 from support.trainings.forks import small
 from support.trainings.workers import TINY, newest, tiny, train_here
@@ -28,6 +30,7 @@ from support.trainings.workers import TINY, newest, tiny, train_here
 LORA = {"rank": 3, "alpha": 6.0, "targets": ["blocks.*.attention", "*.mlp"]}
 
 
+TRAINED = {"master", "exp_avg", "exp_avg_sq", "ema", "power_0.1"}
 BLOCKS = ["blocks"]
 """All that is frozen of a fresh network: its head begins at zero, and frozen would let no gradient
 through.
@@ -39,66 +42,52 @@ def tuned(stage=1, precision="fp32", of=tiny, **training):
     return of(engine__zero={"stage": stage}, training=training, optimizer={"lr": 1e-2})
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
-
-
 @pytest.mark.parametrize(
     ("stage", "precision"),
     [
         (0, "fp32"),
         (3, "bf16"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in [(1, "fp32"), (2, "fp32"), (3, "fp32"), (1, "bf16"), (2, "bf16")]
-        ),
+        *slow((1, "fp32"), (3, "fp32"), (2, "bf16")),
     ],
 )
 def test_resume_is_bit_identical_and_a_checkpoint_holds_the_base_once(
-    data, tmp_path, stage, precision
+    home, tmp_path, stage, precision
 ):
     experiment = tuned(stage, precision, averages={"lengths": [0.1]}, freeze=BLOCKS)
-    train_here(experiment, data, tmp_path / "whole")
-    assert train_here(experiment, data, tmp_path / "half", stop_after=4)[0].step == 4
-    train_here(experiment, data, tmp_path / "half")
+    train_here(experiment, home, tmp_path / "whole")
+    assert train_here(experiment, home, tmp_path / "half", stop_after=4)[0].step == 4
+    train_here(experiment, home, tmp_path / "half")
     one, two = newest(tmp_path / "whole"), newest(tmp_path / "half")
-    assert (
-        one.manifest.shapes == two.manifest.shapes and one.manifest.scalars == two.manifest.scalars
-    )
+    assert one.manifest.shapes == two.manifest.shapes
+    assert one.manifest.scalars == two.manifest.scalars
     for name, shape in one.manifest.shapes.items():
         fields = {field for _, field, owner, *_ in one.manifest.pieces if owner == name}
-        trained, is_frozen = (
-            {"master", "exp_avg", "exp_avg_sq", "ema", "power_0.1"},
-            "blocks." in name,
-        )
-        assert fields == (trained if "lora_" in name or not is_frozen else {"frozen"}), name
+        is_trained = "lora_" in name or "blocks." not in name
+        assert fields == (TRAINED if is_trained else {"frozen"}), name
         if name.endswith("lora_B"):
             assert one.read("master", name, 0, 1).any()
         numel = torch.Size(shape).numel()
         for field in fields:
-            assert torch.equal(one.read(field, name, 0, numel), two.read(field, name, 0, numel)), (
-                field,
-                name,
-            )
+            values = [each.read(field, name, 0, numel) for each in (one, two)]
+            assert torch.equal(*values), (field, name)
 
 
-def test_merged_weights_compute_what_the_adapted_network_does(data, tmp_path):
+def two_networks(experiment):
+    return [experiment.family.build_network(experiment.model).eval() for _ in range(2)]
+
+
+def test_merged_weights_compute_what_the_adapted_network_does(home, tmp_path):
     """Trained ones, averages, and averages that are rebuilt."""
     experiment = tuned(averages={"lengths": [0.1, 0.2], "snapshots": 4}, freeze=BLOCKS)
-    train_here(experiment, data, tmp_path / "run")
+    train_here(experiment, home, tmp_path / "run")
     store = CheckpointStore.at(tmp_path / "run")
     with store.open(6) as reader, open_averages(store, reader, print) as kept:
         rebuilt = kept.rebuild(PowerProfile(0.15))
-        sources = [
-            (reader.weights, {"averaged": False}),
-            (reader.weights, {}),
-            (rebuilt.weights, {}),
-        ]
-        found = [(weights(merged=False, **how), weights(**how)) for weights, how in sources]
-    base, adapted = (experiment.family.build_network(experiment.model).eval() for _ in range(2))
+        sources = [partial(reader.weights, averaged=False), reader.weights, rebuilt.weights]
+        found = [(weights(merged=False), weights()) for weights in sources]
+    base, adapted = two_networks(experiment)
     fine_tune(adapted, None, experiment.training, len)
-    x, t, outputs = torch.randn(4, 1, 8, 8), torch.rand(4), list[torch.Tensor]()
+    x, t, outputs = torch.randn(4, 1, 8, 8), torch.rand(4), []
     for own, merged in found:
         adapted.load_state_dict(own)
         base.load_state_dict(merged)
@@ -108,16 +97,16 @@ def test_merged_weights_compute_what_the_adapted_network_does(data, tmp_path):
     assert not torch.equal(outputs[0], outputs[1]) and not torch.equal(outputs[1], outputs[2])
 
 
-def test_peft_opens_the_adapter_and_computes_the_same(data, tmp_path):
+def test_peft_opens_the_adapter_and_computes_the_same(home, tmp_path):
     peft = pytest.importorskip("peft")
     experiment = tuned(lora={**LORA, "targets": ["*.mlp", "*.attention.out"]}, freeze=["*"])
-    train_here(experiment, data, tmp_path / "run")
+    train_here(experiment, home, tmp_path / "run")
     reader = newest(tmp_path / "run")
     raw = reader.weights(merged=False)
     raw = {name: torch.randn_like(each) if "lora_B" in name else each for name, each in raw.items()}
     raw["head.weight"].normal_()
     write_adapter(reader, raw, tmp_path / "peft")
-    base, merged = (experiment.family.build_network(experiment.model).eval() for _ in range(2))
+    base, merged = two_networks(experiment)
     base.load_state_dict({name: each for name, each in raw.items() if "lora_" not in name})
     merged.load_state_dict(reader.merge(raw))
     x, t = torch.randn(4, 1, 8, 8), torch.rand(4)
@@ -133,14 +122,10 @@ def test_a_fork_adapts_a_finished_run_and_exports_both_forms(tmp_path, monkeypat
     experiment = tuned(of=lambda **more: small(name="tuned", **more))
     notes = ditlab.plan_training(experiment, local=True).notes
     counts = ditlab.count_parameters(experiment)
-    assert (
-        f"{counts.total:,} parameters ({counts.trainable:,} trainable, {counts.frozen:,} frozen)"
-        in notes[0]
-    )
-    assert (
-        counts.trainable == 2 * 3 * (32 + 96 + 32 + 32 + 32 + 128 + 128 + 32)
-        and counts.total > counts.frozen > 0
-    )
+    shown = f"({counts.trainable:,} trainable, {counts.frozen:,} frozen)"
+    assert f"{counts.total:,} parameters {shown}" in notes[0]
+    assert counts.trainable == 2 * 3 * (32 + 96 + 32 + 32 + 32 + 128 + 128 + 32)
+    assert counts.total > counts.frozen > 0
     result = ditlab.train(experiment, local=True, start_from="base", weights_only=True, warn=print)
     run = ditlab.open_run(result.run_id)
     logged = JournalFacts.of(read_content(run.folder.journal)).params
@@ -149,12 +134,9 @@ def test_a_fork_adapts_a_finished_run_and_exports_both_forms(tmp_path, monkeypat
     start = load_file(ditlab.open_run(parent.run_id).export(tmp_path / "base").files[0])
     merged = load_file(run.export(tmp_path / "merged").files[0])
     assert merged.keys() == start.keys()
-    changed = {name for name in start if not torch.equal(start[name], merged[name])}
-    assert changed == {
-        f"blocks.{n}.{name}.weight"
-        for n in (0, 1)
-        for name in ("attention.qkv", "attention.out", "mlp.hidden", "mlp.out")
-    }
+    changed = sorted(name for name in start if not torch.equal(start[name], merged[name]))
+    layers = ("attention.out", "attention.qkv", "mlp.hidden", "mlp.out")
+    assert changed == [f"blocks.{n}.{name}.weight" for n in (0, 1) for name in layers]
     weights, config = run.export(tmp_path / "peft", format="peft").files
     adapters, config = load_file(weights), json.loads(config.read_text())
     assert (config["r"], config["lora_alpha"], config["peft_type"]) == (3, 6.0, "LORA")
@@ -164,28 +146,22 @@ def test_a_fork_adapts_a_finished_run_and_exports_both_forms(tmp_path, monkeypat
     torch.testing.assert_close(
         start[f"{name}.weight"] + 2.0 * b @ a, merged[f"{name}.weight"], rtol=0, atol=1e-7
     )
-    with pytest.raises(
-        UserError, match=r"has other parameters than this network and loss in 16 tensors"
-    ):
-        ditlab.train(
-            experiment.replace("training.steps", 9), local=True, start_from="base", warn=print
-        )
+    longer = experiment.replace("training.steps", 9)
     frozen = small(name="frozen", training={"steps": 9, "freeze": ["head"]})
-    with pytest.raises(
-        UserError, match=r"leave other parameters frozen than those of run .*head.bias"
+    for spec, words in (
+        (longer, "has other parameters than this network and loss in 16 tensors"),
+        (frozen, "leave other parameters frozen than those of run .*head.bias"),
     ):
-        ditlab.train(frozen, local=True, start_from="base", warn=print)
-    with pytest.raises(UserError, match="this run has none; leave --format out"):
-        ditlab.open_run(parent.run_id).export(tmp_path / "none", format="peft")
-    more = ditlab.train(
-        experiment.replace_all({"name": "more", "training.freeze": ["blocks"]}),
-        local=True,
-        warn=print,
-    )
-    with pytest.raises(
-        UserError, match=r"trained \d+ tensors of the base too, such as final_norm.bias"
+        with pytest.raises(UserError, match=words):
+            ditlab.train(spec, local=True, start_from="base", warn=print)
+    more = experiment.replace_all({"name": "more", "training.freeze": ["blocks"]})
+    more = ditlab.train(more, local=True, warn=print)
+    for run_id, words in (
+        (parent.run_id, "this run has none; leave --format out"),
+        (more.run_id, r"trained \d+ tensors of the base too, such as final_norm.bias"),
     ):
-        ditlab.open_run(more.run_id).export(tmp_path / "more", format="peft")
+        with pytest.raises(UserError, match=words):
+            ditlab.open_run(run_id).export(tmp_path / run_id, format="peft")
 
 
 def test_an_adapter_is_drawn_by_its_name_alone():
@@ -207,55 +183,32 @@ def test_defaults_change_no_hash():
 
 
 @pytest.mark.parametrize(
-    ("training", "optimizer", "message"),
+    ("training", "patterns", "message"),
     [
-        (
-            {"freeze": ["blocs.0"]},
-            {},
-            "training.freeze='blocs.0' matches no parameter; names here are like blocks.0",
-        ),
-        (
-            {"freeze": ["*"]},
-            {},
-            "training.freeze=['*'] freezes every parameter; leave some to train, or adapt",
-        ),
+        ({"freeze": ["blocs.0"]}, {}, "training.freeze='blocs.0' matches no parameter; names here"),
+        ({"freeze": ["*"]}, {}, "training.freeze=['*'] freezes every parameter; leave some to"),
         ({"freeze": [""]}, {}, "training.freeze.0=''"),
         (
-            {"lora": {**LORA, "targets": ["blocks.0.atention"]}},
+            {"lora": {"targets": ["blocks.0.atention"]}},
             {},
-            (
-                "training.lora.targets='blocks.0.atention' matches no Linear of the network; "
-                "names here are like"
-            ),
+            "training.lora.targets='blocks.0.atention' matches no Linear of the network; names here",
         ),
-        (
-            {"lora": {**LORA, "targets": ["final_norm"]}},
-            {},
-            "training.lora.targets='final_norm' matches no Linear",
-        ),
-        (
-            {"lora": {**LORA, "targets": []}},
-            {},
-            "training.lora.targets=[] names no Linear; name some",
-        ),
+        ({"lora": {"targets": ["final_norm"]}}, {}, "lora.targets='final_norm' matches no Linear"),
+        ({"lora": {"targets": []}}, {}, "training.lora.targets=[] names no Linear; name some"),
         ({"lora": {"rank": 0, "targets": ["*"]}}, {}, "training.lora.rank=0 must be at least 1"),
         ({"lora": {"alpha": 0, "targets": ["*"]}}, {}, "training.lora.alpha=0 must be above 0"),
         ({"lora": {"rank": 2}}, {}, "training.lora.targets"),
-        (
-            {},
-            {"lr_patterns": {"haed": 2.0}},
-            "optimizer.lr_patterns='haed' matches no trained parameter",
-        ),
+        ({}, {"haed": 2.0}, "optimizer.lr_patterns='haed' matches no trained parameter"),
         (
             {"freeze": ["head"]},
-            {"lr_patterns": {"head": 2.0}},
+            {"head": 2.0},
             "optimizer.lr_patterns='head' matches no trained parameter",
         ),
-        ({}, {"lr_patterns": {"head": 0}}, "optimizer.lr_patterns.head=0 must be above 0"),
+        ({}, {"head": 0}, "optimizer.lr_patterns.head=0 must be above 0"),
     ],
 )
-def test_refusals(training, optimizer, message):
-    spec = {**TINY, "training": {"steps": 6, **training}, "optimizer": optimizer}
+def test_refusals(training, patterns, message):
+    spec = {**TINY, "training": {"steps": 6, **training}, "optimizer": {"lr_patterns": patterns}}
     with pytest.raises(UserError) as caught:
         build_model(validate_experiment(spec))
     assert message in str(caught.value) and "\n" not in str(caught.value)
@@ -263,24 +216,15 @@ def test_refusals(training, optimizer, message):
 
 def test_rank_and_frozen_blocks_are_axes_of_a_sweep():
     lora = {"rank": 2, "targets": ["blocks.*"]}
-    spec = {
-        "name": "ranks",
-        "metric": "eval/velocity",
-        "mode": "min",
-        "base": {**TINY, "training": {"steps": 6, "lora": lora}},
-        "space": {
-            "training.lora.rank": {"kind": "grid", "values": [2, 4]},
-            "training.freeze": {"kind": "grid", "values": [["blocks.0"], ["blocks.0", "blocks.1"]]},
-        },
-        "search": {"kind": "grid"},
-    }
-    spec["base"]["evaluation"] = {"every": 3}
-    sweep = build_sweep(spec, "sweep")
-    check_sweep(sweep, "sweep")
+    base = {**TINY, "training": {"steps": 6, "lora": lora}, "evaluation": {"every": 3}}
+    facts = {"name": "ranks", "metric": "eval/velocity", "mode": "min", "search": {"kind": "grid"}}
+
+    def check(**space):
+        axes = {
+            f"training.{name}": {"kind": "grid", "values": each} for name, each in space.items()
+        }
+        check_sweep(build_sweep({**facts, "base": base, "space": axes}, "sweep"), "sweep")
+
+    check(**{"lora.rank": [2, 4], "freeze": [["blocks.0"], ["blocks.0", "blocks.1"]]})
     with pytest.raises(UserError, match=r"training.lora.rank"):
-        check_sweep(
-            build_sweep(
-                {**spec, "space": {"training.lora.rank": {"kind": "grid", "values": [0]}}}, "s"
-            ),
-            "s",
-        )
+        check(**{"lora.rank": [0]})

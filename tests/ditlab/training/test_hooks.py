@@ -55,11 +55,6 @@ class Moments(StepHook):
         self.seen.append(("attempt_ended",))
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
-
-
 def test_moments_come_in_their_order_and_change_nothing(home, tmp_path):
     experiment = tiny(
         training__steps=2, evaluation={"every": 1, "samples": 0}, checkpoint={"write": "blocking"}

@@ -22,6 +22,7 @@ from ditlab_models.contract import ANY, BatchField
 from ditlab_models.families import families
 from ditlab_models.processes.flow import VelocityObjective
 from support.datasets.writing import StoreWriter
+from support.marks import slow
 from support.trainings.draws import DrawRecord, train_recorded_draws, train_watched
 from support.trainings.timings import TIMINGS
 from support.trainings.workers import tiny
@@ -67,11 +68,6 @@ NARROW = {
 """Changes by family; a family that is not here trains as it is shipped."""
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
 def _sized(field: BatchField) -> tuple[int, ...]:
     """Its shape, with images of 2 x 2 patches, and so 4 patches' features, and 4 tokens too, for
     axes of any size.
@@ -87,20 +83,20 @@ def with_data(experiment: Experiment, folder: Path) -> Experiment:
     fields = [replace(one, shape=_sized(one)) for one in experiment.batch_fields()]
     columns, values, generator = {}, {}, np.random.default_rng(0)
     for one in fields:
+        shape = (40, *one.shape)
+        facts = {"dtype": one.dtype}
         if one.value_range is not None:
-            columns[one.name] = Column(dtype="uint8", shape=one.shape, value_range=(0, 255))
-            values[one.name] = generator.integers(0, 256, (40, *one.shape), dtype=np.uint8)
+            facts = {"dtype": "uint8", "value_range": (0, 255)}
+            drawn = generator.integers(0, 256, shape)
         elif one.dtype == "int64":
-            columns[one.name] = Column(dtype="int64", shape=one.shape, num_classes=one.num_classes)
-            values[one.name] = generator.integers(
-                0, one.num_classes or 2, (40, *one.shape), dtype=np.int64
-            )
+            facts["num_classes"] = one.num_classes
+            drawn = generator.integers(0, one.num_classes or 2, shape)
         elif one.dtype == "bool":
-            columns[one.name] = Column(dtype="bool", shape=one.shape)
-            values[one.name] = np.ones((40, *one.shape), bool)
+            drawn = np.ones(shape)
         else:
-            columns[one.name] = Column(dtype="float32", shape=one.shape)
-            values[one.name] = generator.random((40, *one.shape), dtype=np.float32)
+            drawn = generator.random(shape)
+        columns[one.name] = Column(shape=one.shape, **facts)
+        values[one.name] = drawn.astype(facts["dtype"])
     with StoreWriter(folder, columns, name="random", source=Source(kind="test")) as writer:
         writer.append(values)
     spec = experiment.to_dict()
@@ -123,10 +119,8 @@ def family_alone(name: str, folder: Path) -> Experiment:
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.slow)
-            for name in SHIPPED
-        ),
+        *ONE_EACH,
+        *slow(*(name for name in SHIPPED if name not in ONE_EACH)),
         *families(),
     ],
 )
@@ -153,10 +147,7 @@ def in_a_forked_generator() -> None:
 
 LEAKS: dict[str, tuple[Callable[[], Any], str]] = {
     "rand": (lambda: torch.rand(3), "aten.rand.default"),
-    "randn_like": (lambda: torch.randn_like(torch.ones(3)), "aten.randn_like.default"),
     "normal_": (lambda: torch.empty(3).normal_(), "aten.normal_.default"),
-    "randperm": (lambda: torch.randperm(3), "aten.randperm.default"),
-    "multinomial": (lambda: torch.multinomial(torch.ones(3), 1), "aten.multinomial.default"),
     "dropout": (lambda: functional.dropout(torch.ones(3)), "aten.bernoulli_.float"),
     "attention": (
         lambda: functional.scaled_dot_product_attention(*torch.ones(3, 1, 2, 4, 8), dropout_p=0.5),

@@ -21,24 +21,17 @@ from ditlab.spec.encoders import Encoders
 from ditlab.spec.importing import ImagesOptions
 from ditlab_addons.encode.encoding import encode_store
 from ditlab_addons.plan.frozen_encoders import EncoderWork, encoder_work
+from support import small_run
 from support.datasets.photographs import captioned_folder, smooth
 from support.datasets.tiny_encoders import write_autoencoder
 from support.datasets.writing import StoreWriter
-from support.trainings.workers import newest, same_state, tiny, train_here
+from support.trainings.workers import TINY, newest, same_state, tiny, train_here
 
 diffusers = pytest.importorskip("diffusers")
+home = small_run.home
 
 CPU = torch.device("cpu")
-DIT = {
-    "family": "dit",
-    "image_size": 8,
-    "patch_size": 4,
-    "channels": 4,
-    "width": 32,
-    "depth": 1,
-    "num_heads": 2,
-    "num_classes": 3,
-}
+DIT = {**TINY["model"], "channels": 4, "depth": 1, "num_classes": 3}
 NUM = 300
 
 
@@ -103,10 +96,8 @@ def test_a_step_draws_scaled_latents_by_its_key(places, home):
 def test_a_stopped_run_on_latents_goes_on_to_the_same_bits(places, home, tmp_path, process):
     changes = {}
     if process == "gaussian":
-        changes = {
-            "objective": {"process": "gaussian"},
-            "model": {**DIT, "variance_channels": "predicted"},
-        }
+        changes["model"] = {**DIT, "variance_channels": "predicted"}
+        changes["objective"] = {"process": "gaussian"}
     spec = experiment(places, **changes)
     whole, recorder = train_here(spec, home, tmp_path / "whole")
     assert (whole.status, whole.step) == ("finished", 4)
@@ -190,18 +181,33 @@ def refusal(spec, home):
 
 
 def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places, home, tmp_path):
-    command = f"`ditlab data encode STORE --autoencoder {places['vae']}`"
-    found = refusal(experiment(places, "pixels"), home)
-    assert (
-        f"holds no latents for encoders.autoencoder={places['vae']}; run {command} and set "
-        "data.path"
-    ) in found
+    vae = places["vae"]
     other = str(write_autoencoder(tmp_path / "other", seed=1))
-    found = refusal(experiment({**places, "vae": other}), home)
-    assert (
-        f"holds latents of {places['vae']} (sha256 " in found
-        and f"encode STORE --autoencoder {other}`" in found
-    )
+    none = str(tmp_path / "none")
+    large = experiment(places, model={**DIT, "image_size": 16})
+    for spec, *sentences in (
+        (
+            experiment(places, "pixels"),
+            f"holds no latents for encoders.autoencoder={vae}; run `ditlab data encode STORE "
+            f"--autoencoder {vae}` and set data.path",
+        ),
+        (
+            experiment({**places, "vae": other}),
+            f"holds latents of {vae} (sha256 ",
+            f"encode STORE --autoencoder {other}`",
+        ),
+        (
+            large,
+            "holds latents of 4 channels and 8 x 8, but the model takes 4 and 16 x 16; set "
+            "model.channels to 4",
+        ),
+        (
+            experiment({**places, "vae": none}),
+            f"encoders.autoencoder={none} is not there; name a file or folder of weights",
+        ),
+    ):
+        found = refusal(spec, home)
+        assert all(sentence in found for sentence in sentences), found
     changed = encoder_difference(
         Encoders(autoencoder=other), folder_digests(experiment(places).encoders)
     )
@@ -216,16 +222,6 @@ def test_data_that_do_not_fit_are_refused_in_a_sentence_with_the_command(places,
         "data", {"kind": "mixture", "parts": parts, "weights": {"a": 1.0, "b": 1.0}}
     )
     assert "data.parts.b holds latents of the autoencoder " in refusal(both, home)
-    found = refusal(experiment(places, model={**DIT, "image_size": 16}), home)
-    assert (
-        "holds latents of 4 channels and 8 x 8, but the model takes 4 and 16 x 16; set "
-        "model.channels to 4"
-    ) in found
-    found = refusal(experiment({**places, "vae": str(tmp_path / "none")}), home)
-    assert (
-        f"encoders.autoencoder={tmp_path / 'none'} is not there; name a file or folder of weights"
-        in found
-    )
     with pytest.raises(
         ValueError, match=r"encoders\.autoencoder=.* is used by nothing, as this model \(model\.fam"
     ):

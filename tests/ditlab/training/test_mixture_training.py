@@ -3,7 +3,6 @@ are.
 """
 
 import dataclasses
-import shutil
 
 import numpy as np
 import pytest
@@ -18,54 +17,23 @@ from ditlab.runs.prepare import portable
 from ditlab.spec.experiment import validate_experiment
 from ditlab.training.metrics import metric_names
 from ditlab.training.plan import plan_run
-from support.datasets.bucketed import bucketed
-from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
+from support.datasets.bucketed import SMALL_PIXELHDM, bucketed
+from support.trainings.workers import TINY, newest, same_state, tiny, train_here, train_workers
 
 STEPS = 10
-DIT = {
-    "family": "dit",
-    "image_size": 8,
-    "channels": 3,
-    "patch_size": 4,
-    "width": 16,
-    "depth": 1,
-    "num_heads": 2,
-}
+DIT = {**TINY["model"], "channels": 3, "width": 16, "depth": 1}
 PIXELHDM = {
-    "model": {
-        "family": "pixelhdm",
-        "width": 32,
-        "pixel_width": 4,
-        "patch_size": 4,
-        "patch_depth": 1,
-        "pixel_depth": 1,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-        "mrope_widths": [4, 2, 2],
-        "bottleneck_width": 8,
-        "time_width": 8,
-        "max_resolution": 16,
-        "text_encoder": "learned",
-        "text_length": 4,
-        "text_depth": 1,
-    },
+    "model": SMALL_PIXELHDM,
     "objective": {"weights": {"velocity": 1.0, "frequency": 1.0, "alignment": 0.0}},
     "sampling": {"height": 16, "width": 16},
 }
 
 
-def experiment(folder, parts, draw="auto", order=None, **changes):
+def experiment(folder, parts, draw="auto", **changes):
     return tiny(
         data={
             "kind": "mixture",
-            "parts": {
-                name: {
-                    "kind": "arrow",
-                    "path": str(folder / name),
-                    **({"order": order} if order else {}),
-                }
-                for name in parts
-            },
+            "parts": {name: {"kind": "arrow", "path": str(folder / name)} for name in parts},
             "weights": {name: 1.0 + number for number, name in enumerate(parts)},
             "draw": draw,
         },
@@ -97,28 +65,15 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder, tmp_path, kind):
     spec = KINDS[kind](folder)
     whole, recorder = train_here(spec, folder, tmp_path / "whole")
     assert (whole.status, whole.step) == ("finished", STEPS)
-    assert {
-        f"eval/{part}velocity" for part in ("", "few/", f"{spec.data.names[1]}/")
-    } <= recorder.values[5].keys()
+    parts = ("", "few/", f"{spec.data.names[1]}/")
+    assert {f"eval/{part}velocity" for part in parts} <= recorder.values[5].keys()
     stopped, _ = train_here(spec, folder, tmp_path / "stopped", 4)
     assert stopped.status == "interrupted" and stopped.step < STEPS
-    assert sum(newest(tmp_path / "stopped").manifest.draws) == stopped.step * (
-        1 if kind in ("batch", "sizes") else 4
-    )
+    draws = newest(tmp_path / "stopped").manifest.draws
+    assert sum(draws) == stopped.step * (4 if kind == "sample" else 1)
     train_here(spec, folder, tmp_path / "stopped")
-    assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "stopped"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sample", "sizes"])
-def test_a_killed_run_goes_on_from_its_last_checkpoint_to_the_same_bits(folder, tmp_path, kind):
-    """Leave the checkpoint of step 3 and nothing later, as a kill does."""
-    spec = KINDS[kind](folder)
-    train_here(spec, folder, tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole" / "step-00000003", tmp_path / "killed" / "step-00000003")
-    train_here(spec, folder, tmp_path / "killed")
-    assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "killed"))
-    assert newest(tmp_path / "whole").manifest.draws == newest(tmp_path / "killed").manifest.draws
+    one, two = newest(tmp_path / "whole"), newest(tmp_path / "stopped")
+    assert same_state(one, two) and one.manifest.draws == two.manifest.draws
 
 
 @pytest.mark.slow
@@ -144,20 +99,11 @@ def test_parts_are_measured_as_by_themselves_and_together_whatever_the_weights(f
         "steep", KINDS["sample"](folder).replace_all({**limit, "data.weights.few": 50.0})
     )
     assert even == steep
-    single = {
-        name: measured(
-            name,
-            tiny(
-                **{
-                    "model": DIT,
-                    "batch": {"size": 4, "micro": 1},
-                    **limit,
-                    "data": {"kind": "arrow", "path": str(folder / name)},
-                }
-            ),
-        )["eval/velocity"]
-        for name in ("many", "few")
-    }
+    single = {}
+    for name in ("many", "few"):
+        data = {"kind": "arrow", "path": str(folder / name)}
+        alone = tiny(model=DIT, batch={"size": 4, "micro": 1}, data=data, **limit)
+        single[name] = measured(name, alone)["eval/velocity"]
     assert even["eval/few/velocity"] == pytest.approx(single["few"])  # its one held-out sample
     assert even["eval/many/velocity"] == pytest.approx(single["many"])  # four, as many as there are
     assert even["eval/velocity"] == pytest.approx((4 * single["many"] + single["few"]) / 5)
@@ -173,18 +119,13 @@ def test_a_mixture_s_plan_has_no_epoch(folder):
         "mixture drawn by sample: few 0.6667 of 11 samples (2.42 passes), many 0.3333 of 36 "
         "samples (0.37 passes); no epoch of the whole"
     )
-    together = [
-        name
-        for name in metric_names(
-            spec, dataclasses.replace(data, mixture=None), build_model(spec).objective
-        )
-        if "eval/" in name
-    ]
-    assert [
-        name for name in metric_names(spec, data, build_model(spec).objective) if "eval/" in name
-    ] == [
-        name.replace("eval/", f"eval/{part}") for part in ("", "few/", "many/") for name in together
-    ]
+    objective = build_model(spec).objective
+    together, found = (
+        [name for name in metric_names(spec, each, objective) if "eval/" in name]
+        for each in (dataclasses.replace(data, mixture=None), data)
+    )
+    parts = ("eval/", "eval/few/", "eval/many/")
+    assert found == [name.replace("eval/", part) for part in parts for name in together]
 
 
 def test_sizes_that_fill_no_batch_of_their_part_are_named(folder):
@@ -236,11 +177,8 @@ def test_rows_come_from_the_part_that_is_drawn(folder):
 
 def test_paths_of_parts_are_made_absolute(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    data = {
-        "kind": "mixture",
-        "parts": {"a": {"kind": "arrow", "path": "few"}},
-        "weights": {"a": 1.0},
-    }
+    parts = {"a": {"kind": "arrow", "path": "few"}}
+    data = {"kind": "mixture", "parts": parts, "weights": {"a": 1.0}}
     spec = portable(tiny(data=data), None, Home(folder / "home"))
     assert spec.data.parts["a"].path == str(folder / "few")
     assert validate_experiment(spec.to_dict()) == spec

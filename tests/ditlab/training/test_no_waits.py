@@ -14,6 +14,7 @@ from ditlab.api.training import train
 from ditlab.training.stepping import Stepper
 from support.databases import seed
 from support.devices.meta_device import DATA_DEPENDENT, place
+from support.marks import slow
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SHORT = (
@@ -79,20 +80,17 @@ def reads_of_a_step(
     ("name", "changes", "expected"),
     [
         ("digits/dit", [], {}),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
-                ("digits/dit", ["engine.zero.stage=0"], {}),
-                ("digits/dit", ["engine.zero.stage=2", "training.precision=bf16"], {}),
-                ("digits/dit", ["engine.zero.stage=3"], HOST_NORM),
-                ("digits/dit", ["training.clip={kind: zclip}"], {}),
-                ("digits/unet_class", [], {}),
-                ("region/small", [], REGION),
-                ("region/small_ddpm", [], REGION),
-                ("dlm/small", [], {}),
-                ("dlm/small_block", [], {}),
-                ("pixelhdm/small", [], CAPTIONS),
-            )
+        *slow(
+            ("digits/dit", ["engine.zero.stage=0"], {}),
+            ("digits/dit", ["engine.zero.stage=2", "training.precision=bf16"], {}),
+            ("digits/dit", ["engine.zero.stage=3"], HOST_NORM),
+            ("digits/dit", ["training.clip={kind: zclip}"], {}),
+            ("digits/unet_class", [], {}),
+            ("region/small", [], REGION),
+            ("region/small_ddpm", [], REGION),
+            ("dlm/small", [], {}),
+            ("dlm/small_block", [], {}),
+            ("pixelhdm/small", [], CAPTIONS),
         ),
     ],
 )

@@ -19,6 +19,10 @@ def data(train, held_out=0):
     return SimpleNamespace(train=views[0], held_out=views[1], mixture=None)
 
 
+def plan_of(samples, **spec):
+    return plan_run(tiny(batch={"size": 128}, **spec), data(samples))
+
+
 def test_the_digits(tmp_path):
     """1,617 digits make twelve batches of 128; the 81 that are left are dropped."""
     experiment = tiny(batch={"size": 128}, training={"epochs": 3})
@@ -28,67 +32,55 @@ def test_the_digits(tmp_path):
     )
 
 
-def test_mnist_has_468_steps_an_epoch():
-    assert (
-        plan_run(tiny(batch={"size": 128}, training={"epochs": 30}), data(60_000)).total_steps
-        == 30 * 468
-    )
-
-
-@pytest.mark.parametrize(("samples", "steps"), [(128, 1), (255, 1), (256, 2)])
-def test_the_last_partial_batch_is_dropped(samples, steps):
-    assert (
-        plan_run(tiny(batch={"size": 128}, training={"epochs": 1}), data(samples)).total_steps
-        == steps
-    )
+@pytest.mark.parametrize(
+    ("samples", "epochs", "steps"), [(128, 1, 1), (255, 1, 1), (256, 1, 2), (60_000, 30, 30 * 468)]
+)
+def test_the_last_partial_batch_is_dropped(samples, epochs, steps):
+    assert plan_of(samples, training={"epochs": epochs}).total_steps == steps
 
 
 def test_steps_are_steps_whatever_the_data():
-    plan = plan_run(tiny(batch={"size": 128}, training={"steps": 1000}), data(256))
+    plan = plan_of(256, training={"steps": 1000})
     assert (plan.total_steps, plan.epoch_steps) == (1000, 2)
 
 
-def test_less_than_a_batch_is_refused():
-    with pytest.raises(UserError, match=r"batch\.size=128 is larger than the 127 training samples"):
-        plan_run(tiny(batch={"size": 128}), data(127))
+def test_a_warmup_that_fits():
+    """In epochs it follows the data."""
+    schedule = {"kind": "warmup_cosine", "warmup": 2}
+    assert plan_of(1617, training={"epochs": 2}, schedule=schedule).total_steps == 24
+    schedule = tiny(schedule={"kind": "constant", "warmup_epochs": 1.5}).schedule
+    assert schedule.warmup_steps(plan_of(1617, training={"epochs": 3}).epoch_steps) == 18
 
 
-def test_a_warmup_as_long_as_the_run_is_refused():
-    spec = {"training": {"epochs": 2}, "schedule": {"kind": "warmup_cosine", "warmup": 24}}
-    with pytest.raises(
-        UserError,
-        match=r"warmup=24 leaves nothing .* 24 steps; set schedule\.warmup to 2, or to 0\.",
-    ):
-        plan_run(tiny(batch={"size": 128}, **spec), data(1617))
-    spec["schedule"]["warmup"] = 2
-    assert plan_run(tiny(batch={"size": 128}, **spec), data(1617)).total_steps == 24
+@pytest.mark.parametrize(
+    ("samples", "epochs", "schedule", "sentence"),
+    [
+        (127, 1, {"kind": "constant"}, r"batch\.size=128 is larger than the 127 training samples"),
+        (
+            1617,
+            2,
+            {"kind": "warmup_cosine", "warmup": 24},
+            r"warmup=24 leaves nothing .* 24 steps; set schedule\.warmup to 2, or to 0\.",
+        ),
+        (
+            1617,
+            3,
+            {"kind": "constant", "warmup_epochs": 3.0},
+            r"warmup_epochs=3 leaves nothing .*36 steps; set .*_epochs to 0\.3, or to 0\.",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(samples, epochs, schedule, sentence):
+    with pytest.raises(UserError, match=sentence):
+        plan_of(samples, training={"epochs": epochs}, schedule=schedule)
 
 
-def test_a_warmup_in_epochs_follows_the_data():
-    spec = {"training": {"epochs": 3}, "schedule": {"kind": "constant", "warmup_epochs": 1.5}}
-    experiment = tiny(batch={"size": 128}, **spec)
-    assert experiment.schedule.warmup_steps(plan_run(experiment, data(1617)).epoch_steps) == 18
-    spec["schedule"]["warmup_epochs"] = 3.0
-    with pytest.raises(
-        UserError,
-        match=r"warmup_epochs=3 leaves nothing .*36 steps; set .*_epochs to 0\.3, or to 0\.",
-    ):
-        plan_run(tiny(batch={"size": 128}, **spec), data(1617))
-
-
-@pytest.mark.parametrize(("start", "remedy"), [(36, 29), (40, 29), (5, 29)])
-def test_a_decay_without_room_is_refused(start, remedy):
+@pytest.mark.parametrize("start", [36, 40, 5])
+def test_a_decay_without_room_is_refused(start):
     decay = {"kind": "warmup_stable_decay", "decay_start": start}
-    message = rf"decay_start={start} does not lie .* about {remedy}, or to null"
+    message = rf"decay_start={start} does not lie .* about 29, or to null"
     with pytest.raises(UserError, match=message):  # by its plan: its data say how long an epoch is
-        plan_run(
-            tiny(
-                batch={"size": 128},
-                training={"epochs": 3},
-                schedule={**decay, "warmup_epochs": 1.5},
-            ),
-            data(1617),
-        )
+        plan_of(1617, training={"epochs": 3}, schedule={**decay, "warmup_epochs": 1.5})
     with pytest.raises(ValueError, match=message):
         tiny(training={"steps": 36}, schedule={**decay, "warmup": 18})
 

@@ -3,6 +3,7 @@ intervals of means.
 """
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,6 @@ MIXTURE = {
     "parts": {"a": {"kind": "digits"}, "b": {"kind": "digits"}},
     "weights": {"a": 1.0, "b": 3.0},
 }
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("home")
 
 
 def afterwards(experiment: Experiment, home: Path, checkpoints: Path) -> Evaluated:
@@ -111,15 +107,10 @@ def test_two_workers_are_measured_by_one(home, tmp_path) -> None:
         "sampling": {"steps": 1},
         "resources": {"workers": 2},
     }
-    jobs = [
-        (tiny(engine__zero={"stage": stage}, **changes), home, tmp_path / f"dit-{stage}")
-        for stage in (1, 3)
-    ]
-    for stage in (2, 3):
-        small = smallest(
-            "pixelhdm", 2, evaluation=OFTEN, training__steps=4, engine__zero__stage=stage
-        )
-        jobs.append((small, home, tmp_path / f"pixelhdm-{stage}"))
+    specs = [tiny(engine__zero={"stage": stage}, **changes) for stage in (1, 3)]
+    more = {"evaluation": OFTEN, "training__steps": 4}
+    specs += [smallest("pixelhdm", 2, engine__zero__stage=stage, **more) for stage in (2, 3)]
+    jobs = [(spec, home, tmp_path / str(number)) for number, spec in enumerate(specs)]
     train_workers(jobs)
     for job in jobs:
         found, values = afterwards(*job).values, logged(job[2])
@@ -130,11 +121,8 @@ class Objective:
     """Metrics of one mean, of a function of one, and of two."""
 
     def summary(self, means):
-        return {
-            **means,
-            "perplexity": math.exp(means["bound"]),
-            "ratio": means["above"] / means["below"],
-        }
+        ratio = means["above"] / means["below"]
+        return {**means, "perplexity": math.exp(means["bound"]), "ratio": ratio}
 
 
 def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
@@ -146,11 +134,8 @@ def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
         "above": 2 * below + rng.normal(0, 0.1, 500),
         "below": below,
     }
-    sums = {
-        NUM: 500.0,
-        "one_value": 3.0,
-        **{name: float(each.sum()) for name, each in values.items()},
-    }
+    sums = {name: float(each.sum()) for name, each in values.items()}
+    sums |= {NUM: 500.0, "one_value": 3.0}
     found = held_out_intervals(values, sums, Objective())
     band = paired_interval(values["bound"])
     assert found["bound"] == pytest.approx((band.low, band.high)) and "one_value" not in found
@@ -170,49 +155,21 @@ def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:
     """
     folder, experiment = RunFolder(tmp_path), tiny()
     assert Protocol.of_run(experiment, folder, 6) == Protocol(16, None, "cpu", 1)
-    # begins at, workers, microbatch_splits, threads
-    facts = [(0, 2, 0, 2), (4, 1, 1, 2), (6, 1, 2, 1)]
-    lines = [
-        RecordedAttempt(
-            number,
-            step,
-            workers,
-            microbatch_splits,
-            [],
-            "cpu",
-            "",
-            threads,
-            {},
-            "",
-            "",
-            "",
-            1,
-            "eager",
-            "",
-        )
-        for number, (step, workers, microbatch_splits, threads) in enumerate(facts, 1)
-    ]
+    first = RecordedAttempt(1, 0, 2, 0, [], "cpu", "", 2, {}, "", "", "", 1, "eager", "")
+    second = replace(first, attempt=2, step=4, workers=1, microbatch_splits=1)
+    third = replace(second, attempt=3, step=6, microbatch_splits=2, threads=1)
     folder.receipt_attempts.parent.mkdir()
-    for each in lines:
+    for each in (first, second, third):
         append_json_line(folder.receipt_attempts, each.to_record())
     found = [Protocol.of_run(experiment, folder, step) for step in (3, 6, 9)]
     assert found == [Protocol(16, 2, "cpu", 2), Protocol(8, 2, "cpu", 1), Protocol(4, 1, "cpu", 1)]
 
 
 def test_differences_are_in_words() -> None:
-    parts = {
-        "threads": 2,
-        "precision": "fp32",
-        "sampler": {"solver": "heun", "steps": 25, "guidance": 4.0},
-    }
+    parts = {"threads": 2, "precision": "fp32", "sampler": {"solver": "heun", "steps": 25}}
     here = Measurement.of(parts | {"threads": 1, "sampler": {}})
     there = Measurement.of(parts)
-    assert (
-        here.differences(there) == ["sampler", "threads 1 in place of 2"]
-        and here.differences(here) == []
-    )
-    assert here.differences(Measurement.parse(there.to_tag())) == [
-        "sampler",
-        "threads 1 in place of 2",
-    ]
+    for each in (there, Measurement.parse(there.to_tag())):
+        assert here.differences(each) == ["sampler", "threads 1 in place of 2"]
+    assert here.differences(here) == []
     assert Measurement.parse('{"digest": "", "parts": {}, "words": []}') is None

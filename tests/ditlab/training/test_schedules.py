@@ -20,15 +20,10 @@ def rates(schedule, base=1e-4, total=TOTAL, epoch=EPOCH):
     return [learning_rate(schedule, base, step, total, epoch) for step in range(total)]
 
 
-def test_constant():
-    assert set(rates(ConstantSchedule())) == {1e-4}
-
-
 def test_warmup_rises_from_the_first_step_and_is_over_in_time():
     found = rates(ConstantSchedule(warmup=10))
     assert found[:10] == pytest.approx([1e-4 * (step + 1) / 10 for step in range(10)])
-    assert found[9] == found[10] == found[-1] == 1e-4
-    assert all(rate > 0 for rate in found)
+    assert set(found[9:]) == {1e-4}
 
 
 @pytest.mark.parametrize("final", [0.0, 0.05, 1.0])
@@ -78,11 +73,8 @@ def test_a_cycle_is_an_epoch_unless_it_is_given():
 
 def test_a_warmup_in_epochs_is_one_in_steps():
     for kind in (ConstantSchedule, WarmupCosineSchedule, WarmupStableDecaySchedule):
-        in_steps, in_epochs = kind(warmup=15), kind(warmup_epochs=1.5)
-        for step in range(40):
-            assert learning_rate(in_epochs, 1e-3, step, 40, 10) == learning_rate(
-                in_steps, 1e-3, step, 40, 10
-            )
+        in_steps = rates(kind(warmup=15), total=40, epoch=10)
+        assert rates(kind(warmup_epochs=1.5), total=40, epoch=10) == in_steps
 
 
 @pytest.mark.parametrize(("shape", "half"), [("sqrt", 1 - 0.5**0.5), ("linear", 0.5)])
@@ -96,13 +88,8 @@ def test_a_stable_rate_falls_from_where_one_says_to_the_last_step(shape, half):
 
 
 def test_no_stable_rate_depends_on_the_length_of_the_run():
-    stable, ended = (
-        WarmupStableDecaySchedule(warmup=10),
-        WarmupStableDecaySchedule(warmup=10, decay_start=800),
-    )
-    assert (
-        rates(stable, total=500)
-        == rates(stable)[:500]
-        == rates(ended)[:500]
-        == rates(ended, total=900)[:500]
-    )
+    stable = WarmupStableDecaySchedule(warmup=10)
+    ended = WarmupStableDecaySchedule(warmup=10, decay_start=800)
+    expected = rates(stable, total=500)
+    for schedule, total in ((stable, TOTAL), (ended, TOTAL), (ended, 900)):
+        assert rates(schedule, total=total)[:500] == expected

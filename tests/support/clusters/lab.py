@@ -37,15 +37,14 @@ class Mlflow:
             "MLFLOW_TRACKING_PASSWORD": self.password,
         }
 
-    def status(self, path: str, user: str | None, password: str = "") -> int:
-        """HTTP status of a page for a user; None: without a login."""
-        return self._ask(path, user, password)[0]
-
     def ask(self, path: str, **body: Any) -> dict[str, Any]:
         """Call the API as the administrator, by POST where there is a body."""
-        status, content = self._ask(f"/api/2.0/mlflow/{path}", self.user, self.password, body)
-        assert status == 200, (status, content)
-        found: dict[str, Any] = json.loads(content)
+        content = json.dumps(body).encode() if body else None
+        login = f"{self.user}:{self.password}"
+        path = f"/api/2.0/mlflow/{path}"
+        status, answer = self.server.ask(path, login, content, Content_Type="application/json")
+        assert status == 200, (status, answer)
+        found: dict[str, Any] = json.loads(answer)
         return found
 
     def run(self, run_id: str) -> dict[str, Any]:
@@ -65,13 +64,6 @@ class Mlflow:
         """Steps of every point of a metric, in the order they were logged."""
         path = f"metrics/get-history?run_id={mlflow_run_id}&metric_key={metric}&max_results=25000"
         return [int(point["step"]) for point in self.ask(path).get("metrics", [])]
-
-    def _ask(
-        self, path: str, user: str | None, password: str, body: Any = None
-    ) -> tuple[int, bytes]:
-        content = json.dumps(body).encode() if body else None
-        login = None if user is None else f"{user}:{password}"
-        return self.server.ask(path, login, content, Content_Type="application/json")
 
 
 @dataclass

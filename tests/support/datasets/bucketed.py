@@ -17,6 +17,24 @@ from support.datasets.writing import StoreWriter
 Sizes = Mapping[tuple[int, int], int]
 """Rows by (height, width)."""
 SIZES: Sizes = {(8, 12): 23, (8, 8): 40, (16, 4): 9}
+SMALL_PIXELHDM = {
+    "family": "pixelhdm",
+    "width": 32,
+    "pixel_width": 4,
+    "patch_size": 4,
+    "patch_depth": 1,
+    "pixel_depth": 1,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "mrope_widths": [4, 2, 2],
+    "bottleneck_width": 8,
+    "time_width": 8,
+    "max_resolution": 16,
+    "text_encoder": "learned",
+    "text_length": 4,
+    "text_depth": 1,
+}
+"""A network of images of 4 to 16 pixels, and of these captions."""
 CLASSES = ("even", "odd")
 CAPTIONS = np.array([list(name.encode().ljust(4, b"\0")) for name in CLASSES], np.uint8)
 

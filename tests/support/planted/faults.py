@@ -149,7 +149,7 @@ FAULTS = (
     ),
     Fault(
         "clipping left out",
-        _one(ENGINE + "update.py", "None if limit is None else", "None if True else"),
+        _one(ENGINE + "update.py", "if limit is None:", "if True:"),
         "clipping",
     ),
     Fault(
@@ -280,8 +280,8 @@ FAULTS = (
         (
             Replacement(
                 TRAINING + "state.py",
-                "        self.step, self.position = step, position",
-                "        self.step, self.position = step, position\n        self.first = step",
+                "        self.position = position",
+                "        self.position = position\n        self.first = step",
             ),
             Replacement(
                 TRAINING + "stepping.py",
@@ -295,8 +295,8 @@ FAULTS = (
         "a batch skipped after resume",
         _one(
             TRAINING + "state.py",
-            "self.step, self.position = step, position",
-            "self.step, self.position = step, position + 32",
+            "self.position = position",
+            "self.position = position + 32",
         ),
         "resume, .*(sample|position)",
     ),

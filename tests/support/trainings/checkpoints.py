@@ -77,5 +77,10 @@ def edit_bytes(file: Path, change: Callable[[bytes], bytes]) -> None:
     file.write_bytes(change(file.read_bytes()))
 
 
+def flip_bit(file: Path) -> None:
+    """Change the last bit of a file."""
+    edit_bytes(file, lambda content: content[:-1] + bytes([content[-1] ^ 1]))
+
+
 def files_of(place: Path, step: int) -> list[Path]:
     return [shard_of(place, step), folder_of(place, step) / MANIFEST]

@@ -43,7 +43,7 @@ def child(place: Path, how: int, nth: int, number: int) -> int:
     change; else wrong.
     """
     one = saver(place, keep=1)
-    SHIM.configuration(str(place).encode(), how, nth, number)
+    SHIM.arm(str(place).encode(), how, nth, number)
     one.save(manifest(2), state(2))
     saved = one.wait()
     seen = SHIM.disarm()

@@ -4,15 +4,14 @@ there.
 
 import logging
 import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
+from functools import partial
 
 import pytest
 
 from ditlab.data.stores.manifest import MANIFEST_NAME
 from support.clusters.nodes import ray_nodes
+from support.command import run_process
 from support.object_store.s3 import s3_at_hand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -28,49 +27,34 @@ tracking: {system_metrics: false}
 """
 
 
-def ditlab(*arguments: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ditlab", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=300,
-        env={**os.environ, **environment},
-        check=False,
-    )
-
-
 def test_each_node_copies_a_store_once(tmp_path):
     """Two workers on one node and one on another; the launcher looks from a third place."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     (tmp_path / "spec.yaml").write_text(SPEC)
-    home, caches = (
-        tmp_path / "home",
-        {name: tmp_path / name for name in ("launcher", "large", "small")},
-    )
+    home = tmp_path / "home"
+    caches = {name: tmp_path / name for name in ("launcher", "large", "small")}
     with s3_at_hand("bucket") as server:
         own = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
         place = f"s3://bucket/digits?{server.query}"
-        here = {"DITLAB_HOME": str(home), "DITLAB_CACHE": str(caches["launcher"])}
+        ditlab = partial(run_process, home=home, cwd=tmp_path, DITLAB_CACHE=str(caches["launcher"]))
         for command in (["data", "import", "digits"], ["data", "upload", "digits", place]):
-            done = ditlab(*command, cwd=tmp_path, **here)
-            assert done.returncode == 0, done.stderr
+            done = ditlab(*command)
+            assert done.code == 0, done.err
         with ray_nodes(tmp_path / "nodes", DITLAB_HOME=str(home), **own) as nodes:
             nodes.start_head(num_cpus=0, DITLAB_CACHE=str(tmp_path / "head"))
             nodes.add_node(num_cpus=2, DITLAB_CACHE=str(caches["large"]))
             nodes.add_node(num_cpus=1, DITLAB_CACHE=str(caches["small"]))
             server.requests.clear()
-            options = [
+            options = (
                 "--address",
                 nodes.address,
                 "--set",
                 f"data={{kind: arrow, path: '{place}'}}",
-            ]
-            done = ditlab("train", "spec.yaml", *options, cwd=tmp_path, **here, **nodes.access)
-    assert done.returncode == 0, done.stderr
-    assert " finished: 4 steps" in done.stdout, done.stdout
-    assert done.stderr.count(f" copied to {caches['launcher']}/stores/digits-") == 1, done.stderr
+            )
+            done = ditlab("train", "spec.yaml", *options, **nodes.access)
+    assert done.code == 0, done.err
+    assert " finished: 4 steps" in done.out, done.out
+    assert done.err.count(f" copied to {caches['launcher']}/stores/digits-") == 1, done.err
     for cache in caches.values():
         assert [path.name for path in cache.glob("stores/*/*.json")] == [MANIFEST_NAME], cache
     assert not (tmp_path / "head").exists()

@@ -13,7 +13,10 @@ OWN = {
     "deepspeed": "0.19.8",
     "mlflow": "3.17.2",
     "ditlab": "0.1.0-3f9a01bc22d4",
+    "wavelets": "1.2",
+    "ditlab_models/wave": "folder",
 }
+"""With a package and a folder of the experiment's parts, which decide what is trained."""
 GOOD = NodeReport("gpu-1 (10.0.0.7/3f9a01bc)", True, OWN)
 REQUIRED = NodeRequirements(OWN, "/shared/runs", "/shared/checkpoints")
 
@@ -42,6 +45,9 @@ def test_nodes_that_agree_have_no_faults():
         ("ray", "2.61.0", ["ray 2.61.0", "ray 2.60.0"]),
         ("python", "3.12.1", ["python 3.12.1", "python 3.11.7"]),
         ("ditlab", "0.1.0-000000000000", ["0.1.0-000000000000", OWN["ditlab"], "ditlab submit"]),
+        ("wavelets", "", ["wavelets is not installed", "and wavelets 1.2 where the run is"]),
+        ("wavelets", "1.1", ["wavelets 1.1 is installed", "and wavelets 1.2 where"]),
+        ("ditlab_models/wave", "", ["ditlab_models/wave is not installed"]),
     ],
 )
 def test_another_version_is_one_sentence_with_package_node_and_both_versions(name, version, words):
@@ -94,35 +100,3 @@ def test_a_clock_that_is_wrong_is_a_warning(skew, words):
     reports = [replace(GOOD, skew=skew), replace(GOOD, skew=4.0)]
     (warning,) = node_warnings(reports, OWN)
     assert not node_faults(reports, REQUIRED) and words in warning and GOOD.name in warning
-
-
-def test_a_package_of_the_experiments_parts_must_be_the_same_everywhere():
-    """A loss or family of another package decides what is trained, and a node that lacks it cannot
-    build it.
-    """
-    own = {**OWN, "wavelets": "1.2"}
-    required = replace(REQUIRED, versions=own)
-    for version, sentence in (
-        (
-            "",
-            (
-                "wavelets is not installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 "
-                "where the run is launched"
-            ),
-        ),
-        (
-            "1.1",
-            "wavelets 1.1 is installed on node gpu-1 (10.0.0.7/3f9a01bc), and wavelets 1.2 where",
-        ),
-    ):
-        report = replace(GOOD, versions={**own, "wavelets": version})
-        (fault,) = node_faults([report], required)
-        assert fault.startswith(sentence)
-    assert not node_faults([replace(GOOD, versions=own)], required)
-
-
-def test_a_folder_of_a_family_must_be_on_every_nodes_path():
-    required = replace(REQUIRED, versions={**OWN, "ditlab_models/wave": "folder"})
-    report = replace(GOOD, versions={**OWN, "ditlab_models/wave": ""})
-    (fault,) = node_faults([report], required)
-    assert fault.startswith("ditlab_models/wave is not installed on node gpu-1")

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import psutil
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from support import databases
 from support.clusters.faults import journal_of
 from support.clusters.ray_instance import PLUGINS
+from support.command import run_process
 from support.trainings.workers import TINY
 
 # bytes free of what is taken by other work when the run starts: Ray and a worker take 1 GiB
@@ -20,7 +19,9 @@ ROOM = 3 << 30
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_run_that_fills_its_node_goes_on_with_half_the_micro_batch(tmp_path, mlflow_template):
+def test_a_run_that_fills_its_node_goes_on_with_half_the_micro_batch(
+    tmp_path, mlflow_template, monkeypatch
+):
     """Passes of 16 samples take 5 GiB of the host, those of 8 take none."""
     home = databases.seed(tmp_path / "home", mlflow_template)
     spec = tmp_path / "spec.yaml"
@@ -36,23 +37,17 @@ def test_a_run_that_fills_its_node_goes_on_with_half_the_micro_batch(tmp_path, m
     )
     memory = psutil.virtual_memory()
     path = os.pathsep.join([str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {
-        **os.environ,
-        "DITLAB_HOME": str(home),
-        "PYTHONPATH": path,
-        "RAY_memory_usage_threshold": f"{(memory.total - memory.available + ROOM) / memory.total:.4f}",
-    }
-    environment.pop("RAY_ADDRESS", None)
-    done = subprocess.run(
-        [sys.executable, "-m", "ditlab", "train", str(spec)],
-        env=environment,
-        capture_output=True,
-        text=True,
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    done = run_process(
+        "train",
+        spec,
+        home=home,
         timeout=500,
-        check=False,
+        PYTHONPATH=path,
+        RAY_memory_usage_threshold=f"{(memory.total - memory.available + ROOM) / memory.total:.4f}",
     )
-    assert done.returncode == 0, done.stderr
-    (said,) = re.findall(r"node out of memory: a node's memory is nearly used up;.*", done.stderr)
+    assert done.code == 0, done.err
+    (said,) = re.findall(r"node out of memory: a node's memory is nearly used up;.*", done.err)
     assert re.search(r"this run's workers use the most, [\d.]+ GiB;", said)
     assert said.endswith("going on from step 3 with micro-batches of 8, the batch stays the same.")
     text = journal_of(home, "tiny")

@@ -20,18 +20,11 @@ def test_ray_and_one_process_compute_the_same_bits(ray: Any, at_home: Path, thre
     """30 steps of a network that is wide enough for sums to be split among threads."""
     if threads > (os.cpu_count() or 1):
         pytest.skip("this machine has one core")
-    model = {
-        "family": "dit",
-        "image_size": 8,
-        "patch_size": 2,
-        "width": 64,
-        "depth": 2,
-        "num_heads": 4,
-    }
+    wide = {"model__patch_size": 2, "model__width": 64, "model__num_heads": 4}
     fixed = {"batch": {"size": 128}, "training__steps": 30, "resources__cpus_per_worker": threads}
     states = []
     for local in (True, False):
-        result = train(tiny(name=f"threads-{threads}-{local}", model=model, **fixed), local=local)
+        result = train(tiny(name=f"threads-{threads}-{local}", **wide, **fixed), local=local)
         (tags,) = [
             record["values"]
             for record in read_records(Home(at_home).run(result.run_id).journal)

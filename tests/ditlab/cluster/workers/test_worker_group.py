@@ -17,16 +17,15 @@ import pytest
 
 from ditlab.api.training import TrainingResult, train
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.channel import KeyValueChannel
-from ditlab.errors import RunFailed
 from ditlab.home import Home
 from ditlab.numerics import NUMERICS_VERSION
-from ditlab.tracking.records import list_runs, read_record
+from ditlab.tracking.records import read_record
 from support.clusters.faults import in_turn, kill_worker, tracked
 from support.clusters.unbroken import EVERY, broken, checkpoint_of
 from support.trainings.timings import TIMINGS
-from support.trainings.workers import logged, newest, same_state, tiny, train_workers
+from support.trainings.workers import logged, newest, same_state, train_workers
 
 NAME = "broken"
 CTRL_C = 45
@@ -102,51 +101,27 @@ def test_a_killed_worker_costs_no_step_and_no_bit(stopped, at_home, points, tmp_
         [(broken("plain", training__steps=at, resources__cpus_per_worker=1), at_home, tmp_path)]
     )
     assert same_state(stopped.state, newest(tmp_path))
-    expected: dict[str, list[tuple[int, float]]] = {}
+    expected = {}
     for step, values in sorted(logged(tmp_path).items()):
         for name, value in values.items():
             if not name.startswith(TIMINGS) and (name.startswith("train/") or step % EVERY == 0):
                 expected.setdefault(name, []).append((step, value))
     assert {"train/loss", "train/grad_norm", "eval/velocity"} <= set(expected)
-    assert {
-        name: [point for point in points[name] if point[0] <= at] for name in expected
-    } == expected
+    for name, each in expected.items():
+        assert [point for point in points[name] if point[0] <= at] == each, name
     _, tags, _ = tracked(at_home, NAME)
     assert (tags["ditlab.failure"], tags["ditlab.failures"]) == ("lost_worker", "1")
 
 
 def test_ctrl_c_saves_and_resume_continues_the_same_tracked_run(stopped, resumed, at_home, points):
     result = stopped.result
-    assert (result.status, stopped.status) == (
-        "interrupted",
-        "interrupted",
-    ) and CTRL_C <= result.step < 2000
+    assert result.status == stopped.status == "interrupted" and CTRL_C <= result.step < 2000
     assert stopped.state.manifest.step == result.step
-    assert (resumed.run_id, resumed.status, resumed.step) == (
-        result.run_id,
-        "finished",
-        result.step + 3,
-    )
+    assert (resumed.run_id, resumed.status) == (result.run_id, "finished")
+    assert resumed.step == result.step + 3
     assert read_record(Home(at_home).run(result.run_id)).status == "finished"
     for name in ("train/loss", "train/velocity"):
         assert [step for step, _ in points[name]] == list(range(1, resumed.step + 1))
-
-
-def test_the_result_has_every_field_of_the_json_line(stopped):
-    shown = json.loads(json.dumps(stopped.result.to_dict()))
-    assert set(shown) == {
-        "run_id",
-        "status",
-        "reason",
-        "step",
-        "metrics",
-        "checkpoint",
-        "tracking_uri",
-    }
-    assert {"train/loss", "train/velocity", "train/lr", "train/grad_norm", "eval/velocity"} <= set(
-        shown["metrics"]
-    )
-    assert open_checkpoint(shown["checkpoint"]).manifest.step == stopped.result.step
 
 
 def test_checkpoints_are_written_by_all_workers_and_kept_by_policy(stopped):
@@ -179,19 +154,6 @@ def test_mlflow_holds_one_run_with_parameters_metrics_and_artifacts(resumed, at_
         "spec.yaml",
         "weights.safetensors",
     }
-
-
-@pytest.mark.slow
-def test_a_diverging_run_fails_with_one_sentence(go, home):
-    words = r"(nan|inf) at step \d+, as in the 10 steps before it: training diverged; lower optimizer.lr"
-    spec = {
-        "optimizer": {"kind": "adamw", "lr": 1e30},
-        "training": {"steps": 40, "clip": {"kind": "none"}},
-    }
-    with pytest.raises(RunFailed, match=words):
-        go(tiny(name="diverging", **spec))
-    (record,) = [record for record in list_runs(Home(home)) if record.name == "diverging"]
-    assert record.status == "failed" and "diverged" in record.message
 
 
 def test_the_first_failure_of_a_group_is_kept(ray):

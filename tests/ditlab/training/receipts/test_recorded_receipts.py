@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.orders import training_order
 from ditlab.engine.distributed import single_process
 from ditlab.home import RunFolder
@@ -55,11 +56,6 @@ def chain(receipts: Receipts, step: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
 def whole(home, tmp_path_factory) -> tuple[Receipts, Path]:
     """A run that was never stopped, and its folder."""
     folder = tmp_path_factory.mktemp("whole")
@@ -68,12 +64,11 @@ def whole(home, tmp_path_factory) -> tuple[Receipts, Path]:
 
 def test_checkpoints_vouch_for_the_chain(whole):
     receipts, folder = whole
-    for path in sorted((folder / "checkpoints").glob("step-*")):
-        step = int(path.name.removeprefix("step-"))
-        with newest(folder / "checkpoints") as reader:
-            assert reader.manifest.step == STEPS
-            assert reader.manifest.receipt["chain"] == chain(receipts, STEPS)
-        assert receipts.steps["step"][:step].tolist() == list(range(1, step + 1))
+    store = CheckpointStore.at(folder / "checkpoints")
+    for step in store.steps():
+        with store.open(step) as reader:
+            assert reader.manifest.receipt["chain"] == chain(receipts, step)
+    assert receipts.steps["step"].tolist() == list(range(1, STEPS + 1))
     attempt = receipts.attempts[1]
     assert (attempt.workers, attempt.device, attempt.processor) == (1, "cpu", processor_name())
     assert attempt.code == code_digest() and attempt.versions["torch"]
@@ -87,16 +82,11 @@ def test_a_digest_by_hand(whole, home):
     order = training_order(spec.data, run.data, 16, spec.seed)
     for step in range(STEPS):
         rows = run.data.train.rows[order.batches(step, 1, range(16)).reshape(-1)]
-        parts = [
-            samples_digest(
-                rows[first : first + 8],
-                np.arange(first, first + 8),
-                draw_places(first // 8, 0, 8),
-                step,
-                spec.seed,
-            )
-            for first in (0, 8)
-        ]
+        parts = []
+        for first in (0, 8):
+            places = np.arange(first, first + 8)
+            draws = draw_places(first // 8, 0, 8)
+            parts.append(samples_digest(rows[places], places, draws, step, spec.seed))
         assert int(receipts.rows["samples"][step]) == sum(parts) % 2**63
 
 
@@ -111,10 +101,8 @@ def test_a_resumed_run_is_fed_the_same(whole, home, tmp_path):
     assert found.steps["attempt"].tolist() == [1, 1, 1, 2, 2, 2]
     assert found.attempts[2].chain == chain(found, 3)
     with newest(tmp_path / "checkpoints") as reader:
-        assert (
-            reader.manifest.receipt["chain"] == chain(found, STEPS)
-            and reader.manifest.receipt["since"] == "0"
-        )
+        receipt = reader.manifest.receipt
+        assert (receipt["chain"], receipt["since"]) == (chain(found, STEPS), "0")
 
 
 def test_halved_micro_batches_are_fed_the_same(whole, home, tmp_path):

@@ -57,20 +57,14 @@ def test_a_slowed_worker_of_a_real_run_is_named_and_the_losses_are_the_same(home
     slow, even = (
         train_with_slow_worker(experiment, home, tmp_path / str(time), time) for time in (0.4, 0.0)
     )
-    assert (
-        slow.tagged["ditlab.straggler"].startswith("worker 1 takes ")
-        and "ditlab.straggler" not in even.tagged
-    )
+    assert slow.tagged["ditlab.straggler"].startswith("worker 1 takes ")
+    assert "ditlab.straggler" not in even.tagged
     assert any("worker 1 takes" in each for each in slow.warnings)
     last = slow.values[20]
     # the mean of 0.4 s and none
     assert last["time/slowest"] > FACTOR and last["time/reduce"] > 0.15
     losses = [
-        {
-            step: values["train/loss"]
-            for step, values in run.values.items()
-            if "train/loss" in values
-        }
+        [each["train/loss"] for each in run.values.values() if "train/loss" in each]
         for run in (slow, even)
     ]
     assert losses[0] == losses[1] and len(losses[0]) == 20

@@ -42,8 +42,6 @@ def breaking(objective: Any, fault: Any) -> Any:
                 raise torch.OutOfMemoryError("CUDA out of memory. (by a test)")
             case "backward":
                 losses[name].register_hook(_no_room)
-            case "bug":
-                raise ValueError("a bug, by a test")
             case "host":
                 _fill_memory(fault.mib)
             case "leak":
@@ -53,8 +51,6 @@ def breaking(objective: Any, fault: Any) -> Any:
                 )
             case "tell":
                 raise UserError(_network())
-            case "input":
-                raise UserError("the input is wrong, by a test")
         return losses
 
     objective.loss = loss
