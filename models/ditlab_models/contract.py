@@ -7,7 +7,7 @@ A family's `family.py` joins its specs and builds its parts:
     FAMILY = DiTFamily()
 
 In this order: batch fields and specs; network, noise and text; rows and requests; objective, loss
-components and times; samplers; evaluators; the family itself. Shapes in this module leave out the
+components and times; samplers; evaluators; the family itself. Shapes in this module are without the
 batch dimension unless they say otherwise.
 """
 
@@ -159,8 +159,8 @@ class ModelSpec(Spec):
 
     added_fields: ClassVar[Mapping[str, Any]] = {"init": None}
     """Fields that came after the first runs, with the value under which a run is what it was
-    without them; a run's content hash leaves them out there. Subclasses that add some keep those of
-    the base."""
+    without them; a run's content hash drops fields of this value. Subclasses that add some keep
+    those of the base."""
 
     family: str
     init: WeightsInit | None = None
@@ -183,7 +183,7 @@ class ObjectiveSpec(Spec):
 
     added_fields: ClassVar[Mapping[str, Any]] = {}
     """Fields that came after the first runs, with the value under which a run is what it was
-    without them; a run's content hash leaves them out there."""
+    without them; a run's content hash drops fields of this value."""
 
     quarters: ClassVar[str] = ""
     """Sentence for a reader on held-out metrics that end in `_t0` to `_t3`; empty where there are
@@ -405,7 +405,7 @@ class Objective(Protocol):
     logged one by one."""
 
     weights: dict[str, float]
-    """Weights by loss component; `loss` may leave out a component with weight 0."""
+    """Weights by loss component; `loss` may skip a component with weight 0."""
 
     modules: nn.Module | None
     """The objective's own modules: trained and checkpointed, never part of a parameter total
@@ -478,8 +478,8 @@ class KnownOptimumObjective(Protocol):
 
 @runtime_checkable
 class DetachingObjective(Protocol):
-    """An objective with components whose gradient leaves a branch out on purpose, and so is none of
-    their value.
+    """An objective with components whose gradient skips a branch on purpose, so that it is not the
+    gradient of their value.
     """
 
     detaching: Collection[str]
@@ -744,7 +744,9 @@ class Family(ABC, Generic[ModelT, ObjectiveT, SamplingT]):
         """Return the objective spec that a mapping is written for, by its `process`; the default
         one where it names none, or one that there is not."""
         process = mapping.get("process") if isinstance(mapping, Mapping) else None
-        return self.objectives().get(process if isinstance(process, str) else "", self.objective)
+        if not isinstance(process, str):
+            process = ""
+        return self.objectives().get(process, self.objective)
 
     def sampling_of(self, objective: type[ObjectiveSpec]) -> type[SamplingT]:
         """Return the sampling spec that belongs to an objective spec, or to a subclass of it."""

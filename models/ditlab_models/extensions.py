@@ -1,7 +1,7 @@
 """Parts that other packages add to specs: loss components and time densities, by name. No torch.
 
-They are entry points of the groups `ditlab.loss_components` and `ditlab.time_densities`. Unions of
-specs are told apart by `kind`.
+They are entry points of the groups `ditlab.loss_components` and `ditlab.time_densities`. The field
+`kind` names the member of a union of specs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[Obj
     """Return the objective class with fields for the parts of other packages that `mapping`, its
     YAML, names.
 
-    Names that nobody knows are left out. Raises PluginError for a part that cannot be used, or
+    Names that nobody knows are skipped. Raises PluginError for a part that cannot be used, or
     compares something else.
     """
     own: Any = objective.model_fields["weights"].annotation
@@ -45,7 +45,8 @@ def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[Obj
         for name in _below(mapping, "weights")
         if isinstance(name, str) and name not in own.model_fields
     )
-    components = tuple(component for name in names if (component := LOSS_COMPONENTS.load(name)))
+    found = [LOSS_COMPONENTS.load(name) for name in names]
+    components = tuple(component for component in found if component)
     takes = objective.component_prediction
     for each in components:
         if each.prediction != takes:
@@ -60,7 +61,8 @@ def extended_objective(objective: type[ObjectiveSpec], mapping: Any) -> type[Obj
     density = None
     if isinstance(kind, str) and _takes_density(objective, kind):
         density = TIME_DENSITIES.load(kind)
-    return _extended(objective, components, (density,) if density else ())
+    densities = (density,) if density else ()
+    return _extended(objective, components, densities)
 
 
 def fully_extended_objective(objective: type[ObjectiveSpec]) -> type[ObjectiveSpec]:
@@ -94,7 +96,10 @@ def added_parts(objective: type[ObjectiveSpec], mapping: Any) -> list[Plugin]:
 
 
 def _below(mapping: Any, key: str) -> Mapping[str, Any]:
-    below = mapping.get(key) if isinstance(mapping, Mapping) else None
+    """Return the mapping below a key of YAML; {} where there is none."""
+    if not isinstance(mapping, Mapping):
+        return {}
+    below = mapping.get(key)
     return below if isinstance(below, Mapping) else {}
 
 
@@ -131,7 +136,9 @@ def _extended(
         added: dict[str, Any] = {}
         for each in components:
             first, *_ = [*(each.__doc__ or "").strip().splitlines(), ""]
-            about = f"Weight of the loss component {each.name}" + (f": {first}" if first else ".")
+            about = f"Weight of the loss component {each.name}."
+            if first:
+                about = f"Weight of the loss component {each.name}: {first}"
             added[each.name] = (Weight, Field(default=0.0, description=about))
         extended: Any = create_model(
             weights.__name__, __base__=weights, __doc__=weights.__doc__, **added
@@ -161,16 +168,20 @@ def _check_component(name: str, component: Any) -> type[LossComponent]:
     return component
 
 
+def _own_components() -> set[str]:
+    """Return the names of the loss components of this package's families."""
+    names = set[str]()
+    for family in built_in_families():
+        for objective in family.objectives().values():
+            names |= set(type(objective().weights).model_fields)
+    return names
+
+
 LOSS_COMPONENTS: PluginGroup[type[LossComponent]] = PluginGroup(
     "ditlab.loss_components",
     "loss component",
     _check_component,
-    reserved=lambda: {
-        name
-        for family in built_in_families()
-        for objective in family.objectives().values()
-        for name in type(objective().weights).model_fields
-    },
+    reserved=_own_components,
 )
 
 
@@ -191,13 +202,19 @@ def _takes_density(objective: type[ObjectiveSpec], kind: Any) -> bool:
     return bool(kinds) and kind not in kinds
 
 
+def _own_densities() -> set[str]:
+    """Return the kinds of time density of this package's families."""
+    kinds = set[str]()
+    for family in built_in_families():
+        kinds |= set(_density_kinds(family.objective))
+    return kinds
+
+
 TIME_DENSITIES: PluginGroup[type[TimeDensity]] = PluginGroup(
     "ditlab.time_densities",
     "time density",
     lambda kind, density: check_kind(kind, density, TimeDensity),
-    reserved=lambda: {
-        kind for family in built_in_families() for kind in _density_kinds(family.objective)
-    },
+    reserved=_own_densities,
 )
 
 
@@ -208,9 +225,10 @@ def kinds_of(annotation: Any) -> dict[str, type[Spec]]:
     if get_origin(annotation) is Annotated:
         return kinds_of(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
-        return {
-            kind: spec for member in get_args(annotation) for kind, spec in kinds_of(member).items()
-        }
+        found = dict[str, type[Spec]]()
+        for member in get_args(annotation):
+            found |= kinds_of(member)
+        return found
     if (
         isinstance(annotation, type)
         and issubclass(annotation, Spec)

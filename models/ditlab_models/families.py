@@ -60,7 +60,8 @@ def family_of(model: ModelSpec) -> AnyFamily:
 
 def built_in_families() -> list[AnyFamily]:
     """Return the families of this package."""
-    return [family for name in _built_in() if (family := find_family(name))]
+    found = [find_family(name) for name in _built_in()]
+    return [family for family in found if family]
 
 
 _folders = partial(plugins_in_folders, ditlab_models, "family", "FAMILY")
@@ -76,7 +77,8 @@ def _check(name: str, family: Any) -> AnyFamily:
             f"its name is '{family.name}' and its model.family "
             f"'{family.model.model_fields['family'].default}', which must both be '{name}'"
         )
-    family.objective(), family.sampling()  # their fields have defaults
+    family.objective()  # its fields have defaults
+    family.sampling()
     return family
 
 

@@ -74,7 +74,9 @@ class FigureDrawer:
         """
         inputs = FigureInputs(network, batch, sampler, generator)
         state = generator.get_state()
-        for kind in self.figure_makers if kinds is None else kinds:
+        if kinds is None:
+            kinds = self.figure_kinds()
+        for kind in kinds:
             generator.set_state(state)
             with torch.no_grad():
                 figure = self.figure_makers[kind](inputs)

@@ -212,16 +212,20 @@ class Figure:
         characters.
         """
         texts = [self.alt] if self.alt else [self.title, *map(_describe, self.panels)]
-        # Control characters and halves of pairs stand in no file of text.
-        texts = [
-            " ".join("".join(c if c.isprintable() else " " for c in each).split()) for each in texts
-        ]
-        text = " ".join(
-            each if each.endswith((".", "!", "?")) else f"{each}." for each in texts if each
-        )
+        text = " ".join(filter(None, map(_sentence, texts)))
         if len(text) <= _ALT_CHARACTERS:
             return text
         return f"{text[: _ALT_CHARACTERS - 4]} ..."
+
+
+def _sentence(text: str) -> str:
+    """Return printable text on one line with a full stop; "" stays empty."""
+    # Control characters and halves of pairs stand in no file of text.
+    printable = "".join(c if c.isprintable() else " " for c in text)
+    sentence = " ".join(printable.split())
+    if not sentence or sentence.endswith((".", "!", "?")):
+        return sentence
+    return f"{sentence}."
 
 
 def grid_columns(num: int) -> int:

@@ -87,20 +87,20 @@ def select(option: str, patterns: Iterable[str], names: Iterable[str], what: str
     for pattern in patterns:
         own = {name for name in names if matches(pattern, name)}
         if not own:
-            known = {
-                ".".join(parts[:stop])
-                for parts in (each.split(".") for each in names)
-                for stop in range(1, 9)
-            }
-            near = (
-                difflib.get_close_matches(pattern, sorted(known), n=3, cutoff=0.3)
-                or sorted(names)[:3]
-            )
-            raise ValueError(
-                f"{option}={pattern!r} matches no {what}; names here are like {', '.join(near)}."
-            )
+            near = ", ".join(_near_names(pattern, names))
+            raise ValueError(f"{option}={pattern!r} matches no {what}; names here are like {near}.")
         found |= own
     return found
+
+
+def _near_names(pattern: str, names: list[str]) -> list[str]:
+    """Return three names, of parameters or of modules around them, that are like a pattern."""
+    known = set[str]()
+    for name in names:
+        parts = name.split(".")
+        known |= {".".join(parts[:stop]) for stop in range(1, 9)}
+    near = difflib.get_close_matches(pattern, sorted(known), n=3, cutoff=0.3)
+    return near or sorted(names)[:3]
 
 
 def fine_tune(
@@ -117,15 +117,11 @@ def fine_tune(
     """
     if tuning.lora is None and tuning.freeze is None:
         return
-    parts = {"": network} | (
-        {"objective.": objective_modules} if objective_modules is not None else {}
-    )
-    base = {
-        f"{prefix}{name}": each
-        for prefix, part in parts.items()
-        for name, each in part.named_parameters()
-    }
     own = dict(network.named_parameters())
+    base = dict(own)
+    if objective_modules is not None:
+        for name, parameter in objective_modules.named_parameters():
+            base[f"objective.{name}"] = parameter
     if tuning.freeze is None:
         frozen = set(own)
     else:

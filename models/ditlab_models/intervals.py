@@ -28,11 +28,9 @@ class Estimate(NamedTuple):
         """Return the figure under a name, and its ends, where both are finite, under `name_low` and
         `name_high`.
         """
-        is_known = math.isfinite(self.low) and math.isfinite(self.high)
-        return {
-            name: self.value,
-            **({f"{name}_low": self.low, f"{name}_high": self.high} if is_known else {}),
-        }
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            return {name: self.value}
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
     def exp(self) -> Estimate:
         """The exponential of the figure and its ends: of mean nats a token, the perplexity."""

@@ -94,12 +94,11 @@ class MetaModel:
             "": self.network,
             "objective.": self.objective.modules or nn.Module(),
         }
-        named = (
-            (f"{prefix}{name}", each)
-            for prefix, part in parts.items()
-            for name, each in part.named_parameters()
-        )
-        names = [name for name, parameter in named if parameter.requires_grad]
+        names = []
+        for prefix, part in parts.items():
+            for name, parameter in part.named_parameters():
+                if parameter.requires_grad:
+                    names.append(f"{prefix}{name}")
         select("optimizer.lr_patterns", patterns, names, "trained parameter")
 
     @cached_property
@@ -178,17 +177,18 @@ def parameter_roles(module: nn.Module) -> dict[str, ParameterRole]:
     for owner in module.modules():
         if isinstance(owner, RoledNetwork):
             for role, modules in owner.role_modules().items():
-                named |= {id(each): role for part in modules for each in part.modules()}
-    return {
-        f"{path}.{name}" if path else name: _role(
-            owner, name, parameter.numel(), named.get(id(owner))
-        )
-        for path, owner in module.named_modules()
-        for name, parameter in owner.named_parameters(recurse=False)
-    }
+                for part in modules:
+                    named |= {id(each): role for each in part.modules()}
+    found = {}
+    for path, owner in module.named_modules():
+        for name, parameter in owner.named_parameters(prefix=path, recurse=False):
+            found[name] = _role(owner, name, parameter.numel(), named.get(id(owner)))
+    return found
 
 
 def _role(owner: nn.Module, name: str, size: int, named: Role | None) -> ParameterRole:
+    """Return the role of a parameter by its full name and its owner's role, if it is `named`."""
+    name = name.rpartition(".")[2]
     if isinstance(owner, NORMS):
         return ParameterRole("norm")
     if name == "bias":
@@ -202,9 +202,10 @@ def _role(owner: nn.Module, name: str, size: int, named: Role | None) -> Paramet
     if isinstance(owner, TRANSPOSED):
         return ParameterRole("convolution", is_transposed=True)
     if isinstance(owner, nn.Linear):
-        return ParameterRole(
-            "matrix", int(getattr(owner, "fused_parts", 1)) if name == "weight" else 1
-        )
+        num_parts = 1
+        if name == "weight":
+            num_parts = int(getattr(owner, "fused_parts", 1))
+        return ParameterRole("matrix", num_parts)
     return ParameterRole("scalar" if size == 1 else "embedding")
 
 

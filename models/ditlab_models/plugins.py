@@ -2,7 +2,7 @@
 sources, add-ons.
 
 Names are read without importing a package's code. The code is imported when one of its parts is
-named, or when all parts are listed; a listing leaves out a part that fails or takes longer than
+named, or when all parts are listed; a listing skips a part that fails or takes longer than
 `LISTING_TIMEOUT`, with one warning. No torch.
 """
 
@@ -47,7 +47,7 @@ class PluginError(Exception):
 
 
 class PluginWarning(UserWarning):
-    """A part that is left out of a listing."""
+    """A part that a listing skips."""
 
 
 class Plugin(NamedTuple):
@@ -159,14 +159,10 @@ class PluginGroup(Generic[PartT]):
             try:
                 self._parts[plugin] = self._check(plugin.name, resolve_name(plugin.target))
             except (Exception, SystemExit) as error:  # whatever a stranger's module raises
-                lines = str(error).strip().splitlines()
-                reason = (lines[0] if lines else "no message").rstrip(".")
-                if not isinstance(error, ValueError):
-                    reason = f"{type(error).__name__}: {reason}"
+                holder = "package" if plugin.package else "folder"
                 raise PluginError(
                     f"{self.noun} '{plugin.name}' of {plugin.origin} cannot be used "
-                    f"({reason}); repair, update or remove that "
-                    f"{'package' if plugin.package else 'folder'}."
+                    f"({_reason(error)}); repair, update or remove that {holder}."
                 ) from error
         return self._parts[plugin]
 
@@ -205,6 +201,17 @@ class PluginGroup(Generic[PartT]):
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(message, PluginWarning, stacklevel=3)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of an error, with its kind where the part itself did not refuse."""
+    reason = "no message"
+    lines = str(error).strip().splitlines()
+    if lines:
+        reason = lines[0].rstrip(".")
+    if isinstance(error, ValueError):
+        return reason
+    return f"{type(error).__name__}: {reason}"
 
 
 def plugins_in_folders(

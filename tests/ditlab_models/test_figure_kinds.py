@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from ditlab_models.figure_kinds.attention import catch_attention
 from ditlab_models.figure_kinds.embeddings import rotary_similarity
@@ -31,7 +32,17 @@ ONLY = {
     "region": {"imputation"},
     "region-ddpm": {"imputation", "trajectory", "denoising", "loss_by_time"},
     "dlm": {"samples", "trajectory", "denoising", "loss_by_noise"},
+    "dit": {"patches", "positions", "attention", "adaln"},
     "unet": {"time_shift"},
+    "pixelhdm": {
+        "samples",
+        "trajectory",
+        "denoising",
+        "loss_by_time",
+        "patches",
+        "attention",
+        "adaln",
+    },
 }
 """Kinds that these have beside others."""
 
@@ -43,14 +54,30 @@ def test_all_kinds_are_drawn(name):
     drawn = made.draw()
     assert list(drawn) == list(made.objective.figure_kinds())
     assert ONLY.get(name, set()) <= set(drawn) and {"noise_schedule", "features"} <= set(drawn)
+    state = torch.get_rng_state()
     static = made.static()
+    assert torch.equal(torch.get_rng_state(), state)
     assert {"forward_pass", "time_embedding", "noise_schedule"} <= set(static)
     for figure in (*drawn.values(), *static.values()):
-        check_figure(figure)
+        for each in (figure, *figure.frames):
+            check_figure(each)
     assert all(torch.equal(value, before[key]) for key, value in made.network.state_dict().items())
+    again = figure_network(name).network.state_dict()
+    assert all(torch.equal(value, before[key]) for key, value in again.items())
     assert not any(
         module._forward_hooks or module._forward_pre_hooks for module in made.network.modules()
     )
+
+
+def test_one_kind_is_the_same_alone():
+    made = figure_network("dit")
+    together, alone = made.draw()["trajectory"], made.draw("trajectory")["trajectory"]
+    assert np.array_equal(alone.panels[0].images, together.panels[0].images)
+
+
+def test_adaln_zero_shows_its_gate():
+    figure = figure_network("dit-class").draw("adaln")["adaln"]
+    assert [panel.title for panel in figure.panels[:3]] == ["scale(t)", "shift(t)", "gate(t)"]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -136,14 +163,14 @@ def test_weights_of_attention_make_the_layers_output():
     (weights,) = catch_attention([plain], lambda: plain(x, mask=mask, rope=rope))
     values = plain.heads(x[:1])[2][0]
     mixed = (torch.from_numpy(weights) @ values).transpose(0, 1).flatten(1)
-    torch.testing.assert_close(plain.out(mixed), plain(x, mask=mask, rope=rope)[0])
+    assert_close(plain.out(mixed), plain(x, mask=mask, rope=rope)[0])
     assert (weights[:, 0, 1:] == 0).all()
     gated = GatedAttention(8, 4, 2)
     keys = torch.tensor([[True] * 4 + [False]] * 2)
     (weights,) = catch_attention([gated], lambda: gated(x, key_mask=keys))
     values = gated.heads(x[:1], None)[2].repeat_interleave(2, dim=1)[0]
     mixed = (torch.from_numpy(weights) @ values).transpose(0, 1) * gated.gates(x)[0]
-    torch.testing.assert_close(gated.out(mixed.flatten(1)), gated(x, key_mask=keys)[0])
+    assert_close(gated.out(mixed.flatten(1)), gated(x, key_mask=keys)[0])
     assert (weights[..., -1] == 0).all()
 
 

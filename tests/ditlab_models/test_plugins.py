@@ -85,6 +85,11 @@ def package(tmp_path, monkeypatch):
         del sys.modules[module]
 
 
+def waves(package, name: str, code: str = FAMILY.format(name="wave")) -> Path:
+    """Install a package with a family `wave`."""
+    return package(name, {"ditlab.families": {"wave": "family:FAMILY"}}, family=code)
+
+
 def listed(group=FAMILIES) -> tuple[list[str], list[str]]:
     """The names of all parts, and the warnings of listing them."""
     with warnings.catch_warnings(record=True) as caught:
@@ -126,7 +131,7 @@ def test_a_family_of_a_package_is_found_and_only_its_own_code_is_imported(packag
     ],
 )
 def test_a_broken_family_is_one_warning_and_an_error_where_it_is_named(package, code, reason):
-    package("broken0", {"ditlab.families": {"wave": "family:FAMILY"}}, family=code)
+    waves(package, "broken0", code)
     expected = (
         "model family 'wave' of package broken0 1.2 (entry point wave = broken0_family:FAMILY) "
         f"cannot be used ({reason}); repair, update or remove that package."
@@ -166,9 +171,7 @@ while not pathlib.Path(__file__).with_name("go").exists():
 
 def test_a_name_of_two_packages_is_refused_where_it_is_named(package):
     for name in ("first", "second"):
-        package(
-            name, {"ditlab.families": {"wave": "family:FAMILY"}}, family=FAMILY.format(name="wave")
-        )
+        waves(package, name)
     message = (
         "model family 'wave' is defined twice, by package first 1.2 (entry point wave = "
         "first_family:FAMILY) and package second 1.2 (entry point wave = "
@@ -317,7 +320,5 @@ def test_a_package_that_cannot_be_read_hinders_no_others(package, tmp_path, monk
     # reading it is an error
     (tmp_path / "torn" / "torn-1.0.dist-info" / "entry_points.txt").mkdir(parents=True)
     monkeypatch.syspath_prepend(tmp_path / "torn")
-    package(
-        "whole", {"ditlab.families": {"wave": "family:FAMILY"}}, family=FAMILY.format(name="wave")
-    )
+    waves(package, "whole")
     assert "wave" in family_names()

@@ -212,8 +212,9 @@ def forward_pass_figure(spec: DiTSpec) -> Figure:
     head = spec.patch_size**2 * spec.head_channels
     image = " x ".join(map(str, spec.image_shape))
     zero = spec.adaln == "zero"
-    final_adaln = spec.final_norm == "adaln"
     gate = "gate · " if zero else ""
+    final_norm = "adaLN" if spec.final_norm == "adaln" else "LayerNorm"
+    embedding = "MLP" if spec.num_classes is None else "MLP + class"
     steps = [
         ("Noised image x_t", image),
         ("Patchify", f"{num} patches of {patch} numbers"),
@@ -224,19 +225,13 @@ def forward_pass_figure(spec: DiTSpec) -> Figure:
             f"z + {gate}attention(adaLN(z, c)), {spec.num_heads} heads",
         ),
         (f"{spec.depth} blocks: MLP", f"z + {gate}MLP(adaLN(z, c)), hidden {spec.mlp_width}"),
-        (
-            f"{'adaLN' if final_adaln else 'LayerNorm'}, head",
-            f"Linear {width} → {head}, starts at 0",
-        ),
+        (f"{final_norm}, head", f"Linear {width} → {head}, starts at 0"),
         ("Unpatchify: velocity v", image),
     ]
     conditions = [
         ("Time t", "0: data, 1: noise"),
         ("Sinusoid", f"{spec.time_width} numbers"),
-        (
-            f"MLP{'' if spec.num_classes is None else ' + class'}: condition c",
-            f"{spec.time_width} → {condition}",
-        ),
+        (f"{embedding}: condition c", f"{spec.time_width} → {condition}"),
         ("adaLN", "scale, shift, gate of each branch" if zero else "scale, shift of each branch"),
     ]
     return pass_figure(steps, conditions, (4, 5), "The forward pass of DiT")

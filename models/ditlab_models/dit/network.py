@@ -118,11 +118,11 @@ class DiT(nn.Module):
         kinds = (spec.norm_eps, spec.mlp_norm_eps, spec.gelu)
         blocks = nn.ModuleList(BLOCKS[spec.adaln](*sizes, *kinds) for _ in range(spec.depth))
         self.blocks = cast("Sequence[Block]", blocks)
-        self.final_norm: nn.LayerNorm | FinalAdaLN = (
-            nn.LayerNorm(spec.width, eps=spec.norm_eps)
-            if spec.final_norm == "affine"
-            else FinalAdaLN(spec.width, spec.condition_width, spec.norm_eps)
-        )
+        self.final_norm: nn.LayerNorm | FinalAdaLN
+        if spec.final_norm == "affine":
+            self.final_norm = nn.LayerNorm(spec.width, eps=spec.norm_eps)
+        else:
+            self.final_norm = FinalAdaLN(spec.width, spec.condition_width, spec.norm_eps)
         self.head = nn.Linear(spec.width, spec.patch_size**2 * spec.head_channels)
         if spec.initial_weights == "dit":
             self._initialise_as_published()
@@ -180,8 +180,7 @@ class DiT(nn.Module):
             self.blocks, self.block_conditions(condition, t, label), strict=True
         ):
             tokens = block(tokens, own_condition)
-        is_adaln = isinstance(self.final_norm, FinalAdaLN)
-        if is_adaln:
+        if isinstance(self.final_norm, FinalAdaLN):
             normed = self.final_norm(tokens, condition)
         else:
             normed = self.final_norm(tokens)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice, pairwise
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -95,69 +95,34 @@ class DLMEvaluator:
         schedule = self.objective.noise
         objective = DLMObjective(self.objective, self.model, self.text)
         baselines = fit_baselines(train, vocabulary, batch_size)
-        sums: dict[str, float] = {}
-        integrals: list[np.ndarray] = []  # of each row
-        counts = np.zeros(vocabulary, np.int64)
-        by_time = np.zeros(NUM_TIMES)
-        evaluations = 0
-
-        def record(
-            x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None
-        ) -> TokenLosses:
-            # Metrics evaluate the network at noise levels of all t; their mean over evaluations is
-            # the integral.
-            nonlocal evaluations
-            losses: TokenLosses = network(x, sigma, targets, documents=documents)
-            part = (schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
-            weighted = len(x) * losses.per_token * targets.weight
-            by_time[:] += np.bincount(to_numpy(part).ravel(), to_numpy(weighted).ravel(), NUM_TIMES)
-            evaluations += len(x)
-            return losses
-
-        for part in held_out.batches(batch_size):
-            tokens: Tensor = part.batch["tokens"]
-            of_rows = objective.metrics(cast(nn.Module, record), part.batch, part.noise)
-            integrals.append(to_numpy(of_rows["score_entropy"].double()))
-            for name, value in batch_means(of_rows).items():
-                sums[name] = sums.get(name, 0.0) + len(tokens) * value
-            counts += np.bincount(to_numpy(tokens).ravel(), minlength=vocabulary)
-        summary = objective.summary({name: total / held_out.num for name, total in sums.items()})
+        measured = measure_rows(network, objective, schedule, held_out, vocabulary, batch_size)
+        summary = objective.summary(measured.means)
         exact = nats_per_token(baselines, held_out, batch_size) | {"uniform": math.log(vocabulary)}
         bytes_per_token = self.text.bytes_per_token if self.text else None
         likelihoods = {"model": _own_likelihoods(summary)}
         likelihoods |= {name: _likelihoods(nats, bytes_per_token) for name, nats in exact.items()}
-        metrics = {
-            f"baseline/{name}/{figure}"
-            if name != "model"
-            else figure.replace("nats_per_token", "bound"): value
-            for name, figures in likelihoods.items()
-            for figure, value in figures.items()
-        }
-        if "bound" in summary:
-            metrics |= bound_ends(
-                mean_estimate(objective.bound_constant + np.concatenate(integrals)), bytes_per_token
-            )
-        table = _likelihood_table(likelihoods, "upper bound" if "bound" in summary else NO_BOUND)
+        metrics = _likelihood_metrics(likelihoods)
         if "bound" not in summary:
+            table = _likelihood_table(likelihoods, NO_BOUND)
             return EvaluationResult(metrics, {"likelihood": table}, {})
-        frequencies = counts / counts.sum()
+        bound = mean_estimate(objective.bound_constant + measured.integrals)
+        metrics |= bound_ends(bound, bytes_per_token)
+        frequencies = measured.counts / measured.counts.sum()
         known = {
             "unigram_scores": baselines.unigram,
             "zero_scores": np.full(vocabulary, 1 / vocabulary),
         }
-        by_quarter, by_part = (
-            {
-                name: known_losses(each, frequencies, noise_levels(schedule, num))
-                for name, each in known.items()
-            }
-            for num in (NUM_QUARTERS, NUM_TIMES)
-        )
+
+        def losses_between(sigmas: Sequence[float]) -> dict[str, list[float]]:
+            return {name: known_losses(each, frequencies, sigmas) for name, each in known.items()}
+
+        by_quarter = losses_between(noise_levels(schedule, NUM_QUARTERS))
         tables = {
-            "likelihood": table,
+            "likelihood": _likelihood_table(likelihoods, "upper bound"),
             "bound_in_nats": parts_table(summary, by_quarter, schedule, vocabulary),
         }
-        losses = {"model": (by_time / evaluations).tolist(), **by_part}
-        figure_of_bound = draw_bound(summary, losses, exact, schedule, bytes_per_token)
+        by_time = {"model": measured.by_time, **losses_between(noise_levels(schedule, NUM_TIMES))}
+        figure_of_bound = draw_bound(summary, by_time, exact, schedule, bytes_per_token)
         return EvaluationResult(metrics, tables, {"bound": figure_of_bound})
 
     def measure_samples(
@@ -199,23 +164,80 @@ class DLMEvaluator:
             tokens = samples.values.numpy()
             num = min(len(tokens), held_out.num, MOST_COMPARED)
             real, distinct_real = of_real(tokens.shape[1], num)
-            found = {
-                name: value
-                for each, of in of_text([tokens]).items()
-                for name, value in of.named(each).items()
-            }
-            found |= dict(
-                zip(DISTINCT, (distinct(tokens[:num], n) for n in (1, 2, 3)), strict=True)
-            )
-            found |= {
-                f"{name}_held_out": value
-                for name, value in zip(DISTINCT, distinct_real, strict=True)
-            }
-            found |= {"bigram_perplexity_held_out": real["bigram_perplexity"].value}
+            found = dict[str, float]()
+            for name, estimate in of_text([tokens]).items():
+                found |= estimate.named(name)
+            for n, name, of_held_out in zip((1, 2, 3), DISTINCT, distinct_real, strict=True):
+                found[name] = distinct(tokens[:num], n)
+                found[f"{name}_held_out"] = of_held_out
+            found["bigram_perplexity_held_out"] = real["bigram_perplexity"].value
             found |= real["token_entropy"].named("token_entropy_held_out")
             return {name: found[name] for name in self.sample_metrics if name in found}
 
         return measure
+
+
+class MeasuredRows(NamedTuple):
+    """The model's losses on held-out rows, and their tokens."""
+
+    means: dict[str, float]
+    """Means of the objective's metrics over rows."""
+    integrals: np.ndarray
+    """(rows,): the integral over sigma of each row's loss, nats a token."""
+    by_time: list[float]
+    """(NUM_TIMES,): parts of the mean integral."""
+    counts: np.ndarray
+    """(V,) int64: number of each token."""
+
+
+def measure_rows(
+    network: nn.Module,
+    objective: DLMObjective,
+    schedule: TokenNoiseSchedule,
+    held_out: RowSet,
+    vocabulary: int,
+    batch_size: int,
+) -> MeasuredRows:
+    """Evaluate the network at noise levels of all t: the mean over evaluations is the integral."""
+    sums: dict[str, float] = {}
+    integrals: list[np.ndarray] = []
+    counts = np.zeros(vocabulary, np.int64)
+    by_time = np.zeros(NUM_TIMES)
+    evaluations = 0
+
+    def record(
+        x: Tensor, sigma: Tensor, targets: LossTargets, documents: Tensor | None
+    ) -> TokenLosses:
+        nonlocal evaluations
+        losses: TokenLosses = network(x, sigma, targets, documents=documents)
+        part = (schedule.time(targets.sigma) * NUM_TIMES).long().clamp(0, NUM_TIMES - 1)
+        weighted = len(x) * losses.per_token * targets.weight
+        by_time[:] += np.bincount(to_numpy(part).ravel(), to_numpy(weighted).ravel(), NUM_TIMES)
+        evaluations += len(x)
+        return losses
+
+    for part in held_out.batches(batch_size):
+        tokens: Tensor = part.batch["tokens"]
+        of_rows = objective.metrics(cast(nn.Module, record), part.batch, part.noise)
+        integrals.append(to_numpy(of_rows["score_entropy"].double()))
+        for name, value in batch_means(of_rows).items():
+            sums[name] = sums.get(name, 0.0) + len(tokens) * value
+        counts += np.bincount(to_numpy(tokens).ravel(), minlength=vocabulary)
+    means = {name: total / held_out.num for name, total in sums.items()}
+    by_part = (by_time / evaluations).tolist()
+    return MeasuredRows(means, np.concatenate(integrals), by_part, counts)
+
+
+def _likelihood_metrics(likelihoods: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Name the model's likelihoods `bound`, `bits_per_token` ..., others `baseline/NAME/...`."""
+    metrics = {}
+    for name, figures in likelihoods.items():
+        for figure, value in figures.items():
+            key = f"baseline/{name}/{figure}"
+            if name == "model":
+                key = figure.replace("nats_per_token", "bound")
+            metrics[key] = value
+    return metrics
 
 
 def _own_likelihoods(summary: Mapping[str, float]) -> dict[str, float]:
@@ -229,13 +251,10 @@ def _own_likelihoods(summary: Mapping[str, float]) -> dict[str, float]:
 def _likelihoods(nats: float, bytes_per_token: float | None) -> dict[str, float]:
     """Return a likelihood in nats a token by unit."""
     bits = nats / math.log(2)
-    per_byte = {"bits_per_byte": bits / bytes_per_token} if bytes_per_token else {}
-    return {
-        **per_byte,
-        "bits_per_token": bits,
-        "nats_per_token": nats,
-        "perplexity": math.exp(nats),
-    }
+    units = {"bits_per_token": bits, "nats_per_token": nats, "perplexity": math.exp(nats)}
+    if bytes_per_token:
+        return {"bits_per_byte": bits / bytes_per_token, **units}
+    return units
 
 
 def _likelihood_table(likelihoods: Mapping[str, Mapping[str, float]], kind: str) -> Table:
@@ -256,12 +275,10 @@ def bound_ends(bound: Estimate, bytes_per_token: float | None) -> dict[str, floa
     units = {"bound": bound, "bits_per_token": bits, "perplexity": bound.exp()}
     if bytes_per_token:
         units["bits_per_byte"] = Estimate(*(each / bytes_per_token for each in bits))
-    return {
-        key: end
-        for name, each in units.items()
-        for key, end in each.named(name).items()
-        if key != name
-    }
+    ends = dict[str, float]()
+    for name, each in units.items():
+        ends |= each.named(name)
+    return {name: end for name, end in ends.items() if name not in units}
 
 
 def token_entropy(tokens: np.ndarray) -> float:
@@ -385,27 +402,39 @@ def fit_baselines(train: RowSet, vocabulary: int, size: int) -> Bigram:
             buffer = []
     assert tokens.any(), "a run has training rows"
     codes, counts = _merge_pairs(codes, counts, buffer)
-    # The counts of pairs, discounted by Chen and Goodman's equation 26, are interpolated with those
-    # of second tokens.
+    # The discounted counts of pairs are interpolated with those of second tokens.
     unigram = _unigram(tokens)
     # different pairs that a token ends
     ends = np.bincount(codes % vocabulary, minlength=vocabulary)
     lower = _unigram(ends) if len(codes) else unigram
-    once, twice, *_ = num = [int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4)]
-    share = once / (once + 2 * twice) if once else 0.0
-    discounts = []
-    for times in (1, 2, 3):
-        here, more = num[times - 1 : times + 1]
-        estimate = times - (times + 1) * share * more / here if here else 0.0
-        discounts.append(estimate if 0 < estimate < times else times / 2)
     context = codes // vocabulary
     total = np.bincount(context, counts, vocabulary)
-    discount = np.array(discounts)[np.minimum(counts, 3) - 1]
+    discount = _discounts(counts)[np.minimum(counts, 3) - 1]
     backoff = np.bincount(context, discount, vocabulary)
     backoff = np.divide(backoff, total, out=np.ones(vocabulary), where=total > 0)
     pairs = np.subtract(counts, discount, out=discount)
     pairs /= total[context]
     return Bigram(unigram, np.append(codes, vocabulary**2), np.append(pairs, 0.0), backoff, lower)
+
+
+def _discounts(counts: np.ndarray) -> np.ndarray:
+    """Compute the discounts of pairs that occur once, twice and more often (Chen and Goodman's
+    equation 26); half of the count where the counts give none.
+    """
+    num = [int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4)]
+    once = num[0]
+    twice = num[1]
+    discounts = []
+    for times in (1, 2, 3):
+        here, more = num[times - 1 : times + 1]
+        estimate = 0.0
+        if here and once:
+            share = once / (once + 2 * twice)
+            estimate = times - (times + 1) * share * more / here
+        if not 0 < estimate < times:
+            estimate = times / 2
+        discounts.append(estimate)
+    return np.array(discounts)
 
 
 def _merge_pairs(
@@ -451,11 +480,11 @@ def draw_bound(
     """Draw the loss times d sigma/dt by t, and its integral from the prior's part at t = 1 to the
     bound at t = 0.
     """
-    unit, scale = (
-        ("bits a byte", 1 / (math.log(2) * bytes_per_token))
-        if bytes_per_token
-        else ("nats a token", 1.0)
-    )
+    unit = "nats a token"
+    scale = 1.0
+    if bytes_per_token:
+        unit = "bits a byte"
+        scale = 1 / (math.log(2) * bytes_per_token)
     rest = summary["bound"] - summary["score_entropy"]
     edges = np.linspace(0, 1, NUM_TIMES + 1)
     by_time = []

@@ -100,7 +100,9 @@ def dense_mask(
         return mask
     documents = documents.repeat(1, copies)
     same = documents[:, :, None] == documents[:, None]
-    return (same if mask is None else same & mask)[:, None]
+    if mask is not None:
+        same = same & mask
+    return same[:, None]
 
 
 def tiled_mask_of(
@@ -108,7 +110,10 @@ def tiled_mask_of(
 ) -> TiledMask:
     """Make the tiles of the same mask, of tokens behind no cached ones."""
     block, last = _reach(length, block_size or length, copies, device)
-    documents = None if documents is None else documents.repeat(1, copies)
+    batch_size = None
+    if documents is not None:
+        documents = documents.repeat(1, copies)
+        batch_size = len(documents)
 
     def in_reach(sample: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         near = (block[key] <= last[query]) | (block[key] == block[query])
@@ -116,9 +121,7 @@ def tiled_mask_of(
             return near
         return (documents[sample, query] == documents[sample, key]) & near
 
-    return tiled_mask(
-        in_reach, copies * length, device, None if documents is None else len(documents)
-    )
+    return tiled_mask(in_reach, copies * length, device, batch_size)
 
 
 @lru_cache(maxsize=8)
@@ -184,22 +187,16 @@ class DLM(nn.Module):
         """Make the mask of tokens behind `first` cached ones (never tiles), or of two copies; None:
         all true.
         """
-        if (
-            documents is None
-            and copies == 1
-            and attends_to_all(length, self.spec.block_size, first)
-        ):
+        block_size = self.spec.block_size
+        if documents is None and copies == 1 and attends_to_all(length, block_size, first):
             return None
         dtype = product_dtype(self.embedding.weight)
-        if (
-            first == 0
-            and attention_backend(device.type, dtype, self.spec.head_width, copies * length)
-            == "flex"
-        ):
-            if documents is None:
-                return _tiles_of_blocks(length, self.spec.block_size, copies, device)
-            return tiled_mask_of(length, self.spec.block_size, copies, documents, device)
-        return dense_mask(length, self.spec.block_size, copies, documents, device, first)
+        backend = attention_backend(device.type, dtype, self.spec.head_width, copies * length)
+        if first > 0 or backend == "dense":
+            return dense_mask(length, block_size, copies, documents, device, first)
+        if documents is None:
+            return _tiles_of_blocks(length, block_size, copies, device)
+        return tiled_mask_of(length, block_size, copies, documents, device)
 
     def forward(
         self,
@@ -226,34 +223,42 @@ class DLM(nn.Module):
         assert length % num_segments == 0, (
             f"{length} tokens do not fall into {num_segments} segments"
         )
-        first = 0 if cache is None else cache.length
+        first = 0
+        layers: Sequence[LayerCache | None] = [None] * self.spec.depth
+        if cache is not None:
+            self._check_cache(cache, targets, documents)
+            first = cache.length
+            layers = cache.layers
         tokens = x
         positions = torch.arange(first, first + length, device=x.device)
-        block_size = self.spec.block_size
-        assert cache is None or (block_size and first % block_size == 0), (
-            "a cache holds whole blocks"
-        )
-        copies = None if block_size is None else targets
-        if copies is not None:
-            assert cache is None, "losses are not computed block by block"
-            tokens = torch.cat((copies.x0, x), dim=1)
+        copies = 1
+        if targets is not None and self.spec.block_size is not None:
+            copies = 2
+            tokens = torch.cat((targets.x0, x), dim=1)
             positions = positions.repeat(2)
-            sigma = torch.cat((torch.full_like(sigma, copies.clean_sigma), sigma), dim=1)
-        assert cache is None or documents is None, "a cache holds one document"
-        mask = self.mask(length, first, 1 if copies is None else 2, documents, x.device)
+            sigma = torch.cat((torch.full_like(sigma, targets.clean_sigma), sigma), dim=1)
+        mask = self.mask(length, first, copies, documents, x.device)
         condition = self.condition(sigma)
         h = self.embedding(tokens)
         rope = rotation(positions, self.spec.head_width, dtype=wide_dtype(h))
-        layers = [None] * self.spec.depth if cache is None else cache.layers
         for block, layer in zip(self.blocks, layers, strict=True):
             h = block(h, condition, rope, mask, layer)
         if cache is not None and commit:
             cache.commit(length)
             return None
-        if copies is not None:
+        if copies == 2:
             h = h[:, length:]
             condition = condition[:, num_segments:]
         return self.output(self.norm(h), condition, x, targets)
+
+    def _check_cache(
+        self, cache: KVCache, targets: LossTargets | None, documents: Tensor | None
+    ) -> None:
+        """Assert what a cache needs of a forward pass."""
+        block_size = self.spec.block_size
+        assert block_size and cache.length % block_size == 0, "a cache holds whole blocks"
+        assert targets is None, "losses are not computed block by block"
+        assert documents is None, "a cache holds one document"
 
     def components(self) -> ModuleGroups:
         return child_groups(self)
@@ -381,7 +386,9 @@ class TokenNoise:
 
     def time_shape(self, x0: Tensor) -> tuple[int, int]:
         """Return the shape (B, N) of the times of tokens (B, T)."""
-        return len(x0), x0.shape[1] // self.block_size if self.block_size else 1
+        if self.block_size is None:
+            return len(x0), 1
+        return len(x0), x0.shape[1] // self.block_size
 
     def at_time(self, t: Tensor, weight: Tensor | None = None) -> NoiseLevels:
         """Compute the levels at times (B, N), drawn uniformly, or such that they count by `weight`
@@ -389,7 +396,9 @@ class TokenNoise:
         """
         sigma = self.schedule.sigma(t)
         rate = self.schedule.rate_at(sigma)
-        return NoiseLevels(sigma, rate, rate if weight is None else rate * weight)
+        if weight is None:
+            return NoiseLevels(sigma, rate, rate)
+        return NoiseLevels(sigma, rate, rate * weight)
 
     def within(self, start: float, end: float, uniform: Tensor) -> NoiseLevels:
         """Draw levels between two times such that u = arctan(sqrt(sigma)) is uniform; `uniform`

@@ -51,7 +51,9 @@ class DLMObjective(FigureDrawer):
         self, spec: DLMObjectiveSpec, model: DLMSpec, text: TextCodec | None = None
     ) -> None:
         self.weights = {**spec.weights.model_dump(), "unweighted": 0.0}
-        end = text.end if text and text.packing == "masked" else None
+        end = None
+        if text and text.packing == "masked":
+            end = text.end
         self._noise = TokenNoise(spec.noise, model.vocabulary, model.block_size, spec.score, end)
         self._time_min = spec.time_min
         self._time = spec.time
@@ -176,12 +178,8 @@ class DLMObjective(FigureDrawer):
 
     def metric_names(self) -> Sequence[str]:
         """Return the names of `summary`."""
-        return (
-            "score_entropy",
-            "unweighted",
-            *QUARTERS,
-            *(() if self._noise.score == "softmax" else BOUND),
-        )
+        names = ("score_entropy", "unweighted", *QUARTERS)
+        return names if self._noise.score == "softmax" else (*names, *BOUND)
 
     def _losses(
         self,

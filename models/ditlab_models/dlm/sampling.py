@@ -62,10 +62,9 @@ def _place(
     """Return a prompt's first position in a sample of `size` tokens, its tokens, and its name in
     messages.
     """
-    if len(prompt.text) <= NAME_LENGTH:
-        shown = prompt.text
-    else:
-        shown = f"{prompt.text[: NAME_LENGTH - 3]}..."
+    shown = prompt.text
+    if len(shown) > NAME_LENGTH:
+        shown = f"{shown[: NAME_LENGTH - 3]}..."
     name = f"prompt={shown!r}"
     if text is None:
         raise ValueError(
@@ -198,7 +197,9 @@ class FinishedTokens:
 
     def output(self, x: Tensor, first: int, end: int, sigma: float) -> Tensor:
         """Return the network's output at the tokens from `first` to `end`, of this noise level."""
-        given = {} if self._block is None else {"cache": self._before(x, first, end)}
+        given = {}
+        if self._block is not None:
+            given = {"cache": self._before(x, first, end)}
         found: Tensor = self._network(x[:, first:end], self._levels(x, sigma), **given)
         return found
 
@@ -256,7 +257,8 @@ class DLMSampler(Sampler):
         if not request.prompts:
             return {}
         size = self._length
-        length = f"{'sampling.length' if self._spec.length else 'model.length'}={size}"
+        option = "sampling.length" if self._spec.length else "model.length"
+        length = f"{option}={size}"
         placed = sorted(
             (_place(each, self._text, size, length) for each in request.prompts),
             key=lambda each: each[0],
@@ -318,7 +320,8 @@ class DLMSampler(Sampler):
         )
         for first, drawn in zip(range(0, self._length, size), is_drawn, strict=True):
             end = first + size
-            for step in self._steps if drawn else ():
+            steps = self._steps if drawn else ()
+            for step in steps:
                 block = x[:, first:end]
                 fixed = given[:, first:end]
                 uniform = draws.uniform(block.shape, torch.float64)
@@ -361,11 +364,10 @@ class DLMSampler(Sampler):
                 *(samples.fields[key] for key in FRAME_FIELDS), strict=True
             ):
                 passage = read(tokens[: int(written)])
-                if len(passage) > EXCERPT:
-                    if self._spec.block is not None:
-                        passage = f"... {passage[-EXCERPT:]}"
-                    else:
-                        passage = f"{passage[:EXCERPT]} ..."
+                if len(passage) > EXCERPT and self._spec.block is not None:
+                    passage = f"... {passage[-EXCERPT:]}"
+                elif len(passage) > EXCERPT:
+                    passage = f"{passage[:EXCERPT]} ..."
                 passages.append(f"[sigma {float(noise):.3g}] {passage}")
             panels.append(Text(passages, title="How noise becomes the first sample"))
         return Figure(panels, columns=1)

@@ -82,7 +82,9 @@ class BellTokenTime(Spec):
         bell = (self.mean + self.std * noise_source.normal("time_bell", shape)).sigmoid()
         is_uniform = noise_source.uniform("time_choice", shape) < self.uniform_share
         s = noise_source.uniform("time", shape).where(is_uniform, bell)
-        return DrawnTimes(s, None if self.weighting == "drawn" else 1 / self.density(s))
+        if self.weighting == "drawn":
+            return DrawnTimes(s, None)
+        return DrawnTimes(s, 1 / self.density(s))
 
     def density(self, s: Tensor) -> Tensor:
         """Return the density at times s, in their shape."""
@@ -279,7 +281,9 @@ class DLMSamplingSpec(SamplingSpec):
     @property
     def num_steps(self) -> int:
         """`steps`, or its default."""
-        return self.steps or (128 if self.block is None else 50)
+        if self.steps is not None:
+            return self.steps
+        return 128 if self.block is None else 50
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError for a length that the model was not trained for, and for blocks where it

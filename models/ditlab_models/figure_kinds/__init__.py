@@ -26,7 +26,7 @@ SENTENCES = {
     ),
     "r2_by_motif": "Share of variance explained for each feature, beside simple predictors.",
     "attention": "Where each layer and head looks, and how far.",
-    "features": "Principal components of the network's inner features: what it tells apart.",
+    "features": "Principal components of the network's inner features: what it distinguishes.",
     "adaln": "How time scales and shifts the features: a flat map means that time is not used.",
     "time_shift": "How time shifts the channels: a flat map means that time is not used.",
     "schedule": "The run's learning rate at each step.",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from inspect import signature
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from ditlab_models.figures import Curve, Figure, Heatmap, ImageGrid, Lines, Panel, evenly_spaced
-from ditlab_models.layers.attention import GatedAttention, SelfAttention
+from ditlab_models.layers.attention import GatedAttention, SelfAttention, attend_to
 from ditlab_models.layers.rope import rotate
 from ditlab_models.tensors import to_numpy
 
@@ -53,17 +54,17 @@ def _weights(attention: nn.Module, call: dict[str, Any]) -> np.ndarray:
         assert isinstance(attention, GatedAttention), (
             f"{type(attention).__name__} has no weights to draw"
         )
-        q, k, _ = attention.heads(
-            x, rope if rope is None else type(rope)(*(each[:1] for each in rope))
-        )
-        scores = q @ k.repeat_interleave(
-            attention.num_heads // attention.num_kv_heads, dim=1
-        ).transpose(-2, -1)
-        mask = call.get("key_mask")
-        mask = None if mask is None else mask[:, None, None]
+        if rope is not None:
+            rope = type(rope)(*(each[:1] for each in rope))
+        q, k, _ = attention.heads(x, rope)
+        sharing = attention.num_heads // attention.num_kv_heads
+        scores = q @ k.repeat_interleave(sharing, dim=1).transpose(-2, -1)
+        mask = attend_to(call.get("key_mask"))
     scores = scores.float()
     if mask is not None:
-        scores = scores.masked_fill(~(mask[:1] if mask.ndim == 4 else mask), -torch.inf)
+        if mask.ndim == 4:
+            mask = mask[:1]
+        scores = scores.masked_fill(~mask, -torch.inf)
     return to_numpy(scores.softmax(dim=-1)[0])
 
 
@@ -90,9 +91,7 @@ def image_attention_panels(
         "the corner": 0,
     }
     heads = range(min(len(layers[0]), MAX_HEADS))
-    chosen = [
-        (layer, head) for layer in evenly_spaced(len(layers) - 1, MAX_LAYERS) for head in heads
-    ]
+    chosen = list(product(evenly_spaced(len(layers) - 1, MAX_LAYERS), heads))
     captions = [f"layer {layer + 1}, head {head + 1}" for layer, head in chosen]
     names = ["image", f"what the network sees, t = {t:g}"]
     panels: list[Panel] = [ImageGrid(np.stack([picture, seen]), names, 2)]
@@ -100,12 +99,8 @@ def image_attention_panels(
         images = []
         for layer, head in chosen:
             weights = layers[layer][head, query]
-            heat = (
-                (weights / weights.max())
-                .reshape(rows, columns)
-                .repeat(height, axis=0)
-                .repeat(width, axis=1)
-            )
+            heat = (weights / weights.max()).reshape(rows, columns)
+            heat = heat.repeat(height, axis=0).repeat(width, axis=1)
             colour = 0.5 * picture[..., None].repeat(3, axis=2) * (1 - heat[..., None])
             colour[..., 0] += heat * (0.55 + 0.45 * picture)
             colour[..., 1] += heat * (0.25 + 0.2 * picture)
@@ -153,7 +148,7 @@ def distance_by_layer(weights: Sequence[np.ndarray], distance: np.ndarray, unit:
     """Draw the mean of any distance (N, N) between a query and what it attends to, by layer; the
     band is the heads'.
     """
-    # Weights on tokens that were left out are shared among the others.
+    # The weights of tokens before `first` are shared among the others.
     shares = [each / np.maximum(each.sum(axis=-1, keepdims=True), 1e-12) for each in weights]
     # (layers, heads)
     by_head = np.stack([(each * distance).sum(axis=-1).mean(axis=-1) for each in shares])

@@ -74,9 +74,8 @@ def time_figure(
     values = embed(t, dim, layout=layout, denominator=denominator, scale=scale).numpy()
     order = "Sines, then cosines" if layout == "sin_cos" else "Cosines, then sines"
     symbol = label.split()[-1]
-    title = (
-        f"{order}, of {dim // 2} frequencies, of {symbol if scale == 1 else f'{scale:g} {symbol}'}"
-    )
+    scaled = symbol if scale == 1 else f"{scale:g} {symbol}"
+    title = f"{order}, of {dim // 2} frequencies, of {scaled}"
     extent = (0, last, dim, 0)
     sinusoid = Heatmap(
         values.T,

@@ -86,9 +86,11 @@ class QKV(FusedLinear):
         # Here rather than in the block: ZeRO-3 gathers a weight for the forward pass of the module
         # that owns it.
         width = x.shape[-1]
-        q_bias, kv_bias = (
-            (None, None) if self.bias is None else (self.bias[:width], self.bias[width:])
-        )
+        q_bias = None
+        kv_bias = None
+        if self.bias is not None:
+            q_bias = self.bias[:width]
+            kv_bias = self.bias[width:]
         q = functional.linear(queries, self.weight[:width], q_bias)
         k, v = functional.linear(x, self.weight[width:], kv_bias).chunk(2, dim=-1)
         return q, k, v
@@ -239,7 +241,8 @@ def can_compile_kernels() -> bool:
     """Return True if this machine's torch can make kernels for its GPU: Triton and a C compiler,
     Ampere or newer.
     """
-    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang", "cc"]
+    chosen = os.environ.get("CC")
+    compilers = [chosen] if chosen else ["gcc", "clang", "cc"]
     has_tools = find_spec("triton") is not None and any(shutil.which(name) for name in compilers)
     return has_tools and torch.cuda.get_device_capability() >= (8, 0)
 

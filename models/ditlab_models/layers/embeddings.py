@@ -68,7 +68,9 @@ def embed(
     cos = angles.cos().to(dtype)
     if layout == "interleaved":
         return torch.stack((sin, cos), dim=-1).flatten(-2)
-    return torch.cat((cos, sin) if layout == "cos_sin" else (sin, cos), dim=-1)
+    if layout == "cos_sin":
+        return torch.cat((cos, sin), dim=-1)
+    return torch.cat((sin, cos), dim=-1)
 
 
 def table(
@@ -102,7 +104,9 @@ def table_2d(
         embed(torch.arange(length, device="cpu"), dim // 2, **layout) for length in (rows, columns)
     )
     cells = (row[:, None].expand(-1, columns, -1), column[None].expand(rows, -1, -1))
-    return torch.cat(cells if order == "row_first" else cells[::-1], dim=-1).flatten(0, 1)
+    if order == "column_first":
+        cells = cells[::-1]
+    return torch.cat(cells, dim=-1).flatten(0, 1)
 
 
 class TimeEmbedding(nn.Module):

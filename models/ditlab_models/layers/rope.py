@@ -38,9 +38,10 @@ def rotate(x: Tensor, rope: Rotation, layout: PairLayout = "halves") -> Tensor:
     """Turn queries or keys, (..., T, K) -> the same shape and dtype; computed in the rotation's
     dtype, broadcast to x."""
     wide = x.to(rope.cos.dtype)
-    first, second = (
-        wide.chunk(2, dim=-1) if layout == "halves" else wide.unflatten(-1, (-1, 2)).unbind(-1)
-    )
+    if layout == "halves":
+        first, second = wide.chunk(2, dim=-1)
+    else:
+        first, second = wide.unflatten(-1, (-1, 2)).unbind(-1)
     pairs = first * rope.cos - second * rope.sin, first * rope.sin + second * rope.cos
     if layout == "halves":
         turned = torch.cat(pairs, dim=-1)

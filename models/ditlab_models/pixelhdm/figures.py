@@ -251,14 +251,12 @@ def forward_pass_figure(spec: PixelHDMSpec) -> Figure:
     size = spec.patch_size
     pixels = size * size
     numbers = size * size * CHANNELS
-    if spec.positions == "mrope":
-        positions = "turned by text position, row, column"
-    else:
+    positions = "turned by text position, row, column"
+    if spec.positions == "learned":
         positions = "+ learned positions"
+    text = "frozen language model"
     if spec.text_encoder == "learned":
         text = f"learned, {spec.text_depth} blocks of bytes"
-    else:
-        text = "frozen language model"
     boxes = [
         Box("Noised image z_t", "3 x H x W", 1, 0, "data"),
         Box(

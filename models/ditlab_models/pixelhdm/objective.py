@@ -73,7 +73,7 @@ class PixelHDMObjective(FigureDrawer):
         keep = noise_source.uniform("condition_dropout", t.shape) >= self._model.condition_dropout
         errors = self._errors(network, batch, t, noise, keep, self.active)
         if self.modules is not None and "alignment" not in errors:
-            # ZeRO-3 would keep the last gradient of parameters that a backward pass leaves out, and
+            # ZeRO-3 would keep the last gradient of parameters that a backward pass skips, and
             # count it in the norm. It needs a forward pass, here of one patch, with a gradient of
             # 0.
             first = next(iter(errors))
@@ -116,12 +116,12 @@ class PixelHDMObjective(FigureDrawer):
 
     def _measured(self) -> list[str]:
         """Components of `metrics`."""
-        measured = {
-            "velocity": True,
-            "frequency": self._has_blocks,
-            "alignment": self.modules is not None,
-        }
-        return [*(name for name, is_measured in measured.items() if is_measured), *self._others]
+        measured = ["velocity"]
+        if self._has_blocks:
+            measured.append("frequency")
+        if self.modules is not None:
+            measured.append("alignment")
+        return [*measured, *self._others]
 
     def _errors(
         self,
@@ -142,32 +142,31 @@ class PixelHDMObjective(FigureDrawer):
         aligns = "alignment" in names and IMAGE_FEATURES in batch
         condition = {name: batch[name] for name in self._conditions}
         z_t = interpolate(batch["image"], noise, t, noise_at=0)
-        predicted = network(z_t, t, condition, keep, self._spec.alignment_block if aligns else None)
-        velocity: Tensor = predicted[0] if aligns else predicted
-        velocity = widened(velocity)
+        tokens = None
+        if aligns:
+            output, tokens = network(z_t, t, condition, keep, self._spec.alignment_block)
+        else:
+            output = network(z_t, t, condition, keep, None)
+        velocity: Tensor = widened(output)
         if self._spec.prediction == "image":
             velocity = point_velocity(z_t, per_sample(t, z_t), velocity, noise_at=0)
         target = velocity_target(batch["image"], noise, noise_at=0).to(velocity.dtype)
         errors = {}
         if "velocity" in names:
-            errors["velocity"] = (velocity_errors if by_sample else functional.mse_loss)(
-                velocity, target
-            )
+            velocity_error = velocity_errors if by_sample else functional.mse_loss
+            errors["velocity"] = velocity_error(velocity, target)
         if "frequency" in names:
             errors["frequency"] = frequency_error(
                 velocity, target, self._frequency_weights, by_sample
             )
-        if aligns:
+        if tokens is not None:
             assert self.modules is not None
             num_rows = target.shape[2] // self._model.patch_size
-            errors["alignment"] = self.modules(
-                predicted[1], batch[IMAGE_FEATURES], num_rows, by_sample
-            )
-        errors |= {
-            name: component(velocity, target)
-            for name, component in self._others.items()
-            if name in names
-        }
+            features = batch[IMAGE_FEATURES]
+            errors["alignment"] = self.modules(tokens, features, num_rows, by_sample)
+        for name, component in self._others.items():
+            if name in names:
+                errors[name] = component(velocity, target)
         return errors
 
 

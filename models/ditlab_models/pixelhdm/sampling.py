@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import cast
 
 import numpy as np
@@ -101,9 +101,10 @@ class PixelHDMSampler(Sampler):
         self._model.check_texts("prompt", prompts)
         prompts = prompts or list(self.spec.prompts)
         negative = self._negative(request)
-        each = -(-num // len(prompts)) if prompts else num
+        each = num
         index = torch.arange(num)
         if prompts:
+            each = -(-num // len(prompts))
             conditions = {
                 name: values[index // each]
                 for name, values in self._encode(prompts, request).items()
@@ -117,13 +118,7 @@ class PixelHDMSampler(Sampler):
                 "prompt."
             )
         if negative is not None:
-            for name, other in self._encode([negative], request).items():
-                own = conditions[name]
-                if name in TOKENWISE:
-                    longest = max(own.shape[1], other.shape[1])
-                    own = _padded(own, longest)
-                    other = _padded(other, longest)
-                conditions |= {name: own, NEGATIVE + name: other.to(own).expand_as(own)}
+            conditions |= self._beside_negative(conditions, negative, request)
             conditions["negative_prompt"] = to_bytes([negative]).expand(num, -1)
         if request.seed is not None:
             if not 0 <= request.seed < 2**62:
@@ -159,7 +154,23 @@ class PixelHDMSampler(Sampler):
         encoded = request.encode(texts)
         return {name: encoded[name] for name in self.row_fields}
 
+    def _beside_negative(
+        self, conditions: Conditions, negative: str, request: SampleRequest
+    ) -> dict[str, Tensor]:
+        """Return the text fields beside those of the negative prompt, padded to one length."""
+        fields = {}
+        for name, other in self._encode([negative], request).items():
+            own = conditions[name]
+            if name in TOKENWISE:
+                longest = max(own.shape[1], other.shape[1])
+                own = _padded(own, longest)
+                other = _padded(other, longest)
+            fields[name] = own
+            fields[NEGATIVE + name] = other.to(own).expand_as(own)
+        return fields
+
     def _negative(self, request: SampleRequest) -> str | None:
+        """Return the description that guidance leads away from: the request's, or the spec's."""
         if request.negative_prompt is None:
             if self.spec.is_plain:
                 return None
@@ -206,9 +217,9 @@ class PixelHDMSampler(Sampler):
                     "them out."
                 )
             x = starting_noise(noise, x.shape, x)
-        strength = float(conditions["strength"][0]) if "start" in conditions else 1.0
-        times = self.times(strength)
+        times = self.times()
         if "start" in conditions:
+            times = self.times(float(conditions["strength"][0]))
             x = interpolate(conditions["start"], x, times[:1].to(x), noise_at=0)
         frames = [x]
         record = frames.append if trajectory else ignore
@@ -244,7 +255,7 @@ class PixelHDMSampler(Sampler):
                 self._compiled = (network, cast("nn.Module", torch.compile(network)))
             network = self._compiled[1]
         dtype = next(network.parameters()).dtype
-        names = [name for fields in TEXT_FIELDS.values() for name in fields if name in conditions]
+        names = [name for name in chain(*TEXT_FIELDS.values()) if name in conditions]
         conditional = {name: conditions[name] for name in names}
         if NEGATIVE + names[0] in conditions:
             negative = {name: conditions[NEGATIVE + name] for name in names}
@@ -281,12 +292,13 @@ class PixelHDMSampler(Sampler):
         """Draw a grid of images with their prompts; several prompts with several images get a row
         each.
         """
+        prompts: list[str] = []
         if "prompt" in samples.conditions:
             prompts = to_texts(samples.conditions["prompt"])
-        else:
-            prompts = []
-        runs = [len(list(same)) for _, same in groupby(prompts)]
-        columns = runs[0] if len(runs) > 1 and 1 < runs[0] <= MAX_COLUMNS else None
+        images = [len(list(same)) for _, same in groupby(prompts)]  # of each prompt
+        columns = None
+        if len(images) > 1 and 1 < images[0] <= MAX_COLUMNS:
+            columns = images[0]
         return Figure([ImageGrid(to_pictures(samples.values), prompts, columns)], columns=1)
 
     def pictures(self, samples: Samples) -> Sequence[Picture]:
@@ -309,11 +321,10 @@ class PixelHDMSampler(Sampler):
         for name in KEPT_CONDITIONS:
             if name in samples.conditions:
                 values = samples.conditions[name]
-                own[name] = (
-                    to_texts(values)
-                    if name.endswith("prompt")
-                    else [f"{value}" for value in values.tolist()]
-                )
+                if name.endswith("prompt"):
+                    own[name] = to_texts(values)
+                else:
+                    own[name] = [str(value) for value in values.tolist()]
         return [
             Picture(image, {name: values[i] for name, values in own.items()} | common)
             for i, image in enumerate(pixels)

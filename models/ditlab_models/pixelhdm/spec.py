@@ -187,8 +187,9 @@ class PixelHDMSpec(ModelSpec):
                     f"{option}={text!r} is no text in UTF-8; write it again."
                 ) from error
             if self.text_encoder == "learned" and num_bytes > self.text_length:
+                shown = f"{text[:40]}..."
                 raise ValueError(
-                    f"{option}={text[:40] + '...'!r} is {num_bytes} bytes long, more than the "
+                    f"{option}={shown!r} is {num_bytes} bytes long, more than the "
                     f"model reads (model.text_length={self.text_length}); shorten it."
                 )
 
@@ -456,10 +457,8 @@ class PixelHDMSamplingSpec(SamplingSpec):
         assert isinstance(model, PixelHDMSpec)
         model.check_size(self.height, self.width, ("sampling.height", "sampling.width"))
         model.check_texts("sampling.prompts", self.prompts)
-        model.check_texts(
-            "sampling.negative_prompt",
-            () if self.negative_prompt is None else (self.negative_prompt,),
-        )
+        if self.negative_prompt is not None:
+            model.check_texts("sampling.negative_prompt", (self.negative_prompt,))
         if self.guidance != 1 and model.condition_dropout == 0 and self.negative_prompt is None:
             raise ValueError(
                 f"sampling.guidance={self.guidance:g} needs a null condition seen in training "

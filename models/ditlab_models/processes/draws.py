@@ -42,11 +42,12 @@ def starting_noise(noise: Tensor, shape: Sequence[int], like: Tensor) -> Tensor:
     Raises ValueError unless it has the shape of the samples and holds finite numbers.
     """
     check_noise_shape(noise, shape)
-    if not noise.is_floating_point() or not bool(noise.isfinite().all()):
-        if not noise.is_floating_point():
-            held = f"{noise.dtype}".removeprefix("torch.")
-        else:
-            held = "NaN or infinities"
+    held = ""
+    if not noise.is_floating_point():
+        held = f"{noise.dtype}".removeprefix("torch.")
+    elif not bool(noise.isfinite().all()):
+        held = "NaN or infinities"
+    if held:
         raise ValueError(
             f"noise holds {held}, and samples begin with finite numbers; draw it from N(0, 1)."
         )
@@ -77,7 +78,8 @@ class SampleDraws:
     def __init__(self, num: int, generator: torch.Generator, device: torch.device) -> None:
         self._device = device
         self._generators = [
-            torch.Generator(generator.device).manual_seed(s) for s in draw_seeds(num, generator)
+            torch.Generator(generator.device).manual_seed(seed)
+            for seed in draw_seeds(num, generator)
         ]
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -167,9 +169,8 @@ def draw_samples(
             name: values[start : start + size].to(generator.device)
             for name, values in conditions.items()
         }
-        if noise is None:
-            given = {}
-        else:
+        given = {}
+        if noise is not None:
             given = {"noise": noise[start : start + size].to(generator.device)}
         parts.append(sampler.sample(network, part, size, generator, trajectory, **given))
         drawn(size)

@@ -171,9 +171,8 @@ class FlowProbe:
 
     def at(self, share: float) -> Tensor:
         """Times (B,) at which the share of noise is this."""
-        return torch.full((len(self.image),), share if self.noise_at == 1 else 1 - share).to(
-            self.image
-        )
+        t = share if self.noise_at == 1 else 1 - share
+        return torch.full((len(self.image),), t).to(self.image)
 
 
 def velocity_probe(inputs: FigureInputs) -> FlowProbe:

@@ -135,10 +135,9 @@ class ImageSampler(Sampler):
         columns = class_columns(num, len(set(labels)))
         named = ""
         if classes:
+            more = ""
             if len(classes) > MAX_CLASS_COLUMNS:
                 more = f" and {len(classes) - MAX_CLASS_COLUMNS} more"
-            else:
-                more = ""
             in_turn = ", in turn" if len(classes) > 1 else ""
             named = f" of {', '.join(classes[:MAX_CLASS_COLUMNS])}{more}{in_turn}"
         grid = ImageGrid(to_pictures(samples.values), captions, columns)

@@ -238,7 +238,8 @@ def log_chunk(
     at_x = output.gather(1, x).to(wide)
     at_x0 = output.gather(1, x0).to(wide)
     output.scatter_(1, x, -torch.inf)
-    total = (_on_gpu if output.is_cuda else exp_minus)(output, every, with_gradient)
+    sum_exp = _on_gpu if output.is_cuda else exp_minus
+    total = sum_exp(output, every, with_gradient)
     negative = every / vocabulary * (sums[:, None] - at_x) + clean * at_x0.masked_fill(x == x0, 0)
     if with_gradient:
         at_clean = at_x0.exp() - every - vocabulary * clean
@@ -292,10 +293,7 @@ class CompiledExpMinus:
         if self._function is None:  # at the first call: torch.compile imports 3 s of modules
             # Sizes are constants until others come: it is known then that rows begin and end at
             # multiples of 16 bytes, so that eight numbers are read at once.
-            if find_spec("triton"):
-                self._function = torch.compile(exp_minus)
-            else:
-                self._function = exp_minus
+            self._function = torch.compile(exp_minus) if find_spec("triton") else exp_minus
         try:
             return self._function(values, shift, with_shifted)
         except torch._dynamo.exc.TorchDynamoException:

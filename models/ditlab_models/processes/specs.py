@@ -246,7 +246,11 @@ def check_guidance(guidance: float, guided_channels: int | None, model: ModelSpe
 
 def wrong_solver(solver: str, process: str) -> ValueError:
     """The refusal of a solver of this process under the other one."""
-    other, own = ("gaussian", GAUSSIAN_SOLVERS) if process == "flow" else ("flow", FLOW_SOLVERS)
+    other = "flow"
+    own: tuple[str, ...] = FLOW_SOLVERS
+    if process == "flow":
+        other = "gaussian"
+        own = GAUSSIAN_SOLVERS
     return ValueError(
         f"sampling.solver={solver} is for objective.process={process}, and "
         f"objective.process={other} here; set sampling.solver to one of {', '.join(own)}."
@@ -282,10 +286,9 @@ class LinearBetas(Spec):
         # alpha_bar <= exp(-sum of betas) = exp(-T (beta_start + beta_end) / 2), which is 0.0498
         # where the sum is 3
         enough = 1.06 * (6 / self.steps - self.beta_start)  # 6% more, as two digits are shown
+        remedy = ""
         if enough < 1:
             remedy = f"set objective.noise.beta_end to {enough:.2g} or more, or "
-        else:
-            remedy = ""
         raise ValueError(
             f"objective.noise.beta_end={self.beta_end:g} with "
             f"objective.noise.beta_start={self.beta_start:g} and "
@@ -352,12 +355,12 @@ class GaussianSpec(ObjectiveSpec):
         assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
         self.noise.check_ends_in_noise()
         if self.variance == "learned_range" and not model.predicts_variance:
-            own = "variance_channels" in type(model).model_fields
+            remedy = "objective.variance to posterior with objective.weights.bound=0"
+            if "variance_channels" in type(model).model_fields:
+                remedy = f"model.variance_channels to predicted, or {remedy}"
             raise ValueError(
                 "objective.variance=learned_range needs channels for the variance, which this "
-                "model does not predict; set "
-                f"{'model.variance_channels to predicted, or ' if own else ''}objective.variance "
-                "to posterior with objective.weights.bound=0."
+                f"model does not predict; set {remedy}."
             )
         if self.variance != "learned_range" and model.predicts_variance:
             raise ValueError(

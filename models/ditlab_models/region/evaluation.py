@@ -3,7 +3,7 @@ neighbours and regression."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -33,7 +33,6 @@ turn.
 MAIN_RATIO = 0.5
 """Mask ratio of the tables by motif, chromosome and cell type, of intervals and shares."""
 STATISTICS = ("mse", "pearson", "r2", "r2_within")
-ENDS = ("_low", "_high")
 Table = dict[str, np.ndarray]
 Imputer = Callable[[Tensor, Tensor, Tensor], Tensor]
 """x (B, R, C), mask and present (B, R) bool -> (M, C); the values of x at masked regions are
@@ -94,12 +93,11 @@ class RegionEvaluator:
         overall = {
             name: {ratio: _overall(at) for ratio, at in by.items()} for name, by in whole.items()
         }
-        metrics = {
-            f"{prefixes[name]}{figure}/r{round(100 * ratio)}": values[figure]
-            for name, by_ratio in overall.items()
-            for ratio, values in by_ratio.items()
-            for figure in STATISTICS
-        }
+        metrics = {}
+        for name, by_ratio in overall.items():
+            for ratio, values in by_ratio.items():
+                for figure in STATISTICS:
+                    metrics[f"{prefixes[name]}{figure}/{_at_ratio(ratio)}"] = values[figure]
         metrics |= sums.interval_ends(whole["model"][MAIN_RATIO])
         tables = _tables(whole, overall, sums.features) | sums.group_tables()
         within = {name: by_ratio[MAIN_RATIO]["r2_within"] for name, by_ratio in overall.items()}
@@ -172,7 +170,9 @@ def _add(
         here = torch.from_numpy(classes == name).to(window.device)[window]
         counts = torch.ones(int(here.sum()), dtype=torch.bool, device=here.device)
         sums = Agreement.of(target[here], prediction[here], counts)
-        groups[str(name)] = groups[str(name)] + sums if str(name) in groups else sums
+        if str(name) in groups:
+            sums = groups[str(name)] + sums
+        groups[str(name)] = sums
 
 
 class PredictorSums:
@@ -230,11 +230,11 @@ class PredictorSums:
         if variation.sum() > TINY and len(error) > 1:
             _, low, high = ratio_estimate(error, variation)
             ends["r2"] = 1 - high, 1 - low
-        return {
-            f"{figure}/r{round(100 * MAIN_RATIO)}{part}": end
-            for figure, own in ends.items()
-            for part, end in zip(ENDS, own, strict=True)
-        }
+        named = {}
+        for figure, (low, high) in ends.items():
+            named[f"{figure}/{_at_ratio(MAIN_RATIO)}_low"] = low
+            named[f"{figure}/{_at_ratio(MAIN_RATIO)}_high"] = high
+        return named
 
     def group_tables(self) -> dict[str, Table]:
         """Return `by_chromosome` and `by_cell_type`, at MAIN_RATIO, where the rows have such a
@@ -243,12 +243,12 @@ class PredictorSums:
         by_chromosome = {name: by_ratio[MAIN_RATIO] for name, by_ratio in self._by_ratio.items()}
         tables = {}
         for column, by_name in (("chromosome", by_chromosome), ("cell_type", self._by_cell)):
-            if by_name["model"]:
-                tables[f"by_{column}"] = _columns(
-                    {"predictor": name, column: group, **_overall(at)}
-                    for name, groups in by_name.items()
-                    for group, at in groups.items()
-                )
+            rows = []
+            for name, groups in by_name.items():
+                for group, at in groups.items():
+                    rows.append({"predictor": name, column: group, **_overall(at)})
+            if rows:
+                tables[f"by_{column}"] = _columns(rows)
         return tables
 
 
@@ -278,35 +278,34 @@ def _tables(
             )
             for ratio in RATIOS
         }
-    tables["by_ratio"] = _columns(
-        {"predictor": name, "mask_ratio": ratio, **values}
-        for name, by_ratio in overall.items()
-        for ratio, values in by_ratio.items()
-    )
+    rows = []
+    for name, by_ratio in overall.items():
+        for ratio, values in by_ratio.items():
+            rows.append({"predictor": name, "mask_ratio": ratio, **values})
+    tables["by_ratio"] = _columns(rows)
     motifs = []
-    for name, by_ratio in whole.items():
-        at = by_ratio[MAIN_RATIO]
-        values = {
+    for name, sums in whole.items():
+        at = sums[MAIN_RATIO]
+        columns = {
             "entries": at.count.long(),
             "mse": at.mse(),
             "pearson": at.pearson(),
             "r2": at.r2(),
         }
-        motifs += [
-            {
-                "predictor": name,
-                "motif": motif,
-                **{key: each[i].item() for key, each in values.items()},
-            }
-            for i, motif in enumerate(features)
-        ]
+        for i, motif in enumerate(features):
+            values = {key: each[i].item() for key, each in columns.items()}
+            motifs.append({"predictor": name, "motif": motif, **values})
     tables["by_motif"] = _columns(motifs)
     return tables
 
 
-def _columns(rows: Iterable[Mapping[str, object]]) -> Table:
-    listed = list(rows)
-    return {name: np.array([row[name] for row in listed]) for name in listed[0]}
+def _columns(rows: Sequence[Mapping[str, object]]) -> Table:
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def _at_ratio(ratio: float) -> str:
+    """Return the name of a mask ratio in names of metrics: `r50`."""
+    return f"r{round(100 * ratio)}"
 
 
 class Neighbours(NamedTuple):
@@ -400,24 +399,29 @@ def fit_baselines(train: RowSet, size: int) -> dict[str, Imputer]:
     motif_mean = regions / max(1, num_regions)
     ridge = Ridge(torch.zeros_like(sum_zy), motif_mean)
     if num:
-        z = sum_z / num
-        y = sum_y / num
-        covariance = sum_zz / num - torch.outer(z, z)
-        shared = sum_zy / num - torch.outer(z, y)
-        variance = covariance.diagonal()
-        # a constant input gets no weight
-        scale = torch.where(variance > 1e-12, variance, 1.0).sqrt()
-        penalty = PENALTY * torch.eye(len(z), dtype=z.dtype, device=z.device)
-        weights = torch.linalg.solve(
-            covariance / torch.outer(scale, scale) + penalty, shared / scale[:, None]
-        )
-        weights = weights / scale[:, None]
-        ridge = Ridge(weights, y - z @ weights)
+        ridge = _solve_ridge(sum_z / num, sum_y / num, sum_zz / num, sum_zy / num)
     return {
         "motif_mean": lambda x, mask, present: motif_mean.expand(int(mask.sum()), -1),
         "nearest": partial(impute_nearest, otherwise=motif_mean),
         "ridge": ridge,
     }
+
+
+def _solve_ridge(z: Tensor, y: Tensor, zz: Tensor, zy: Tensor) -> Ridge:
+    """Solve for the regression of y on z by the means of both, (N,) and (C,), and of their
+    products.
+    """
+    covariance = zz - torch.outer(z, z)
+    shared = zy - torch.outer(z, y)
+    variance = covariance.diagonal()
+    # a constant input gets no weight
+    scale = torch.where(variance > 1e-12, variance, 1.0).sqrt()
+    penalty = PENALTY * torch.eye(len(z), dtype=z.dtype, device=z.device)
+    weights = torch.linalg.solve(
+        covariance / torch.outer(scale, scale) + penalty, shared / scale[:, None]
+    )
+    weights = weights / scale[:, None]
+    return Ridge(weights, y - z @ weights)
 
 
 def r2_by_mask_ratio(overall: Overall, remark: str) -> Figure:

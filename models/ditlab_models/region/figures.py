@@ -209,7 +209,8 @@ def _attend(inputs: FigureInputs, schedule: NoiseSchedule) -> list[np.ndarray]:
         regions = torch.where(
             mask[..., None], schedule.noised(regions, inputs.noise_like(regions), t), regions
         )
-    window, mask = (each[:, present[0]][:, :MAX_REGIONS] for each in (regions, mask))
+    window = regions[:, present[0]][:, :MAX_REGIONS]
+    mask = mask[:, present[0]][:, :MAX_REGIONS]
     attentions = [block.attention for block in network.blocks]
     return catch_attention(
         attentions, lambda: network(window.to(network.head.weight.dtype), mask, t)
@@ -264,7 +265,7 @@ def draw_loss_by_time(inputs: FigureInputs, schedule: NoiseSchedule) -> Figure:
     network, constant, noised = losses.mean(axis=2)
     error = 2 * losses[0].std(axis=1) / len(regions) ** 0.5
     worse = noised > MOST_TIMES * constant
-    shown = slice(0, int(worse.argmax()) + 1 if worse.any() else None)
+    shown = slice(int(worse.argmax()) + 1) if worse.any() else slice(None)
     curves = [
         Curve(steps, network, "network", error),
         Curve(steps, constant, "each feature's mean"),
@@ -308,13 +309,11 @@ def forward_pass_figure(spec: RegionSpec) -> Figure:
     regions = spec.num_regions
     features = spec.num_features
     width = spec.width
+    token = "noised, + mask token"
     if spec.corruption == "mask":
         token = "replaced by the mask token"
-    else:
-        token = "noised, + mask token"
-    if spec.positions == "none":
-        positions = []
-    else:
+    positions = []
+    if spec.positions == "sinusoidal":
         positions = [("+ sinusoids of position", f"{regions} x {width}")]
     steps = [
         ("Features X of a window", f"{regions} regions x {features}"),

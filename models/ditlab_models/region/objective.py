@@ -65,8 +65,8 @@ class RegionObjective(FigureDrawer):
         return errors(prediction, batch, rows, self.active, self._spec.reduction)
 
     def prepare(self, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
-        """Draw the `mask` (B, R), index its regions, and leave out `key_mask` where no window is
-        padded: values of the batch."""
+        """Draw the `mask` (B, R), index its regions, and add `key_mask` where a window is padded:
+        values of the batch."""
         mask = draw_mask(batch, noise_source, self._spec.mask_ratio)
         rows = masked_rows(mask)
         present = present_or_none(batch["present"])

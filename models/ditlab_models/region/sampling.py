@@ -100,7 +100,8 @@ class RegionSampler(Sampler):
         self._schedule = linear_schedule(noise)
         self._first_timestep = 0 if model.corruption == "mask" else noise.steps - 1
         # Windows that come without a mask of their own, as those of figures, are masked by chance.
-        self._ratio = (spec.mask if isinstance(spec.mask, RandomMask) else RandomMask()).ratio
+        by_chance = spec.mask if isinstance(spec.mask, RandomMask) else RandomMask()
+        self._ratio = by_chance.ratio
 
     @cached_property
     def _intervals(self) -> dict[str, np.ndarray]:
@@ -140,32 +141,33 @@ class RegionSampler(Sampler):
         mask = self.spec.mask
         if mask.kind == "random":
             return ""
-        chromosome, start, end = (rows.columns[name] for name in COLUMNS)
-        missed = 0
-        for name, intervals in self._intervals.items():
-            here = (chromosome == name)[:, None] & (end > start)
-            regions = np.stack((start[here], end[here]), axis=1)
-            regions = regions[regions[:, 0].argsort(kind="stable")]
-            missed += len(intervals) - (
-                int(overlaps(intervals[:, 0], intervals[:, 1], regions).sum())
-                if len(regions)
-                else 0
-            )
         num = sum(map(len, self._intervals.values()))
+        missed = num - self._num_met(rows.columns)
         if missed == 0:
             return ""
-        of_none, of_windows = (
-            ", ".join(sorted(map(str, each))[:MAX_NAMES])
-            for each in (self._intervals, set(chromosome))
-        )
+        names = ""
         if missed == num:
+            of_none, of_windows = (
+                ", ".join(sorted(map(str, each))[:MAX_NAMES])
+                for each in (self._intervals, set(rows.columns["chromosome"]))
+            )
             names = f" (intervals of {of_none}; windows of {of_windows})"
-        else:
-            names = ""
         return (
             f"sampling.mask.path={mask.path}: {missed:,} of {num:,} intervals meet no region "
             f"of these windows, and nothing is imputed for them{names}"
         )
+
+    def _num_met(self, columns: Mapping[str, np.ndarray]) -> int:
+        """Count the BED file's intervals that overlap a region of the windows."""
+        chromosome, start, end = (columns[name] for name in COLUMNS)
+        met = 0
+        for name, intervals in self._intervals.items():
+            here = (chromosome == name)[:, None] & (end > start)
+            regions = np.stack((start[here], end[here]), axis=1)
+            regions = regions[regions[:, 0].argsort(kind="stable")]
+            if len(regions):
+                met += int(overlaps(intervals[:, 0], intervals[:, 1], regions).sum())
+        return met
 
     def conditions(self, num: int, request: SampleRequest = DEFAULT_REQUEST) -> dict[str, Tensor]:
         """Return `regions` (num, R, F) and `present` (num, R) of the rows; with a BED file, `mask`
@@ -257,9 +259,9 @@ class RegionSampler(Sampler):
         for name in (*COLUMNS, PEAK):
             if name in rows.columns:
                 values = rows.columns[name][:num]
-                table[name] = (
-                    values if values.ndim == 2 else np.broadcast_to(values[:, None], (num, length))
-                )[present]
+                if values.ndim == 1:
+                    values = np.broadcast_to(values[:, None], (num, length))
+                table[name] = values[present]
         table["masked"] = to_numpy(samples.conditions["mask"])[present]
         imputed = to_numpy(samples.values)[present]  # (regions of all windows, F)
         measured = to_numpy(samples.conditions["regions"])[present]

@@ -185,10 +185,9 @@ class RegionObjectiveSpec(ObjectiveSpec):
         schedule; ratio and reduction are fixed in held-out metrics.
         """
         assert isinstance(model, RegionSpec)
+        means: tuple[str, ...] = ()
         if model.corruption == "ddpm":
             means = ("masked", "accessibility", "excess_loss", *quarter_names("masked"))
-        else:
-            means = ()
         return {
             "": {"corruption": model.corruption},
             **dict.fromkeys(means, self.noise.model_dump(mode="json")),

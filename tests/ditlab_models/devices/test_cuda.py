@@ -8,6 +8,7 @@ from types import MethodType
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from ditlab_models.dlm import network
 from ditlab_models.layers.attention import attention_backend, can_compile_kernels
@@ -89,4 +90,4 @@ def test_attention_by_tiles_is_that_under_the_dense_mask(
             dense = loss_and_gradients(parts, "cuda")
         for found, expected in zip(by_tiles, dense, strict=True):
             largest = max(1e-6, expected.abs().max().item())
-            torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
+            assert_close(found, expected, rtol=0, atol=tolerance * largest)

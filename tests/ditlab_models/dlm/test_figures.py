@@ -3,12 +3,12 @@
 import dataclasses
 
 import pytest
-import torch
 
 from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.sampling import EXCERPT
 from ditlab_models.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec
 from ditlab_models.figures import Text
+from support.models.draws import seeded
 from support.models.letters import letters
 
 
@@ -17,7 +17,7 @@ def shown(network, text, **sampling):
     sampler = FAMILY.build_sampler(
         DLMSamplingSpec(**{"steps": 3, **sampling}), network.spec, DLMObjectiveSpec(), text
     )
-    samples = sampler.sample(network, {}, 2, torch.Generator().manual_seed(0))
+    samples = sampler.sample(network, {}, 2, seeded())
     figure = sampler.show(samples)
     assert all(isinstance(panel, Text) for panel in figure.panels)
     return figure.panels, samples, sampler

@@ -7,63 +7,36 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from ditlab_models.contract import TextCodec
 from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.network import TokenNoise
-from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSpec
+from ditlab_models.dlm.spec import BellTokenTime, DLMObjectiveSpec, DLMSpec
 from ditlab_models.processes.draws import batch_means
 from ditlab_models.processes.score_entropy import TokenLosses, expected_zero_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import kl_from_uniform
-from support.models.plain_score_entropy import score_entropy
+from support.models.draws import check_halves, seeded, train
+from support.models.plain_score_entropy import (
+    CLEAN,
+    Scores,
+    T,
+    V,
+    draw_clean,
+    marginal,
+    score_entropy,
+    unigram,
+    zeros,
+)
 
-V, T = 11, 12
-CLEAN = torch.tensor(
-    [0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64
+MODEL = DLMSpec(
+    length=T, vocabulary=V, depth=1, num_heads=2, width=16, condition_width=8, time_width=8
 )
 
 
-class Scores(nn.Module):
-    """A network whose output is a function of tokens and noise; records its inputs."""
-
-    def __init__(self, output):
-        super().__init__()
-        self.output, self.calls = output, []
-
-    def forward(self, x, sigma, targets, documents=None):
-        self.calls.append((x, sigma, targets))
-        output = self.output(x, targets.sigma.double())
-        losses = score_entropy(output, x, targets.x0, targets.sigma.double(), targets.score)
-        return TokenLosses((losses * targets.weight).sum(), losses.detach())
-
-
-def zeros(x, sigma):
-    return torch.zeros(*x.shape, V, dtype=torch.float64)
-
-
-def marginal(sigma):
-    """q_sigma of tokens drawn from CLEAN, (..., V)."""
-    stays = torch.exp(-sigma)[..., None]
-    return stays * CLEAN + (1 - stays) / V
-
-
-def unigram(x, sigma):
-    """The true scores of tokens that are drawn from CLEAN, one by one."""
-    log_q = marginal(sigma).log()
-    return log_q - log_q.gather(-1, x[..., None])
-
-
 def model(**changes):
-    sizes = {
-        "length": T,
-        "vocabulary": V,
-        "depth": 1,
-        "num_heads": 2,
-        "width": 16,
-        "condition_width": 8,
-    }
-    return DLMSpec(**{**sizes, "time_width": 8, **changes})
+    return DLMSpec(**{**MODEL.model_dump(), **changes})
 
 
 def letters(bytes_per_token):
@@ -85,12 +58,7 @@ def summary(built, network, batch, noise):
 @pytest.fixture
 def text():
     """4,000 sequences of 12 tokens, drawn one by one from CLEAN."""
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "tokens": torch.multinomial(CLEAN, 4000 * T, replacement=True, generator=generator).view(
-            4000, T
-        )
-    }
+    return {"tokens": draw_clean(4000)}
 
 
 @pytest.fixture
@@ -191,12 +159,12 @@ def test_loss_draws_time_move_and_jump_and_weighs_by_d_sigma(few, keyed_noise):
     ((x, sigma, targets),) = network.calls
     t = 0.2 + 0.8 * keyed_noise().uniform("time", (6, 1))
     schedule = TokenNoiseSchedule()
-    torch.testing.assert_close(sigma, schedule.sigma(t))
-    torch.testing.assert_close(targets.sigma, sigma.expand(6, T))
+    assert_close(sigma, schedule.sigma(t))
+    assert_close(targets.sigma, sigma.expand(6, T))
     losses = score_entropy(zeros(x, None), x, few["tokens"], targets.sigma.double())
     expected = (losses * schedule.rate(t)).mean()
-    torch.testing.assert_close(found["score_entropy"], expected)
-    torch.testing.assert_close(found["unweighted"], losses.mean())
+    assert_close(found["score_entropy"], expected)
+    assert_close(found["unweighted"], losses.mean())
     assert built.weights == {"score_entropy": 1.0, "unweighted": 0.0}
 
 
@@ -207,68 +175,43 @@ def test_a_block_causal_network_gets_a_level_for_each_block_and_the_clean_copy(f
     )
     ((x, sigma, targets),) = network.calls
     assert sigma.shape == (6, 4) and len(sigma.unique()) == 24
-    torch.testing.assert_close(targets.sigma, sigma.repeat_interleave(3, 1))
+    assert_close(targets.sigma, sigma.repeat_interleave(3, 1))
     assert torch.equal(targets.x0, few["tokens"]) and targets.clean_sigma == 0.01
     assert x.shape == (6, T) and not torch.equal(x, few["tokens"])
 
 
 @pytest.mark.parametrize("block_size", [None, 3])
-def test_a_micro_batch_is_its_two_halves(few, perturb, keyed_noise, block_size):
+def test_a_micro_batch_is_its_two_halves(few, perturb, block_size):
     spec = model(block_size=block_size)
-    network, built = (
-        FAMILY.build_network(spec).double(),
-        FAMILY.build_objective(DLMObjectiveSpec(), spec),
-    )
+    network = FAMILY.build_network(spec).double()
+    built = FAMILY.build_objective(DLMObjectiveSpec(), spec)
     perturb(network)
 
-    class Slice(keyed_noise):
-        rows = slice(0, 6)
+    def measure(rows, source):
+        batch = {"tokens": few["tokens"][rows]}
+        means = batch_means(built.metrics(network, batch, source))
+        return {**means, "trained": built.loss(network, batch, source)["score_entropy"].double()}
 
-        def uniform(self, name, shape):
-            return super().uniform(name, (6, *shape[1:]))[self.rows]
-
-    def parts(rows):
-        source, batch = Slice(), {"tokens": few["tokens"][rows]}
-        source.rows = rows
-        return {
-            **batch_means(built.metrics(network, batch, source)),
-            "trained": built.loss(network, batch, source)["score_entropy"],
-        }
-
-    whole, first, second = parts(slice(0, 6)), parts(slice(0, 3)), parts(slice(3, 6))
-    for name in whole:
-        torch.testing.assert_close(
-            whole[name], (first[name] + second[name]) / 2, rtol=1e-6, atol=1e-9
-        )
+    check_halves(measure, 6, rtol=1e-6)
 
 
 def test_metrics_do_not_depend_on_training_knobs(few, keyed_noise):
     found = [
         summary(objective(**changes), Scores(unigram), few, keyed_noise())
-        for changes in ({}, {"time_min": 0.5, "weights": {"score_entropy": 3.0}})
+        for changes in (
+            {},
+            {"time_min": 0.5, "weights": {"score_entropy": 3.0}, "time": BellTokenTime(std=0.3)},
+        )
     ]
     assert found[0] == found[1]
     assert list(found[0]) == list(objective().metric_names())
 
 
-def test_bits_a_byte_are_bits_a_token_over_the_bytes_of_a_token(few, keyed_noise):
-    found = summary(objective(bytes_per_token=2.5), Scores(zeros), few, keyed_noise())
-    assert found["bits_per_byte"] == pytest.approx(found["bound"] / math.log(2) / 2.5, rel=1e-12)
-    assert "bits_per_byte" not in summary(
-        objective(bytes_per_token=None), Scores(zeros), few, keyed_noise()
-    )
-
-
-def test_only_the_weighted_component_trains(few, perturb, keyed_noise):
+def test_only_the_weighted_component_trains(few, keyed_noise):
     spec = model()
-    network, built = FAMILY.build_network(spec), FAMILY.build_objective(DLMObjectiveSpec(), spec)
-    perturb(network)
-    found = built.loss(network, few, keyed_noise())
+    built = FAMILY.build_objective(DLMObjectiveSpec(), spec)
+    found = built.loss(FAMILY.build_network(spec), few, keyed_noise())
     assert found["score_entropy"].requires_grad and not found["unweighted"].requires_grad
-    found["score_entropy"].backward()
-    assert all(
-        each.grad is not None and each.grad.isfinite().all() for each in network.parameters()
-    )
 
 
 def test_softmax_has_no_bound_and_may_fall_below_0(few, keyed_noise):
@@ -279,18 +222,6 @@ def test_softmax_has_no_bound_and_may_fall_below_0(few, keyed_noise):
     quiet = TokenNoiseSchedule(sigma_min=1e-9, sigma_max=1e-8)  # nothing moves
     assert objective(score="softmax", noise=quiet).loss(keeps, few, keyed_noise())["unweighted"] < 0
     assert objective(noise=quiet).loss(keeps, few, keyed_noise())["unweighted"] >= 0
-
-
-def test_scale_by_sigma_is_refused():
-    with pytest.raises(
-        ValueError, match=r"objective.scale_by_sigma=true belongs to the absorbing graph"
-    ):
-        DLMObjectiveSpec(scale_by_sigma=True)
-
-
-def test_a_hopeless_network_has_an_infinite_perplexity_and_no_error():
-    means = {"score_entropy": 1e4, "unweighted": 1.0}
-    assert objective().summary(means)["perplexity"] == math.inf
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -325,12 +256,7 @@ def test_training_approaches_the_best_loss(
     spec = model(block_size=block_size, width=32, length=length, vocabulary=vocabulary)
     built = FAMILY.build_objective(DLMObjectiveSpec(noise=TokenNoiseSchedule(sigma_max=4.0)), spec)
     network = FAMILY.build_network(spec)
-    adam = torch.optim.Adam(network.parameters(), lr=rate, fused=True)
-    for step in range(steps):
-        loss = built.loss(network, batch, keyed_noise(step))["score_entropy"]
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
+    train(network, built, batch, keyed_noise, steps, rate)
     found = summary(built, network.eval(), batch, keyed_noise(-1))
     assert math.log(vocabulary) / length < found["bound"] < 0.6 * math.log(vocabulary)
 
@@ -338,7 +264,7 @@ def test_training_approaches_the_best_loss(
 def test_loss_by_noise_shows_where_the_loss_sits(text):
     built = objective()
     batch = {"tokens": text["tokens"][:1500]}
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     ((kind, figure),) = built.figures(Scores(zeros), batch, None, generator, ["loss_by_noise"])
     assert kind == "loss_by_noise"
     for panel in figure.panels:

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -21,11 +22,11 @@ from ditlab_models.dlm.spec import (
     DLMObjectiveSpec,
     DLMSamplingSpec,
     DLMSpec,
-    UniformTokenTime,
 )
-from ditlab_models.processes.score_entropy import TokenLosses, expected_zero_score_entropy
+from ditlab_models.processes.score_entropy import expected_zero_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
-from support.models.plain_score_entropy import score_entropy
+from support.models.draws import seeded
+from support.models.plain_score_entropy import Scores, V, zeros
 from support.models.true_scores import PAIR, SUM, TrueScores, distance, every_sequence, noisy
 
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)
@@ -60,22 +61,6 @@ def final_law(clean, passes, given=None):
             kernel *= probabilities[:, place][:, states[:, place]]
         law = law @ kernel
     return law.view(clean.shape)
-
-
-@pytest.mark.parametrize("sigma", [(2.0, 1.5), (0.5, 0.1), (0.01, 0.0)])
-def test_an_analytic_step_from_true_scores_is_the_exact_way_back(sigma):
-    now, before = sigma
-    at_now, at_before = noisy(ONE, now), noisy(ONE, before)
-    scores = TrueScores(ONE)(torch.arange(4)[:, None], torch.full((4,), now, dtype=torch.float64))[
-        :, 0
-    ]
-    probabilities = analytic_probabilities(now - before, "log")(scores, torch.arange(4))
-    # of token 0; the others are its like
-    kernel = noisy(torch.eye(4, dtype=torch.float64)[0], now - before)
-    forward = torch.where(torch.eye(4, dtype=torch.bool), kernel[0], kernel[1])
-    torch.testing.assert_close(
-        probabilities, forward.T * at_before / at_now[:, None], rtol=0, atol=1e-12
-    )
 
 
 @pytest.mark.parametrize("kind", ["geometric", "loglinear"])
@@ -125,9 +110,9 @@ def test_euler_probabilities_are_never_negative():
     # 1, 3, 6
     scores = torch.tensor([[0.0, 3.0, 6.0]], dtype=torch.float64).log().nan_to_num(neginf=0.0)
     small = euler_probabilities(0.1, "log")(scores, torch.tensor([0]))
-    torch.testing.assert_close(small, torch.tensor([[0.7, 0.1, 0.2]], dtype=torch.float64))
+    assert_close(small, torch.tensor([[0.7, 0.1, 0.2]], dtype=torch.float64))
     large = euler_probabilities(1.0, "log")(scores, torch.tensor([0]))  # one-hot + rate: -2, 1, 2
-    torch.testing.assert_close(large, torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64))
+    assert_close(large, torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64))
 
 
 def test_categorical_draws_from_the_softmax_of_the_output():
@@ -146,7 +131,7 @@ def test_a_softmax_score_is_read_as_the_score_itself(probabilities_of):
     x, scores = torch.tensor([1]), torch.tensor([[0.2, 1.0, 0.3]], dtype=torch.float64)
     logits = (scores / 0.5).log().scatter(-1, x[:, None], 0.0)  # softmax: 0.2, 0.5, 0.3
     from_scores = probabilities_of(0.4, "log")(scores.log(), x)
-    torch.testing.assert_close(probabilities_of(0.4, "softmax")(logits, x), from_scores)
+    assert_close(probabilities_of(0.4, "softmax")(logits, x), from_scores)
     assert not torch.allclose(probabilities_of(0.4, "log")(logits, x), from_scores, atol=0.01)
 
 
@@ -216,7 +201,7 @@ def test_tiny_probabilities_are_kept():
 
 @pytest.mark.parametrize("entries", [1, 40, 10**6])
 def test_chunks_change_nothing(monkeypatch, entries):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     output, x = (
         torch.randn(3, 10, 11, generator=generator),
         torch.randint(11, (3, 10), generator=generator),
@@ -267,13 +252,8 @@ def test_nan_output_still_gives_tokens_of_the_vocabulary():
     assert ((drawn >= 0) & (drawn < 5)).all()
 
 
-V, NOISE = 11, TokenNoiseSchedule(sigma_min=0.05, sigma_max=2.0)
+NOISE = TokenNoiseSchedule(sigma_min=0.05, sigma_max=2.0)
 BELLS = [{}, {"mean": 1.5, "std": 0.4}, {"mean": -1.0, "std": 3.0, "uniform_share": 0.5}]
-
-
-def zero_scores(x, sigma, targets, documents=None):
-    losses = score_entropy(torch.zeros(*x.shape, V), x, targets.x0, targets.sigma, targets.score)
-    return TokenLosses((losses * targets.weight).sum(), losses.detach())
 
 
 def objective(time):
@@ -304,30 +284,15 @@ def test_the_loss_is_the_integral_under_any_density(fields, keyed_noise):
     density's mean.
     """
     num = 40_000
-    x0 = torch.randint(V, (num, 4), generator=torch.Generator().manual_seed(0))
+    x0 = torch.randint(V, (num, 4), generator=seeded())
     schedule = NOISE
     t = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
     by_time = expected_zero_score_entropy(schedule.sigma(t), V) * schedule.rate(t)
-    found = objective(BellTokenTime(**fields)).loss(zero_scores, {"tokens": x0}, keyed_noise())
+    found = objective(BellTokenTime(**fields)).loss(Scores(zeros), {"tokens": x0}, keyed_noise())
     assert found["score_entropy"].item() == pytest.approx(by_time.mean().item(), rel=0.03)
     assert found["unweighted"].item() == pytest.approx(
         expected_zero_score_entropy(schedule.sigma(t), V).mean().item(), rel=0.03
     )
     drawn = BellTokenTime(**fields, weighting="drawn")
-    found = objective(drawn).loss(zero_scores, {"tokens": x0}, keyed_noise())["score_entropy"]
+    found = objective(drawn).loss(Scores(zeros), {"tokens": x0}, keyed_noise())["score_entropy"]
     assert found.item() == pytest.approx((by_time * drawn.density(t)).mean().item(), rel=0.03)
-
-
-def test_metrics_do_not_depend_on_the_density(keyed_noise):
-    x0 = torch.randint(V, (50, 4), generator=torch.Generator().manual_seed(0))
-    one, two = (
-        objective(time).metrics(zero_scores, {"tokens": x0}, keyed_noise())
-        for time in (UniformTokenTime(), BellTokenTime(std=0.3))
-    )
-    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
-
-
-def test_a_uniform_density_is_what_a_spec_without_one_means():
-    assert DLMObjectiveSpec().time == UniformTokenTime()
-    with pytest.raises(ValueError, match="uniform_share"):
-        BellTokenTime(uniform_share=0.0)

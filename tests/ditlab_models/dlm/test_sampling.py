@@ -8,8 +8,9 @@ from ditlab_models.dlm.family import FAMILY
 from ditlab_models.dlm.sampling import LAST_TIME
 from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from ditlab_models.processes.specs import TokenNoiseSchedule
+from support.models.draws import seeded
 from support.models.letters import letters
-from support.models.true_scores import PAIR, SUM, TrueScores, distance, noisy
+from support.models.true_scores import PAIR, TrueScores, distance
 
 # e^-30 of a start is not uniform: nothing
 WIDE = TokenNoiseSchedule(sigma_min=1e-3, sigma_max=30.0)
@@ -33,10 +34,6 @@ def frequencies(values, vocabulary):
     )
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 @pytest.mark.parametrize("solver", ["analytic", "euler"])
 def test_samples_have_the_law(solver):
     """Counts 3,000 pairs, 50 a sample: the mean distance of as many true draws is 0.02."""
@@ -50,13 +47,16 @@ def test_samples_have_the_law(solver):
     assert distance(frequencies(drawn.values.view(-1, 2), 3), PAIR) < 0.05
 
 
-def test_noise_levels_and_their_number():
-    network = TrueScores(PAIR.float())
-    make_sampler(solver="euler", steps=4).sample(network, {}, 2, seeded())
-    times = (
-        torch.tensor([1, 0.75, 0.5, 0.25, 0.0], dtype=torch.float64) * (1 - LAST_TIME) + LAST_TIME
-    )
+@pytest.mark.parametrize(
+    ("solver", "steps", "shares"),
+    [("euler", 4, [1, 0.75, 0.5, 0.25, 0.0]), ("categorical", 3, [1, 0.5, 0.0])],
+)
+def test_noise_levels_and_their_number(solver, steps, shares):
+    network = TrueScores(PAIR)
+    drawn = make_sampler(solver=solver, steps=steps).sample(network, {}, 50, seeded())
+    times = torch.tensor(shares, dtype=torch.float64) * (1 - LAST_TIME) + LAST_TIME
     assert network.sigmas == pytest.approx(WIDE.sigma(times).tolist(), rel=1e-6)
+    assert set(drawn.values.flatten().tolist()) == {0, 1, 2}
 
 
 def test_an_euler_step_that_is_too_large_replaces_every_token():
@@ -70,14 +70,6 @@ def test_an_euler_step_that_is_too_large_replaces_every_token():
     network = TrueScores(torch.ones(3, 3, dtype=torch.float64))
     frames = sampler.sample(network, {}, 500, seeded(), trajectory=True).trajectory
     assert (frames[1] != frames[0]).all()
-
-
-def test_categorical_evaluates_the_network_once_a_step():
-    network = TrueScores(PAIR)
-    drawn = make_sampler(solver="categorical", steps=3).sample(network, {}, 50, seeded())
-    times = torch.tensor([1.0, (1 + LAST_TIME) / 2, LAST_TIME], dtype=torch.float64)
-    assert network.sigmas == pytest.approx(WIDE.sigma(times).tolist(), rel=1e-6)
-    assert set(drawn.values.flatten().tolist()) == {0, 1, 2}
 
 
 def test_the_sampler_reads_the_output_as_the_objective_does():
@@ -103,37 +95,6 @@ def test_a_lower_temperature_gives_less_varied_text_and_1_is_the_law_as_it_is(so
     assert torch.equal(drawn(), drawn(temperature=1.0))
     cold, own, hot = (entropy(drawn(temperature=temperature)) for temperature in (0.3, 1.0, 3.0))
     assert cold < own - 0.05 and own < hot - 0.05
-
-
-class ScoresGivenNeighbours(TrueScores):
-    """Scores of the middle token alone, given that its neighbours are clean."""
-
-    def scores(self, x, sigma):
-        laws = [
-            noisy(self.clean[left, :, right], sigma).log()
-            for left in range(3)
-            for right in range(3)
-        ]
-        middle = torch.stack(laws)[3 * x[:, 0] + x[:, 2]]
-        output = torch.zeros(*x.shape, 3, dtype=torch.float64)
-        output[:, 1] = middle - middle.gather(1, x[:, 1:2])
-        return output
-
-
-def test_infilling_is_exact_with_scores_of_clean_neighbours():
-    """Counts 3,000 middle tokens of 98%, 50 a sample: a standard error of 0.0026."""
-    tokens, given = (
-        torch.tensor([[2, 0, 2]]).repeat(60, 50),
-        torch.tensor([[True, False, True]]).repeat(60, 50),
-    )
-    sampler = make_sampler(DLMSpec(length=150, vocabulary=3), solver="analytic", steps=4)
-    with torch.no_grad():
-        drawn = sampler.sample(
-            ScoresGivenNeighbours(SUM), {"tokens": tokens, "given": given}, 60, seeded()
-        )
-    left, middle, right = drawn.values.view(-1, 3).unbind(1)
-    assert (left == 2).all() and (right == 2).all()
-    assert float((middle == 1).double().mean()) == pytest.approx(0.98, abs=0.01)
 
 
 @pytest.mark.parametrize("solver", ["euler", "analytic", "categorical"])
@@ -195,18 +156,17 @@ def test_noise_is_uniform():
 def test_given_tokens_are_where_samples_begin(small_dlm, block):
     """Prompts are put over them; all other draws stay those of the generator."""
     network = small_dlm(**({"block_size": 4} if block else {}))
-    sampler = make_sampler(network.spec, steps=3, **({"block": block} if block else {}))
-    drawn = sampler.sample(network, {}, 3, seeded(), trajectory=True)
-    again = sampler.sample(network, {}, 3, seeded(), noise=drawn.trajectory[0])
-    assert torch.equal(again.values, drawn.values)
-    frames = sampler.sample(
-        network, {}, 3, seeded(), noise=torch.full((3, 12), 7), trajectory=True
-    ).trajectory
-    assert (frames[0] == 7).all()
-    given = {"tokens": torch.full((3, 12), 2), "given": (torch.arange(12) < 2).expand(3, 12)}
-    frames = sampler.sample(
-        network, given, 3, seeded(), noise=torch.full((3, 12), 7), trajectory=True
-    ).trajectory
+    sampler = make_sampler(network.spec, steps=3, block=block)
+
+    def draw(noise, **given):
+        return sampler.sample(network, given, 3, seeded(), trajectory=True, noise=noise)
+
+    drawn = draw(None)
+    assert torch.equal(draw(drawn.trajectory[0]).values, drawn.values)
+    sevens = torch.full((3, 12), 7)
+    assert torch.equal(draw(sevens).trajectory[0], sevens)
+    given = (torch.arange(12) < 2).expand(3, 12)
+    frames = draw(sevens, tokens=torch.full((3, 12), 2), given=given).trajectory
     assert frames[0, 0].tolist() == [2, 2] + [7] * 10
 
 

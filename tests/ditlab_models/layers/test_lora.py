@@ -3,18 +3,20 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from ditlab_models.finetuning import matches, select
 from ditlab_models.layers.attention import QKV
 from ditlab_models.layers.lora import LowRank, adapt, adapted_names, is_adaptable, merge
 from ditlab_models.parameters import parameter_roles
+from support.models.draws import seeded
 
 
 def adapted(module, rank=2, alpha=6.0):
     """A module whose B is not zero."""
     adapt(module, rank, alpha, seed=3)
     with torch.no_grad():
-        module.lora_B.normal_(generator=torch.Generator().manual_seed(1))
+        module.lora_B.normal_(generator=seeded(1))
     return module
 
 
@@ -29,12 +31,12 @@ def test_output_and_gradients_are_those_of_the_formula():
     ]
     weight, bias, a, b = (each.detach() for each in linear.parameters())
     y = linear(x)
-    torch.testing.assert_close(y, x @ (weight + 6.0 / 2 * b @ a).T + bias)
+    assert_close(y, x @ (weight + 6.0 / 2 * b @ a).T + bias)
     upstream = torch.randn_like(y)
     y.backward(upstream)
     dense = upstream.T @ x  # of the loss by the whole matrix
-    torch.testing.assert_close(linear.lora_A.grad, 3.0 * b.T @ dense)
-    torch.testing.assert_close(linear.lora_B.grad, 3.0 * dense @ a.T)
+    assert_close(linear.lora_A.grad, 3.0 * b.T @ dense)
+    assert_close(linear.lora_B.grad, 3.0 * dense @ a.T)
 
 
 def test_a_fresh_adapter_changes_nothing_and_is_drawn_by_kaiming_uniform():
@@ -61,7 +63,7 @@ def test_fused_queries_keys_and_values_agree_with_their_merged_weights(queries):
     merged.load_state_dict({name.removeprefix("qkv."): each for name, each in weights.items()})
     inputs = [torch.randn(2, 5, 8), *([torch.randn(2, 3, 8)] if queries else [])]
     for found, expected in zip(qkv(*inputs), merged(*inputs), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_an_adapters_two_matrices_are_one_each():
@@ -106,11 +108,9 @@ def test_pefts_layer_has_the_same_outputs_and_gradients():
             layer = model.base_model.model.get_submodule(f"{place}.lora_{letter}.default")
             layer.weight.copy_(own.get_submodule(place).get_parameter(names[letter]))
     outputs = own(x), model(x)
-    torch.testing.assert_close(*outputs, rtol=0, atol=0)
+    assert_close(*outputs, rtol=0, atol=0)
     for each in outputs:
         each.square().sum().backward()
     for place, letter in ((place, letter) for place in "02" for letter in names):
         layer = model.base_model.model.get_submodule(f"{place}.lora_{letter}.default")
-        torch.testing.assert_close(
-            own.get_submodule(place).get_parameter(names[letter]).grad, layer.weight.grad
-        )
+        assert_close(own.get_submodule(place).get_parameter(names[letter]).grad, layer.weight.grad)

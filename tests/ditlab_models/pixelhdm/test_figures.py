@@ -8,38 +8,18 @@ from ditlab_models.pixelhdm.family import FAMILY
 from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from ditlab_models.pixelhdm.text_encoder import caption_bytes
 from support.figures import check_figure
+from support.models.draws import seeded
+from support.models.pixelhdm_samplers import FROZEN
 
-KINDS = [
-    "samples",
-    "trajectory",
-    "denoising",
-    "loss_by_time",
-    "patches",
-    "attention",
-    "adaln",
-    "features",
-    "noise_schedule",
-]
 SIZE = (16, 24)
 
 
 def model(**changes):
-    sizes = {
-        "width": 16,
-        "pixel_width": 4,
-        "patch_size": 8,
-        "patch_depth": 3,
-        "pixel_depth": 2,
-        "num_heads": 2,
-    }
-    sizes |= {"num_kv_heads": 1, "mrope_widths": (2, 2, 4), "bottleneck_width": 8, "time_width": 8}
-    return PixelHDMSpec(
-        **{**sizes, "max_resolution": 64, "text_length": 12, "text_depth": 1, **changes}
-    )
+    return PixelHDMSpec(**{**FROZEN, "text_length": 12, **changes})
 
 
 def batch_of(spec, num=5):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     batch = {"image": 2 * torch.rand(num, 3, *SIZE, generator=generator) - 1}
     if spec.text_encoder == "learned":
         return batch | {"caption": caption_bytes([f"digit {number}" for number in range(num)], 12)}
@@ -56,20 +36,19 @@ def draw(spec, network, kinds=None, sampling=None):
     settings = {"steps": 4, "height": SIZE[0], "width": SIZE[1], **(sampling or {})}
     sampler = FAMILY.build_sampler(PixelHDMSamplingSpec(**settings), spec, objective_spec)
     objective = FAMILY.build_objective(objective_spec, spec)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     return objective.figure_kinds(), dict(
         objective.figures(network, batch_of(spec), sampler, generator, kinds)
     )
 
 
-@pytest.mark.parametrize("text_encoder", ["learned", "frozen"])
-def test_all_kinds_are_drawn_of_finite_numbers(text_encoder, perturb):
-    spec = model(text_encoder=text_encoder)
+def test_all_kinds_are_drawn_with_a_frozen_encoder(perturb):
+    spec = model()
     network = FAMILY.build_network(spec)
     perturb(network)
     kinds, figures = draw(spec, network)
-    assert list(kinds) == list(figures) == KINDS
-    for figure in (each for drawn in figures.values() for each in (drawn, *drawn.frames)):
+    assert list(kinds) == list(figures)
+    for figure in figures.values():
         check_figure(figure)
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from ditlab_models.pixelhdm.family import FAMILY
 from ditlab_models.pixelhdm.spec import PixelHDMSpec
@@ -44,10 +45,10 @@ def test_padding_changes_nothing(encoder):
     longer = encoder(torch.nn.functional.pad(tokens, (0, 9)))
     alone = encoder(tokens[1:, :3])
     assert text.mask.sum(dim=1).tolist() == [11, 3]
-    torch.testing.assert_close(longer.features[:, :11][text.mask], text.features[text.mask])
-    torch.testing.assert_close(longer.pooled, text.pooled)
-    torch.testing.assert_close(alone.features, text.features[1:, :3])
-    torch.testing.assert_close(alone.pooled, text.pooled[1:])
+    assert_close(longer.features[:, :11][text.mask], text.features[text.mask])
+    assert_close(longer.pooled, text.pooled)
+    assert_close(alone.features, text.features[1:, :3])
+    assert_close(alone.pooled, text.pooled[1:])
 
 
 def test_order_of_letters_is_told(encoder):

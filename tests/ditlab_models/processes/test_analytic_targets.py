@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from ditlab.inputs.noise import fixed_noise
 from ditlab_models.families import families
@@ -14,7 +15,7 @@ from ditlab_models.processes.analytic_targets import (
     MarkovChain,
     score_entropy_excess,
 )
-from ditlab_models.processes.flow import gaussian_velocity
+from support.models.draws import seeded
 from support.models.plain_score_entropy import score_entropy
 from support.models.true_scores import every_sequence, scores_of
 
@@ -30,18 +31,6 @@ def draw_points(num: int, generator: torch.Generator) -> torch.Tensor:
     return means + MIXTURE.std * torch.randn(means.shape, generator=generator, dtype=torch.float64)
 
 
-def test_expectations_of_one_gaussian_give_its_velocity():
-    one = GaussianMixture(np.array([[0.3, -0.2]]), 0.4)
-    x, t = (
-        torch.randn(5, 2, dtype=torch.float64),
-        torch.linspace(0, 1, 5, dtype=torch.float64)[:, None],
-    )
-    data, noise = one.expectations(x, 1 - t, t)
-    torch.testing.assert_close(
-        noise - data, gaussian_velocity(x, t, torch.tensor([0.3, -0.2]).double(), 0.4)
-    )
-
-
 def test_expectations_of_a_mixture_are_integrals_over_the_data():
     """Expectation by quadrature over a grid of clean points."""
     signal, spread, x = 0.6, 0.3, torch.tensor([0.05, 0.1], dtype=torch.float64)
@@ -52,8 +41,8 @@ def test_expectations_of_a_mixture_are_integrals_over_the_data():
     weight = prior * ((x - signal * clean).square().sum(1) / (-2 * spread**2)).exp()
     expected = (weight[:, None] * clean).sum(0) / weight.sum()
     data, noise = MIXTURE.expectations(x, torch.tensor([signal]), torch.tensor([spread]))
-    torch.testing.assert_close(data, expected, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(signal * data + spread * noise, x)
+    assert_close(data, expected, rtol=1e-6, atol=1e-6)
+    assert_close(signal * data + spread * noise, x)
 
 
 def law_of_sequences(length: int) -> torch.Tensor:
@@ -69,9 +58,7 @@ def law_of_sequences(length: int) -> torch.Tensor:
 def test_scores_of_a_chain_are_sums_over_all_clean_sequences(sigma):
     x = every_sequence(3, 4)
     found = CHAIN.log_scores(x, torch.full((len(x), 1), sigma))
-    torch.testing.assert_close(
-        found, scores_of(law_of_sequences(4), x, sigma), rtol=1e-6, atol=1e-6
-    )
+    assert_close(found, scores_of(law_of_sequences(4), x, sigma), rtol=1e-6, atol=1e-6)
 
 
 def test_regret_of_scores_is_the_expected_score_entropy_above_the_true_scores():
@@ -83,13 +70,11 @@ def test_regret_of_scores_is_the_expected_score_entropy_above_the_true_scores():
     moved = 1 - torch.exp(-level)
     joint = torch.where(x == x0, 1 - moved * 2 / 3, moved / 3).prod(1) * law.repeat_interleave(27)
     best = CHAIN.log_scores(x, level)
-    wrong = 0.3 * torch.randn(
-        27, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    wrong = 0.3 * torch.randn(27, 3, 3, dtype=torch.float64, generator=seeded())
     output = (best + wrong.repeat(27, 1, 1)).scatter(-1, x[..., None], 0.0)
     losses = [(score_entropy(each, x, x0, level).sum(1) * joint).sum() for each in (output, best)]
     excess = (score_entropy_excess(output, best).sum(1) * joint).sum()
-    torch.testing.assert_close(losses[0] - losses[1], excess, rtol=1e-9, atol=1e-12)
+    assert_close(losses[0] - losses[1], excess, rtol=1e-9, atol=1e-12)
     assert excess > 0.01
 
 
@@ -110,7 +95,7 @@ def test_regret_of_a_velocity_is_its_loss_above_the_optimum_on_the_same_draws():
     dit = families()["dit"]
     model = dit.model(image_size=1, patch_size=1, channels=2)
     objective = dit.build_objective(dit.objective(), model)
-    points = draw_points(20_000, torch.Generator().manual_seed(0)).float()
+    points = draw_points(20_000, seeded()).float()
     batch = {"image": points.view(-1, 2, 1, 1)}
     assert objective.knows_optimum(MIXTURE) and not objective.knows_optimum(CHAIN)
     losses = [
@@ -121,7 +106,7 @@ def test_regret_of_a_velocity_is_its_loss_above_the_optimum_on_the_same_draws():
         objective.excess_loss(Perturbed(by), MIXTURE, batch, fixed_noise(0, CPU))
         for by in (0.3, 0.0)
     ]
-    torch.testing.assert_close(regrets[0], torch.full_like(regrets[0], 0.09), rtol=1e-4, atol=1e-6)
+    assert_close(regrets[0], torch.full_like(regrets[0], 0.09), rtol=1e-4, atol=1e-6)
     assert regrets[1].max() < 1e-9
     difference = (losses[0] - losses[1]).double()
     assert difference.mean() == pytest.approx(0.09, abs=4 * float(difference.std()) / 20_000**0.5)

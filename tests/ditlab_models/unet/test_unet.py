@@ -2,6 +2,7 @@
 
 import torch
 from torch.nn import functional
+from torch.testing import assert_close
 
 from ditlab_models.parameters import count_parameters
 from ditlab_models.shape_trace import trace_shapes
@@ -41,4 +42,4 @@ def test_residual_block_as_specified():
     h = functional.group_norm(block.conv1(x), 8, block.norm1.weight, block.norm1.bias)
     h = functional.silu(h + block.shift(functional.silu(time))[:, :, None, None])
     h = functional.group_norm(block.conv2(h), 8, block.norm2.weight, block.norm2.bias)
-    torch.testing.assert_close(block(x, time), functional.silu(h + block.shortcut(x)))
+    assert_close(block(x, time), functional.silu(h + block.shortcut(x)))

@@ -13,127 +13,58 @@ from ditlab_models.contract import ModelSpec, TextCodec
 from ditlab_models.families import families
 from ditlab_models.figures import Figure
 from ditlab_models.pixelhdm.text_encoder import caption_bytes
+from support.models.draws import seeded
 from support.models.letters import letters
+from support.models.pixelhdm_samplers import LEARNED
 
+DIT = {"image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2}
+CLASSES = {**DIT, "num_classes": 3, "adaln": "zero"}
+UNET = {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3}
+BLOCKS = {"width": 16, "depth": 2, "num_heads": 2, "time_width": 8}
+REGION = {"num_features": 6, "num_regions": 10, **BLOCKS}
+DLM = {"length": 12, "vocabulary": 26, **BLOCKS}
+PIXELHDM = {
+    **LEARNED,
+    "patch_depth": 2,
+    "pixel_depth": 2,
+    "text_length": 12,
+}
+GAUSSIAN = {
+    "time_frequencies": "diffusers",
+    "embeddings": "per_block",
+    "positions": "column_first",
+    "final_norm": "adaln",
+    "variance_channels": "predicted",
+}
 SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     # name: (family, model, objective, sampling)
-    "dit": (
-        "dit",
-        {"image_size": 8, "patch_size": 2, "width": 32, "depth": 2, "num_heads": 2},
-        {},
-        {"steps": 3},
-    ),
-    "dit-class": (
-        "dit",
-        {
-            "image_size": 8,
-            "patch_size": 4,
-            "width": 32,
-            "depth": 2,
-            "num_heads": 2,
-            "num_classes": 3,
-            "adaln": "zero",
-        },
-        {"time": {"kind": "logit_normal"}},
-        {"steps": 2},
-    ),
+    "dit": ("dit", {**DIT, "patch_size": 2}, {}, {"steps": 3}),
+    "dit-class": ("dit", CLASSES, {"time": {"kind": "logit_normal"}}, {"steps": 2}),
     "dit-gaussian": (
         "dit",
-        {
-            "image_size": 8,
-            "patch_size": 4,
-            "width": 32,
-            "depth": 2,
-            "num_heads": 2,
-            "num_classes": 3,
-            "adaln": "zero",
-            "time_frequencies": "diffusers",
-            "embeddings": "per_block",
-            "positions": "column_first",
-            "final_norm": "adaln",
-            "variance_channels": "predicted",
-        },
+        {**CLASSES, **GAUSSIAN, "channels": 3},
         {"process": "gaussian"},
         {"steps": 3},
     ),
     "unet-gaussian": (
         "unet",
-        {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3},
+        {**UNET, "channels": 2},
         {"process": "gaussian", "variance": "posterior", "weights": {"bound": 0.0}},
         {"steps": 2},
     ),
-    "unet": (
-        "unet",
-        {"image_size": 8, "width": 16, "time_width": 16, "num_classes": 3},
-        {},
-        {"steps": 2},
-    ),
-    "region": (
-        "region",
-        {
-            "num_features": 6,
-            "num_regions": 10,
-            "width": 16,
-            "depth": 2,
-            "num_heads": 2,
-            "time_width": 8,
-        },
-        {},
-        {},
-    ),
+    "unet": ("unet", UNET, {}, {"steps": 2}),
+    "region": ("region", REGION, {}, {}),
     "region-ddpm": (
         "region",
-        {
-            "num_features": 6,
-            "num_regions": 10,
-            "width": 16,
-            "depth": 2,
-            "num_heads": 2,
-            "time_width": 8,
-            "positions": "sinusoidal",
-            "corruption": "ddpm",
-        },
+        {**REGION, "positions": "sinusoidal", "corruption": "ddpm"},
         {},
         {"solver": "ddim", "steps": 3},
     ),
-    "dlm": (
-        "dlm",
-        {"length": 12, "vocabulary": 26, "width": 16, "depth": 2, "num_heads": 2, "time_width": 8},
-        {},
-        {"steps": 3, "solver": "analytic"},
-    ),
-    "dlm-block": (
-        "dlm",
-        {
-            "length": 12,
-            "vocabulary": 26,
-            "width": 16,
-            "depth": 2,
-            "num_heads": 2,
-            "time_width": 8,
-            "block_size": 4,
-        },
-        {},
-        {"steps": 2, "block": {}},
-    ),
+    "dlm": ("dlm", DLM, {}, {"steps": 3, "solver": "analytic"}),
+    "dlm-block": ("dlm", {**DLM, "block_size": 4}, {}, {"steps": 2, "block": {}}),
     "pixelhdm": (
         "pixelhdm",
-        {
-            "width": 16,
-            "pixel_width": 4,
-            "patch_size": 8,
-            "patch_depth": 2,
-            "pixel_depth": 2,
-            "num_heads": 2,
-            "num_kv_heads": 1,
-            "mrope_widths": (2, 2, 4),
-            "bottleneck_width": 8,
-            "time_width": 8,
-            "max_resolution": 64,
-            "text_length": 12,
-            "text_depth": 1,
-            "text_encoder": "learned",
-        },
+        PIXELHDM,
         {"weights": {"alignment": 0.0}},
         {"steps": 2, "height": 16, "width": 24},
     ),
@@ -152,7 +83,7 @@ class FigureNetwork:
 
     def draw(self, *kinds: str) -> dict[str, Figure]:
         """Draw these kinds, or all."""
-        generator = torch.Generator().manual_seed(0)
+        generator = seeded()
         return dict(
             self.objective.figures(self.network, self.batch, self.sampler, generator, kinds or None)
         )
@@ -171,7 +102,7 @@ def figure_network(name: str, std: float = 0.05) -> FigureNetwork:
     objective_spec = family.objective_of(objective_changes).model_validate(objective_changes)
     text: TextCodec | None = letters() if family_name == "dlm" else None
     network = family.build_network(spec)
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(std * torch.randn(parameter.shape, generator=generator))

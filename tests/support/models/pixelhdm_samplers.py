@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
-from ditlab_models.contract import Prompt
+from ditlab_models.contract import Prompt, SampleRequest
 from ditlab_models.pixelhdm.family import FAMILY
 from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from ditlab_models.processes.flow import point_velocity
+from support.models.draws import seeded
 
 LEARNED = {
     "width": 32,
@@ -35,12 +36,9 @@ def sampler_of(model=LEARNED, prediction="velocity", **settings):
     return FAMILY.build_sampler(PixelHDMSamplingSpec(**{**FEW, **settings}), spec, objective)
 
 
-def prompts(*texts: str) -> list[Prompt]:
-    return [Prompt(text) for text in texts]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def ask(*texts: str, **conditions) -> SampleRequest:
+    """A request for these descriptions."""
+    return SampleRequest(prompts=[Prompt(text) for text in texts], **conditions)
 
 
 def encode(texts):

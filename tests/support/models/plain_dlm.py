@@ -1,7 +1,16 @@
 """The language model written plainly: conditions by token, complex rotations, whole matrices."""
 
+from functools import partial
+
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+
+def recompute(network) -> None:
+    """Recompute the activations of a network's checkpointed modules in its backward pass."""
+    for module in network.checkpointed_modules():
+        module.forward = partial(checkpoint, module.forward, use_reentrant=False)
 
 
 def plain_forward(

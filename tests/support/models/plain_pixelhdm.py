@@ -90,9 +90,10 @@ class PlainPixelHDM:
         everywhere = torch.ones(len(pixels), dtype=torch.bool)
         mixed = self._attention(compact, f"{name}.compaction.attention", positions, everywhere)
         mixed = self._norm(mixed, f"{name}.compaction.post_norm")
-        pixels = pixels + gate1 * self._linear(mixed, f"{name}.compaction.expand").view(
-            pixels.shape
-        )
+        detail = self._linear(mixed, f"{name}.compaction.expand").view(pixels.shape)
+        if self.spec.pixel_residual == "double":
+            detail = detail + modulated
+        pixels = pixels + gate1 * detail
         modulated = (1 + scale2) * self._norm(pixels, f"{name}.norm") + shift2
         return pixels + gate2 * self._swiglu(modulated, f"{name}.mlp")
 
@@ -124,7 +125,7 @@ class PlainPixelHDM:
         turned, start = torch.empty_like(heads), 0
         for width, place in zip(self.spec.mrope_widths, position, strict=True):
             for first in range(0, width, 2):
-                angle = place * 10000.0 ** (-first / width)
+                angle = place * self.spec.rope_base ** (-first / width)
                 a, b = heads[:, start + first], heads[:, start + first + 1]
                 turned[:, start + first] = a * math.cos(angle) - b * math.sin(angle)
                 turned[:, start + first + 1] = a * math.sin(angle) + b * math.cos(angle)

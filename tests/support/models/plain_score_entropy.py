@@ -2,10 +2,55 @@
 algorithm 1).
 """
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from ditlab_models.processes.score_entropy import ScoreName, noisy_tokens
+from ditlab_models.processes.score_entropy import ScoreName, TokenLosses, noisy_tokens
 from ditlab_models.tensors import wide_dtype
+from support.models.draws import seeded
+
+V, T = 11, 12
+"""Tokens of the vocabulary and of a sequence."""
+CLEAN = torch.tensor(
+    [0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64
+)
+"""Law of tokens that are drawn one by one, (V,)."""
+
+
+class Scores(nn.Module):
+    """A network whose output is a function of tokens and noise; records its inputs."""
+
+    def __init__(self, output) -> None:
+        super().__init__()
+        self.output, self.calls = output, []
+
+    def forward(self, x, sigma, targets, documents=None):
+        self.calls.append((x, sigma, targets))
+        output = self.output(x, targets.sigma.double())
+        losses = score_entropy(output, x, targets.x0, targets.sigma.double(), targets.score)
+        return TokenLosses((losses * targets.weight).sum(), losses.detach())
+
+
+def zeros(x: Tensor, sigma: Tensor) -> Tensor:
+    """Log scores that are all 0."""
+    return torch.zeros(*x.shape, V, dtype=torch.float64)
+
+
+def marginal(sigma: Tensor) -> Tensor:
+    """q_sigma of tokens drawn from CLEAN, (..., V)."""
+    stays = torch.exp(-sigma)[..., None]
+    return stays * CLEAN + (1 - stays) / V
+
+
+def unigram(x: Tensor, sigma: Tensor) -> Tensor:
+    """The true scores of tokens that are drawn from CLEAN, one by one."""
+    log_q = marginal(sigma).log()
+    return log_q - log_q.gather(-1, x[..., None])
+
+
+def draw_clean(num: int, seed: int = 0) -> Tensor:
+    """Draw sequences (num, T) of tokens from CLEAN."""
+    return torch.multinomial(CLEAN, num * T, replacement=True, generator=seeded(seed)).view(num, T)
 
 
 def score_entropy(

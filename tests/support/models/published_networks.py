@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from support.models.draws import seeded
+
 Weights = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -20,7 +22,7 @@ def random_weights(
     shapes: Shapes, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> dict[str, Tensor]:
     """Weights around 0, those of norms around 1."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     found = {}
     for name, shape in shapes.items():
         values = 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)

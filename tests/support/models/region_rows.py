@@ -1,6 +1,5 @@
 """Windows of regions as families get them, and a chain with a known best prediction."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -8,36 +7,7 @@ import torch
 from torch import Tensor
 
 from ditlab_models.contract import RealRows, RowSet
-
-
-class RowKeyedNoise:
-    """Fixed draws of rows `first`, `first` + 1, ...: each row's depend on its number and the name
-    alone.
-    """
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self._seeded = torch.Generator()
-
-    def uniform(self, name: str, shape: Sequence[int]) -> Tensor:
-        return torch.stack(
-            [
-                torch.rand(tuple(shape[1:]), generator=self._generator(name, i))
-                for i in range(shape[0])
-            ]
-        )
-
-    def normal(self, name: str, shape: Sequence[int]) -> Tensor:
-        return torch.stack(
-            [
-                torch.randn(tuple(shape[1:]), generator=self._generator(name, i))
-                for i in range(shape[0])
-            ]
-        )
-
-    def _generator(self, name: str, row: int) -> torch.Generator:
-        key = hashlib.sha256(f"{name}/{self.first + row}".encode()).digest()
-        return self._seeded.manual_seed(int.from_bytes(key[:7], "big"))
+from support.models.draws import RowKeyedNoise
 
 
 def as_row_set(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from ditlab_models.contract import RealRows, RowSet
-from support.models.region_rows import RowKeyedNoise
+from support.models.draws import RowKeyedNoise
 
 
 def token_rows(tokens: Tensor) -> RowSet:

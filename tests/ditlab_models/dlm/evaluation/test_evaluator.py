@@ -16,13 +16,9 @@ from ditlab_models.processes.draws import batch_means
 from ditlab_models.processes.score_entropy import TokenLosses
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from ditlab_models.processes.uniform_graph import kl_from_uniform
-from support.models.plain_score_entropy import score_entropy
+from support.models.plain_score_entropy import CLEAN, Scores, T, V, draw_clean, unigram
 from support.models.token_rows import token_rows
 
-V, T = 11, 12
-CLEAN = torch.tensor(
-    [0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.05, 0.03, 0.02, 0.007, 0.003], dtype=torch.float64
-)
 MODEL = DLMSpec(
     length=T, vocabulary=V, depth=1, num_heads=2, width=16, condition_width=8, time_width=8
 )
@@ -31,31 +27,14 @@ COLUMNS = ["predictor", "kind", "bits a byte", "bits a token", "nats a token", "
 PREDICTORS = ["model", "bigram", "unigram", "uniform"]
 
 
-class Unigram(nn.Module):
-    """The true scores of tokens that are drawn from CLEAN, one by one."""
-
-    def forward(self, x, sigma, targets, documents=None):
-        stays = torch.exp(-targets.sigma.double())[..., None]
-        log_q = (stays * CLEAN + (1 - stays) / V).log()
-        losses = score_entropy(
-            log_q - log_q.gather(-1, x[..., None]), x, targets.x0, targets.sigma.double()
-        )
-        return TokenLosses((losses * targets.weight).sum(), losses)
-
-
-def drawn(num, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.multinomial(CLEAN, num * T, replacement=True, generator=generator).view(num, T)
-
-
 @pytest.fixture(scope="module")
 def train():
-    return token_rows(drawn(1000, 0))
+    return token_rows(draw_clean(1000, 0))
 
 
 @pytest.fixture(scope="module")
 def held_out():
-    return token_rows(drawn(1000, 1))
+    return token_rows(draw_clean(1000, 1))
 
 
 def codec(bytes_per_token):
@@ -68,26 +47,17 @@ def evaluate(network, train, held_out, text=None, batch=256, model=MODEL, **obje
 
 
 def few(num=40):
-    return token_rows(drawn(num, 2))
-
-
-@pytest.mark.parametrize("block_size", [None, 3])
-def test_an_untrained_network_is_as_good_as_uniform(train, held_out, block_size):
-    model = DLMSpec(**{**MODEL.model_dump(), "block_size": block_size})
-    metrics = evaluate(FAMILY.build_network(model), train, held_out, model=model).metrics
-    assert metrics["bound"] == pytest.approx(math.log(V), abs=0.05)
-    assert metrics["perplexity"] == pytest.approx(math.exp(metrics["bound"]))
-    assert metrics["baseline/uniform/nats_per_token"] == pytest.approx(math.log(V))
-    assert metrics["baseline/uniform/perplexity"] == pytest.approx(V)
+    return token_rows(draw_clean(num, 2))
 
 
 def test_a_network_of_token_frequencies_equals_the_unigram(train, held_out):
     """The bound is tight where sigma_min is small and sigma_max large."""
-    metrics = evaluate(Unigram(), train, held_out, noise=WIDE).metrics
+    metrics = evaluate(Scores(unigram), train, held_out, noise=WIDE).metrics
     entropy = -(CLEAN * CLEAN.log()).sum().item()
     assert metrics["baseline/unigram/nats_per_token"] == pytest.approx(entropy, abs=0.02)
     assert metrics["baseline/bigram/nats_per_token"] == pytest.approx(entropy, abs=0.02)
     assert metrics["bound"] == pytest.approx(entropy, abs=0.08)
+    assert metrics["baseline/uniform/perplexity"] == pytest.approx(V)
 
 
 def test_bits_a_byte_are_bits_a_token_over_its_bytes(train):
@@ -107,7 +77,7 @@ def test_bits_a_byte_are_bits_a_token_over_its_bytes(train):
 
 
 def test_tables_agree_with_metrics(train):
-    found = evaluate(Unigram(), train, few(), codec(2.0))
+    found = evaluate(Scores(unigram), train, few(), codec(2.0))
     table = found.tables["likelihood"]
     assert table["predictor"].tolist() == PREDICTORS
     assert table["kind"].tolist() == ["upper bound", "exact", "exact", "exact"]
@@ -126,7 +96,7 @@ def test_tables_agree_with_metrics(train):
     ids=["1", "20", "loglinear"],
 )
 def test_parts_add_up_to_the_bound(train, held_out, noise):
-    found = evaluate(Unigram(), train, held_out, noise=noise)
+    found = evaluate(Scores(unigram), train, held_out, noise=noise)
     table = found.tables["bound_in_nats"]
     assert table["part"].tolist()[:2] == ["last draw", "t 0 to 0.25"] and table["part"].tolist()[
         -2:
@@ -155,7 +125,7 @@ def test_parts_add_up_to_the_bound(train, held_out, noise):
 @pytest.mark.parametrize("batch", [1, 7, 1000])
 def test_batches_change_nothing(perturb, batch):
     torch.manual_seed(0)
-    train, network = token_rows(drawn(60, 0)), FAMILY.build_network(MODEL)
+    train, network = token_rows(draw_clean(60, 0)), FAMILY.build_network(MODEL)
     perturb(network)
     one, other = (
         evaluate(network, train, few()).metrics,
@@ -205,7 +175,7 @@ def test_a_hopeless_network_breaks_nothing(train):
 
 
 def test_the_figure_ends_at_the_bound_and_draws_the_others_as_levels(train, held_out):
-    found = evaluate(Unigram(), train, held_out, codec(2.0))
+    found = evaluate(Scores(unigram), train, held_out, codec(2.0))
     loss, sums = found.figures["bound"].panels
     assert [curve.label for curve in loss.curves] == ["model", "unigram scores", "zero scores"]
     table = found.tables["bound_in_nats"]

@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from ditlab_models.processes.score_entropy import expected_zero_score_entropy
 from ditlab_models.processes.specs import TokenNoiseSchedule
-from ditlab_models.processes.uniform_graph import kl_from_uniform, move_probability, ratio
+from ditlab_models.processes.uniform_graph import kl_from_uniform, move_probability
+from support.models.draws import seeded
 from support.models.plain_score_entropy import score_entropy
 from support.models.true_scores import log_ratios
 
@@ -22,7 +24,7 @@ LEVELS = (1e-3, 0.05, 0.5, 1.0, 20.0)
 @pytest.fixture
 def tokens():
     """Noisy and clean tokens out of 7, some moved, and a noise level each, (40,)."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     x0 = torch.randint(7, (40,), generator=generator)
     x = torch.where(
         torch.rand(40, generator=generator) < 0.5, torch.randint(7, (40,), generator=generator), x0
@@ -32,29 +34,7 @@ def tokens():
 
 @pytest.fixture
 def output():
-    return torch.randn(40, 7, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
-
-
-@pytest.mark.parametrize("vocabulary", [2, 7, 1000])
-@pytest.mark.parametrize("moved", [False, True])
-def test_loss_and_gradient_are_0_at_the_true_log_ratios(vocabulary, moved):
-    x0 = torch.zeros(len(LEVELS), dtype=torch.int64)
-    x = x0 + 1 if moved else x0
-    sigma = torch.tensor(LEVELS, dtype=DOUBLE)
-    truth = log_ratios(x, x0, sigma, vocabulary).requires_grad_()
-    losses = score_entropy(truth, x, x0, sigma)
-    (gradient,) = torch.autograd.grad(losses.sum(), truth)
-    torch.testing.assert_close(losses, torch.zeros_like(losses), rtol=0, atol=1e-11)
-    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-11)
-    r = ratio(sigma, vocabulary)
-    with torch.no_grad():
-        if moved:
-            torch.testing.assert_close(truth[:, 0], -r.log())
-            assert (truth[:, 1:] == 0).all()
-        else:
-            torch.testing.assert_close(truth[:, 1], r.log())
-        elsewhere = truth + 0.1 * torch.randn(truth.shape, dtype=DOUBLE)
-        assert (score_entropy(elsewhere, x, x0, sigma) > 0).all()
+    return torch.randn(40, 7, generator=seeded(1), dtype=DOUBLE)
 
 
 def test_loss_is_the_sum_over_other_tokens_of_its_definition(tokens, output):
@@ -63,17 +43,7 @@ def test_loss_is_the_sum_over_other_tokens_of_its_definition(tokens, output):
     log_s = log_ratios(x, x0, sigma, 7)
     terms = output.exp() - log_s.exp() * output + log_s.exp() * (log_s - 1)
     expected = terms.scatter(-1, x[:, None], 0.0).sum(-1) / 7
-    torch.testing.assert_close(score_entropy(output, x, x0, sigma), expected)
-
-
-@pytest.mark.parametrize("score", ["log", "softmax"])
-def test_the_output_at_the_token_itself_does_not_matter(tokens, output, score):
-    x, x0, sigma = tokens
-    other = output.scatter(-1, x[:, None], 30.0).requires_grad_()
-    losses = score_entropy(other, x, x0, sigma, score)
-    torch.testing.assert_close(losses, score_entropy(output, x, x0, sigma, score))
-    (gradient,) = torch.autograd.grad(losses.sum(), other)
-    assert not gradient.gather(-1, x[:, None]).any() and gradient.any()
+    assert_close(score_entropy(output, x, x0, sigma), expected)
 
 
 def test_zero_logits_have_the_published_values():
@@ -142,19 +112,7 @@ def test_softmax_reads_the_output_as_one_published_description_does(tokens, outp
     n = torch.where(x == x0, r * n, at_x0 / grown + n)
     c = torch.where(x == x0, 6 / 7 * r * (r.log() - 1), ((-r.log() - 1) / r - 5) / 7)
     p = s.mean(-1) - at_x / 7
-    torch.testing.assert_close(score_entropy(output, x, x0, sigma, "softmax"), p - n + c)
-
-
-def test_softmax_goes_below_0_where_log_does_not():
-    x = x0 = torch.tensor([0])
-    sigma = torch.tensor(1.0, dtype=DOUBLE)
-    keeps = torch.full((1, 7), -20.0, dtype=DOUBLE)  # softmax: all on the token that has not moved
-    assert score_entropy(keeps, x, x0, sigma, "softmax").item() < -0.1
-    assert score_entropy(keeps, x, x0, sigma).item() > 0
-    truth = log_ratios(x, x0, sigma, 7)
-    assert score_entropy(keeps, x, x0, sigma, "softmax") < score_entropy(
-        truth, x, x0, sigma, "softmax"
-    )
+    assert_close(score_entropy(output, x, x0, sigma, "softmax"), p - n + c)
 
 
 def test_least_noise_is_finite_in_float32():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy import fft
+from torch.testing import assert_close
 
 from ditlab_models.processes.frequency_loss import (
     dct_blocks,
@@ -17,13 +18,6 @@ from ditlab_models.processes.frequency_loss import (
 )
 
 F64 = torch.float64
-
-
-def test_a_constant_block_is_8_times_its_value_at_frequency_0():
-    coefficients = dct_blocks(torch.full((8, 8), 0.3, dtype=F64))[0, 0]
-    assert coefficients[0, 0].item() == pytest.approx(8 * 0.3)
-    coefficients[0, 0] = 0
-    assert coefficients.abs().max() < 1e-14
 
 
 def test_blocks_are_scipys_transform_of_each():
@@ -39,17 +33,7 @@ def test_blocks_are_scipys_transform_of_each():
             )
 
 
-def test_tables_at_qualities_with_known_values():
-    assert quantisation_tables(90)[0][0].tolist() == [3, 2, 2, 3, 5, 8, 10, 12]
-    assert quantisation_tables(90)[1][0].tolist() == [3, 4, 5, 9, 20, 20, 20, 20]
-    assert quantisation_tables(50)[0][0].tolist() == [16, 11, 10, 16, 24, 40, 51, 61]
-    assert quantisation_tables(50)[1][3].tolist() == [47, 66, 99, 99, 99, 99, 99, 99]
-    assert quantisation_tables(25)[0][0].tolist() == [32, 22, 20, 32, 48, 80, 102, 122]
-    assert all((table == 1).all() for table in quantisation_tables(100))
-    assert all((table == 255).all() for table in quantisation_tables(1))
-
-
-@pytest.mark.parametrize("quality", [1, 10, 50, 75, 90, 95])
+@pytest.mark.parametrize("quality", [1, 10, 25, 50, 75, 90, 95, 100])
 def test_tables_are_those_that_a_jpeg_file_has(quality):
     file = BytesIO()
     Image.new("RGB", (8, 8)).save(file, format="JPEG", quality=quality)
@@ -63,7 +47,7 @@ def test_weights_at_quality_90():
     assert weights.shape == (3, 8, 8) and torch.equal(weights[1], weights[2])
     assert weights[0, 0, 0].item() == pytest.approx(2.18382, abs=5e-6)
     assert weights[1, 0, 0].item() == pytest.approx(4.35347, abs=5e-6)
-    torch.testing.assert_close(weights.mean((1, 2)), torch.ones(3, dtype=F64), rtol=0, atol=1e-15)
+    assert_close(weights.mean((1, 2)), torch.ones(3, dtype=F64), rtol=0, atol=1e-15)
     assert (frequency_weights(100).values == 1).all()
 
 
@@ -78,14 +62,14 @@ def test_colours_have_their_published_values():
         [0.114, 0.5, -0.081312],
         [1, 0, 0],
     ]
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=F64), rtol=0, atol=5e-7)
+    assert_close(found, torch.tensor(expected, dtype=F64), rtol=0, atol=5e-7)
 
 
 def test_flat_weights_give_the_mean_squared_error_in_ycbcr():
     """The transform is orthonormal (Parseval)."""
     predicted, target = torch.randn(2, 4, 3, 16, 24, dtype=F64)
     expected = (to_ycbcr(predicted) - to_ycbcr(target)).square().mean()
-    torch.testing.assert_close(frequency_error(predicted, target, frequency_weights(100)), expected)
+    assert_close(frequency_error(predicted, target, frequency_weights(100)), expected)
 
 
 def test_an_error_at_one_frequency_counts_by_its_weight():
@@ -99,7 +83,7 @@ def test_an_error_at_one_frequency_counts_by_its_weight():
         image = wave.expand(1, 3, 16, 16)
         found = frequency_error(image, torch.zeros_like(image), weights)
         expected = luma_weight(90, row, column) * wave.square().mean() / 3
-        torch.testing.assert_close(found, expected, rtol=1e-14, atol=0)
+        assert_close(found, expected, rtol=1e-14, atol=0)
 
 
 def luma_weight(quality: int, row: int, column: int) -> float:
@@ -118,11 +102,3 @@ def test_half_precision_is_computed_in_float32(dtype, autocast):
         wide = frequency_error(predicted.float(), target.float(), frequency_weights(90))
     assert found.dtype == torch.float32
     assert found == wide == expected
-
-
-def test_it_is_zero_for_equal_images_and_has_finite_gradients():
-    predicted = torch.randn(2, 3, 8, 16, requires_grad=True)
-    target = torch.randn(2, 3, 8, 16)
-    assert frequency_error(target, target, frequency_weights(90)) == 0
-    frequency_error(predicted, target, frequency_weights(90)).backward()
-    assert predicted.grad.isfinite().all() and predicted.grad.abs().min() > 0

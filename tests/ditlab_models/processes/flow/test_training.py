@@ -1,19 +1,15 @@
 """The objective of both networks: closed forms, keyed draws, metrics, precision."""
 
-import gzip
 import math
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from ditlab_models.dit.family import FAMILY
 from ditlab_models.dit.spec import DiTObjectiveSpec, DiTSpec
 from ditlab_models.processes.draws import batch_means
-from ditlab_models.processes.specs import LogitNormalTime, VelocityWeights
-
-MNIST_TEST_IMAGES = Path(__file__).parents[5] / "shared/data/mnist/t10k-images-idx3-ubyte.gz"
+from ditlab_models.processes.specs import LogitNormalTime, VelocityWeights, quarter_names
+from support.models.draws import check_halves, seeded, train
 
 
 def test_untrained_loss_is_one_plus_the_datas_second_moment(keyed_noise):
@@ -23,88 +19,48 @@ def test_untrained_loss_is_one_plus_the_datas_second_moment(keyed_noise):
         FAMILY.build_network(spec),
         FAMILY.build_objective(DiTObjectiveSpec(), spec),
     )
-    image = 0.5 + 0.7 * torch.randn(4096, 1, 8, 8, generator=torch.Generator().manual_seed(3))
+    image = 0.5 + 0.7 * torch.randn(4096, 1, 8, 8, generator=seeded(3))
     (loss,) = objective.loss(network, {"image": image}, keyed_noise()).values()
     assert loss.item() == pytest.approx(1 + image.square().mean().item(), rel=0.01)
 
 
-def test_untrained_loss_on_mnist(keyed_noise):
-    if not MNIST_TEST_IMAGES.exists():
-        pytest.skip("no MNIST test digits at shared/data/mnist beside the repository")
-    pixels = np.frombuffer(gzip.decompress(MNIST_TEST_IMAGES.read_bytes()), np.uint8, offset=16)
-    image = (torch.from_numpy(pixels.copy()).float().view(-1, 1, 28, 28) / 255 - 0.5) / 0.5
-    assert 1 + image.square().mean().item() == pytest.approx(1.9258, abs=5e-5)
-    spec = DiTSpec(width=8, depth=1, num_heads=1)
-    losses = FAMILY.build_objective(DiTObjectiveSpec(), spec).loss(
-        FAMILY.build_network(spec), {"image": image[:1000]}, keyed_noise()
-    )
-    assert losses["velocity"].item() == pytest.approx(
-        1 + image[:1000].square().mean().item(), rel=0.01
-    )
-
-
-def test_a_batch_of_one_micro_batch_is_its_two_halves(family, small, batch, perturb, keyed_noise):
+def test_a_batch_of_one_micro_batch_is_its_two_halves(family, small, batch, perturb):
     """Given its slice of the draws, a slice of a micro-batch gives its share of the loss."""
     spec = small(num_classes=10)
-    network, objective = (
-        family.build_network(spec).double(),
-        family.build_objective(family.objective(), spec),
-    )
+    network = family.build_network(spec).double()
+    objective = family.build_objective(family.objective(), spec)
     perturb(network)
 
-    class Slice(keyed_noise):
-        rows = slice(0, 8)
+    def measure(rows, source):
+        return objective.loss(network, {k: v[rows] for k, v in batch.items()}, source)
 
-        def uniform(self, name, shape):
-            return super().uniform(name, (8, *shape[1:]))[self.rows]
-
-        def normal(self, name, shape):
-            return super().normal(name, (8, *shape[1:]))[self.rows]
-
-    def loss(rows: slice) -> torch.Tensor:
-        source = Slice()
-        source.rows = rows
-        return objective.loss(network, {k: v[rows] for k, v in batch.items()}, source)["velocity"]
-
-    halves = (loss(slice(0, 4)) + loss(slice(4, 8))) / 2
-    torch.testing.assert_close(halves, loss(slice(0, 8)))
+    check_halves(measure, 8)
 
 
-def test_only_weighted_components_are_computed(family, small, batch, noise):
-    network = family.build_network(small())
-
-    def names(**weights: float) -> set[str]:
-        objective = family.build_objective(
-            family.objective(weights=VelocityWeights(**weights)), small()
-        )
-        return set(objective.loss(network, batch, noise))
-
-    assert names() == {"velocity"}
-    assert names(direction=0.5) == {"velocity", "direction"}
-    assert names(velocity=0.0, direction=0.5) == {"direction"}
-    assert family.build_objective(family.objective(), small()).weights == {
-        "velocity": 1.0,
-        "direction": 0.0,
-    }
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ({}, {"velocity"}),
+        ({"direction": 0.5}, {"velocity", "direction"}),
+        ({"velocity": 0.0, "direction": 0.5}, {"direction"}),
+    ],
+)
+def test_only_weighted_components_are_computed(family, small, batch, noise, weights, expected):
+    objective = family.build_objective(family.objective(weights=weights), small())
+    assert set(objective.loss(family.build_network(small()), batch, noise)) == expected
+    assert objective.weights == {"velocity": 1.0, "direction": 0.0, **weights}
 
 
-def test_draws_are_named_and_none_is_global(family, small, batch, keyed_noise):
-    spec = small(num_classes=10)
-    network, objective = (
-        family.build_network(spec),
-        family.build_objective(family.objective(), spec),
-    )
+@pytest.mark.parametrize("classes", [{}, {"num_classes": 10}])
+def test_draws_are_named_and_none_is_global(family, small, batch, noise, classes):
+    spec = small(**classes)
+    network = family.build_network(spec)
+    objective = family.build_objective(family.objective(), spec)
     state = torch.get_rng_state()
-    source = keyed_noise()
-    objective.loss(network, batch, source)
-    assert sorted(source.names) == ["label_dropout", "noise", "time"]
-    objective.metrics(network, batch, source)
+    objective.loss(network, batch, noise)
+    assert sorted(noise.names) == ["label_dropout"] * len(classes) + ["noise", "time"]
+    objective.metrics(network, batch, noise)
     assert torch.equal(torch.get_rng_state(), state)
-    plain = keyed_noise()
-    family.build_objective(family.objective(), small()).loss(
-        family.build_network(small()), batch, plain
-    )
-    assert sorted(plain.names) == ["noise", "time"]
 
 
 class SeesLabels(torch.nn.Module):
@@ -152,14 +108,7 @@ def test_metrics_do_not_depend_on_weights_or_training_times(
         small(),
     )
     first = batch_means(plain.metrics(network, batch, keyed_noise()))
-    assert set(first) == {
-        "velocity",
-        "direction",
-        "velocity_t0",
-        "velocity_t1",
-        "velocity_t2",
-        "velocity_t3",
-    }
+    assert set(first) == {"velocity", "direction", *quarter_names("velocity")}
     second = batch_means(other.metrics(network, batch, keyed_noise()))
     assert all(first[name] == second[name] for name in first)
     quarters = [first[f"velocity_t{quarter}"] for quarter in range(4)]
@@ -172,28 +121,19 @@ def test_metrics_do_not_depend_on_weights_or_training_times(
 
 
 def test_metrics_look_at_each_quarter_of_time(family, small, keyed_noise):
-    """Metrics by quarter evaluate the network in each quarter of time."""
+    """Also of one image."""
+    times = []
 
-    class TimeTeller(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.anchor = torch.nn.Parameter(torch.zeros(()))
-            self.times: list[torch.Tensor] = []
-
+    class TimeTeller(torch.nn.Linear):
         def forward(self, x, t):
-            self.times.append(t)
+            times.append(t)
             return torch.zeros_like(x)
 
-    network = TimeTeller()
     objective = family.build_objective(family.objective(), small())
-    for size in (1, 7):
-        network.times.clear()
-        metrics = batch_means(
-            objective.metrics(network, {"image": torch.zeros(size, 1, 8, 8)}, keyed_noise())
-        )
-        assert all(math.isfinite(value) for value in metrics.values())
-        for quarter, times in enumerate(network.times):
-            assert ((times >= quarter / 4) & (times < (quarter + 1) / 4)).all()
+    batch = {"image": torch.zeros(1, 1, 8, 8)}
+    metrics = batch_means(objective.metrics(TimeTeller(1, 1), batch, keyed_noise()))
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert [int(4 * t) for t in times] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -213,11 +153,8 @@ def test_any_parameter_precision_trains_with_a_loss_of_full_precision(
     for name, value in got.items():
         assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         assert value.item() == pytest.approx(expected[name].item(), rel=0.03)
-    assert all(
-        torch.isfinite(parameter.grad).all()
-        for parameter in network.parameters()
-        if parameter.grad is not None
-    )
+    gradients = [each.grad for each in network.parameters() if each.grad is not None]
+    assert all(each.isfinite().all() for each in gradients)
 
 
 def test_a_few_steps_learn(family, small, batch, keyed_noise):
@@ -225,13 +162,8 @@ def test_a_few_steps_learn(family, small, batch, keyed_noise):
         family.build_network(small()),
         family.build_objective(family.objective(), small()),
     )
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3, fused=True)
     before = batch_means(objective.metrics(network, batch, keyed_noise(99)))["velocity"]
-    for step in range(40):
-        loss = objective.loss(network, batch, keyed_noise(step))["velocity"]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    train(network, objective, batch, keyed_noise, steps=40, rate=3e-3)
     assert (
         batch_means(objective.metrics(network, batch, keyed_noise(99)))["velocity"] < 0.8 * before
     )

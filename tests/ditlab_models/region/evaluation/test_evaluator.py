@@ -16,6 +16,7 @@ from ditlab_models.region.evaluation import RegionEvaluator
 from ditlab_models.region.family import FAMILY
 from ditlab_models.region.objective import draw_masks
 from ditlab_models.region.spec import RegionObjectiveSpec, RegionSpec
+from support.models.draws import seeded
 from support.models.region_rows import as_row_set, gaussian_chain
 
 REGIONS, FEATURES = 12, 3
@@ -289,9 +290,7 @@ def test_the_title_says_where_a_window_has_one_prediction(perfect, train, held_o
 
 def test_samples_are_measured_where_they_were_imputed_alone(train, held_out):
     evaluator = RegionEvaluator(RegionObjectiveSpec(), MODEL)
-    measured = torch.randn(
-        50, REGIONS, FEATURES, generator=torch.Generator().manual_seed(0)
-    ).double()
+    measured = torch.randn(50, REGIONS, FEATURES, generator=seeded()).double()
     mask = torch.arange(REGIONS).expand(50, -1) % 2 == 0
     imputed = torch.where(mask[..., None], measured + 0.5, 100.0)
     found = evaluator.measure_samples(train, held_out, 64)(
