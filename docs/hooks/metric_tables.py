@@ -98,9 +98,10 @@ OTHERS = {
     ),
     "best/...": "of a sweep: the best value so far, by number of trials",
     "cost/evaluations": (
-        "of a point of a sweep over samples: network evaluations a sample, a guided one twice"
+        "of a configuration of a sweep over samples: network evaluations a sample, a guided "
+        "one twice"
     ),
-    "cost/seconds": "of such a point: seconds a sample",
+    "cost/seconds": "of such a configuration: seconds a sample",
     "pbt/...": "of a trial of a population: the values it trains with, by step",
     "system/...": (
         "load of the machine (`tracking.system_metrics`): processor, memory, disk, network, GPUs"

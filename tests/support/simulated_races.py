@@ -46,7 +46,8 @@ def persistent(noise: np.ndarray) -> np.ndarray:
 
 
 def simulated_results(race: Race, values: np.ndarray) -> list[RungValue]:
-    """Return all results of a race with these values; a race reads those of its looks alone."""
+    """Return all results of a race with these values; a race reads those of its
+    interim analyses alone."""
     places = np.ndindex(values.shape)
     return [
         RungValue(

@@ -15,7 +15,9 @@ from ditlab.runs.requests import RequestAnswer, post_request
 from ditlab.tracking.records import read_record
 from ditlab.training.inbox import Inbox
 
-_POLL_INTERVAL = 0.25  # seconds between two looks for an answer, and at the run that is to give it
+_POLL_INTERVAL = (
+    0.25  # seconds between two reads of the answer, and of the state of the run that gives it
+)
 _INSTEAD = {
     "sample": "`ditlab sample {0}` draws from its newest checkpoint",
     "evaluate": "`ditlab evaluate {0}` measures its newest checkpoint",
@@ -38,10 +40,10 @@ def answer_lines(answer: RequestAnswer) -> list[str]:
     """Return an answer as lines for people."""
     if answer.status != "done":
         return [answer.message]
-    values = [
-        f"  {name} {'NaN' if value is None else f'{value:.5g}'}"
-        for name, value in answer.metrics.items()
-    ]
+    values = []
+    for name, value in answer.metrics.items():
+        shown = "NaN" if value is None else f"{value:.5g}"
+        values.append(f"  {name} {shown}")
     made = [*answer.files, *filter(None, [answer.checkpoint])]
     return [f"{answer.verb}: done at step {answer.step:,}", *values, *made]
 
@@ -70,14 +72,12 @@ def ask(
     """Ask a run in training for one of `VERBS`, and wait `wait` seconds for the answer (None: until
     the run ends).
 
-    An answer that has not come by then is `open`; asking for the same again waits on. `on_wait`
+    An answer that has not come by then is `open`; the same request again waits on. `on_wait`
     receives what is waited for. Raises UserError for a run that is not in training, an unknown
     verb, a folder that cannot be written, and an answer that cannot be read.
     """
     if verb not in VERBS:
-        raise UserError(
-            f"{verb!r} is nothing that a run can be asked for; write one of {', '.join(VERBS)}."
-        )
+        raise UserError(f"{verb!r} is no request to a run; write one of {', '.join(VERBS)}.")
     why = refusal(folder, verb)
     if why:
         raise UserError(why)
@@ -92,7 +92,7 @@ def ask(
     while True:
         why = refusal(folder, verb)
         on_wait(f"waiting for run {folder.run_id} to {verb}")
-        # after the look at the run, which answers before it ends
+        # after the state of the run, which answers before it ends
         answer = inbox.read(request, RequestAnswer)
         if answer:
             return answer

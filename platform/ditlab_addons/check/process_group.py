@@ -187,14 +187,12 @@ def _lost_worker(rank: int, process: Any) -> RunFailed:
     """Return the error of a worker that sends nothing any more: how its process ended."""
     process.join(END_TIMEOUT)
     code = process.exitcode
+    how = f"ended with exit code {code}"
     if code and code < 0:
         how = f"was killed by signal {-code}"
-    else:
-        how = f"ended with exit code {code}"
+    remedy = ""
     if code == -9:
         remedy = "; memory may have run out: try fewer workers or smaller micro-batches"
-    else:
-        remedy = ""
     return RunFailed(f"worker process {rank} {how}{remedy}.", kind="lost_worker")
 
 

@@ -53,7 +53,7 @@ def as_verdict(holds: bool) -> Text:
 
 
 def shown_number(value: float | str | None) -> str:
-    """Return a number to nine digits, as float32 tells it apart; a word for none, a text as it
+    """Return a number to nine digits, as many as float32 has; a word for none, a text as it
     is.
     """
     if isinstance(value, str):

@@ -373,7 +373,7 @@ class RunCurve:
 def training_seconds(
     wanted: np.ndarray, steps: np.ndarray, speeds: np.ndarray, batch_size: int
 ) -> np.ndarray:
-    """Compute seconds of training up to the `wanted` steps, evaluations, saves and pauses left out.
+    """Compute seconds of training up to the `wanted` steps, without evaluations, saves and pauses.
 
     `speeds` are samples a second at `steps` (ascending), each that of the steps since the one
     before. NaN where no speed is known.

@@ -28,7 +28,13 @@ from ditlab.spec.experiment import Experiment
 from ditlab.tracking.history import SPEED, JournalFacts, Series, series_of
 from ditlab.tracking.journal import TRAIN_LOSS, JournalContent, damaged_lines, read_content
 from ditlab.tracking.names import flatten
-from ditlab.tracking.records import FoundRun, find_run, find_training_run, list_runs
+from ditlab.tracking.records import (
+    FoundRun,
+    RunRecord,
+    find_run,
+    find_training_run,
+    list_runs,
+)
 from ditlab.training.evaluation import read_by_sample
 from ditlab_addons.compare.comparison import (
     MEASURED,
@@ -44,7 +50,7 @@ from ditlab_addons.compare.page import summary_text, write_comparison
 from ditlab_models.parameters import count_parameters
 
 MAX_RUNS = 8
-"""Most runs of a comparison: the number of colours that can be told apart."""
+"""Most runs of a comparison: the number of colours that an eye can distinguish."""
 _log = logging.getLogger("ditlab")
 
 
@@ -100,15 +106,18 @@ def compare(
                 first = group.runs[0]
                 on_progress(f"opening run {first.folder.run_id} ({members[0].name})", 0, None, "")
                 members[0] = _with_samples(first, members[0], grid, seed, batch)
-            compared.append(
-                group_of(group.run_id, group.name, members) if len(members) > 1 else members[0]
-            )
+            if len(members) > 1:
+                compared.append(group_of(group.run_id, group.name, members))
+            else:
+                compared.append(members[0])
         on_progress("drawing the page", 0, None, "")
         with writing(folder):
             comparison = Comparison(compared, seed)
             files = write_comparison(comparison, folder)
         unsent: dict[str, int] = {}
-        for group in groups if log else ():
+        if not log:
+            groups = []
+        for group in groups:
             on_progress("sending the page to MLflow", len(unsent), len(groups), "runs")
             run_folder = group.runs[0].folder
             unsent[run_folder.run_id] = log_files(home, run_folder, files[:1], warn, name)
@@ -213,10 +222,9 @@ def summarise(run: OpenedRun) -> ComparedRun:
         )
         return RunCurve(series.steps.astype(float), seconds, series.values)
 
+    records: dict[str, RunRecord] = {}
     if record.start:
         records = {each.run_id: each for each in list_runs(run.home)}
-    else:
-        records = {}
     return ComparedRun(
         run_id=run.folder.run_id,
         name=record.name,
@@ -270,7 +278,7 @@ def _data(experiment: Experiment, fingerprint: str) -> str:
     for name, part in sorted(spec.get("parts", {"": spec}).items()):
         order = part.pop("order", {"kind": "full"})["kind"]
         hold_out = part.pop("hold_out", None)
-        held_out[name] = f"{hold_out}{'' if order == 'full' else ', by blocks'}"
+        held_out[name] = f"{hold_out}{', by blocks' * (order != 'full')}"
     return (
         f"{fingerprint or flatten(spec)}, hold_out={held_out}, limit={experiment.evaluation.limit}"
     )

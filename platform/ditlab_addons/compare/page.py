@@ -101,7 +101,7 @@ def _spec_differences(comparison: Comparison) -> Part:
     ]
     if not different:
         return Paragraphs("The specs differ in nothing but names and places.")
-    caption = "An empty cell is a path that the run does not have. Names and places are left out."
+    caption = "An empty cell is a path that the run does not have. Names and places are not shown."
     return Table(["path", *comparison.labels], different, caption)
 
 
@@ -224,10 +224,9 @@ def summary_text(comparison: Comparison) -> str:
     ]
     sizes = []
     for run in comparison.runs:
+        pace = ""
         if run.samples_per_second:
             pace = f" and trained at {format_number(run.samples_per_second)} samples/s"
-        else:
-            pace = ""
         sizes.append(f"{comparison.label(run)} has {run.parameters:,} parameters{pace}")
     sentences.append(f"{'; '.join(sizes)}.")
     others = [

@@ -84,14 +84,7 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
     found.append(_check_token())
     if not nodes:
         return found
-    uri = resolve_tracking_uri(launch_address(None, home), home)
-    if uri.startswith("sqlite"):
-        asked = []
-    else:
-        asked = run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
-    found += tracking_findings(
-        redact(uri), {result.name: result.problem or result.value for result in asked}
-    )
+    found += _check_tracking(home, nodes)
     for what, place, key in (
         ("DITLAB_HOME", str(home.root), "home"),
         ("checkpoint.storage", storage, "storage"),
@@ -101,6 +94,17 @@ def check_cluster(storage: str | None, say: Callable[[str], None]) -> list[Findi
             say(f"writing to {what} and reading back, 64 MiB a node ...")
             found += _check_speeds(what, place, seen)
     return found
+
+
+def _check_tracking(home: Home, nodes: list[NodeRow]) -> list[Finding]:
+    """Findings on MLflow: each node asks a server with its own credentials."""
+    uri = resolve_tracking_uri(launch_address(None, home), home)
+    asked: list[TaskResult] = []
+    if not uri.startswith("sqlite"):
+        asked = run_on_nodes(nodes, tracking_problem, uri, timeout=CHECK_TIMEOUT)
+    return tracking_findings(
+        redact(uri), {result.name: result.problem or result.value for result in asked}
+    )
 
 
 def _check_token() -> Finding:
@@ -205,7 +209,7 @@ def report_findings(
     warnings = node_warnings(reports, required.versions)
     found = [*_node_findings(reports, silent)]
 
-    count = f"{len(whole)} node{'s' if len(whole) != 1 else ''}"
+    count = f"{len(whole)} node{'s' * (len(whole) != 1)}"
     faults = [
         fault for each in reports for fault in software_faults(each, required.versions, each.trains)
     ]
@@ -226,10 +230,8 @@ def report_findings(
 
 def _node_findings(reports: Sequence[NodeReport], silent: Sequence[str]) -> Iterator[Finding]:
     """Findings on which nodes there are, and whether any trains."""
-    names = ", ".join(
-        each.name if each.trains else f"{each.name} (only drives)" for each in reports
-    )
-    yield Finding("ok", "nodes", f"{len(reports)}: {names}")
+    names = [f"{each.name}{' (only drives)' * (not each.trains)}" for each in reports]
+    yield Finding("ok", "nodes", f"{len(reports)}: {', '.join(names)}")
     yield from (_split("missing", "nodes", sentence) for sentence in silent)
     if not any(each.trains for each in reports):
         yield Finding("missing", "nodes", "none has a CPU or GPU to train on", "add nodes")
@@ -265,14 +267,18 @@ def disk_findings(results: Sequence[TaskResult]) -> Iterator[Finding]:
     """
     yield from _problems("disk", results)
     measured = [result for result in results if not result.problem]
-    for what in measured[0].value if measured else ():
+    if not measured:
+        return
+    for what in measured[0].value:
         free, name = min((result.value[what], result.name) for result in measured)
+        text = f"{format_bytes(free)} free on {name}"
+        if len(measured) > 1:
+            text += ", the least"
         if free >= MIN_FREE_BYTES:
-            remedy = ""
+            yield Finding("ok", f"disk of {what}", text)
         else:
             remedy = f"free some space, or point {what} elsewhere"
-        text = f"{format_bytes(free)} free on {name}{', the least' if len(measured) > 1 else ''}"
-        yield Finding("note" if remedy else "ok", f"disk of {what}", text, remedy)
+            yield Finding("note", f"disk of {what}", text, remedy)
 
 
 def speed_findings(
@@ -287,12 +293,11 @@ def speed_findings(
         if not speeds:
             continue
         text = ", ".join(f"{name} {speed / 1e6:,.0f} MB/s" for name, speed in speeds.items())
-        costs = ""
-        if min(speeds.values()) < SLOW_STORAGE:
-            costs = (
-                "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint"
-            )
-        yield Finding("note" if costs else "ok", verb, text, costs)
+        if min(speeds.values()) >= SLOW_STORAGE:
+            yield Finding("ok", verb, text)
+            continue
+        costs = "below 100 MB/s, 16 GB of a billion parameters' state take over 160 s a checkpoint"
+        yield Finding("note", verb, text, costs)
 
 
 def _problems(what: str, results: Sequence[TaskResult]) -> Iterator[Finding]:
@@ -319,26 +324,26 @@ def tracking_findings(address: str, problems: Mapping[str, str]) -> list[Finding
         for node, problem in problems.items()
         if problem
     ]
-    answers = f"{address} answers {len(problems)} node{'s' if len(problems) > 1 else ''}"
+    answers = f"{address} answers {len(problems)} node{'s' * (len(problems) > 1)}"
     return wrong or [Finding("ok", "MLflow", answers)]
 
 
 def _split(verdict: Literal["note", "missing"], what: str, sentence: str) -> Finding:
     """Finding from a sentence of the survey, which ends with its remedy."""
-    found, _, remedy = sentence.rstrip(".").rpartition("; ")
-    return Finding(verdict, what, found or remedy, remedy if found else "")
+    found, separator, remedy = sentence.rstrip(".").rpartition("; ")
+    if not separator:
+        return Finding(verdict, what, remedy)  # the whole sentence
+    return Finding(verdict, what, found, remedy)
 
 
 def token_finding(status: int | None, has_token: bool) -> Finding:
     """Finding on the token: `status` is the job server's answer to a request without one, None for
     no answer. `has_token`: this process itself had to send a token."""
     is_closed = has_token if status is None else status in (401, 403)
+    if is_closed and status:
+        return Finding("ok", "token", f"on: without a token the job server answers {status}")
     if is_closed:
-        return Finding(
-            "ok",
-            "token",
-            f"on: without a token the job server answers {status}" if status else "on",
-        )
+        return Finding("ok", "token", "on")
     remedy = (
         "start every node with RAY_AUTH_MODE=token and the same RAY_AUTH_TOKEN or "
         "RAY_AUTH_TOKEN_PATH"

@@ -72,8 +72,10 @@ def _libraries() -> Iterator[Finding]:
             yield Finding("missing", name, "not installed", remedy)
             continue
         numbers = tuple(int(part) for part in found.split("+")[0].split(".")[:3] if part.isdigit())
-        good = numbers >= floor
-        yield Finding("ok" if good else "missing", name, found, "" if good else remedy)
+        if numbers >= floor:
+            yield Finding("ok", name, found)
+        else:
+            yield Finding("missing", name, found, remedy)
 
 
 def _devices() -> Iterator[Finding]:
@@ -100,28 +102,23 @@ def _rest() -> Iterator[Finding]:
     from ditlab_models.families import families
 
     missing = missing_to_compile()
+    compiler = cpp_compiler() or "none"
     if missing:
         remedy = f"only engine.compile=true or auto needs {missing.what}: {missing.remedy}"
+        yield Finding("note", "C++ compiler", compiler, remedy)
     else:
-        remedy = ""
-    yield Finding("note" if missing else "ok", "C++ compiler", cpp_compiler() or "none", remedy)
+        yield Finding("ok", "C++ compiler", compiler)
     home = Home.from_environment()
     existing = existing_folder(home.root)
     free = shutil.disk_usage(existing).free
+    room = f"{home.root}, {format_bytes(free)} free"
     if not os.access(existing, os.W_OK):
         remedy = "point DITLAB_HOME at a writable folder"
         yield Finding("missing", "DITLAB_HOME", f"{home.root} cannot be written", remedy)
+    elif free >= MIN_FREE_BYTES:
+        yield Finding("ok", "DITLAB_HOME", room)
     else:
-        if free >= MIN_FREE_BYTES:
-            remedy = ""
-        else:
-            remedy = "free some space, or point it elsewhere"
-        yield Finding(
-            "note" if remedy else "ok",
-            "DITLAB_HOME",
-            f"{home.root}, {format_bytes(free)} free",
-            remedy,
-        )
+        yield Finding("note", "DITLAB_HOME", room, "free some space, or point it elsewhere")
     try:
         yield Finding("ok", "model families", ", ".join(families()))
     except (ImportError, AttributeError, AssertionError, UserError) as error:
@@ -161,12 +158,14 @@ def check_tracking() -> Iterator[Finding]:
         )
         return
     is_new = uri.startswith("sqlite:") and not sqlite_path(uri).exists()
-    if is_new:
-        fault = ""
-    else:
+    fault = ""
+    if not is_new:
         fault = access_fault(uri, "start that server") or store_fault(uri, home)
+    if not fault:
+        yield Finding("ok", "MLflow", redact(uri))
+        return
     found, _, remedy = fault.rstrip(".").partition("; ")
-    yield Finding("missing" if fault else "ok", "MLflow", found or redact(uri), remedy)
+    yield Finding("missing", "MLflow", found, remedy)
 
 
 def store_fault(uri: str, home: Home) -> str:
@@ -202,15 +201,11 @@ def check_ray() -> Iterator[Finding]:
 
             results = run_on_nodes(alive_nodes(), import_worker, timeout=_WORKER_TIMEOUT)
     except (UserError, RunFailed) as error:
-        reason = first_line(
-            error.__cause__ if isinstance(error, RunFailed) and error.__cause__ else error
-        )
-        yield Finding(
-            "missing",
-            "Ray workers",
-            reason,
-            "correct that; `ditlab train --local` trains without Ray",
-        )
+        cause: BaseException = error
+        if isinstance(error, RunFailed) and error.__cause__:
+            cause = error.__cause__
+        remedy = "correct that; `ditlab train --local` trains without Ray"
+        yield Finding("missing", "Ray workers", first_line(cause), remedy)
         return
     for result in results:
         if result.problem:
@@ -220,10 +215,9 @@ def check_ray() -> Iterator[Finding]:
             )
             yield Finding("missing", f"Ray workers on {result.name}", result.problem, remedy)
     if not any(result.problem for result in results):
+        where = "of an instance on this machine"
         if address:
             where = f"of RAY_ADDRESS={address}"
-        else:
-            where = "of an instance on this machine"
         text = f"started and ready in {time.monotonic() - began:.0f} s, {where}"
         yield Finding("note" if said else "ok", "Ray workers", text, " ".join(said))
 

@@ -90,6 +90,10 @@ class EncoderChoice:
         return found + (LATENTS,) * bool(self.autoencoder)
 
 
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 @lru_cache(maxsize=1)
 def open_features(
     encoders: EncoderChoice,
@@ -97,7 +101,7 @@ def open_features(
     """Open the encoders once in a process, on a GPU if any, in float32. Raises UserError for one
     that does not fit.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(_device())
     text = image = None
     if encoders.text:
         text = FrozenTextEncoder(
@@ -115,9 +119,7 @@ def open_autoencoder(place: str) -> FrozenAutoencoder:
     """Open an autoencoder once in a process, on a GPU if any. Raises UserError as its network
     does.
     """
-    opened = FrozenAutoencoder(
-        place, "cuda" if torch.cuda.is_available() else "cpu", "--autoencoder"
-    )
+    opened = FrozenAutoencoder(place, _device(), "--autoencoder")
     _ = opened.network
     return opened
 
@@ -184,10 +186,8 @@ def _columns(features: dict[str, Tensor], shapes: Shapes, source: str) -> dict[s
         values = features[name].to(getattr(torch, dtype)).cpu()
         assert values.shape[1:] == shape, f"{name} {tuple(values.shape[1:])} is not {shape}"
         if not torch.isfinite(values).all():
-            damaged = not torch.isfinite(features[name]).all()
-            if damaged:
-                cause = "the checkpoint is damaged"
-            else:
+            cause = "the checkpoint is damaged"
+            if torch.isfinite(features[name]).all():
                 cause = "they are beyond its range"
             raise UserError(
                 f"the {source} gives {name} that is NaN or infinite in {dtype} ({cause}); name "
@@ -224,7 +224,9 @@ class EncodingRules:
                 place = self.encoders.autoencoder
                 if place:
                     batch |= latent_columns(open_autoencoder(place), batch["image"])
-                yield batch | (image_columns(image, batch["image"]) if image else {})
+                if image:
+                    batch |= image_columns(image, batch["image"])
+                yield batch
 
         part = folder / block.kind
         part.mkdir(parents=True, exist_ok=True)
@@ -246,7 +248,8 @@ class EncodingRules:
             made_by[LATENTS] = {
                 "autoencoder": {"source": place, "sha256": opened.sha256, **factors}
             }
-        shapes |= image_shapes(image, *own["image"].shape[1:]) if image else {}
+        if image:
+            shapes |= image_shapes(image, *own["image"].shape[1:])
         described = {
             name: {
                 "dtype": dtype,
@@ -348,20 +351,9 @@ def encode_rows(
     open_features(encoders)
     if encoders.autoencoder:
         _check_sides(open_autoencoder(encoders.autoencoder), store)
-    if name is not None and folder_name(name) != name:
-        raise UserError(
-            f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for "
-            "the place."
-        )
-    path = request.out / (name or f"{store.name}-encoded")
-    if path.name == store.name and path.parent.parent.resolve() == store.path.parent.resolve():
-        raise UserError(f"--name={path.name} is the store's own; name another one.")
-    names = " and ".join(Path(place).name for place in encoders.places)
-    what = "latents" if encoders.made == (LATENTS,) else "features"
-    added = f"{what} of {names} added to {store.name}"
+    path = _place(store, name, request.out)
     manifest = store.manifest
-    note = f"{manifest.source.note}; {added}" if manifest.source.note else added
-    source = manifest.source.model_copy(update={"note": note})
+    source = manifest.source.model_copy(update={"note": _note(encoders, store)})
     facts: dict[str, Any] = {
         "description": manifest.description,
         "source": source,
@@ -405,6 +397,30 @@ def encode_rows(
         )
 
 
+def _place(store: AnyStore, name: str | None, out: Path) -> Path:
+    """Return the folder of the new store in `out`. Raises UserError for a name that is none of a
+    folder, and for the store's own.
+    """
+    if name is not None and folder_name(name) != name:
+        raise UserError(
+            f"--name={name} is no plain folder name; write {folder_name(name)}, and --out for "
+            "the place."
+        )
+    path = out / (name or f"{store.name}-encoded")
+    if path.name == store.name and path.parent.parent.resolve() == store.path.parent.resolve():
+        raise UserError(f"--name={path.name} is the store's own; name another one.")
+    return path
+
+
+def _note(encoders: EncoderChoice, store: AnyStore) -> str:
+    """Return the note on the new store's source: that of the store, and what was added."""
+    names = " and ".join(Path(place).name for place in encoders.places)
+    what = "latents" if encoders.made == (LATENTS,) else "features"
+    added = f"{what} of {names} added to {store.name}"
+    before = store.manifest.source.note
+    return f"{before}; {added}" if before else added
+
+
 def _longest_caption(
     encoders: EncoderChoice, parts: Mapping[str, Store], request: ImportRequest[Any]
 ) -> int:
@@ -413,11 +429,12 @@ def _longest_caption(
     if text is None:
         return 0
     request.progress("reading captions", 0, None, "")
-    return max(
-        max(text.num_tokens(decode_captions(store.gather(CAPTION, rows).numpy())))
-        for store in parts.values()
-        for rows in _row_batches(store, range(len(store)), (CAPTION,))
-    )
+    lengths = []
+    for store in parts.values():
+        for rows in _row_batches(store, range(len(store)), (CAPTION,)):
+            captions = decode_captions(store.gather(CAPTION, rows).numpy())
+            lengths.append(max(text.num_tokens(captions)))
+    return max(lengths)
 
 
 def _described(rules: EncodingRules) -> dict[str, Any]:

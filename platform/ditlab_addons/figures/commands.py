@@ -92,9 +92,8 @@ def statistics(
     }
     for name, each in found.figures.items():
         output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
-    output.emit(
-        {"images": found.num, "figures": figures, "files": [str(out)] if out else []}, as_json
-    )
+    files = [str(out)] if out else []
+    output.emit({"images": found.num, "figures": figures, "files": files}, as_json)
     if out is not None:
         settings = output.repeated_arguments("place", "against", "out", "as_json")
         output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)

@@ -115,9 +115,10 @@ class BoundedTexts:
             draws = [self._nats(*window) for window in self._windows(context, continuation)]
             nats = torch.stack(draws).sum(0) if draws else torch.zeros(self.draws)
             found.append(-float(nats.mean()))
-            self.errors.append(
-                float(nats.std()) / math.sqrt(self.draws) if self.draws > 1 else math.nan
-            )
+            error = math.nan
+            if self.draws > 1:
+                error = float(nats.std()) / math.sqrt(self.draws)
+            self.errors.append(error)
         return found
 
     def _pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -177,10 +178,11 @@ class BoundedTexts:
         drawn = (
             sampler.sample(self._network, conditions, 1, generator).values[0, len(given) :].tolist()
         )
-        text = self._text.decode(
-            drawn[: drawn.index(self._text.end)] if self._text.end in drawn else drawn
-        )
-        for stop in [until] if isinstance(until, str) else until:
+        if self._text.end in drawn:
+            drawn = drawn[: drawn.index(self._text.end)]
+        text = self._text.decode(drawn)
+        stops = [until] if isinstance(until, str) else until
+        for stop in stops:
             if stop:
                 text = text.split(stop)[0]
         return text

@@ -88,16 +88,14 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
             "--accessibility=atpm needs a cell type; give --cell-type, or leave "
             "--accessibility out."
         )
-    if options.cell_type is None:
-        default_name = "get"
-    else:
+    default_name = "get"
+    if options.cell_type is not None:
         default_name = f"get-{folder_name(options.cell_type)}"
     path = request.out / (options.name or default_name)
     refuse_bucketed_store(path)
     source = open_get_zarr(options.source, progress)
-    if options.cell_type is None:
-        kept = source.peaks
-    else:
+    kept = source.peaks
+    if options.cell_type is not None:
         kept = _open_peaks(source, options.cell_type, options)
     windows = plan_windows(kept, options.regions, options.stride, options.max_span)
     num = len(windows.first)
@@ -124,19 +122,14 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
             columns[PEAK_NAME] = PEAK_COLUMN
         num_bytes = row_bytes(columns)
         # a small store is one block, so that it is read at once
-        if num * num_bytes <= WHOLE_BYTES:
-            rows_per_block = num
-        else:
-            rows_per_block = block_rows(num_bytes)
+        is_small = num * num_bytes <= WHOLE_BYTES
+        rows_per_block = num if is_small else block_rows(num_bytes)
         rules = WindowRules(options.source, columns, rows_per_block)
         blocks = window_blocks(source, kept, windows, num_bytes, rows_per_block)
         described["divisors"] = divisors
         with imported_blocks(
             path, "get", blocks, described, rules, executor, progress, "writing"
-        ) as (
-            folder,
-            receipts,
-        ):
+        ) as (folder, receipts):
             note, receipt = _origin(source, kept, windows, options)
             features = f"{len(source.motifs)} motifs and accessibility"
             of_cells = f", cell type {options.cell_type}" if options.cell_type else ""
@@ -278,10 +271,11 @@ def read_scores(data: ZarrArray, motifs: Sequence[str], start: int, stop: int) -
         row, column = np.argwhere(~((values >= 0) & (values < np.inf)))[0]
         peak = start + int(row)
         name = open_array(data.files, "peak_names").read(slice(peak, peak + 1)).reshape(-1)[0]
+        if isinstance(name, bytes):
+            name = name.decode()
         raise RefusedSource(
             f"{data.files.source}: data holds {found[row, column]} for motif {motifs[column]} "
-            f"of peak {name.decode() if isinstance(name, bytes) else name} (number {peak:,} "
-            "from 0); it needs finite numbers of 0 or more."
+            f"of peak {name} (number {peak:,} from 0); it needs finite numbers of 0 or more."
         )
     return values
 
@@ -361,7 +355,9 @@ class WindowRules:
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
             for batch in window_batches(peaks, windows, regions, num_features, features):
-                yield batch | ({PEAK_NAME: np.array(largest)} if PEAK_NAME in self.columns else {})
+                if PEAK_NAME in self.columns:
+                    batch[PEAK_NAME] = np.array(largest)
+                yield batch
                 largest.clear()
 
         shards = write_shards(

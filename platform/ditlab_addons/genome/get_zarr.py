@@ -119,11 +119,11 @@ class GetZarrStore:
             near = " or ".join(
                 map(repr, difflib.get_close_matches(cell_type, known, n=3, cutoff=0.4))
             )
-            if known:
-                others = f"it has {shortened(known, MOST_LISTED)}."
-            else:
-                others = "it has none at all; leave --cell-type out."
-            remedy = f"did you mean {near}?" if near else others
+            remedy = "it has none at all; leave --cell-type out."
+            if near:
+                remedy = f"did you mean {near}?"
+            elif known:
+                remedy = f"it has {shortened(known, MOST_LISTED)}."
             raise UserError(f"--cell-type={cell_type}: {source} has no such cell type; {remedy}")
         array = open_array(self.files, f"atpm/{cell_type}")
         if array.dtype.kind not in "fiub" or array.shape not in (

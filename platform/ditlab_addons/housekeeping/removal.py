@@ -241,11 +241,9 @@ def _naming_texts(home: Home, users: Mapping[str, str]) -> list[tuple[str, bytes
     """Whose and which text of all that may name a run: specs of the runs that stay, and records of
     stores.
     """
-    places = [
-        (f"run {user}", home.runs / run_id / name)
-        for run_id, user in users.items()
-        for name in SPECS
-    ]
+    places = []
+    for run_id, user in users.items():
+        places += [(f"run {user}", home.runs / run_id / name) for name in SPECS]
     places += [(f"store {path.parent.name}", path) for path in sorted(home.stores.glob("*/*.json"))]
     texts = []
     for user, path in places:

@@ -56,8 +56,10 @@ def sync_command(which: tuple[str, ...], tracking: str | None, as_json: bool) ->
     home = Home.from_environment()
     filled = None
     reason = "" if tracking else refill_reason(home)
-    records = _records_of(home, () if reason else which)
-    num = f"{len(records):,} run{'s' if len(records) > 1 else ''}"
+    if reason:
+        which = ()  # a new database is filled from all runs
+    records = _records_of(home, which)
+    num = f"{len(records):,} run{'s' * (len(records) > 1)}"
     with ProgressBars(f"sending what MLflow has missed of {num}") as progress:
         if reason:
             filled, results = refill(home, records, reason, progress.say)
@@ -140,10 +142,9 @@ def sync_runs(
                 # MLflow's client and its database drivers raise errors of a dozen kinds; each run
                 # is tried on its own.
                 reason = outage_reason(error)
+                remedy = ""
                 if address.startswith("sqlite:") and is_damage(reason):
                     remedy = f"; {REFILL}"
-                else:
-                    remedy = ""
                 fault = (
                     f"tracking.uri={redact(address)} takes nothing of run {folder.run_id} "
                     f"({reason}){remedy}."
@@ -205,13 +206,11 @@ def refill_reason(home: Home) -> str:
     """Return why a home's MLflow has to be filled again; empty where its database is whole and of
     this folder.
     """
-    if reason := home.unsettled():
-        damage = ""
-    else:
-        damage = database_damage(home.mlflow_database)
-    if damage:
-        return f"has a damaged database ({damage})"
-    return reason
+    reason = home.unsettled()
+    if reason:
+        return reason
+    damage = database_damage(home.mlflow_database)
+    return f"has a damaged database ({damage})" if damage else ""
 
 
 def refill(

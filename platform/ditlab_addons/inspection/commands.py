@@ -73,7 +73,10 @@ def inspect(path: str, out: Path | None, num: int | None, as_json: bool) -> None
         place = str(store.path)
     for table in store_tables(store, place):
         output.console(as_json).print(table)
-    texts, picture = ({}, None) if remote else _show_samples(store, num, out, home, as_json)
+    texts: dict[int, str] = {}
+    picture = None
+    if not remote:
+        texts, picture = _show_samples(store, num, out, home, as_json)
     output.emit({**store_facts(store, place, picture), "texts": texts}, as_json)
     output.hint_text(as_json, f"in a spec, data: {{kind: arrow, path: {place}}}")
 

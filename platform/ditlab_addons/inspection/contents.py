@@ -69,9 +69,8 @@ def _bucket_table(store: BucketedStore) -> Table:
 
 
 def _column_row(name: str, column: StoredColumn) -> dict[str, str]:
-    if column.value_range is None:
-        limits = ""
-    else:
+    limits = ""
+    if column.value_range is not None:
         limits = "{:g} to {:g}".format(*column.value_range)
     shape = str(column.shape).replace(str(ANY), "any")
     return {
@@ -120,7 +119,12 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
     manifest = store.manifest
     shards = [shard for part in store.parts for shard in part.manifest.shards]
     num = sum(part.layout.num_blocks for part in store.parts)
-    blocks = f" of {num:,} block{'s' if num > 1 else ''}"
+    blocks = f" of {num:,} block{'s' * (num > 1)}"
+    imported = ""
+    warnings = ""
+    if manifest.receipt:
+        imported = "\n".join(manifest.receipt.lines())
+        warnings = "\n".join(manifest.receipt.warnings)
     return {
         "path": place,
         "holds": manifest.description,
@@ -131,8 +135,8 @@ def _facts(store: AnyStore, place: str) -> dict[str, str]:
         "license": manifest.source.license,
         "note": manifest.source.note,
         "text": text_line(store),
-        "imported": "\n".join(manifest.receipt.lines()) if manifest.receipt else "",
-        "look at": "\n".join(manifest.receipt.warnings) if manifest.receipt else "",
+        "imported": imported,
+        "look at": warnings,
     }
 
 
@@ -189,11 +193,10 @@ def sample_grid(store: AnyStore, num: int) -> Figure | None:
         elif label is not None:
             numbers = part.gather(label, rows).tolist()
             names = part.columns[label].names
-            captions = [names[number] if names else str(number) for number in numbers]
+            captions = [names[number] for number in numbers] if names else [*map(str, numbers)]
         grids.append(ImageGrid(pictures, captions=captions, title=caption))
-    if parts == (store,):
-        title = ""
-    else:
+    title = ""
+    if parts != (store,):
         title = f"{store.name}: {len(store):,} images by height x width"
     return Figure(panels=grids, columns=-(-len(parts) // BUCKETS_BELOW), title=title)
 

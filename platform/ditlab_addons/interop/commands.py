@@ -42,10 +42,9 @@ class WeightsDescription:
         from ditlab.weights.own_export import SPEC
 
         files = self.weights.files
+        spec = "SPEC"
         if self.weights.format.name == "export":
             spec = str(files.folder / SPEC)
-        else:
-            spec = "SPEC"
         return [spec, "--set", f"model.init.from={self.place}"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,16 +72,15 @@ class WeightsDescription:
     def notes(self) -> list[str]:
         """Sentences on what was taken of the files, what is assumed, and what the files lack."""
         kept = self.fit.kept
-        lacking = (
-            f"{len(kept)} tensors that the format lacks stay as the seed gives them: "
-            f"{', '.join(kept[:5])}."
-        )
-        taken = f"taken of the file: {self.weights.taken}."
-        return [
-            *([taken] if self.weights.taken else []),
-            *self.weights.format.notes(self.model),
-            *([lacking] if kept else []),
-        ]
+        notes = [*self.weights.format.notes(self.model)]
+        if self.weights.taken:
+            notes.insert(0, f"taken of the file: {self.weights.taken}.")
+        if kept:
+            notes.append(
+                f"{len(kept)} tensors that the format lacks stay as the seed gives them: "
+                f"{', '.join(kept[:5])}."
+            )
+        return notes
 
     def lines(self) -> list[str]:
         """Return the lines above the spec."""

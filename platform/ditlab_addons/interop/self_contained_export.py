@@ -51,7 +51,7 @@ pipeline(4, output_type="pt").images  # or pil, np; noise=, label=, steps= and s
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Facts of a run that a model card tells, beside its spec."""
+    """Facts of a run that a model card states, beside its spec."""
 
     run_id: str
     name: str
@@ -84,7 +84,7 @@ write_diffusers = partial(_write_saved, "diffusers")
 
 
 def card_facts(source: ExportSource) -> CardFacts:
-    """Return what a model card tells of a run."""
+    """Return what a model card states of a run."""
     saved = source.saved
     metrics = dict[str, tuple[int, float]]()
     with suppress(OSError):
@@ -196,10 +196,12 @@ def _card(
         f"| `{name}` | {value:.6g} | {step:,} |"
         for name, (step, value) in sorted(facts.metrics.items())
     ]
+    data = ["not recorded"]
     if dataset:
         data = [f"- name: {dataset['name']}", f"- fingerprint: `{dataset['fingerprint']}`"]
-    else:
-        data = ["not recorded"]
+    metrics = ["None was measured."]
+    if rows:
+        metrics = ["| metric | value | step |", "|---|---|---|", *rows]
     counts = dataset.get("counts", {})
     data += [f"- {name}: {number:,}" for name, number in sorted(counts.items())]
     for column, names in sorted(dataset.get("classes", {}).items()):
@@ -238,11 +240,7 @@ def _card(
         "",
         "## Metrics",
         "",
-        *(
-            ["| metric | value | step |", "|---|---|---|", *rows]
-            if rows
-            else ["None was measured."]
-        ),
+        *metrics,
         "",
         (
             "`eval/...` are means over held-out samples in training, of the averaged weights "

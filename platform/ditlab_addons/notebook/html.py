@@ -146,10 +146,9 @@ class NotebookBar:
         if not at_once and time.monotonic() - self._shown_at < self.INTERVAL:
             return
         self._shown_at = time.monotonic()
+        bar = Markup("")
         if total:
             bar = Markup("<progress value='{}' max='{}' style='width:14em'></progress> ")
-        else:
-            bar = Markup("")
         page = {
             "text/html": paragraph(bar.format(done, total) + shown(text)),
             "text/plain": hide(text),

@@ -64,14 +64,15 @@ def run_page(run: Run) -> str:
         content = read_content(run.folder.journal)
     if content.num_damaged:
         notes.append(
-            f"{run.folder.journal}: damaged lines are passed over here ({content.num_damaged:,})."
+            f"{run.folder.journal}: damaged lines are skipped here ({content.num_damaged:,})."
         )
     is_training = is_locked(run.folder)
     state = status(record.status)
     if record.status == "running":
-        state += shown(
-            ", a process trains it now" if is_training else ", no process trains it on this machine"
-        )
+        trains = "a process trains it now"
+        if not is_training:
+            trains = "no process trains it on this machine"
+        state += shown(f", {trains}")
     begun = Markup("{}, step {}, begun {}").format(state, _steps(record), _moment(record.created))
     parts = [paragraph(begun)]
     if record.message:
@@ -102,10 +103,9 @@ def runs_page(runs: FoundRuns) -> str:
         record = run.record
         (row,) = run_rows(run.home, [record]).rows
         value = row["main_value"]
+        held_out = ""
         if value is not None:
             held_out = f"{row['main_metric'].removeprefix('eval/')} {value:.4g}"
-        else:
-            held_out = ""
         loss = None if math.isnan(row["train_loss"]) else row["train_loss"]
         rows.append(
             [
@@ -120,8 +120,9 @@ def runs_page(runs: FoundRuns) -> str:
             ]
         )
     left = len(runs) - len(rows)
-    caption = f"{len(runs):,} run{'' if len(runs) == 1 else 's'}"
-    caption += f", {left:,} older ones not shown" if left else ""
+    caption = f"{len(runs):,} run{'s' * (len(runs) != 1)}"
+    if left:
+        caption += f", {left:,} older ones not shown"
     columns = ["name", "id", "family", "status", "step", "training loss", "held out", "created"]
     return card("Runs", caption, [table(columns, rows)] if rows else [])
 

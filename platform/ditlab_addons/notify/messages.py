@@ -227,7 +227,7 @@ def _post(address: str, message: Mapping[str, Any]) -> str:
 
 
 def _send_by_apprise(address: str, message: Mapping[str, Any]) -> str:
-    """Send a message with its picture by apprise, which tells of no reason."""
+    """Send a message with its picture by apprise, which gives no reason."""
     import apprise
 
     logging.getLogger("apprise").disabled = True  # its warnings hold addresses

@@ -17,8 +17,8 @@ class Notification(Spec):
 
     on: Annotated[tuple[NotifyEvent, ...], Field(strict=False)]
     """Events: `finished`; `failed`; `diverged`, a failure by NaN or infinity; `lost`, a worker or
-    node was lost, and the run goes on without it (told once), or the process that leads the run is
-    gone, which `ditlab watch RUN --notify` tells."""
+    node was lost, and the run goes on without it (one message), or the process that leads the run
+    is gone, which `ditlab watch RUN --notify` notices."""
     to: str
     """`env:NAME`: environment variable of the process that starts the run, with one or several
     addresses. An http(s) address receives JSON by POST, others are those of apprise (`pip install

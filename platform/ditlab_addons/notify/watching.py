@@ -18,8 +18,8 @@ from ditlab_addons.notify.messages import run_message
 from ditlab_addons.notify.observing import Notifier, check_addresses
 from ditlab_addons.notify.section import Notification
 
-LOOK = 5.0
-"""Seconds between two looks at the process."""
+CHECK_INTERVAL = 5.0
+"""Seconds between two checks of the process."""
 
 
 def watch_loss(folder: RunFolder, say: Callable[[str], None]) -> None:
@@ -54,7 +54,7 @@ def watch_loss(folder: RunFolder, say: Callable[[str], None]) -> None:
 
 def _await_loss(folder: RunFolder, notifier: Notifier) -> None:
     while True:
-        time.sleep(LOOK)
+        time.sleep(CHECK_INTERVAL)
         with suppress(UserError):  # a record in writing
             record = read_record(folder)
             if record.status != "running":

@@ -44,7 +44,8 @@ class Matrices(NamedTuple):
     @property
     def num_rows(self) -> int:
         """Rows of each matrix."""
-        return self.shape[1 if self.role.is_transposed else 0] // self.role.num_parts
+        axis = 1 if self.role.is_transposed else 0
+        return self.shape[axis] // self.role.num_parts
 
     @property
     def num_columns(self) -> int:
@@ -108,8 +109,12 @@ class MuonAdamW(EagerOptimizer):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a group now, with the gradients that they hold."""
         for group in self.param_groups:
-            if group["params"]:
-                (self._step_muon if group["moments"] == ("momentum",) else self._step_adamw)(group)
+            if not group["params"]:
+                continue
+            if group["moments"] == ("momentum",):
+                self._step_muon(group)
+            else:
+                self._step_adamw(group)
 
     def _step_adamw(self, group: dict[str, Any]) -> None:
         flats = [flat for flat in group["params"] if flat.grad is not None]
@@ -152,18 +157,16 @@ class MuonAdamW(EagerOptimizer):
             for held, update in over(shares):
                 rows = held.matrix.num_rows
                 columns = held.matrix.num_columns
-                is_rms = self._spec.scale == "rms"
-                if is_rms:
+                factor = math.sqrt(max(1.0, rows / columns))
+                if self._spec.scale == "rms":
                     factor = 0.2 * math.sqrt(max(rows, columns))
-                else:
-                    factor = math.sqrt(max(1.0, rows / columns))
                 held.part.of(held.flat.detach()).mul_(kept).sub_(update, alpha=lr * factor)
         for flat in flats:
             self.state[flat]["step"] += applied
 
     def _follow(self, held: HeldMatrix) -> Tensor:
         """Take a slice's gradient into its momentum; return what is orthogonalised, zero where the
-        step is left out.
+        step is skipped.
         """
         momentum = held.part.of(self.state[held.flat]["momentum"])
         if held.flat.grad is None:
@@ -173,10 +176,9 @@ class MuonAdamW(EagerOptimizer):
         if self.grad_scale is not None:
             gradient = gradient / self.grad_scale.to(gradient.device)
         followed = torch.add(gradient, momentum, alpha=self._spec.momentum)
+        update = followed
         if self._spec.nesterov:
             update = torch.add(gradient, followed, alpha=self._spec.momentum)
-        else:
-            update = followed
         is_left_out = self.found_inf.to(momentum.device) > 0
         momentum.copy_(torch.where(is_left_out, momentum, followed))
         return torch.where(is_left_out, 0.0, update)
@@ -254,14 +256,18 @@ def orthogonalise(matrices: Tensor) -> Tensor:
         x = matrices.float().unsqueeze(0)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + TINY)
     is_tall = x.shape[-2] > x.shape[-1]
-    x = (x.mT.contiguous() if is_tall else x).to(torch.bfloat16 if x.is_cuda else torch.float32)
+    if is_tall:
+        x = x.mT.contiguous()
+    x = x.to(torch.bfloat16 if x.is_cuda else torch.float32)
     for _ in range(NUM_ITERATIONS):
         gram = torch.bmm(x, x.mT)
         # Sums within the products: 0.7 of the time of separate ones, at 128 rows and 128 to 512
         # columns on one core.
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
-    return (x.mT if is_tall else x).to(matrices.dtype).reshape(matrices.shape)
+    if is_tall:
+        x = x.mT
+    return x.to(matrices.dtype).reshape(matrices.shape)
 
 
 @dataclass(frozen=True, eq=False)

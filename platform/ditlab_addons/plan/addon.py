@@ -6,7 +6,7 @@ ADDON = Parts(
     commands=(
         Command(
             name="plan",
-            summary="Tell memory, time and cost of a run before a GPU is taken.",
+            summary="Forecast memory, time and cost of a run before a GPU is taken.",
             target="ditlab_addons.plan.commands:plan",
             examples=(
                 "ditlab plan experiments/digits/dit.yaml --measure",

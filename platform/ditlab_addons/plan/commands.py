@@ -60,7 +60,7 @@ def plan(
     overrides: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Tell memory, time and cost of a run under every ZeRO setting, before a GPU is taken."""
+    """Forecast memory, time and cost of a run under every ZeRO setting, before a GPU is taken."""
     with ProgressBars("loading PyTorch") as progress:
         from ditlab_addons.plan import functions
 
@@ -77,16 +77,19 @@ def plan(
     terminal = output.console(as_json)
     terminal.print(plan_table(found))
     for line in plan_lines(found, price):
-        output.say(line) if as_json else terminal.print(line, soft_wrap=False)
+        if as_json:
+            output.say(line)
+        else:
+            terminal.print(line, soft_wrap=False)
     output.emit(plan_dict(found, price), as_json)
     again = (spec, *output.repeated_arguments("spec", *_OWN))
     if found.recommended is None:  # a line above says what would fit
         output.hint(as_json, "params", *again)
         return
-    changes = [f"{path}={format_value(value)}" for path, value in found.changes.items()]
-    output.hint(
-        as_json, "train", *again, *(part for change in changes for part in ("--set", change))
-    )
+    changes: list[str] = []
+    for path, value in found.changes.items():
+        changes += ["--set", f"{path}={format_value(value)}"]
+    output.hint(as_json, "train", *again, *changes)
 
 
 def plan_table(plan: Plan) -> Table:
@@ -126,18 +129,16 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
     chosen = plan.recommended or plan.own
     flops = chosen.flops
     seconds = chosen.seconds.total
+    why = plan.why
+    if plan.recommended:
+        why = f"recommended: {chosen.label}, micro-batches of {chosen.micro:,}: {why}"
     lines = [
         (
             "ZeRO: stage and offload (all: parameters too). act.: kept for the backward pass. "
             "work: temporary tensors and buffers. total: the peak with a margin. micro: "
             "samples at once; most: largest that fits. ms: of a step."
         ),
-        (
-            f"recommended: {plan.recommended.label}, micro-batches of "
-            f"{plan.recommended.micro:,}: {plan.why}"
-        )
-        if plan.recommended
-        else plan.why,
+        why,
     ]
     if plan.frozen:
         lines.append(
@@ -167,10 +168,9 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
         )
     data = "" if plan.data_bytes is None else f"; data {format_bytes(plan.data_bytes)}"
     number = "" if plan.snapshots is None else f"{plan.snapshots} of "
+    kept = ""
     if plan.snapshot_bytes:
         kept = f"; snapshots of averages {number}{format_bytes(plan.snapshot_bytes)}"
-    else:
-        kept = ""
     lines.append(
         f"files: checkpoint {format_bytes(plan.checkpoint_bytes)}, {plan.checkpoints} "
         f"kept{kept}{data}; host copy of a checkpoint "

@@ -119,9 +119,8 @@ def _measured_rates(experiment: Experiment, planner: Planner, home: Home, say: S
     counted = step_flops(experiment, planner.data).hardware + planner.encoder_flops
     flops = counted / experiment.num_micro / found.passes
     share = f"{flops / found.matrix_rate:.0%} of a large matrix product's"
-    if experiment.resources.gpus_per_worker:
-        threads = ""
-    else:
+    threads = ""
+    if not experiment.resources.gpus_per_worker:
         threads = f", {thread_text(found.threads)}"
     source = f"{found.steps} measured steps{threads}: {flops / 1e9:,.3g} GFLOP/s, {share}"
     if found.busy:

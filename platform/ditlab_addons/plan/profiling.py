@@ -185,9 +185,8 @@ def profile_steps(
     where it cannot.
     """
     with open_steps(experiment, home) as runner:
-        if experiment.resources.gpus_per_worker:
-            threads = ""
-        else:
+        threads = ""
+        if not experiment.resources.gpus_per_worker:
             threads = f", {thread_text(torch.get_num_threads())}"
         say(f"warming up: {WARM_UP} steps{threads}")
         for _ in range(WARM_UP):

@@ -98,20 +98,16 @@ def step_seconds(
     # Bytes that a worker sends: rings of all-reduce, or reduce-scatter and all-gather. Stage 3
     # gathers for both passes and scatters once, in every micro-batch.
     sent = {3: 3 * accumulation, 2: accumulation + 1}.get(setting.stage, 2) * compute * sizes.total
-    if workers <= GPUS_A_MACHINE or not device.is_gpu:
-        link = device.link
-    else:
-        link = min(device.link, NETWORK)
+    link = device.link
+    if workers > GPUS_A_MACHINE and device.is_gpu:
+        link = min(link, NETWORK)
     reduction = sent * (workers - 1) / workers / link
-    if not setting.offloads:
-        update = UPDATE_BYTES * share / rates.update
-    else:
-        update = (
-            UPDATE_BYTES
-            * share
-            / (HOST_UPDATE if device.is_gpu else min(HOST_UPDATE, rates.update))
-        )
-        update += 2 * compute * share / device.host_link if device.is_gpu else 0.0
+    update_rate = rates.update
+    if setting.offloads:
+        update_rate = HOST_UPDATE if device.is_gpu else min(HOST_UPDATE, rates.update)
+    update = UPDATE_BYTES * share / update_rate
+    if setting.offloads and device.is_gpu:
+        update += 2 * compute * share / device.host_link
     if sizes.iterations and not rates.is_measured:  # a measured update has them in its rate
         update += max(max(sizes.iterations), sum(sizes.iterations) / workers) / rates.flops
     if setting.offloads_parameters and device.is_gpu:

@@ -401,24 +401,32 @@ def setting_memory(
         sizes, setting, workers, compute, experiment.batch.size > micro * workers, on_gpu
     )
     averages = experiment.training.averages
-    num_averages = experiment.keeps_average + (len(averages.lengths) if averages else 0)
+    num_averages = int(experiment.keeps_average)
+    if averages:
+        num_averages += len(averages.lengths)
     state = state_memory(shape, num_averages)
     copy = 0
     # a copy of its part; at stage 0 the first worker has all of it
     if experiment.checkpoint.write == "background":
-        copy = sum(saved_bytes(experiment, sizes)) // (workers if setting.stage else 1)
+        copy = sum(saved_bytes(experiment, sizes))
+        if setting.stage:
+            copy //= workers
     in_passes = passes_peak(shape, state, passes)
     update = update_peak(shape, state)
     evaluated = MemoryParts()
     drawn = 0
     if evaluation.every is not None:
-        drawn = max(evaluation.samples, micro if evaluation.quality else 0)
+        drawn = evaluation.samples
+        if evaluation.quality:
+            drawn = max(drawn, micro)
         evaluated = evaluation_peak(experiment, data, shape, state, micro, drawn)
     host = state.host.total + copy + passes.host + encoders.host
-    encoding = encoders.pass_bytes * (min(micro, AT_ONCE) if on_gpu else 1)
+    encoded_at_once = min(micro, AT_ONCE) if on_gpu else 1
+    encoding = encoders.pass_bytes * encoded_at_once
     in_passes = larger_parts(in_passes, peak_during(state, encoding))
     if drawn:  # samples of an evaluation are decoded after they are drawn
-        decoding = encoders.decoding_bytes * (min(drawn, IMAGES_AT_A_TIME) if on_gpu else 1)
+        decoded_at_once = min(drawn, IMAGES_AT_A_TIME) if on_gpu else 1
+        decoding = encoders.decoding_bytes * decoded_at_once
         evaluated = larger_parts(evaluated, peak_during(state, decoding))
     in_passes, update, evaluated = (
         replace(parts, encoders=encoders.weights) for parts in (in_passes, update, evaluated)

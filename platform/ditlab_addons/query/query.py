@@ -65,7 +65,7 @@ _READING = frozenset(
     {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 )
 _INTERRUPTIBLE = 100_000
-"""Steps of SQLite's machine between looks for Ctrl-C."""
+"""Steps of SQLite's machine between two checks for Ctrl-C."""
 
 
 @click.command()
@@ -91,7 +91,7 @@ def query(sql: str, as_json: bool) -> None:
     columns = answer.columns
     if len(set(columns)) < len(columns):
         raise UserError(
-            f"SQL gives two columns of one name ({', '.join(columns)}); name them apart with AS."
+            f"SQL gives two columns of one name ({', '.join(columns)}); rename one with AS."
         )
     kinds = {
         name: "number"

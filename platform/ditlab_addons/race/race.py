@@ -131,7 +131,7 @@ class RungDifference:
     race.
     """
     held_out_noise: float | None
-    """Root mean square over the trials of both configurations that told it."""
+    """Root mean square over the trials of both configurations with a known one."""
 
     def sentence(self, rules: RaceRules) -> str:
         """Describe the difference, without a full stop."""
@@ -328,11 +328,10 @@ class Race:
         values = values[:, order]
         # a configuration minus another
         band = seed_band(values[:, :, None] - values[:, None, :], self.pair_confidence(analysis))
+        least = band.low if self.rules.mode == "min" else -band.high
         # The row's configuration is worse than the column's, which is ranked before it, by at least
         # this much.
-        worse_by = np.tril(
-            np.nan_to_num(band.low if self.rules.mode == "min" else -band.high, nan=0.0), -1
-        )
+        worse_by = np.tril(np.nan_to_num(least, nan=0.0), -1)
 
         def difference(configuration: int, better: int) -> RungDifference:
             noise = table.held_out_noise((ranked[configuration], ranked[better]), num_seeds, step)
@@ -343,8 +342,9 @@ class Race:
         behind = []
         left = []
         for configuration, name in enumerate(ranked):
-            if (worse_by[configuration] > 0).any():
-                first = int((worse_by[configuration] > 0).argmax())
+            is_worse = worse_by[configuration] > 0
+            if is_worse.any():
+                first = int(is_worse.argmax())
                 behind.append(
                     DroppedConfiguration(
                         name, "behind", step, num_seeds, difference(configuration, first)
@@ -413,13 +413,13 @@ class _Results:
         self, configurations: Sequence[str], num_seeds: int, step: int
     ) -> tuple[TrialTarget, ...]:
         """Return the trials of the first seeds without a result at a rung, seed by seed."""
-        return tuple(
-            TrialTarget(configuration, seed, step)
-            for seed in range(num_seeds)
-            for configuration in configurations
-            if (configuration, seed, step) not in self._values
-            and not self._has_failed(configuration, seed, step)
-        )
+        lacking = []
+        for seed in range(num_seeds):
+            for configuration in configurations:
+                has_value = (configuration, seed, step) in self._values
+                if not has_value and not self._has_failed(configuration, seed, step):
+                    lacking.append(TrialTarget(configuration, seed, step))
+        return tuple(lacking)
 
     def steps_to(self, targets: Iterable[TrialTarget]) -> int:
         """Count the steps that trials have to train to their targets."""
@@ -445,18 +445,18 @@ class _Results:
     def held_out_noise(
         self, configurations: Sequence[str], num_seeds: int, step: int
     ) -> float | None:
-        """Root mean square of the trials' held-out noise at a rung; None where none told it."""
+        """Root mean square of the trials' held-out noise at a rung; None where none is known."""
         found = [
             self._values.get((configuration, seed, step))
             for configuration in configurations
             for seed in range(num_seeds)
         ]
-        told = [
+        known = [
             each.held_out_noise for each in found if each and math.isfinite(each.held_out_noise)
         ]
-        if told:
-            return math.sqrt(fmean(noise**2 for noise in told))
-        return None
+        if not known:
+            return None
+        return math.sqrt(fmean(noise**2 for noise in known))
 
     def _has_failed(self, configuration: str, seed: int, step: int) -> bool:
         return step >= self._failed_at.get((configuration, seed), math.inf)
@@ -476,15 +476,17 @@ class RaceChooser(TrialChooser):
             chosen.append(
                 ChosenTrial(numbers[target.configuration], self.sweep.seed_list[target.seed], until)
             )
-        is_used_up = decision.end == "budget used up"  # then the race goes on with a larger one
+        used_up = ""
         reasons = {}
-        if decision.end and not is_used_up:
+        if decision.end == "budget used up":
+            used_up = "scheduler.max_steps"
+        elif decision.end:
             reasons = dict.fromkeys(race.configurations, f"the race has ended: {decision.end}")
         reasons |= {
             each.configuration: f"{each.reason} at step {each.step:,}" for each in decision.dropped
         }
         stopped = {numbers[name]: reason for name, reason in reasons.items()}
-        return Round(chosen, stopped, "scheduler.max_steps" if is_used_up else "")
+        return Round(chosen, stopped, used_up)
 
     def sentences(self, trials: Sequence[Trial]) -> list[str]:
         """Describe the state of the race, with the noise of held-out samples."""

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import webbrowser
+from typing import TYPE_CHECKING
 
 import click
 from typing_extensions import TypedDict
@@ -15,6 +16,9 @@ from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.parts import command_options, load_part
+
+if TYPE_CHECKING:
+    from ditlab.tracking.records import FoundRun
 
 PORT = 8765
 _ELSEWHERE = (
@@ -65,19 +69,11 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added
         found = options.find_noted(run)
     except UserError as error:
         raise UserError(f"{error} {_ELSEWHERE}") from None
-    if port is None:
-        with socket.socket() as probe:
-            port = PORT if probe.connect_ex(("127.0.0.1", PORT)) else 0
-    if found.record.trials:
-        kind, parts = ("group of seeds", "runs") if found.record.is_group else ("sweep", "trials")
-        raise UserError(
-            f"run '{found.folder.run_id}' is a {kind}; name one of its {parts}, which `ditlab "
-            f"runs show {found.folder.run_id}` counts and `ditlab runs` lists."
-        )
+    _refuse_sweep(found)
     for name, option in command_options("watch").items():
         if added[option.parameter]:
             load_part("option", name, option.target)(found.folder, output.say)
-    with LivePage(home, found.folder, port, output.say) as page:
+    with LivePage(home, found.folder, _free_port(port), output.say) as page:
         record = found.record
         output.print_line(
             f"{page.url} shows run {record.run_id} ({record.name}) live; Ctrl-C ends it.", as_json
@@ -89,16 +85,43 @@ def watch(run: str, port: int | None, opens: bool | None, as_json: bool, **added
                 f"{socket.gethostname()}"
             )
         output.emit({"url": page.url, "run_id": record.run_id, "pid": os.getpid()}, as_json)
-        if opens is None:  # a person at a terminal of this machine, with a desktop
-            has_desktop = (
-                sys.platform == "darwin"
-                or os.environ.get("DISPLAY")
-                or os.environ.get("WAYLAND_DISPLAY")
-            )
-            opens = bool(has_desktop) and sys.stdout.isatty() and not as_json and not is_remote
+        if opens is None:
+            opens = not as_json and not is_remote and _is_at_desktop()
         if opens:
             threading.Thread(target=webbrowser.open, args=(page.url,), daemon=True).start()
         try:
             page.serve_forever(poll_interval=0.2)
         except KeyboardInterrupt:
             output.say("ended.")
+
+
+def _refuse_sweep(found: FoundRun) -> None:
+    """Raise UserError for a run that has no page of its own: a sweep, or a group of seeds."""
+    if not found.record.trials:
+        return
+    kind = "sweep"
+    parts = "trials"
+    if found.record.is_group:
+        kind = "group of seeds"
+        parts = "runs"
+    raise UserError(
+        f"run '{found.folder.run_id}' is a {kind}; name one of its {parts}, which `ditlab "
+        f"runs show {found.folder.run_id}` counts and `ditlab runs` lists."
+    )
+
+
+def _free_port(port: int | None) -> int:
+    """Return the port that was asked for; for None `PORT`, or 0 if another process has it."""
+    if port is not None:
+        return port
+    with socket.socket() as probe:
+        is_free = probe.connect_ex(("127.0.0.1", PORT)) != 0
+    return PORT if is_free else 0
+
+
+def _is_at_desktop() -> bool:
+    """Return True if a person reads this terminal on a machine with a desktop."""
+    has_desktop = (
+        sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    )
+    return bool(has_desktop) and sys.stdout.isatty()

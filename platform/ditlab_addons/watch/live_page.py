@@ -222,10 +222,13 @@ class LivePage(ThreadingHTTPServer):
         page = self._refresh()
         changed = [key for key, digest in self._digests.items() if have.get(key) != digest]
         now = time.strftime("%H:%M:%S")
-        if page.status == "running":
+        kind: str = page.status
+        state = f"as of {now}: not training"
+        if self._fault:
+            kind = "lost"
+            state = f"as it was before: {self._fault}"
+        elif page.status == "running":
             state = f"live: training, as of {now}"
-        else:
-            state = f"as of {now}: not training"
         return {
             "title": page.title,
             "order": [key for key in self._rendered if key != TOP],
@@ -233,8 +236,8 @@ class LivePage(ThreadingHTTPServer):
                 {"key": key, "html": self._rendered[key], "digest": self._digests[key]}
                 for key in changed
             ],
-            "state": f"as it was before: {self._fault}" if self._fault else state,
-            "kind": "lost" if self._fault else page.status,
+            "state": state,
+            "kind": kind,
         }
 
     def _refresh(self) -> Page:
@@ -253,10 +256,9 @@ class LivePage(ThreadingHTTPServer):
             self._page = page
             self._fault = ""
         except Exception as error:  # the next look may find the files whole again
+            fault = f"{type(error).__name__}: {first_line(error)}"
             if isinstance(error, UserError):
                 fault = str(error)
-            else:
-                fault = f"{type(error).__name__}: {first_line(error)}"
             if self._fault != fault:
                 self._fault = fault
                 self._warn(fault)

@@ -217,7 +217,7 @@ def test_a_run_that_is_over_is_one_sentence(run_home, ditlab_in):
     assert (
         said := ditlab_in("ask", "nobody", "sample")
     ).code == 2 and "of another DITLAB_HOME" in said.err
-    with pytest.raises(UserError, match="'dance' is nothing that a run can be asked for"):
+    with pytest.raises(UserError, match="'dance' is no request to a run"):
         ask(run_home.run(run_id), "dance")
     assert not run_home.run(run_id).requests.exists()
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import distributed
 
-from ditlab.engine.distributed import Rank
 from ditlab.errors import RunFailed, UserError
 from ditlab_addons.check import process_group
 from ditlab_addons.check.process_group import report_done, run_workers
@@ -22,18 +21,18 @@ from support.trainings.groups import warm_processes
 class Untravelled(Exception):
     """An error that cannot be made again from its arguments."""
 
-    def __init__(self, first: str, second: str) -> None:
+    def __init__(self, first, second):
         super().__init__(first)
 
 
-def add_up(rank: Rank, values: np.ndarray) -> tuple[int, float, int]:
+def add_up(rank, values):
     total = torch.tensor(values) * (rank.rank + 1)
     distributed.all_reduce(total)
     report_done(rank.rank + 1)
     return rank.rank, float(total.sum()), torch.get_num_threads()
 
 
-def fail(rank: Rank, kind: str, folder: str) -> None:
+def fail(rank, kind, folder):
     Path(folder, str(os.getpid())).touch()
     if rank.rank == 0:
         while len(pids(Path(folder))) < rank.world_size:
@@ -48,12 +47,12 @@ def fail(rank: Rank, kind: str, folder: str) -> None:
     distributed.barrier()
 
 
-def wait_for_ever(rank: Rank, folder: str) -> None:
+def wait_for_ever(rank, folder):
     Path(folder, str(os.getpid())).touch()
     time.sleep(600)
 
 
-def is_running(pid: int) -> bool:
+def is_running(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -61,11 +60,11 @@ def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def pids(folder: Path) -> list[int]:
+def pids(folder):
     return [int(path.name) for path in folder.iterdir()]
 
 
-def assert_all_end(folder: Path) -> None:
+def assert_all_end(folder):
     deadline = time.monotonic() + 20
     while any(map(is_running, pids(folder))):
         assert time.monotonic() < deadline, "a worker process is left"
@@ -73,11 +72,11 @@ def assert_all_end(folder: Path) -> None:
 
 
 @pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+def warm(monkeypatch):
     monkeypatch.setattr(process_group, "_context", warm_processes)
 
 
-def test_results_and_errors_of_workers(warm: None, tmp_path: Path) -> None:
+def test_results_and_errors_of_workers(warm, tmp_path):
     values = np.arange(3.0)
     done: list[int] = []
     assert run_workers(add_up, (values,), 2, threads=1, on_done=done.append) == [
@@ -91,7 +90,7 @@ def test_results_and_errors_of_workers(warm: None, tmp_path: Path) -> None:
     assert_all_end(tmp_path)
 
 
-def test_a_killed_worker_is_named(warm: None, tmp_path: Path) -> None:
+def test_a_killed_worker_is_named(warm, tmp_path):
     with pytest.raises(
         RunFailed, match="worker process 0 was killed by signal 9; memory may have run out"
     ):
@@ -100,7 +99,7 @@ def test_a_killed_worker_is_named(warm: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_spawned_workers_and_every_kind_of_error(tmp_path: Path) -> None:
+def test_spawned_workers_and_every_kind_of_error(tmp_path):
     assert [result[:2] for result in run_workers(add_up, (np.arange(3.0),), 2)] == [
         (0, 9.0),
         (1, 9.0),
@@ -117,7 +116,7 @@ def test_spawned_workers_and_every_kind_of_error(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_worker_outlives_the_process_that_began_it(number: int, tmp_path: Path) -> None:
+def test_no_worker_outlives_the_process_that_began_it(number, tmp_path):
     code = (
         f"import sys; sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}\n"
         "from test_process_group import wait_for_ever\n"

@@ -1,9 +1,7 @@
 """Comparisons: curves at equal budgets, and a page for runs in every state."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,13 +25,13 @@ from ditlab_addons.compare.page import curves_figure, summary_text, write_compar
 from ditlab_models.figures import Figure, ImageGrid, Text
 
 
-def line(steps: list[float], start: float, slope: float, pace: float = 1.0) -> RunCurve:
+def line(steps, start, slope, pace=1.0):
     """value = start + slope * step."""
     at = np.array(steps, dtype=float)
     return RunCurve(at, at * pace, start + slope * at)
 
 
-def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
+def run(run_id="aaaa", **changes):
     """A run of 100 steps in 100 s, whose loss falls from 2 to 1."""
     values: dict[str, Any] = {
         "run_id": run_id,
@@ -61,20 +59,18 @@ def run(run_id: str = "aaaa", **changes: Any) -> ComparedRun:
     return ComparedRun(**{**values, **changes})
 
 
-def compared(*runs: ComparedRun) -> Comparison:
+def compared(*runs):
     return Comparison(runs, seed=0)
 
 
-def velocity(**changes: Any) -> dict[str, RunCurve]:
-    return {
-        "eval/velocity": line(**{"steps": [0, 50, 100], "start": 2.0, "slope": -0.01, **changes})
-    }
+def velocity(steps=(0, 50, 100), start=2.0, slope=-0.01, pace=1.0):
+    return {"eval/velocity": line(steps, start, slope, pace)}
 
 
 # Time
 
 
-def test_training_time_follows_from_the_speeds() -> None:
+def test_training_time_follows_from_the_speeds():
     """Ten samples a step: 50 steps of 20 s, then 50 of 0.1 s; speeds are logged every ten steps."""
     steps = range(10, 101, 10)
     found = training_seconds([0, 5, 50, 100, 120], steps, [0.5] * 5 + [100.0] * 5, 10)
@@ -85,51 +81,44 @@ def test_training_time_follows_from_the_speeds() -> None:
 # Curves
 
 
-def test_spike_and_nan_do_not_change_the_smoothed_curve() -> None:
+def test_spike_and_nan_do_not_change_the_smoothed_curve():
     values = np.ones(400)
     values[100], values[200], values[201] = 1e6, float("nan"), float("inf")
     soft = smoothed(RunCurve(np.arange(400.0), np.arange(400.0), values))
     assert (soft.values == 1.0).all() and soft.steps[0] == 0 and soft.steps[-1] == 399
 
 
-def test_smoothed_curve_does_not_lag() -> None:
+def test_smoothed_curve_does_not_lag():
     soft = smoothed(line(list(range(300)), 300.0, -1.0))
     inner = slice(5, -5)
     np.testing.assert_allclose(soft.values[inner], 300.0 - soft.steps[inner], atol=0.5)
 
 
-def test_long_curves_are_smoothed_at_few_points() -> None:
+def test_long_curves_are_smoothed_at_few_points():
     assert len(smoothed(line(list(range(100_000)), 1.0, 0.0)).values) <= 500
 
 
-def test_smoothed_curve_of_nan_is_nan() -> None:
+def test_smoothed_curve_of_nan_is_nan():
     assert np.isnan(smoothed(RunCurve(*[np.arange(3.0)] * 2, np.full(3, np.nan))).values).all()
 
 
 # Equal budgets
 
 
-def test_runs_meet_at_the_most_that_all_reach() -> None:
+def test_runs_meet_at_the_most_that_all_reach():
     """100 steps in 50 s against 200 steps in 400 s; between evaluations values are linear, but not
     from the start.
     """
     first = line([0, 30, 100], 2.0, -0.01, pace=0.5)
     second = line([0, 20, 60, 200], 2.0, -0.005, pace=2.0)
-    steps, seconds = (
-        equal_budget([first, second], "steps"),
-        equal_budget([first, second], "seconds"),
-    )
-    assert steps is not None and steps.amount == 100 and steps.values == pytest.approx([1.0, 1.5])
-    assert (
-        seconds is not None
-        and seconds.amount == 50
-        and seconds.values == pytest.approx([1.0, 1.875])
-    )
+    for axis, amount, values in (("steps", 100, [1.0, 1.5]), ("seconds", 50, [1.0, 1.875])):
+        found = equal_budget([first, second], axis)
+        assert found.amount == amount and found.values == pytest.approx(values)
     early = equal_budget([line([0, 10], 2.0, -0.01), second], "steps")
-    assert early is not None and early.values[0] == pytest.approx(1.9) and np.isnan(early.values[1])
+    assert early.values == pytest.approx([1.9, np.nan], nan_ok=True)
 
 
-def test_diverged_run_has_no_value_and_is_not_lowest() -> None:
+def test_diverged_run_has_no_value_and_is_not_lowest():
     broken = RunCurve(*[np.array([0.0, 50.0, 100.0])] * 2, np.array([2.0, 0.1, np.nan]))
     comparison = compared(run("good"), run("bad", curves={"eval/velocity": broken}))
     steps = comparison.budgets[0]
@@ -137,11 +126,11 @@ def test_diverged_run_has_no_value_and_is_not_lowest() -> None:
     assert "only run-good has a number at equal steps (100 steps): 1" in summary_text(comparison)
 
 
-def test_runs_evaluated_only_at_their_start_have_no_budget() -> None:
+def test_runs_evaluated_only_at_their_start_have_no_budget():
     assert equal_budget([line([0], 2.0, 0.0), line([0, 10], 2.0, 0.0)], "steps") is None
 
 
-def test_unknown_time_leaves_the_other_budgets() -> None:
+def test_unknown_time_leaves_the_other_budgets():
     blind = line([0, 100], 2.0, -0.015)
     blind = replace(blind, seconds=np.full(2, np.nan))
     comparison = compared(run("a"), run("b", curves={"eval/velocity": blind}))
@@ -154,7 +143,7 @@ def test_unknown_time_leaves_the_other_budgets() -> None:
 MEASURED = {"eval": Measurement.of({"held-out samples": 1})}
 
 
-def kept(curve: RunCurve, spread: float = 0.0) -> Callable[[int], dict[str, np.ndarray]]:
+def kept(curve, spread=0.0):
     """Values by held-out sample of an evaluation: 100 widely different ones around its mean, and a
     spread.
     """
@@ -163,7 +152,7 @@ def kept(curve: RunCurve, spread: float = 0.0) -> Callable[[int], dict[str, np.n
     return lambda step: {"velocity": values[step] + around}
 
 
-def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
+def test_summary_names_the_lower_run_at_each_equal_budget():
     """A step of b gains more than one of a but takes three times as long: the order differs by
     steps and time.
     """
@@ -175,10 +164,9 @@ def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
     )
     first = run("a")
     runs = [
-        replace(each, measured=MEASURED, by_sample=kept(each.held_out["velocity"]))
-        for each in (first, slow)
+        replace(each, measured=MEASURED, by_sample=kept(each.held_out["velocity"], spread))
+        for each, spread in ((first, 0.0), (slow, 0.02))
     ]
-    runs[1] = replace(runs[1], by_sample=kept(slow.held_out["velocity"], spread=0.02))
     text = summary_text(compared(*runs))
     error = "(+- 0.004 over held-out draws, 95 %)"
     assert f"run-b is lowest by 0.2 {error}: 0.8, then run-a: 1 at equal steps (100 steps)" in text
@@ -187,12 +175,12 @@ def test_summary_names_the_lower_run_at_each_equal_budget() -> None:
     assert "run-a has 1,000 parameters and trained at 10 samples/s; run-b has 2,000" in text
 
 
-def test_differences_within_their_error_over_held_out_draws_are_level() -> None:
+def test_differences_within_their_error_over_held_out_draws_are_level():
     """Apart by 0.1, with a standard deviation of 0.02 or 2 (n = 100), or unknown: then none is
     named.
     """
 
-    def text(spread: float, measured: dict[str, Measurement]) -> str:
+    def text(spread, measured):
         runs = []
         for name, slope, own in (("a", -0.01, 0.0), ("b", -0.011, spread)):
             curves = velocity(steps=[0, 100], slope=slope)
@@ -207,52 +195,48 @@ def test_differences_within_their_error_over_held_out_draws_are_level() -> None:
     assert "run-b has 0.9, run-a 1 at equal steps" in unknown and "No run is named" in unknown
 
 
-def test_metrics_that_measure_something_else_are_not_ranked() -> None:
-    """Settings of another metric and rounding are no obstacle; those of the ranking metric are."""
-    base = {"settings of velocity": 1, "settings of frequency": 1, "precision": "fp32"}
-
-    def text(**changes: Any) -> str:
-        other = Measurement.of(
-            base | {name.replace("_", " "): value for name, value in changes.items()}
-        )
-        first = run("a", measured={"eval": Measurement.of(base)})
-        return summary_text(compared(first, run("b", measured={"eval": other})))
-
-    assert (
-        "cannot be said: eval/velocity is measured in several ways, which differ in: "
-        "settings of velocity"
-    ) in text(settings_of_velocity=2)
-    assert "measured in" not in text(settings_of_frequency=2) and "cannot be said" not in text(
-        settings_of_frequency=2
-    )
-    assert "eval/velocity is measured in several ways, which differ in: precision." in text(
-        precision="bf16"
-    )
+PARTS = {
+    "settings of velocity": 1,
+    "settings of frequency": 1,
+    "precision": "fp32",
+    "device": "cpu",
+    "threads": 2,
+}
 
 
-def test_nothing_ranks_across_protocols() -> None:
-    """Another kind of device draws other noise; a group's run, one that is not recorded."""
-    parts = {"held-out samples": 1, "device": "cpu", "evaluation batch": 16, "threads": 2}
-    base, cuda = (
-        {"eval": Measurement.of(parts)},
-        {"eval": Measurement.of(parts | {"device": "cuda"})},
-    )
-    rounded = {"eval": Measurement.of(parts | {"evaluation batch": 4, "threads": 1})}
-    fine = summary_text(compared(run("a", measured=base), run("b", measured=rounded)))
-    assert "cannot be said" not in fine and "differ in: evaluation batch, threads." in fine
-    pair = [run("b", measured=base), run("c", measured=cuda)]
-    others = {
-        "in several ways, which differ in: device": run("b", measured=cuda),
-        "differ in: device": group_of("b", "b", pair),
+def measured(**changes):
+    named = {name.replace("_", " "): value for name, value in changes.items()}
+    return {"eval": Measurement.of(PARTS | named)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "differ", "is_ranked"),
+    [
+        ({"settings_of_frequency": 2}, "", True),
+        ({"precision": "bf16", "threads": 1}, "precision, threads", True),
+        ({"settings_of_velocity": 2}, "settings of velocity", False),
+        ({"device": "cuda"}, "device", False),
+    ],
+)
+def test_nothing_ranks_across_protocols(changes, differ, is_ranked):
+    """Rounding and settings of another metric are no obstacle; other settings and noise are."""
+    own = measured(**changes)
+    text = summary_text(compared(run("a", measured=measured()), run("b", measured=own)))
+    said = f"eval/velocity is measured in several ways, which differ in: {differ}"
+    assert (said in text) is bool(differ)
+    assert ("Which run is better cannot be said" in text) is not is_ranked
+    assert is_ranked or "lowest" not in text
+
+
+def test_nothing_ranks_where_a_member_or_a_run_is_measured_otherwise():
+    base, other = (run("b", measured=measured(device=name)) for name in ("cpu", "cuda"))
+    for sentence, second in {
+        "differ in: device": group_of("b", "b", [base, other]),
         "what eval/velocity is measured with is recorded of some runs alone": run("b"),
-    }
-    for sentence, other in others.items():
-        text = summary_text(compared(run("a", measured=base), other))
-        assert (
-            "Which run is better cannot be said" in text
-            and sentence in text
-            and "lowest" not in text
-        )
+    }.items():
+        text = summary_text(compared(run("a", measured=measured()), second))
+        assert "Which run is better cannot be said" in text and sentence in text
+        assert "lowest" not in text
 
 
 @pytest.mark.parametrize(
@@ -268,9 +252,7 @@ def test_nothing_ranks_across_protocols() -> None:
     ],
 )
 @pytest.mark.usefixtures("blank_canvases")
-def test_reason_is_given_where_runs_are_not_comparable(
-    tmp_path: Path, changes: dict[str, Any], reason: str
-) -> None:
+def test_reason_is_given_where_runs_are_not_comparable(tmp_path, changes, reason):
     comparison = compared(run("a"), run("b", **changes))
     text = summary_text(comparison)
     assert reason in text and "lowest" not in text and comparison.budgets == []
@@ -278,21 +260,18 @@ def test_reason_is_given_where_runs_are_not_comparable(
     assert "Held-out metrics are not compared" in page and reason in page
 
 
-def test_summary_names_unfinished_runs() -> None:
+def test_summary_names_unfinished_runs():
     assert summary_text(compared(run("a", status="running"), run("b"))).endswith(
         "Not finished: run-a (running)."
     )
 
 
-def test_runs_of_one_name_are_labelled_with_their_ids() -> None:
-    assert compared(run("a", name="x"), run("b", name="x"), run("c")).labels == [
-        "x (a)",
-        "x (b)",
-        "run-c",
-    ]
+def test_runs_of_one_name_are_labelled_with_their_ids():
+    found = compared(run("a", name="x"), run("b", name="x"), run("c"))
+    assert found.labels == ["x (a)", "x (b)", "run-c"]
 
 
-def test_heaviest_common_component_ranks() -> None:
+def test_heaviest_common_component_ranks():
     comparison = compared(run("a", weights=["other", "direction", "velocity"]), run("b"))
     assert comparison.main == "direction" and comparison.common[0] == "direction"
 
@@ -300,7 +279,7 @@ def test_heaviest_common_component_ranks() -> None:
 # Figures and page
 
 
-def run_colours(path: Path) -> set[str]:
+def run_colours(path):
     """Colours of the first three runs that a picture holds."""
     pixels = np.asarray(Image.open(path).convert("RGB"))
     return {
@@ -310,20 +289,18 @@ def run_colours(path: Path) -> set[str]:
     }
 
 
-def test_run_keeps_its_colour_where_others_are_missing(tmp_path: Path) -> None:
+def test_run_keeps_its_colour_where_others_are_missing(tmp_path):
     runs = [run("a"), run("b", curves={}), run("c", curves={"eval/velocity": line([1], 1.0, 0.0)})]
     figure = curves_figure(compared(*runs), ["eval/direction", "eval/velocity"])
-    assert run_colours(save_figure(figure, tmp_path / "a.png")) == {
-        THEME.curves[0],
-        THEME.curves[2],
-    }
+    first, _, third, *_ = THEME.curves
+    assert run_colours(save_figure(figure, tmp_path / "a.png")) == {first, third}
 
 
-def grid(num: int, size: int = 8, captions: int = 0) -> Figure:
+def grid(num, size=8, captions=0):
     return Figure([ImageGrid(np.zeros((num, size, size)), [str(i) for i in range(captions)])])
 
 
-def test_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
+def test_page_of_eight_runs_in_every_state(tmp_path):
     drawn = RunSamples(100, "solver=euler, steps=4", 100, 0.01, grid(25))
     nothing = RunCurve(*[np.arange(3.0)] * 2, np.full(3, np.nan))
     runs = [
@@ -361,18 +338,13 @@ def test_page_of_eight_runs_in_every_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank_canvases")
-def test_equal_specs_are_reported(tmp_path: Path) -> None:
-    two = [
-        run("a", spec={"name": "a", "tracking.uri": "x"}),
-        run("b", spec={"name": "b", "tracking.uri": "y"}),
-    ]
-    assert (
-        "differ in nothing but names and places"
-        in write_comparison(compared(*two), tmp_path)[1].read_text()
-    )
+def test_equal_specs_are_reported(tmp_path):
+    two = [run(name, spec={"name": name, "tracking.uri": name}) for name in "ab"]
+    page = write_comparison(compared(*two), tmp_path)[1].read_text()
+    assert "differ in nothing but names and places" in page
 
 
-def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvases) -> None:
+def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvases):
     ways = [{"quality": Measurement.of({"sampler": steps, "seed": 0})} for steps in (4, 4, 25)]
     curves = velocity() | {"quality/frechet": line([100], 1.0, 0.0)}
     one, other, apart = (run(f"aaa{n}", measured=way, curves=curves) for n, way in enumerate(ways))
@@ -383,7 +355,5 @@ def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvas
     write_comparison(compared(one, apart), tmp_path)
     text = (tmp_path / "comparison.md").read_text()
     shown = [way["quality"].shown for way in ways]
-    assert (
-        f"| measurement of quality | {shown[0]} | {shown[2]} |" in text
-        and "| quality/frechet | 1 | 1 |" in text
-    )
+    assert f"| measurement of quality | {shown[0]} | {shown[2]} |" in text
+    assert "| quality/frechet | 1 | 1 |" in text

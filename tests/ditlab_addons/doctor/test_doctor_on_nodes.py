@@ -3,27 +3,24 @@ token.
 """
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.clusters.nodes import RayNodes, ray_nodes
-from support.command import Said, run_process
-from support.object_store.s3 import S3Server, s3_at_hand
+from support.clusters.nodes import ray_nodes
+from support.command import run_process
+from support.object_store.s3 import s3_at_hand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def s3() -> Iterator[S3Server]:
+def s3():
     with s3_at_hand("bucket") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[RayNodes]:
+def nodes(tmp_path_factory, s3):
     """A head that only drives, and a node."""
     keys = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     with ray_nodes(tmp_path_factory.mktemp("doctor") / "nodes", **keys) as cluster:
@@ -32,20 +29,12 @@ def nodes(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[Ra
         yield cluster
 
 
-def doctor(
-    cluster: RayNodes, home: Path, *arguments: str, **environment: str
-) -> tuple[Said, dict[str, Any]]:
+def doctor(cluster, home, *arguments, **environment):
     """The command, and the last line of each check: verdict and what was found."""
+    place = ("--cluster", "--address", cluster.address)
+    environment = {**cluster.access, **environment}
     said = run_process(
-        "doctor",
-        "--cluster",
-        "--address",
-        cluster.address,
-        "--json",
-        *arguments,
-        home=home,
-        cwd=cluster.folder,
-        **{**cluster.access, **environment},
+        "doctor", *place, "--json", *arguments, home=home, cwd=cluster.folder, **environment
     )
     return said, {line["what"]: (line["verdict"], line["found"]) for line in said.json["findings"]}
 
@@ -67,7 +56,7 @@ def test_a_good_cluster_is_measured_and_left_clean(nodes, s3, tmp_path):
     assert objects_in(s3) == before
 
 
-def objects_in(s3: S3Server) -> list[str]:
+def objects_in(s3):
     """Keys of the bucket that all tests of a process share, without empty ones."""
     import boto3
 

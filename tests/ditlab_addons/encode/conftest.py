@@ -1,7 +1,5 @@
 """Fixtures of tests of columns of encoders."""
 
-from pathlib import Path
-
 import pytest
 
 from ditlab.home import Home
@@ -9,18 +7,18 @@ from support.datasets.tiny_encoders import write_image_encoder, write_text_encod
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return Home(tmp_path / "home")
 
 
 @pytest.fixture(scope="session")
-def text_folder(tmp_path_factory) -> Path:
+def text_folder(tmp_path_factory):
     return write_text_encoder(tmp_path_factory.mktemp("encoders") / "text", width=32)
 
 
 @pytest.fixture(scope="session")
-def image_folder(tmp_path_factory) -> Path:
+def image_folder(tmp_path_factory):
     return write_image_encoder(
         tmp_path_factory.mktemp("encoders") / "image", width=24, patch=4, num_registers=3
     )

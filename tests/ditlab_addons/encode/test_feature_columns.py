@@ -6,32 +6,33 @@ import torch
 
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.stores.bucketed_store import BucketedStore, open_store
+from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.store import Store
+from ditlab.encoders.image import FrozenImageEncoder
+from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
-from ditlab_addons.encode.encoding import encode_store
+from ditlab_addons.encode.encoding import EncodingRules, encode_store
 from support.datasets.photographs import captioned_folder, smooth
-from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 from support.datasets.writing import StoreWriter
 
 CAPTIONS = ["a red seven", "a green circle on the left of a blue square", "nothing"]
 
 
 @pytest.fixture
-def at_home(home, monkeypatch):
-    monkeypatch.setenv("DITLAB_HOME", str(home.root))
-    return home
+def places(text_folder, image_folder):
+    """Encoders of captions and of images."""
+    return {"encode_text": str(text_folder), "encode_images": str(image_folder)}
 
 
 @pytest.fixture
-def run(at_home, home, tmp_path):
+def run(home, tmp_path):
     sizes = [(16, 32), (24, 24), (16, 32)]
     files = {f"{n}.png": (smooth(*size, n), CAPTIONS[n]) for n, size in enumerate(sizes)}
     source = captioned_folder(tmp_path / "photos", files)
 
-    def run(**options) -> BucketedStore:
+    def run(**options):
         chosen = ImagesOptions(
             source=source, resolution=24, patch=4, step=8, processes=1, **options
         )
@@ -41,14 +42,7 @@ def run(at_home, home, tmp_path):
     return run
 
 
-def test_features_are_those_of_the_encoders(run, tmp_path):
-    from ditlab.encoders.image import FrozenImageEncoder
-    from ditlab.encoders.text import FrozenTextEncoder
-
-    places = {
-        "encode_text": str(write_text_encoder(tmp_path / "text")),
-        "encode_images": str(write_image_encoder(tmp_path / "image")),
-    }
+def test_features_are_those_of_the_encoders(run, places):
     run(name="set")
     store = encode_store("set", **places).store
     assert {part.name for part in store.parts} == {"24x24", "16x32"}
@@ -59,15 +53,12 @@ def test_features_are_those_of_the_encoders(run, tmp_path):
         captions = decode_captions(part.tensor("caption").numpy())
         made = text.encode(captions)
         mask = part.tensor("text_mask")
-        assert mask.shape == (len(part), tokens) and mask.sum(1).tolist() == text.num_tokens(
-            captions
-        )
+        assert mask.shape == (len(part), tokens)
+        assert mask.sum(1).tolist() == text.num_tokens(captions)
         stored = part.tensor("text")
         assert stored.dtype == torch.float16 and stored.shape == (len(part), tokens, text.width)
-        assert (
-            torch.equal(stored[mask], made["text"][made["text_mask"]].half())
-            and not stored[~mask].any()
-        )
+        assert torch.equal(stored[mask], made["text"][made["text_mask"]].half())
+        assert not stored[~mask].any()
         assert torch.equal(part.tensor("text_pooled"), made["text_pooled"])
         pixels = part.tensor("image").float() / 127.5 - 1
         patches = part.columns["image"].shape[1] * part.columns["image"].shape[2] // 16
@@ -78,13 +69,7 @@ def test_features_are_those_of_the_encoders(run, tmp_path):
     assert np.isclose(store.columns["text_pooled"].statistics.count, 3 * text.width)
 
 
-def test_an_encoding_that_was_killed_goes_on(run, tmp_path, home, monkeypatch):
-    from ditlab_addons.encode.encoding import EncodingRules
-
-    places = {
-        "encode_text": str(write_text_encoder(tmp_path / "text")),
-        "encode_images": str(write_image_encoder(tmp_path / "image")),
-    }
+def test_an_encoding_that_was_killed_goes_on(run, places, home, monkeypatch):
     store = run(name="set")
     expected = encode_store("set", **places, name="whole").store
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)  # a block for each row
@@ -116,7 +101,7 @@ def test_an_encoding_that_was_killed_goes_on(run, tmp_path, home, monkeypatch):
     assert fewer.columns["text"].shape == (3, 32)
 
 
-def test_a_store_without_buckets_gets_features(tmp_path, at_home):
+def test_a_store_without_buckets_gets_features(tmp_path, home, image_folder):
     images = np.arange(4 * 3 * 8 * 8, dtype=np.uint8).reshape(4, 3, 8, 8)
     columns = {"image": Column(dtype="uint8", shape=(3, 8, 8), value_range=(0, 255))}
     with StoreWriter(
@@ -124,38 +109,26 @@ def test_a_store_without_buckets_gets_features(tmp_path, at_home):
     ) as writer:
         writer.append({"image": images})
     store = Store.open(tmp_path / "plain")
-    written = encode_store(
-        store.path, encode_images=str(write_image_encoder(tmp_path / "image")), patch=4
-    )
+    written = encode_store(store.path, encode_images=str(image_folder), patch=4)
     assert written.store.columns["image_features"].shape == (4, 24) and len(written.store) == 4
     assert torch.equal(written.store.tensor("image"), store.tensor("image"))
 
 
-def test_stores_that_cannot_be_encoded(run, tmp_path):
-    image = str(write_image_encoder(tmp_path / "image"))
+def test_stores_that_cannot_be_encoded(run, image_folder):
+    image = str(image_folder)
     run(name="set", caption_from="none")
-    for arguments, message in (
-        ({}, r"nothing to encode with; give --encode-text, --encode-images or --autoencoder\."),
+    encode_store("set", encode_images=image)
+    for message, options in (
+        ("holds image_features already; encode the store", {"store": "set-encoded"}),
+        ("STORE=s3://b/set is a URI; name a store's folder", {"store": "s3://b/set"}),
+        ("--name=set is the store's own; name another one", {"name": "set"}),
+        ("--name=a/b is no plain folder name; write a_b, and --out", {"name": "a/b"}),
+        ("--encode-images=.*patches of 4 pixels", {"patch": 16}),
+        ("nothing to encode with; give --encode-text, --enc", {"encode_images": None}),
         (
-            {"encode_text": "x"},
-            r"--encode-text=x needs captions, and .*set holds image; leave it out",
+            "--encode-text=x needs captions, and .*set holds image; leave it out",
+            {"encode_images": None, "encode_text": "x"},
         ),
-        (
-            {"encode_images": image, "name": "set"},
-            r"--name=set is the store's own; name another one\.",
-        ),
-        (
-            {"encode_images": image, "name": "a/b"},
-            r"--name=a/b is no plain folder name; write a_b, and --out",
-        ),
-        ({"encode_images": image, "patch": 16}, r"--encode-images=.*patches of 4 pixels"),
     ):
         with pytest.raises(UserError, match=message):
-            encode_store("set", **arguments)
-    encode_store("set", encode_images=image)
-    with pytest.raises(
-        UserError, match=r"set-encoded@[0-9a-f]+ holds image_features already; encode the store"
-    ):
-        encode_store("set-encoded", encode_images=image)
-    with pytest.raises(UserError, match=r"STORE=s3://b/set is a URI; name a store's folder"):
-        encode_store("s3://b/set", encode_images=image)
+            encode_store(**{"store": "set", "encode_images": image, **options})

@@ -43,10 +43,8 @@ def test_latents_are_the_posterior_of_diffusers_and_the_store_names_their_maker(
     place = write_autoencoder(tmp_path / "vae", scaling_factor=0.5, shift_factor=0.1)
     before = {path: path.read_bytes() for path in images.iterdir()}
     encoded = encode_store(images, autoencoder=str(place)).store
-    network, pixels = (
-        diffusers.AutoencoderKL.from_pretrained(place),
-        Store.open(images).tensor("image"),
-    )
+    network = diffusers.AutoencoderKL.from_pretrained(place)
+    pixels = Store.open(images).tensor("image")
     with torch.no_grad():
         expected = [network.encode(each[None].float() / 127.5 - 1).latent_dist for each in pixels]
     found = encoded.tensor("latents")
@@ -55,17 +53,13 @@ def test_latents_are_the_posterior_of_diffusers_and_the_store_names_their_maker(
     assert torch.equal(found[:, 4:], torch.cat([each.logvar for each in expected]))
     assert torch.equal(encoded.tensor("image"), pixels)
     assert {path: path.read_bytes() for path in images.iterdir()} == before
-    made_by, manifest = (
-        encoded.columns["latents"].autoencoder,
-        json.loads((encoded.path / "store.json").read_text()),
-    )
+    made_by = encoded.columns["latents"].autoencoder
+    manifest = json.loads((encoded.path / "store.json").read_text())
     assert (made_by.source, made_by.scaling_factor, made_by.shift_factor) == (str(place), 0.5, 0.1)
     weights = (place / "diffusion_pytorch_model.safetensors").read_bytes()
     assert made_by.sha256 == hashlib.sha256(weights).hexdigest()
-    assert (
-        manifest["version"] == FORMAT_VERSION
-        and manifest["columns"]["image"]["autoencoder"] is None
-    )
+    assert manifest["version"] == FORMAT_VERSION
+    assert manifest["columns"]["image"]["autoencoder"] is None
     assert encode_store(images, autoencoder=str(place)).outcome == "unchanged"
 
 
@@ -84,53 +78,36 @@ def test_what_cannot_be_encoded(images, tmp_path, monkeypatch):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"_class_name": "VQModel"}')
     (tmp_path / "other" / "diffusion_pytorch_model.safetensors").touch()
-    grey, odd = (
-        write_images(tmp_path / "grey", (1, 16, 16)),
-        write_images(tmp_path / "odd", (3, 15, 16)),
-    )
-    for store, autoencoder, message in (
-        (
-            images,
-            str(tmp_path / "none"),
-            r"--autoencoder=.*none is not there; name a file or folder",
-        ),
-        (
-            images,
-            str(tmp_path / "other"),
-            r"--autoencoder=.*other holds no AutoencoderKL \(its config.json names VQ",
-        ),
+    grey = write_images(tmp_path / "grey", (1, 16, 16))
+    odd = write_images(tmp_path / "odd", (3, 15, 16))
+    file = shutil.copytree(place, tmp_path / "lacking") / "diffusion_pytorch_model.safetensors"
+    tensors = load_file(file)
+    del tensors["decoder.conv_out.bias"]
+    save_file(tensors, file)
+    encoded = encode_store(images, autoencoder=place).store.path
+    for store, name, message in (
+        (images, "none", "--autoencoder=.*none is not there; name a file or folder"),
+        (images, "other", r"other holds no AutoencoderKL \(its config.json names VQ"),
         (
             grey,
-            place,
-            r"--autoencoder=.*vae needs RGB images of 8 bits, and .*grey holds image uint8 \(1, 16, 16\)",
+            "vae",
+            r"vae needs RGB images of 8 bits, and .*grey holds image uint8 \(1, 16, 16\)",
         ),
         (
             odd,
-            place,
-            r"makes a latent of 2 x 2 pixels, which do not tile the 15 x 16 of .*odd; import the data with",
+            "vae",
+            "makes a latent of 2 x 2 pixels, which do not tile the 15 x 16 of .*odd; import the data",
         ),
+        (
+            images,
+            "lacking",
+            r"lacking lacks weights of its network \(decoder\.conv_out\.bias, 1 in all\)",
+        ),
+        (encoded, "vae", "holds latents already; encode the store that it was made from"),
     ):
         with pytest.raises(UserError, match=message):
-            encode_store(store, autoencoder=autoencoder)
-    file = shutil.copytree(place, tmp_path / "lacking") / "diffusion_pytorch_model.safetensors"
-    save_file(
-        {name: each for name, each in load_file(file).items() if name != "decoder.conv_out.bias"},
-        file,
-    )
-    with pytest.raises(
-        UserError,
-        match=r"lacking lacks weights of its network \(decoder\.conv_out\.bias, 1 in all\)",
-    ):
-        encode_store(images, autoencoder=str(tmp_path / "lacking"))
-    shutil.copytree(place, tmp_path / "uninstalled")
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(UserError, match=r"need the library diffusers, .*ditlab\[hub\]"),
-    ):
-        patch.setitem(sys.modules, "diffusers", None)
-        encode_store(images, autoencoder=str(tmp_path / "uninstalled"))
-    encoded = encode_store(images, autoencoder=place).store
-    with pytest.raises(
-        UserError, match=r"holds latents already; encode the store that it was made from"
-    ):
-        encode_store(encoded.path, autoencoder=place)
+            encode_store(store, autoencoder=str(tmp_path / name))
+    other = str(shutil.copytree(place, tmp_path / "uninstalled"))
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    with pytest.raises(UserError, match=r"need the library diffusers, .*ditlab\[hub\]"):
+        encode_store(images, autoencoder=other)

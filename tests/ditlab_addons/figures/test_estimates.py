@@ -12,48 +12,46 @@ from ditlab.quality.features import frechet_of_moments, kernel_distance, moments
 from ditlab_addons.figures.images import estimates
 
 
-def points(num: int, dim: int, seed: int, shift: float = 0.0) -> torch.Tensor:
-    return (
-        torch.randn(num, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        + shift
-    )
+def points(num, dim, seed, shift=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num, dim, generator=generator, dtype=torch.float64) + shift
 
 
-def features_as_they_are(width: int) -> torch.nn.Module:
+def features_as_they_are(width):
     network = torch.nn.Identity()
     network.num_features = width
     return network
 
 
-def test_frechet_distance_is_torchmetrics_number() -> None:
-    image = pytest.importorskip("torchmetrics.image.fid")
-    real, generated = points(300, 16, 0), 1.2 * points(200, 16, 1, 0.3)
-    theirs = image.FrechetInceptionDistance(feature=features_as_they_are(16)).set_dtype(
-        torch.float64
-    )
+def compare(theirs, real, generated):
     theirs.update(real, real=True)
     theirs.update(generated, real=False)
+
+
+def test_frechet_distance_is_torchmetrics_number():
+    image = pytest.importorskip("torchmetrics.image.fid")
+    real, generated = points(300, 16, 0), 1.2 * points(200, 16, 1, 0.3)
+    theirs = image.FrechetInceptionDistance(feature=features_as_they_are(16))
+    compare(theirs.set_dtype(torch.float64), real, generated)
     found = estimates.frechet(moments(real), generated)
     assert found.mean == pytest.approx(float(theirs.compute()), rel=1e-6)
     assert found.low < found.mean < found.high and found.num == 200
 
 
-def test_kernel_distance_of_all_points_is_torchmetrics_number() -> None:
+def test_kernel_distance_of_all_points_is_torchmetrics_number():
     """Theirs is a mean over subsets: one of all points is the estimate itself."""
     image = pytest.importorskip("torchmetrics.image.kid")
     real, generated = points(150, 8, 0), points(150, 8, 1, 0.5)
-    theirs = image.KernelInceptionDistance(
-        feature=features_as_they_are(8), subsets=1, subset_size=150
-    )
-    theirs.update(real, real=True)
-    theirs.update(generated, real=False)
+    options = {"subsets": 1, "subset_size": 150}
+    theirs = image.KernelInceptionDistance(feature=features_as_they_are(8), **options)
+    compare(theirs, real, generated)
     found = estimates.mmd(real, generated)
     assert found.mean == pytest.approx(float(theirs.compute()[0]), rel=1e-6)
     assert found.mean == pytest.approx(kernel_distance(real, generated).value, rel=1e-12)
     assert found.low < found.mean < found.high
 
 
-def test_frechet_distance_of_gaussians_has_a_closed_form() -> None:
+def test_frechet_distance_of_gaussians_has_a_closed_form():
     """Along each axis: the means' difference, and that of the deviations, squared."""
     first, second = torch.tensor([1.0, 2.0, 0.5]).double(), torch.tensor([2.0, 2.0, 1.5]).double()
     mean = torch.tensor([1.0, 0.0, -2.0]).double()
@@ -63,7 +61,7 @@ def test_frechet_distance_of_gaussians_has_a_closed_form() -> None:
     assert value == pytest.approx(float((mean**2 + (first - second) ** 2).sum()), rel=1e-12)
 
 
-def test_cmmd_is_the_papers_formula(monkeypatch) -> None:
+def test_cmmd_is_the_papers_formula(monkeypatch):
     """Blocks smaller than the sets, too."""
     x, y = points(7, 3, 0).tolist(), points(5, 3, 1, 4.0).tolist()
     kernel = lambda a, b: math.exp(-(math.dist(a, b) ** 2) / (2 * 10**2))  # noqa: E731
@@ -80,10 +78,10 @@ def test_cmmd_is_the_papers_formula(monkeypatch) -> None:
     assert found.mean == pytest.approx(1000 * expected, rel=1e-9)
 
 
-def test_figures_of_neighbours_are_the_papers_formulas() -> None:
+def test_figures_of_neighbours_are_the_papers_formulas():
     real, generated = points(120, 3, 0), 0.8 * points(110, 3, 1, 0.4)
 
-    def radius(place: int, own: list, k: int) -> float:
+    def radius(place, own, k):
         return sorted(math.dist(own[place], other) for i, other in enumerate(own) if i != place)[
             k - 1
         ]
@@ -108,13 +106,13 @@ def test_figures_of_neighbours_are_the_papers_formulas() -> None:
     assert all(each.low < each.mean < each.high for each in found.values())
 
 
-def test_shares_at_their_end_keep_an_interval_within_it() -> None:
+def test_shares_at_their_end_keep_an_interval_within_it():
     same = points(120, 3, 0)
     found = estimates.neighbour_figures(same, same)["precision"]
     assert found.mean == found.high == 1 and 0.9 < found.low < 1
 
 
-def test_clip_score_is_of_image_and_caption() -> None:
+def test_clip_score_is_of_image_and_caption():
     images, captions = torch.eye(4), torch.eye(4)[[0, 1, 3, 2]]
     captions[1] = torch.tensor([0.0, 3.0, 4.0, 0.0])  # cosine 0.6
     captions[3] = -torch.eye(4)[3]  # below 0 counts as 0

@@ -5,7 +5,6 @@ the same weights.
 import hashlib
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ LAYOUT = "760681d791cb624e1bf7a2e802a68933dd17aa5e3109fcf498d9dfa521bc10d7"
 """SHA-256 of the lines `name shape` of torch-fidelity 0.4.0's network, sorted."""
 
 
-def write_weights(path: Path) -> Path:
+def write_weights(path):
     """Random weights under which features depend on the image."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -37,14 +36,14 @@ def write_weights(path: Path) -> Path:
     return path
 
 
-def test_layout_is_that_of_the_published_weights() -> None:
+def test_layout_is_that_of_the_published_weights():
     with torch.device("meta"):
         state = Inception().state_dict()
     lines = "\n".join(f"{name} {tuple(each.shape)}" for name, each in sorted(state.items()))
     assert hashlib.sha256(lines.encode()).hexdigest() == LAYOUT
 
 
-def test_images_are_resized_from_corner_to_corner() -> None:
+def test_images_are_resized_from_corner_to_corner():
     """TensorFlow 1 reads place i x in / out: the first pixel stays, the last places repeat the last
     pixel.
     """
@@ -54,7 +53,7 @@ def test_images_are_resized_from_corner_to_corner() -> None:
 
 
 @pytest.mark.slow
-def test_fid_of_folders_of_pictures_is_that_of_torch_fidelity(tmp_path, monkeypatch) -> None:
+def test_fid_of_folders_of_pictures_is_that_of_torch_fidelity(tmp_path, monkeypatch):
     """The command of torch-fidelity prints our FID of PNGs under the same weights; skipped where
     that is missing.
     """
@@ -70,22 +69,11 @@ def test_fid_of_folders_of_pictures_is_that_of_torch_fidelity(tmp_path, monkeypa
         for number in range(24):
             small = generator.integers(0, level, (4, 4, 3), dtype=np.uint8)
             Image.fromarray(small).resize((32, 32)).save(tmp_path / name / f"{number:03}.png")
-    command = [
-        sys.executable,
-        "-m",
-        "torch_fidelity.fidelity",
-        "--fid",
-        "--input1",
-        "b",
-        "--input2",
-        "a",
-        "--cpu",
-        "--feature-extractor-weights-path",
-        "inception.pth",
-        "--json",
-        "--silent",
-        "--no-cache",
-    ]
+    options = (
+        "--fid --input1 b --input2 a --cpu --json --silent --no-cache "
+        "--feature-extractor-weights-path inception.pth"
+    )
+    command = [sys.executable, "-m", "torch_fidelity.fidelity", *options.split()]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     theirs = float(
         said.partition('"frechet_inception_distance":')[2].strip(" \n}").split(",")[0].strip()

@@ -83,12 +83,8 @@ def test_a_low_temperature_gets_a_better_perplexity_and_a_warning_that_the_entro
     assert half["quality/generative_perplexity_high"] < one["quality/generative_perplexity_low"]
     assert half["quality/token_entropy_high"] < half["quality/token_entropy_held_out_low"]
     assert half["quality/distinct_2"] < one["quality/distinct_2"]
-    assert (
-        not calm
-        and len(loud) == 1
-        and "it repeats itself" in loud[0]
-        and "raise sampling.temperature" in loud[0]
-    )
+    (said,) = loud
+    assert not calm and "it repeats itself" in said and "raise sampling.temperature" in said
 
 
 def test_the_scorer_of_a_known_chain_gives_its_log_probabilities(chain, folder):
@@ -110,15 +106,10 @@ def test_text_is_decoded_and_encoded_again_with_the_scorers_own_end(tmp_path):
     )
     row = np.array([*b"a red seven", 255, *b"two"])
     nats, counts = CausalScorer(Scorer(model=str(folder)), codec, 256).score(row[None], CPU)
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(folder),
-        AutoModelForCausalLM.from_pretrained(folder),
-    )
-    ids = [
-        *tokenizer("a red seven")["input_ids"],
-        tokenizer.eos_token_id,
-        *tokenizer("two")["input_ids"],
-    ]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    first, second = tokenizer(["a red seven", "two"])["input_ids"]
+    ids = [*first, tokenizer.eos_token_id, *second]
     assert counts.tolist() == [len(ids) - 1] and len(ids) <= 16
     with torch.no_grad():
         loss = model(torch.tensor([ids]), labels=torch.tensor([ids])).loss

@@ -92,11 +92,9 @@ def test_a_scorer_is_named_after_training(run, tmp_path):
     overrides = [f"evaluation.scorer.model={write_gpt2(tmp_path / 'gpt2', positions=64)}"]
     found = run.evaluate(quality=100, overrides=overrides)
     names = list(found.metrics)
-    assert (
-        names[0] == "quality/generative_perplexity"
-        and "quality/token_entropy" in names
-        and found.num_unsent is None
-    )
+    assert names[0] == "quality/generative_perplexity"
+    assert "quality/token_entropy" in names
+    assert found.num_unsent is None
     shown = [str(each) for each in found.terminal_tables() if isinstance(each, Text)]
     assert any("read perplexity beside entropy" in line for line in shown)
     with pytest.raises(
@@ -124,9 +122,8 @@ def test_a_sweep_over_temperatures_measures_perplexity_beside_entropy(run, tmp_p
         "quality/distinct_2",
         "quality/generative_perplexity_held_out",
     }
-    assert result.status == "finished" and all(
-        names <= set(trial.metrics) for trial in result.summary.trials
-    )
+    assert result.status == "finished"
+    assert all(names <= set(trial.metrics) for trial in result.summary.trials)
 
 
 TASKS = {

@@ -1,25 +1,20 @@
 """Fixtures of tests of imports from GET's stores."""
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.stores.store import Store
 from ditlab.errors import UserError
 from ditlab_addons.genome.options import GetOptions
 from support.datasets.get_sources import GetSource
 
 
 @pytest.fixture
-def get(tmp_path: Path):
+def get(tmp_path):
     """Import a source with options; returns the store."""
 
-    def run(
-        source: GetSource | Path, zarr_format: int = 3, progress: Callable | None = None, **options
-    ) -> Store:
+    def run(source, zarr_format=3, progress=None, **options):
         path = source
         if isinstance(source, GetSource):
             path = source.write(tmp_path / "source.zarr", zarr_format)
@@ -34,10 +29,10 @@ def get(tmp_path: Path):
 
 
 @pytest.fixture
-def refused(get, tmp_path: Path):
+def refused(get, tmp_path):
     """Check that an import fails with all parts in one message, and writes nothing."""
 
-    def check(source: GetSource | Path, *parts: str, **options) -> None:
+    def check(source, *parts, **options):
         with pytest.raises(UserError) as caught:
             get(source, **options)
         for part in parts:

@@ -6,7 +6,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from ditlab.data.stores.store import Store
 from ditlab_addons.genome import get_import, get_zarr
 from support.datasets.get_sources import FORMATS, MOTIFS, GetSource, peaks_of, scores
 
@@ -14,11 +13,11 @@ from support.datasets.get_sources import FORMATS, MOTIFS, GetSource, peaks_of, s
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def rows(store: Store, column: str) -> np.ndarray:
+def rows(store, column):
     return store.tensor(column).numpy()
 
 
-def present(store: Store, column: str) -> np.ndarray:
+def present(store, column):
     """Return a column's regions without padding, window after window."""
     return rows(store, column)[rows(store, "present")]
 
@@ -39,9 +38,8 @@ def test_without_a_cell_type_all_peaks_come_with_ones(get, zarr_format):
     assert not rows(store, "regions")[~rows(store, "present")].any()
     assert store.columns["chromosome"].names == ("chr2", "chr10"), "the file's order"
     assert rows(store, "chromosome").tolist() == [0] * 6 + [1] * 3
-    assert [
-        f"chr2:{a}-{b}" for a, b in zip(present(store, "start"), present(store, "end"), strict=True)
-    ][:23] == (source.peaks[:23])
+    ends = zip(present(store, "start"), present(store, "end"), strict=True)
+    assert [f"chr2:{start}-{end}" for start, end in ends][:23] == source.peaks[:23]
     assert "fetal_heart" in store.manifest.source.note
 
 
@@ -56,11 +54,8 @@ def test_a_cell_type_drops_its_closed_peaks_first(get, shape):
     assert store.name == "get-fetal_heart"
     largest = source.data[kept].max(0)
     assert store.columns["regions"].divisors == (*np.where(largest > 0, largest, 1).tolist(), 1.0)
-    assert [int(n) for n in present(store, "start")] == [
-        int(name.split(":")[1].split("-")[0])
-        for name, keep in zip(source.peaks, kept, strict=True)
-        if keep
-    ]
+    starts = np.array([int(name.split(":")[1].split("-")[0]) for name in source.peaks])
+    assert np.array_equal(present(store, "start"), starts[kept])
     for window in range(len(store)):
         open_ = rows(store, "present")[window]
         assert rows(store, "regions")[window, open_, 4].max() == 1
@@ -139,14 +134,11 @@ def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
 
 
 def test_both_passes_report_progress(get):
-    seen = []
-    get(GetSource(), progress=lambda *now: seen.append(now))
-    last = {what: (done, total, unit) for what, done, total, unit in seen}
-    assert last == {
-        "reading names": (34, 34, "peaks"),
-        "reading the largest scores": (1, 1, "blocks"),
-        "writing": (1, 1, "blocks"),
-    }
+    seen = {}
+    get(GetSource(), progress=lambda what, *now: seen.update({what: now}))
+    whole = (1, 1, "blocks")
+    assert seen.pop("reading names") == (34, 34, "peaks")
+    assert seen == {"reading the largest scores": whole, "writing": whole}
 
 
 def test_windows_that_span_too_much_are_dropped_and_noted(get, refused, tmp_path):
@@ -164,22 +156,20 @@ def test_windows_that_span_too_much_are_dropped_and_noted(get, refused, tmp_path
     )
 
 
-def test_chunks_without_a_file_are_noted(get, tmp_path):
-    path = GetSource().write(tmp_path / "holes.zarr", 2)
-    (path / "data" / "3.0").unlink()
-    store = get(path)
-    assert store.manifest.receipt.changed == {"chunks without a file, read as zeros": 1}
-    assert not present(store, "regions")[15:20, :4].any()
-
-
-def test_only_shards_without_a_file_are_noted(get, tmp_path):
-    source = GetSource()
-    path = source.write(tmp_path / "shards.zarr", shards=(10, 4))
+@pytest.mark.parametrize(
+    ("options", "file", "what", "rows_lost"),
+    [
+        ({"zarr_format": 2}, "data/3.0", "chunks", slice(15, 20)),
+        ({"shards": (10, 4)}, "data/c/1/0", "shards", slice(10, 20)),
+    ],
+)
+def test_chunks_and_shards_without_a_file_are_noted(get, tmp_path, options, file, what, rows_lost):
+    path = GetSource().write(tmp_path / "holes.zarr", **options)
     assert "no file" not in get(path, name="whole").manifest.source.note
-    (path / "data" / "c" / "1" / "0").unlink()
+    (path / file).unlink()
     store = get(path)
-    assert store.manifest.receipt.changed == {"shards without a file, read as zeros": 1}
-    assert not present(store, "regions")[10:20, :4].any()
+    assert store.manifest.receipt.changed == {f"{what} without a file, read as zeros": 1}
+    assert not present(store, "regions")[rows_lost, :4].any()
 
 
 def test_a_windows_largest_accessibility_is_kept(get):

@@ -5,10 +5,9 @@ commands.
 import hashlib
 import json
 import shutil
-import signal
 import sqlite3
-import urllib.request
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,11 @@ from ditlab.runs.locks import lock_run
 from ditlab.storage.files import encode_json_line, is_as_stamped, read_json_lines, stamped
 from ditlab.tracking.upload import CursorFile
 from support.command import run_here
-from support.served import served
 
 WRITING = (("evaluate", "small"), ("figures", "small", "--kind", "loss"), ("ui",))
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder):
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -33,7 +31,13 @@ def digests(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def copied(finished, tmp_path, monkeypatch) -> Path:
+def cli(capfd, monkeypatch):
+    """`ditlab ...` in this process."""
+    return partial(run_here, capfd, monkeypatch)
+
+
+@pytest.fixture
+def copied(finished, tmp_path, monkeypatch):
     """A copy of the finished run's home, as DITLAB_HOME."""
     copy = tmp_path / "copy"
     shutil.copytree(finished.home, copy)
@@ -41,7 +45,7 @@ def copied(finished, tmp_path, monkeypatch) -> Path:
     return copy
 
 
-def stored(database: Path, query: str) -> list[tuple]:
+def stored(database, query):
     with closing(sqlite3.connect(database)) as connection:
         return sorted(connection.execute(query).fetchall())
 
@@ -52,7 +56,7 @@ POINTS = (
 )
 
 
-def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, monkeypatch, tmp_path):
+def test_whatever_writes_is_refused_with_the_remedy(finished, copied, tmp_path, cli):
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(
         f"name: s\nbase: {finished.spec}\nspace: {{optimizer.lr: {{kind: grid, values: [0.1]}}}}\n"
@@ -60,7 +64,7 @@ def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, mon
     )
     before, original = digests(copied), digests(finished.home)
     for arguments in (*WRITING, ("train", finished.spec, "--local"), ("tune", sweep)):
-        said = run_here(capfd, monkeypatch, *arguments)
+        said = cli(*arguments)
         assert said.code == 2, arguments
         assert said.err.splitlines()[-1] == (
             f"ditlab: DITLAB_HOME={copied} is a copy of {finished.home}; run `ditlab runs "
@@ -70,7 +74,7 @@ def test_whatever_writes_is_refused_with_the_remedy(finished, copied, capfd, mon
 
 
 @pytest.mark.parametrize("is_moved", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_sync_makes_it_a_home_of_its_own(finished, copied, capfd, monkeypatch, tmp_path, is_moved):
+def test_sync_makes_it_a_home_of_its_own(finished, copied, monkeypatch, tmp_path, is_moved, cli):
     """Every metric and file is in MLflow again, and the other home is unchanged."""
     if is_moved:
         copied = copied.rename(tmp_path / "moved")
@@ -78,7 +82,7 @@ def test_sync_makes_it_a_home_of_its_own(finished, copied, capfd, monkeypatch, t
     home, run = Home(copied), finished.run_id
     old = stored(home.mlflow_database, POINTS)
     original = digests(finished.home)
-    said = run_here(capfd, monkeypatch, "runs", "sync", "--json")
+    said = cli("runs", "sync", "--json")
     assert said.code == 0, said.err
     filled = said.json["refilled"]
     assert (
@@ -93,113 +97,84 @@ def test_sync_makes_it_a_home_of_its_own(finished, copied, capfd, monkeypatch, t
         ("figures", "small", "--kind", "loss"),
         ("sample", "small", "--num", "2"),
     ):
-        said = run_here(capfd, monkeypatch, *arguments)
+        said = cli(*arguments)
         assert said.code == 0, said.err
-    again = run_here(capfd, monkeypatch, "runs", "sync", "small", "--json")
+    again = cli("runs", "sync", "small", "--json")
     assert again.json == {"synced": [{"run_id": run, "sent": 0, "left": 0}], "refilled": None}
     ((uri,),) = stored(home.mlflow_database, "SELECT artifact_uri FROM runs")
     assert (Path(uri) / "figures" / "loss.png").is_file() and Path(uri).is_relative_to(copied)
     assert digests(finished.home) == original
 
 
-def test_paths_of_the_home_in_specs_and_trials_follow_it(finished, copied, capfd, monkeypatch):
+def test_paths_of_the_home_in_specs_and_trials_follow_it(finished, copied, cli):
     folder = Home(copied).run(finished.run_id)
     spec = yaml.safe_load(folder.spec.read_text())
     spec["data"] = {"kind": "arrow", "path": f"{finished.home}/stores/mine"}
     spec["checkpoint"]["storage"] = f"{finished.home}-elsewhere"
     folder.spec.write_text(stamped(yaml.safe_dump(spec)))
-    trial = {
-        "number": 0,
-        "values": {
-            "data.path": f"file://{finished.home}/stores/é",
-            "note": f"/mnt{finished.home}/x",
-        },
-    }
-    (folder.path / "trials.jsonl").write_bytes(encode_json_line(trial))
-    assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
+    values = {"data.path": f"file://{finished.home}/stores/é", "note": f"/mnt{finished.home}/x"}
+    trial = encode_json_line({"number": 0, "values": values})
+    (folder.path / "trials.jsonl").write_bytes(trial)
+    assert cli("runs", "sync").code == 0
     moved = yaml.safe_load(folder.spec.read_text())
-    assert moved["data"]["path"] == f"{copied}/stores/mine" and is_as_stamped(
-        folder.spec.read_bytes()
-    )
+    assert moved["data"]["path"] == f"{copied}/stores/mine"
+    assert is_as_stamped(folder.spec.read_bytes())
     assert moved["checkpoint"]["storage"] == f"{finished.home}-elsewhere"
     (trial,) = read_json_lines(folder.path / "trials.jsonl").records
-    assert trial["values"] == {
-        "data.path": f"file://{copied}/stores/é",
-        "note": f"/mnt{finished.home}/x",
-    }
+    assert trial["values"] == values | {"data.path": f"file://{copied}/stores/é"}
 
 
 @pytest.mark.parametrize("place", [pytest.param("rename", marks=pytest.mark.slow), "sync_runs"])
-def test_a_refill_that_is_cut_short_goes_on(finished, copied, capfd, monkeypatch, place):
+def test_a_refill_that_is_cut_short_goes_on(copied, monkeypatch, place, cli):
     from ditlab_addons.housekeeping import sync
 
     old = stored(copied / "mlflow.db", POINTS)
 
-    def cut(*_: object, **__: object) -> None:
+    def cut(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(Path if place == "rename" else sync, place, cut)
-        assert run_here(capfd, patch, "runs", "sync").code == 130
-    said = run_here(capfd, monkeypatch, "evaluate", "small")
+        assert cli("runs", "sync").code == 130
+    said = cli("evaluate", "small")
     assert said.code == 2 and "run `ditlab runs sync` once" in said.err
-    said = run_here(capfd, monkeypatch, "runs", "sync", "--json")
+    said = cli("runs", "sync", "--json")
     assert said.code == 0 and said.json["refilled"]["database"]
-    assert (
-        len(list(copied.glob("mlflow.db.before-*")))
-        == len(list(copied.glob("artifacts.before-*")))
-        == 1
-    )
+    for name in ("mlflow.db", "artifacts"):
+        assert len([*copied.glob(f"{name}.before-*")]) == 1
     assert stored(copied / "mlflow.db", POINTS) == old
-    assert run_here(capfd, monkeypatch, "evaluate", "small").code == 0
+    assert cli("evaluate", "small").code == 0
 
 
-def test_a_home_whose_run_is_sent_is_left(finished, copied, capfd, monkeypatch):
+def test_a_home_whose_run_is_sent_is_left(finished, copied, cli):
     home = Home(copied)
     folder = home.run(finished.run_id)
     sending = CursorFile(folder, f"sqlite:///{home.mlflow_database}")
     with lock_run(folder):
         assert sending.acquire()
         before = digests(copied)
-        said = run_here(capfd, monkeypatch, "runs", "sync")
+        said = cli("runs", "sync")
         assert said.code == 2 and f"while a process sends run {finished.run_id}" in said.err
         assert digests(copied) == before
     sending.release()
 
 
-@pytest.mark.slow
-def test_the_ui_of_a_moved_home_shows_its_own_files(finished, copied, capfd, monkeypatch):
-    original = digests(finished.home)
-    assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
-    (run,) = [
-        path.name for path in (copied / "artifacts" / "ditlab").iterdir() if path.name != "models"
-    ]
-    with served(copied, end=signal.SIGINT) as server:
-        query = f"{server.url}/api/2.0/mlflow/artifacts/list?run_id={run}"
-        with urllib.request.urlopen(query, timeout=60) as answer:
-            text = answer.read().decode()
-    assert str(copied / "artifacts") in text and "spec.yaml" in text
-    assert digests(finished.home) == original
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'["format"]', b'{"format": 2}'])
-def test_a_damaged_marker_is_written_again_by_sync(finished, copied, capfd, monkeypatch, content):
+@pytest.mark.parametrize("content", [b"{", b'["format"]', b'{"format": 2}'])
+def test_a_damaged_marker_is_written_again_by_sync(finished, copied, content, cli):
     Home(copied).marker.write_bytes(content)
-    assert run_here(capfd, monkeypatch, "runs").code == 0
-    said = run_here(capfd, monkeypatch, "evaluate", "small")
-    assert (
-        said.code == 2
-        and "has a damaged home.json, so that it is not known where it was made; run" in said.err
-    )
-    assert run_here(capfd, monkeypatch, "runs", "sync").code == 0
+    assert cli("runs").code == 0
+    said = cli("evaluate", "small")
+    assert said.code == 2
+    assert "has a damaged home.json, so that it is not known where it was made; run" in said.err
+    assert cli("runs", "sync").code == 0
     assert json.loads(Home(copied).marker.read_bytes()) == {"format": 2, "folder": str(copied)}
 
 
 @pytest.mark.parametrize("arguments", [("runs",), ("runs", "sync"), ("evaluate", "small"), ("ui",)])
-def test_a_home_of_before_is_one_sentence(finished, copied, capfd, monkeypatch, arguments):
+def test_a_home_of_before_is_one_sentence(finished, copied, arguments, cli):
     Home(copied).marker.unlink()
     before = digests(copied)
-    said = run_here(capfd, monkeypatch, *arguments)
+    said = cli(*arguments)
     assert said.code == 2 and said.err == (
         f"ditlab: DITLAB_HOME={copied} holds runs and no home.json: an earlier version made "
         "it, and commit 0f22711 is the last that reads it; check that out, or set DITLAB_HOME "
@@ -208,13 +183,11 @@ def test_a_home_of_before_is_one_sentence(finished, copied, capfd, monkeypatch, 
     assert digests(copied) == before
 
 
-def test_a_home_of_an_unknown_format_is_one_sentence(finished, copied, capfd, monkeypatch):
+def test_a_home_of_an_unknown_format_is_one_sentence(finished, copied, cli):
     Home(copied).marker.write_text('{"format": 7}')
     before = digests(copied)
     for arguments in (("runs",), ("train", finished.spec, "--local")):
-        said = run_here(capfd, monkeypatch, *arguments)
-        assert (
-            said.code == 2
-            and "has files of format 7, and this version reads format 2; use" in said.err
-        )
+        said = cli(*arguments)
+        assert said.code == 2
+        assert "has files of format 7, and this version reads format 2; use" in said.err
     assert digests(copied) == before

@@ -2,15 +2,11 @@
 of a server.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from PIL import Image
 
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.tracking.mlflow_connection import connect
 from ditlab.tracking.mlflow_runs import find_mlflow_run
 from ditlab.tracking.records import create_run, scan_runs
@@ -21,27 +17,27 @@ from support import databases
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(tmp_path, monkeypatch):
     """A DITLAB_HOME that holds no run."""
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return Home.from_environment().ensure()
 
 
 @pytest.fixture
-def store(home: Home, mlflow_template: Path) -> None:
+def store(home, mlflow_template):
     """Give the home a database without runs."""
     databases.seed(home.root, mlflow_template)
 
 
 @pytest.fixture
-def new_run(home: Home) -> Callable[..., RunFolder]:
+def new_run(home):
     """`new_run(name)` makes a run in the home."""
     return lambda name="digits-dit", **facts: create_run(
         home, name, family="dit", spec_hash="abc", **facts
     )
 
 
-def logged(home: Home, folder: RunFolder, **start: Any) -> str:
+def logged(home, folder, **start):
     """Log a run with a metric, a picture and a note; returns MLflow's id."""
     tracker = RunTracker(folder, None, home)
     tracker.start("digits", "digits", "dit", **start)
@@ -56,9 +52,7 @@ def logged(home: Home, folder: RunFolder, **start: Any) -> str:
     return str(tracker.mlflow_run_id)
 
 
-def test_sweeps_and_their_trials(
-    home: Home, store: None, new_run: Callable[..., RunFolder], tmp_path: Path
-) -> None:
+def test_sweeps_and_their_trials(home, store, new_run, tmp_path):
     sweep = new_run("sweep", trials=1)
     trial = new_run("trial", parent=sweep.run_id)
     away = create_run(home, "away", family="dit", spec_hash="", tracking_uri="http://127.0.0.1:9")
@@ -80,9 +74,7 @@ def test_sweeps_and_their_trials(
     assert refill_reason(moved) == "" and not home.root.exists()
 
 
-def test_a_home_without_a_database_is_settled(
-    home: Home, new_run: Callable[..., RunFolder], tmp_path: Path
-) -> None:
+def test_a_home_without_a_database_is_settled(home, new_run, tmp_path):
     new_run()
     moved = Home(home.root.rename(tmp_path / "moved"))
     done, _ = refill(moved, scan_runs(moved).records, refill_reason(moved), pytest.fail)

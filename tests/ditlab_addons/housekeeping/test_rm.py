@@ -4,16 +4,13 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 import ditlab
 from ditlab.errors import UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import append_json_line
@@ -21,22 +18,18 @@ from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, list_runs, update_record
 from support import databases
 
-NewRun = Callable[..., RunFolder]
-
 
 @pytest.fixture
-def runs(home: Path) -> Home:
+def runs(home):
     return Home(home)
 
 
 @pytest.fixture
-def new_run(runs: Home) -> NewRun:
+def new_run(runs):
     """`new_run(name, spec, **record)` makes an ended run with a checkpoint of 3,000 bytes."""
 
-    def make(name: str, spec: dict[str, Any] | None = None, **facts: Any) -> RunFolder:
-        folder = create_run(
-            runs, name, **{"family": "dit", "spec_hash": "abc", "total_steps": 4, **facts}
-        )
+    def make(name, spec=None, **facts):
+        folder = create_run(runs, name, family="dit", spec_hash="abc", total_steps=4, **facts)
         folder.spec.write_text(dump_yaml(spec or {"name": name}))
         (folder.checkpoints / "step-00000004").mkdir(parents=True)
         (folder.checkpoints / "step-00000004" / "shard").write_bytes(b"x" * 3000)
@@ -46,30 +39,31 @@ def new_run(runs: Home) -> NewRun:
     return make
 
 
-def left(runs: Home) -> set[str]:
+@pytest.fixture
+def remove(ditlab):
+    """`ditlab runs rm ... --yes`"""
+    return lambda *arguments: ditlab("runs", "rm", *arguments, "--yes")
+
+
+def left(runs):
     return {record.run_id for record in list_runs(runs)}
 
 
-def test_a_run_is_deleted_and_the_others_stay(runs, new_run, ditlab):
+def test_a_run_is_deleted_and_the_others_stay(runs, new_run, ditlab, remove):
     one, other = new_run("one"), new_run("other")
     planned = ditlab("runs", "rm", "one", "--dry-run", "--json")
     assert planned.code == 0 and one.path.is_dir()
     (run,) = planned.json["runs"]
     assert (run["run_id"], run["status"]) == (one.run_id, "finished") and 3000 < run["bytes"] < 5000
-    said = ditlab("runs", "rm", "one", "--yes")
+    said = remove("one")
     assert said.code == 0 and left(runs) == {other.run_id}
     assert [path.name for path in runs.runs.iterdir()] == [other.run_id]
-    heading, line = said.out.splitlines()
-    assert heading.split() == ["run", "name", "status", "size"] and line.split()[:3] == [
-        one.run_id,
-        "one",
-        "finished",
-    ]
+    heading, line = map(str.split, said.out.splitlines())
+    assert heading == ["run", "name", "status", "size"]
+    assert line[:3] == [one.run_id, "one", "finished"]
     assert f"deleted run {one.run_id}, " in said.err
-    assert (
-        f"sqlite:///{runs.mlflow_database} keeps what it has received; --mlflow deletes "
-        "that as well."
-    ) in said.err
+    keeps = f"sqlite:///{runs.mlflow_database} keeps what it has received; --mlflow deletes "
+    assert f"{keeps}that as well." in said.err
 
 
 def test_nothing_is_deleted_unasked(runs, new_run, ditlab):
@@ -101,50 +95,45 @@ def test_a_person_is_asked(runs, new_run, ditlab, monkeypatch, answer, code, is_
     assert ("nothing was deleted.\n" in said.err) is (answer == "n\n")
 
 
-def test_a_run_that_trains_stays(runs, new_run, ditlab):
+def test_a_run_that_trains_stays(runs, new_run, remove):
     one, other = new_run("one"), new_run("other")
     with lock_run(one):
-        said = ditlab("runs", "rm", "other", "one", "--yes")
+        said = remove("other", "one")
     assert said.code == 2 and left(runs) == {one.run_id, other.run_id}
-    assert (
-        said.err
-        == f"ditlab: run {one.run_id} is being trained by another process; stop that one first.\n"
-    )
+    sentence = "is being trained by another process; stop that one first."
+    assert said.err == f"ditlab: run {one.run_id} {sentence}\n"
 
 
-def test_a_trial_stays_with_its_sweep_and_goes_with_it(runs, new_run, ditlab):
+def test_a_trial_stays_with_its_sweep_and_goes_with_it(runs, new_run, remove):
     sweep = new_run("sweep", trials=2)
-    first, second = (
-        new_run(f"sweep-{number:03d}", parent=sweep.run_id, trial=number) for number in (0, 1)
-    )
-    update_record(second, parent="")  # known by the ledger alone
-    append_json_line(
-        sweep.path / "trials.jsonl", {"number": 1, "run_id": second.run_id, "values": {}}
-    )
+    trials = [new_run(f"sweep-{each}", parent=sweep.run_id, trial=each) for each in (0, 1)]
+    update_record(trials[1], parent="")  # known by the ledger alone
+    line = {"number": 1, "run_id": trials[1].run_id, "values": {}}
+    append_json_line(sweep.path / "trials.jsonl", line)
     stranger = new_run("stranger")
-    for trial, number in ((first, 0), (second, 1)):
-        said = ditlab("runs", "rm", trial.run_id, "--yes")
+    for number, trial in enumerate(trials):
+        said = remove(trial.run_id)
         assert said.code == 2 and said.err == (
             f"ditlab: run {trial.run_id} is trial {number} of sweep {sweep.run_id} (sweep), "
             "whose ranking, report and best.yaml need it; delete the sweep, and its trials go "
             "with it.\n"
         )
-    said = ditlab("runs", "rm", "sweep", "--yes")
+    said = remove("sweep")
     assert said.code == 0 and left(runs) == {stranger.run_id}
     assert "deleted 3 runs" in said.err
 
 
-def test_a_trial_whose_sweep_is_gone_or_unreadable(runs, new_run, ditlab):
+def test_a_trial_whose_sweep_is_gone_or_unreadable(runs, new_run, remove):
     sweep, trial = new_run("sweep", trials=1), new_run("trial", trial=0)
     update_record(trial, parent=sweep.run_id)
     sweep.record.write_text("{")
-    assert f"of sweep {sweep.run_id}, whose" in ditlab("runs", "rm", trial.run_id, "--yes").err
-    assert ditlab("runs", "rm", sweep.run_id, "--yes").code == 0  # unreadable: by its id alone
-    assert ditlab("runs", "rm", trial.run_id, "--yes").code == 0
+    assert f"of sweep {sweep.run_id}, whose" in remove(trial.run_id).err
+    assert remove(sweep.run_id).code == 0  # unreadable: by its id alone
+    assert remove(trial.run_id).code == 0
     assert left(runs) == set()
 
 
-def test_a_run_that_another_names_stays(runs, new_run, ditlab):
+def test_a_run_that_another_names_stays(runs, new_run, remove):
     """Weights to start from, an encoder, a store made by it: whatever a spec or a store's record
     names.
     """
@@ -156,74 +145,62 @@ def test_a_run_that_another_names_stays(runs, new_run, ditlab):
     ]
     innocent = new_run(teacher.run_id, {"name": teacher.run_id, "seed": 0})  # a name is no use
     for use in uses:
-        said = ditlab("runs", "rm", teacher.run_id, "--yes")
-        assert (
-            said.code == 2
-            and "which names it or a file in its folder; delete that first." in said.err
-        )
+        said = remove(teacher.run_id)
+        assert said.code == 2
+        assert "which names it or a file in its folder; delete that first." in said.err
         assert any(each.run_id in said.err for each in uses)
-        assert ditlab("runs", "rm", use.run_id, "--yes").code == 0
+        assert remove(use.run_id).code == 0
     store = runs.stores / "features"
     store.mkdir(parents=True)
     (store / "store.json").write_text(json.dumps({"origin": {"run": teacher.run_id}}))
-    said = ditlab("runs", "rm", teacher.run_id, "--yes")
+    said = remove(teacher.run_id)
     assert f"run {teacher.run_id} is needed by store features" in said.err
     # digits of a hash
     (store / "store.json").write_text(json.dumps({"fingerprint": f"ab{teacher.run_id}cd"}))
-    assert ditlab("runs", "rm", teacher.run_id, "--yes").code == 0
+    assert remove(teacher.run_id).code == 0
     assert left(runs) == {innocent.run_id}
 
 
-def test_a_name_of_several_runs_is_none(runs, new_run, ditlab):
-    ids = {new_run("twin").run_id for _ in range(2)}
-    said = ditlab("runs", "rm", "twin", "--yes")
-    assert (
-        said.code == 2
-        and "2 runs are named 'twin' (" in said.err
-        and "); name one by its id." in said.err
-    )
-    assert left(runs) == ids
-
-
-def test_links_are_neither_followed_nor_deleted(runs, new_run, ditlab, tmp_path):
+def test_links_are_neither_followed_nor_deleted(runs, new_run, tmp_path, remove):
     one = new_run("one")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "precious").write_text("x")
     (one.path / "link").symlink_to(elsewhere)
     os.mkfifo(one.path / "pipe")
-    assert ditlab("runs", "rm", "one", "--yes").code == 0
+    assert remove("one").code == 0
     assert (elsewhere / "precious").read_text() == "x"
     other = new_run("other")
     shutil.move(other.path, tmp_path / "moved")
     other.path.symlink_to(tmp_path / "moved")
-    said = ditlab("runs", "rm", other.run_id, "--yes")
-    assert said.code == 2 and said.err == (
+    said = remove(other.run_id)
+    assert said.code == 2
+    assert said.err == (
         f"ditlab: run {other.run_id} is a link to {tmp_path}/moved; delete the link itself.\n"
     )
     assert (tmp_path / "moved" / "run.json").is_file()
 
 
-def test_what_a_killed_deletion_left_goes_with_the_next(runs, new_run, ditlab):
+def test_what_a_killed_deletion_left_goes_with_the_next(runs, new_run, ditlab, remove):
     one = new_run("one")
     new_run("other")
     (runs.runs / ".removed" / "deadbeef-0000").mkdir(parents=True)
     assert ditlab("runs").out.count("\n") == 3  # the heading and two runs
-    assert ditlab("runs", "rm", one.run_id, "--yes").code == 0
+    assert remove(one.run_id).code == 0
     assert not (runs.runs / ".removed").exists()
 
 
-def test_records_and_checkpoints_elsewhere_are_said(runs, new_run, ditlab, tmp_path):
+def test_records_and_checkpoints_elsewhere_are_said(runs, new_run, tmp_path, remove):
     one = new_run("one", {"name": "one", "checkpoint": {"storage": str(tmp_path / "far")}})
     journal = JournalWriter(one)
     journal.append("tags", values={"a": "b"})
     journal.close()
-    said = ditlab("runs", "rm", "one", "--yes")
+    said = remove("one")
     assert f"run {one.run_id}: records that MLflow lacks are lost with it: 1\n" in said.err
     assert f"run {one.run_id}: its checkpoints at {tmp_path}/far/{one.run_id} stay.\n" in said.err
 
 
-def test_mlflows_run_is_deleted_on_demand(runs, new_run, ditlab, mlflow_template):
+def test_mlflows_run_is_deleted_on_demand(runs, new_run, ditlab, mlflow_template, remove):
     databases.seed(runs.root, mlflow_template)
     one, other = new_run("one"), new_run("other")
     for folder in (one, other):
@@ -232,16 +209,14 @@ def test_mlflows_run_is_deleted_on_demand(runs, new_run, ditlab, mlflow_template
         journal.close()
     assert ditlab("runs", "sync").code == 0
     assert ditlab("runs", "rm", "one", "--yes", "--mlflow").code == 0
-    assert ditlab("runs", "rm", "other", "--yes").code == 0
+    assert remove("other").code == 0
     query = (
         "SELECT value, lifecycle_stage FROM runs JOIN tags USING (run_uuid) WHERE key = "
         "'ditlab.run'"
     )
     with closing(sqlite3.connect(runs.mlflow_database)) as database:
-        assert dict(database.execute(query).fetchall()) == {
-            one.run_id: "deleted",
-            other.run_id: "active",
-        }
+        stages = dict(database.execute(query).fetchall())
+    assert stages == {one.run_id: "deleted", other.run_id: "active"}
 
 
 def test_a_server_that_does_not_answer_keeps_the_run(runs, new_run, ditlab):

@@ -4,13 +4,11 @@ stands above them.
 
 import io
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from ditlab.data.stores.bucketed_store import AnyStore
 from ditlab.data.stores.manifest import Column, ImportedFile, Source, TextFacts
 from ditlab.data.stores.receipt import DroppedRecord, ReceiptLevel, make_receipt
 from ditlab.data.stores.store import Store
@@ -21,20 +19,18 @@ from support.datasets.writing import StoreWriter
 MIRROR = "https://mirror.example/data/mnist/"
 
 
-def text_of(store: AnyStore, width: int = 80) -> str:
+def text_of(store, width=80):
     console = Console(file=io.StringIO(), width=width)
     for table in store_tables(store, str(store.path)):
         console.print(table)
     return console.file.getvalue()
 
 
-def words_of(text: str) -> set[str]:
+def words_of(text):
     return set(re.split(r"\s+", text))
 
 
-def plain(
-    path: Path, columns: dict[str, Column], rows: int = 4, source: Source | None = None, **about
-) -> Store:
+def plain(path, columns, rows=4, source=None, **about):
     generator = np.random.default_rng(0)
     with StoreWriter(
         path, columns, name=path.name, source=source or Source(kind="test"), **about
@@ -55,7 +51,7 @@ def plain(
 
 
 @pytest.fixture
-def genome(tmp_path) -> Store:
+def genome(tmp_path):
     base = {"dtype": "int64", "shape": (900,), "unit": "base pairs"}
     names = (*(f"MOTIF_{n}" for n in range(282)), "accessibility")
     return plain(
@@ -105,12 +101,10 @@ def test_a_store_of_text_and_one_of_buckets(tmp_path):
 
 
 def test_files_and_columns_have_a_row_each(tmp_path):
+    names = {"a": "train-images-idx3-ubyte.gz", "b": "train-labels-idx1-ubyte.gz"}
     files = tuple(
         ImportedFile(name=name, md5=letter * 32, check="md5", url=MIRROR + name)
-        for name, letter in (
-            ("train-images-idx3-ubyte.gz", "a"),
-            ("train-labels-idx1-ubyte.gz", "b"),
-        )
+        for letter, name in names.items()
     )
     columns = {
         name: Column(dtype="uint8", value_range=(0, 255), unit="pixel intensity") for name in "ab"

@@ -29,10 +29,8 @@ def test_each_size_has_a_grid_of_its_own_with_captions(store):
     figure = sample_grid(store, 6)
     squares, lines = figure.panels
     assert isinstance(squares, ImageGrid) and squares.images.shape == (3, 32, 32, 3)
-    assert (
-        squares.captions == ["square 0", "square 4", "square 8"]
-        and squares.title == "32x32: 3 of 9"
-    )
+    assert squares.captions == ["square 0", "square 4", "square 8"]
+    assert squares.title == "32x32: 3 of 9"
     assert np.allclose(squares.images[1] * 255, np.asarray(smooth(32, 32, 4)), atol=1e-6)
     assert lines.captions == ["a line"] and "10 images" in figure.title
 

@@ -3,13 +3,11 @@ shapes.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from ditlab.errors import UserError
 from ditlab.home import Home
@@ -22,7 +20,7 @@ from support.models.published_dit import PublishedDiT
 DTYPES = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
 
 
-def randomised(network: Any, dtype: torch.dtype) -> Any:
+def randomised(network, dtype):
     generator = torch.Generator().manual_seed(3)
     for parameter in network.to(dtype).parameters():
         if parameter.requires_grad:
@@ -32,12 +30,12 @@ def randomised(network: Any, dtype: torch.dtype) -> Any:
     return network
 
 
-def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def inputs(dtype):
     x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     return x.to(dtype), torch.tensor([0, 4, 5, 2])  # 5 is the null class
 
 
-def imported(folder: Path, format: str, dtype: torch.dtype) -> tuple[PublishedWeights, Any]:
+def imported(folder, format, dtype):
     """Our network with the weights of a folder, of the spec that they give."""
     found = PublishedWeights.open(str(folder), "PATH", Home(folder), format)
     family: Any = find_family("dit")
@@ -49,12 +47,12 @@ def imported(folder: Path, format: str, dtype: torch.dtype) -> tuple[PublishedWe
 
 
 def check_equal(
-    found: PublishedWeights,
-    ours: Any,
-    output: Tensor,
-    theirs: Any,
-    expected: Tensor,
-    tolerance: float,
+    found,
+    ours,
+    output,
+    theirs,
+    expected,
+    tolerance,
 ):
     torch.testing.assert_close(
         output, expected, rtol=0, atol=tolerance * max(1, float(expected.detach().abs().max()))
@@ -100,21 +98,17 @@ def test_a_flow_does_not_begin_from_weights_read_as_dit(tmp_path):
     """A SiT's file without its format: names and shapes fit, and the outputs would be others."""
     save_file(PublishedDiT(8, 2, 3, 32, 1, 4, 5).state_dict(), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text('{"num_heads": 4}')
-    family: Any = find_family("dit")
-    for format, message in (
-        ("auto", r"trained with model\.variance_channels='predicted'"),
-        ("sit", ""),
-    ):
-        own = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path), "sit").model()
-        model = family.model.model_validate(
-            {**own, "init": {"from": str(tmp_path), "format": format}}
-        )
-        begun = InitialWeights(model, Home(tmp_path), {})
-        if message:
-            with pytest.raises(UserError, match=message):
-                begun.check(family.build_network(model))
-        else:
-            assert begun.check(family.build_network(model)).startswith("begins from sit weights")
+    own = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path), "sit").model()
+
+    def check(format):
+        init = {"from": str(tmp_path), "format": format}
+        family = find_family("dit")
+        model = family.model.model_validate({**own, "init": init})
+        return InitialWeights(model, Home(tmp_path), {}).check(family.build_network(model))
+
+    with pytest.raises(UserError, match=r"trained with model\.variance_channels='predicted'"):
+        check("auto")
+    assert check("sit").startswith("begins from sit weights")
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
@@ -143,19 +137,16 @@ def test_diffusers_network_gives_its_outputs_and_gradients(tmp_path, dtype, tole
     t = torch.tensor([0, 1, 500, 999])
     check_equal(found, ours, ours(x, t, label), theirs, theirs(x, t, label).sample, tolerance)
     config = json.loads((tmp_path / "config.json").read_text())
-    for change, message in (
-        (
-            {"activation_fn": "geglu"},
-            "has activation_fn=geglu, and the dit family has gelu-approximate alone",
-        ),
-        ({"sample_size": None}, "does not give sample_size, which no shape shows"),
+    for name, value, message in (
+        ("activation_fn", "geglu", "=geglu, and the dit family has gelu-approximate alone"),
+        ("sample_size", None, "does not give sample_size, which no shape shows"),
     ):
-        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        (tmp_path / "config.json").write_text(json.dumps(config | {name: value}))
         with pytest.raises(UserError, match=message):
             PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path)).model()
 
 
-def test_sizes_of_the_release(tmp_path: Path) -> None:
+def test_sizes_of_the_release(tmp_path):
     """675,129,632 numbers of DiT-XL/2 at 256 px, its table of positions among them; 16 heads of
     72.
     """
@@ -174,6 +165,6 @@ def test_sizes_of_the_release(tmp_path: Path) -> None:
     assert sum(each.numel() for each in outline(model).parameters()) == 674_834_720
 
 
-def _saved(network: Any, folder: Path) -> str:
+def _saved(network, folder):
     save_file(network.state_dict(), folder / "model.safetensors")
     return str(folder)

@@ -5,7 +5,6 @@ refusals.
 import json
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,7 +49,7 @@ from safetensors.torch import load_file
 class Made:
     """A network of random weights, and the experiment that describes it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.experiment = smallest(name, seed=5, **CHANGES.get(name, {}))
         found: Any = find_family(name)
         torch.manual_seed(1)
@@ -61,7 +60,7 @@ class Made:
         self.network, self.family, self.is_text = network, found, name == "dlm"
         self.manifest: Any = SimpleNamespace(spec=self.experiment.to_dict(), step=7)
 
-    def write(self, form: Any, folder: Path) -> list[Path]:
+    def write(self, form, folder):
         tensors = {name: each.detach() for name, each in self.network.state_dict().items()}
         tokenizer = folder.parent / "tokenizer.json"
         tokenizer.write_bytes(ByteTokenizer().content)
@@ -69,15 +68,15 @@ class Made:
             form, self.manifest, tensors, folder, FACTS, tokenizer if self.is_text else None
         )
 
-    def sample(self, folder: Path, **options: Any) -> Tensor:
+    def sample(self, folder, **options):
         """Draw as `ditlab sample` does, from an export."""
         values: Tensor = ditlab.load_export(folder, warn=print).sample(**options).values
         return values
 
 
-def run_blocked(code: str, cwd: Path) -> None:
+def run_blocked(code, cwd):
     """Run code in a process in which neither ditlab nor the installed ditlab_models can be
-    imported.
+    imported; return the tensors that it saved.
     """
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -85,21 +84,34 @@ def run_blocked(code: str, cwd: Path) -> None:
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_DITLAB + code],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", WITHOUT_DITLAB + code]
+    options = {"capture_output": True, "text": True, "check": False}
+    done = subprocess.run(command, cwd=cwd, env=environment, **options)
     assert done.returncode == 0, done.stderr[-3000:]
+    return load_file(cwd / "found.safetensors")
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    assert expected.isfinite().all() if expected.is_floating_point() else True
+def close(found, expected):
+    assert expected.isfinite().all()
     scale = max(1.0, float(expected.abs().max()))
     torch.testing.assert_close(found.double() / scale, expected.double() / scale, rtol=0, atol=1e-5)
+
+
+PROMPTS = {"pixelhdm": {"prompts": ["a", "bc"]}, "dlm": {"prompts": ["ab"]}}
+
+
+def check_draws(made, folder, work, code):
+    """Code without DiTLab draws the samples of an export: from its own seed, and from given noise;
+    `NUM` and `PROMPTS` in it are those of the family.
+    """
+    prompts = PROMPTS.get(made.experiment.model.family, {})
+    num = 2 if prompts else 4
+    first = made.sample(folder, num=num, **prompts)
+    noise = torch.randint(0, 256, first.shape) if made.is_text else torch.randn(first.shape)
+    save_file({"noise": noise}, work / "noise.safetensors")
+    found = run_blocked(code.replace("NUM", f"{num}").replace("PROMPTS", f"**{prompts}"), work)
+    close(found["seeded"], first)
+    close(found["given"], made.sample(folder, num=num, noise=noise, **prompts))
 
 
 @pytest.mark.parametrize(
@@ -108,28 +120,20 @@ def close(found: Tensor, expected: Tensor) -> None:
 def test_a_torch_folder_draws_the_same_without_ditlab(tmp_path, name):
     made = Made(name)
     made.write("torch", tmp_path / "out")
-    prompts = {"pixelhdm": {"prompts": ["a", "bc"]}, "dlm": {"prompts": ["ab"]}}.get(name, {})
-    first = made.sample(tmp_path / "out", num=4 if not prompts else 2, **prompts)
-    noise = torch.randint(0, 256, first.shape) if name == "dlm" else torch.randn(first.shape)
-    save_file({"noise": noise}, tmp_path / "noise.safetensors")
-    run_blocked(
-        f"""
+    check_draws(
+        made,
+        tmp_path / "out",
+        tmp_path,
+        """
 from out.model import load
-assert {name != "dlm"} or load().text.decode(load().text.encode("ab")) == "ab"
 model, noise = load(), load_file("noise.safetensors")["noise"]
-num, prompts = {2 if prompts else 4}, {prompts!r}
-found = {{"seeded": model.sample(num, **prompts).values, "given": model.sample(num, noise=noise, **prompts).values}}
+text = getattr(model, "text", None)
+assert text is None or text.decode(text.encode("ab")) == "ab"
+found = {"seeded": model.sample(NUM, PROMPTS).values, "given": model.sample(NUM, noise=noise, PROMPTS).values}
 from safetensors.torch import save_file
 save_file(found, "found.safetensors")
 assert not any(name.split(".")[0] in ("ditlab", "ditlab_models", "pandas", "ray") for name in sys.modules)
 """,
-        tmp_path,
-    )
-    found = load_file(tmp_path / "found.safetensors")
-    close(found["seeded"], first)
-    close(
-        found["given"],
-        made.sample(tmp_path / "out", noise=noise, **({"num": 2} if prompts else {}), **prompts),
     )
 
 
@@ -148,7 +152,7 @@ def test_a_torch_folder_of_regions_completes_rows(tmp_path):
     }
     noise = torch.randn(3, 8, 8, generator=generator)
     save_file({**rows, "noise": noise}, tmp_path / "rows.safetensors")
-    run_blocked(
+    found = run_blocked(
         """
 from out.model import load
 rows = load_file("rows.safetensors")
@@ -161,7 +165,7 @@ save_file({"found": load().sample(3, conditions=rows, noise=noise).values}, "fou
     expected = sampler.sample(
         made.network, rows, 3, torch.Generator().manual_seed(0), noise=noise
     ).values
-    close(load_file(tmp_path / "found.safetensors")["found"], expected)
+    close(found["found"], expected)
 
 
 @pytest.mark.parametrize(
@@ -172,40 +176,31 @@ def test_a_diffusers_folder_draws_the_same_without_ditlab(tmp_path, name):
     made = Made(name)
     made.write("torch", tmp_path / "torch")
     made.write("diffusers", tmp_path / "out")
-    prompts = {"prompts": ["a", "bc"]} if name == "pixelhdm" else {}
-    num = 2 if prompts else 4
-    first = made.sample(tmp_path / "torch", num=num, **prompts)
-    noise = torch.randn(first.shape)
-    save_file({"noise": noise}, tmp_path / "noise.safetensors")
-    run_blocked(
-        f"""
+    check_draws(
+        made,
+        tmp_path / "torch",
+        tmp_path,
+        """
 from diffusers import DiffusionPipeline
 pipeline = DiffusionPipeline.from_pretrained("out", trust_remote_code=True)
-noise, num, prompts = load_file("noise.safetensors")["noise"], {num}, {prompts!r}
-found = {{
-    "seeded": pipeline(num, output_type="pt", **prompts).images,
-    "given": pipeline(num, noise=noise, output_type="pt", **prompts).images,
-}}
-assert pipeline(num, **prompts).images[0].size in ((8, 8), (16, 16))
+noise = load_file("noise.safetensors")["noise"]
+found = {
+    "seeded": pipeline(NUM, output_type="pt", PROMPTS).images,
+    "given": pipeline(NUM, noise=noise, output_type="pt", PROMPTS).images,
+}
+assert pipeline(NUM, PROMPTS).images[0].size in ((8, 8), (16, 16))
 from safetensors.torch import save_file
 save_file(found, "found.safetensors")
 """,
-        tmp_path,
-    )
-    found = load_file(tmp_path / "found.safetensors")
-    close(found["seeded"], first)
-    close(
-        found["given"],
-        made.sample(
-            tmp_path / "torch", noise=noise, **({"num": num} if prompts else {}), **prompts
-        ),
     )
 
 
 @pytest.mark.parametrize(
     ("name", "form"),
-    [(name, "torch") for name in ("dit", "unet", "dlm", "pixelhdm", "region")]
-    + [(name, "diffusers") for name in ("dit", "unet", "pixelhdm")],
+    [
+        *((name, "torch") for name in ("dit", "unet", "dlm", "pixelhdm", "region")),
+        *((name, "diffusers") for name in ("dit", "unet", "pixelhdm")),
+    ],
 )
 def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_ones_alone(
     tmp_path, monkeypatch, name, form
@@ -215,13 +210,9 @@ def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_one
     asked: list[str] = []
     monkeypatch.setattr(scan, "importlib", SimpleNamespace(import_module=asked.append))
     scripts = [path for path in Made(name).write(form, tmp_path / "out") if path.suffix == ".py"]
-    expected = {
-        "torch",
-        "safetensors",
-        "numpy",
-        "pydantic",
-        *(["diffusers"] if form == "diffusers" else []),
-    }
+    expected = {"torch", "safetensors", "numpy", "pydantic"}
+    if form == "diffusers":
+        expected.add("diffusers")
     found = set()
     for script in scripts:
         assert scan.check_imports(script) == []  # files beside it
@@ -243,16 +234,11 @@ def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, form, ins
     model = made.experiment.model.model_copy(
         update={"init": WeightsInit.model_validate({"from": place})}
     )
-    begun, read = (
-        InitialWeights(model, Home(tmp_path / "home"), {}),
-        made.family.build_network(model),
-    )
+    begun = InitialWeights(model, Home(tmp_path / "home"), {})
+    read = made.family.build_network(model)
     begun.load(read)
     assert begun.open().format.name == "export"
-    assert all(
-        torch.equal(value, made.network.state_dict()[key])
-        for key, value in read.state_dict().items()
-    )
+    torch.testing.assert_close(read.state_dict(), made.network.state_dict(), rtol=0, atol=0)
     card = (tmp_path / "one" / "README.md").read_text()
     shown = (
         "fingerprint: `f00`",
@@ -261,9 +247,8 @@ def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, form, ins
     )
     for text in (*shown, "Licence: a placeholder", "step 7 of run abcd1234"):
         assert text in card
-    assert (
-        f"ditlab export abcd1234 --format {form} --out FOLDER" in card and str(tmp_path) not in card
-    )
+    assert f"ditlab export abcd1234 --format {form} --out FOLDER" in card
+    assert str(tmp_path) not in card
 
 
 def test_what_has_no_such_export_is_one_sentence(tmp_path, monkeypatch):
@@ -298,33 +283,14 @@ def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
     assert plain[0].read_bytes() == files[0].read_bytes()
     card = files[-1].read_text()
     assert "averaged weights" in card and "eval/velocity" in card and "fingerprint: `" in card
-    said = run_inside(
-        "export",
-        run.id,
-        "--format",
-        "diffusers",
-        "--out",
-        tmp_path / "diffusers",
-        home=tmp_path / "home",
-    )
-    assert (
-        said.code == 0
-        and said.err.splitlines()[-1] == f"next: hf upload OWNER/NAME {tmp_path / 'diffusers'}"
-    )
-    again = run_inside(
-        "export", run.id, "--format", "torch", "--out", tmp_path / "torch", home=tmp_path / "home"
-    )
-    assert (
-        again.code == 2
-        and "torch is there already; remove it" in again.err
-        and "Traceback" not in again.err
-    )
+    options = ("--format", "diffusers", "--out", tmp_path / "diffusers")
+    said = run_inside("export", run.id, *options, home=tmp_path / "home")
+    assert said.code == 0
+    assert said.err.splitlines()[-1] == f"next: hf upload OWNER/NAME {tmp_path / 'diffusers'}"
     index = json.loads((tmp_path / "diffusers" / "model_index.json").read_text())
     assert index["network"] == ["modeling", "TrainedNetwork"]
     card = run.export(tmp_path / "raw", format="torch", averaged=False).files[-1].read_text()
-    assert (
-        "weights as trained" in card
-        and f"ditlab export {run.id} --format torch --out FOLDER --raw" in card
-    )
+    assert "weights as trained" in card
+    assert f"ditlab export {run.id} --format torch --out FOLDER --raw" in card
     with pytest.raises(UserError, match=r"--format onnx is no format of exports"):
         run.export(tmp_path / "onnx", format="onnx")

@@ -4,7 +4,6 @@ markup.
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pydantic_core import PydanticUndefined
@@ -19,7 +18,7 @@ EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>'\"&lt;"
 
 
-def differing(spec: ditlab.Experiment) -> dict[str, tuple[str, str]]:
+def differing(spec):
     return {
         path: (value_text(value), "" if default is PydanticUndefined else value_text(default))
         for path, value, default in spec_fields(spec)
@@ -27,7 +26,7 @@ def differing(spec: ditlab.Experiment) -> dict[str, tuple[str, str]]:
     }
 
 
-def leaves(mapping: dict[str, Any], fields: set[str], prefix: str = "") -> set[str]:
+def leaves(mapping, fields, prefix=""):
     """Paths of a dumped spec, down to those that are fields."""
     found = set()
     for key, value in mapping.items():
@@ -40,19 +39,17 @@ def leaves(mapping: dict[str, Any], fields: set[str], prefix: str = "") -> set[s
 def test_fields_are_those_that_are_set():
     spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
     found = differing(spec)
-    assert found["model.num_classes"] == ("10", "null") and found["optimizer.lr"] == (
-        "0.001",
-        "0.0001",
-    )
-    assert found["schedule.kind"] == ("warmup_cosine", "constant") and found["schedule.warmup"] == (
-        "50",
-        "0",
-    )
-    assert found["model.family"] == ("dit", "") and found["training.steps"] == ("2400", "null")
-    assert (
-        not {"seed", "batch.size", "data.kind", "engine.kind", "optimizer.weight_decay"}
-        & found.keys()
-    )
+    expected = {
+        "model.num_classes": ("10", "null"),
+        "optimizer.lr": ("0.001", "0.0001"),
+        "schedule.kind": ("warmup_cosine", "constant"),
+        "schedule.warmup": ("50", "0"),
+        "model.family": ("dit", ""),
+        "training.steps": ("2400", "null"),
+    }
+    assert expected.items() <= found.items()
+    same = {"seed", "batch.size", "data.kind", "engine.kind", "optimizer.weight_decay"}
+    assert not same & found.keys()
     assert "training.ema" in differing(spec.replace("training.ema", None))
 
 
@@ -81,21 +78,17 @@ def test_values_are_text():
         }
     )
     page = PlainHtml(spec._repr_html_())
-    assert (
-        page.text.count("<script>alert(1)") == 2
-        and "u202edesrever" in page.text
-        and "\u202e" not in page.text
-    )
+    assert page.text.count("<script>alert(1)") == 2
+    assert "u202edesrever" in page.text
+    assert "\u202e" not in page.text
     long = spec.replace("tracking.experiment", "x" * 10_000)._repr_html_()
     assert "9,700 more characters" in long and "x" * 301 not in long
 
 
 def test_secrets_are_hidden_before_a_text_is_cut(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "abcdefghijklmnop")
-    assert (
-        "abc" not in shown("x" * 295 + "abcdefghijklmnop" + "y" * 900)
-        and shown("abcdefghijklmnop") == "***"
-    )
+    assert "abc" not in shown("x" * 295 + "abcdefghijklmnop" + "y" * 900)
+    assert shown("abcdefghijklmnop") == "***"
 
 
 def test_a_spec_is_shown_at_once():
@@ -117,7 +110,7 @@ def test_a_sweep_is_shown():
 def test_a_display_never_fails(monkeypatch):
     spec = ditlab.load(EXPERIMENTS / "digits/dit_class.yaml")
 
-    def broken(*_: object) -> str:
+    def broken(*_):
         raise OSError("the disk is gone")
 
     with monkeypatch.context() as patch:

@@ -14,7 +14,7 @@ import pytest
 
 from ditlab.api.training import train
 from ditlab.errors import RunFailed, UserError
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.runs.events import EventReader
 from ditlab.runs.observers import RunEnd, RunObservers
 from ditlab.secrets import hide
@@ -37,31 +37,29 @@ class Receiver(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, manner: str) -> None:
+    def __init__(self, manner):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.manner, self.got, self.is_over = manner, [], threading.Event()
         self.address = f"http://127.0.0.1:{self.server_port}/{TOKEN}"
 
-    def handle_error(self, *_) -> None:
+    def handle_error(self, *_):
         """Say nothing of a sender that went away."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: Receiver
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self.server.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         if self.server.manner == "slow":
             self.server.is_over.wait(60)
-        is_refused = self.server.manner == "refuses" or (
-            self.server.manner == "recovers" and len(self.server.got) == 1
-        )
-        self.send_response(503 if is_refused else 200)
+        refused = {"refuses": 1000, "recovers": 1}.get(self.server.manner, 0)
+        self.send_response(503 if len(self.server.got) <= refused else 200)
         self.end_headers()
         while self.server.manner == "floods" and not self.server.is_over.is_set():
             self.wfile.write(b"x" * 65536)
 
-    def log_message(self, *_) -> None:
+    def log_message(self, *_):
         """Print nothing."""
 
 
@@ -90,27 +88,35 @@ def run(home):
     return found
 
 
-def notified(run, warn) -> RunObservers:
+def notified(run, warn):
     """The observers of the run: the notifier."""
     folder = run.folder
     make = lambda event, reason: messages.run_message(folder, event, reason)  # noqa: E731
     return RunObservers([Notifier(folder, EVERY, warn, make)], warn)
 
 
-def offer(observers: RunObservers, *offer) -> None:
+def end(run, warn, lost=False):
+    """End the run, perhaps after a loss, and wait for its messages."""
+    with notified(run, warn) as observers:
+        if lost:
+            offer(observers, "lost")
+        observers.end = RunEnd("finished")
+
+
+def offer(observers, *offer):
     (notifier,) = observers._observers
     notifier.offer(*offer)
 
 
-def events_of(folder: RunFolder) -> list[str]:
+def events_of(folder):
     return [event.text for event in EventReader(folder).read_all() if event.kind == "notification"]
 
 
-def everything_below(root) -> bytes:
+def everything_below(root):
     return b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
 
 
-def wait_for(condition) -> None:
+def wait_for(condition):
     deadline = time.monotonic() + 30
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -132,15 +138,12 @@ def test_each_event_once_with_result_picture_and_next_command(run, receiver):
     assert "lost worker: worker 1 died" in lost["text"]
     assert finished["text"].startswith("step 30 of 40\neval/velocity 1 at step 30; 2 untrained\n")
     assert (finished["metric"], finished["value"], finished["step"]) == ("eval/velocity", 1.0, 30)
-    assert finished["picture"] == str(folder.media / "samples-00000030.png") and finished[
-        "title"
-    ].endswith("finished")
-    assert finished["next"] == f"ditlab report {run_id}" and finished["text"].endswith(
-        f"next: ditlab report {run_id}"
-    )
-    assert events_of(folder) == [
-        f"notified of {event} by env:SOME_HOOK, sent" for event in ("lost", "finished")
-    ]
+    assert finished["picture"] == str(folder.media / "samples-00000030.png")
+    assert finished["title"].endswith("finished")
+    assert finished["next"] == f"ditlab report {run_id}"
+    assert finished["text"].endswith(f"next: {finished['next']}")
+    sent = [f"notified of {event} by env:SOME_HOOK, sent" for event in ("lost", "finished")]
+    assert events_of(folder) == sent
 
 
 @pytest.mark.parametrize(
@@ -160,8 +163,17 @@ def test_a_failure_is_told_and_an_interruption_is_none(run, receiver, error, eve
         assert f"--resume {run.folder.run_id}" in receiver.got[0]["next"]
 
 
-@pytest.mark.parametrize("receiver", ["slow", "refuses", "floods", "nobody"], indirect=True)
-def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, monkeypatch):
+@pytest.mark.parametrize(
+    ("receiver", "reason"),
+    [
+        ("slow", "TimeoutError"),
+        ("refuses", "it answers 503"),
+        ("floods", ""),
+        ("nobody", "ConnectionRefusedError"),
+    ],
+    indirect=["receiver"],
+)
+def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, reason, monkeypatch):
     monkeypatch.setattr(messages, "TIMEOUT", 0.3)
     if receiver.manner == "nobody":
         receiver.shutdown()
@@ -172,20 +184,11 @@ def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, monkeypatc
         offered = time.monotonic() - began
         observers.end = RunEnd("finished")
     assert offered < 1 and time.monotonic() - began < 20
-    reasons = {
-        "slow": "TimeoutError",
-        "refuses": "it answers 503",
-        "nobody": "ConnectionRefusedError",
-    }
-    if reason := reasons.get(receiver.manner):
-        assert sorted(events_of(run.folder)) == [
-            f"notified of {event} by env:SOME_HOOK, not sent (address 1: {reason})"
-            for event in ("finished", "lost")
-        ]
-        assert (
-            len(warnings) == 2
-            and f"did not reach env:SOME_HOOK (address 1: {reason})." in warnings[0]
-        )
+    if reason:
+        said = f"by env:SOME_HOOK, not sent (address 1: {reason})"
+        events = [f"notified of {event} {said}" for event in ("finished", "lost")]
+        assert sorted(events_of(run.folder)) == events and len(warnings) == 2
+        assert f"did not reach env:SOME_HOOK (address 1: {reason})." in warnings[0]
     else:  # it has the message, and its reply is not read
         assert not warnings and len(receiver.got) == 2
     assert all(TOKEN not in text and str(receiver.server_port) not in text for text in warnings)
@@ -196,12 +199,11 @@ def test_a_bad_receiver_holds_nothing_and_is_warned_of(run, receiver, monkeypatc
 def test_the_end_waits_a_bounded_time(run, receiver, monkeypatch):
     monkeypatch.setattr(observing, "END_WAIT", 0.1)
     warnings = []
-    with notified(run, warnings.append) as observers:
-        observers.end = RunEnd("finished")
-    assert len(warnings) == 1 and "given up 0.1 s after the end" in warnings[0]
-    assert events_of(run.folder) == [
-        "notified of finished by its receiver, not sent (given up 0.1 s after the end)"
-    ]
+    end(run, warnings.append)
+    (warning,) = warnings
+    assert "given up 0.1 s after the end" in warning
+    (event,) = events_of(run.folder)
+    assert event.endswith("by its receiver, not sent (given up 0.1 s after the end)")
     # begun later, it would read the address of the next test's receiver
     wait_for(lambda: receiver.got)
 
@@ -216,19 +218,16 @@ def test_one_address_of_several_that_fails_is_numbered_and_the_others_have_the_m
 
 @pytest.mark.parametrize("receiver", ["recovers"], indirect=True)
 def test_what_failed_is_tried_a_second_time(run, receiver):
-    with notified(run, pytest.fail) as observers:
-        observers.end = RunEnd("finished")
+    end(run, pytest.fail)
     assert len(receiver.got) == 2
     assert events_of(run.folder) == ["notified of finished by env:SOME_HOOK, sent"]
 
 
 def test_a_whole_run_tells_of_its_end_and_shows_no_address(home, receiver, capfd):
-    result = train(
-        tiny(training__steps=2, notify=[{"on": ["finished", "failed"], "to": "env:SOME_HOOK"}]),
-        local=True,
-    )
-    assert [each["event"] for each in receiver.got] == ["finished"] and receiver.got[0]["step"] == 2
-    assert receiver.got[0]["run_id"] == result.run_id
+    notify = [{"on": ["finished", "failed"], "to": "env:SOME_HOOK"}]
+    result = train(tiny(training__steps=2, notify=notify), local=True)
+    (got,) = receiver.got
+    assert (got["event"], got["step"], got["run_id"]) == ("finished", 2, result.run_id)
     said = "".join(capfd.readouterr())
     assert TOKEN.encode() not in everything_below(home) and TOKEN not in said
     assert hide(f"to {receiver.address}") == "to ***"
@@ -238,18 +237,15 @@ def test_a_variable_that_is_unset_ends_a_new_run_and_is_a_warning_of_a_resumed_o
     home, monkeypatch
 ):
     monkeypatch.delenv("SOME_HOOK", raising=False)
-    spec = tiny(
-        name="silent", training__steps=2, notify=[{"on": ["finished"], "to": "env:SOME_HOOK"}]
-    )
-    with pytest.raises(
-        UserError,
-        match=r"^notify\.0\.to=env:SOME_HOOK names the environment variable SOME_HOOK: it is",
-    ):
+    spec = tiny(training__steps=2, notify=[{"on": ["finished"], "to": "env:SOME_HOOK"}])
+    sentence = r"^notify\.0\.to=env:SOME_HOOK names the environment variable SOME_HOOK: it is"
+    with pytest.raises(UserError, match=sentence):
         train(spec, local=True)
     assert not any(home.glob("train/*"))
     warnings = []
     check_addresses(spec.notify, True, warnings.append)
-    assert len(warnings) == 1 and "it is not set; export it, or leave `notify` out" in warnings[0]
+    (warning,) = warnings
+    assert "it is not set; export it, or leave `notify` out" in warning
 
 
 @pytest.mark.parametrize(
@@ -294,9 +290,7 @@ def test_a_fault_of_one_message_costs_itself_alone(run, receiver, monkeypatch):
         return made(folder, event, *arguments, **options)
 
     monkeypatch.setattr(messages, "run_message", broken)
-    with notified(run, warnings.append) as observers:
-        offer(observers, "lost")
-        observers.end = RunEnd("finished")
+    end(run, warnings.append, lost=True)
     assert [each["event"] for each in receiver.got] == ["finished"]
     assert "notified of lost by env:SOME_HOOK, not sent (no message)" in events_of(run.folder)
     assert "no message" in warnings[0]
@@ -313,7 +307,7 @@ def test_watch_tells_of_a_loss_and_refuses_where_none_is_awaited(
     said = ditlab("watch", run_id, "--notify", "--no-open")
     assert said.code == 2 and "does not ask for `lost`; leave --notify out" in said.err
     update_record(run.folder, status="running")  # by this process
-    monkeypatch.setattr(watching, "LOOK", 0.05)
+    monkeypatch.setattr(watching, "CHECK_INTERVAL", 0.05)
     watching.watch_loss(run.folder, pytest.fail)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

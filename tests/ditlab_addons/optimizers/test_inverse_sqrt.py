@@ -18,16 +18,11 @@ def test_rates_are_those_of_the_formula():
 
 
 def test_a_cool_down_has_its_place_in_the_run(ditlab, spec):
-    said = ditlab(
-        "train",
-        spec,
-        "--local",
-        "--dry-run",
-        "--set",
-        "schedule={kind: inverse_sqrt, cooldown: 99}",
-    )
+    def train(fields, *options):
+        schedule = f"schedule={{kind: inverse_sqrt, {fields}}}"
+        return ditlab("train", spec, "--local", "--set", schedule, *options)
+
+    said = train("cooldown: 99", "--dry-run")
     assert said.code == 2 and "schedule.cooldown=99 is longer than the" in said.err
-    said = ditlab(
-        "train", spec, "--local", "--set", "schedule={kind: inverse_sqrt, warmup: 1, cooldown: 1}"
-    )
+    said = train("warmup: 1, cooldown: 1")
     assert said.code == 0, said.err

@@ -94,11 +94,15 @@ def test_bf16_follows_the_float32_reading_on_float32_masters(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_workers_follow_in_bf16_and_resume(tmp_path):
+def test_two_workers_follow_in_bf16_and_with_parameters_on_the_cpu_and_resume(tmp_path):
     expected = reference_training(muon(), SCRIPT)
     experiments = [muon(stage, precision="bf16") for stage in (1, 2, 3)]
     for trace in drive_workers([Job(experiment, SPLIT) for experiment in experiments], 2):
         assert_follows(trace.state, expected)
+    on_cpu = muon(3, zero=PARAMETERS_ON_CPU)
+    (trace,) = drive_workers([Job(on_cpu, SPLIT)], 2)
+    assert_close(trace.state, expected)
+    experiments.append(on_cpu)
     for unbroken, rest in resumed(experiments, 2, tmp_path):
         assert rest.state.equals(unbroken.state)
 
@@ -108,12 +112,3 @@ def test_muon_with_parameters_on_the_cpu():
         drive_here(Job(muon(3, zero=PARAMETERS_ON_CPU), SCRIPT)).state,
         reference_training(muon(), SCRIPT),
     )
-
-
-@pytest.mark.slow
-def test_two_workers_of_muon_with_parameters_on_the_cpu(tmp_path):
-    experiment = muon(3, zero=PARAMETERS_ON_CPU)
-    (trace,) = drive_workers([Job(experiment, SPLIT)], 2)
-    assert_close(trace.state, reference_training(muon(), SCRIPT))
-    ((unbroken, rest),) = resumed([experiment], 2, tmp_path)
-    assert rest.state.equals(unbroken.state)

@@ -1,7 +1,6 @@
 """Frozen encoders in a plan: counted from their configurations, as the opened networks are."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -10,63 +9,44 @@ from torch.utils.flop_counter import FlopCounterMode
 from ditlab.encoders.image import FrozenImageEncoder
 from ditlab.encoders.text import FrozenTextEncoder
 from ditlab.inputs.meta_step import DataShape
-from ditlab.spec.files import build_experiment
 from ditlab_addons.plan.frozen_encoders import EncoderWork, encoder_work
 from ditlab_addons.plan.hardware import find_gpu
 from ditlab_addons.plan.plan import Planner
 from ditlab_addons.plan.step_time import assumed_rates
 from ditlab_addons.plan.worker_memory import ZeroSetting
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
+from support.trainings.family_specs import smallest
 
 COLUMNS = frozenset({"image", "caption"})
 
 
 @pytest.fixture(scope="module")
-def spec(tmp_path_factory) -> dict[str, Any]:
-    """Spec of a network of pictures with a tiny encoder of captions and one of images."""
+def painter(tmp_path_factory):
+    """A network of pictures with a tiny encoder of captions and one of images."""
     folder = tmp_path_factory.mktemp("encoders")
-    model = {
-        "family": "pixelhdm",
-        "width": 32,
-        "pixel_width": 4,
-        "patch_size": 8,
-        "patch_depth": 1,
-        "pixel_depth": 1,
-        "num_heads": 4,
-        "num_kv_heads": 2,
-        "mrope_widths": [2, 2, 4],
-        "bottleneck_width": 8,
-        "time_width": 8,
-        "max_resolution": 64,
-        "text_length": 8,
-    }
     encoders = {
         "text": str(write_text_encoder(folder / "text")),
         "image": str(write_image_encoder(folder / "image", patch=8)),
         "precision": "fp32",
         "cache": 10,
     }
-    data = {"kind": "arrow", "path": "pictures"}
-    objective = {"alignment_width": 24, "alignment_block": 1}
-    batch, training = {"size": 8, "micro": 4}, {"steps": 1}
-    return {
-        "name": "painter",
-        "model": model,
-        "objective": objective,
-        "encoders": encoders,
-        "data": data,
-        "batch": batch,
-        "training": training,
-        "sampling": {"steps": 1, "height": 32, "width": 32},
-    }
+    return smallest(
+        "pixelhdm",
+        data={"kind": "arrow", "path": "pictures"},
+        encoders=encoders,
+        batch={"size": 8, "micro": 4},
+        model__text_encoder="frozen",
+        model__text_length=8,
+        objective={"alignment_width": 24, "alignment_block": 1, "weights": {"alignment": 0.5}},
+        sampling={"steps": 1, "height": 32, "width": 32},
+    )
 
 
-def test_encoders_count_as_the_opened_networks_do(spec, tmp_path):
-    experiment = build_experiment(spec, "painter.yaml")
+def test_encoders_count_as_the_opened_networks_do(painter, tmp_path):
     shape = DataShape({"image": (3, 32, 32)}, COLUMNS)
-    found = encoder_work(experiment, shape, tmp_path)
-    text = FrozenTextEncoder(spec["encoders"]["text"], 32, 8).network
-    image = FrozenImageEncoder(spec["encoders"]["image"], 24, 8).network
+    found = encoder_work(painter, shape, tmp_path)
+    text = FrozenTextEncoder(painter.encoders.text, 32, 8).network
+    image = FrozenImageEncoder(painter.encoders.image, 24, 8).network
     opened = [*text.parameters(), *text.buffers(), *image.parameters(), *image.buffers()]
     assert found.weights == sum(each.nbytes for each in opened)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -80,32 +60,23 @@ def test_encoders_count_as_the_opened_networks_do(spec, tmp_path):
     assert not found.left_out
 
 
-def test_encoders_of_which_nothing_is_known_are_named(spec, tmp_path):
-    experiment = build_experiment(spec, "painter.yaml")
-    unknown = encoder_work(experiment, DataShape({"image": (3, 32, 32)}), tmp_path)
-    assert (
-        unknown.weights == 0
-        and len(unknown.left_out) == 2
-        and "data, which are not here" in unknown.left_out[0]
-    )
-    stored = COLUMNS | {"text", "text_mask", "text_pooled", "image_features"}
-    assert (
-        encoder_work(experiment, DataShape({"image": (3, 32, 32)}, stored), tmp_path)
-        == EncoderWork()
-    )
-    missing = {
-        **spec,
-        "encoders": {"text": str(tmp_path / "nowhere"), "image": spec["encoders"]["image"]},
-    }
-    partly = encoder_work(
-        build_experiment(missing, ""), DataShape({"image": (3, 32, 32)}, COLUMNS), tmp_path
-    )
+def test_encoders_of_which_nothing_is_known_are_named(painter, tmp_path):
+    def work(columns, experiment=painter):
+        shape = DataShape({"image": (3, 32, 32)}, columns)
+        return encoder_work(experiment, shape, tmp_path)
+
+    unknown = work(None)
+    assert unknown.weights == 0 and len(unknown.left_out) == 2
+    assert "data, which are not here" in unknown.left_out[0]
+    stored = {"text", "text_mask", "text_pooled", "image_features"}
+    assert work(COLUMNS | stored) == EncoderWork()
+    partly = work(COLUMNS, painter.replace("encoders.text", str(tmp_path / "nowhere")))
     assert partly.weights > 0
     assert partly.left_out == (f"encoders.text={tmp_path}/nowhere, which is not on this machine",)
 
 
-def test_a_worker_has_their_weights_and_a_step_their_operations(spec):
-    experiment = build_experiment(spec, "painter.yaml").replace("resources.gpus_per_worker", 1)
+def test_a_worker_has_their_weights_and_a_step_their_operations(painter):
+    experiment = painter.replace("resources.gpus_per_worker", 1)
     device = find_gpu("L4")
     rates = assumed_rates(device, "fp32")
     work = EncoderWork(weights=10**9, pass_bytes=10**7, flops=10**15, host=1000)

@@ -9,9 +9,8 @@ from ditlab.engine import memory
 from ditlab.home import Home
 from ditlab.inputs.meta_step import DataShape
 from ditlab.inputs.model_inputs import data_shape
-from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
-from ditlab_addons.plan.pass_memory import PassMemory, pass_memory
+from ditlab_addons.plan.pass_memory import pass_memory
 from support.trainings.allocated import SavedElsewhere, allocated_peak
 from support.trainings.tracked import track_step
 
@@ -20,13 +19,13 @@ SMALL = ("digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/sma
 TINY = ("batch.size=32", "model.depth=2", "model.width=64")
 
 
-def experiment_of(name: str, *changes: str) -> Experiment:
+def experiment_of(name, *changes):
     return load_experiment(
         EXPERIMENTS / f"{name}.yaml", ["training.precision=fp32", "engine.compile=false", *changes]
     )
 
 
-def passes_of(experiment: Experiment, home: Path, on_gpu: bool) -> PassMemory:
+def passes_of(experiment, home, on_gpu):
     shape = data_shape(experiment, open_data(experiment.data, Home(home)))
     return pass_memory(experiment, shape, experiment.micro_size, on_gpu)
 
@@ -43,7 +42,7 @@ def test_compiled_passes_take_no_more_than_is_predicted(tmp_path):
         assert 0.4 * predicted < allocated_peak(experiment, tmp_path) < 1.05 * predicted, name
 
 
-def check_offloaded(experiment: Experiment, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def check_offloaded(experiment, home, monkeypatch):
     """Compare what stays on the device with a tracker's count of real steps whose saved tensors are
     elsewhere.
     """

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from ditlab.inputs.meta_step import DataShape
-from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab_addons.plan.pass_memory import pass_memory
 from ditlab_addons.plan.plan import CPU_GAPS
 from ditlab_addons.plan.worker_memory import (
-    MemoryParts,
     ParameterGroup,
     ParameterSizes,
     WorkerShape,
@@ -22,17 +20,17 @@ from ditlab_addons.plan.worker_memory import (
 from ditlab_models.parameters import MetaModel
 from support.peak_memory import peak_bytes
 from support.trainings.predicted import predicted_memory
-from support.trainings.tracked import TrackedStep, first_step, track_step, track_workers
+from support.trainings.tracked import first_step, track_step, track_workers
 
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 SMALL = ("digits/dit", "digits/unet", "region/small", "dlm/small", "pixelhdm/small")
 
 
-def experiment_of(name: str, *changes: str) -> Experiment:
+def experiment_of(name, *changes):
     return load_experiment(EXPERIMENTS / f"{name}.yaml", ["engine.compile=false", *changes])
 
 
-def check(experiment: Experiment, tracked: TrackedStep, home: Path, tolerance: float = 0.1) -> None:
+def check(experiment, tracked, home, tolerance=0.1):
     """State exact to the byte; the peak of the step within the tolerance."""
     worker = predicted_memory(experiment, home)
     device, host = worker.state.device, worker.state.host
@@ -45,40 +43,36 @@ def check(experiment: Experiment, tracked: TrackedStep, home: Path, tolerance: f
     assert peak == pytest.approx(tracked.peak, rel=tolerance), named
 
 
-def test_a_tracker_counts_what_is_predicted(tmp_path):
+def check_all(specs, workers, home):
+    for experiment, tracked in zip(specs, track_workers(specs, home, workers), strict=True):
+        check(experiment, tracked, home)
+
+
+TINY = ("batch.size=8", "batch.micro=4", "model.depth=1", "model.width=64")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("training.precision=bf16", "engine.zero={stage: 2}", "optimizer={kind: muon}"),
+        ("training.precision=fp32", "engine.zero={stage: 1, offload: cpu}"),
+    ],
+)
+def test_a_tracker_counts_what_is_predicted(tmp_path, changes):
     """Micro-batches that accumulate, in half precision: parts and peak of a real step."""
-    changes = ("batch.size=8", "batch.micro=4", "model.depth=1", "model.width=64")
-    for stage, precision, offload, kind in (
-        (2, "bf16", "none", "muon"),
-        (1, "fp32", "cpu", "adamw"),
-    ):
-        zero = f"engine.zero={{stage: {stage}, offload: {offload}}}"
-        optimizer = f"optimizer={{kind: {kind}}}"
-        experiment = experiment_of(
-            "digits/dit", *changes, f"training.precision={precision}", zero, optimizer
-        )
-        check(experiment, track_step(experiment, tmp_path), tmp_path)
+    experiment = experiment_of("digits/dit", *TINY, *changes)
+    check(experiment, track_step(experiment, tmp_path), tmp_path)
 
 
-@pytest.mark.parametrize("zero", ["{stage: 1}", "{stage: 3}"])
-def test_frozen_parameters_take_their_own_room_alone(tmp_path, zero):
-    changes = (
-        "batch.size=8",
-        "batch.micro=4",
-        "model.depth=1",
-        "model.width=64",
-        f"engine.zero={zero}",
-    )
+@pytest.mark.parametrize("stage", [1, 3])
+def test_frozen_parameters_take_their_own_room_alone(tmp_path, stage):
     lora = 'training.lora={rank: 4, targets: ["blocks"]}'
-    experiment = experiment_of(
-        "digits/dit", *changes, "training.precision=bf16", lora, "training.freeze=[blocks]"
-    )
+    changes = (lora, "training.freeze=[blocks]", "training.precision=bf16")
+    experiment = experiment_of("digits/dit", *TINY, *changes, f"engine.zero.stage={stage}")
     sizes = ParameterSizes.of_experiment(experiment, DataShape())
     counts = MetaModel.build(experiment.model, experiment.objective, experiment.training).counts
-    assert (sizes.total, sizes.frozen) == (
-        counts.trainable,
-        counts.frozen,
-    ) and sizes.frozen > sizes.total / 2
+    assert (sizes.total, sizes.frozen) == (counts.trainable, counts.frozen)
+    assert sizes.frozen > sizes.total / 2
     check(experiment, track_step(experiment, tmp_path), tmp_path)
 
 
@@ -95,11 +89,8 @@ def test_every_setting_of_one_network(tmp_path):
         if (zero, precision) != ("{stage: 0}", "bf16"):
             own = (f"batch.micro={micro}", f"training.precision={precision}", f"engine.zero={zero}")
             specs.append(experiment_of("digits/dit", *changes, *own))
-    for experiment, tracked in zip(specs, track_workers(specs, tmp_path, 1), strict=True):
-        check(experiment, tracked, tmp_path)
-    specs = [each.replace("resources.workers", 2) for each in specs]
-    for experiment, tracked in zip(specs, track_workers(specs, tmp_path, 2), strict=True):
-        check(experiment, tracked, tmp_path)
+    check_all(specs, 1, tmp_path)
+    check_all([each.replace("resources.workers", 2) for each in specs], 2, tmp_path)
 
 
 @pytest.mark.slow
@@ -113,19 +104,12 @@ def test_every_family_at_every_stage(tmp_path):
 @pytest.mark.slow
 def test_two_workers(tmp_path):
     for name in SMALL:
-        experiments = [
-            experiment_of(name, f"engine.zero.stage={stage}", "resources.workers=2")
-            for stage in (1, 2, 3)
-        ]
-        for experiment, tracked in zip(
-            experiments, track_workers(experiments, tmp_path, 2), strict=True
-        ):
-            check(experiment, tracked, tmp_path)
+        zeros = [f"engine.zero.stage={stage}" for stage in (1, 2, 3)]
+        specs = [experiment_of(name, zero, "resources.workers=2") for zero in zeros]
+        check_all(specs, 2, tmp_path)
 
 
-def state_of(
-    sizes: ParameterSizes, zero: ZeroSetting, compute: int, averages: int = 1
-) -> tuple[MemoryParts, MemoryParts]:
+def state_of(sizes, zero, compute, averages=1):
     """Return device and host of one of four workers."""
     state = state_memory(
         WorkerShape(sizes, zero, 4, compute, accumulates=False, on_gpu=False), averages
@@ -138,31 +122,21 @@ def test_state_by_hand():
     average.
     """
     sizes = ParameterSizes([ParameterGroup((600, 400), 2)])
-    whole, _ = state_of(sizes, ZeroSetting(0), 4)
-    assert (whole.parameters, whole.optimizer, whole.average) == (4000, 8000, 4000)
-    parted, _ = state_of(sizes, ZeroSetting(1), 2)
-    assert (parted.parameters, parted.optimizer, parted.average, parted.gradients) == (
-        2000,
-        3000,
-        1000,
-        0,
-    )
-    third, _ = state_of(sizes, ZeroSetting(3), 2, averages=0)
-    assert (third.parameters, third.optimizer, third.average, third.gradients) == (
-        500,
-        3000,
-        0,
-        500,
-    )
-    moved, host = state_of(sizes, ZeroSetting(1, "cpu"), 2)
-    assert (moved.parameters, moved.optimizer, host.optimizer, host.average) == (
-        2000,
-        0,
-        3000,
-        1000,
-    )
-    moved, host = state_of(sizes, ZeroSetting(3, "cpu", "cpu"), 2)
-    assert (moved.parameters, host.parameters, host.optimizer) == (0, 500, 3000)
+
+    def parts(zero, compute=2, averages=1):
+        """Parameters, optimiser, average and gradients of a device, and of the host."""
+        return [
+            (each.parameters, each.optimizer, each.average, each.gradients)
+            for each in state_of(sizes, zero, compute, averages)
+        ]
+
+    assert parts(ZeroSetting(0), 4)[0][:3] == (4000, 8000, 4000)
+    assert parts(ZeroSetting(1))[0] == (2000, 3000, 1000, 0)
+    assert parts(ZeroSetting(3), averages=0)[0] == (500, 3000, 0, 500)
+    device, host = parts(ZeroSetting(1, "cpu"))
+    assert (device[:2], host[1:3]) == ((2000, 0), (3000, 1000))
+    device, host = parts(ZeroSetting(3, "cpu", "cpu"))
+    assert (device[0], host[:2]) == (0, (500, 3000))
 
 
 def test_moments_by_role():

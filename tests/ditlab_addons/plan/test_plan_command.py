@@ -31,28 +31,20 @@ def spec(tmp_path, monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(cli, ["plan", *map(str, arguments)], catch_exceptions=False)
+    return CliRunner().invoke(cli, ["plan", *map(str, arguments)], catch_exceptions=False).stdout
+
+
+def run_json(*arguments):
+    return json.loads(run(*arguments, "--json").splitlines()[-1])
 
 
 def test_a_table_json_and_what_to_change(spec):
-    shown = run(
-        spec,
-        "--gpu",
-        "h100",
-        "--gpus",
-        "2",
-        "--price",
-        "2",
-        "--json",
-        "--set",
-        "engine.zero.stage=3",
-    )
-    found = json.loads(shown.stdout.splitlines()[-1])
+    options = "--gpu h100 --gpus 2 --price 2 --set engine.zero.stage=3"
+    found = run_json(spec, *options.split())
     assert found["fits"] is True and found["per_gpu_bytes"] > 2**30 and found["step_seconds"] > 0
     assert found["gpu"] == "H100" and found["gpus"] == 2 and found["gpu_memory"] == 81559 * 2**20
-    assert found["steps"] == 600 and found["run_seconds"] == pytest.approx(
-        600 * found["recommended"]["step_seconds"]
-    )
+    assert found["steps"] == 600
+    assert found["run_seconds"] == pytest.approx(600 * found["recommended"]["step_seconds"])
     assert found["cost"] == pytest.approx(2 * found["gpu_hours"])
     assert found["gpu_hours"] == pytest.approx(2 * found["run_seconds"] / 3600)
     assert found["checkpoint_bytes"] == 16 * found["parameters"]
@@ -60,9 +52,8 @@ def test_a_table_json_and_what_to_change(spec):
     for each in found["settings"]:
         peak = each[each["peak"]]
         assert sum(peak.values()) + each["margin_bytes"] == each["per_gpu_bytes"]
-    assert found["changes"] == {} and found["recommended"] == found["own"], (
-        "no other setting is faster"
-    )
+    assert found["changes"] == {}, "no other setting is faster"
+    assert found["recommended"] == found["own"], "no other setting is faster"
 
 
 def test_what_a_recommended_setting_changes_is_told(spec):
@@ -73,7 +64,7 @@ def test_what_a_recommended_setting_changes_is_told(spec):
 
 
 def test_a_table_in_80_columns(spec):
-    lines = run(spec).stdout.splitlines()
+    lines = run(spec).splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
     assert "recommended: stage 1" in text and "the spec's own setting fits" in text
@@ -81,9 +72,7 @@ def test_a_table_in_80_columns(spec):
 
 
 def test_what_cannot_fit_says_what_would(spec):
-    found = json.loads(
-        run(spec, "--gpu", "L4", "--gpu-memory", "256MiB", "--json").stdout.splitlines()[-1]
-    )
+    found = run_json(spec, "--gpu", "L4", "--gpu-memory", "256MiB")
     assert found["fits"] is False and found["recommended"] is None
     assert "nothing fits" in found["why"] and "would fit with" in found["why"]
 
@@ -93,14 +82,10 @@ def test_what_cannot_fit_says_what_would(spec):
     [
         (("--gpu", "H1000"), "--gpu=H1000 is no known GPU; did you mean 'h100'?"),
         (("--gpu", ""), "--gpu= is no known GPU; known: a10, "),
-        (("--gpu", "zzz"), "--gpu=zzz is no known GPU; known: a10, "),
         (("--gpus", "0"), "--gpus=0 leaves nothing to plan for; give 1 or more."),
-        (("--gpus", "-3"), "--gpus=-3 leaves nothing to plan for"),
         (("--gpus", "3"), "batch.size=32 is no multiple of resources.workers=3"),
         (("--gpu-memory", "0GiB"), "--gpu-memory=0GiB is no memory of a GPU; give 256MiB to 2TiB"),
-        (("--gpu-memory", "-1GiB"), "--gpu-memory=-1GiB is no memory of a GPU"),
         (("--gpu-memory", "80"), "--gpu-memory=80 is no memory of a GPU; give 256MiB to 2TiB"),
-        (("--gpu-memory", "plenty"), "--gpu-memory=plenty is no memory of a GPU"),
         (("--gpu-memory", "9000TiB"), "--gpu-memory=9000TiB is no memory of a GPU"),
     ],
 )
@@ -113,8 +98,6 @@ def test_mistakes(spec, options, message):
 @pytest.mark.slow
 def test_measured_rates(spec):
     """Real steps in a process of their own: the rates are this machine's."""
-    found = json.loads(run(spec, "--measure", "--json").stdout.splitlines()[-1])
-    assert (
-        re.match(r"\d+ measured steps, 1 thread: ", found["rates"])
-        and 0 < found["step_seconds"] < 5
-    )
+    found = run_json(spec, "--measure")
+    assert re.match(r"\d+ measured steps, 1 thread: ", found["rates"])
+    assert 0 < found["step_seconds"] < 5

@@ -34,13 +34,8 @@ def test_a_step_is_told_by_phase_module_and_operator_and_leaves_no_run(spec, tmp
     found = invoke(spec, "--steps", "2", "--json", "--out", tmp_path / "out")
     assert found.exit_code == 0, found.output
     told = json.loads(found.output.splitlines()[-1])
-    assert told["num_steps"] == 2 and set(told["phases"]) == {
-        "data",
-        "forward",
-        "backward",
-        "reduce",
-        "update",
-    }
+    assert told["num_steps"] == 2
+    assert {*told["phases"]} == {"data", "forward", "backward", "reduce", "update"}
     assert 0 < sum(each["seconds"] for each in told["operators"]) <= told["step_seconds"]
     modules = {each["name"]: each for each in told["modules"]}
     qkv = modules["blocks.*.attention.qkv"]
@@ -52,25 +47,13 @@ def test_a_step_is_told_by_phase_module_and_operator_and_leaves_no_run(spec, tmp
         assert any(
             event.get("name") == "module: blocks.*.mlp" for event in json.load(file)["traceEvents"]
         )
-    assert not list((tmp_path / "home").rglob("journal*")) and not list(
-        (tmp_path / "home").rglob("manifest.json")
-    )
+    assert not list((tmp_path / "home").rglob("journal*"))
+    assert not list((tmp_path / "home").rglob("manifest.json"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ("--set", "resources.gpus_per_worker=1"),
-            "this machine has no GPU to profile on; set resources.gpus_per_worker",
-        ),
-        (("--set", "model.dpeth=3"), "did you mean 'depth'?"),
-    ],
-)
-def test_mistakes(spec, arguments, message):
-    with pytest.raises(UserError) as caught:
-        invoke(spec, *arguments)
-    assert message in str(caught.value)
+def test_no_gpu(spec):
+    with pytest.raises(UserError, match="this machine has no GPU to profile on; set resources"):
+        invoke(spec, "--set", "resources.gpus_per_worker=1")
 
 
 def test_a_file_in_the_folders_place(spec, tmp_path):

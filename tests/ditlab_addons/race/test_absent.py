@@ -14,7 +14,5 @@ def test_a_race_of_before_is_listed_and_shown_and_not_resumed(home, ditlab, monk
         said = ditlab(*command)
         assert said.code == 0 and "race" not in said.err, said.err
     said = ditlab("tune", "--resume", sweep_id)
-    assert (
-        said.code == 2
-        and "the scheduler 'race' is of the add-on race, which is not here" in said.err
-    )
+    assert said.code == 2
+    assert "the scheduler 'race' is of the add-on race, which is not here" in said.err

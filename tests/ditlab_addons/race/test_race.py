@@ -4,7 +4,6 @@ rate of errors.
 
 import math
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 from ditlab.intervals import seed_band
 from ditlab_addons.race.race import (
     Race,
-    RaceDecision,
     RaceRules,
     RungValue,
+    TrialTarget,
     analysis_confidence,
     analysis_sizes,
 )
@@ -26,9 +25,7 @@ WIGGLE = (0.01, -0.02, 0.015, 0.0, -0.01, 0.02)
 """Difference of a configuration from its mean lead, by seed."""
 
 
-def results_of(
-    leads: Mapping[str, float], seeds: int = 3, steps: tuple[int, ...] = (10,)
-) -> list[RungValue]:
+def results_of(leads, seeds=3, steps=(10,)):
     """Values of configurations that are apart by about their `leads`; a seed shifts all
     configurations alike, as pairs have it.
     """
@@ -40,94 +37,91 @@ def results_of(
     ]
 
 
-def decide(leads: Mapping[str, float], rules: RaceRules = RULES, **given: object) -> RaceDecision:
-    return Race(tuple(leads), rules).decide(results_of(leads, **given))  # type: ignore[arg-type]
+def decide(leads, rules=RULES, **given):
+    return Race(tuple(leads), rules).decide(results_of(leads, **given))
 
 
-def test_a_race_begins_with_the_fewest_seeds_of_every_configuration() -> None:
-    decision = Race(("a", "b"), RULES).decide([])
-    assert [(each.configuration, each.seed, each.step) for each in decision.train] == [
-        (configuration, seed, 10) for seed in range(3) for configuration in "ab"
+def failing(results, trials, value):
+    """Results with the value of a failure for some trials."""
+    return [
+        replace(each, value=value) if (each.configuration, each.seed) in trials else each
+        for each in results
     ]
 
 
-def test_arms_behind_are_dropped_and_close_ones_get_more_seeds() -> None:
+def test_a_race_begins_with_the_fewest_seeds_of_every_configuration():
+    expected = [TrialTarget(name, seed, 10) for seed in range(3) for name in "ab"]
+    assert [*Race(("a", "b"), RULES).decide([]).train] == expected
+
+
+def test_configurations_behind_are_dropped_and_close_ones_get_more_seeds():
     decision = decide({"a": 1.0, "b": 1.0, "c": 9.0})
     (dropped,) = decision.dropped
     assert (dropped.configuration, dropped.reason, dropped.step) == ("c", "behind", 10)
     assert dropped.difference and dropped.difference.interval.low > 0
     assert {(each.configuration, each.seed) for each in decision.train} == {("a", 3), ("b", 3)}, (
-        "4 seeds are looked at next"
+        "4 seeds are analysed next"
     )
     assert "C is behind at step 10: a before c by 8.0 +- 1.0 in loss" in " ".join(
         decision.describe(RULES, range(12))
     )
 
 
-def test_with_the_most_seeds_the_rest_go_on_to_the_next_rung() -> None:
-    decision = decide({"a": 1.0, "b": 1.0}, seeds=6)
-    assert {(each.seed, each.step) for each in decision.train} == {(seed, 40) for seed in range(3)}
+def test_with_the_most_seeds_the_rest_go_on_to_the_next_rung():
+    train = decide({"a": 1.0, "b": 1.0}, seeds=6).train
+    assert {*train} == {TrialTarget(name, seed, 40) for seed in range(3) for name in "ab"}
 
 
-def test_a_higher_value_wins_with_mode_max() -> None:
+def test_a_higher_value_wins_with_mode_max():
     assert decide({"a": 1.0, "b": 9.0}, replace(RULES, mode="max")).left == ("b",)
 
 
-def test_a_winner_is_named_at_the_last_rung_alone() -> None:
-    early = decide({"a": 1.0, "b": 9.0})
-    assert (early.end, early.left) == ("one left", ("a",))
-    late = decide({"a": 1.0, "b": 9.0}, replace(RULES, rungs=(10,)))
-    assert (late.end, late.left) == ("winner", ("a",))
+@pytest.mark.parametrize(("rungs", "end"), [((10, 40), "one left"), ((10,), "winner")])
+def test_a_winner_is_named_at_the_last_rung_alone(rungs, end):
+    found = decide({"a": 1.0, "b": 9.0}, replace(RULES, rungs=rungs))
+    assert (found.end, found.left) == (end, ("a",))
 
 
 @pytest.mark.parametrize(("indifference", "end"), [(0.5, "equal"), (0.001, "seeds used up")])
-def test_arms_that_stay_close(indifference: float, end: str) -> None:
+def test_configurations_that_stay_close(indifference, end):
     rules = replace(RULES, rungs=(10,), indifference=indifference)
     decision = decide({"a": 1.0, "b": 1.0}, rules, seeds=6)
     assert (decision.end, decision.left) == (end, ("a", "b"))
 
 
-def test_a_decision_depends_on_no_order_and_waits_for_the_whole_look() -> None:
+def test_a_decision_depends_on_no_order_and_waits_for_the_whole_analysis():
     race, results = Race(("a", "b", "c"), RULES), results_of({"a": 1.0, "b": 1.0, "c": 9.0})
     decision = race.decide(results)
     for seed in range(5):
         random.Random(seed).shuffle(results)
         assert race.decide(results) == decision
-    waiting = race.decide(results[1:])
-    assert [(each.configuration, each.seed) for each in waiting.train] == [
-        (results[0].configuration, results[0].seed)
-    ]
+    first, *others = results
+    waiting = race.decide(others)
+    assert [*waiting.train] == [TrialTarget(first.configuration, first.seed, 10)]
     assert not waiting.dropped
 
 
-def test_a_failed_trial_loses_its_pair_and_an_arm_that_always_fails_is_dropped() -> None:
-    results = [
-        replace(each, value=math.nan)
-        if each.configuration == "c" or (each.configuration, each.seed) == ("b", 1)
-        else each
-        for each in results_of({"a": 1.0, "b": 1.0, "c": 1.0})
-    ]
+def test_a_failed_trial_loses_its_pair_and_a_configuration_that_always_fails_is_dropped():
+    lost = {("b", 1), *(("c", seed) for seed in range(3))}
+    results = failing(results_of({"a": 1.0, "b": 1.0, "c": 1.0}), lost, math.nan)
     decision = Race(("a", "b", "c"), RULES).decide(results)
     assert [(each.configuration, each.reason) for each in decision.dropped] == [("c", "failed")]
     assert [each.interval.num for each in decision.differences] == [2]
     assert ("b", 1) in decision.failed_trials
     later = Race(("a", "b", "c"), replace(RULES, max_seeds=3)).decide(results)
-    assert ("b", 1, 40) not in {(each.configuration, each.seed, each.step) for each in later.train}
+    assert later.train and TrialTarget("b", 1, 40) not in later.train
 
 
-def test_arms_without_a_common_seed_are_not_compared() -> None:
-    lost = {("a", 0), ("b", 1), ("b", 2)}
-    results = [
-        replace(each, value=math.inf) if (each.configuration, each.seed) in lost else each
-        for each in results_of({"a": 1.0, "b": 9.0})
-    ]
-    decision = Race(("a", "b"), RULES).decide(results)
-    assert len(decision.left) == 2 and "no seed with which neither" in " ".join(
-        decision.describe(RULES, range(12))
+def test_configurations_without_a_common_seed_are_not_compared():
+    results = results_of({"a": 1.0, "b": 9.0})
+    decision = Race(("a", "b"), RULES).decide(
+        failing(results, {("a", 0), ("b", 1), ("b", 2)}, math.inf)
     )
+    said = " ".join(decision.describe(RULES, range(12)))
+    assert len(decision.left) == 2 and "no seed with which neither" in said
 
 
-def test_a_budget_ends_a_race_before_a_look_that_exceeds_it() -> None:
+def test_a_budget_ends_a_race_before_an_analysis_that_exceeds_it():
     close = {"a": 1.0, "b": 1.0}
     assert decide(close, replace(RULES, max_steps=80)).end is None, (
         "60 steps and 20 for the fourth seeds"
@@ -135,7 +129,7 @@ def test_a_budget_ends_a_race_before_a_look_that_exceeds_it() -> None:
     assert decide(close, replace(RULES, max_steps=79)).end == "budget used up"
 
 
-def test_held_out_noise_stands_beside_intervals_and_changes_none() -> None:
+def test_held_out_noise_stands_beside_intervals_and_changes_none():
     leads = {"a": 1.0, "b": 9.0, "c": 1.0}
     noisy = Race(tuple(leads), RULES).decide(
         [replace(each, held_out_noise=0.5) for each in results_of(leads)]
@@ -146,21 +140,21 @@ def test_held_out_noise_stands_beside_intervals_and_changes_none() -> None:
     assert "held-out noise of a value 0.5" in noisy.describe(RULES, range(12))[0]
 
 
-def test_intervals_of_all_looks_hold_the_true_difference_together() -> None:
+def test_intervals_of_all_analyses_hold_the_true_difference_together():
     """20,000 Gaussian groups."""
-    true, looks = 0.7, analysis_sizes(3, 12)
-    assert (looks, analysis_sizes(3, 3), analysis_sizes(2, 3)) == ((3, 4, 6, 8, 12), (3,), (2, 3))
-    draws = true + np.random.default_rng(0).standard_normal((looks[-1], 20_000))
+    true, sizes = 0.7, analysis_sizes(3, 12)
+    assert (sizes, analysis_sizes(3, 3), analysis_sizes(2, 3)) == ((3, 4, 6, 8, 12), (3,), (2, 3))
+    draws = true + np.random.default_rng(0).standard_normal((sizes[-1], 20_000))
     bands = [
-        seed_band(draws[:num], analysis_confidence(look, len(looks), 0.95))
-        for look, num in enumerate(looks, start=1)
+        seed_band(draws[:num], analysis_confidence(analysis, len(sizes), 0.95))
+        for analysis, num in enumerate(sizes, start=1)
     ]
     assert (
         np.mean(np.all([(band.low <= true) & (true <= band.high) for band in bands], axis=0)) > 0.95
     )
 
 
-def test_a_race_reads_the_results_of_its_looks_alone() -> None:
+def test_a_race_reads_the_results_of_its_analyses_alone():
     generator, race = np.random.default_rng(1), Race(("0", "1", "2"), RULES)
     for effect in (0.0, 3.0):
         values = simulated_values(generator, race, effect, 0.8)
@@ -168,7 +162,7 @@ def test_a_race_reads_the_results_of_its_looks_alone() -> None:
         assert replace(at_once, steps_used=0) == replace(step_by_step, steps_used=0)
 
 
-def test_races_between_equal_arms_seldom_name_a_winner_and_a_clear_best_is_found() -> None:
+def test_equal_configurations_seldom_have_a_winner_and_a_clear_best_is_found():
     """400 and 100 races. At the promised 5 %, 33 or fewer of 400 are found with 99.7 %."""
     generator = np.random.default_rng(0)
     race = Race(("0", "1"), RaceRules(rungs=(10, 40)))

@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,21 +19,10 @@ from support.sweeps import small_sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-KILLS = (
-    "worker",
-    "launcher",
-    "node",
-    "worker",
-    "launcher",
-    "worker",
-    "node",
-    "launcher",
-    "worker",
-    "launcher",
-)
+KILLS = ("worker", "launcher", "node", "worker", "launcher") * 2
 
 
-def written(folder: Path) -> Path:
+def written(folder):
     """A race of three configurations, of which two are close: three rungs and up to four seeds."""
     path = folder / "sweep.yaml"
     space = {"optimizer.lr": {"kind": "grid", "values": [1e-6, 3e-3, 3.1e-3]}}
@@ -53,7 +40,7 @@ def written(folder: Path) -> Path:
     return path
 
 
-def start_tune(home: Path, *arguments: str | Path) -> subprocess.Popen[str]:
+def start_tune(home, *arguments):
     command = [sys.executable, "-m", "ditlab", "tune", *map(str, arguments), "--json"]
     environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -66,17 +53,13 @@ def start_tune(home: Path, *arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def progress(home: Path) -> int:
+def progress(home):
     """Bytes of all journals: what has been done since is seen by their growth."""
     folder = home / "train"
-    return (
-        sum(path.stat().st_size for path in folder.glob("*/journal.jsonl"))
-        if folder.exists()
-        else 0
-    )
+    return sum(path.stat().st_size for path in folder.glob("*/journal.jsonl"))
 
 
-def victims(process: subprocess.Popen[str], kind: str) -> list[psutil.Process]:
+def victims(process, kind):
     launcher = psutil.Process(process.pid)
     if kind == "launcher":
         return [launcher]
@@ -85,13 +68,9 @@ def victims(process: subprocess.Popen[str], kind: str) -> list[psutil.Process]:
     return [each for each in launcher.children(recursive=True) if each.name() == "raylet"]
 
 
-def result_of(said: Any) -> tuple[Any, ...]:
-    found = said["trials"]
-    trials = {
-        trial["number"]: (trial["values"], trial["status"], trial["step"], trial["metrics"])
-        for trial in found
-    }
-    return trials, said["verdict"]
+def result_of(said):
+    facts = ("number", "values", "status", "step", "metrics")
+    return [[trial[name] for name in facts] for trial in said["trials"]], said["verdict"]
 
 
 def test_a_race_killed_ten_times_has_the_same_survivors_and_intervals(tmp_path):
@@ -100,7 +79,7 @@ def test_a_race_killed_ten_times_has_the_same_survivors_and_intervals(tmp_path):
     for kind in KILLS:
         before, seen = progress(home), time.monotonic()
 
-        def may_be_killed(process: Any = process, before: int = before, kind: str = kind) -> bool:
+        def may_be_killed(process=process, before=before, kind=kind):
             return process.poll() is not None or (
                 progress(home) > before + 4000 and bool(victims(process, kind))
             )

@@ -4,16 +4,15 @@ moment.
 
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
-from ray.tune.search import Searcher
 
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep_space import check_sweep, differences
-from ditlab.sweeps.search import ChosenTrials
 from ditlab_addons.race.race import RaceChooser, make_race, rung_values
 from support.sweeps import METRIC, sweep_of
 
@@ -23,7 +22,7 @@ RACE = {"kind": "race", "grace": 9, "reduction": 3}
 FIXED = {"training.steps": LAST, "evaluation.every": 9}
 
 
-def race_sweep(**changes):
+def race_sweep(space=GRID, **changes):
     fields = {
         "scheduler": RACE,
         "seeds": {"min": 3, "max": 8},
@@ -31,7 +30,7 @@ def race_sweep(**changes):
         "trials": None,
         "fixed": FIXED,
     }
-    return sweep_of(GRID, **{**fields, **changes})
+    return sweep_of(space, **{**fields, **changes})
 
 
 def value_of(trial, step):
@@ -48,144 +47,92 @@ def value_of(trial, step):
     )
 
 
-class Session:
-    """Sessions of one race, whose trials live on in `self.trials` when the searcher is gone."""
+RATES = GRID["optimizer.lr"]["values"]
+
+
+class Trained:
+    """A race whose trials end in a random order. Nothing but the trials lasts: each choice is that
+    of a new session, as after a kill.
+    """
 
     def __init__(self, sweep, seed):
-        self.sweep, self.random = sweep, random.Random(seed)
-        self.trials, self.rounds, self.running = {}, [], {}
-        configurations = dict(
-            enumerate({"optimizer.lr": lr} for lr in GRID["optimizer.lr"]["values"])
-        )
-        for seed in sweep.first_seeds:  # as the ledger is made
-            for configuration, values in configurations.items():
-                self.plan(len(self.trials), values, configuration, seed)
-        self.configurations = configurations
-        self.begin()
+        self.sweep, self.random, self.trials = sweep, random.Random(seed), {}
+        for place in product(range(len(RATES)), sweep.first_seeds):
+            self.add(*place)
 
-    def plan(self, number, values, configuration, seed):
-        self.trials[number] = Trial(
-            number, f"run-{number}", values, configuration=configuration, seed=seed
-        )
-        return self.trials[number]
+    def add(self, configuration, seed):
+        number = len(self.trials)
+        facts = {"configuration": configuration, "seed": seed}
+        values = {"optimizer.lr": RATES[configuration]}
+        self.trials[configuration, seed] = Trial(number, f"run-{number}", values, **facts)
 
-    def begin(self):
-        self.running = {}
-        self.chooser = RaceChooser(self.sweep, LAST, Home(Path("none")))
-        self.search = ChosenTrials(
-            self.sweep, self.chooser, self.told(), self.plan, self.rounds.append
-        )
+    @property
+    def chooser(self):
+        return RaceChooser(self.sweep, LAST, Home(Path("none")))
 
     def told(self):
-        return list(self.trials.values())
+        return [*self.trials.values()]
 
-    def decision(self):
-        race = make_race(self.sweep, len(self.configurations), LAST)
-        return race.decide(rung_values(self.sweep, race, self.told()))
-
-    def run(self, kill=0.0, fails=()):
-        asked = 0
-        while True:
-            while len(self.running) < 3:
-                asked += 1
-                found = self.search.suggest(f"leg-{asked}")
-                if found == Searcher.FINISHED and not self.running:
-                    assert self.rounds[-1].trials == []
-                    return self.decision()
-                if not isinstance(found, dict):
-                    break
-                self.running[f"leg-{asked}"] = dict(found["trial"])
-            if self.random.random() < kill:  # everything but the journals is lost
-                self.begin()
-                continue
-            leg = self.random.choice(sorted(self.running))
-            config = self.running.pop(leg)
-            trial, until = self.trials[config["number"]], config.get("until", LAST)
-            steps = list(range(9, until + 1, 9))
+    def run(self, fails=()):
+        while (found := self.chooser.next_round(self.told())).trials:
+            *place, until = self.random.choice(found.trials)
+            place, last = tuple(place), until or LAST
+            if place not in self.trials:
+                self.add(*place)
+            trial, steps = self.trials[place], list(range(9, last + 1, 9))
+            status = "finished" if until is None else "interrupted"
+            if place in fails:
+                status, steps = "failed", []
             curve = MetricCurve(steps, [value_of(trial, step) for step in steps])
-            status = (
-                "failed"
-                if (trial.configuration, trial.seed) in fails
-                else "finished"
-                if until == LAST
-                else "interrupted"
-            )
-            if status == "failed":
-                curve = MetricCurve([], [])
-            self.trials[trial.number] = replace(
-                trial, status=status, curves={METRIC: curve}, step=until
-            )
-            if self.random.random() < kill:  # between the journal's last line and Tune's result
-                self.begin()
-                continue
-            result = {"step": until, METRIC: value_of(trial, until), "done": True}
-            result |= {"status": "paused" if status == "interrupted" else status}
-            self.search.on_trial_complete(
-                leg, result if status != "failed" else {"status": "failed"}
-            )
+            self.trials[place] = replace(trial, status=status, curves={METRIC: curve}, step=last)
+        self.last_round = found
+        race = make_race(self.sweep, len(RATES), LAST)
+        return race.decide(rung_values(self.sweep, race, self.told()))
 
 
 def test_a_race_drops_what_is_behind_and_names_no_winner_among_close_configurations():
-    one = Session(race_sweep(), 0)
+    one = Trained(race_sweep(), 0)
     decision = one.run()
     assert decision.left == ("configuration 0", "configuration 1") and decision.end != "winner"
-    assert {each.configuration: (each.reason, each.step) for each in decision.dropped}[
-        "configuration 3"
-    ] == (
-        "behind",
-        9,
-    )
-    steps = {trial.number: trial.step for trial in one.trials.values()}
-    # not trained further
-    assert (
-        max(steps[trial.number] for trial in one.trials.values() if trial.configuration == 3) == 9
-    )
-    # seeds were added
-    assert {trial.seed for trial in one.trials.values() if trial.configuration == 0} == set(
-        range(8)
-    )
+    dropped = {each.configuration: (each.reason, each.step) for each in decision.dropped}
+    assert dropped["configuration 3"] == ("behind", 9)
+    steps, seeds = {}, {}
+    for trial in one.told():
+        steps.setdefault(trial.configuration, []).append(trial.step)
+        seeds.setdefault(trial.configuration, set()).add(trial.seed)
+    assert max(steps[3]) == 9  # not trained further
+    assert seeds[0] == {*range(8)}  # seeds were added
     ended = f"the race has ended: {decision.end}"
-    assert one.rounds[-1].stopped | {2: ""} == {0: ended, 1: ended, 2: "", 3: "behind at step 9"}
-
-
-@pytest.mark.parametrize("kill", [0.0, 0.15])
-def test_neither_order_nor_kills_change_a_decision(kill):
-    expected = Session(race_sweep(), 0).run()
-    for seed in range(1, 4):
-        assert Session(race_sweep(), seed).run(kill) == expected
-
-
-def test_a_race_is_told_in_its_own_intervals():
-    one = Session(race_sweep(), 0)
-    one.run()
+    assert one.last_round.stopped | {2: ""} == {0: ended, 1: ended, 2: "", 3: "behind at step 9"}
     told = one.chooser.sentences(one.told())
-    assert (
-        told[0].startswith("Configuration 3 is behind at step 9: configuration")
-        and "(99." in told[0]
+    assert told[0].startswith("Configuration 3 is behind at step 9: configuration")
+    assert "(99." in told[0]
+    assert told[-1] == (
+        "No winner among configuration 0, configuration 1 with 8 seeds, the most, at step 81."
     )
-    assert (
-        told[-1]
-        == "No winner among configuration 0, configuration 1 with 8 seeds, the most, at step 81."
-    )
+
+
+def test_neither_order_nor_kills_change_a_decision():
+    expected = Trained(race_sweep(), 0).run()
+    for seed in range(1, 4):
+        assert Trained(race_sweep(), seed).run() == expected
 
 
 def test_a_failed_trial_takes_its_pair_and_the_race_goes_on():
-    decision = Session(race_sweep(), 0).run(fails={(0, 1)})
-    assert decision.left == ("configuration 0", "configuration 1") and decision.failed_trials == (
-        ("configuration 0", 1),
-    )
+    decision = Trained(race_sweep(), 0).run(fails={(0, 1)})
+    assert decision.left == ("configuration 0", "configuration 1")
+    assert decision.failed_trials == (("configuration 0", 1),)
 
 
 def test_a_race_at_the_end_of_its_steps_goes_on_with_more():
     short = race_sweep(scheduler={**RACE, "max_steps": 9 * 4 * 3})
-    one = Session(short, 0)
+    one = Trained(short, 0)
     decision = one.run()
     assert decision.end == "budget used up" and decision.steps_used == 9 * 4 * 3
-    assert one.rounds[-1].used_up == "scheduler.max_steps"
+    assert one.last_round.used_up == "scheduler.max_steps"
     one.sweep = race_sweep()
     assert differences(short, one.sweep) == []
-    one.begin()
-    assert one.run() == Session(race_sweep(), 0).run()
+    assert one.run() == Trained(race_sweep(), 0).run()
 
 
 def test_rungs():
@@ -227,15 +174,6 @@ def test_rungs():
     ],
 )
 def test_what_no_race_can_do_is_one_sentence(changes, words):
-    fields = {
-        "scheduler": RACE,
-        "seeds": {"min": 3, "max": 8},
-        "search": {"kind": "grid"},
-        "trials": None,
-        "fixed": FIXED,
-        "space": GRID,
-    }
-    fields |= changes
     with pytest.raises(UserError) as caught:
-        check_sweep(sweep_of(fields.pop("space"), **fields), "sweep.yaml")
+        check_sweep(race_sweep(**changes), "sweep.yaml")
     assert words in str(caught.value) and "\n" not in str(caught.value)

@@ -20,23 +20,17 @@ def test_the_written_spec_is_the_shipped_one(like, tmp_path):
     if is_sweep(path):
         check_sweep(load(path), like)
         assert load(path).base["name"]
-    comments = [
-        line.strip() for line in path.read_text().splitlines() if line.lstrip().startswith("#")
-    ]
-    assert (
-        describe(shown)[:20] in comments[0] and max(map(len, path.read_text().splitlines())) <= 110
-    )
+    lines = path.read_text().splitlines()
+    comments = [line.strip() for line in lines if line.lstrip().startswith("#")]
+    assert describe(shown)[:20] in comments[0] and max(map(len, lines)) <= 110
     assert all(len(comment) > 2 for comment in comments)
 
 
 def test_fields_stand_below_their_meaning_in_the_order_of_the_reference(tmp_path):
     lines = write_commented(str(tmp_path / "mine.yaml"), "digits/demo").read_text().splitlines()
     top = [line.partition(":")[0] for line in lines if line[:1].isalpha()]
-    assert top[:4] == ["name", "seed", "model", "data"] and {
-        "resources",
-        "batch",
-        "training",
-    } < set(top)
+    assert top[:4] == ["name", "seed", "model", "data"]
+    assert {"resources", "batch", "training"} < {*top}
     depth = next(number for number, line in enumerate(lines) if line.startswith("  depth:"))
     assert lines[depth - 1] == f"  # {DiTSpec.model_fields['depth'].description}"
     assert "  # Adam with decoupled weight decay." in lines
@@ -70,20 +64,12 @@ def test_mistakes_are_told_and_no_file_is_overwritten(tmp_path, name, like, said
 def test_new_lists_and_writes(ditlab, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = ditlab("new")
-    assert (
-        said.code == 0
-        and "digits/sweep_schedule " in said.out
-        and said.err.endswith("new NAME --like digits/dit\n")
-    )
-    assert ditlab("new", "--list", "--json").json["experiments"].keys() > {
-        "digits/dit",
-        "mnist/unet",
-        "region/get",
-    }
+    assert said.code == 0 and "digits/sweep_schedule " in said.out
+    assert said.err.endswith("new NAME --like digits/dit\n")
+    assert {*ditlab("new", "--list", "--json").json["experiments"]} == {*shipped()}
     said = ditlab("new", "mine", "--like", "digits/dit")
-    assert (said.code, said.out) == (0, "mine.yaml\n") and said.err.endswith(
-        "train mine.yaml --quick\n"
-    )
-    for arguments in (["mine", "--like", "digits/dit"], ["mine"], ["--like", "digits/dit"]):
+    assert (said.code, said.out) == (0, "mine.yaml\n")
+    assert said.err.endswith("train mine.yaml --quick\n")
+    for arguments in (["mine"], ["--like", "digits/dit"]):
         said = ditlab("new", *arguments)
         assert said.code == 2 and said.err.count("\n") == 1

@@ -12,12 +12,8 @@ def test_a_run_by_interleaved_streams_is_listed_and_shown_and_not_resumed(
 ):
     bucketed(tmp_path / "set", {(8, 8): 40})
     data = f"kind: arrow, path: {tmp_path / 'set'}"
-    model = (
-        "--set",
-        "model={channels: 3, num_classes: null}",
-        "--set",
-        "batch={size: 4, micro: 1}",
-    )
+    changes = ("model={channels: 3, num_classes: null}", "batch={size: 4, micro: 1}")
+    model = [part for change in changes for part in ("--set", change)]
     by_streams = (*model, "--set", f"data={{{data}, {ORDER}}}")
     said = ditlab("train", spec, "--local", *by_streams, "--set", "training.steps=2")
     assert said.code == 0, said.err
@@ -34,8 +30,6 @@ def test_a_run_by_interleaved_streams_is_listed_and_shown_and_not_resumed(
     )
     assert said.code == 2 and refusal in said.err and said.err.count("\n") == 1
     said = ditlab("train", spec, "--dry-run", *model, "--set", f"data={{{data}, access: stream}}")
-    assert (
-        said.code == 2
-        and f"data.access=stream needs data.order.kind=interleaved, and {refusal}" in said.err
-    )
+    assert said.code == 2
+    assert f"data.access=stream needs data.order.kind=interleaved, and {refusal}" in said.err
     assert said.err.count("\n") == 1

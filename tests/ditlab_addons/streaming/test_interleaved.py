@@ -11,7 +11,8 @@ from ditlab.home import Home
 from ditlab.training.checkpointing import check_same_order
 from ditlab.training.plan import plan_run
 from support.datasets.bucketed import bucketed
-from support.trainings.workers import newest, same_state, tiny, train_here, train_workers
+from support.trainings.family_specs import smallest
+from support.trainings.workers import train_here
 
 STEPS = 10
 STREAMS = {"kind": "interleaved", "streams": 4, "window": 2}
@@ -19,21 +20,9 @@ STREAMS = {"kind": "interleaved", "streams": 4, "window": 2}
 
 def experiment(folder, order=STREAMS, **changes):
     """Nine steps an epoch."""
-    return tiny(
-        model={
-            "family": "dit",
-            "image_size": 8,
-            "channels": 3,
-            "patch_size": 4,
-            "width": 16,
-            "depth": 1,
-            "num_heads": 2,
-        },
-        data={"kind": "arrow", "path": str(folder / "set"), "hold_out": 0.1, "order": order},
-        batch={"size": 4, "micro": 1},
-        training={"steps": STEPS, "ema": {"decay": 0.9}},
-        **{"evaluation": {"every": 5, "samples": 0, "limit": 5}} | changes,
-    )
+    data = {"kind": "arrow", "path": str(folder / "set"), "hold_out": 0.1, "order": order}
+    sizes = {"model__channels": 3, "model__num_classes": None, "batch": {"size": 4, "micro": 1}}
+    return smallest("dit", data=data, training__steps=STEPS, **sizes, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -43,45 +32,21 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stop_after", [4, 9])
-def test_a_stopped_run_goes_on_to_the_same_bits(folder, tmp_path, stop_after):
-    """Stopped in the first epoch and in the second."""
-    spec = experiment(folder)
-    whole, recorder = train_here(spec, folder, tmp_path / "whole")
-    assert (whole.status, whole.step) == ("finished", STEPS)
-    assert "eval/velocity" in recorder.values[5]
-    stopped, _ = train_here(spec, folder, tmp_path / "stopped", stop_after)
-    assert stopped.status == "interrupted" and stopped.step < STEPS
-    train_here(spec, folder, tmp_path / "stopped")
-    assert same_state(newest(tmp_path / "whole"), newest(tmp_path / "stopped"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [2, 4])
-def test_any_workers_train_on_the_same_numbers(folder, tmp_path, workers):
-    spec = experiment(folder, resources={"workers": {"min": 1, "max": 4}})
-    _, alone = train_here(spec, folder, tmp_path / "one")
-    (losses,) = train_workers([(spec, folder, tmp_path / "more")], workers)
-    assert losses == pytest.approx(alone.losses, rel=1e-4)
-
-
 def test_a_run_is_planned_without_a_list_of_its_rows(folder):
     spec = experiment(folder)
     data = open_data(spec.data, Home(folder))
     plan = plan_run(spec, data)
     assert (plan.train_samples, plan.held_out_samples) == (36, 4) and plan.epoch_steps == 9
     assert plan.left_out_samples == 0 and not plan.note
-    assert (
-        not isinstance(data.train.rows, np.ndarray) and len(data.held_out.rows[np.arange(4)]) == 4
-    )
+    assert not isinstance(data.train.rows, np.ndarray)
+    assert len(data.held_out.rows[np.arange(4)]) == 4
 
 
 def test_a_checkpoint_of_another_order_is_refused():
     streams = {"kind": "interleaved", "streams": 8, "window": 16}
     own = {"data": {"kind": "arrow", "order": streams}}
     check_same_order(own, 5, own)
-    check_same_order({"data": {"kind": "digits"}}, 5, {"data": {"kind": "digits"}})
+
     with pytest.raises(UserError) as caught:
         check_same_order({"data": {"kind": "arrow"}}, 5, own)
     assert str(caught.value) == (

@@ -2,8 +2,6 @@
 announced ahead.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
@@ -22,7 +20,7 @@ STEPS = 26  # of 11 or 10 an epoch
 class AnnouncedStore(Store):
     """A store that takes note of announced blocks, and of those read."""
 
-    def expect(self, blocks: np.ndarray) -> None:
+    def expect(self, blocks):
         self.expected.update(blocks.tolist())
 
     def gather(self, column, rows, out=None):
@@ -31,7 +29,7 @@ class AnnouncedStore(Store):
 
 
 @pytest.fixture(params=["plain", "bucketed"])
-def view(request, make_store, tmp_path) -> View:
+def view(request, make_store, tmp_path):
     if request.param == "plain":
         store = make_store(rows=100, rows_per_shard=30, rows_per_block=3)
     else:
@@ -42,9 +40,7 @@ def view(request, make_store, tmp_path) -> View:
     return View(store, hold_out_blocks(store, 0.1)[0], "test")
 
 
-def steps_of(
-    view: View, order: ShardedOrder, micros: Sequence[int], start: int, stop: int
-) -> list[np.ndarray]:
+def steps_of(view, order, micros, start, stop):
     """Return the images of each of a worker's steps."""
     batches = WorkerBatches(view, ("image",), order, MICRO, micros)
     with Loader(batches, start * BATCH, steps=stop - start) as loader:

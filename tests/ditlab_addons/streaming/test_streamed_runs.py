@@ -2,8 +2,6 @@
 goes away.
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +12,8 @@ from ditlab.data.stores.manifest import Column, Source
 from ditlab.home import Home
 from ditlab.tracking.history import metric_history
 from support.clusters.unbroken import checkpoint_of
-from support.command import Said
 from support.datasets.writing import StoreWriter
-from support.object_store.server import ObjectServer, object_server
+from support.object_store.server import object_server
 from support.trainings.workers import same_state
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -31,11 +28,10 @@ checkpoint: {every: 20}
 evaluation: {every: 30, samples: 0, limit: 64}
 tracking: {system_metrics: false, every: 1}
 """
-Command = Callable[..., Said]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[ObjectServer]:
+def server(tmp_path):
     """A server of a store of 1,200 images in 60 blocks."""
     columns = {
         "image": Column(dtype="uint8", shape=(1, 8, 8), value_range=(0, 255)),
@@ -56,26 +52,30 @@ def server(tmp_path: Path) -> Iterator[ObjectServer]:
         yield running
 
 
-def spec_of(tmp_path: Path, server: ObjectServer, access: str) -> Path:
+def spec_of(tmp_path, server, access):
     path = tmp_path / f"{access}.yaml"
     text = SPEC.replace("PATH", f"s3://bucket/store?{server.query}").replace("ACCESS", access)
     path.write_text(text, encoding="utf-8")
     return path
 
 
-def losses(home: Path, run_id: str) -> list[float]:
+def losses(home, run_id):
     values: Any = metric_history(Home(home).run(run_id))["train/loss"].values
     return list(values.tolist())
 
 
 def test_an_outage_ends_the_run_in_one_sentence_and_a_resumed_run_ends_in_the_same_bits(
-    server: ObjectServer,
-    ditlab: Command,
-    home: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    copied = ditlab("train", spec_of(tmp_path, server, "copy"), "--local", "--json")
+    server,
+    ditlab,
+    home,
+    tmp_path,
+    monkeypatch,
+):
+    def train(access, *arguments):
+        spec = spec_of(tmp_path, server, access)
+        return ditlab("train", spec, "--local", "--json", *arguments)
+
+    copied = train("copy")
     assert copied.code == 0, copied.err
     whole = losses(home, copied.json["run_id"])
     assert len(whole) == 60 and copied.json["metrics"]["train/data_wait"] >= 0.0
@@ -83,7 +83,7 @@ def test_an_outage_ends_the_run_in_one_sentence_and_a_resumed_run_ends_in_the_sa
     monkeypatch.setattr(loader, "BLOCK_BYTES", 1)  # four steps are gathered ahead, and not all
     before = len(server.ranges())
     server.fault = lambda asked: "500" if len(server.ranges()) > before + 50 else None
-    broken = ditlab("train", spec_of(tmp_path, server, "stream"), "--local", "--json")
+    broken = train("stream")
     assert broken.code == 1, broken.err
     (line,) = [line for line in broken.err.splitlines() if "has not given shard-" in line]
     assert "resume the run." in line and "Traceback" not in broken.err
@@ -95,9 +95,7 @@ def test_an_outage_ends_the_run_in_one_sentence_and_a_resumed_run_ends_in_the_sa
     done = losses(home, run_id)
     assert 0 < len(done) < 60 and done == whole[: len(done)]
     server.fault = lambda asked: None
-    resumed = ditlab(
-        "train", spec_of(tmp_path, server, "stream"), "--local", "--json", "--resume", run_id
-    )
+    resumed = train("stream", "--resume", run_id)
     assert resumed.code == 0, resumed.err
     assert losses(home, run_id) == whole
     assert same_state(checkpoint_of(home, run_id), checkpoint_of(home, copied.json["run_id"]))

@@ -2,16 +2,14 @@
 
 import logging
 import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ditlab.data.stores.manifest import Column, Source
 from support.clusters.nodes import ray_nodes
+from support.command import run_process
 from support.datasets.writing import StoreWriter
 from support.object_store.server import object_server
 
@@ -30,7 +28,7 @@ tracking: {system_metrics: false}
 """
 
 
-def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path: Path) -> None:
+def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path):
     """The server knows a node by the name of its key; the launcher looks from a third place."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     (tmp_path / "spec.yaml").write_text(SPEC)
@@ -60,39 +58,16 @@ def test_each_of_two_nodes_fetches_about_half_of_the_store_in_an_epoch(tmp_path:
                 f"data={{kind: arrow, path: '{place}', access: stream, cache: 2MiB, hold_out: 0.0, "
                 "order: {kind: interleaved, streams: 4, window: 4}}"
             )
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "ditlab",
-                    "train",
-                    "spec.yaml",
-                    "--address",
-                    nodes.address,
-                    "--set",
-                    data,
-                ],
-                capture_output=True,
-                text=True,
-                cwd=tmp_path,
-                timeout=300,
-                check=False,
-                env={
-                    **os.environ,
-                    "DITLAB_HOME": str(home),
-                    "DITLAB_CACHE": str(tmp_path / "here"),
-                    **nodes.access,
-                },
-            )
-    assert done.returncode == 0, done.stderr
-    assert " finished: 100 steps" in done.stdout, done.stdout
+            command = ["train", "spec.yaml", "--address", nodes.address, "--set", data]
+            places = {"home": home, "cwd": tmp_path, "DITLAB_CACHE": str(tmp_path / "here")}
+            done = run_process(*command, **places, **nodes.access)
+    assert done.code == 0, done.err
+    assert " finished: 100 steps" in done.out, done.out
     whole = sum(path.stat().st_size for path in store.glob("*.arrow"))
     fetched: Counter[str] = Counter()
     for asked in server.ranges():
         if asked.key.endswith(".arrow"):
             fetched[asked.login] += asked.stop - asked.first
     shares = {login: num / whole for login, num in fetched.items()}
-    assert set(shares) == {"one", "two"} and all(
-        0.45 < share <= 0.6 for share in shares.values()
-    ), shares
-    print(shares)
+    assert set(shares) == {"one", "two"}
+    assert all(0.45 < share <= 0.6 for share in shares.values()), shares

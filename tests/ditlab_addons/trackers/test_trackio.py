@@ -66,11 +66,10 @@ def config(home, run_id):
 
 def points(home, run_id):
     """Points of a run in Trackio's database."""
-    found = rows(home, run_id)
     return [
-        (step, time, values)
-        for step, time, values in found
-        if not any(isinstance(v, dict) for v in values.values())
+        row
+        for row in rows(home, run_id)
+        if not any(isinstance(value, dict) for value in row[2].values())
     ]
 
 
@@ -105,16 +104,12 @@ def test_a_training_arrives_whole(run_home, tmp_path):
     run_id = said.json["run_id"]
     assert points(run_home, run_id) == journaled(run_home, run_id) and points(run_home, run_id)
     found = config(run_home, run_id)
-    assert (
-        found["status"] == "finished"
-        and found["training.steps"] == "5"
-        and found["ditlab.run"] == run_id
-    )
+    facts = {"status": "finished", "training.steps": "5", "ditlab.run": run_id}
+    assert facts.items() <= found.items()
     assert "tiny" in found["note"] and found["data.training"]["name"] and found["_Group"] is None
     pictures = [values["samples"] for _, _, values in rows(run_home, run_id) if "samples" in values]
-    assert pictures and all(
-        (tmp_path / "trackio" / "media" / each["file_path"]).is_file() for each in pictures
-    )
+    media = tmp_path / "trackio" / "media"
+    assert pictures and all((media / each["file_path"]).is_file() for each in pictures)
     with sqlite3.connect(tmp_path / "trackio" / "lab.db") as database:
         names = [name for (name,) in database.execute("SELECT name FROM artifacts")]
     assert f"{run_id}-spec.yaml" in names and f"{run_id}-export" in names
@@ -130,19 +125,15 @@ def test_sent_twice_is_there_once(run_home):
     CursorFile(folder, URI).save(Cursor())
     (result,) = sync_runs([read_record(folder)], run_home, warn=pytest.fail)
     assert result.sent and (result.left, result.fault) == (0, "")
-    assert (
-        rows(run_home, folder.run_id) == once
-        and config(run_home, folder.run_id)["status"] == "finished"
-    )
+    assert rows(run_home, folder.run_id) == once
+    assert config(run_home, folder.run_id)["status"] == "finished"
     with sqlite3.connect(run_home.root / "trackio" / "lab.db") as database:
         assert database.execute("SELECT COUNT(*) FROM artifact_versions").fetchone() == (1,)
 
 
-@pytest.mark.parametrize("outage", ["locked", "no file", "no folder", "full"])
+@pytest.mark.parametrize("outage", ["locked", "no file", "full"])
 def test_an_outage_loses_nothing(run_home, outage, monkeypatch):
     place = run_home.root / "trackio"
-    if outage == "no folder":
-        place.write_text("")
     _, tracker, _ = tracked(run_home, "before")
     tracker.close(30.0)
     if outage == "locked":
@@ -151,21 +142,17 @@ def test_an_outage_loses_nothing(run_home, outage, monkeypatch):
     if outage == "no file":
         (place / "lab.db").rename(place / "aside")
         (place / "lab.db").mkdir()
-    write = TrackioStore.write
-    if outage == "full":
-        monkeypatch.setattr(TrackioStore, "write", refuse)
-    folder, tracker, _ = tracked(run_home)
-    left = tracker.close(2.0)
+    with monkeypatch.context() as patch:
+        if outage == "full":
+            patch.setattr(TrackioStore, "write", refuse)
+        folder, tracker, _ = tracked(run_home)
+        left = tracker.close(2.0)
     assert left > 0 and left == num_unsent(folder, URI, run_home)
     if outage == "locked":
         blocked.close()
-    elif outage == "full":
-        monkeypatch.setattr(TrackioStore, "write", write)
-    elif outage == "no file":
+    if outage == "no file":
         (place / "lab.db").rmdir()
         (place / "aside").rename(place / "lab.db")
-    else:
-        place.unlink()
     tracker.close(60.0)  # its thread may still wait for the lock
     (result,) = sync_runs([read_record(folder)], run_home, warn=pytest.fail)
     assert (result.left, result.fault) == (0, "")
@@ -217,10 +204,8 @@ def test_what_is_refused_before_anything_begins(ditlab, spec, monkeypatch):
     assert said.code == 2 and "names no project of Trackio; give trackio:PROJECT" in said.err
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     said = ditlab("train", spec, "--local", "--set", "tracking.uri=trackio:lab")
-    assert (
-        said.code == 2
-        and "needs Trackio, which is not installed; pip install 'ditlab[trackio]'" in said.err
-    )
+    assert said.code == 2
+    assert "needs Trackio, which is not installed; pip install 'ditlab[trackio]'" in said.err
 
 
 def test_steps_that_come_again_and_other_processes_are_kept_in_order(run_home):
@@ -231,8 +216,6 @@ def test_steps_that_come_again_and_other_processes_are_kept_in_order(run_home):
         tracker.journal.log_metrics(step, {"train/loss": 2.0 + step, "key with [brackets]": step})
     other.journal.log_metrics(3, {"system/cpu": 0.5})
     assert tracker.close(30.0) == 0 and other.close(30.0) == 0
-    found = points(run_home, folder.run_id)
-    assert [point for point in found if "system/cpu" not in point[2]] == journaled(
-        run_home, folder.run_id
-    )
-    assert [point[0] for point in found if "system/cpu" in point[2]] == [3]
+    *found, (step, _, values) = points(run_home, folder.run_id)
+    assert found == journaled(run_home, folder.run_id)
+    assert (step, values) == (3, {"system/cpu": 0.5})

@@ -3,7 +3,6 @@
 import http.client
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -19,7 +18,7 @@ TIMED = {"result", "top", "timeline"}
 
 
 @pytest.fixture
-def run(home, monkeypatch) -> JournaledRun:
+def run(home, monkeypatch):
     """A run that has begun, whose page is made anew at every question."""
     monkeypatch.setattr(live_page, "_LEAST_AGE", 0.0)
     run = JournaledRun(home)
@@ -33,12 +32,10 @@ def run(home, monkeypatch) -> JournaledRun:
 class Browser:
     """Requests to one server."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self.port = port
 
-    def ask(
-        self, path: str, method: str = "GET", **headers: str
-    ) -> tuple[int, bytes, dict[str, str]]:
+    def ask(self, path, method="GET", **headers):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -46,7 +43,7 @@ class Browser:
         connection.close()
         return answer.status, content, dict(answer.headers)
 
-    def changes(self, have: dict[str, str]) -> dict:
+    def changes(self, have):
         asked = ",".join(f"{key}:{digest}" for key, digest in have.items())
         status, content, _ = self.ask(f"/update?have={asked}")
         assert status == 200, content
@@ -54,7 +51,7 @@ class Browser:
 
 
 @contextmanager
-def served(run: JournaledRun, warnings: list[str] | None = None) -> Iterator[Browser]:
+def served(run, warnings=None):
     said = [] if warnings is None else warnings
     with LivePage(run.home, run.folder, 0, said.append) as page:
         thread = threading.Thread(target=page.serve_forever, args=(0.02,))
@@ -69,41 +66,29 @@ def served(run: JournaledRun, warnings: list[str] | None = None) -> Iterator[Bro
 
 def test_only_what_changed_is_sent(run):
     with served(run) as browser, lock_run(run.folder):
+        before = {path.name for path in run.folder.path.iterdir()}
         status, page, headers = browser.ask("/")
-        assert (
-            status == 200
-            and b'data-update="update"' in page
-            and headers["Cache-Control"] == "no-store"
-        )
+        assert status == 200 and b'data-update="update"' in page
+        assert headers["Cache-Control"] == "no-store"
         first = browser.changes({})
         have = {each["key"]: each["digest"] for each in first["sections"]}
         assert set(have) == {"top", *first["order"]} and "training" in first["state"]
         steady = [digest for key, digest in have.items() if key not in TIMED]
-        assert len(steady) >= 5 and all(
-            f'data-digest="{digest}"'.encode() in page for digest in steady
-        )
+        assert len(steady) >= 5
+        assert all(f'data-digest="{digest}"'.encode() in page for digest in steady)
         run.train(range(11, 21))
         run.evaluate(20)
         run.save()
         second = browser.changes(have)
         changed = {each["key"] for each in second["sections"]}
-        assert {"top", "result", "curves", "timeline"} <= changed and not changed & {
-            "spec",
-            "parameters",
-        }
+        assert {"top", "result", "curves", "timeline"} <= changed
+        assert not changed & {"spec", "parameters"}
         samples = next(each["html"] for each in second["sections"] if each["key"] == "result")
         assert "step 20" in samples and "data:" not in samples
         have |= {each["key"]: each["digest"] for each in second["sections"]}
         again = {each["key"] for each in browser.changes(have)["sections"]}
         assert again <= TIMED
-    assert sorted(path.name for path in run.folder.path.iterdir()) == [
-        "journal.jsonl",
-        "media",
-        "run.json",
-        "run.json.lock",
-        "run.lock",
-        "spec.yaml",
-    ]
+    assert {path.name for path in run.folder.path.iterdir()} == before
 
 
 def test_pictures_are_sent_by_the_names_that_the_page_gives_and_nothing_else_is(run):
@@ -114,18 +99,9 @@ def test_pictures_are_sent_by_the_names_that_the_page_gives_and_nothing_else_is(
         address = html.split('<img src="')[1].split('"')[0]
         status, content, headers = browser.ask(f"/{address}")
         assert status == 200 and content == (run.folder.media / "samples-00000000.png").read_bytes()
-        assert (
-            headers["Content-Type"] == "image/png"
-            and headers["X-Content-Type-Options"] == "nosniff"
-        )
-        for path in (
-            "/run.json",
-            "/../run.json",
-            "/pictures/../../run.json",
-            "//etc/passwd",
-            "/pictures/",
-            "/%2e%2e/x",
-        ):
+        assert headers["Content-Type"] == "image/png"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        for path in ("/run.json", "/pictures/../../run.json", "//etc/passwd", "/%2e%2e/x"):
             assert browser.ask(path)[0] == 404, path
         (run.folder.media / "samples-00000000.png").write_bytes(b"no picture")
         assert browser.ask(f"/{address}")[0] == 503
@@ -133,7 +109,7 @@ def test_pictures_are_sent_by_the_names_that_the_page_gives_and_nothing_else_is(
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.0.0.5", "", "a@127.0.0.1"],
+    ["evil.example:80", "127.0.0.1.evil.example", ""],
 )
 def test_names_of_others_are_refused(run, host):
     with served(run) as browser:
@@ -143,25 +119,12 @@ def test_names_of_others_are_refused(run, host):
             assert "Access-Control-Allow-Origin" not in headers
 
 
-@pytest.mark.parametrize(
-    ("hosts", "expected"),
-    [
-        (["localhost"], True),
-        (["LOCALHOST:8080"], True),
-        (["127.0.0.1:1"], True),
-        (["[::1]:8080"], True),
-        (["[::1]"], True),
-        ([], False),
-        (["localhost", "localhost"], False),
-        (["localhost:x"], False),
-        (["[::1]x"], False),
-        (["::1"], False),
-        (["localhost.evil.example"], False),
-        (["[evil]:1"], False),
-    ],
-)
-def test_names_of_this_machine(hosts, expected):
-    assert is_own_name(hosts) is expected
+def test_names_of_this_machine():
+    own = ("localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "[::1]")
+    others = ("localhost:x", "[::1]x", "::1", "localhost.evil.example", "[evil]:1", "a@127.0.0.1")
+    assert all(is_own_name([each]) for each in own)
+    assert not any(is_own_name([each]) for each in others)
+    assert not is_own_name([]) and not is_own_name(["localhost"] * 2)
 
 
 def test_nothing_can_be_changed_by_a_request(run):
@@ -171,11 +134,8 @@ def test_nothing_can_be_changed_by_a_request(run):
         status, content, headers = browser.ask("/", "HEAD")
         assert status == 200 and content == b"" and int(headers["Content-Length"]) > 1000
         policy = browser.ask("/")[2]["Content-Security-Policy"]
-        assert (
-            "default-src 'none'" in policy
-            and "frame-ancestors 'none'" in policy
-            and "connect-src 'self'" in policy
-        )
+        rules = {"default-src 'none'", "frame-ancestors 'none'", "connect-src 'self'"}
+        assert rules <= {*policy.split("; ")}
 
 
 def test_a_record_that_is_damaged_meanwhile_leaves_the_page_as_it_was(run):
@@ -185,9 +145,9 @@ def test_a_record_that_is_damaged_meanwhile_leaves_the_page_as_it_was(run):
         whole = run.folder.record.read_bytes()
         run.folder.record.write_bytes(b"{")
         found = browser.changes(have)
-        assert (
-            found["kind"] == "lost" and "cannot be read" in found["state"] and not found["sections"]
-        )
+        assert found["kind"] == "lost"
+        assert "cannot be read" in found["state"]
+        assert not found["sections"]
         run.folder.record.write_bytes(whole)
         assert browser.changes(have)["kind"] == "running"
     assert len(warnings) == 1

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ditlab import parts
 from support.journaled import JournaledRun, finished_run
-
-COMMANDS = "ditlab_addons.watch.commands"
 
 
 def test_mistakes_are_one_sentence(home, ditlab):
@@ -26,26 +23,6 @@ def test_mistakes_are_one_sentence(home, ditlab):
     ):
         said = ditlab("watch", *arguments)
         assert said.code == 2 and expected in said.err and said.err.count("\n") == 1, said.err
-
-
-def test_a_flag_of_an_add_on_that_is_not_here_is_answered_by_its_name(ditlab, monkeypatch):
-    def others(name=None):
-        return [each for each in folders(name) if each.name != "notify"]
-
-    folders = parts.ADDONS._folders
-    group = parts.PluginGroup("ditlab.addons", "add-on", parts.ADDONS._check, folders=others)
-    monkeypatch.setattr(parts, "ADDONS", group)
-    before = sys.modules.pop(COMMANDS, None)
-    try:
-        said = ditlab("watch", "small", "--notify")
-    finally:
-        sys.modules.pop(COMMANDS, None)
-        if before is not None:
-            sys.modules[COMMANDS] = before
-    assert (
-        said.code == 2
-        and "the option '--notify' is of the add-on notify, which is not here" in said.err
-    )
 
 
 @pytest.mark.slow

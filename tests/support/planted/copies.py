@@ -7,28 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.command import Said
 from support.planted.faults import Fault
 
 CHECKOUT = Path(__file__).parents[3]
 SOURCES = ("platform", "models")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command came to."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """The last line of standard output."""
-        return json.loads(self.out.strip().splitlines()[-1])
 
 
 class Copies:
@@ -58,7 +44,7 @@ class Copies:
             file.write_text(text.replace(change.old, change.new), encoding="utf-8")
         return copy
 
-    def run(self, fault: Fault | None, spec: str, arguments: Sequence[str]) -> Answer:
+    def run(self, fault: Fault | None, spec: str, arguments: Sequence[str]) -> Said:
         """Run `ditlab ARGUMENTS` in a new folder that holds `spec.yaml`, from a copy with a
         fault.
         """
@@ -74,7 +60,7 @@ class Copies:
         }
         self._server.stdin.write(json.dumps(job) + "\n")
         self._server.stdin.flush()
-        answer = Answer(**json.loads(self._server.stdout.readline()))
+        answer = Said(**json.loads(self._server.stdout.readline()))
         shutil.rmtree(work)
         if fault is not None:
             shutil.rmtree(copy)

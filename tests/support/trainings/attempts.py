@@ -34,7 +34,7 @@ class LocalAttempt:
     itself.
     """
     memory: MemoryPlan = field(default_factory=MemoryPlan)
-    """Halvings, and steps that it leaves out."""
+    """Microbatch splits, and steps that it skips."""
 
 
 def train_attempts(experiment: Experiment, attempts: Sequence[LocalAttempt]) -> RunFolder:

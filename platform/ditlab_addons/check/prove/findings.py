@@ -90,11 +90,12 @@ class ProofComparison:
         """Sort key by which the comparison that is furthest off, or closest to its bound, is the
         largest.
         """
-        if math.isfinite(self.distance) and self.bound:
+        excess = math.inf
+        if not self.distance:
+            excess = 0.0
+        elif math.isfinite(self.distance) and self.bound:
             excess = self.distance / self.bound
-        else:
-            excess = math.inf
-        return not self.holds, excess if self.distance else 0.0, self.relative
+        return not self.holds, excess, self.relative
 
 
 class Findings:
@@ -203,7 +204,8 @@ class Proof(Report):
         """
 
         def order(each: ProofComparison) -> tuple[int, int, float]:
-            return each.stage, PHASES.index(each.phase), -each.relative if each.bound else -math.inf
+            least = -each.relative if each.bound else -math.inf
+            return each.stage, PHASES.index(each.phase), least
 
         return sorted((each for each in self.comparisons if not each.holds), key=order)
 

@@ -98,10 +98,9 @@ class RunStages(NamedTuple):
         epoch = plan.epoch_steps
         rising = getattr(experiment.schedule, "warmup_steps", None)
         warmup = rising(epoch) if rising else 0
+        border = min(max(warmup, 100), MOST_DRAWN)
         if epoch:
             border = -(-max(warmup, epoch) // epoch) * epoch
-        else:
-            border = min(max(warmup, 100), MOST_DRAWN)
         fresh = min(FRESH, max(1, total // 2))
         later = min(LATER, total - fresh)
         begun = max(fresh, min(border - later // 2, total - later))
@@ -132,8 +131,7 @@ def prove_run(experiment: Experiment, home: Home, rank: Rank, folder: Path) -> F
         proof.run()
     # a state with NaN cannot be saved: what was off before it is the finding
     except RunFailed as error:
-        # All workers fail alike where training diverged; what is compared of steps is the first
-        # one's.
+        # All workers fail alike where training diverged; the first one compares the steps.
         if error.kind != "diverged" or (
             rank.is_first and all(each.holds for each in findings.all())
         ):
@@ -236,7 +234,10 @@ class _RunProof:
         own = {key: value for key, value in state.tensors.items() if key[0] in kinds}
         parts: Any = self._channel.gather(own)
         whole, _ = join_slices(parts)
-        return {name: each for field in kinds for name, each in whole.get(field, {}).items()}
+        found: Whole = {}
+        for field in kinds:
+            found |= whole.get(field, {})
+        return found
 
     def _perturb(self, state: TrainingState, step: int) -> None:
         """Put a perturbed state of a step in the place of a training's own, and compare what was
@@ -542,8 +543,9 @@ def predictions(model: ReferenceModel, batch: Tensors, noise: ReferenceNoise) ->
     found: list[Tensor] = []
 
     def keep(_: Any, __: Any, output: Any) -> None:
-        # it may come with further tensors
-        found.append(output if isinstance(output, Tensor) else output[0])
+        if not isinstance(output, Tensor):
+            output = output[0]  # it comes with further tensors
+        found.append(output)
 
     with torch.no_grad(), model.network.register_forward_hook(keep):
         model.objective.loss(model.network, batch, noise)

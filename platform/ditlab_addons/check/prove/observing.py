@@ -145,15 +145,13 @@ class WholeStep:
         gradients, self.disagreeing = join_slices(part.gradients for part in parts)
         """Parameters of which two workers hold the same slice with other gradients."""
         self.gradients = gradients.get("gradient", {})
-        stale = {
-            when: {name for part in parts for name in part.stale[when]}
-            for when in ("before", "after")
-        }
-        stale["after"] |= {
-            name
-            for part in parts
-            for name, _ in part.computed.items() ^ self.first.computed.items()
-        }
+        stale: dict[str, set[str]] = {"before": set(), "after": set()}
+        for part in parts:
+            stale["before"].update(part.stale["before"])
+            stale["after"].update(part.stale["after"])
+            stale["after"] |= {
+                name for name, _ in part.computed.items() ^ self.first.computed.items()
+            }
         self.stale = {when: sorted(names) for when, names in stale.items()}
         """Parameters that some worker computes with and that are not the masters, cast, or are not
         its peers'.
@@ -161,11 +159,10 @@ class WholeStep:
 
     def weights(self) -> Whole:
         """Return the weights before the step, and buffers."""
-        return {
-            name: each
-            for kind in ("master", *BESIDE)
-            for name, each in self.before.get(kind, {}).items()
-        }
+        found: Whole = {}
+        for kind in ("master", *BESIDE):
+            found |= self.before.get(kind, {})
+        return found
 
 
 def join_slices(parts: Iterable[Mapping[TensorKey, Tensor]]) -> tuple[dict[str, Whole], list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -231,26 +231,19 @@ class StepComparer:
         weights computed with.
         """
         if self._previous:
-            changed = [
-                f"{kind} of {name}"
-                for kind in sorted({**self._previous, **whole.before})
-                for name in sorted(
-                    differing(self._previous.get(kind, {}), whole.before.get(kind, {}))
-                )
-            ]
+            changed = []
+            for kind in sorted({**self._previous, **whole.before}):
+                names = differing(self._previous.get(kind, {}), whole.before.get(kind, {}))
+                changed += [f"{kind} of {name}" for name in sorted(names)]
             self._same("moments", "state since the step before", changed)
         own = whole.first.before.scalars["adam_step"]
         detail = f"{own:g} in place of {self._num_updates}"
         self._near("moments", "updates so far", abs(own - self._num_updates), 0.0, detail)
         for when, stale in whole.stale.items():
             modules = {module_of(name) for name in stale}
+            module = modules.pop() if len(modules) == 1 else ""
             wrong = [f"{when} the step: first {name}" for name in stale]
-            self._same(
-                "master weights",
-                "weights computed with",
-                wrong,
-                modules.pop() if len(modules) == 1 else "",
-            )
+            self._same("master weights", "weights computed with", wrong, module)
 
     def _compare_samples(self, whole: WholeStep, due: Sequence[DueMicroBatch]) -> None:
         """Compare the keys of a step's draws, and its samples."""
@@ -263,9 +256,9 @@ class StepComparer:
         ]
         self._same("draws", "keys of random numbers", others)
         taken = [digest for each in whole.passes for digest in each.samples]
-        asked = [
-            digest for batch, _ in due for digest in sample_digests(batch, self.inputs.names_read)
-        ]
+        asked = []
+        for batch, _ in due:
+            asked += sample_digests(batch, self.inputs.names_read)
         pairs = enumerate(zip_longest(taken, asked))
         others = [f"sample {place} of the batch" for place, (one, two) in pairs if one != two]
         self._same("draws", "samples and their order", others)
@@ -370,7 +363,7 @@ class StepComparer:
 
     def compare_scales(self) -> None:
         """Compare the scale of each module's gradient over all steps, in half precision; note what
-        cannot be told.
+        is not known.
 
         It is compared with the reference's in the same precision, as rounding may shrink a gradient
         too; along the exact gradient, and over steps, rounding is far below a step's few per cent.
@@ -394,23 +387,22 @@ class StepComparer:
             self._near("gradient", "scale over all steps", abs(mean), bound, detail, group)
             if bound > 0.8 * SCALE:
                 self._findings.untold.append(
-                    f"A gradient of {group} scaled by {1 + SCALE:g} could not be told from "
+                    f"A gradient of {group} scaled by {1 + SCALE:g} would be within "
                     f"rounding: its scale is known within {bound:.2g}."
                 )
 
     def compare_slope(self, step: int, weights: Whole) -> None:
         """Compare autograd's gradient with differences of the loss at whole weights, by module
         where the whole is off: they see what autograd does not, such as a branch that is detached.
-        Note what cannot be told: components whose branches are detached on purpose."""
+        Note what is not compared: components whose branches are detached on purpose."""
         objective = self._objective
         reference = self.reference
+        left_out: Collection[str] = ()
         if isinstance(objective, DetachingObjective):
             left_out = objective.detaching
-        else:
-            left_out = ()
         self._findings.untold += [
             (
-                f"The gradient of {name} leaves a branch out on purpose, and was not compared "
+                f"The gradient of {name} skips a branch on purpose, and was not compared "
                 "with differences of it."
             )
             for name in left_out
@@ -540,12 +532,10 @@ class StepComparer:
             bound = MARGIN * FLOAT32 * float(scales[module].norm())
             if kind == "master":
                 bound += MARGIN * FLOAT32 * float(found[module].norm())
-                names = [name for name in values if module_of(name) == module]
-                wrong = [
-                    each
-                    for name in names
-                    for each in half_precisions(name, own[name], values[name].float())
-                ]
+                wrong = []
+                for name in values:
+                    if module_of(name) == module:
+                        wrong += half_precisions(name, own[name], values[name].float())
                 if not self._same("master weights", "held in float32", wrong, module):
                     continue  # its update is rounded with it
             away = distance(found[module], plain)

@@ -139,11 +139,9 @@ class ReplayPlan:
 
     def describe(self) -> str:
         """Return from where it begins, and how many steps it trains."""
-        if self.is_checkpoint:
-            where = f"checkpoint {self.origin:,}"
-        else:
-            where = f"step {self.origin:,}"
-        return f"from {where}: {self.num_steps:,} step{'s' * (self.num_steps > 1)} to train"
+        kind = "checkpoint" if self.is_checkpoint else "step"
+        num = f"{self.num_steps:,} step{'s' * (self.num_steps > 1)}"
+        return f"from {kind} {self.origin:,}: {num} to train"
 
 
 def plan_replay(
@@ -351,10 +349,9 @@ def open_source(run: OpenedRun, anyway: bool = False) -> ReplaySource:
     experiment = run.experiment
     data = open_data(experiment.data, run.home)
     history = read_history(run)
+    num_gpus = 0
     if experiment.resources.gpus_per_worker > 0:
         num_gpus = torch.cuda.device_count()
-    else:
-        num_gpus = 0
     code = code_digest(tuple(plugin_packages(experiment.to_dict())))
     store = checkpoint_store(run.folder, experiment.checkpoint.storage)
     remarks = [history.note] if history.note else []
@@ -386,7 +383,7 @@ def _differences(source: ReplaySource) -> Iterator[str]:
     if codes and source.code not in codes:
         yield (
             f"the code is other than the run's (hash {source.code:.12}, the run's: "
-            f"{codes[-1]:.12}): what differs may be the code's doing"
+            f"{codes[-1]:.12}): what differs may be due to the code"
         )
     if source.draws_others:
         names = ", ".join(sorted({attempt.device for attempt in attempts})) or "one"

@@ -105,9 +105,10 @@ def _row_texts(view: View, indices: np.ndarray, text: TextCodec | None) -> list[
         parts.append([repr(caption[:LONGEST_TEXT]) for caption in captions])
     for name, column in view.columns.items():
         if not column.shape:
-            names = column.names if column.num_classes else ()
             values = view.padded(name, indices).tolist()
-            parts.append([f"{name} {names[int(value)] if names else value}" for value in values])
+            if column.num_classes and column.names:
+                values = [column.names[int(value)] for value in values]
+            parts.append([f"{name} {value}" for value in values])
     return [", ".join(line) for line in zip(*parts, strict=True)] or [""] * len(indices)
 
 

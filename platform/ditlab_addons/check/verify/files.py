@@ -159,12 +159,11 @@ def _hashes_of_donors(run: OpenedRun) -> set[str]:
     """Return the hashes of specs by which trials have trained whose checkpoints this one has taken
     over.
     """
-    donors = {each.donor for each in read_takeovers(run.folder)}
-    return {
-        attempt.spec_hash
-        for donor in donors
-        for attempt in read_attempts(run.home.run(donor)).values()
-    }
+    hashes = set()
+    for donor in {each.donor for each in read_takeovers(run.folder)}:
+        attempts = read_attempts(run.home.run(donor)).values()
+        hashes |= {attempt.spec_hash for attempt in attempts}
+    return hashes
 
 
 def open_verified(run: OpenedRun, recorded: set[str]) -> tuple[DataSplits | None, VerifiedPart]:

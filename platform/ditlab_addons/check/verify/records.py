@@ -41,7 +41,7 @@ def taken_over_heads(
     """Heads of other trials' chains at the steps where a run took over their checkpoints, as
     `ChainWalk.heads`.
 
-    Takeovers of steps from `before` on are left out. Raises UserError where the receipts of one
+    Takeovers of steps from `before` on are skipped. Raises UserError where the receipts of one
     cannot be read.
     """
     heads: dict[int, dict[str, int]] = {}
@@ -72,12 +72,11 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Ve
         )
         yield VerifiedPart("receipts", "not checked", sentence)
         return
-    head_faults = [
-        _head_fault(step, receipt, walk.heads.get(step, {})) for step, receipt in recorded.items()
-    ]
-    # in training, their end may be in writing
-    damage = "" if is_locked(run.folder) else receipts.damage
-    faults = [*filter(None, [damage, *walk.faults, *head_faults])]
+    faults = [*walk.faults]
+    if receipts.damage and not is_locked(run.folder):  # in training, their end may be in writing
+        faults.insert(0, receipts.damage)
+    for step, receipt in recorded.items():
+        faults += filter(None, [_head_fault(step, receipt, walk.heads.get(step, {}))])
     for fault in faults[:NAMED]:
         yield VerifiedPart(
             "receipts", "off", f"{fault}; bring {run.folder.receipts} back from a copy."
@@ -86,21 +85,8 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Ve
         yield VerifiedPart(
             "receipts", "off", f"{len(faults) - NAMED} more places are out of order."
         )
-    if not recorded and not faults:
-        yield VerifiedPart(
-            "receipts", "not checked", "no kept checkpoint names a chain that they would lead to."
-        )
-    elif not faults:
-        attempts = len(receipts.attempts)
-        sentence = (
-            f"{len(receipts.steps):,} steps in {attempts} attempt{'s' * (attempts > 1)}, "
-            f"{len(receipts.rows):,} rows: the chain leads to {len(recorded)} "
-            f"checkpoint{'s' * (len(recorded) > 1)}."
-        )
-        first = min(walk.heads[step][receipt["chain"]] for step, receipt in recorded.items())
-        if first:
-            sentence += f" They begin after step {first:,}: nothing vouches for what came before."
-        yield VerifiedPart("receipts", "holds", sentence)
+    if not faults:
+        yield _whole_chain(receipts, recorded, walk.heads)
     without = [step for step in kept.manifests if step not in recorded]
     if without:
         sentence = (
@@ -108,6 +94,28 @@ def check_chain(run: OpenedRun, receipts: Receipts, kept: KeptCheckpoints) -> Ve
             "written then."
         )
         yield VerifiedPart("receipts", "not checked", sentence)
+
+
+def _whole_chain(
+    receipts: Receipts,
+    recorded: Mapping[int, Mapping[str, str]],
+    heads: Mapping[int, Mapping[str, int]],
+) -> VerifiedPart:
+    """Say how far a chain without faults reaches: to the `recorded` receipts of checkpoints."""
+    if not recorded:
+        return VerifiedPart(
+            "receipts", "not checked", "no kept checkpoint names a chain that they would lead to."
+        )
+    attempts = len(receipts.attempts)
+    sentence = (
+        f"{len(receipts.steps):,} steps in {attempts} attempt{'s' * (attempts > 1)}, "
+        f"{len(receipts.rows):,} rows: the chain leads to {len(recorded)} "
+        f"checkpoint{'s' * (len(recorded) > 1)}."
+    )
+    first = min(heads[step][receipt["chain"]] for step, receipt in recorded.items())
+    if first:
+        sentence += f" They begin after step {first:,}: nothing vouches for what came before."
+    return VerifiedPart("receipts", "holds", sentence)
 
 
 def _head_fault(step: int, receipt: Mapping[str, str], heads: Mapping[str, int]) -> str:
@@ -131,7 +139,7 @@ def _head_fault(step: int, receipt: Mapping[str, str], heads: Mapping[str, int])
 
 
 def _trained(rows: np.ndarray) -> np.ndarray:
-    """Return the rows of steps whose batch was not left out."""
+    """Return the rows of steps whose batch was not skipped."""
     found: np.ndarray = rows[rows["flags"] & LEFT_OUT == 0]
     return found
 
@@ -177,9 +185,8 @@ def check_samples(
                 "numbers than spec and order say.",
             )
             return
-    if len(chosen) == len(trained):
-        of = ""
-    else:
+    of = ""
+    if len(chosen) < len(trained):
         of = f" of {len(trained):,}, chosen at random (--seed {seed})"
     yield VerifiedPart(
         "samples",
@@ -266,10 +273,9 @@ def _line_fault(journal: VerifiedJournal, is_finished: bool) -> str:
     there.
     """
     if journal.damaged:
+        more = ""
         if len(journal.damaged) > NAMED:
             more = f" and {len(journal.damaged) - NAMED} more"
-        else:
-            more = ""
         return (
             f"altered or torn at {'; '.join(journal.damaged[:NAMED])}{more}; bring it back "
             "from a copy."

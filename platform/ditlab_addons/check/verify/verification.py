@@ -114,10 +114,9 @@ def verify_run(
         parts.append(VerifiedPart("receipts", "off" if are_named else "not checked", str(error)))
     journal, journal_parts = check_journal(run, receipts, kept)
     parts += [*check_checkpoints(kept), *check_averages(run, store), *journal_parts]
+    attempts: list[RecordedAttempt] = []
     if receipts:
         attempts = [attempt for _, attempt in sorted(receipts.attempts.items())]
-    else:
-        attempts = []
     parts += check_spec(run, kept, attempts, journal.resumes)
     parts.append(_check_code(run, attempts))
     recorded = {attempt.data for attempt in attempts} | {
@@ -187,9 +186,10 @@ def check_random_steps(run: OpenedRun, num: int, seed: int, anyway: bool) -> Ver
             bounds[step] = found.tolerance.relative
     if bounds:
         steps = ", ".join(f"{step:,}" for step in sorted(bounds))
-        agreed = sorted(
-            {f"within {bound:.1g}" if bound else "to the bit" for bound in bounds.values()}
-        )
+        within = {f"within {bound:.1g}" for bound in bounds.values() if bound}
+        if not all(bounds.values()):
+            within.add("to the bit")
+        agreed = sorted(within)
         sentence = (
             f"steps {steps}, chosen at random (--seed {seed}), gave the recorded numbers again"
         )
@@ -204,9 +204,9 @@ def _random_steps(source: ReplaySource, num: int, seed: int) -> list[int]:
     """
     history = source.history
     states = (history.first, *source.whole)
-    near = {
-        step for state in states for step in range(state + 1, min(state + NEAR, history.last) + 1)
-    }
+    near: set[int] = set()
+    for state in states:
+        near.update(range(state + 1, min(state + NEAR, history.last) + 1))
     candidates = [step for step in sorted(near) if not history.final(step).skipped]
     chosen: list[int] = np.random.default_rng(seed).permutation(candidates)[:num].tolist()
     return chosen

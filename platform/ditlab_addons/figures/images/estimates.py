@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 FEWEST = 100
 """Images on either side below which no figure is given."""
 GROUPS = 10
-"""Groups of generated images, each left out once, that a Frechet distance's interval rests on."""
+"""Groups of generated images, each omitted once, that a Frechet distance's interval rests on."""
 K_PRECISION = 3
 K_DENSITY = 5
 """Nearest neighbours that decide a ball's radius: of precision and recall, of density and coverage,
@@ -190,14 +190,15 @@ def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
         for each in of_parts.values():
             variance = float(each[..., place].var(1).mean())
             mean = float(each[..., place].mean())
-            spreads.append(
-                variance if name == "density" else variance / max(mean * (1 - mean), 1e-12)
-            )
+            if name != "density":
+                variance /= max(mean * (1 - mean), 1e-12)
+            spreads.append(variance)
         spread = spreads[0] * min(1.0, spreads[0] / spreads[1]) if spreads[1] else 0.0
         if name == "density":
             results[name] = interval(value, math.sqrt(spread), HALVINGS, len(y))
         else:
-            num_shared = len(y if name == "precision" else x)  # images that the share is of
+            shared = y if name == "precision" else x
+            num_shared = len(shared)  # images that the share is of
             results[name] = _wilson(value, max(spread, 1 / num_shared), len(y))
     return results
 

@@ -90,10 +90,11 @@ class Statistics:
                 kept += len(rows[-1])
             batch = batch.double()
             num += len(batch)
-            total = batch.sum(0) if total is None else total + batch.sum(0)
-            if products is None:
+            if total is None or products is None:
+                total = batch.sum(0)
                 products = batch.T @ batch
             else:
+                total = total + batch.sum(0)
                 products = products + batch.T @ batch
         assert total is not None and products is not None, "no images"
         mu = total / num
@@ -220,10 +221,9 @@ class PublishedFigures(QualityFigures):
     def files(self) -> WeightFiles:
         """Files of its weights. Raises UserError where they are not there, or have another hash."""
         place = resolve_user_file(self.spec.weights)
-        cache = self.home.caches / "features" / self.spec.weights
-        files = WeightFiles.find(
-            str(place if place.exists() else cache), "evaluation.features: weights", self.home
-        )
+        if not place.exists():
+            place = self.home.caches / "features" / self.spec.weights
+        files = WeightFiles.find(str(place), "evaluation.features: weights", self.home)
         if files.sha256 != self.spec.sha256:
             raise UserError(
                 f"evaluation.features: weights={self.spec.weights} has the SHA-256 "
@@ -271,16 +271,16 @@ class PublishedFigures(QualityFigures):
             figures = figures[:1] if self.spec.kind != "clip" else ()
         if self.spec.kind == "clip" and has_captions:
             figures = (*figures, CLIP_SCORE)
-        return tuple(
-            f"quality/{figure}{end}" for figure in figures for end in ("", "_low", "_high")
-        )
+        names: list[str] = []
+        for figure in figures:
+            names += [f"quality/{figure}{end}" for end in ("", "_low", "_high")]
+        return tuple(names)
 
     @cached_property
     def network_digest(self) -> str:
         """Digest of the network that gives the features."""
-        if self.spec.kind == "inception":
-            folder = ""
-        else:
+        folder = ""
+        if self.spec.kind != "inception":
             folder = encoder_digest(str(self.files.folder), "fp32")
         return hashlib.sha256(
             json.dumps([self.spec.kind, self.files.sha256, folder, VERSION]).encode()
@@ -358,9 +358,10 @@ class PublishedFigures(QualityFigures):
             if len(arrays.get("mu", ())) != len(found.mu):  # none, or those of another network
                 return found
         mu, sigma = (torch.from_numpy(arrays[name]).double() for name in ("mu", "sigma"))
-        return Statistics(
-            mu, sigma, found.features if images is not None else torch.zeros(0, len(mu))
-        )
+        features = torch.zeros(0, len(mu))
+        if images is not None:
+            features = found.features
+        return Statistics(mu, sigma, features)
 
     def measure(self, samples: ComparedSamples) -> dict[str, float]:
         """Return the metrics of `names`. Warns of few images once.
@@ -385,10 +386,9 @@ class PublishedFigures(QualityFigures):
             and len(generated) < UNBIASED_FROM * generated.shape[1]
         ):
             other = FIGURES[self.spec.kind][1]
+            beside = ""
             if other in found:
                 beside = f"; quality/{other}={found[other].mean:.4g} is unbiased"
-            else:
-                beside = ""
             samples.warn(
                 f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is "
                 f"biased upwards (fewer than {UNBIASED_FROM} for each of "
@@ -401,11 +401,12 @@ class PublishedFigures(QualityFigures):
                 for start in range(0, len(captions), BATCH)
             ]
             found[CLIP_SCORE] = estimates.clip_score(generated, torch.cat(texts))
-        return {
-            f"quality/{name}{end}": value
-            for name, each in found.items()
-            for end, value in (("", each.mean), ("_low", each.low), ("_high", each.high))
-        }
+        metrics = {}
+        for name, each in found.items():
+            metrics[f"quality/{name}"] = each.mean
+            metrics[f"quality/{name}_low"] = each.low
+            metrics[f"quality/{name}_high"] = each.high
+        return metrics
 
     def compare(self, reference: Statistics, generated: Tensor) -> dict[str, Interval]:
         """Return the figures that compare features (num, width) with a reference. Raises as

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -74,9 +74,10 @@ class CausalScorer(QualityFigures):
                 "on the way; fetch it with `hf download NAME --local-dir FOLDER` and name that "
                 "folder."
             )
-        return EncoderCheckpoint.find(
-            self._spec.model, OPTION, ("weights", "tokenizer") if self._text else ("weights",)
-        )
+        needed: tuple[Literal["weights", "tokenizer"], ...] = ("weights",)
+        if self._text:
+            needed = ("weights", "tokenizer")
+        return EncoderCheckpoint.find(self._spec.model, OPTION, needed)
 
     @cached_property
     def config(self) -> Any:
@@ -167,12 +168,10 @@ class CausalScorer(QualityFigures):
         tokenizer = self.checkpoint.tokenizer() if self._text else None
         context = getattr(self.config, "max_position_embeddings", None) or CONTEXT
         vocabulary = getattr(self.config, "vocab_size", None) or self._vocabulary
-        windows = [
-            (row, part)
-            for row, each in enumerate(tokens)
-            for part in torch.tensor(self._ids(each, tokenizer), dtype=torch.int64).split(context)
-            if len(part) > 1
-        ]
+        windows = []
+        for row, each in enumerate(tokens):
+            ids = torch.tensor(self._ids(each, tokenizer), dtype=torch.int64)
+            windows += [(row, part) for part in ids.split(context) if len(part) > 1]
         windows.sort(key=lambda each: len(each[1]))
         while windows:
             size = max(1, LOGITS_AT_ONCE // (len(windows[-1][1]) * vocabulary))
@@ -189,9 +188,6 @@ class CausalScorer(QualityFigures):
             if number and tokenizer.eos_token_id is not None:
                 found.append(tokenizer.eos_token_id)
             text = self._text.decode(document[bool(number) :].tolist())
-            found += (
-                tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-                if text
-                else []
-            )
+            if text:
+                found += tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
         return found

@@ -104,10 +104,9 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
 
 
 def _notes(model: Mapping[str, Any]) -> list[str]:
+    variance = ""
     if model["variance_channels"] == "predicted":
         variance = ", variance: learned_range"
-    else:
-        variance = ""
     return [f"its objective is {{process: gaussian{variance}}}."]
 
 

@@ -111,10 +111,9 @@ def released_model(shapes: Shapes, files: WeightFiles, doubled: str) -> dict[str
 
 
 def _notes(model: Mapping[str, Any]) -> list[str]:
+    variance = ""
     if model["variance_channels"] == "predicted":
         variance = ", variance: learned_range"
-    else:
-        variance = ""
     return [
         (
             f"read as DiT, whose objective is {{process: gaussian{variance}}}; weights of SiT "

@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = "ditlab_models"
 NOT_SAMPLED = ("build_objective", "build_evaluator", "static_figures", "example_inputs")
-"""Methods of a family that no sampler calls: what they import is left out."""
+"""Methods of a family that no sampler calls: what they import is not copied."""
 PLACE = "SOURCES: dict[str, str] = {}\n"
 IMPORT = re.compile(r"^from ditlab\S* import .*\n+", re.M)
 

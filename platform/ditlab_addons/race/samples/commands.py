@@ -24,18 +24,16 @@ MOST_ROWS = 24
 
 
 class SamplesSweepOutput(SweepOutput):
-    """`ditlab tune` of a sweep whose base is `{run: RUN}`: its trials are draws, its configurations
-    points.
-    """
+    """`ditlab tune` of a sweep whose base is `{run: RUN}`: its trials are draws."""
 
     of: str
     """The run whose samples were drawn."""
     options: list[str]
-    """Options of `ditlab sample` that draw as the best point does."""
+    """Options of `ditlab sample` that draw as the best configuration does."""
 
 
-class PlannedPointOutput(TypedDict):
-    """A point of a dry run."""
+class PlannedConfigurationOutput(TypedDict):
+    """A configuration of a dry run."""
 
     number: int
     values: dict[str, Any]
@@ -47,7 +45,7 @@ class SamplesDryRunOutput(TypedDict):
 
     status: Literal["dry-run"]
     of: str
-    points: list[PlannedPointOutput]
+    points: list[PlannedConfigurationOutput]
     samples: int
     seeds: list[int]
     draws: int
@@ -104,15 +102,19 @@ def _print_result(result: SamplingResult, as_json: bool) -> int:
 
 
 def forecast_table(plan: SamplingPlan) -> Table:
-    """A row a point: its values, and the network evaluations of a sample."""
-    points = plan.session.points
+    """A row a configuration: its values, and the network evaluations of a sample."""
+    configurations = plan.session.configurations
     rows = []
-    for point in points[:MOST_ROWS]:
-        evaluations = f"{plan.forecast.evaluations[point.number]:g}"
-        rows.append((str(point.number), escape_line(written(point.values)), evaluations))
+    for configuration in configurations[:MOST_ROWS]:
+        evaluations = f"{plan.forecast.evaluations[configuration.number]:g}"
+        rows.append(
+            (str(configuration.number), escape_line(written(configuration.values)), evaluations)
+        )
     more = None
-    if len(points) > MOST_ROWS:
-        more = f"and {len(points) - MOST_ROWS:,} more points"
+    if len(configurations) > MOST_ROWS:
+        more = f"and {len(configurations) - MOST_ROWS:,} more configurations"
     return terminal_table(
-        {"point": "number", "values": "text", "evaluations a sample": "number"}, rows, caption=more
+        {"configuration": "number", "values": "text", "evaluations a sample": "number"},
+        rows,
+        caption=more,
     )

@@ -37,18 +37,18 @@ class SamplingPlan:
         """The fields of `ditlab tune --dry-run --json`."""
         found = self.forecast
         sweep = self.session.sweep
-        points = [
+        configurations = [
             {
                 "number": each.number,
                 "values": dict(each.values),
                 "evaluations": found.evaluations[each.number],
             }
-            for each in self.session.points
+            for each in self.session.configurations
         ]
         return {
             "status": "dry-run",
             "of": self.session.saved.folder.run_id,
-            "points": points,
+            "points": configurations,
             "samples": sweep.samples,
             "seeds": sweep.noise_seeds(),
             "draws": found.num_draws,
@@ -64,13 +64,13 @@ def sweep_samples(
     warn: Callable[[str], None] | None = None,
     on_progress: Progress = ignore_progress,
 ) -> SamplingResult:
-    """Draw samples of a trained run at every point of a sweep's space, measure them, and write a
-    report.
+    """Draw samples of a trained run at every configuration of a sweep's space, measure them, and
+    write a report.
 
     `sweep`: the path of its YAML, whose `base` is `{run: RUN}`; None for one that is resumed;
-    `overrides`: changes of it (`seeds=3`). `resume`: id or name of a sweep whose measured points
-    are not drawn again; `auto`: the newest unfinished one with this content, if any. Raises
-    UserError for anything wrong in it, and where the run cannot be measured so.
+    `overrides`: changes of it (`seeds=3`). `resume`: id or name of a sweep whose measured
+    configurations are not drawn again; `auto`: the newest unfinished one with this content, if any.
+    Raises UserError for anything wrong in it, and where the run cannot be measured so.
     """
     from ditlab_addons.race.samples.run import run_sweep
 
@@ -89,7 +89,7 @@ def plan_samples(
     on_progress: Progress = ignore_progress,
 ) -> SamplingPlan:
     """Check a sweep over samples as `sweep_samples` does, and forecast its network evaluations from
-    a sample of each point; nothing is kept. Raises UserError."""
+    a sample of each configuration; nothing is kept. Raises UserError."""
     warn = warn or _log.warning
     session, folder = _open(sweep, overrides, resume, warn, on_progress)
     with computing_beside_others(warn):
@@ -124,10 +124,9 @@ def _open(
     folder = None
     if resume == "auto" and sweep is not None:
         folder = find_unfinished_sampled(home, sweep)
+        found = "no unfinished sweep has this content"
         if folder:
             found = f"sweep {folder.sweep_id}"
-        else:
-            found = "no unfinished sweep has this content"
         warn(f"--resume auto: {found}")
     elif resume is not None:
         folder, sweep = find_sampled(home, resume, sweep)

@@ -1,4 +1,5 @@
-"""Folder of a sweep over samples: that of any sweep, with the samples of each point and seed.
+"""Folder of a sweep over samples: that of any sweep, with the samples of each configuration and
+seed.
 
 A draw's samples are on the disk before its line of the ledger, so what a killed sweep leaves is
 whole draws, and files that the next one replaces.
@@ -29,11 +30,11 @@ class SampledFolder(SweepFolder):
     """Paths of a sweep over samples in its run's folder, and access to its files."""
 
     ledger = Below("points.jsonl")
-    """One line a draw (JSON), a trial without a run of its own; `configuration` is the point."""
+    """One line a draw (JSON), a trial without a run of its own."""
 
-    def samples(self, point: int, seed: int) -> Path:
+    def samples(self, configuration: int, seed: int) -> Path:
         """File of a draw: as `samples.safetensors` of `ditlab sample`."""
-        return self.path / "points" / f"{point:04d}" / f"seed{seed}.safetensors"
+        return self.path / "points" / f"{configuration:04d}" / f"seed{seed}.safetensors"
 
     def add(self, drawn: Trial, tensors: Mapping[str, Tensor]) -> None:
         """Write a draw's samples, then its line. Raises OSError where the disk refuses."""
@@ -47,7 +48,7 @@ class SampledFolder(SweepFolder):
         append_json_line(self.ledger, {**drawn.to_dict(), **more})
 
     def draws(self) -> dict[tuple[int, int], Trial]:
-        """Whole draws by point and seed, without a torn line."""
+        """Whole draws by configuration and seed, without a torn line."""
         return {(drawn.configuration, drawn.seed or 0): drawn for drawn in self.planned_trials()}
 
     def stored(self) -> SamplingSweep | None:
@@ -63,8 +64,8 @@ def find_sampled(
     """Find the sweep that is resumed by its id or name; return its folder, and its spec with the
     changes of `given`.
 
-    Raises UserError for an unknown one, and where its points or draws would be others; it may have
-    more seeds.
+    Raises UserError for an unknown one, and where its configurations or draws would be others; it
+    may have more seeds.
     """
     folder = SampledFolder(find_run(home, name).folder)
     stored = folder.stored()
@@ -94,8 +95,8 @@ def find_unfinished_sampled(home: Home, given: SamplingSweep) -> SampledFolder |
 
 
 def differences(stored: SamplingSweep, given: SamplingSweep) -> list[str]:
-    """Changes by which points or draws of `given` are others than those of `stored`: `samples=30
-    (was 20)`.
+    """Changes by which configurations or draws of `given` are others than those of `stored`:
+    `samples=30 (was 20)`.
     """
     return [
         f"{path}={format_value(value)} (was {format_value(earlier)})"

@@ -25,7 +25,7 @@ SECONDS = "cost/seconds"
 """Network evaluations a sample, in which a guided one counts twice, and seconds a sample."""
 COSTS = (EVALUATIONS, SECONDS)
 _CAPTION = (
-    "A mark is a setting. No other beats those in a ring in both quality and cost, by their "
+    "A mark is a configuration. No other beats those in a ring in both quality and cost, by their "
     "means. Guided evaluations count twice."
 )
 
@@ -38,7 +38,7 @@ def with_cost(summary: SweepSummary) -> SweepSummary:
 
 
 def cost_table(summary: SweepSummary) -> Table:
-    """All metrics of each setting, means with half the 95 % interval over seeds: the frontier
+    """All metrics of each configuration, means with half the 95 % interval over seeds: the frontier
     first.
     """
     ranked = [each for each in rank(with_cost(summary)) if objectives(with_cost(summary), each)]
@@ -65,8 +65,8 @@ def write_sampling_report(
     """Write the page and its pictures into `folder`; return the files. Raises OSError where the
     disk refuses.
 
-    `grid` shows samples, a row a setting; `options` of `ditlab sample` draw from run `run_id`, by
-    setting.
+    `grid` shows samples, a row a configuration; `options` of `ditlab sample` draw from run
+    `run_id`, by configuration.
     """
     parts: list[Part] = []
     figure = objective_figure(with_cost(summary))

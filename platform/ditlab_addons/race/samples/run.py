@@ -31,7 +31,7 @@ class SamplingResult(SweepResult):
     run_id: str = ""
     """The run whose samples were drawn."""
     options: Sequence[str] = field(default=())
-    """Options of `ditlab sample` that draw as the best setting does; empty before any is
+    """Options of `ditlab sample` that draw as the best configuration does; empty before any is
     measured.
     """
 
@@ -57,7 +57,7 @@ def run_sweep(
 
 def _new_folder(session: SamplingSession) -> SampledFolder:
     saved = session.saved
-    num = len(session.points) * session.sweep.seeds
+    num = len(session.configurations) * session.sweep.seeds
     family = saved.experiment.model.family
     uri = saved.record.tracking_uri
     run = create_run(
@@ -99,7 +99,7 @@ def _run(
             files = _write_report(session, folder, summary, warn)
             parent.end(status, summary, files, dict(first.values) if first else None)
             update_record(folder.folder, status=status)
-    options = session.points[first.number].arguments() if first else ()
+    options = session.configurations[first.number].arguments() if first else ()
     report = folder.report / "report.html"
     return SamplingResult(
         folder.sweep_id, status, summary, report, run_id=saved.folder.run_id, options=options
@@ -126,7 +126,9 @@ def _write_report(
     warn: Callable[[str], None],
 ) -> list[Path]:
     session.saved.progress("writing the report", 0, None, "")
-    options = {point.number: point.arguments() for point in session.points}
+    options = {
+        configuration.number: configuration.arguments() for configuration in session.configurations
+    }
     try:
         folder.report.mkdir(exist_ok=True)
         grid = session.grid(folder, summary)

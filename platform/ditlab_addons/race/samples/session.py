@@ -1,5 +1,5 @@
-"""The points of a sweep over samples: drawn, counted and measured, one point and seed after the
-other.
+"""The configurations of a sweep over samples: drawn, counted and measured, one configuration and
+seed after the other.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, configur
 from ditlab.spec.experiment import Experiment
 from ditlab_addons.race.samples.ledger import SampledFolder
 from ditlab_addons.race.samples.report import COSTS, EVALUATIONS, SECONDS
-from ditlab_addons.race.samples.spec import Point, SamplingSweep, point_experiments
+from ditlab_addons.race.samples.spec import Configuration, SamplingSweep, configuration_experiments
 from ditlab_models.contract import Samples, SamplesEvaluator
 from ditlab_models.figures import Figure, Panel
 
 COLUMNS = 8
 ROWS = 12
-"""Samples of a point, and points, in the picture."""
+"""Samples of a configuration, and configurations, in the picture."""
 Done = dict[tuple[int, int], Trial]
-"""Draws by point and seed."""
+"""Draws by configuration and seed."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SamplingForecast:
     """Forecast of the draws of a sweep that are left."""
 
     evaluations: Mapping[int, float]
-    """Network evaluations a sample, by point: exact, from one sample of each."""
+    """Network evaluations a sample, by configuration: exact, from one sample of each."""
     total: float
     """Network evaluations of all draws that are left."""
     num_draws: int
@@ -71,18 +71,18 @@ class SamplingForecast:
 
 
 class SamplingSession:
-    """The points of a sweep over one opened run. Nothing is drawn, or trained for measuring, before
-    it is asked for.
+    """The configurations of a sweep over one opened run. Nothing is drawn, or trained for
+    measuring, before it is asked for.
     """
 
     def __init__(self, sweep: SamplingSweep, saved: SavedRun, source: str) -> None:
-        """Check every point: its settings, its average, its sampler, the metric. Raises UserError,
-        one sentence.
+        """Check every configuration: its settings, its average, its sampler, the metric. Raises
+        UserError, one sentence.
         """
         self.sweep = sweep
         self.saved = replace(saved, warn=cache(saved.warn))  # each draw would repeat it
-        self.points = sweep.points()
-        self.experiments = point_experiments(sweep, saved.experiment, source)
+        self.configurations = sweep.configurations()
+        self.experiments = configuration_experiments(sweep, saved.experiment, source)
         data = saved.data()
         if not len(data.held_out):
             raise UserError(
@@ -90,7 +90,7 @@ class SamplingSession:
             )
         for experiment in self.experiments:
             saved.sampler(experiment)
-        for ema in dict.fromkeys(point.ema for point in self.points):
+        for ema in dict.fromkeys(configuration.ema for configuration in self.configurations):
             # refused before anything is drawn where it cannot be rebuilt
             with with_average(self.saved, ema):
                 pass
@@ -112,19 +112,27 @@ class SamplingSession:
         self._rows = 0  # of batches that the network evaluated
 
     def draw(
-        self, point: Point, seed: int, num: int | None = None, progress: Progress = ignore_progress
+        self,
+        configuration: Configuration,
+        seed: int,
+        num: int | None = None,
+        progress: Progress = ignore_progress,
     ) -> tuple[SampleSet, float]:
-        """Draw a point's samples as `ditlab sample` does, and count network evaluations a
+        """Draw a configuration's samples as `ditlab sample` does, and count network evaluations a
         sample.
         """
         sweep = self.sweep
         if num is None:
             num = sweep.samples
         options = SampleOptions(
-            num, seed=seed, batch=sweep.batch, ema=point.ema, overrides=point.overrides()
+            num,
+            seed=seed,
+            batch=sweep.batch,
+            ema=configuration.ema,
+            overrides=configuration.overrides(),
         )
         saved = replace(self.saved, progress=progress)
-        network = self._open_network(saved, point.ema)
+        network = self._open_network(saved, configuration.ema)
         self._rows = 0
         drawn = draw(saved, options, network, self._inputs)
         return drawn, self._rows / len(drawn)
@@ -144,22 +152,27 @@ class SamplingSession:
     def _count_rows(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._rows += len(inputs[0])
 
-    def left(self, done: Done) -> Iterator[tuple[Point, int]]:
+    def left(self, done: Done) -> Iterator[tuple[Configuration, int]]:
         """The draws that are left, those of one average together."""
-        for point in sorted(self.points, key=lambda point: (str(point.ema), point.number)):
+        for configuration in sorted(
+            self.configurations,
+            key=lambda each: (str(each.ema), each.number),
+        ):
             for seed in self.sweep.noise_seeds():
-                if (point.number, seed) not in done:
-                    yield point, seed
+                if (configuration.number, seed) not in done:
+                    yield configuration, seed
 
     def forecast(self, done: Done) -> SamplingForecast:
-        """Count the evaluations of one sample of each point."""
+        """Count the evaluations of one sample of each configuration."""
         sweep = self.sweep
         evaluations: dict[int, float] = {}
-        for number, point in enumerate(self.points):
-            self.saved.progress("counting network evaluations", number, len(self.points), "points")
-            evaluations[point.number] = self.draw(point, sweep.seed, 1)[1]
+        for number, configuration in enumerate(self.configurations):
+            self.saved.progress(
+                "counting network evaluations", number, len(self.configurations), "configurations"
+            )
+            evaluations[configuration.number] = self.draw(configuration, sweep.seed, 1)[1]
         left = list(self.left(done))
-        total = sum(evaluations[point.number] for point, _ in left) * sweep.samples
+        total = sum(evaluations[configuration.number] for configuration, _ in left) * sweep.samples
         return SamplingForecast(evaluations, total, len(left))
 
     def run(self, folder: SampledFolder, finished: Callable[[Done], None]) -> Done:
@@ -176,34 +189,34 @@ class SamplingSession:
                     "new sweep without --resume."
                 )
         left = list(self.left(done))
-        for count, (point, seed) in enumerate(left, 1):
-            name = f"{count} of {len(left)} draws, point {point.number}"
-            samples, evaluations = self.draw(point, seed, progress=self._named(name))
+        for count, (configuration, seed) in enumerate(left, 1):
+            name = f"{count} of {len(left)} draws, configuration {configuration.number}"
+            samples, evaluations = self.draw(configuration, seed, progress=self._named(name))
             self.saved.progress(f"{name}: measuring", 0, None, "")
             found = self._measure.measure(samples)
             found |= {EVALUATIONS: evaluations, SECONDS: samples.seconds / len(samples)}
             drawn = replace(
-                self._waiting(len(done), point, seed),
+                self._waiting(len(done), configuration, seed),
                 status="finished",
                 seconds=samples.seconds,
                 metrics={name: value for name, value in found.items() if math.isfinite(value)},
             )
             folder.add(drawn, samples.numbers)
-            done[point.number, seed] = drawn
+            done[configuration.number, seed] = drawn
             finished(done)
         return done
 
-    def _waiting(self, number: int, point: Point, seed: int) -> Trial:
-        """A draw that is not made yet: a trial of a point, without a run of its own."""
+    def _waiting(self, number: int, configuration: Configuration, seed: int) -> Trial:
+        """A draw that is not made yet: a trial of a configuration, without a run of its own."""
         step = self.saved.step
         run_id = self.saved.folder.run_id
         return Trial(
             number,
             run_id,
-            dict(point.values),
+            dict(configuration.values),
             step=step,
             total_steps=step,
-            configuration=point.number,
+            configuration=configuration.number,
             seed=seed,
         )
 
@@ -215,10 +228,11 @@ class SamplingSession:
         """All that the report shows, in its present state."""
         sweep = self.sweep
         draws = []
-        for point in self.points:
+        for configuration in self.configurations:
             for seed in sweep.noise_seeds():
                 draws.append(
-                    done.get((point.number, seed)) or self._waiting(len(done), point, seed)
+                    done.get((configuration.number, seed))
+                    or self._waiting(len(done), configuration, seed)
                 )
         trials = configurations_of(draws, sweep.metrics)
         return SweepSummary(
@@ -240,28 +254,29 @@ class SamplingSession:
         )
 
     def grid(self, folder: SampledFolder, summary: SweepSummary) -> Figure | None:
-        """Samples in rows, the best point first: those of the first seed, so that a column shares
-        its noise.
+        """Samples in rows, the best configuration first: those of the first seed, so that a column
+        shares its noise.
         """
-        shown = [
-            trial.number
-            for trial in rank(summary)
-            if (trial.number, self.sweep.seed) in folder.draws()
-        ][:ROWS]
-        panels = [panel for number in shown for panel in self._row(folder, number)]
+        draws = folder.draws()
+        ranked = [trial.number for trial in rank(summary)]
+        shown = [number for number in ranked if (number, self.sweep.seed) in draws][:ROWS]
+        panels: list[Panel] = []
+        for number in shown:
+            panels += self._row(folder, number)
         if not panels:
             return None
-        about = f"Samples of {len(shown)} points, a row each, from the same noise."
+        about = f"Samples of {len(shown)} configurations, a row each, from the same noise."
         return Figure(panels, columns=len(panels) // len(shown), alt=about)
 
     def _row(self, folder: SampledFolder, number: int) -> list[Panel]:
-        """Panels of one point's samples, as its family shows them."""
+        """Panels of one configuration's samples, as its family shows them."""
         tensors = load_file(folder.samples(number, self.sweep.seed))
         sampler = self.saved.sampler(self.experiments[number])
         is_image = tensors["values"].ndim == 4 and sampler.takes_rows != "completed"
-        first = {name: values[: COLUMNS if is_image else 1] for name, values in tensors.items()}
+        num_columns = COLUMNS if is_image else 1
+        first = {name: values[:num_columns] for name, values in tensors.items()}
         shown = sampler.show(Samples(first.pop("values"), first))
-        return [replace(panel, title=f"point {number}") for panel in shown.panels]
+        return [replace(panel, title=f"configuration {number}") for panel in shown.panels]
 
 
 def open_measure(

@@ -1,8 +1,8 @@
 """A sweep over the samples of a trained run: settings of sampling and averages vary, nothing
 trains. Imports no torch.
 
-Every point of the space draws from the same seeds of noise, so that differences between points are
-paired by seed.
+Every configuration of the space draws from the same seeds of noise, so that differences between
+configurations are paired by seed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ AVERAGE = "ema"
 """Path of an axis over averages of other lengths: the option of `ditlab sample`."""
 SAMPLING = "sampling."
 NOT_COMPARED = ("height", "width", "prompts", "negative_prompt", "length", "mask")
-"""Fields of `sampling` that change what is drawn: points that differ in them are measured against
-other data.
+"""Fields of `sampling` that change what is drawn: configurations that differ in them are measured
+against other data.
 """
 
 
@@ -51,8 +51,8 @@ class TrainedRun(Spec):
 
 
 class SamplingSweep(NamedSpec):
-    """Points of sampling settings, from each of which samples of one trained run are drawn and
-    measured.
+    """Settings of sampling that vary: samples of one trained run are drawn under each
+    configuration, and measured.
     """
 
     name: str
@@ -60,20 +60,22 @@ class SamplingSweep(NamedSpec):
     base: TrainedRun
     """The trained run: `{run: RUN}`."""
     fixed: dict[str, Any] = Field(default_factory=dict)
-    """Settings that all points have other than the run: `sampling.solver: heun`, `encoders.text:
-    PLACE`, `evaluation.scorer: {model: FOLDER}`."""
+    """Settings that all configurations have other than the run: `sampling.solver: heun`,
+    `encoders.text: PLACE`, `evaluation.scorer: {model: FOLDER}`."""
     space: Annotated[dict[str, Axis], Field(min_length=1)]
     """Axes by path: fields of `sampling`, and `ema`, the relative length of an average (null: the
     checkpoint's own). All combinations are drawn, so every axis is of kind `grid`, `choice` or
     `int`."""
     metric: str
-    """Metric of samples by which points are ranked, such as `quality/frechet`."""
+    """Metric of samples by which configurations are ranked, such as `quality/frechet`."""
     mode: Mode = "min"
     """Direction of the metric: `min` if less is better, `max` if more."""
     samples: Annotated[int, Field(ge=20, le=50_000)] = 500
-    """Samples that are drawn and measured for each point and seed."""
+    """Samples that are drawn and measured for each configuration and seed."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Seeds of the noise of samples, the same for all points; from two on there are intervals."""
+    """Seeds of the noise of samples, the same for all configurations; from two on there are
+    intervals.
+    """
     seed: Annotated[int, Field(ge=0, lt=2**60)] = 0
     """First seed, as `ditlab sample --seed` takes it; the next ones are `samples` apart."""
     batch: Count = 256
@@ -90,8 +92,8 @@ class SamplingSweep(NamedSpec):
         return (self.mode,)
 
     def describe(self) -> str:
-        """Phrase on its size: `4 points`."""
-        return f"{len(self.points()):,} points"
+        """Phrase on its size: `4 configurations`."""
+        return f"{len(self.configurations()):,} configurations"
 
     def of_run(self, run_id: str) -> SamplingSweep:
         """The sweep with the id of its run in place of a name."""
@@ -105,25 +107,25 @@ class SamplingSweep(NamedSpec):
         """
         return [self.seed + number * self.samples for number in range(self.seeds)]
 
-    def points(self) -> list[Point]:
+    def configurations(self) -> list[Configuration]:
         """All combinations of the axes' values in the file's order, later axes fastest."""
         return [
-            self._point(number, values)
+            self._configuration(number, values)
             for number, values in enumerate(combinations(self.space, MAX_TRIALS))
         ]
 
-    def _point(self, number: int, values: Mapping[str, Any]) -> Point:
+    def _configuration(self, number: int, values: Mapping[str, Any]) -> Configuration:
         settings = {**self.fixed, **values}
         average = settings.pop(AVERAGE, None)
         changes = [
             Assignment(path, value, f"{path}={format_value(value)}")
             for path, value in settings.items()
         ]
-        return Point(number, values, None if average is None else str(average), changes)
+        return Configuration(number, values, None if average is None else str(average), changes)
 
 
 @dataclass(frozen=True)
-class Point:
+class Configuration:
     """One combination of the axes' values, and the settings of `ditlab sample` that draw it."""
 
     number: int
@@ -153,7 +155,7 @@ class Point:
 def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSweep:
     """The sweep that a YAML file and its parents describe, with `--set` overrides on top,
     `base.run` among them. Raises UserError, naming file and field, for what is wrong in its own
-    fields; `point_experiments` checks the rest."""
+    fields; `configuration_experiments` checks the rest."""
     mapping = assign_to_sweep(
         read_with_parents(path), list(parse_overrides(overrides)), lambda _: SamplingSweep
     )
@@ -161,10 +163,12 @@ def load_sampling_sweep(path: Path, overrides: Sequence[str] = ()) -> SamplingSw
 
 
 def load_checked(path: Path, overrides: Sequence[str]) -> SamplingSweep:
-    """Load a sweep, and check every point against the run that its base names. Raises UserError."""
+    """Load a sweep, and check every configuration against the run that its base names. Raises
+    UserError.
+    """
     sweep = load_sampling_sweep(path, overrides)
     run = find_training_run(Home.from_environment(), sweep.base.run)
-    point_experiments(sweep, load_recorded_experiment(run.folder.spec), spec_name(path))
+    configuration_experiments(sweep, load_recorded_experiment(run.folder.spec), spec_name(path))
     return sweep
 
 
@@ -173,10 +177,12 @@ def sampling_sweep_schema() -> dict[str, Any]:
     return file_schema(SamplingSweep, "DiTLab sweep over samples")
 
 
-def point_experiments(sweep: SamplingSweep, trained: Experiment, source: str) -> list[Experiment]:
-    """The run's experiment with the settings of each point. Raises UserError, beginning with
-    `source`, for axes that do not change samples alone, and for points at which the experiment is
-    not valid."""
+def configuration_experiments(
+    sweep: SamplingSweep, trained: Experiment, source: str
+) -> list[Experiment]:
+    """The run's experiment with the settings of each configuration. Raises UserError, beginning
+    with `source`, for axes that do not change samples alone, and for configurations at which the
+    experiment is not valid."""
     for label, entries in (("fixed", sweep.fixed), ("space", sweep.space)):
         for path in entries:
             problem = _path_problem(path, label)
@@ -196,27 +202,29 @@ def point_experiments(sweep: SamplingSweep, trained: Experiment, source: str) ->
         raise UserError(
             f"{source}: space has more than {MAX_TRIALS:,} combinations; take values out."
         )
-    return [_experiment_at(point, trained, source) for point in sweep.points()]
+    return [
+        _experiment_at(configuration, trained, source) for configuration in sweep.configurations()
+    ]
 
 
-def _experiment_at(point: Point, trained: Experiment, source: str) -> Experiment:
-    named = f"{source}: point {point.number} ({written(point.values)})"
+def _experiment_at(configuration: Configuration, trained: Experiment, source: str) -> Experiment:
+    named = f"{source}: configuration {configuration.number} ({written(configuration.values)})"
     try:
-        mapping = assign(trained.to_dict(), point.changes, class_for)
+        mapping = assign(trained.to_dict(), configuration.changes, class_for)
     except UserError as error:
         raise UserError(f"{named}: {error}") from None
     return build_experiment(mapping, named)
 
 
 def _path_problem(path: str, label: str) -> str:
-    """Why a path cannot vary, or be set, without training or beside other points; empty where it
-    can.
+    """Why a path cannot vary, or be set, without training or beside other configurations; empty
+    where it can.
     """
     if path == AVERAGE or path.startswith(SAMPLING):
         if label == "space" and any(is_below(path, f"{SAMPLING}{name}") for name in NOT_COMPARED):
             return (
-                "changes what is drawn, and points are compared on the same samples; set it "
-                "under `fixed`."
+                "changes what is drawn, and configurations are compared on the same samples; set "
+                "it under `fixed`."
             )
         return ""
     if label == "fixed" and (path.startswith("encoders.") or is_below(path, "evaluation.scorer")):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.spec.experiment import Experiment
 from support.trainings.family_specs import FAMILIES, GAUSSIAN, smallest
 from support.trainings.proven import off, prove_all, prove_here
 
@@ -76,7 +75,7 @@ OF_ONE_FAMILY: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def accepted(family: str, changes: dict[str, Any], workers: int) -> Experiment | None:
+def accepted(family, changes, workers):
     """Return the smallest experiment of a family with changes; None where no spec may say so."""
     try:
         return smallest(family, workers, **changes)
@@ -84,9 +83,7 @@ def accepted(family: str, changes: dict[str, Any], workers: int) -> Experiment |
         return None
 
 
-def assert_all_hold(
-    cells: list[tuple[str, dict[str, Any]]], workers: int, home: Any, monkeypatch: Any
-) -> None:
+def assert_all_hold(cells, workers, home, monkeypatch):
     """Prove each cell, a family and its changes, that a spec accepts; at least half of them."""
     tried = [
         (cell, experiment) for cell in cells if (experiment := accepted(*cell, workers)) is not None

@@ -3,7 +3,7 @@ each is found.
 """
 
 import re
-from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,10 +12,11 @@ import torch
 from ditlab.engine.averages import WeightAverages
 from ditlab.engine.engine import Engine
 from ditlab.engine.update import Update
+from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.optimization import AdamW
 from ditlab.training import stepping
 from ditlab.training.plan import RunPlan
-from ditlab_addons.check.prove.findings import Findings, Proof, ProofComparison
+from ditlab_addons.check.prove.findings import Findings, Proof
 from ditlab_addons.check.prove.life import PASSES, ROWS, RunStages, compare_decisions
 from ditlab_addons.check.prove.steps import gradient_groups
 from ditlab_models.dit.network import DiT
@@ -31,156 +32,149 @@ def home(tmp_path_factory):
     return tmp_path_factory.mktemp("home")
 
 
-def proof(comparisons: list[ProofComparison]) -> Proof:
+def proof(comparisons):
     return Proof(tuple(comparisons), "smallest", "engine", 1.0)
 
 
-def wrapped(monkeypatch: Any, owner: Any, name: str, change: Callable[..., Any]) -> None:
+def wrapped(monkeypatch, owner, name, change):
     """Put `change(original, *arguments)` in the place of an attribute."""
     original = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *given, **named: change(original, *given, **named))
 
 
-def every_fifth_average(patch: Any) -> None:
-    wrapped(
-        patch,
-        WeightAverages,
-        "begin",
-        lambda begin, self, step: begin(self, step if step % 5 else step + 1),
-    )
+def every_fifth_average(begin, self, step):
+    begin(self, step if step % 5 else step + 1)
 
 
-def every_seventh_clipping(patch: Any) -> None:
-    calls = [0]
-
-    def prepare(original: Any, self: Any, norm: Any, healthy: Any) -> None:
-        original(self, norm, healthy)
-        calls[0] += 1
-        if calls[0] % 7 == 0:
-            self._adam.grad_scale = None
-
-    wrapped(patch, Update, "prepare", prepare)
+CLIPPINGS = count(1)
+LOSSES = count(1)
 
 
-def even_gradients(patch: Any) -> None:
-    def passed(
-        original: Any, self: Any, batch: Any, noise: Any, last: bool, weight: float = 1.0
-    ) -> Any:
-        return original(self, batch, noise, last, weight * (1.001 if noise.step % 2 else 1.0))
-
-    wrapped(patch, Engine, "forward_backward", passed)
+def every_seventh_clipping(prepare, self, norm, healthy):
+    prepare(self, norm, healthy)
+    if next(CLIPPINGS) % 7 == 0:
+        self._adam.grad_scale = None
 
 
-def later_rates(patch: Any) -> None:
-    def rate(original: Any, experiment: Any, plan: Any, step: int) -> float:
-        return original(experiment, plan, step) * (1 + 1e-6 * (step >= 2))
-
-    wrapped(patch, stepping, "planned_rate", rate)
+def even_gradients(original, self, batch, noise, last, weight=1.0):
+    return original(self, batch, noise, last, weight * (1.001 if noise.step % 2 else 1.0))
 
 
-def seventh_draws(patch: Any) -> None:
-    def noise(original: Any, self: Any, part: Any) -> Any:
-        found = original(self, part)
-        return found if found.step % 7 else type(found)(**{**vars(found), "step": found.step + 1})
-
-    wrapped(patch, stepping.Stepper, "noise", noise)
+def later_rates(rate, experiment, plan, step):
+    return rate(experiment, plan, step) * (1 + 1e-6 * (step >= 2))
 
 
-def labels_of_others(patch: Any) -> None:
-    def batch(original: Any, self: Any, *given: Any) -> Any:
-        found = original(self, *given)
-        return found | {"label": found["label"].roll(1)}
-
-    wrapped(patch, stepping.Stepper, "batch", batch)
+def seventh_draws(noise, self, part):
+    found = noise(self, part)
+    return found if found.step % 7 else type(found)(**{**vars(found), "step": found.step + 1})
 
 
-def labels_off_by_one(patch: Any) -> None:
-    from ditlab.inputs.model_inputs import ModelInputs
-
-    def batch(original: Any, self: Any, *given: Any, **named: Any) -> Any:
-        found = original(self, *given, **named)
-        return found | {"label": (found["label"] + 1) % 10}
-
-    wrapped(patch, ModelInputs, "prepare_batch", batch)
+def a_role_ignored(rates, self, role, *_):
+    return rates(self, "matrix" if role == "norm" else role)
 
 
-def metrics_of_one_label(patch: Any) -> None:
-    def metrics(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
-        return original(self, network, {**batch, "label": torch.zeros_like(batch["label"])}, noise)
+def labels_given(change):
+    """A loss or metrics of a batch with other labels."""
 
-    wrapped(patch, VelocityObjective, "metrics", metrics)
+    def changed(original, self, network, batch, noise):
+        return original(self, network, {**batch, "label": change(batch["label"])}, noise)
 
-
-def training_labels_shifted(patch: Any) -> None:
-    def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
-        return original(self, network, {**batch, "label": batch["label"].roll(1)}, noise)
-
-    wrapped(patch, VelocityObjective, "loss", loss)
+    return changed
 
 
-def samples_of_the_next_label(patch: Any) -> None:
-    def conditions(original: Any, self: Any, num: int, request: Any) -> Any:
-        return {name: (label + 1) % 10 for name, label in original(self, num, request).items()}
+def labels_made(change):
+    """Batches, or conditions, with other labels."""
 
-    wrapped(patch, FlowSampler, "conditions", conditions)
+    def changed(original, *given, **named):
+        found = original(*given, **named)
+        return found | {"label": change(found["label"])}
 
-
-def a_role_ignored(patch: Any) -> None:
-    wrapped(
-        patch,
-        AdamW,
-        "rates",
-        lambda rates, self, role, *_: rates(self, "matrix" if role == "norm" else role),
-    )
+    return changed
 
 
-def a_loss_with_a_state(patch: Any) -> None:
-    def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
-        self.calls = getattr(self, "calls", 0) + 1
-        return {
-            name: each * (1 + 1e-4 * self.calls)
-            for name, each in original(self, network, batch, noise).items()
-        }
+def loss_times(factor):
+    def changed(loss, *given):
+        own = factor()
+        return {name: each * own for name, each in loss(*given).items()}
 
-    wrapped(patch, VelocityObjective, "loss", loss)
+    return changed
 
 
-def a_loss_with_its_own_draws(patch: Any) -> None:
-    def loss(original: Any, self: Any, network: Any, batch: Any, noise: Any) -> Any:
-        return {
-            name: each * (1 + torch.rand(()))
-            for name, each in original(self, network, batch, noise).items()
-        }
+def next_label(label):
+    return (label + 1) % 10
 
-    wrapped(patch, VelocityObjective, "loss", loss)
+
+def others_label(label):
+    return label.roll(1)
 
 
 FAULTS = [
     [
-        (every_seventh_clipping, r"clipping, factor in steps 7, 19"),
-        (later_rates, r"learning rate, of each parameter in steps 3, 4, 5"),
-        (every_fifth_average, r"average, exponential average.* in steps 1, 6, 11, 16"),
-        (metrics_of_one_label, "labels, of held-out metrics"),
-        (samples_of_the_next_label, "labels, of samples"),
+        (Update, "prepare", every_seventh_clipping, r"clipping, factor in steps 7, 19"),
+        (
+            stepping,
+            "planned_rate",
+            later_rates,
+            r"learning rate, of each parameter in steps 3, 4, 5",
+        ),
+        (
+            WeightAverages,
+            "begin",
+            every_fifth_average,
+            r"average, exponential average.* in steps 1, 6, 11, 16",
+        ),
+        (
+            VelocityObjective,
+            "metrics",
+            labels_given(torch.zeros_like),
+            "labels, of held-out metrics",
+        ),
+        (FlowSampler, "conditions", labels_made(next_label), "labels, of samples"),
     ],
-    [
-        (even_gradients, r"gradient, by module.* in steps 2, 4, 6, 8"),
-        (training_labels_shifted, "labels, of training"),
-    ],
-    [
-        (labels_off_by_one, r"draws, fields as the store has them.*label is not the column's"),
-        (seventh_draws, r"draws, keys of random numbers in steps 1, 8, 15"),
-    ],
-    [(labels_of_others, "draws, samples and their order")],
     [
         (
+            Engine,
+            "forward_backward",
+            even_gradients,
+            r"gradient, by module.* in steps 2, 4, 6, 8",
+        ),
+        (VelocityObjective, "loss", labels_given(others_label), "labels, of training"),
+    ],
+    [
+        (
+            ModelInputs,
+            "prepare_batch",
+            labels_made(next_label),
+            r"draws, fields as the store has them.*label is not the column's",
+        ),
+        (
+            stepping.Stepper,
+            "noise",
+            seventh_draws,
+            r"draws, keys of random numbers in steps 1, 8, 15",
+        ),
+    ],
+    [
+        (
+            stepping.Stepper,
+            "batch",
+            labels_made(others_label),
+            "draws, samples and their order",
+        )
+    ],
+    [
+        (
+            AdamW,
+            "rates",
             a_role_ignored,
             r"learning rate, of each parameter.*\(norm\)|update, weight decay of each parameter.*\(norm\)",
         )
     ],
     [
         (
-            a_loss_with_a_state,
+            VelocityObjective,
+            "loss",
+            loss_times(lambda: 1 + 1e-4 * next(LOSSES)),
             (
                 "loss, the same inputs and draws again.*has a state, or draws random numbers "
                 "without a key"
@@ -188,8 +182,17 @@ FAULTS = [
         )
     ],
 ]
-"""Faults that are planted at once, none of which hides another."""
-OF_THE_SAME_QUANTITY = [(a_loss_with_its_own_draws, "loss, the same inputs and draws again")]
+"""Faults that are planted at once, none of which hides another: owner, attribute, what stands in its
+place, and the words that name it.
+"""
+OF_THE_SAME_QUANTITY = [
+    (
+        VelocityObjective,
+        "loss",
+        loss_times(lambda: 1 + torch.rand(())),
+        "loss, the same inputs and draws again",
+    )
+]
 SETTINGS: dict[str, Any] = {
     "optimizer": {
         "kind": "adamw",
@@ -206,21 +209,20 @@ SETTINGS: dict[str, Any] = {
 @pytest.mark.parametrize(
     "faults",
     [*FAULTS, pytest.param(OF_THE_SAME_QUANTITY, marks=pytest.mark.slow)],
-    ids=lambda faults: "-".join(plant.__name__ for plant, _ in faults),
 )
 def test_each_fault_is_named_and_one_of_them_first(faults, home, monkeypatch):
-    for plant, _ in faults:
-        plant(monkeypatch)
+    for *planted, _ in faults:
+        wrapped(monkeypatch, *planted)
     found = prove_here(smallest("dit", **SETTINGS), home)
     said = [proof([each]).first_off for each in found if not each.holds]
-    for _, named in faults:
+    for *_, named in faults:
         assert any(re.match(f"First off: ({named})", each) for each in said), (named, said)
     first = proof(found).first_off
-    assert any(re.match(f"First off: ({named})", first) for _, named in faults), first
+    assert any(re.match(f"First off: ({named})", first) for *_, named in faults), first
 
 
 def test_a_gradient_of_a_twentieth_more_is_found_in_half_precision(home, monkeypatch):
-    def build(original: Any, self: Any, module: Any, *given: Any, **named: Any) -> None:
+    def build(original, self, module, *given, **named):
         original(self, module, *given, **named)
         for parameter in module.network.blocks[0].mlp.parameters():
             parameter.register_hook(lambda gradient: gradient * 1.05)
@@ -245,7 +247,7 @@ def test_small_modules_are_measured_by_group_until_they_are_large_enough():
 
 @pytest.mark.parametrize("stage", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_frozen_parameters_are_no_traceback(home, monkeypatch, stage):
-    def build(original: Any, self: Any, *given: Any) -> None:
+    def build(original, self, *given):
         original(self, *given)
         self.patch_embedding.requires_grad_(False)
 

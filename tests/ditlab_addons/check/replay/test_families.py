@@ -2,20 +2,12 @@
 out.
 """
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
-from ditlab.home import Home
 from ditlab.training.recovery import MemoryPlan
 from ditlab_addons.check import process_group
-from ditlab_addons.check.replay.check import check_replay
-from ditlab_addons.check.replay.replaying import open_source
-from support.command import Said, run_here
-from support.opened import open_training_run
+from support.command import run_here
 from support.trainings.attempts import LocalAttempt, train_attempts
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.forks import SILENT, small
@@ -25,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def ditlab(tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+def ditlab(tmp_path, capfd, monkeypatch):
     """`ditlab ...` in this process, in a home of its own, with warm worker processes."""
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(process_group, "_context", warm_processes)
@@ -33,7 +25,7 @@ def ditlab(tmp_path: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Calla
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_shows_its_samples(ditlab: Any, tmp_path: Path, family: str) -> None:
+def test_every_family_shows_its_samples(ditlab, tmp_path, family):
     """Losses by sample join to the step's, layers' norms to the gradient's."""
     spec = smallest(family, training__steps=6, checkpoint__every=2, checkpoint__keep=1)
     file = tmp_path / "spec.yaml"
@@ -44,9 +36,8 @@ def test_every_family_shows_its_samples(ditlab: Any, tmp_path: Path, family: str
     assert said.code == 0, said.err
     (step,) = said.json["steps"]
     assert said.json["origin"] == "from step 0: 4 steps to train"
-    assert len(step["samples"]) == spec.batch.size and all(
-        sample["text"] for sample in step["samples"]
-    )
+    assert len(step["samples"]) == spec.batch.size
+    assert all(sample["text"] for sample in step["samples"])
     assert all(sample["time"] is not None for sample in step["samples"])
     joined = sum(layer["gradient_norm"] ** 2 for layer in step["layers"]) ** 0.5
     assert joined == pytest.approx(step["metrics"]["train/grad_norm"], rel=1e-4)
@@ -58,28 +49,7 @@ def test_every_family_shows_its_samples(ditlab: Any, tmp_path: Path, family: str
     assert said.json["bound"] == 0 and len(said.json["comparisons"]) == 6 * 4
 
 
-def test_a_run_resumed_on_other_workers(ditlab: Any, tmp_path: Path) -> None:
-    """Each step by its own workers, from a checkpoint that the other number of workers wrote."""
-    experiment = small(
-        training={"steps": 8},
-        batch={"size": 32, "micro": 4},
-        checkpoint={"every": 2, "keep": 2, "keep_every": 4},
-    )
-    folder = train_attempts(experiment, [LocalAttempt(2, 5), LocalAttempt(1)])
-    home = Home(tmp_path / "home")
-    source = open_source(open_training_run(folder.run_id, home, lambda text: None))
-    assert list(source.whole) == [4, 6, 8], "keep_every keeps step 4"
-    first, second, last = (check_replay(source, step, step) for step in (3, 5, 7))
-    assert first.holds and second.holds and last.holds
-    assert first.replayed.origin == "from step 0: 3 steps to train"
-    assert [step.execution.workers for step in first.replayed.steps] == [2]
-    assert [step.execution.workers for step in second.replayed.steps] == [1], (
-        "done twice: as the weights know it"
-    )
-    assert last.replayed.origin == "from checkpoint 6: 1 step to train"
-
-
-def test_a_fork_and_its_lost_parent(ditlab: Any, tmp_path: Path) -> None:
+def test_a_fork_and_its_lost_parent(ditlab, tmp_path):
     experiment = small(training={"steps": 4}, checkpoint={"every": 2, "keep": 9})
     parent = train_attempts(experiment, [LocalAttempt(1)])
     fork = tmp_path / "fork.yaml"
@@ -100,7 +70,7 @@ def test_a_fork_and_its_lost_parent(ditlab: Any, tmp_path: Path) -> None:
     assert ditlab("replay", fork_id, "--step", "6", "--check").code == 0
 
 
-def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
+def test_a_step_that_was_left_out(ditlab, tmp_path):
     """It shows its samples and no loss; the steps after it are replayed without it."""
     experiment = small(training={"steps": 5}, checkpoint={"every": 2, "keep": 1})
     folder = train_attempts(
@@ -115,9 +85,7 @@ def test_a_step_that_was_left_out(ditlab: Any, tmp_path: Path) -> None:
     assert ditlab("replay", folder.run_id, "--step", "3", "--check").code == 0
 
 
-def test_another_machine_is_judged_by_a_derived_bound(
-    ditlab: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_machine_is_judged_by_a_derived_bound(ditlab, monkeypatch):
     folder = train_attempts(small(training={"steps": 4}), [LocalAttempt(1)])
     monkeypatch.setattr(
         "ditlab_addons.check.replay.replaying.processor_name", lambda: "another processor"

@@ -3,12 +3,10 @@ bit for bit.
 """
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from ditlab.analysis.opened_run import OpenedRun
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.receipts.reading import read_receipts
 from ditlab_addons.check import process_group
 from ditlab_addons.check.replay.check import EXACT, check_replay
@@ -23,17 +21,17 @@ ATTEMPTS = [LocalAttempt(1, 7), LocalAttempt(2, 11), LocalAttempt(1, 15), LocalA
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory):
     return tmp_path_factory.mktemp("killed") / "home"
 
 
 @pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def warm(monkeypatch, home):
     monkeypatch.setattr(process_group, "_context", warm_processes)
     monkeypatch.setenv("DITLAB_HOME", str(home))
 
 
-def killed(keep: int, stage: int = 0, precision: str = "fp32") -> RunFolder:
+def killed(keep, stage=0, precision="fp32"):
     experiment = small(
         training={"steps": STEPS, "precision": precision},
         engine={"zero": {"stage": stage}},
@@ -43,16 +41,14 @@ def killed(keep: int, stage: int = 0, precision: str = "fp32") -> RunFolder:
     return train_attempts(experiment, ATTEMPTS)
 
 
-def opened(folder: RunFolder, home: Path) -> OpenedRun:
+def opened(folder, home):
     return open_training_run(folder.run_id, Home(home), lambda text: None)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("stage", "precision"), [(0, "fp32"), (2, "bf16"), (3, "fp32")])
-def test_every_step_of_a_run_killed_three_times_replays(
-    warm: None, home: Path, stage: int, precision: str
-) -> None:
+def test_every_step_of_a_run_killed_three_times_replays(warm, home, stage, precision):
     """From step 0 and from kept checkpoints; nothing of the run's folder changes."""
     folder = killed(keep=9, stage=stage, precision=precision)
     before = file_states(folder.path)

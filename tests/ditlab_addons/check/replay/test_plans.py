@@ -5,22 +5,22 @@ from typing import Any
 import pytest
 
 from ditlab_addons.check.replay.history import Execution, StepHistory
-from ditlab_addons.check.replay.replaying import ReplayPlan, plan_replay
+from ditlab_addons.check.replay.replaying import plan_replay
 from ditlab_addons.check.replay.stepper import ParameterNorms, layers_of
 
 SPEC: dict[str, Any] = {"resources": {"workers": 1}}
 DEFAULT = Execution(0, workers=1)
 
 
-def doing(step: int, attempt: int, workers: int = 1, **more: Any) -> Execution:
+def doing(step, attempt, workers=1, **more):
     return Execution(step, attempt, workers, **{"loss": step + attempt / 8, "norm": 1.0, **more})
 
 
-def plan(history: StepHistory, first: int, last: int, checkpoints: list[int]) -> ReplayPlan:
+def plan(history, first, last, checkpoints):
     return plan_replay(history, first, last, checkpoints, lambda execution: SPEC)
 
 
-def way(found: ReplayPlan) -> tuple[int, list[tuple[int, int, int]], list[tuple[int, int]]]:
+def way(found):
     """Return the origin, the segments (first, last, workers), and the executions (step,
     attempt).
     """
@@ -31,7 +31,7 @@ def way(found: ReplayPlan) -> tuple[int, list[tuple[int, int, int]], list[tuple[
     )
 
 
-def killed_history() -> StepHistory:
+def killed_history():
     """1 worker to step 7, killed; 2 workers from checkpoint 4 to step 8, killed; 1 worker from
     checkpoint 8.
     """
@@ -40,7 +40,7 @@ def killed_history() -> StepHistory:
     return StepHistory(rows, DEFAULT, 12)
 
 
-def test_each_step_is_done_by_the_workers_that_did_it() -> None:
+def test_each_step_is_done_by_the_workers_that_did_it():
     history = killed_history()
     origin, segments, done = way(plan(history, 1, 12, []))
     assert (origin, segments) == (0, [(1, 4, 1), (5, 8, 2), (9, 12, 1)])
@@ -50,7 +50,7 @@ def test_each_step_is_done_by_the_workers_that_did_it() -> None:
     assert way(plan(history, 7, 7, [4, 6])) == (6, [(7, 7, 2)], [(7, 2)])
 
 
-def test_steps_that_a_kill_cut_off_are_those_that_led_to_the_last_one() -> None:
+def test_steps_that_a_kill_cut_off_are_those_that_led_to_the_last_one():
     rows = [doing(step, 1) for step in range(1, 8)] + [doing(step, 2, 2) for step in range(5, 7)]
     history = StepHistory(rows, DEFAULT, 7)
     assert way(plan(history, 6, 6, [4])) == (4, [(5, 6, 2)], [(5, 2), (6, 2)])
@@ -60,7 +60,7 @@ def test_steps_that_a_kill_cut_off_are_those_that_led_to_the_last_one() -> None:
     assert way(plan(history, 7, 7, [4, 6])) == (4, [(5, 7, 1)], [(5, 1), (6, 1), (7, 1)])
 
 
-def test_a_step_left_out_halvings_and_a_fork() -> None:
+def test_a_step_left_out_halvings_and_a_fork():
     rows = [
         doing(5, 1),
         doing(6, 1),
@@ -78,7 +78,7 @@ def test_a_step_left_out_halvings_and_a_fork() -> None:
     ]
 
 
-def test_an_elastic_range_decides_the_micro_batches_and_stays() -> None:
+def test_an_elastic_range_decides_the_micro_batches_and_stays():
     spec = {"resources": {"workers": {"min": 1, "max": 2}}}
     history = killed_history()
     found = plan_replay(history, 6, 6, [], lambda execution: spec)
@@ -87,7 +87,7 @@ def test_an_elastic_range_decides_the_micro_batches_and_stays() -> None:
     assert [segment.spec["resources"]["workers"] for segment in found.segments] == [1, 2]
 
 
-def test_layers_end_at_their_first_number() -> None:
+def test_layers_end_at_their_first_number():
     names = [
         "network.blocks.10.mlp.0.weight",
         "network.head.weight",
@@ -101,6 +101,5 @@ def test_layers_end_at_their_first_number() -> None:
         }
     )
     assert [*found] == ["blocks.10", "head", "objective.modules_list.2", "objective.head"]
-    assert found["head"].gradient == pytest.approx(18**0.5) and found[
-        "head"
-    ].ratio == pytest.approx(0.5)
+    assert found["head"].gradient == pytest.approx(18**0.5)
+    assert found["head"].ratio == pytest.approx(0.5)

@@ -1,7 +1,6 @@
 """A small run with receipts, averages and three checkpoints, and copies of it to damage."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ STEPS = 12
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory) -> Path:
+def made(tmp_path_factory):
     """A home with one run, resumed once."""
     home = tmp_path_factory.mktemp("verified") / "home"
     with pytest.MonkeyPatch.context() as patched:
@@ -27,7 +26,7 @@ def made(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def home(made, tmp_path, monkeypatch) -> Path:
+def home(made, tmp_path, monkeypatch):
     """A copy of that home."""
     copied = tmp_path / "home"
     shutil.copytree(made, copied, symlinks=True)

@@ -3,7 +3,6 @@ replaced.
 """
 
 import random
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ FILES = {
 """Part that finds it, by a file of the run's folder."""
 
 
-def files_of(checks: FileChecks) -> list[tuple[Path, str]]:
+def files_of(checks):
     """Every file that is damaged, those of the store of data too, and the part that finds it."""
     found = [
         (path, part)
@@ -35,7 +34,7 @@ def files_of(checks: FileChecks) -> list[tuple[Path, str]]:
     ]
 
 
-def missed_flips(checks: FileChecks, num: int, seed: int) -> list[str]:
+def missed_flips(checks, num, seed):
     """Change `num` bytes of each file, one at a time at random; return the places that no check has
     found.
     """

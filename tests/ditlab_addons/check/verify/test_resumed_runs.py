@@ -2,8 +2,6 @@
 changes are found.
 """
 
-from pathlib import Path
-
 import pytest
 
 from ditlab import train
@@ -15,7 +13,7 @@ from support.trainings.forks import small
 COSINE = {"kind": "warmup_cosine", "warmup": 2}
 
 
-def longer(steps: int, keep: int = 1):
+def longer(steps, keep=1):
     return small(
         name="checked",
         training={"steps": steps},
@@ -26,7 +24,7 @@ def longer(steps: int, keep: int = 1):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def made(tmp_path_factory):
     """A home with a run of six steps that was resumed to nine and to twelve; its newest checkpoint
     is kept alone.
     """
@@ -51,11 +49,9 @@ def test_an_honest_run_holds_and_its_steps_are_done_again_by_their_own_specs(hom
     )
     replayed = next(part.sentence for part in found.parts if part.part == "replay")
     first, *_ = replayed.removeprefix("steps ").split(",")
-    assert (
-        int(first) <= 6
-        and replayed.split(", chosen")[0].count(",") == 1
-        and "to the bit" in replayed
-    )
+    assert int(first) <= 6
+    assert replayed.split(", chosen")[0].count(",") == 1
+    assert "to the bit" in replayed
 
 
 def test_a_checkpoint_of_before_is_no_fault(tmp_path, monkeypatch):
@@ -71,10 +67,8 @@ def test_a_checkpoint_of_before_is_no_fault(tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
     train(longer(9, keep=9), local=True, resume=run)
-    assert (
-        verified(tmp_path).holds
-        and (opened(tmp_path).folder.checkpoints / "step-00000004").is_dir()
-    )
+    assert verified(tmp_path).holds
+    assert (opened(tmp_path).folder.checkpoints / "step-00000004").is_dir()
 
 
 def test_a_change_that_nothing_records_is_found(home):

@@ -19,36 +19,24 @@ from ditlab_addons.race.samples.report import cost_table, with_cost, write_sampl
 METRIC = "quality/frechet"
 
 
-def summary(*points, mode="min", num_seeds=4, **more):
-    """Points of (network evaluations a sample, values by seed); None for a point that is not
+def summary(*configurations, mode="min", num_seeds=4, **more):
+    """Configurations of (network evaluations a sample, values by seed); None for one that is not
     measured.
     """
     draws = []
-    for number, point in enumerate(points):
+    for number, configuration in enumerate(configurations):
         for seed in range(num_seeds):
             metrics = {}
-            if point is not None and math.isfinite(point[1][seed]):
-                metrics = {
-                    METRIC: point[1][seed],
-                    "cost/evaluations": point[0],
-                    "cost/seconds": 1e-3,
-                }
+            if configuration is not None and math.isfinite(configuration[1][seed]):
+                evaluations, values = configuration
+                metrics = {METRIC: values[seed], "cost/evaluations": evaluations}
+                metrics["cost/seconds"] = 1e-3
                 metrics |= {name: values[number] for name, values in more.items()}
-            status = "waiting" if point is None else "finished"
+            status = "waiting" if configuration is None else "finished"
             values = {"sampling.steps": number + 1}
+            facts = {"configuration": number, "seed": seed}
             draws.append(
-                Trial(
-                    len(draws),
-                    "1a2b3c4d",
-                    values,
-                    status,
-                    400,
-                    400,
-                    1.0,
-                    metrics,
-                    configuration=number,
-                    seed=seed,
-                )
+                Trial(len(draws), "1a2b3c4d", values, status, 400, 400, 1.0, metrics, **facts)
             )
     return SweepSummary(
         "5eed5eed",
@@ -67,7 +55,7 @@ def summary(*points, mode="min", num_seeds=4, **more):
 
 
 SHARED = (0.0, 0.5, -0.4, 0.2)
-"""What a seed does to every point alike."""
+"""What a seed does to every configuration alike."""
 
 
 def about(mean, *own):
@@ -82,7 +70,7 @@ def page(tmp_path, found):
     return files[1].read_text(), [file.name for file in files]
 
 
-def test_points_are_compared_by_pairs_and_by_cost(tmp_path, blank_pictures):
+def test_configurations_are_compared_by_pairs_and_by_cost(tmp_path, blank_pictures):
     found = summary(
         (10, about(2.0)),
         (20, about(1.9, 0.01, -0.01, 0.01, 0.0)),
@@ -105,7 +93,7 @@ def test_missing_and_infinite_values_are_not_best(tmp_path, blank_pictures):
     assert "nothing can be ranked" in page(tmp_path / "none", summary(None))[0]
 
 
-def test_a_point_whose_entropy_fell_is_named(tmp_path, blank_pictures):
+def test_a_configuration_whose_entropy_fell_is_named(tmp_path, blank_pictures):
     """Held-out text has 5 to 5.2 nats: 4.9 lies below, but by less than a twentieth; 4 lies below
     by more.
     """

@@ -2,11 +2,11 @@
 and refusals.
 """
 
-import shutil
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from ditlab.quality import classifier as classifiers
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab_addons.race.samples.spec import load_sampling_sweep
 from support.command import run_here
-from support.homes import settled
 from support.trainings.family_specs import smallest
 
 
@@ -39,19 +38,20 @@ SPACES = {
 
 
 @pytest.fixture
+def cli(capfd, monkeypatch):
+    """`ditlab ...` in this process."""
+    return partial(run_here, capfd, monkeypatch)
+
+
+@pytest.fixture
 def few_steps(monkeypatch):
     """Train the classifier, by which samples are measured, for 20 steps."""
     monkeypatch.setattr(classifiers, "STEPS", 20)
 
 
 @pytest.fixture
-def small(finished, tmp_path, monkeypatch, few_steps):
-    """A copy of the shared run, whose home is `tmp_path / "home"`."""
-    home = tmp_path / "home"
-    settled(
-        shutil.copytree(finished.home, home, ignore=shutil.ignore_patterns("mlflow.db*", "caches"))
-    )
-    monkeypatch.setenv("DITLAB_HOME", str(home))
+def small(own_home, tmp_path, monkeypatch, few_steps):
+    """A copy of the shared run."""
     monkeypatch.chdir(tmp_path)
     return ditlab.open_run("small")
 
@@ -82,21 +82,25 @@ def check_equal_to_sample(run, result, batch=256):
     """
     kept = files(result.sweep_id)
     sweep = load_sampling_sweep(Home.from_environment().run(result.sweep_id).path / "sweep.yaml")
-    assert len(kept) == len(sweep.points()) * sweep.seeds
-    for point in sweep.points():
+    assert len(kept) == len(sweep.configurations()) * sweep.seeds
+    for configuration in sweep.configurations():
         for seed in sweep.noise_seeds():
             drawn = run.sample(
-                sweep.samples, seed=seed, ema=point.ema, overrides=point.overrides(), batch=batch
+                sweep.samples,
+                seed=seed,
+                ema=configuration.ema,
+                overrides=configuration.overrides(),
+                batch=batch,
             )
-            _, numbers, *_ = drawn.save(f"drawn-{point.number}-{seed}")
+            _, numbers, *_ = drawn.save(f"drawn-{configuration.number}-{seed}")
             assert (
-                kept[f"{point.number:04d}/seed{seed}.safetensors"].read_bytes()
+                kept[f"{configuration.number:04d}/seed{seed}.safetensors"].read_bytes()
                 == numbers.read_bytes()
             )
 
 
 def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(
-    small, blank_pictures, capfd, monkeypatch
+    small, blank_pictures, monkeypatch, cli
 ):
     def interrupt(what, done, total, unit="bytes"):
         if what.startswith("3 of 4 draws"):
@@ -108,12 +112,8 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(
         130,
         ["--set", "sampling.steps=1"],
     )
-    assert [trial["status"] for trial in first.to_dict()["trials"]] == [
-        "finished",
-        "finished",
-        "waiting",
-        "waiting",
-    ]
+    statuses = [trial["status"] for trial in first.to_dict()["trials"]]
+    assert statuses == ["finished"] * 2 + ["waiting"] * 2
     said = []
     last = ditlab.sweep_samples(
         resume=first.sweep_id, on_progress=lambda what, *_: said.append(what)
@@ -127,17 +127,12 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(
         ditlab.sweep_samples(written(Path.cwd(), small.id, samples=30), resume=last.sweep_id)
     plan = ditlab.plan_samples(written(Path.cwd(), small.id, seeds=3), resume=last.sweep_id)
     assert plan.forecast.num_draws == 2 and plan.to_dict()["seeds"] == [0, 20, 40]
-    said = run_here(capfd, monkeypatch, "sample", last.sweep_id)
+    said = cli("sample", last.sweep_id)
     assert said.code == 2 and "none of its trials has begun" in said.err
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
-    assert last.sweep_id in run_here(capfd, monkeypatch, "runs").out
+    assert last.sweep_id in cli("runs").out
     for command, text in {"runs show": "sweep of 4 trials", "report": "report.html"}.items():
-        assert text in run_here(capfd, monkeypatch, *command.split(), last.sweep_id).out
-    said = run_here(capfd, monkeypatch, "tune", "--resume", last.sweep_id)
-    assert (
-        said.code == 2
-        and "the sweep's base 'run' is of the add-on race, which is not here" in said.err
-    )
+        assert text in cli(*command.split(), last.sweep_id).out
 
 
 @pytest.mark.slow
@@ -159,7 +154,8 @@ def test_samples_of_every_family_are_those_of_sample(family, tmp_path, monkeypat
     )
     plan = ditlab.plan_samples(path)
     result = ditlab.sweep_samples(path)
-    assert result.status == "finished" and len(result.summary.trials) == len(plan.session.points)
+    assert result.status == "finished"
+    assert len(result.summary.trials) == len(plan.session.configurations)
     assert all(
         configuration.metrics["cost/evaluations"] == plan.forecast.evaluations[configuration.number]
         for configuration in result.summary.trials
@@ -188,15 +184,13 @@ def test_a_killed_sweep_is_resumed_with_whole_draws_alone(small):
     check_equal_to_sample(small, result)
 
 
-def test_a_dry_run_counts_network_evaluations(small, capfd, monkeypatch):
+def test_a_dry_run_counts_network_evaluations(small, cli):
     path = written(Path.cwd(), small.id, grid("sampling.solver", "euler", "heun") | STEPS)
-    found = run_here(capfd, monkeypatch, "tune", path, "--dry-run", "--json").json
-    assert [point["evaluations"] for point in found["points"]] == [1, 2, 2, 4]
+    found = cli("tune", path, "--dry-run", "--json").json
+    assert [configuration["evaluations"] for configuration in found["points"]] == [1, 2, 2, 4]
     assert (found["draws"], found["evaluations"]) == (8, 2 * 20 * 9)
     assert not [*Home.from_environment().runs.glob("*/sweep.yaml")]
-    assert run_here(capfd, monkeypatch, "validate", path).out.endswith(
-        "valid (sweep over samples, 4 points)\n"
-    )
+    assert cli("validate", path).out.endswith("valid (sweep over samples, 4 configurations)\n")
 
 
 @pytest.mark.parametrize(
