@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,7 +31,7 @@ EVEN_EDGES = 4096
 update.
 """
 TINY = 1e-9
-"""Coefficients below which an average is left out."""
+"""Coefficients below which an average is dropped."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +102,10 @@ def field_of(length: float) -> str:
 
 def length_of(field: str) -> float | None:
     """Return the relative length of a field that `field_of` named; None for another field."""
-    try:
-        if field.startswith(_PREFIX):
+    if field.startswith(_PREFIX):
+        with suppress(ValueError):
             return float(field.removeprefix(_PREFIX))
-        return None
-    except ValueError:
-        return None
+    return None
 
 
 def snapshot_steps(first: int, total: int, snapshots: int) -> list[int]:

@@ -83,9 +83,8 @@ class Home:
         """The home of the variable `DITLAB_HOME`. Raises UserError where its files are of another
         format, and where Ray would delete them after a job."""
         home = cls.named_by_environment()
-        if "DITLAB_HOME" in os.environ:
-            given = ""
-        else:
+        given = ""
+        if "DITLAB_HOME" not in os.environ:
             given = " (the default, as DITLAB_HOME is not set)"
         remedy = (
             "name a folder that outlives the job and that all nodes see by its absolute path: "

@@ -99,7 +99,7 @@ def seed_band(values: ArrayLike, confidence: float = 0.95) -> SeedBand:
     """Return the mean over seeds and Student's t interval of it; values (num_seeds, ...), such as
     curves over steps.
 
-    Values that are not finite are left out. The interval of a place is its own: a curve lies within
+    Values that are not finite are dropped. The interval of a place is its own: a curve lies within
     the whole band less often. Raises ValueError for a confidence outside (0, 1).
     """
     if not 0 < confidence < 1:
@@ -128,7 +128,7 @@ def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> I
     seeds fixed beforehand.
 
     It holds the true mean with `confidence` if differences are Gaussian. Raises ValueError for no
-    difference, for one that is not finite (leave out pairs with a failed trial), and for a
+    difference, for one that is not finite (drop pairs with a failed trial), and for a
     confidence outside (0, 1).
     """
     if not len(differences) or not np.isfinite(differences).all():
@@ -185,9 +185,8 @@ def describe_difference(
         return f"{first} and {second} {size}; one seed tells nothing of other seeds"
     half = _rounded(interval.half_width, interval.half_width)
     if interval.excludes_zero:
-        better, worse = (
-            (first, second) if (interval.mean < 0) == (mode == "min") else (second, first)
-        )
+        is_first_better = (interval.mean < 0) == (mode == "min")
+        better, worse = configurations if is_first_better else configurations[::-1]
         size = _rounded(abs(interval.mean), interval.half_width)
         return f"{better} before {worse} by {size} +- {half} in {metric} {basis}"
     if interval.std == 0:

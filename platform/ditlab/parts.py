@@ -309,7 +309,7 @@ def commands() -> dict[str, Command]:
     """Return all commands by name, as `ditlab --help` lists them. Warns of those whose name is
     taken.
     """
-    found = _described("command", [command for parts in all_parts() for command in parts.commands])
+    found = _described("command", listed("commands"))
     return dict(sorted(found.items(), key=lambda item: (item[1].position, item[0])))
 
 
@@ -321,10 +321,7 @@ def find_command(name: str) -> Command | None:
 
 def importers() -> dict[str, Importer]:
     """Return all importers by name, sorted. Warns of those whose name is taken."""
-    found = _described(
-        "importer", [importer for parts in all_parts() for importer in parts.importers]
-    )
-    return dict(sorted(found.items()))
+    return dict(sorted(_described("importer", listed("importers")).items()))
 
 
 def named(field: str) -> dict[str, str]:
@@ -336,33 +333,33 @@ def named(field: str) -> dict[str, str]:
     return _first(_NOUNS.get(field, field.removesuffix("s")), offers)
 
 
+def listed(field: str) -> list[Any]:
+    """Return what stands in a tuple of all `Parts`, such as `commands`."""
+    return [part for parts in all_parts() for part in getattr(parts, field)]
+
+
 def places(field: str) -> list[str]:
-    """Return what stands in a tuple of all `Parts`, such as `observers`: the places of all."""
-    return [target for parts in all_parts() for target in getattr(parts, field)]
+    """Return the places in a tuple of all `Parts`, such as `observers`."""
+    return listed(field)
 
 
 def start_checks() -> dict[str, StartCheck]:
     """Return all checks before a run begins by name, sorted. Warns of those whose name is taken."""
-    found = _described(
-        "start check", [check for parts in all_parts() for check in parts.start_checks]
-    )
-    return dict(sorted(found.items()))
+    return dict(sorted(_described("start check", listed("start_checks")).items()))
 
 
 def sweep_kinds() -> dict[str, SweepKind]:
     """Return all kinds of sweeps that train nothing by the field of `base`. Warns of those whose
     field is taken.
     """
-    return _described("sweep's base", [kind for parts in all_parts() for kind in parts.sweep_kinds])
+    return _described("sweep's base", listed("sweep_kinds"))
 
 
 def command_options(command: str) -> dict[str, CommandOption]:
     """Return the flags of add-ons for a command by name, sorted. Warns of those whose name is
     taken.
     """
-    found = [
-        option for parts in all_parts() for option in parts.options if option.command == command
-    ]
+    found = [option for option in listed("options") if option.command == command]
     return dict(sorted(_described("option", found).items()))
 
 
@@ -370,9 +367,7 @@ def export_formats() -> dict[str, ExportFormat]:
     """Return the forms of exports beside DiTLab's own by name. Warns of those whose name is
     taken.
     """
-    return _described(
-        "export format", [form for parts in all_parts() for form in parts.export_formats]
-    )
+    return _described("export format", listed("export_formats"))
 
 
 def find_kind(section: str, kind: str) -> Plugin | None:

@@ -119,7 +119,7 @@ BRANCHES = {
         "numbers of a step are copied asynchronously, and read later",
     ),
     "platform/ditlab/training/receipts.py": (
-        2,
+        3,
         "a receipt names the device and the blocks' numbers",
     ),
     "platform/ditlab/training/timing.py": (1, "peak memory of the device, or of the process"),

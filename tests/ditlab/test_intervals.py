@@ -7,11 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from ditlab.intervals import (
-    describe_difference,
-    paired_interval,
-    seed_band,
-)
+from ditlab.intervals import describe_difference, paired_interval, seed_band
 
 
 def test_a_paired_interval_is_students() -> None:

@@ -85,6 +85,12 @@ ASKED = {
 }
 
 
+def looked_for_again() -> parts.PluginGroup[parts.Parts]:
+    """The add-ons that are there now."""
+    old = parts.ADDONS
+    return parts.PluginGroup("ditlab.addons", "add-on", old._check, folders=old._folders)
+
+
 def masters(checkpoint: Path) -> "dict[str, torch.Tensor]":
     """Master weights of a committed checkpoint."""
     reader = open_checkpoint(checkpoint)
@@ -135,9 +141,7 @@ def addons(monkeypatch, anew):
         monkeypatch.setattr(
             ditlab_addons, "__path__", [*own, *(str(place / "ditlab_addons") for place in places)]
         )
-        group = parts.PluginGroup(
-            "ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders
-        )
+        group = looked_for_again()
         monkeypatch.setattr(parts, "ADDONS", group)
         monkeypatch.setattr(plugins, "ADDONS", group)
         anew("ditlab.cli.data.commands")
@@ -149,9 +153,7 @@ def test_a_command_of_a_package_is_listed_called_and_typed(hello, with_run, fini
     ditlab = with_run
     assert "hello" not in sys.modules
     listed = ditlab("--help").out
-    assert re.search(
-        r"^  hello +Greet a run\.$", listed, re.MULTILINE
-    ) and listed.rstrip().endswith("Greet a run.")
+    assert re.search(r"\n  hello +Greet a run\.$", listed.rstrip())
     assert "hello.command" not in sys.modules, "a list imports no command"
     said = ditlab("hello", "small", "--json")
     assert (said.code, said.json) == (0, {"greeted": finished.run_id}), said.err
@@ -169,25 +171,13 @@ def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
     ):
         (hello / "hello" / "parts.py").write_text(text)
         sys.modules.pop("hello.parts", None)
-        fresh = parts.PluginGroup(
-            "ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders
-        )
+        fresh = looked_for_again()
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             patch.setattr(parts, "ADDONS", fresh)
             assert parts.commands()["train"].target == "ditlab.cli.train.commands:train"
-        assert [
-            message in str(each.message) for each in caught if each.category is PluginWarning
-        ] == [True], caught
-
-
-def test_a_name_that_is_taken_is_one_warning(hello, monkeypatch):
-    offers = [parts.Parts(functions={"f": "a:f"}), parts.Parts(functions={"f": "b:f", "g": "b:g"})]
-    monkeypatch.setattr(parts, "all_parts", lambda: offers)
-    with pytest.warns(
-        PluginWarning, match="the function 'f' of b:f is skipped, as a:f has that name; rename it"
-    ):
-        assert parts.named("functions") == {"f": "a:f", "g": "b:g"}
+        (warned,) = [each.message for each in caught if each.category is PluginWarning]
+        assert message in str(warned)
 
 
 def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(
@@ -204,21 +194,16 @@ def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     addons(tmp_path / "more")
-    imported = ditlab("data", "import", "zeros", "--rows", "3")
-    assert imported.code == 0 and "zeros: 3 rows" in imported.err, imported.err
+    imported = ditlab("data", "import", "zeros", "--rows", "3").ok()
+    assert "zeros: 3 rows" in imported.err
     changes = ("schedule.kind=halves", "optimizer.lr=0.5", "checkpoint.every=null")
-    trained = ditlab(
+    ditlab(
         "train", spec, "--local", *(word for change in changes for word in ("--set", change))
-    )
-    assert trained.code == 0, trained.err
+    ).ok()
     (seen,) = home.glob("train/*/rates.txt")
     assert seen.read_text() == "1 0.5\n2 0.25\n3 0.125\n4 0.0625\nsaved 4\n"
     addons()
-    refused = ditlab("sample", "small")
-    assert (
-        refused.code == 2
-        and "needs the folder ditlab_addons/rates; put what holds it on" in refused.err
-    )
+    ditlab("sample", "small").refused("needs the folder ditlab_addons/rates; put what holds it on")
 
 
 def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(
@@ -241,15 +226,10 @@ def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(
     trained = ditlab("train", spec, "--local", "--set", "evaluation.quality=100", "--json")
     assert (plain.code, trained.code) == (0, 0), trained.err
     more = {"quality/brightness", "quality/brightness_real"}
-    measured = {
-        name: value
-        for name, value in trained.json["metrics"].items()
-        if name.startswith("quality/")
-    }
-    assert measured.keys() - plain.json["metrics"].keys() == more
-    assert {name: measured[name] for name in measured.keys() - more}.items() <= plain.json[
-        "metrics"
-    ].items()
+    before, after = plain.json["metrics"], trained.json["metrics"]
+    measured = {name: value for name, value in after.items() if name.startswith("quality/")}
+    assert measured.keys() - before.keys() == more
+    assert {name: measured[name] for name in measured.keys() - more}.items() <= before.items()
     assert -1 < measured["quality/brightness_real"] < 1
     said = ditlab("evaluate", "small", "--json")
     assert {name: said.json["metrics"][name] for name in measured} == measured, said.err
@@ -260,29 +240,17 @@ def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(
 
 def test_code_that_cannot_be_used_is_one_sentence_before_anything_begins(hello, ditlab, spec):
     described = hello / "hello" / "parts.py"
-    wrong = {
-        "observers": '("hello.command:watch",)',
-        "schedules": '{"halves": "hello.nothing:Halves"}',
-    }
     described.write_text(
-        "from ditlab.parts import Parts\nPARTS = "
-        f"Parts({', '.join(map('='.join, wrong.items()))})\n"
-    )
-    fresh = parts.PluginGroup(
-        "ditlab.addons", "add-on", parts.ADDONS._check, folders=parts.ADDONS._folders
+        'from ditlab.parts import Parts\nPARTS = Parts(observers=("hello.command:watch",), '
+        'schedules={"halves": "hello.nothing:Halves"})\n'
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "ADDONS", fresh)
-        said = ditlab("train", spec, "--local")
-        assert (
-            said.code == 2
-            and "the observer 'watch' (hello.command:watch) cannot be used (AttributeError"
-            in said.err
+        patch.setattr(parts, "ADDONS", looked_for_again())
+        ditlab("train", spec, "--local").refused(
+            "the observer 'watch' (hello.command:watch) cannot be used (AttributeError"
         )
-        said = ditlab("validate", spec, "--set", "schedule.kind=halves")
-        assert (
-            said.code == 2
-            and "the schedule 'halves' (hello.nothing:Halves) cannot be used (ModuleNot" in said.err
+        ditlab("validate", spec, "--set", "schedule.kind=halves").refused(
+            "the schedule 'halves' (hello.nothing:Halves) cannot be used (ModuleNot"
         )
 
 
@@ -330,8 +298,7 @@ def test_a_section_and_observers_of_a_run_of_a_package(hello, ditlab, spec, home
     assert "notes" not in plain
     said = ditlab(
         "train", spec, "--local", "--set", "notes.word=hello", "--set", "training.steps=2"
-    )
-    assert said.code == 0, said.err
+    ).ok()
     assert (
         "the observer hello.parts.Broken failed and is told of nothing more (OSError: full)"
         in said.err
@@ -367,52 +334,25 @@ def test_an_optimiser_of_a_package_trains_resumes_to_the_bit_and_is_refused_wher
 ):
     (hello / "hello" / "parts.py").write_text(LION)
     addons()
-    lion = [
-        "--set",
-        "optimizer={kind: lion, lr: 0.001, weight_decay: 0}",
-        "--set",
-        "checkpoint.every=1",
-    ]
-    lion += ["--set", "schedule={kind: constant}", "--set", "checkpoint.keep=9"]
+    changes = ("optimizer={kind: lion, lr: 0.001, weight_decay: 0}", "schedule={kind: constant}")
+    changes += ("checkpoint={every: 1, keep: 9}",)
+    lion = [word for change in changes for word in ("--set", change)]
 
-    said = ditlab("train", spec, "--local", *lion, "--json")
-    assert said.code == 0, said.err
+    said = ditlab("train", spec, "--local", *lion, "--json").ok()
     folder = Home(home).run(said.json["run_id"]).checkpoints
     before, after = (masters(folder / f"step-{step:08d}") for step in (1, 2))
     moved = {name: (after[name] - before[name]).abs().max().item() for name in before}
     assert max(moved.values()) == pytest.approx(0.001, rel=1e-3), (
         "each number moves by the learning rate"
     )
-    said = ditlab(
-        "train",
-        spec,
-        "--local",
-        *lion,
-        "--set",
-        "name=again",
-        "--set",
-        "training.steps=2",
-        "--json",
-    )
-    longer = ditlab(
-        "train",
-        spec,
-        "--local",
-        *lion,
-        "--set",
-        "name=again",
-        "--resume",
-        said.json["run_id"],
-        "--json",
-    )
-    assert longer.code == 0, longer.err
+    again = ("train", spec, "--local", *lion, "--set", "name=again", "--json")
+    said = ditlab(*again, "--set", "training.steps=2")
+    ditlab(*again, "--resume", said.json["run_id"]).ok()
     again = masters(Home(home).run(said.json["run_id"]).checkpoints / "step-00000004")
     whole = masters(folder / "step-00000004")
     assert all(torch.equal(again[name], whole[name]) for name in whole)
-    said = ditlab("prove", spec, *lion)
-    assert (
-        said.code == 2
-        and "optimizer.kind=lion is an add-on's, and the reference knows adamw and muon" in said.err
+    ditlab("prove", spec, *lion).refused(
+        "optimizer.kind=lion is an add-on's, and the reference knows adamw and muon"
     )
 
 
@@ -436,19 +376,18 @@ def test_a_solver_of_a_package_draws_and_only_where_a_velocity_is_integrated(
     found = {}
     for solver, steps in (("one_step", 4), ("euler", 1)):
         out = tmp_path / solver
-        said = with_run(
+        with_run(
             "sample", "small", "--num", "2", "--solver", solver, "--steps", steps, "--out", out
-        )
-        assert said.code == 0, said.err
+        ).ok()
         found[solver] = load_file(out / "samples.safetensors")
     assert all(
         torch.equal(found["one_step"][name], found["euler"][name]) for name in found["euler"]
     )
-    said = with_run("sample", "small", "--solver", "two_steps")
-    assert said.code == 2 and "sampling.solver='two_steps' must be 'euler', 'heun'" in said.err
+    with_run("sample", "small", "--solver", "two_steps").refused(
+        "sampling.solver='two_steps' must be 'euler', 'heun'"
+    )
     gaussian = ("--set", "objective={process: gaussian}", "--set", "sampling.solver=one_step")
-    said = with_run("validate", finished.spec, *gaussian)
-    assert said.code == 2 and "sampling.solver='one_step'" in said.err
+    with_run("validate", finished.spec, *gaussian).refused("sampling.solver='one_step'")
 
 
 SHELVES = """
@@ -484,10 +423,8 @@ def test_a_kind_of_sweeps_of_a_package_is_validated_shown_and_run(hello, ditlab,
     assert ditlab("show", path).out == "size: 0\n"
     said = ditlab("tune", path, "--set", "a=1", "--dry-run")
     assert (said.code, said.out) == (3, "shelves.yaml ('a=1',) None True False\n"), said.err
-    said = ditlab("tune", path, "--quick")
-    assert (
-        said.code == 2
-        and "--quick is for sweeps that train, and a sweep over shelves trains nothing" in said.err
+    ditlab("tune", path, "--quick").refused(
+        "--quick is for sweeps that train, and a sweep over shelves trains nothing"
     )
     with pytest.raises(
         UserError, match=r"base\.shelf makes it a sweep over shelves, which trains nothing"
@@ -506,13 +443,10 @@ def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(
     anew("ditlab.cli.train.commands")
     assert ditlab("show", spec, *section).out == shown
     for command in (["runs"], ["runs", "show", "small"], ["sample", "small", "--num", "1"]):
-        said = ditlab(*command)
-        assert said.code == 0, said.err
+        ditlab(*command).ok()
     longer = ("train", spec, "--local", "--resume", "small", "--set", "training.steps=3")
-    said = ditlab(*longer, *section)
-    assert (
-        said.code == 2
-        and "the section 'notify' is of the add-on notify, which is not here" in said.err
+    ditlab(*longer, *section).refused(
+        "the section 'notify' is of the add-on notify, which is not here"
     )
     assert ditlab(*longer).code == 0
 
@@ -524,27 +458,23 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(
     for command in ("train", "analysis"):
         anew(f"ditlab.cli.{command}.commands")
 
-    def function(name: str) -> str:
-        with pytest.raises(AttributeError) as caught:
-            package.__getattr__(name)
+    def raised(call, *arguments) -> str:
+        with pytest.raises((AttributeError, UserError)) as caught:
+            call(*arguments)
         return f"{caught.value}\n"
 
-    def method(name: str) -> str:
-        with pytest.raises(AttributeError) as caught:
-            Run.__getattr__(None, name)
-        return f"{caught.value}\n"
+    def trained(change: str) -> str:
+        return ditlab("train", spec, "--local", "--set", change).err
 
     def weight_format(name: str) -> str:
-        with pytest.raises(UserError) as caught:
-            PublishedWeights.open("x", "PATH", Home(home), name)
-        return f"{caught.value}\n"
+        return raised(PublishedWeights.open, "x", "PATH", Home(home), name)
 
     def field(name: str) -> str:
         family, asked = ASKED[name]
         asking = smallest(family, evaluation__quality=100).replace_all({name: asked})
         (home.parent / "asking.yaml").write_text(dump_yaml(asking.to_dict()))
-        said = ditlab("train", home.parent / "asking.yaml", "--local")
-        assert said.code == 2 and not list(home.glob("train/*"))
+        said = ditlab("train", home.parent / "asking.yaml", "--local").refused()
+        assert not list(home.glob("train/*"))
         return said.err
 
     def scheduler(name: str) -> str:
@@ -562,27 +492,17 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(
         "field": field,
         "importer": lambda name: ditlab("data", "import", name).err,
         "option": lambda name: ditlab("train", "x.yaml", name).err,
-        "section": lambda name: ditlab("train", spec, "--set", f"{name}=[1]").err,
+        "section": lambda name: trained(f"{name}=[1]"),
         "sweep's base": base,
-        "function": function,
-        "method": method,
+        "function": lambda name: raised(package.__getattr__, name),
+        "method": lambda name: raised(Run.__getattr__, None, name),
         "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
         "weight format": weight_format,
         "scheduler": scheduler,
-        "optimizer": lambda name: (
-            ditlab("train", spec, "--local", "--set", f"optimizer.kind={name}").err
-        ),
-        "order": lambda name: (
-            ditlab(
-                "train", spec, "--local", "--set", f"data={{kind: arrow, order: {{kind: {name}}}}}"
-            ).err
-        ),
-        "schedule": lambda name: (
-            ditlab("train", spec, "--local", "--set", f"schedule.kind={name}").err
-        ),
-        "tracker": lambda name: (
-            ditlab("train", spec, "--local", "--set", f"tracking.uri={name}:lab").err
-        ),
+        "optimizer": lambda name: trained(f"optimizer.kind={name}"),
+        "order": lambda name: trained(f"data={{kind: arrow, order: {{kind: {name}}}}}"),
+        "schedule": lambda name: trained(f"schedule.kind={name}"),
+        "tracker": lambda name: trained(f"tracking.uri={name}:lab"),
     }
     assert called.keys() == parts.OF_ADDONS.keys()
     for noun, names in parts.OF_ADDONS.items():
@@ -594,25 +514,35 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(
     assert not re.search(r"^  get ", ditlab("data", "import", "--help").out, re.MULTILINE)
 
 
+BY_NAME = {
+    "command": ("commands", "subcommands"),
+    "field": ("quality_figures",),
+    "importer": ("importers",),
+    "option": ("start_checks", "options"),
+    "sweep's base": ("sweep_kinds",),
+    "section": ("sections", "sweep_sections"),
+    "function": ("functions",),
+    "method": ("run_methods",),
+    "weight format": ("weight_formats",),
+    "optimizer": ("optimizers",),
+    "order": ("orders",),
+    "schedule": ("schedules",),
+    "scheduler": ("schedulers",),
+    "tracker": ("trackers",),
+    "export format": ("export_formats",),
+}
+"""Fields of `Parts` by the noun of what they hold."""
+
+
 def test_the_table_of_add_ons_names_every_part_of_each():
     found = {noun: dict[str, str]() for noun in parts.OF_ADDONS}
     for name, addon in parts.ADDONS.load_all().items():
-        found["command"] |= {command.name: name for command in addon.commands}
-        found["command"] |= dict.fromkeys(addon.subcommands, name)
-        if name in parts.OF_ADDONS["field"].values():
-            found["field"] |= dict.fromkeys(addon.quality_figures, name)
-        found["importer"] |= {importer.name: name for importer in addon.importers}
-        found["option"] |= {f"--{check.name}": name for check in addon.start_checks}
-        found["option"] |= {option.name: name for option in addon.options}
-        found["sweep's base"] |= {kind.name: name for kind in addon.sweep_kinds}
-        found["section"] |= dict.fromkeys([*addon.sections, *addon.sweep_sections], name)
-        found["function"] |= dict.fromkeys(addon.functions, name)
-        found["method"] |= dict.fromkeys(addon.run_methods, name)
-        found["weight format"] |= dict.fromkeys(addon.weight_formats, name)
-        found["optimizer"] |= dict.fromkeys(addon.optimizers, name)
-        found["order"] |= dict.fromkeys(addon.orders, name)
-        found["schedule"] |= dict.fromkeys(addon.schedules, name)
-        found["scheduler"] |= dict.fromkeys(addon.schedulers, name)
-        found["tracker"] |= dict.fromkeys(addon.trackers, name)
-        found["export format"] |= {form.name: name for form in addon.export_formats}
+        for noun, fields in BY_NAME.items():
+            if noun == "field" and name not in parts.OF_ADDONS[noun].values():
+                continue
+            for part in [part for field in fields for part in getattr(addon, field)]:
+                word = getattr(part, "name", part)
+                if noun == "option":
+                    word = f"--{word.removeprefix('--')}"
+                found[noun][word] = name
     assert found == parts.OF_ADDONS

@@ -30,6 +30,18 @@ class Said:
         assert isinstance(last, dict)
         return last
 
+    def ok(self) -> "Said":
+        """Assert that the command succeeded."""
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, *words: str) -> "Said":
+        """Assert that the command was refused in one sentence, which holds these words."""
+        assert (self.code, self.out) == (2, ""), self
+        assert self.err.startswith("ditlab: ") and self.err.count("\n") == 1, self.err
+        assert "Traceback" not in self.err and all(each in self.err for each in words), self.err
+        return self
+
 
 def run_process(
     *arguments: str | Path,

@@ -49,11 +49,9 @@ def import_data(
         if importer.is_fixed:
             return run_import(kind, dataclasses.replace(request, out=request.out.parent))
         written = run_import(kind, request)
-        if not source or is_uri(source):
-            place = source
-        else:
-            place = str(Path(source).expanduser().absolute())
-        return published(written, request, replace, warn, place)
+        if source and not is_uri(source):
+            source = str(Path(source).expanduser().absolute())
+        return published(written, request, replace, warn, source)
 
 
 def import_beginning(
@@ -102,16 +100,16 @@ def users_of_store(home: Home, folder: Path) -> list[str]:
     """Return the runs of a home whose specs name a store's folder, for people: `3f2a1b9c
     (pets-dit)`.
     """
-    names = [
-        re.escape(str(folder)),
-        *([re.escape(folder.name)] if folder.parent == home.stores else []),
-    ]
+    names = [re.escape(str(folder))]
+    if folder.parent == home.stores:
+        names.append(re.escape(folder.name))
     named = re.compile(rf"(?<![\w@/.-])(?:{'|'.join(names)})(?![\w@/-])")
     users = []
     for record in scan_runs(home).records:
-        for spec in (home.run(record.run_id).path / name for name in ("spec.yaml", "sweep.yaml")):
+        for file in ("spec.yaml", "sweep.yaml"):
             with suppress(OSError):
-                if named.search(spec.read_bytes().decode(errors="replace")):
+                content = (home.run(record.run_id).path / file).read_bytes()
+                if named.search(content.decode(errors="replace")):
                     users.append(f"{record.run_id} ({record.name})")
     return users
 
@@ -153,19 +151,18 @@ def list_stores() -> list[ListedStore]:
     found = []
     entries = sorted(home.stores.iterdir()) if home.stores.is_dir() else []
     names = {}
-    for entry in (each for each in entries if each.is_file() and not each.name.startswith(".")):
-        with suppress(UserError):
-            names[pointed_folder(entry)] = entry.name
-    for folder in (each for each in entries if holds_store(each)):
+    for entry in entries:
+        if entry.is_file() and not entry.name.startswith("."):
+            with suppress(UserError):
+                names[pointed_folder(entry)] = entry.name
+    for folder in filter(holds_store, entries):
         rows = classes = 0
         problem = ""
         try:
             store = open_store(folder, verify=False)
             rows = len(store)
-            numbers = [
-                column.num_classes or 0 for column in store.columns.values() if not column.shape
-            ]
-            classes = max(numbers, default=0)
+            columns = [column for column in store.columns.values() if not column.shape]
+            classes = max((column.num_classes or 0 for column in columns), default=0)
             store.close()
         except UserError as error:
             problem = str(error)

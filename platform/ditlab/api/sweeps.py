@@ -170,7 +170,8 @@ def _prepare(
 
     nodes = cluster_nodes() if address and not is_dry else local_nodes()
     home = Home.from_environment()
-    stored = None
+    sweep = given
+    stored = before = threads = None
     if resume == "auto" and given:
         resume, line = find_unfinished_sweep(home, given)
         say(line)
@@ -182,14 +183,12 @@ def _prepare(
             differing(flatten(stored.stored.to_dict()), flatten(stored.sweep.to_dict()))
         ):
             say(f"resumed with {text}")
-    sweep, before = (stored.sweep, stored.stored) if stored else (given, None)
-    assert sweep
-    threads = None
-    if stored:
+        sweep = stored.sweep
+        before = stored.stored
         trials = stored.folder.planned_trials()
-        threads = next(
-            filter(None, (recorded_threads(home.run(trial.run_id)) for trial in trials)), None
-        )
+        recorded = (recorded_threads(home.run(trial.run_id)) for trial in trials)
+        threads = next(filter(None, recorded), None)
+    assert sweep
     prepared = prepare_sweep(
         sweep, source, nodes, remote=address is not None, stored=before, threads=threads
     )

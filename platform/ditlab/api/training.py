@@ -3,7 +3,7 @@ scripts.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partialmethod
@@ -20,7 +20,7 @@ from ditlab.runs.cores import recorded_threads, sleep_at_barriers, worker_thread
 from ditlab.runs.launch import Launch, RecordedProof, RunCallbacks, StartRefused, StartSituation
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.runs.locks import LOCK_LEASE, lock_run
-from ditlab.runs.observers import RunEnd, RunObservers, run_observer_makers
+from ditlab.runs.observers import ObserverMaker, RunEnd, RunObservers, run_observer_makers
 from ditlab.runs.prepare import begin_launch, check_launch, launch_notes, startup_lines
 from ditlab.runs.signals import GRACE
 from ditlab.spec.experiment import Experiment
@@ -31,7 +31,7 @@ from ditlab.training.reporting import TrainingProgress
 
 if TYPE_CHECKING:
     from ditlab.intervals import Interval
-    from ditlab.runs.seed_group import GroupPlace
+    from ditlab.runs.seed_group import GroupPlace, GroupRun, SeedGroup
 
 
 _log = logging.getLogger("ditlab")
@@ -188,29 +188,40 @@ def train(
             sleep_at_barriers(launch.threads.number, launch.experiment.resources.min_workers)
         for line in startup_lines(launch):
             say(line)
-        lifecycle = RunLifecycle(launch)
-        if local:
-            from ditlab.runs.local import train_in_process as run_training
-        else:
-            from ditlab.cluster.launch import train_on_ray as run_training
-        # the nodes of a cluster may be lost
-        timeout = LOCK_LEASE if not local and is_connected() else 0.0
-        with (
-            lock_run(launch.folder, timeout, warn),
-            RunObservers([maker(launch) for maker in makers], warn) as observers,
-        ):
-            callbacks = _callbacks(lifecycle, observers, on_progress, warn, on_stage)
-            lifecycle.start(launch.plan.total_steps)
-            with lifecycle.recording_failure():
-                outcome = run_training(launch, callbacks, grace)
-            lifecycle.end(outcome)
-            reason = ""
+        return _train_launch(launch, makers, local, grace, on_progress, on_stage, warn)
+
+
+def _train_launch(
+    launch: Launch,
+    makers: Sequence[ObserverMaker],
+    local: bool,
+    grace: float,
+    on_progress: Callable[[TrainingProgress], None],
+    on_stage: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> TrainingResult:
+    """Train a launch that has begun, in this process or on Ray, to its end. Raises RunFailed."""
+    lifecycle = RunLifecycle(launch)
+    if local:
+        from ditlab.runs.local import train_in_process as run_training
+    else:
+        from ditlab.cluster.launch import train_on_ray as run_training
+    # the nodes of a cluster may be lost
+    timeout = LOCK_LEASE if not local and is_connected() else 0.0
+    with (
+        lock_run(launch.folder, timeout, warn),
+        RunObservers([maker(launch) for maker in makers], warn) as observers,
+    ):
+        callbacks = _callbacks(lifecycle, observers, on_progress, warn, on_stage)
+        lifecycle.start(launch.plan.total_steps)
+        with lifecycle.recording_failure():
+            outcome = run_training(launch, callbacks, grace)
+        lifecycle.end(outcome)
+        reason = ""
+        if outcome.status == "interrupted":
             with suppress(UserError):  # a record that cannot be read costs the reason alone
-                if outcome.status == "interrupted":
-                    reason = read_record(launch.folder).message
-                else:
-                    reason = ""
-            observers.end = RunEnd(outcome.status, reason)
+                reason = read_record(launch.folder).message
+        observers.end = RunEnd(outcome.status, reason)
     return TrainingResult(
         launch.run_id,
         outcome.status,
@@ -316,35 +327,28 @@ def train_seeds(
     group = open_group(experiment, seeds, resume)
     say = say or ignore
     warn = warn or _log.warning
-    for line in filter(
-        None,
-        [
-            group.note,
-            f"group {group.folder.run_id}: {seeds} seeds, {group.seeds[0]} to "
-            f"{group.seeds[-1]}, one after the other",
-        ],
-    ):
-        say(line)
+    if group.note:
+        say(group.note)
+    say(
+        f"group {group.folder.run_id}: {seeds} seeds, {group.seeds[0]} to {group.seeds[-1]}, one "
+        "after the other"
+    )
     checks = {name: settings.pop(name) for name in start_checks() if name in settings}
     results: list[TrainingResult] = []
     failures: dict[int, RunFailed] = {}
     status: Literal["finished", "interrupted", "failed"] = "finished"
     with lock_run(group.folder), GroupRun(group) as tracked:
-        for number, seed in enumerate(group.seeds):
-            known = group.begun().get(number)
-            if known and known.status == "finished":
-                tracked.finished(seed, group.home.run(known.run_id))
-                continue
+        for number, seed, run_id in _unfinished(group, tracked):
             say(f"seed {seed}, {number + 1} of {seeds}")
             try:
                 result = train(
                     group.member(number),
-                    resume=known.run_id if known else None,
+                    resume=run_id,
                     say=say,
                     warn=warn,
                     place=group.place(number),
                     **settings,
-                    **({} if results else checks),
+                    **checks,
                 )
             except StartRefused:
                 raise
@@ -353,6 +357,7 @@ def train_seeds(
                 failures[seed] = error
                 continue
             results.append(result)
+            checks = {}  # they are made once
             if result.status != "finished":
                 status = "interrupted"
                 break
@@ -370,6 +375,18 @@ def train_seeds(
     return GroupResult(
         group.folder.run_id, status, group.seeds, results, tracked.intervals(), group.folder.path
     )
+
+
+def _unfinished(group: "SeedGroup", tracked: "GroupRun") -> Iterator[tuple[int, int, str | None]]:
+    """Yield number, seed and id (None: it has not begun) of each run of a group that has not
+    finished; add those that have to the group's run.
+    """
+    for number, seed in enumerate(group.seeds):
+        known = group.begun().get(number)
+        if known and known.status == "finished":
+            tracked.finished(seed, group.home.run(known.run_id))
+        else:
+            yield number, seed, known.run_id if known else None
 
 
 def plan_training(

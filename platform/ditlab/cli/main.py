@@ -37,11 +37,10 @@ REFUSALS = (
 def examples_of(words: str) -> list[str]:
     """Return the examples of a command by its words (`runs show`), and of the commands below it."""
     command = find_command(words.partition(" ")[0])
-    if command:
-        return [
-            line for line in command.examples if re.search(rf"(^|\()ditlab {words}( |\)|$)", line)
-        ]
-    return []
+    if command is None:
+        return []
+    named = re.compile(rf"(^|\()ditlab {words}( |\)|$)")
+    return [line for line in command.examples if named.search(line)]
 
 
 def with_examples(command: click.Command, words: str) -> click.Command:
@@ -97,11 +96,15 @@ class OpenGroup(click.Group):
         """
         words = f"{self.name} {cmd_name}"
         own = super().get_command(ctx, cmd_name)
-        if own is None and (target := named("subcommands").get(words)):
+        if own is not None:
+            return own
+        target = named("subcommands").get(words)
+        if target:
             return with_examples(load_part("command", words, target), words)
-        if own is None and (reason := absent_part("command", words)):
+        reason = absent_part("command", words)
+        if reason:
             raise click.UsageError(reason, ctx)
-        return own
+        return None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command of a line. Those that other parts bring are among those that a misspelt
@@ -134,11 +137,8 @@ def main() -> None:
     for name in ("stdin", "stdout", "stderr"):
         # closed (`<&-`): the first files that are opened would take its number
         if getattr(sys, name) is None:
-            setattr(
-                sys,
-                name,
-                os.fdopen(os.open(os.devnull, os.O_RDWR), "r" if name == "stdin" else "w"),
-            )
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     atexit.register(ignore_signals)
     warnings.showwarning = _show_warning
     # without a handler of the program's, what the package logs goes nowhere
@@ -166,17 +166,7 @@ def _run() -> None:
     except (UserError, RunFailed) as error:
         _fail(str(error), error.exit_code, error.kind)
     except click.ClickException as error:
-        # new in click 8.2: its message is the whole help
-        if type(error).__name__ == "NoArgsIsHelpError":
-            error.show()
-            sys.exit(error.exit_code)
-        context = getattr(error, "ctx", None)
-        if isinstance(error, click.NoSuchOption) and (
-            reason := absent_part("option", error.option_name)
-        ):
-            _fail(reason, error.exit_code, UserError.kind)
-        see = f" (see `{context.command_path} --help`)" if context else ""
-        _fail(f"{error.format_message()}{see}", error.exit_code, UserError.kind)
+        _fail_of_usage(error)
     except (click.Abort, KeyboardInterrupt):
         _fail("interrupted.", 130, "interrupted")
     except OSError as error:
@@ -196,6 +186,25 @@ def _run() -> None:
         if is_interrupted():  # pydantic's core, within an import, makes a SchemaError of it
             _fail("interrupted.", 130, "interrupted")
         raise
+
+
+def _fail_of_usage(error: click.ClickException) -> None:
+    """Exit for a command line that click refuses: with the sentence of an add-on that is not here
+    where its option is given, else with click's own, and the help that it may be read in.
+    """
+    # new in click 8.2: its message is the whole help
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        sys.exit(error.exit_code)
+    message = ""
+    if isinstance(error, click.NoSuchOption):
+        message = absent_part("option", error.option_name)
+    if not message:
+        message = error.format_message()
+        context = getattr(error, "ctx", None)
+        if context:
+            message += f" (see `{context.command_path} --help`)"
+    _fail(message, error.exit_code, UserError.kind)
 
 
 def _failed_stream(error: OSError) -> str:
@@ -221,9 +230,8 @@ class _Sentences(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a warning without secrets and control characters."""
-        click.echo(
-            escape_for_terminal(f"warning: {hide(record.getMessage()).rstrip('.')}."), err=True
-        )
+        message = hide(record.getMessage()).rstrip(".")
+        click.echo(escape_for_terminal(f"warning: {message}."), err=True)
 
 
 def _show_warning(
@@ -254,7 +262,6 @@ def _fail(message: str, code: int, kind: str) -> None:
 def _print_error(kind: str, message: str, code: int) -> None:
     """Print the object of an error under `--json` (`output_types.ErrorOutput`)."""
     if "--json" in sys.argv:
+        result = {"status": "error", "kind": kind, "message": message, "exit_code": code}
         with suppress(OSError):
-            click.echo(
-                json.dumps({"status": "error", "kind": kind, "message": message, "exit_code": code})
-            )
+            click.echo(json.dumps(result))

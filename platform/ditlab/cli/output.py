@@ -24,6 +24,7 @@ from ditlab.parts import absent_part
 if TYPE_CHECKING:
     from ditlab.cli.progress import TerminalConsole
     from ditlab.reports.time_summary import TimeSummary
+    from ditlab.spec.quick import Quick, SpecT
 
 INDENT = "  "
 MOST_COLUMNS = 80
@@ -85,6 +86,13 @@ def console(as_json: bool) -> TerminalConsole:
     return TerminalConsole(stderr=as_json)
 
 
+def say_changes(short: Quick[SpecT]) -> tuple[SpecT, dict[str, Any]]:
+    """Say what `--quick` changes; return the short spec, and the changes for `--json`."""
+    for line in short.lines():
+        say(line)
+    return short.spec, short.to_dict()
+
+
 def say_delivery(what: str, run_id: str, num_unsent: int) -> None:
     """Say what has become of records that a command added to a run: sent to MLflow, or queued for
     it.
@@ -92,10 +100,10 @@ def say_delivery(what: str, run_id: str, num_unsent: int) -> None:
     if not num_unsent:
         say(f"{what} sent to MLflow, run {run_id}")
         return
-    records = f"{num_unsent:,} record{'s' if num_unsent > 1 else ''}"
+    plural = "s" if num_unsent > 1 else ""
     say(
-        f"{what} queued for MLflow, which does not take them now ({records} to send); "
-        f"`ditlab runs sync {run_id}` sends them"
+        f"{what} queued for MLflow, which does not take them now ({num_unsent:,} record{plural} to "
+        f"send); `ditlab runs sync {run_id}` sends them"
     )
 
 
@@ -124,11 +132,10 @@ def command_line(command: str, *arguments: object) -> str:
         program = f"DITLAB_HOME={shlex.quote(str(Home.named_by_environment().root))} ditlab"
     elif shutil.which("ditlab"):
         program = "ditlab"
+    elif beside.is_file():
+        program = short_path(beside)
     else:
-        if beside.is_file():
-            program = short_path(beside)
-        else:
-            program = f"{short_path(Path(sys.executable))} -m ditlab"
+        program = f"{short_path(Path(sys.executable))} -m ditlab"
     return " ".join([program, command, *(shlex.quote(str(argument)) for argument in arguments)])
 
 
@@ -168,11 +175,11 @@ def repeated_arguments(*without: str) -> list[str]:
         if not isinstance(parameter, click.Option):
             found += map(str, values)
         elif parameter.is_flag:
-            found.append(
-                parameter.opts[0] if value else (parameter.secondary_opts or parameter.opts)[0]
-            )
+            off = parameter.secondary_opts or parameter.opts
+            found.append(parameter.opts[0] if value else off[0])
         else:
-            found += [part for each in values for part in (parameter.opts[0], str(each))]
+            for each in values:
+                found += [parameter.opts[0], str(each)]
     return found
 
 
@@ -183,11 +190,9 @@ def first_text_lines(texts: Sequence[str], most: int = 8) -> list[str]:
     if not texts:
         return []
     width = shutil.get_terminal_size().columns - len(INDENT)
-    lines = [
-        part
-        for line in texts[0].strip("\n").split("\n")
-        for part in wrap(line, max(20, width)) or [""]
-    ]
+    lines: list[str] = []
+    for line in texts[0].strip("\n").split("\n"):
+        lines += wrap(line, max(20, width)) or [""]
     number = f"text 1 of {len(texts)}" if len(texts) > 1 else "text"
     if not texts[0].strip():
         return [f"{number} is empty"]

@@ -53,11 +53,10 @@ class TerminalConsole(Console):
         """Render anything; text that was made elsewhere loses its colours where it holds control
         characters.
         """
-        if (
-            isinstance(renderable, Text)
-            and escape_for_terminal(renderable.plain) != renderable.plain
-        ):
-            renderable = Text(escape_for_terminal(renderable.plain), renderable.style)
+        if isinstance(renderable, Text):
+            visible = escape_for_terminal(renderable.plain)
+            if visible != renderable.plain:
+                renderable = Text(visible, renderable.style)
         return super().render(renderable, options)
 
 
@@ -176,9 +175,10 @@ class ProgressBars(LiveDisplay):
         seconds = self._clock() - self._begun
         if moved > 0 and seconds >= _LEAST_RATE_TIME:
             rate = moved / seconds
-            parts.append(
-                f"{format_bytes(round(rate)) if self._unit == 'bytes' else format_number(rate)}/s"
-            )
+            if self._unit == "bytes":
+                parts.append(f"{format_bytes(round(rate))}/s")
+            else:
+                parts.append(f"{format_number(rate)}/s")
         if moved > 0 and self._total is not None and self._done < self._total:
             parts.append(f"{format_clock(seconds * (self._total - self._done) / moved)} left")
         return " · ".join(parts)

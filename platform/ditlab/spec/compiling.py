@@ -59,10 +59,9 @@ def compile_decision(experiment: Experiment, device_type: str) -> CompileDecisio
     if asked == "auto" and is_old:
         is_compiled = False
         reason += f": torch {torch_version} is older than {MEASURED_FROM[0]}.{MEASURED_FROM[1]}"
+    numbers = "eager"
     if is_compiled:
         numbers = f"compiled by torch {torch_version} for {device_type}"
-    else:
-        numbers = "eager"
     return CompileDecision(is_compiled, reason, numbers)
 
 

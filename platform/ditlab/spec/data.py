@@ -80,7 +80,7 @@ class OrderSpec(Spec):
 
 
 class FullOrderSpec(OrderSpec):
-    """One permutation of all samples, sorted anew for each epoch: time and memory grow with the
+    """One permutation of all samples, sorted again for each epoch: time and memory grow with the
     samples.
     """
 
@@ -192,7 +192,7 @@ class ArrowData(Spec):
     row, whatever document it is of. `masked`: to its own document alone. The rows are the same, and
     no token is wasted."""
     flip: Share = 0.0
-    """Probability that a training image is mirrored from left to right, drawn anew by seed, step
+    """Probability that a training image is mirrored from left to right, drawn by seed, step
     and sample. Held-out images stay as they are."""
     captions: Literal["whole", "one"] = "whole"
     """Several captions of an image, a line each. `whole`: the text with its lines. `one`: in

@@ -189,7 +189,7 @@ class Evaluation(Spec):
     """`inline`: the training workers evaluate, and train no step meanwhile. `async`: the run saves
     a checkpoint at every step that is evaluated, step 0 included, and another process measures it
     while steps go on. Of checkpoints that wait, the newest is measured and the older ones are
-    passed over, which the run says; the last one always is."""
+    skipped, which the run says; the last one always is."""
     resources: EvaluatorResources = EvaluatorResources()
     """Resources of that process; used with `mode: async`."""
     features: tuple[ImageFeatures, ...] = Field(default=(), strict=False)

@@ -167,60 +167,16 @@ class Experiment(NamedSpec):
         """Workers get equally many whole micro-batches (of an elastic run at least one),
         half-precision weights have float32 ones, warm-up ends before the run; loss, sampler,
         encoders and data fit the model."""
-        size = self.batch.size
-        workers = self.resources.max_workers
-        micro = self.batch.micro
-        if self.resources.min_workers != workers and micro:
-            if size % micro or size // micro < workers:
-                raise ValueError(
-                    f"batch.size={size} in micro-batches of batch.micro={micro} does not give "
-                    f"each of up to {workers} workers one; set batch.micro to a divisor of "
-                    f"batch.size that is at most {max(1, size // workers)}, or lower "
-                    "resources.workers.max."
-                )
-        elif over := size % workers or size % (workers * (micro or 1)):
-            unit = workers
-            divisors = f"resources.workers={workers}"
-            other = ""
-            if size % workers == 0:
-                unit = workers * (micro or 1)
-                divisors = f"batch.micro={micro} times {divisors}"
-                other = f", or batch.micro to a divisor of {size // workers}"
-            sizes = " or ".join(str(each) for each in (size - over, size - over + unit) if each)
-            raise ValueError(
-                f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{other}."
-            )
-        order_of(self.data).check_batch(size, workers)
+        self._check_batch()
         if self.training.precision != "fp32" and self.engine.zero.stage == 0:
             raise ValueError(
                 f"training.precision={self.training.precision} with engine.zero.stage=0 has no "
                 "float32 optimiser partitions to resume from; set engine.zero.stage to 1 (the "
                 "same numbers)."
             )
-        # a run of epochs: its plan checks it
-        steps = self.training.steps
-        warmup = getattr(self.schedule, "warmup", 0)
-        if self.start and steps is not None and steps <= self.start.first_step:
-            raise ValueError(
-                f"training.steps={steps} leaves nothing to train from "
-                f"start.step={self.start.step} on; set training.steps above that, or "
-                "start.state to averaged or trained, which begin at step 0."
-            )
-        if self.start and self.model.init:
-            raise ValueError(
-                f"model.init.from={format_value(self.model.init.source)} and "
-                f"start.run={self.start.run} exclude each other, as a fork begins with its "
-                "parent's weights; set model.init to null, or leave start out."
-            )
-        if isinstance(self.data, MixtureData):
-            self.data.check_length(self.training, self.schedule)
-        if steps is not None and warmup >= steps:
-            raise ValueError(
-                f"schedule.warmup={warmup} leaves nothing of training.steps={steps}; "
-                f"set schedule.warmup to {steps // 10}, or training.steps above {warmup}."
-            )
-        if steps is not None and isinstance(self.schedule, WarmupStableDecaySchedule):
-            self.schedule.check_decay(steps, warmup)
+        if self.start is not None:
+            self._check_start(self.start)
+        self._check_length()
         self.optimizer.check(self)
         self.objective.check(self.model)
         self.sampling.check(self.model, self.objective)
@@ -232,6 +188,72 @@ class Experiment(NamedSpec):
                 "joined, or train a model of tokens such as dlm."
             )
         return self
+
+    def _check_batch(self) -> None:
+        """Raise ValueError for a batch that workers cannot share in whole micro-batches, or that
+        does not fit the order of the data.
+        """
+        size = self.batch.size
+        micro = self.batch.micro
+        workers = self.resources.max_workers
+        if micro and self.resources.min_workers != workers:  # elastic
+            if size % micro or size // micro < workers:
+                raise ValueError(
+                    f"batch.size={size} in micro-batches of batch.micro={micro} does not give "
+                    f"each of up to {workers} workers one; set batch.micro to a divisor of "
+                    f"batch.size that is at most {max(1, size // workers)}, or lower "
+                    "resources.workers.max."
+                )
+        elif size % workers:
+            self._refuse_batch(workers, f"resources.workers={workers}")
+        elif micro and size % (workers * micro):
+            divisors = f"batch.micro={micro} times resources.workers={workers}"
+            remedy = f", or batch.micro to a divisor of {size // workers}"
+            self._refuse_batch(workers * micro, divisors, remedy)
+        order_of(self.data).check_batch(size, workers)
+
+    def _refuse_batch(self, unit: int, divisors: str, remedy: str = "") -> None:
+        """Raise ValueError for a batch that is no multiple of `unit`, the product of `divisors`."""
+        size = self.batch.size
+        below = size // unit * unit
+        sizes = " or ".join(str(each) for each in (below, below + unit) if each)
+        raise ValueError(
+            f"batch.size={size} is no multiple of {divisors}; set batch.size to {sizes}{remedy}."
+        )
+
+    def _check_start(self, start: Start) -> None:
+        """Raise ValueError for a fork that has nothing to train, or other weights to begin with."""
+        steps = self.training.steps
+        if steps is not None and steps <= start.first_step:
+            raise ValueError(
+                f"training.steps={steps} leaves nothing to train from "
+                f"start.step={start.step} on; set training.steps above that, or "
+                "start.state to averaged or trained, which begin at step 0."
+            )
+        if self.model.init:
+            raise ValueError(
+                f"model.init.from={format_value(self.model.init.source)} and "
+                f"start.run={start.run} exclude each other, as a fork begins with its "
+                "parent's weights; set model.init to null, or leave start out."
+            )
+
+    def _check_length(self) -> None:
+        """Raise ValueError for a schedule that does not fit into the run's steps; the plan of a run
+        of epochs checks it.
+        """
+        if isinstance(self.data, MixtureData):
+            self.data.check_length(self.training, self.schedule)
+        steps = self.training.steps
+        warmup = getattr(self.schedule, "warmup", 0)
+        if steps is None:
+            return
+        if warmup >= steps:
+            raise ValueError(
+                f"schedule.warmup={warmup} leaves nothing of training.steps={steps}; "
+                f"set schedule.warmup to {steps // 10}, or training.steps above {warmup}."
+            )
+        if isinstance(self.schedule, WarmupStableDecaySchedule):
+            self.schedule.check_decay(steps, warmup)
 
     @property
     def family(self) -> AnyFamily:
@@ -371,11 +393,12 @@ def class_for(mapping: Any) -> type[Experiment]:
         family = find_family(name) if isinstance(name, str) else None
         if family is None:
             hint = nearest(str(name), family_names())
+            if not hint.endswith("?"):
+                hint += "."
             raise UserError(
-                f"model.family={format_value(name)} is no known family; "
-                f"{hint}{'' if hint.endswith('?') else '.'} A family of another package needs "
-                "that package installed here (an entry point in the group ditlab.families), or "
-                "its folder ditlab_models/NAME on the Python path."
+                f"model.family={format_value(name)} is no known family; {hint} A family of "
+                "another package needs that package installed here (an entry point in the "
+                "group ditlab.families), or its folder ditlab_models/NAME on the Python path."
             )
         process = value_at(top, ["objective", "process"])
         known = [*family.objectives()]
@@ -384,9 +407,8 @@ def class_for(mapping: Any) -> type[Experiment]:
                 f"objective.process={format_value(process)} is unknown; "
                 f"{nearest(str(process), known)}"
             )
-        objective = extended_objective(
-            family.objective_of(top.get("objective")), top.get("objective")
-        )
+        given = top.get("objective")
+        objective = extended_objective(family.objective_of(given), given)
         return experiment_class(family, objective, parts_in(top))
     except PluginError as error:
         raise UserError(str(error)) from error

@@ -69,23 +69,26 @@ def read_mapping(path: Path, named_by: str) -> dict[str, Any]:
     `named_by` is the field that names the file: `child.yaml: extends=base.yaml`."""
     shown = spec_name(path)
     try:
-        is_stream = path == STANDARD_INPUT
-        if is_stream:
+        if path == STANDARD_INPUT:
             content = _read_stream(sys.stdin)
         else:
             content = read_plain(path, MAX_BYTES, follow=True)
         text = content.decode("utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, and a path with a NUL character
-        problem = f"cannot be read as text ({first_line(error)})"
+        subject = f"{shown}:"
+        absent = "no such file"
+        remedy = "give the path of an experiment's YAML, in UTF-8"
+        if named_by:
+            subject = named_by
+            absent = "names no file"
+            remedy = "give a path relative to this file"
         if isinstance(error, FileNotFoundError):
-            problem = f"{'names no file' if named_by else 'no such file'}{nearest_file(path)}"
+            problem = f"{absent}{nearest_file(path)}"
         elif isinstance(error, UnicodeDecodeError):
             problem = f"cannot be read as text (no UTF-8: {error.reason})"
-        if named_by:
-            remedy = "give a path relative to this file"
         else:
-            remedy = "give the path of an experiment's YAML, in UTF-8"
-        raise UserError(f"{named_by or f'{shown}:'} {problem}; {remedy}.") from None
+            problem = f"cannot be read as text ({first_line(error)})"
+        raise UserError(f"{subject} {problem}; {remedy}.") from None
     if is_edited(content):
         _warn_once(
             f"{path} was changed since DiTLab wrote it, by hand or by damage; it counts as it "
@@ -128,9 +131,7 @@ def resolve_paths(mapping: Mapping[str, Any], folder: Path, source: str = "") ->
 
 def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
     field = path_field(path)
-    if not field or not text.isprintable() or is_uri(text) or has_one_slash(text):
-        return text
-    if text[:1] in ("", "/", "~") or variable_in(text):
+    if not field or not _is_relative(text):
         return text
     if field.startswith("data.") and "/" not in text and text not in (".", ".."):
         return text  # the name of a store in the home
@@ -145,6 +146,13 @@ def _resolve_path(path: str, text: str, folder: Path, source: str) -> str:
     return str(place)
 
 
+def _is_relative(text: str) -> bool:
+    """Return True for a relative path; false for a URI, and for what is refused as a path."""
+    if not text or not text.isprintable() or text[0] in "/~":
+        return False
+    return not (is_uri(text) or has_one_slash(text) or variable_in(text))
+
+
 def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
     """(file, absolute; its own mapping) of a file and its parents, itself first."""
     chain: list[tuple[Path, dict[str, Any]]] = []
@@ -155,9 +163,8 @@ def _lineage(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         file = Path(os.path.realpath(current))
         known = [each for each, _ in chain]
         if file in known:
-            loop = " -> ".join(
-                printable_sentence(each.name) for each in [*known[known.index(file) :], file]
-            )
+            circle = [*known[known.index(file) :], file]
+            loop = " -> ".join(printable_sentence(each.name) for each in circle)
             raise UserError(f"{named_by} closes a circle ({loop}); remove one of these `extends`.")
         chain.append((file, mapping))
         parent = mapping.pop("extends", None)
@@ -211,9 +218,8 @@ def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
     try:
         return validate_experiment(mapping)
     except UserError as error:
-        raise UserError(
-            "\n".join(f"{source}: {line}" for line in str(error).splitlines())
-        ) from None
+        lines = [f"{source}: {line}" for line in str(error).splitlines()]
+        raise UserError("\n".join(lines)) from None
 
 
 def encode_recorded(mapping: Mapping[str, Any]) -> bytes:

@@ -92,9 +92,9 @@ class ImagesOptions(Spec):
     """No size has a larger area than a square of this side, in pixels."""
     fit: Literal["crop", "pad"] = "crop"
     """`crop`: an image covers its size and is cropped around its centre. `pad`: all of it lies in
-    the middle, and white fills what is left on two sides. None enlarges: crop leaves out an image
-    with a side shorter than the size's; pad keeps one that is as long on one side, and leaves out
-    the smaller."""
+    the middle, and white fills what is left on two sides. None enlarges: crop drops an image with
+    a side shorter than the size's; pad keeps one that is as long on one side, and drops the
+    smaller."""
     grey: bool = False
     """Store one channel (model.channels=1), the luma of ITU-R 601-2, in place of red, green and
     blue.
@@ -141,16 +141,15 @@ class ImagesOptions(Spec):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> "ImagesOptions":
-        for flag in ("step", "min_side", "max_side") if self.sizes == "square" else ():
-            value = getattr(self, flag)
-            if value is not None:
-                raise ValueError(
-                    f"--{flag.replace('_', '-')}={value} is of --sizes aspect; leave it out."
-                )
-        flag = "--resolution" if self.sizes == "square" else "--step"
-        side = self.resolution if self.sizes == "square" else self.step
-        if side is not None:
-            check_multiple(flag, side, self.patch, f"--patch={self.patch}")
+        if self.sizes == "square":
+            for name in ("step", "min_side", "max_side"):
+                value = getattr(self, name)
+                if value is not None:
+                    flag = name.replace("_", "-")
+                    raise ValueError(f"--{flag}={value} is of --sizes aspect; leave it out.")
+            check_multiple("--resolution", self.resolution, self.patch, f"--patch={self.patch}")
+        elif self.step is not None:
+            check_multiple("--step", self.step, self.patch, f"--patch={self.patch}")
         return self
 
 

@@ -53,8 +53,8 @@ class MixtureData(Spec):
     @field_validator("parts", mode="before")
     @classmethod
     def _no_mixtures_inside(cls, parts: Any) -> Any:
-        for name, part in parts.items() if isinstance(parts, Mapping) else ():
-            if isinstance(part, Mapping) and part.get("kind") == "mixture":
+        for name in parts if isinstance(parts, Mapping) else ():
+            if value_at(parts, [name, "kind"]) == "mixture":
                 raise ValueError(
                     f"data.parts.{name}.kind=mixture is a mixture in a mixture; write its "
                     "parts here."
@@ -162,11 +162,12 @@ def _with_orders(source: type[Spec], orders: tuple[type[OrderSpec], ...]) -> typ
 
 def source_kinds(data: Any, *keys: str) -> list[str]:
     """Return the kinds that a mapping of `data` names, its own or its parts', sorted; those that
-    are no text are left out. With keys those of a field, such as `order`."""
-    own = data if isinstance(data, Mapping) else {}
-    parts = own.get("parts") if own.get("kind") == "mixture" else {"": own}
-    listed = parts.values() if isinstance(parts, Mapping) else ()
-    kinds = (value_at(part, [*keys, "kind"]) for part in listed)
+    are no text are dropped. With keys those of a field, such as `order`."""
+    sources = [data]
+    if value_at(data, ["kind"]) == "mixture":
+        parts = value_at(data, ["parts"])
+        sources = [*parts.values()] if isinstance(parts, Mapping) else []
+    kinds = (value_at(source, [*keys, "kind"]) for source in sources)
     return sorted({kind for kind in kinds if isinstance(kind, str)})
 
 

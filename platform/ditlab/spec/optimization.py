@@ -514,9 +514,9 @@ class NonFinite(Spec):
     """
 
     policy: Literal["skip", "rollback", "stop"] = "skip"
-    """`skip` leaves the step's update out and goes on; `rollback` returns to the last checkpoint
-    and leaves the step out when it comes by again, for states that were damaged before it showed;
-    `stop` ends the run."""
+    """`skip` drops the step's update and goes on; `rollback` returns to the last checkpoint and
+    skips the step when it comes again, for states that were damaged before it showed; `stop` ends
+    the run."""
     limit: Count = 10
     """Such steps in a row, or roll-backs in a row to one checkpoint, after which the run has
     diverged and ends.

@@ -90,26 +90,26 @@ class Assignment:
         it is written, and one of whole numbers `1e3`. Raises UserError for `none` where null is
         meant."""
         kinds = members(annotation)
-        others = [kind for kind in kinds if kind is not type(None)]
-        if self.text is not None and others == [str]:
-            is_null = type(None) in kinds
-            if is_null and self.text.strip().lower() in NULL_WORDS:
-                raise UserError(
-                    f"{self.source}: write null for none, and quotes around a text that is meant."
-                )
-            is_quoted = isinstance(self.value, str) and self.text.lstrip()[:1] in ("'", '"')
-            if is_quoted or (is_null and self.value is None):
-                return self.value
-            return self.text.strip()
-        is_whole = (
-            isinstance(self.value, float)
-            and self.value.is_integer()
-            and int in kinds
-            and float not in kinds
-        )
-        if self.text is not None and is_whole:
+        if self.text is None:
+            return self.value
+        if [kind for kind in kinds if kind is not type(None)] == [str]:
+            return self._typed_text(self.text, takes_null=type(None) in kinds)
+        takes_whole_alone = int in kinds and float not in kinds
+        if takes_whole_alone and isinstance(self.value, float) and self.value.is_integer():
             return int(self.value)
         return self.value
+
+    def _typed_text(self, text: str, takes_null: bool) -> Any:
+        """The value for a field of text: quoted text and null as YAML reads them, other text as it
+        is written. Raises UserError for `none` where null is meant."""
+        if takes_null and text.strip().lower() in NULL_WORDS:
+            raise UserError(
+                f"{self.source}: write null for none, and quotes around a text that is meant."
+            )
+        is_quoted = isinstance(self.value, str) and text.lstrip()[:1] in ("'", '"')
+        if is_quoted or (takes_null and self.value is None):
+            return self.value
+        return text.strip()
 
 
 def is_below(path: str, above: str) -> bool:
@@ -126,9 +126,9 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        merged[key] = (
-            merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-        )
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = merge(old, value)
+        merged[key] = value
     return merged
 
 
@@ -139,9 +139,12 @@ def parse_overrides(overrides: Sequence[str]) -> Iterator[Assignment]:
     for override in overrides:
         path, equals, text = override.partition("=")
         path = path.strip()
-        is_address = get_close_matches("notify", path.split("."))  # which may hold a token
-        shown = f"{path}=..." if is_address else override
-        source = f"--set {printable(shown if len(shown) <= 80 else shown[:60] + '...')}"
+        shown = override
+        if get_close_matches("notify", path.split(".")):  # an address may hold a token
+            shown = f"{path}=..."
+        if len(shown) > 80:
+            shown = f"{shown[:60]}..."
+        source = f"--set {printable(shown)}"
         if not equals or not all(path.split(".")) or not path.isprintable():
             raise UserError(
                 f"{source}: write a dotted path and a value, such as --set optimizer.lr=1e-4."
@@ -153,10 +156,12 @@ def in_order_of_kinds(assignments: Iterable[Assignment]) -> list[Assignment]:
     """Sort assignments so that none undoes another: a mapping before its kind, its kind before its
     other fields.
     """
-    pairs = [(each.keys[-1] in SELECTORS, each) for each in assignments]
-    return [
-        each for _, each in sorted(pairs, key=lambda pair: (len(pair[1].keys) - pair[0], pair[0]))
-    ]
+
+    def order(assignment: Assignment) -> tuple[int, bool]:
+        is_kind = assignment.keys[-1] in SELECTORS
+        return (len(assignment.keys) - is_kind, is_kind)
+
+    return sorted(assignments, key=order)
 
 
 def assign(
@@ -183,12 +188,10 @@ def assign(
                 problem = f"{above} is a plain value and holds no '{key}'; set {above} itself."
                 raise UserError(f"{assignment.source}: {problem}")
             if key not in fields:
-                raise UserError(
-                    f"{assignment.source}: "
-                    f"{_unknown_field(cls, mapping, keys[: depth + 1], fields)}"
-                )
+                problem = _unknown_field(cls, mapping, keys[: depth + 1], fields)
+                raise UserError(f"{assignment.source}: {problem}")
             if depth and "kind" in fields and value_at(mapping, keys[:depth]) is None:
-                # left out in a file: the field would belong to no kind
+                # absent in a file: the field would belong to no kind
                 mapping = merge(mapping, nested(keys[:depth], {"kind": fields["kind"].default}))
             annotation = fields[key].annotation
         mapping = merge(mapping, nested(keys, assignment.typed(annotation)))
@@ -239,11 +242,7 @@ def chosen(annotation: Any, mapping: Any, default: Any = None) -> type[Spec] | N
     found = options(annotation)
     for option, selector in product(found, SELECTORS):
         field = option.model_fields.get(selector)
-        if (
-            field
-            and isinstance(mapping, Mapping)
-            and mapping.get(selector) in get_args(field.annotation)
-        ):
+        if field and value_at(mapping, [selector]) in get_args(field.annotation):
             return option
     if isinstance(default, Spec):
         return type(default)
@@ -254,12 +253,11 @@ def values_of(annotation: Any) -> Any:
     """The declared type of the values of a mapping whose names a person chooses (`parts` of a
     mixture, a sweep's `space`), or of a list (`notify`); None for any other field."""
     places = {dict: 1, tuple: 0}
-    found = (
-        get_args(each)[places[get_origin(each)]]
-        for each in members(annotation)
-        if get_origin(each) in places
-    )
-    return next(found, None)
+    for each in members(annotation):
+        place = places.get(get_origin(each))
+        if place is not None:
+            return get_args(each)[place]
+    return None
 
 
 def fields_at(cls: type[Spec], mapping: Any, keys: Sequence[str]) -> Mapping[str, FieldInfo] | None:
@@ -339,10 +337,14 @@ def _unknown_field(
     section, _, field = meant.partition(".")
     if field in (fields_at(cls, mapping, [section]) or {}):
         remedy = f"did you mean '{meant}'?"
-    name = f"{'...' if '://' in key else shorten(key)}{value}"  # it may be an address with a token
+    name = shorten(key)
+    if "://" in key:  # an address, which may hold a token
+        name = "..."
+    name += value
     selector = next((each for each in SELECTORS if above and each in fields), None)
     if selector is None:
-        return f"{above + '.' if above else ''}{name} is no known field; {remedy}"
+        path = f"{above}.{name}" if above else name
+        return f"{path} is no known field; {remedy}"
     kinds = (each.model_fields for each in options(field_at(cls, mapping, keys[:-1]).annotation))
     other = next((each for each in kinds if key in each and selector in each), None)
     if other:
@@ -383,47 +385,50 @@ def explain(error: ValidationError, cls: type[Spec], mapping: Mapping[str, Any])
 
 
 def _sentence(detail: Any, keys: Sequence[str], cls: type[Spec], mapping: Mapping[str, Any]) -> str:
+    """Sentence on one of pydantic's mistakes, at the path of `keys`."""
     path = ".".join(keys)
     kind = detail["type"]
-    context = detail.get("ctx", {})
     value = format_value(detail.get("input"))
-    field = field_at(cls, mapping, keys)
     if kind == "value_error":
-        message = str(context["error"])
+        message = str(detail["ctx"]["error"])
         if "=" in message or not path or message.startswith(path):
             return message
         return f"{path}={value}: {message}"
     if kind in ("extra_forbidden", "invalid_key"):
         fields = fields_at(cls, mapping, keys[:-1]) or {}
-        return _unknown_field(
-            cls, mapping, keys, fields, f"={value}" if kind == "extra_forbidden" else ""
-        )
+        given = f"={value}" if kind == "extra_forbidden" else ""
+        return _unknown_field(cls, mapping, keys, fields, given)
     if kind == "missing":
         return f"{path} is missing; give it a value."
+    annotation = field_at(cls, mapping, keys).annotation
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        selector = str(context["discriminator"]).strip("'")
-        known = [str(option.model_fields[selector].default) for option in options(field.annotation)]
+        selector = str(detail["ctx"]["discriminator"]).strip("'")
+        known = [str(option.model_fields[selector].default) for option in options(annotation)]
         if kind == "union_tag_not_found":
             return f"{path}.{selector} is missing; set it to one of {', '.join(known)}."
-        return (
-            f"{path}.{selector}={context['tag']!r} is unknown; "
-            f"{nearest(str(context['tag']), known)}"
-        )
-    off = ", or null for none" if type(None) in members(field.annotation) else ""
+        tag = detail["ctx"]["tag"]
+        return f"{path}.{selector}={tag!r} is unknown; {nearest(str(tag), known)}"
+    return f"{path}={value}{_wanted(detail, annotation)}."
+
+
+def _wanted(detail: Any, annotation: Any) -> str:
+    """End of a sentence on a value of another type or out of bounds: what it must be."""
+    kind = detail["type"]
+    off = ", or null for none" if type(None) in members(annotation) else ""
     if kind in BOUNDS:
-        bound = next(iter(context.values()))
+        bound = next(iter(detail["ctx"].values()))
         limit = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
-        return f"{path}={value} must be {BOUNDS[kind]} {limit}{off}."
+        return f" must be {BOUNDS[kind]} {limit}{off}"
     if kind in MAPPING_WANTED:
-        names = [name for option in options(field.annotation)[:1] for name in option.model_fields]
-        return (
-            f"{path}={value} must be a mapping of "
-            f"fields{' (' + ', '.join(names) + ')' if names else ''}{off}."
-        )
-    wording = WANTED.get(kind) or detail["msg"].removeprefix("Input should be ")
+        first = next(iter(options(annotation)), None)
+        names = f" ({', '.join(first.model_fields)})" if first and first.model_fields else ""
+        return f" must be a mapping of fields{names}{off}"
+    if kind in WANTED:
+        return f" must be {WANTED[kind]}{off}"
+    wording = detail["msg"].removeprefix("Input should be ")
     if wording != detail["msg"]:
-        return f"{path}={value} must be {wording}{off}."
-    return f"{path}={value}: {wording}."
+        return f" must be {wording}{off}"
+    return f": {wording}"
 
 
 def spec_fields(
@@ -438,16 +443,14 @@ def spec_fields(
     for name, info in type(spec).model_fields.items():
         value = getattr(spec, name)
         if default is None:
-            standard = None  # the whole part is left out
-        # whose own default says nothing
+            standard = None  # the whole part is absent
         elif type(default) is type(spec) or name in ("kind", "family"):
+            # the own default of a kind says nothing
             standard = getattr(default, name, PydanticUndefined)
         else:
             standard = info.get_default(call_default_factory=True, validated_data={})
-        is_part = isinstance(value, BaseModel)
-        found += (
-            spec_fields(value, standard, f"{prefix}{name}.")
-            if is_part
-            else [(f"{prefix}{name}", value, standard)]
-        )
+        if isinstance(value, BaseModel):
+            found += spec_fields(value, standard, f"{prefix}{name}.")
+        else:
+            found.append((f"{prefix}{name}", value, standard))
     return found

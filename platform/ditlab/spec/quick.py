@@ -146,38 +146,46 @@ def shorten_sweep(sweep: Sweep, given: Sequence[str] = (), source: str = "") -> 
     wrong.
     """
     source = source or sweep.name
-    try:
-        trial = experiment_for(sweep, {})
-    except UserError:  # what was given alone may not fit, such as a length
-        trial = build_experiment(sweep.base, source)
-    fixed = {
-        path: new for path, (_, new) in shorten_experiment(trial).changes.items() if path != "name"
-    }
-    if any(metric.startswith("quality/") for metric in sweep.metrics):
-        fixed["evaluation.quality"] = 100
-    kind = sweep.scheduler.kind
-    if kind != "none":
-        fixed["evaluation.every"] = RHYTHM
     mapping = sweep.to_dict()
-    for path, value in fixed.items():
+    mapping["name"] = _short_name(sweep.name)
+    for path, value in _short_trials(sweep, source).items():
         if not _is_set(path, sweep.space) and not _is_set(f"fixed.{path}", given):
             mapping["fixed"][path] = value
-    mapping["name"] = _short_name(sweep.name)
+    kind = sweep.scheduler.kind
     if kind != "none":  # its milestones lie within the short trials
         field = "interval" if kind == "pbt" else "grace"
         if f"scheduler.{field}" not in given:
             mapping["scheduler"][field] = RHYTHM
     if "trials" not in given:
-        mapping["trials"] = min(
-            sweep.trials or TRIALS, SMALLEST_POPULATION if kind == "pbt" else TRIALS
-        )
-        if sweep.search.kind == "grid":
-            mapping["search"] = {"kind": "random"}
-        for axis in mapping["space"].values():
-            if axis["kind"] == "grid":
-                axis["kind"] = "choice"
+        most = SMALLEST_POPULATION if kind == "pbt" else TRIALS
+        mapping["trials"] = min(sweep.trials or TRIALS, most)
+        _draw_at_random(mapping)
     if sweep.num_seeds > SEEDS and "seeds" not in given:
         mapping["seeds"] = SEEDS
     short = build_sweep(mapping, sweep.name)
     check_sweep(short, source)
     return _compared(sweep, short)
+
+
+def _short_trials(sweep: Sweep, source: str) -> dict[str, Any]:
+    """Values by path that make the trials of a sweep short. Raises UserError for a wrong base."""
+    try:
+        trial = experiment_for(sweep, {})
+    except UserError:  # what was given alone may not fit, such as a length
+        trial = build_experiment(sweep.base, source)
+    changes = shorten_experiment(trial).changes
+    values = {path: new for path, (_, new) in changes.items() if path != "name"}
+    if any(metric.startswith("quality/") for metric in sweep.metrics):
+        values["evaluation.quality"] = 100
+    if sweep.scheduler.kind != "none":
+        values["evaluation.every"] = RHYTHM
+    return values
+
+
+def _draw_at_random(mapping: dict[str, Any]) -> None:
+    """Let a sweep draw the few trials that it has from its axes, in the place of crossing these."""
+    if mapping["search"]["kind"] == "grid":
+        mapping["search"] = {"kind": "random"}
+    for axis in mapping["space"].values():
+        if axis["kind"] == "grid":
+            axis["kind"] = "choice"

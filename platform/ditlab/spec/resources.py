@@ -35,7 +35,7 @@ class ElasticWorkers(Spec):
     batch.micro.
     """
     interval: PositiveFloat = 60.0
-    """Seconds between looks for room for more workers; taking them in goes back to the last
+    """Seconds between two checks for room for more workers; taking them in goes back to the last
     checkpoint.
     """
 

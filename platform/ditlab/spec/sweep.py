@@ -35,7 +35,7 @@ from ditlab_models.extensions import kinds_of, with_kinds
 MAX_TRIALS = 10_000  # each is validated before the first begins: about 3 s for as many
 MAX_SEEDS = 1000
 GRACE = 100
-"""Steps before a scheduler looks at trials for the first time, where a sweep gives none."""
+"""Steps before a scheduler compares trials for the first time, where a sweep gives none."""
 Mode = Literal["min", "max"]
 Reduction = Annotated[int, Field(ge=2, le=1000)]
 SeveralSeeds = Annotated[int, Field(ge=2, le=MAX_SEEDS)]
@@ -156,7 +156,7 @@ class Pbt(Spec):
     quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25
     """Share of the population that is replaced, and share that it is replaced from."""
     resample: Share = 0.25
-    """Chance that a setting is drawn anew from its axis; otherwise it moves to a value near by."""
+    """Chance that a setting is drawn again from its axis; otherwise it moves to a value near by."""
 
 
 class Median(Spec):
@@ -421,10 +421,9 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     given = list(parse_overrides(overrides))
     for override in given:
         if override.keys[0] == "base":
+            instead = "`base` in a file, or fixed.FIELD"
             if override.keys[1:]:
                 instead = f"fixed.{override.path[5:]}"
-            else:
-                instead = "`base` in a file, or fixed.FIELD"
             raise UserError(f"{override.source}: the base is left as it is; set {instead} instead.")
     mapping = assign_to_sweep(mapping, given, sweep_class)
     return build_sweep(resolve_paths(mapping, Path()), spec_name(path))
@@ -444,12 +443,10 @@ def assign_to_sweep(
         entries = dict(mapping.get(top) or {})
         if top == "fixed" or isinstance(override.value, dict):
             annotation: Any = object
-            with suppress(UserError):
-                base = mapping["base"]
-                if top == "fixed":
+            if top == "fixed":
+                with suppress(UserError):
+                    base = mapping["base"]
                     annotation = field_at(class_for(base), base, override.keys[1:]).annotation
-                else:
-                    annotation = object
             entries[below] = override.typed(annotation)
         elif override.typed(object) is not None:
             raise UserError(

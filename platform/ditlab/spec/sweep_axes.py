@@ -199,7 +199,7 @@ def holds(axis: Axis, values: Mapping[str, Any]) -> bool:
 
 def in_order(space: Mapping[str, Axis]) -> list[str]:
     """Paths in the file's order, save that an axis comes after those that its `when` names. What
-    stands in a circle, or waits for what is no axis, is left out."""
+    stands in a circle, or waits for what is no axis, is dropped."""
     order: list[str] = []
     waiting = list(space)
     while ready := next(

@@ -89,7 +89,7 @@ def enumerate_trials(sweep: Sweep) -> list[dict[str, Any]] | None:
     (optuna).
 
     Grid: the product in the file's order, later axes fastest; an axis whose `when` does not hold is
-    left out, and no combination comes twice. Random: a value depends on seed, number and path
+    absent, and no combination comes twice. Random: a value depends on seed, number and path
     alone, so more trials or another axis change no other value. With axes of kind `grid`, trial i
     has combination i mod n of them and the draws of number i // n, so that combinations are
     compared on the same draws.
@@ -138,16 +138,16 @@ def experiment_for(
     try:
         mapping = assign(sweep.base, assignments, class_for)
     except UserError as error:
+        hint = ""
         kind = next((path for path in sweep.space if path.split(".")[-1] in SELECTORS), None)
         if kind:
             hint = f" A field of some trials alone is an axis with `when: {{{kind}: ...}}`."
-        else:
-            hint = ""
         raise UserError(f"{source}: {error}{hint}") from None
-    own = {"name": name, "seed": seed}
-    return build_experiment(
-        {**mapping, **{key: value for key, value in own.items() if value is not None}}, source
-    )
+    if name is not None:
+        mapping = {**mapping, "name": name}
+    if seed is not None:
+        mapping = {**mapping, "seed": seed}
+    return build_experiment(mapping, source)
 
 
 def typical_values(sweep: Sweep) -> dict[str, Any]:
@@ -226,33 +226,15 @@ def axis_problems(space: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Iterat
             "the sweep's name."
         )
     for path in space:
-        inside = next((name for name in fixed if is_below(name, path)), None)
-        if inside:
-            yield f"fixed.{inside} and space.{path} both set {inside}; remove the one or the other."
-        inside = next((name for name in space if name != path and is_below(name, path)), None)
-        if inside:
-            yield (
-                f"space.{path} gives the whole of {path}, and space.{inside} a field in it; "
-                f"write the values of {path} out with that field, or make axes of its single "
-                "fields."
-            )
+        yield from _overlaps(path, space, fixed)
         for field, reason in COMMON.items():
             if is_below(path, field) or is_below(field, path):
                 yield f"space.{path} cannot vary, as {reason}."
     for path, axis in space.items():
         for name, condition in axis.when.items():
-            where = f"space.{path}.when={{{name}: {format_value(condition)}}}"
-            if name not in space:
-                yield (
-                    f"{where} names no axis; "
-                    f"{nearest(name, [other for other in space if other != path])}"
-                )
-            asked = asked_values(space[name], condition)
-            if not asked or not all(map(space[name].takes, asked)):
-                yield (
-                    f"{where} asks for a value that {name} never has (kind "
-                    f"{space[name].kind}); give a value of an axis of kind choice, grid or int."
-                )
+            problem = _condition_problem(path, name, condition, space)
+            if problem:
+                yield problem
     order = in_order(space)
     for path in space:
         if path not in order or not all(fulfilled(space, path).values()):
@@ -261,6 +243,36 @@ def axis_problems(space: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Iterat
                 "lead in a circle or ask for different values of one axis; remove one of these "
                 "conditions."
             )
+
+
+def _overlaps(path: str, space: Mapping[str, Axis], fixed: Mapping[str, Any]) -> Iterator[str]:
+    """Find what `fixed` or another axis sets within the field of an axis."""
+    inside = next((name for name in fixed if is_below(name, path)), None)
+    if inside:
+        yield f"fixed.{inside} and space.{path} both set {inside}; remove the one or the other."
+    others = [name for name in space if name != path]
+    inside = next((name for name in others if is_below(name, path)), None)
+    if inside:
+        yield (
+            f"space.{path} gives the whole of {path}, and space.{inside} a field in it; "
+            f"write the values of {path} out with that field, or make axes of its single "
+            "fields."
+        )
+
+
+def _condition_problem(path: str, name: str, condition: Any, space: Mapping[str, Axis]) -> str:
+    """Sentence on a condition of an axis that can never hold; empty for any other."""
+    where = f"space.{path}.when={{{name}: {format_value(condition)}}}"
+    if name not in space:
+        others = [other for other in space if other != path]
+        return f"{where} names no axis; {nearest(name, others)}"
+    asked = asked_values(space[name], condition)
+    if asked and all(map(space[name].takes, asked)):
+        return ""
+    return (
+        f"{where} asks for a value that {name} never has (kind {space[name].kind}); give a value "
+        "of an axis of kind choice, grid or int."
+    )
 
 
 def _seed_problems(sweep: Sweep) -> Iterator[str]:
@@ -298,7 +310,9 @@ def _metric_problems(sweep: Sweep) -> Iterator[str]:
                 f"by which scheduler.kind={scheduler} would stop it; set scheduler.kind to "
                 "none."
             )
-        for path in sweep.space if metric.startswith("train/") else ():
+        if not metric.startswith("train/"):
+            continue
+        for path in sweep.space:
             if f"{path}.".startswith(("objective.", "data.weights.", "data.parts.")):
                 yield (
                     f"metric={metric} is the loss that space.{path} changes, so small weights, "
@@ -344,8 +358,14 @@ def _grid_problems(sweep: Sweep) -> Iterator[str]:
     sizes = ", ".join(f"{path} {len(axis.listed() or ()):,}" for path, axis in crossed.items())
     if count > MAX_TRIALS:
         yield f"space has more than {MAX_TRIALS:,} combinations ({sizes}); take values out."
-    if trials and (trials % count if search == "random" else trials < count):
-        enough = f"a multiple of {count}" if search == "random" else count
+    if trials is None:
+        return
+    enough = f"{count}"
+    is_enough = trials >= count
+    if search == "random":
+        enough = f"a multiple of {count}"
+        is_enough = trials % count == 0
+    if not is_enough:
         yield (
             f"space has {count:,} combinations ({sizes}), and trials={trials}; set trials to "
             f"{enough}, or take values out."
@@ -359,11 +379,12 @@ def _scheduler_problems(sweep: Sweep, reference: Experiment) -> Iterator[str]:
     kind = scheduler.kind
     if isinstance(scheduler, NoScheduler):
         return
-    field, value = (
-        ("interval", scheduler.interval)
-        if isinstance(scheduler, Pbt)
-        else ("grace", scheduler.grace)
-    )
+    if isinstance(scheduler, Pbt):
+        field = "interval"
+        value = scheduler.interval
+    else:
+        field = "grace"
+        value = scheduler.grace
     steps = reference.training.steps
     every = reference.evaluation.every
     for path in sweep.space:
@@ -418,12 +439,10 @@ def _pbt_problems(sweep: Sweep, interval: int, every: int) -> Iterator[str]:
             f"{SMALLEST_POPULATION} or more, and concurrent to null."
         )
     for path, axis in sweep.space.items():
-        is_part = isinstance(axis, ListAxis) and any(
-            isinstance(value, dict) for value in axis.values
-        )
-        is_field = (
-            path.startswith(PBT_AREAS) and path.split(".")[-1] not in SELECTORS and not is_part
-        )
+        values = axis.values if isinstance(axis, ListAxis) else ()
+        is_part = any(isinstance(value, dict) for value in values)
+        is_kind = path.split(".")[-1] in SELECTORS
+        is_field = path.startswith(PBT_AREAS) and not is_kind and not is_part
         if axis.when or isinstance(axis, Grid) or not is_field:
             yield (
                 f"space.{path} cannot change in the middle of a run, as scheduler.kind=pbt "

@@ -52,15 +52,6 @@ GROUPS = [
     ("train/*/spec.yaml", "yaml"),
     ("stores/*/*.arrow", "npy"),
 ]
-LONGER_GROUPS = [
-    ("train/*/spec.yaml", "pickle"),
-    ("train/*/spec.yaml", "json"),
-    ("train/*/*.cursor.json", "pickle"),
-    ("mlflow.db*", "pickle"),
-    ("stores/*/store.json", "npz"),
-    ("train/*/media/**/* artifacts/**/* caches/**/*", "torch"),
-    ("**/*", "torch"),
-]
 
 
 @dataclass(frozen=True)
@@ -174,10 +165,7 @@ def test_a_canary_fires_where_a_loader_is_careless(tmp_path):
 
 
 @pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize(
-    ("pattern", "kind"),
-    [*GROUPS, *(pytest.param(*group, marks=pytest.mark.slow) for group in LONGER_GROUPS)],
-)
+@pytest.mark.parametrize(("pattern", "kind"), GROUPS)
 def test_files_of_a_pattern(pattern, kind, cage, survives):
     place = cage()
     files = place.files(pattern)
@@ -267,8 +255,7 @@ def test_what_ray_left(cage, tmp_path):
     """
     place = cage()
     resume = ["train", place.spec, "--resume", place.run_id, "--set"]
-    said = run_process(*resume, "training.steps=6", home=place.home, cwd=tmp_path)
-    assert said.code == 0, said.err
+    run_process(*resume, "training.steps=6", home=place.home, cwd=tmp_path).ok()
     left = [path for path in place.files() if path.is_relative_to(place.run / "ray")]
     assert left
     place.plant(left, "pickle")

@@ -2,7 +2,6 @@
 been.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -17,17 +16,12 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.spec.files import load_experiment
 from support.command import Said, run_process
 from support.disk import SmallDisk, small_disk
+from support.journals import read_records
 from support.trainings.steps import act_after_step
 from support.trainings.workers import newest, same_state, train_here
 
-LONG = [
-    "--set",
-    "training.steps=8",
-    "--set",
-    "checkpoint.keep=9",
-    "--set",
-    "evaluation={every: 4, samples: 4}",
-]
+CHANGES = ("training.steps=8", "checkpoint.keep=9", "evaluation={every: 4, samples: 4}")
+LONG = [word for change in CHANGES for word in ("--set", change)]
 
 
 @pytest.fixture
@@ -41,7 +35,7 @@ def unbroken(finished, tmp_path_factory) -> Path:
     """Checkpoints of a run of eight steps that never met a full disk."""
     folder = tmp_path_factory.mktemp("unbroken")
     # which no bit depends on
-    experiment = load_experiment(finished.spec, [*LONG[1::2], "evaluation.every=null"])
+    experiment = load_experiment(finished.spec, [*CHANGES, "evaluation.every=null"])
     train_here(experiment, folder / "home", folder / "checkpoints")
     return folder / "checkpoints"
 
@@ -75,11 +69,7 @@ def one_sentence(said: Said, code: int, words: str) -> None:
 
 
 def logged_steps(run: Path) -> list[int]:
-    records = [
-        json.loads(line)
-        for line in (run / "journal.jsonl").read_text().splitlines()
-        if line.startswith("{")
-    ]
+    records = read_records(run / "journal.jsonl")
     logged = [record for record in records if record["kind"] == "metrics"]
     return [
         one["step"] for one in logged if "train/loss" in {**one["values"], **one.get("held", {})}
@@ -106,8 +96,7 @@ def test_a_full_checkpoint_storage(ditlab, home, spec, tmp_path, unbroken):
         assert ditlab("sample", run.name, "--num", "2", "--json").json["step"] == 4
 
         disk.resize("20m")
-        said = ditlab("train", spec, *options, "--resume", run.name)
-        assert said.code == 0, said.err
+        said = ditlab("train", spec, *options, "--resume", run.name).ok()
         assert store.steps() == [2, 4, 6, 8]
         assert same_state(newest(disk.path / run.name), newest(unbroken))
         assert logged_steps(run) == list(range(1, 9))
@@ -151,13 +140,12 @@ def test_a_full_home(step, ditlab, spec, disk, fills_at, monkeypatch, unbroken):
         "a run that never began left something"
     )
     assert not [path for path in home.rglob("*part*") if path.is_file()], "leftovers"
-    said = ditlab("train", spec, "--local", "--json", *LONG, "--resume", run.name)
-    assert said.code == 0, said.err
+    said = ditlab("train", spec, "--local", "--json", *LONG, "--resume", run.name).ok()
     assert same_state(newest(run / "checkpoints"), newest(unbroken))
     steps = logged_steps(run)
     assert steps == sorted(set(steps)) and steps[-1] == 8
-    said = ditlab("runs", "sync", "--json")
-    assert said.code == 0 and [one["left"] for one in said.json["synced"]] == [0]
+    said = ditlab("runs", "sync", "--json").ok()
+    assert [one["left"] for one in said.json["synced"]] == [0]
 
 
 def test_a_disk_that_is_full_from_the_start(ditlab, spec, disk, monkeypatch):
@@ -184,16 +172,8 @@ def test_a_full_home_of_a_long_run(how, spec, disk, tmp_path):
     the run as well.
     """
     home = disk.path / "home"
-    options = [
-        "train",
-        spec,
-        *how,
-        "--json",
-        "--set",
-        "training.steps=1000",
-        "--set",
-        "checkpoint={every: 50, keep: 2}",
-    ]
+    options = ["train", spec, *how, "--json", "--set", "training.steps=1000"]
+    options += ["--set", "checkpoint={every: 50, keep: 2}"]
     options += ["--set", "evaluation={every: 500, samples: 4, limit: 32}"]
     command = [sys.executable, "-m", "ditlab", *map(str, options)]
     environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
@@ -220,9 +200,9 @@ def test_a_full_home_of_a_long_run(how, spec, disk, tmp_path):
     one_sentence(Said(process.returncode, out, err), 1, "the last checkpoint could not be written")
     disk.make_room()
     (run,) = (home / "train").iterdir()
-    said = run_process(*options, "--resume", run.name, home=home, cwd=tmp_path)
-    assert said.code == 0 and said.json["step"] == 1000, said.err
+    said = run_process(*options, "--resume", run.name, home=home, cwd=tmp_path).ok()
+    assert said.json["step"] == 1000
     steps = logged_steps(run)
     assert steps == sorted(set(steps)) and steps[-1] == 1000
-    said = run_process("runs", "sync", "--json", home=home, cwd=tmp_path)
-    assert said.code == 0 and [one["left"] for one in said.json["synced"]] == [0], said.err
+    said = run_process("runs", "sync", "--json", home=home, cwd=tmp_path).ok()
+    assert [one["left"] for one in said.json["synced"]] == [0]

@@ -78,8 +78,8 @@ def test_the_command_for_the_rest_adds_it_to_the_page(at_home, ditlab, monkeypat
     monkeypatch.setenv("DITLAB_HOME", str(at_home.home))
     sentence = "The run&#39;s learning rate at each step."
     assert sentence not in at_home.page()
-    said = ditlab("figures", at_home.run_id, "--kind", "schedule", "--json")
-    assert said.code == 0 and not re.search(r"[^\n\x20-\x7e]", said.err), said.err
+    said = ditlab("figures", at_home.run_id, "--kind", "schedule", "--json").ok()
+    assert not re.search(r"[^\n\x20-\x7e]", said.err)
     assert sentence in at_home.page()
 
 
@@ -153,8 +153,8 @@ def test_a_signal_leaves_the_figures_of_all_seeds_to_commands_that_are_named(
     warned: list[str] = []
     line: Any = SimpleNamespace(warn=warned.append, say=pytest.fail, stage=lambda _: None)
     seeds: list[Any] = [
-        SimpleNamespace(run_id=at_home.run_id, run=open_run(at_home.run_id)),
-        SimpleNamespace(run_id="5eed0002"),  # whose figures are not begun
+        SimpleNamespace(run_id=at_home.run_id, status="finished", run=open_run(at_home.run_id)),
+        SimpleNamespace(run_id="5eed0002", status="finished"),  # whose figures are not begun
     ]
     assert _draw_figures(seeds, None, True, line) == []
     assert len(warned) == 2

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import io
 import json
+import math
 import os
 import shlex
 import shutil
@@ -65,14 +66,7 @@ def test_what_the_package_logs_reaches_a_person_once(spec, tmp_path):
 @pytest.mark.parametrize(
     ("needed", "commands"),
     [
-        (
-            ("pydantic",),
-            (
-                ["validate", "SPEC"],
-                ["show", "SPEC"],
-                ["validate", "SPEC", "--set", "model.dpeth=3"],
-            ),
-        ),
+        (("pydantic",), (["validate", "SPEC"], ["show", "SPEC"])),
         (("pydantic",), (["runs"],)),
         pytest.param(
             ("pydantic", "numpy", "pyarrow", "torch"),
@@ -97,18 +91,12 @@ def test_commands_import_what_they_need(needed, commands, finished, tmp_path, mo
     assert heavy_after(*written, light=needed) == []
 
 
-def test_help_lists_every_command(ditlab):
-    said = ditlab("--help")
-    assert said.code == 0
+def test_help_lists_every_command_and_each_has_its_own(ditlab):
+    listed = ditlab("--help").ok().out
     for name, command in commands().items():
-        assert name in said.out and command.summary.split()[0] in said.out
-
-
-def test_every_command_has_help(ditlab):
-    for name in commands():
-        said = ditlab(name, "--help")
-        assert said.code == 0 and said.err == "", name
-        assert said.out.startswith(f"Usage: ditlab {name}")
+        assert name in listed and command.summary.split()[0] in listed
+        said = ditlab(name, "--help").ok()
+        assert said.err == "" and said.out.startswith(f"Usage: ditlab {name}")
 
 
 def test_version(tmp_path):
@@ -123,17 +111,13 @@ def test_arguments_that_click_refuses_are_one_line_as_well(ditlab):
         (["train"], "Missing argument 'SPEC'"),
         (["sample", "run", "--num", "0"], "'--num'"),
     ):
-        said = ditlab(*arguments)
-        assert said.code == 2 and said.out == "", arguments
-        assert message in said.err and said.err.count("\n") == 1 and "--help`)" in said.err, (
-            said.err
-        )
+        ditlab(*arguments).refused(message, "--help`)")
 
 
 def test_errors_as_json(ditlab):
     for arguments in (["trian", "--json"], ["validate", "nowhere.yaml", "--json"]):
-        said = ditlab(*arguments)
-        assert said.code == 2 and said.out.count("\n") == 1, arguments
+        said = ditlab(*arguments).refused()
+        assert said.out.count("\n") == 1
         strict_type("validate" if arguments[0] == "validate" else "runs").validate_python(said.json)
         assert said.json["kind"] == "user_error" and said.json["message"] in said.err
 
@@ -145,26 +129,15 @@ def test_a_fault_of_ours_is_an_object_as_well(ditlab, spec, monkeypatch):
     with contextlib.redirect_stdout(out), pytest.raises(ZeroDivisionError):
         main()
     found = json.loads(out.getvalue())
-    assert (found["kind"], found["message"], found["exit_code"]) == (
-        "crash",
-        "ZeroDivisionError: division by zero",
-        1,
-    )
+    assert (found["kind"], found["exit_code"]) == ("crash", 1)
+    assert found["message"] == "ZeroDivisionError: division by zero"
 
 
 def test_numbers_that_json_cannot_hold_become_null(capsys):
-    emit(
-        {
-            "metrics": {"train/grad_norm": float("inf"), "train/loss": 0.5},
-            "files": [float("nan"), 1],
-        },
-        as_json=True,
-    )
-    line = capsys.readouterr().out
-    assert json.loads(line) == {
-        "metrics": {"train/grad_norm": None, "train/loss": 0.5},
-        "files": [None, 1],
-    }
+    metrics = {"train/grad_norm": math.inf, "train/loss": 0.5}
+    emit({"metrics": metrics, "files": [math.nan, 1]}, as_json=True)
+    metrics = {"train/grad_norm": None, "train/loss": 0.5}
+    assert json.loads(capsys.readouterr().out) == {"metrics": metrics, "files": [None, 1]}
 
 
 def test_a_closed_pipe_is_no_traceback(spec, tmp_path):
@@ -174,11 +147,6 @@ def test_a_closed_pipe_is_no_traceback(spec, tmp_path):
     )
     assert "Traceback" not in done.stderr and "BrokenPipe" not in done.stderr
     assert len(done.stdout) == 10
-
-
-def test_errors_as_json_hold_on_one_line(ditlab, spec):
-    said = ditlab("validate", spec, spec.with_name("none.yaml"), "--json", "--set", "model.depth=0")
-    assert len(json.loads(said.out.splitlines()[-1])["message"].splitlines()) == 2
 
 
 ENDING = """
@@ -248,17 +216,13 @@ def in_a_shell(command: str, end: str, home, cwd) -> subprocess.CompletedProcess
     ("command", "code"),
     [
         ("runs", 0),
-        ("runs --json", 0),
         ("runs show {run}", 0),
         ("runs log {run} --json", 0),
-        ("runs rm {run}", 2),
         ("runs rm {run} --json", 2),
         ("runz --json", 2),
         ("schema", 0),
         ("show {spec}", 0),
-        ("show {spec} --json", 0),
         ("validate {spec}", 0),
-        ("new --list", 0),
         ("new", 0),
         ("data list", 0),
         ("params {spec}", 0),
@@ -293,8 +257,7 @@ def test_nobody_is_asked_where_standard_input_is_closed(finished, tmp_path):
 def test_files_of_the_working_folder_take_no_modules_place(finished, tmp_path):
     for name in ("platform", "inspect", "click", "yaml", "ditlab_models"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')")
-    said = run_process("validate", finished.spec, home=finished.home, cwd=tmp_path)
-    assert said.code == 0, said.err
+    run_process("validate", finished.spec, home=finished.home, cwd=tmp_path).ok()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])

@@ -2,7 +2,6 @@
 are held to it.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -50,8 +49,8 @@ def test_a_schema_says_what_a_program_reads(ditlab):
     ) and "quick" not in trained["required"]
     assert "budget" in trained["properties"]["reason"]["description"]
     assert {"$ref": "#/$defs/ErrorOutput"} in schema["anyOf"]
-    refused = ditlab("schema", "--result", "trian", "--json")
-    assert refused.code == 2 and "did you mean 'train'?" in refused.json["message"]
+    refused = ditlab("schema", "--result", "trian", "--json").refused()
+    assert "did you mean 'train'?" in refused.json["message"]
 
 
 def test_a_key_too_many_or_too_few_is_seen():
@@ -94,6 +93,7 @@ OF_A_RUN = [
     "train SPEC --local --dry-run",
     "tune SWEEP --dry-run",
     "params SPEC --shapes",
+    "validate SPEC",
     "show SPEC",
     "show SWEEP",
     "new",
@@ -121,8 +121,6 @@ def test_results_of_a_run(with_run, finished, folder, words):
         "OUT": str(folder),
     }
     given = [places.get(word) or word.replace("OUT", places["OUT"]) for word in words.split()]
-    said = with_run(*given, "--json")
-    assert said.code == 0, said.err
-    assert said.out.count("\n") == 1 and isinstance(json.loads(said.out), dict), (
-        "all else is on standard error"
-    )
+    said = with_run(*given, "--json").ok()
+    assert said.out.count("\n") == 1 and said.json, "all else is on standard error"
+    assert "next: " not in said.err

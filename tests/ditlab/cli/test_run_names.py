@@ -20,10 +20,7 @@ def test_it_is_unknown(ditlab, home, spec, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "etc").mkdir()
     for name in NAMES:
-        said = ditlab(
+        ditlab(
             *(str(spec) if part == "SPEC" else part.format(name) for part in COMMANDS[command])
-        )
-        assert (
-            said.code == 2 and said.err.count("\n") == 1 and f"run '{name}' is unknown" in said.err
-        ), name
+        ).refused(f"run '{name}' is unknown")
     assert not (tmp_path / "exported").exists() and not list((tmp_path / "etc").iterdir())

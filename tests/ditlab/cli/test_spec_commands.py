@@ -72,10 +72,6 @@ def three(spec):
             "image (1, 8, 8), but the model takes (1, 16, 16); set model.image_size to 8 or",
         ),
         (
-            "model.channels=3",
-            "image (1, 8, 8), but the model takes (3, 8, 8); set model.channels to 1 or",
-        ),
-        (
             "data.hold_out={column: colour, values: [3]}",
             "data.hold_out.column=colour is no column of class indices",
         ),
@@ -85,21 +81,19 @@ def test_what_the_data_refuse_is_the_same_sentence_in_every_command(
     ditlab, three, setting, problem
 ):
     assert ditlab("validate", three).err.startswith("next: ")
-    said = [
-        ditlab(*command, three, "--set", setting)
-        for command in (
-            ["train", "--local", "--dry-run"],
-            ["validate"],
-            ["show"],
-            ["plan", "--gpu", "cpu"],
-        )
-    ]
-    assert [each.code for each in said] == [2] * 4
-    sentences = [
-        each.err.splitlines()[-1].removeprefix("ditlab: ").removeprefix(f"{three}: ")
-        for each in said
-    ]
-    assert problem in sentences[0] and sentences == sentences[:1] * 4
+    sentences = set()
+    for command in (
+        ["train", "--local", "--dry-run"],
+        ["validate"],
+        ["show"],
+        ["plan", "--gpu", "cpu"],
+    ):
+        said = ditlab(*command, three, "--set", setting)
+        assert said.code == 2
+        last = said.err.splitlines()[-1].removeprefix("ditlab: ")
+        sentences.add(last.removeprefix(f"{three}: "))
+    (sentence,) = sentences
+    assert problem in sentence
 
 
 def test_a_trial_that_the_data_refuse_is_named(ditlab, three):
@@ -109,13 +103,10 @@ def test_a_trial_that_the_data_refuse_is_named(ditlab, three):
         "space:\n  optimizer.lr: {kind: grid, values: [1.0e-3, 1.0e-4]}\n"
         "  model.num_classes: {kind: grid, values: [3, 2]}\n"
     )
-    said = [ditlab(*command, path) for command in (["tune", "--dry-run"], ["validate"], ["show"])]
-    assert [each.code for each in said] == [2] * 3
-    sentences = [each.err.splitlines()[-1] for each in said]
-    assert all(
-        "trial 1 (" in each and "model has 2 classes; set model.num_classes to 3" in each
-        for each in sentences
-    )
+    for command in (["tune", "--dry-run"], ["validate"], ["show"]):
+        said = ditlab(*command, path)
+        assert said.code == 2 and "trial 1 (" in said.err
+        assert "model has 2 classes; set model.num_classes to 3" in said.err.splitlines()[-1]
 
 
 def test_a_spec_is_compared_with_its_data_without_torch(three):
@@ -133,8 +124,7 @@ def test_a_spec_is_compared_with_its_data_without_torch(three):
 def test_validate_goes_on_after_a_mistake(ditlab, spec):
     wrong = spec.with_name("wrong.yaml")
     wrong.write_text("extends: small.yaml\nmodel: {dpeth: 3}\noptimizer: {lr: -1}\n")
-    said = ditlab("validate", wrong, spec)
-    assert said.code == 2
+    said = ditlab("validate", wrong, spec).refused()
     assert said.out == f"{spec}: valid\n"
     assert len(said.err.splitlines()) == 3 and "dpeth" in said.err and "optimizer.lr=-1" in said.err
 
@@ -157,26 +147,9 @@ def test_a_spec_from_standard_input(ditlab, spec, monkeypatch):
         "ditlab: standard input: seed=-1 must be at least 0.\n"
     )
     assert piped("validate", "-", text="a: b: c").err.startswith("ditlab: standard input: line 1: ")
-    said = piped("submit", "-")
-    assert said.code == 2 and "is standard input" in said.err
+    piped("submit", "-").refused("is standard input")
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input: must be a mapping" in ditlab("validate", "-").err, "closed is empty"
-
-
-def test_validate_finds_settings_that_cannot_sample(ditlab, spec):
-    said = ditlab("validate", spec, "--set", "sampling.guidance=2.0")
-    assert said.code == 2 and "sampling.guidance=2 needs a conditional model" in said.err
-
-
-def test_validate_as_json(ditlab, spec):
-    said = ditlab("validate", spec, "--json")
-    assert said.out.count("\n") == 1
-    found = said.json
-    assert found.pop("not_compared").keys() == {str(spec)}
-    assert found == {
-        "valid": [str(spec)],
-        "spec_hash": {str(spec): load_experiment(spec).content_hash()},
-    }
 
 
 def test_validate_takes_sweeps_beside_experiments(ditlab, spec, sweep, home):
@@ -194,97 +167,61 @@ def test_validate_counts_a_whole_grid(ditlab, sweep):
 
 def test_a_sweep_is_checked_through(ditlab, sweep):
     for command in ("validate", "show"):
-        said = ditlab(command, sweep, "--set", "trials=7")
-        assert said.code == 2 and said.out == "", command
-        assert f"{sweep}: space has 2 combinations" in said.err
-        assert len(said.err.splitlines()) == 1
+        ditlab(command, sweep, "--set", "trials=7").refused(f"{sweep}: space has 2 combinations")
 
 
 def test_show_gives_the_sweep_back(ditlab, sweep, tmp_path):
-    said = ditlab("show", sweep, "--set", "time_budget=2h", "--set", "fixed.training.steps=9")
+    said = ditlab("show", sweep, "--set", "time_budget=2h")
     again = tmp_path / "elsewhere" / "again.yaml"
     again.parent.mkdir()
     again.write_text(said.out)
-    assert load_sweep(again) == load_sweep(sweep, ["time_budget=2h", "fixed.training.steps=9"])
+    assert load_sweep(again) == load_sweep(sweep, ["time_budget=2h"])
     assert ditlab("show", again).out == said.out
     assert ditlab("show", again, "--json").json == {"spec": load_sweep(again).to_dict()}
 
 
 def test_show_gives_the_experiment_back(ditlab, spec, tmp_path):
-    said = ditlab(
-        "show",
-        spec,
-        "--set",
-        "model.depth=2",
-        "--set",
-        "training.ema=null",
-        "--set",
-        "training.clip.max_norm=2",
-    )
-    assert said.code == 0 and said.err.startswith("next: ")
+    said = ditlab("show", spec, "--set", "model.depth=2", "--set", "training.ema=null").ok()
+    assert said.err.startswith("next: ")
     again = tmp_path / "again.yaml"
     again.write_text(said.out)
-    experiment = load_experiment(
-        spec, ["model.depth=2", "training.ema=null", "training.clip.max_norm=2"]
-    )
-    assert load_experiment(again) == experiment
-    assert load_experiment(again).content_hash() == experiment.content_hash()
+    assert load_experiment(again) == load_experiment(spec, ["model.depth=2", "training.ema=null"])
     assert ditlab("show", again).out == said.out
 
 
-def test_show_resolves_parents(ditlab, spec):
-    child = spec.with_name("child.yaml")
-    child.write_text("extends: small.yaml\nname: child\n")
-    shown = parse_yaml(ditlab("show", child).out, "shown")
-    assert (shown["name"], shown["model"]["width"], "extends" in shown) == ("child", 32, False)
-
-
 def test_show_as_json(ditlab, spec):
-    said = ditlab("show", spec, "--json")
-    assert said.out.count("\n") == 1
-    experiment = build_experiment(said.json["spec"], "json")
+    shown = ditlab("show", spec, "--json").json
+    experiment = build_experiment(shown["spec"], "json")
     assert experiment == load_experiment(spec)
-    assert said.json["spec_hash"] == experiment.content_hash()
+    assert shown["spec_hash"] == experiment.content_hash()
 
 
-def test_schema(ditlab, tmp_path):
-    plain, compact = ditlab("schema"), ditlab("schema", "--json")
-    assert json.loads(plain.out) == compact.json
-    assert compact.out.count("\n") == 1
+@pytest.mark.parametrize(("which", "part"), [([], "DiTSpec"), (["--sweep"], "LogUniform")])
+def test_schema(ditlab, tmp_path, which, part):
+    compact = ditlab("schema", *which, "--json")
+    assert compact.out.count("\n") == 1 and part in compact.json["$defs"]
+    assert json.loads(ditlab("schema", *which).out) == compact.json
     file = tmp_path / "schema.json"
-    written = ditlab("schema", "--json", "--out", file)
-    assert written.json == {"files": [str(file)]}
+    assert ditlab("schema", *which, "--json", "--out", file).json == {"files": [str(file)]}
     assert json.loads(file.read_text()) == compact.json
 
 
-def test_schema_of_sweeps(ditlab):
-    schema = ditlab("schema", "--sweep", "--json").json
-    assert schema == json.loads(ditlab("schema", "--sweep").out)
-    assert schema["title"] == "DiTLab sweep" and "LogUniform" in schema["$defs"]
-
-
 def test_schema_to_nowhere(ditlab, spec):
-    said = ditlab("schema", "--out", spec / "below" / "schema.json")
-    assert said.code == 2 and "--out" in said.err and "name another file" in said.err
+    ditlab("schema", "--out", spec / "below" / "schema.json").refused("--out", "name another file")
 
 
 def test_params_add_up(ditlab, spec, home):
-    said = ditlab("params", spec, "--json")
-    assert said.out.count("\n") == 1
-    assert {"total", "trainable", "components"} <= set(said.json)
-    assert sum(said.json["components"].values()) == said.json["total"] == said.json["trainable"]
-    assert f"{said.json['total']:,}" in said.err
+    found = ditlab("params", spec, "--json").json
+    total = found["total"]
+    assert sum(found["components"].values()) == total == found["trainable"]
     table = ditlab("params", spec).out
-    assert f"{said.json['total']:,}" in table
-    by_parameter = said.json["by_parameter"]
-    assert (
-        sum(each["parameters"] for each in by_parameter)
-        == sum(said.json["roles"].values())
-        == said.json["total"]
-    )
+    by_parameter = found["by_parameter"]
+    counts = [each["parameters"] for each in by_parameter]
+    assert sum(counts) == sum(found["roles"].values()) == total
     (fused,) = [each for each in by_parameter if each["name"] == "blocks.*.attention.qkv.weight"]
     assert (fused["role"], fused["num_parts"]) == ("matrix", 3)
-    assert "all matrix" in table and f"{said.json['roles']['matrix']:,}" in table
+    for text in (f"{total:,}", "all matrix", f"{found['roles']['matrix']:,}"):
+        assert text in table
     assert not home.exists()
 
 
@@ -297,26 +234,20 @@ def test_modules_of_the_objective_are_counted_beside_the_total(ditlab, spec):
     spec.write_text(
         "name: pictures\nmodel: {family: pixelhdm}\ntraining: {steps: 2}\n", encoding="utf-8"
     )
-    said = ditlab("params", spec, "--json")
-    assert said.json["total"] == 356_705_879
-    assert said.json["training_only"] == {"projection": 7_078_656}
-    assert sum(said.json["roles"].values()) == 356_705_879 + 7_078_656
-    assert any(
-        each["name"].startswith("objective.projection") for each in said.json["by_parameter"]
-    )
+    found = ditlab("params", spec, "--json").json
+    assert found["total"] == 356_705_879
+    assert found["training_only"] == {"projection": 7_078_656}
+    assert sum(found["roles"].values()) == 356_705_879 + 7_078_656
+    names = [each["name"] for each in found["by_parameter"]]
+    assert any(name.startswith("objective.projection") for name in names)
     assert "7,078,656" in ditlab("params", spec).out
 
 
 def test_shapes(ditlab, spec):
     rows = ditlab("params", spec, "--shapes", "--batch", "3", "--json").json["shapes"]
     assert rows[0]["inputs"] == [[3, 1, 8, 8], [3]] and rows[0]["outputs"] == [[3, 1, 8, 8]]
-    assert "3x1x8x8" in ditlab("params", spec, "--shapes", "--batch", "3").out
-
-
-def test_every_command_with_a_spec_takes_overrides(ditlab, spec):
-    for command in ("validate", "show", "params", "train"):
-        said = ditlab(command, spec, "--set", "model.depth=0")
-        assert said.code == 2 and "model.depth=0 must be at least 1" in said.err, command
+    out = ditlab("params", spec, "--shapes", "--batch", "3").out
+    assert "3x1x8x8" in out and out.rstrip().splitlines()[-1].split()[0] == "total"
 
 
 @pytest.mark.parametrize(

@@ -62,15 +62,8 @@ def test_each_trial_is_a_row():
         ]
     )
     assert heading.split() == ["trial", "run", "lr", "time", "status", "step", *METRICS]
-    assert first.split() == [
-        "0",
-        "00000000",
-        "0.0003333",
-        *describe_value(TIME).split(),
-        "finished",
-        "1,000/6,000",
-        "0.12346",
-    ]
+    value = describe_value(TIME)
+    assert " ".join(first.split()) == (f"0 00000000 0.0003333 {value} finished 1,000/6,000 0.12346")
     assert second.split() == ["1", "0.0003333", "waiting"]  # no id of a run that does not exist yet
 
 
@@ -85,13 +78,6 @@ def test_terminal_shows_the_table_and_its_title():
     assert "*0" in text and "running" in text
 
 
-def test_terminal_shows_whole_warnings():
-    text = on_terminal(
-        [trial(0)], then=lambda table: table.warn("trial 3: [bold] is no markup here")
-    )
-    assert "warning: trial 3: [bold] is no markup here" in text
-
-
 def numbers(lines):
     return [int(line.split()[0].lstrip("*")) for line in lines]
 
@@ -103,9 +89,7 @@ def test_running_and_last_ended_trials_and_the_best_are_shown_of_many():
     ]
     shown = numbers(lines_of(trials, best=0)[1:])
     assert len(shown) == MAX_ROWS and shown == sorted(shown)
-    assert shown[0] == 0  # the best
-    assert set(range(60, 66)) <= set(shown)  # the running ones
-    # and those that ended last
+    # the best, the running ones, and those that ended last
     assert set(shown) == {0, *range(60, 66), *range(60 - (MAX_ROWS - 7), 60)}
 
 
@@ -157,12 +141,6 @@ def test_line_of_a_trial_without_the_metric_ends_with_its_step(printed):
     assert printed([trial(0)]) == ["trial 0 (lr=0.0003333): finished at step 1000"]
 
 
-def test_values_are_not_interpreted_as_markup():
-    value = {"kind": "a", "words": ["[/x]", "bold"]}
-    (line,) = lines_of([trial(0, values={"optimizer.lr": "[red]", "objective.time": value})])[1:]
-    assert "[red]" in line and "[/x]" in line
-
-
 def test_log_counts_trials_and_names_those_that_train(capsys, monkeypatch):
     monkeypatch.delenv(INTERVAL_VARIABLE, raising=False)  # the tests' settings turn the lines off
     now = [0.0]
@@ -176,9 +154,7 @@ def test_log_counts_trials_and_names_those_that_train(capsys, monkeypatch):
 def test_line_of_many_running_trials_names_the_first():
     table = SweepTable(TerminalConsole(file=io.StringIO()))
     table.update(progress([trial(number, "running") for number in range(6)]))
-    assert (
-        table.describe().endswith("trial 3 at step 1,000/6,000, 2 more")
-        and table.describe().count("at step") == 4
-    )
+    assert table.describe().endswith("trial 3 at step 1,000/6,000, 2 more")
+    assert table.describe().count("at step") == 4
     table.update(progress([trial(0, "waiting")]))
     assert table.describe() == "starting of 8"

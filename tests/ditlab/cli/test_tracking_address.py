@@ -33,8 +33,7 @@ def test_null_is_the_environments_address_at_launch_and_the_runs_own_later(
     shutil.copyfile(mlflow_template, tmp_path / "team.db")
     team, other = tmp_path / "team.db", tmp_path / "other.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{team}")
-    said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2")
-    assert said.code == 0, said.err
+    said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2").ok()
     folder = Home(home).run(said.json["run_id"])
     assert said.json["tracking_uri"] == f"sqlite:///{team}"
     assert json.loads(folder.record.read_text())["tracking_uri"] == f"sqlite:///{team}"
@@ -62,24 +61,17 @@ def test_an_odd_folder_holds_all_of_a_home(ditlab, tmp_path, spec, monkeypatch, 
     home, kept = Home(tmp_path / "home" / name), tmp_path / "kept" / name
     monkeypatch.setenv("DITLAB_HOME", str(home.root))
     storage = json.dumps(f"checkpoint.storage={kept.as_uri()}")[1:-1]
-    said = ditlab("train", spec, "--local", "--json", "--set", storage, "--set", "training.steps=2")
-    assert said.code == 0, said.err
+    said = ditlab(
+        "train", spec, "--local", "--json", "--set", storage, "--set", "training.steps=2"
+    ).ok()
     run = said.json["run_id"]
     assert ditlab("train", home.run(run).spec, "--local", "--resume", run).code == 0
     assert ditlab("export", run, "--out", tmp_path / "export" / name).code == 0
     assert [path.name for path in (tmp_path / "kept").rglob("step-*")] and not home.run(
         run
     ).checkpoints.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "export",
-        "home",
-        "kept",
-        "small.yaml",
-    ]
-    assert all(
-        [path.name for path in (tmp_path / each).iterdir()] == [name]
-        for each in ("export", "home", "kept")
-    )
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
+    assert found == {f"{each}/{name}" for each in ("export", "home", "kept")}
     client = mlflow.MlflowClient(said.json["tracking_uri"])
     (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert "train/loss" in found.data.metrics
@@ -95,27 +87,6 @@ def test_an_odd_folder_holds_all_of_a_home(ditlab, tmp_path, spec, monkeypatch, 
         assert server.ask(f"/get-artifact?run_id={number}&path=spec.yaml")[1].startswith(
             b"name: small"
         )
-
-
-@pytest.mark.slow
-def test_a_run_in_the_homes_database_stays_there(
-    ditlab, home, spec, tmp_path, monkeypatch, mlflow_template
-):
-    databases.seed(home, mlflow_template)
-    said = ditlab("train", spec, "--local", "--json", "--set", "training.steps=2")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/team.db")
-    assert ditlab("train", spec, "--local", "--resume", said.json["run_id"]).code == 0
-    assert list(metrics_in(home / "mlflow.db")) == ["small"] and not (tmp_path / "team.db").exists()
-    moved = home.rename(tmp_path / "moved")
-    monkeypatch.setenv("DITLAB_HOME", str(moved))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    refused = ditlab("evaluate", said.json["run_id"])
-    assert refused.code == 2 and "run `ditlab runs sync` once" in refused.err
-    assert ditlab("runs", "sync").code == 0
-    again = ditlab("evaluate", said.json["run_id"])
-    assert again.code == 0, again.err
-    assert not home.exists()
-    assert list(metrics_in(moved / "mlflow.db")) == ["small"]
 
 
 def test_the_specs_address_comes_first(home, tmp_path, monkeypatch):
@@ -134,14 +105,12 @@ def test_the_specs_address_comes_first(home, tmp_path, monkeypatch):
             "http://me:pass-word@host:5000",
             "MLFLOW_TRACKING_URI=http://me:***@host:5000 holds a password",
         ),
-        ("http://me:pass/word@host:5000", "MLFLOW_TRACKING_URI=http://me:***@host:5000"),
         ("file:///tmp/mlruns", "MLFLOW_TRACKING_URI='file:///tmp/mlruns' is no tracking address"),
     ],
 )
 def test_a_wrong_address_in_the_environment(ditlab, home, spec, monkeypatch, uri, message):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    said = ditlab("train", spec, "--local")
-    assert said.code == 2 and said.out == "" and said.err.count("\n") == 1
+    said = ditlab("train", spec, "--local").refused()
     assert message in said.err.replace("URI='http", "URI=http")
     assert "pass" not in said.err.replace("a password", "").replace("MLFLOW_TRACKING_PASSWORD", "")
     assert not home.exists()

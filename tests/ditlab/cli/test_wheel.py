@@ -26,9 +26,8 @@ CHANGES = [
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_spec_is_written_and_trained_with_nothing_but_the_wheel(tmp_path):
-    environment = {
-        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "DITLAB_HOME")
-    }
+    ours = ("PYTHONPATH", "DITLAB_HOME")
+    environment = {key: value for key, value in os.environ.items() if key not in ours}
 
     def run(*command: str | Path, cwd: Path = tmp_path) -> str:
         done = subprocess.run(
@@ -43,17 +42,8 @@ def test_a_spec_is_written_and_trained_with_nothing_but_the_wheel(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    run(
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "-t",
-        "wheel",
-        "-d",
-        str(tmp_path / "dist"),
-        cwd=CHECKOUT,
-    )
+    build = (sys.executable, "-m", "hatchling", "build", "-t", "wheel")
+    run(*build, "-d", tmp_path / "dist", cwd=CHECKOUT)
     [wheel] = (tmp_path / "dist").glob("*.whl")
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     python, ditlab = tmp_path / "venv/bin/python", tmp_path / "venv/bin/ditlab"

@@ -50,14 +50,12 @@ def test_one_step_at_256_pixels(ditlab, tmp_path, encoders, features):
     words = ["--source", source, "--resolution", "256", "--name", "images", "--processes", "1"]
     if features == "stored":
         words += ["--encode-text", encoders["text"], "--encode-images", encoders["image"]]
-    imported = ditlab("data", "import", "images", *words, "--json")
-    assert imported.code == 0, imported.err
+    ditlab("data", "import", "images", *words, "--json").ok()
     named = {"text": "null", "image": "null"} if features == "stored" else encoders
     changes = [*ONE_STEP, *(f"encoders.{kind}={place}" for kind, place in named.items())]
     said = ditlab(
         "train", SPEC, *(part for change in changes for part in ("--set", change)), "--json"
-    )
-    assert said.code == 0, said.err
+    ).ok()
     assert said.json["status"] == "finished" and said.json["step"] == 1
     metrics = said.json["metrics"]
     # images of variance well below that of the noise, 1, and an output that is not yet 0

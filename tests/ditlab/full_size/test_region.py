@@ -17,25 +17,11 @@ ONE_STEP = (
 )
 
 
-def test_parameters(ditlab):
-    said = ditlab("params", str(SPEC), "--json")
-    assert said.json["total"] == said.json["trainable"] == 128_767_003
-    assert said.json["components"] == {
-        "embedding": 218_112,
-        "time": 787_968,
-        "blocks": 127_540_224,
-        "final_norm": 1_536,
-        "head": 217_627,
-        "tokens": 1_536,
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_one_step_at_900_regions(ditlab):
     overrides = [part for assignment in ONE_STEP for part in ("--set", assignment)]
-    said = ditlab("train", str(SPEC), *overrides, "--json")
-    assert said.code == 0, said.err
+    said = ditlab("train", str(SPEC), *overrides, "--json").ok()
     assert said.json["status"] == "finished" and said.json["step"] == 1
     # sparse features in [0, 1] under a head of small random weights: the loss starts below one
     assert 0 < said.json["metrics"]["train/masked"] < 1

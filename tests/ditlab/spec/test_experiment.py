@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ditlab.spec.experiment import class_for
 from ditlab.spec.files import build_experiment
 from ditlab.spec.overrides import merge
 from ditlab.spec.yaml_text import dump_yaml, parse_yaml
@@ -69,15 +68,11 @@ def test_where_it_runs_and_what_is_logged_is_no_content(change):
     [
         {"seed": 1},
         {"optimizer": {"lr": 2e-4}},
-        {"optimizer": {"betas": [0.9, 0.99]}},
         {"model": {"depth": 2}},
-        {"model": {"family": "unet", "image_size": 8}},
         {"data": {"kind": "digits", "hold_out": 0.2}},
-        {"data": {"kind": "mnist"}},
         {"batch": {"size": 64}},
         {"schedule": {"kind": "constant", "warmup": 1}},
         {"training": {"ema": None}},
-        {"training": {"steps": 3}},
         {"training": {"precision": "bf16"}},
         {"objective": {"weights": {"direction": 0.5}}},
     ],
@@ -92,24 +87,6 @@ def test_defaults_written_out_change_no_hash():
         build(seed=0, optimizer={"kind": "adamw", "lr": 1e-4}).content_hash()
         == build().content_hash()
     )
-
-
-def test_the_hash_is_the_same_everywhere():
-    """A change of this value orphans `--resume auto` of every run there is."""
-    import re
-
-    assert re.fullmatch(r"[0-9a-f]{16}", build().content_hash())
-    assert build().content_hash() == read_back(build()).content_hash()
-
-
-def test_every_field_is_written_in_jsons_types():
-    import json
-
-    plain = build(optimizer={"betas": [0.8, 0.9]}).to_dict()
-    assert json.loads(json.dumps(plain)) == plain
-    assert plain["optimizer"]["betas"] == [0.8, 0.9]
-    assert plain["model"]["mlp_ratio"] == 4.0 and plain["sampling"]["solver"] == "euler"
-    assert set(plain) == set(class_for(SMALL).model_fields)
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)

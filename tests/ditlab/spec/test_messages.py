@@ -6,10 +6,14 @@ from ditlab.errors import UserError
 from ditlab.spec.files import build_experiment, load_experiment
 from ditlab.spec.overrides import merge
 from ditlab.spec.values import format_value
-from ditlab_models.families import families
 
 GAUSSIAN = {"model": {"variance_channels": "predicted"}, "objective": {"process": "gaussian"}}
 MISTAKES = [
+    (
+        {"resources": {"network": {"timeout": 300}}},
+        "resources.network.timeout=300 is not longer than resources.hang_timeout=600, whose",
+    ),
+    ({"sampling": {"guidance": 2.0}}, "sampling.guidance=2 needs a conditional model"),
     ({"trainign": {"steps": 3}}, "trainign={steps: 3} is no known field; did you mean 'training'?"),
     ({"model": {"dpeth": 3}}, "model.family=dit has no field 'dpeth=3'; did you mean 'depth'?"),
     (
@@ -20,34 +24,15 @@ MISTAKES = [
         {"optimizer": {"learning_rate": 1}},
         "has no field 'learning_rate=1'; did you mean 'optimizer.lr'?",
     ),
-    (
-        {"training": {"batch_size": 8}},
-        "training.batch_size=8 is no known field; did you mean 'batch.size'?",
-    ),
-    (
-        {"engine": {"zero": {"stge": 3}}},
-        "engine.zero.stge=3 is no known field; did you mean 'stage'?",
-    ),
-    (
-        {"training": {"clip": {"kind": "norm", "nrom": 1}}},
-        "training.clip.kind=norm has no field 'nrom=1'",
-    ),
-    ({"model": {1: 2}}, "model.family=dit has no field '1'; known: adaln,"),
     ({"model": {"depth": "abc"}}, "model.depth='abc' must be a whole number."),
-    ({"model": {"depth": 2.5}}, "model.depth=2.5 must be a whole number."),
     ({"optimizer": {"lr": "fast"}}, "optimizer.lr='fast' must be a number."),
-    ({"optimizer": {"lr": -1}}, "optimizer.lr=-1 must be above 0."),
     ({"optimizer": {"lr": float("inf")}}, "optimizer.lr=inf must be finite."),
-    ({"optimizer": {"betas": [0.9, 2.0]}}, "optimizer.betas.1=2.0 must be below 1."),
-    ({"optimizer": {"betas": [0.9]}}, "optimizer.betas.1 is missing"),
     ({"optimizer": {"betas": 0.9}}, "optimizer.betas=0.9 must be a list."),
     ({"engine": {"compile": 1}}, "engine.compile=1 must be true, false or auto."),
-    ({"engine": {"zero": {"stage": 4}}}, "engine.zero.stage=4 must be 0, 1, 2 or 3."),
     (
         {"training": {"precision": "fp8"}},
         "training.precision='fp8' must be 'fp32', 'bf16' or 'fp16'.",
     ),
-    ({"training": {"steps": 0}}, "training.steps=0 must be at least 1, or null for none."),
     ({"training": None}, "training=null must be a mapping of fields (steps, epochs,"),
     ({"data": "digits"}, "data='digits' must be a mapping of fields (kind, hold_out)."),
     (
@@ -55,8 +40,6 @@ MISTAKES = [
         "data.kind is missing; set it to one of digits, captioned_digits, mnist, arrow",
     ),
     ({"data": {"kind": "minst"}}, "data.kind='minst' is unknown; did you mean 'mnist'?"),
-    ({"data": {"kind": "arrow"}}, "data.path is missing; give it a value."),
-    ({"resources": {"workers": "many"}}, "resources.workers='many' must be a whole number."),
     (
         {"resources": {"workers": {"min": 8, "max": 2}}},
         "resources.workers={min: 8, max: 2} is no range; write",
@@ -78,14 +61,9 @@ MISTAKES = [
         "has no field 'ratio=2'; set training.clip.kind to zclip_",
     ),
     (
-        {"training": {"clip": {"kind": "zclip_ratio", "ratio": 0.5}}},
-        "training.clip.ratio=0.5 must be at least 1.",
-    ),
-    (
         {"training": {"epochs": 3}},
         "training.steps=2 and training.epochs=3 exclude each other; remove one: set",
     ),
-    ({"evaluation": {"every": 0}}, "evaluation.every=0 must be at least 1, or null for none."),
     ({"optimizer": {"kind": ["adamw"]}}, "is unknown; did you mean 'adamw'?"),
     ({"schedule": {"kind": {}}}, "schedule.kind='{}' is unknown; known: constant"),
     (
@@ -96,9 +74,6 @@ MISTAKES = [
         {"notify": [{"on": [], "to": "env:A"}]},
         "notify.on=[] names no event; write some, such as [finished, failed]",
     ),
-    ({"notify": [{"on": ["failed"]}]}, "notify.0.to is missing; give it a value."),
-    ({"tracking": {"budget": 0}}, "tracking.budget=0 must be at least 1, or null for none."),
-    ({"checkpoint": {"keep": 0}}, "checkpoint.keep=0 must be at least 1."),
     (
         {"training": {"steps": None}},
         "training.steps and training.epochs are both null; give one of them.",
@@ -114,10 +89,6 @@ MISTAKES = [
     (
         {"model": {"patch_size": 3}},
         "model.image_size=8 is no multiple of model.patch_size=3; set model.image_size",
-    ),
-    (
-        {"checkpoint": {"storage": "s3://a:b@bucket/x"}},
-        "checkpoint.storage=s3://... holds a password or key",
     ),
     (
         {"schedule": {"kind": "constant", "warmup": 2}},
@@ -182,16 +153,10 @@ MISTAKES = [
         "model.mlp_norm_eps=1e-05 needs model.adaln=zero (it is scale_shift); set",
     ),
     ({"name": "a/b"}, "name='a/b' must begin with a letter or digit"),
-    ({"name": ""}, "name='' must begin with"),
     ({"name": 12}, "name=12 must be text (in quotes"),
     ({"seed": -1}, "seed=-1 must be at least 0."),
     ({"seed": 2**63}, "seed=9223372036854775808 must be below 9,223,372,036,854,775,808."),
     ({"tracking": {"experiment": ""}}, "tracking.experiment='' must be at least a character long."),
-    (
-        {"base": "dit.yaml"},
-        "a file with `base` is a sweep; name an experiment, or use `ditlab tune`",
-    ),
-    ({"model": None}, f"model.family is missing; set it to one of {', '.join(families())}."),
     ({"model": {"family": "dti"}}, "model.family='dti' is no known family; did you mean 'dit'?"),
 ]
 
@@ -209,14 +174,13 @@ def test_one_sentence_with_knob_value_and_remedy(small, change, said):
     assert lines[0].startswith("spec.yaml: ") and said in lines[0]
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_low_precision_needs_partitions(small, precision):
-    change = {"training": {"precision": precision}, "engine": {"zero": {"stage": 0}}}
+def test_low_precision_needs_partitions(small):
+    change = {"training": {"precision": "bf16"}, "engine": {"zero": {"stage": 0}}}
     (line,) = mistakes(small, change)
-    assert f"training.precision={precision} with engine.zero.stage=0" in line
+    assert "training.precision=bf16 with engine.zero.stage=0" in line
     assert "set engine.zero.stage to 1" in line
     change["engine"]["zero"]["stage"] = 1
-    assert build_experiment(merge(small, change), "spec.yaml").training.precision == precision
+    build_experiment(merge(small, change), "spec.yaml")
 
 
 def test_all_mistakes_at_once(small):

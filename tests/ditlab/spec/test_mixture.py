@@ -53,22 +53,7 @@ def test_the_order_in_a_file_is_no_part_of_the_content(small):
             "data.weights.c=2 is the weight of no part (data.parts has b, a)",
         ),
         ({"weights": {"a": 1, "b": 0}}, "data.weights.b=0 must be above 0."),
-        ({"weights": {"a": 1, "b": -1}}, "data.weights.b=-1 must be above 0."),
-        ({"weights": {"a": 1, "b": float("nan")}}, "data.weights.b=nan must be finite."),
-        ({"weights": {"a": 1, "b": float("inf")}}, "data.weights.b=inf must be finite."),
-        ({"weights": {"a": 1, "b": "x"}}, "data.weights.b='x' must be a number."),
-        ({"weights": 7}, "data.weights=7 must be a mapping of fields."),
         ({"parts": {}, "weights": {}}, "data.parts={} names no source; give at least one"),
-        (
-            {"parts": {"a": {"kind": "digitz"}}},
-            "data.parts.a.kind='digitz' is unknown; did you mean 'digits'?",
-        ),
-        (
-            {"parts": {"a": {**DIGITS, "hold_uot": 0}}},
-            "data.parts.a.kind=digits has no field 'hold_uot=0'; did you",
-        ),
-        ({"parts": {"a": {"kind": "arrow"}}}, "data.parts.a.path is missing; give it a value."),
-        ({"parts": {"a": 7}}, "data.parts.a=7 must be a mapping of fields"),
         (
             {"parts": {"a": TWO}},
             "data.parts.a.kind=mixture is a mixture in a mixture; write its parts here.",
@@ -90,15 +75,13 @@ def test_the_order_in_a_file_is_no_part_of_the_content(small):
                 "data.parts.a.motifs=1000 give"
             ),
         ),
-        ({"draw": "row"}, "data.draw='row' must be 'auto', 'sample' or 'batch'."),
     ],
 )
 def test_mistakes(small, changes, message):
     parts = changes.get("parts")
     weights = {"weights": dict.fromkeys(parts, 1)} if isinstance(parts, dict) else {}
-    assert refusal(
-        validate_experiment, {**small, "data": {**TWO, **weights, **changes}}
-    ).startswith(message)
+    data = {**TWO, **weights, **changes}
+    assert refusal(validate_experiment, {**small, "data": data}).startswith(message)
 
 
 def test_interleaved_are_of_a_single_source(small):
@@ -158,7 +141,6 @@ def test_weights_are_axes_of_a_sweep(small, sweep_of):
     ("axes", "changes", "message"),
     [
         ({"data.weights.c": [1, 2]}, {}, ": data.weights.c is no known field; known: a, b"),
-        ({"data.weights.a": [0, 1]}, {}, "data.weights.a=0 must be above 0"),
         (
             {"data.weights.a": [1, 2]},
             {"metric": "train/loss"},
@@ -194,11 +176,9 @@ def test_sources_of_other_packages_are_parts(small):
 
     own = validate_experiment({**small, "data": {"kind": "digits"}})
     stripes = {**TWO, "parts": {"a": {"kind": "stripes", "width": 5}, "b": DIGITS}}
-    data = (
-        experiment_class(own.family, type(own.objective), AddedParts(sources=(StripesData,)))
-        .model_validate({**small, "data": stripes})
-        .data
-    )
+    added = AddedParts(sources=(StripesData,))
+    cls = experiment_class(own.family, type(own.objective), added)
+    data = cls.model_validate({**small, "data": stripes}).data
     assert isinstance(data, MixtureData) and data.parts["a"] == StripesData(width=5)
     assert source_kinds(stripes) == ["digits", "stripes"]
     assert source_kinds({"kind": "mixture", "parts": 7}) == source_kinds(None) == []

@@ -18,24 +18,12 @@ PLACES = {
         f"s3://AKIA:{SECRET}@bucket/path",
         "checkpoint.storage=s3://... holds a password or key",
     ),
-    "checkpoint.storage query": (
-        f"s3://b/p?secret_key={SECRET}",
-        "checkpoint.storage=s3://... holds a password or key",
-    ),
     "tracking.uri": (
         f"http://me:{SECRET}@host:5000",
         "tracking.uri=http://me:***@host:5000 holds a password",
     ),
-    "tracking.experiment": (
-        f"https://me:{SECRET}@host",
-        "tracking.experiment=https://... holds a password or key",
-    ),
     "name": (f"https://me:{SECRET}@host", "name=https://... holds a password or key"),
     "data.nowhere": (f"gs://me:{SECRET}@bucket/data", "did you mean"),
-    "training.steps": (
-        f"gs://me:{SECRET}@bucket/data",
-        "training.steps=gs://... holds a password or key",
-    ),
 }
 
 

@@ -25,21 +25,10 @@ def test_values_are_yaml(load):
         "training.clip={kind: norm, max_norm: 0.5}",
         "engine.compile=true",
     )
-    assert (experiment.model.depth, experiment.optimizer.lr, experiment.training.ema) == (
-        3,
-        1e-2,
-        None,
-    )
-    assert (experiment.optimizer.betas, experiment.name, experiment.engine.compile) == (
-        (0.8, 0.95),
-        "other",
-        True,
-    )
+    assert (experiment.model.depth, experiment.optimizer.lr) == (3, 1e-2)
+    assert (experiment.optimizer.betas, experiment.name) == ((0.8, 0.95), "other")
+    assert experiment.engine.compile is True and experiment.training.ema is None
     assert experiment.training.clip.max_norm == 0.5
-
-
-def test_the_last_of_several_counts(load):
-    assert load("seed=1", "seed=2", "seed=3").seed == 3
 
 
 def test_values_may_hold_equals_signs(load):
@@ -62,26 +51,14 @@ def test_a_default_can_be_changed_in_part(load):
 
 
 def test_another_kind_drops_the_fields_of_the_old_one(load):
-    experiment = load(
-        "schedule={kind: warmup_cosine, warmup: 1, final: 0.1}",
-        "schedule.kind=stepped_cosine_restart",
-    )
-    assert experiment.schedule.kind == "stepped_cosine_restart"
-    assert not hasattr(experiment.schedule, "final")
-
-
-def test_kind_then_its_fields(load):
-    experiment = load("schedule.kind=warmup_cosine", "schedule.warmup=1", "schedule.final=0.5")
-    assert (experiment.schedule.warmup, experiment.schedule.final) == (1, 0.5)
+    schedule = "schedule={kind: warmup_cosine, warmup: 1, final: 0.1}"
+    found = load(schedule, "schedule.kind=stepped_cosine_restart").schedule
+    assert found.kind == "stepped_cosine_restart" and not hasattr(found, "final")
 
 
 def test_a_kind_does_not_undo_what_was_set_before_it(load):
     data = load("data.hold_out=0.2", "data.kind=mnist").data
     assert (data.kind, data.hold_out) == ("mnist", 0.2)
-
-
-def test_another_family(load):
-    assert load("model.family=unet", "model.image_size=8").model.family == "unet"
 
 
 @pytest.mark.parametrize(
@@ -101,12 +78,9 @@ def test_the_fields_type_decides(load):
         "tracking.experiment=a: b # c",
         "checkpoint.every=null",
     )
-    assert (experiment.training.steps, experiment.encoders.cache, experiment.optimizer.lr) == (
-        1000,
-        20,
-        1000.0,
-    )
-    assert (experiment.checkpoint.storage, experiment.checkpoint.every) == (None, None)
+    assert (experiment.training.steps, experiment.encoders.cache) == (1000, 20)
+    assert experiment.optimizer.lr == 1000.0
+    assert experiment.checkpoint.storage is experiment.checkpoint.every is None
     assert experiment.tracking.experiment == "a: b # c"
 
 
@@ -132,17 +106,12 @@ def test_so_does_it_for_the_fixed_fields_of_a_sweep(small, write):
             "checkpoint.every=off",
             "checkpoint.every='off' must be a whole number, or null for none.",
         ),
-        (
-            "checkpoint.every=false",
-            "checkpoint.every=false must be a whole number, or null for none.",
-        ),
         ("training.ema=none", "must be a mapping of fields (decay), or null for none."),
         (
             "checkpoint.storage=none",
             "--set checkpoint.storage=none: write null for none, and quotes",
         ),
         ("engine.activation_checkpointing=on", "must be true or false."),
-        ("engine.activation_checkpointing=No", "must be true or false."),
     ],
 )
 def test_words_of_yaml_1_1_are_told_what_to_write(load, override, said):
@@ -156,22 +125,12 @@ def test_words_of_yaml_1_1_are_told_what_to_write(load, override, said):
     [
         ("trainign.steps=3", "did you mean 'training'?"),
         ("model.dpeth=3", "model.family=dit has no field 'dpeth'; did you mean 'depth'?"),
-        ("engine.zero.stge=3", "engine.zero.stge is no known field; did you mean 'stage'?"),
-        ("objective.weights.velocty=1.0", "did you mean 'velocity'?"),
         ("objective.time.std=2.0", "set objective.time.kind to logit_normal first"),
-        (
-            "training.clip.max_nrom=3",
-            "training.clip.kind=norm has no field 'max_nrom'; did you mean 'max_norm'?",
-        ),
         ("data.path=x", "set data.kind to arrow first"),
         ("model.depth.deeper=3", "model.depth is a plain value"),
-        ("optimizer.betas.0=3", "optimizer.betas is a plain value"),
         ("optimizer.lr", "write a dotted path and a value"),
-        ("=3", "write a dotted path and a value"),
         ("a..b=3", "write a dotted path and a value"),
         ("optimizer.betas=[0.9", "expected ',' or ']'"),
-        ("optimizer.lr=.nan", "write a finite number"),
-        ("optimizer.lr=!!python/name:os.system", "YAML tag"),
         ("extends=base.yaml", "extends is no known field"),
     ],
 )

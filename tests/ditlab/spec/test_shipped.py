@@ -17,7 +17,12 @@ from ditlab_models.parameters import count_parameters
 FOLDER = Path(__file__).parents[3] / "experiments"
 SWEEPS = [path for path in sorted(FOLDER.glob("*/*.yaml")) if is_sweep(path)]
 FILES = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path not in SWEEPS]
-COUNTS = {"mnist/dit.yaml": 12_351_760, "mnist/unet.yaml": 1_837_185}
+COUNTS = {
+    "mnist/dit.yaml": 12_351_760,
+    "mnist/unet.yaml": 1_837_185,
+    "dlm/uniform.yaml": 79_245_649,
+    "region/get.yaml": 128_767_003,
+}
 
 
 def label(path: Path) -> str:
@@ -28,10 +33,6 @@ def label(path: Path) -> str:
 def validator():
     jsonschema = pytest.importorskip("jsonschema")
     return jsonschema.Draft202012Validator(experiment_schema())
-
-
-def test_there_are_some():
-    assert set(COUNTS) <= {label(path) for path in FILES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=label)

@@ -6,9 +6,8 @@ import os
 import shlex
 import shutil
 import sys
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +15,11 @@ from ditlab.analysis.sample_options import SAMPLES_PER_PROMPT, STRENGTH
 from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.parts import OWN_FORMATS
+
+if TYPE_CHECKING:
+    from ditlab.analysis.figures import FigureSet
+    from ditlab.api.run import Run
+    from ditlab.cli.progress import ProgressBars
 
 
 @click.command()
@@ -334,40 +338,27 @@ def figures(
     """
     from ditlab.cli.progress import ProgressBars
 
+    opened: Run | None = None
+    files: list[Path] = []
+    num_unsent: int | None = None
     with ProgressBars("loading PyTorch") as progress:
         from ditlab.api.analysis import figures as general_figures
-        from ditlab.api.pages import log_files, renew_report
         from ditlab.api.run import open_run
-        from ditlab.runs.cores import computing_beside_others
 
-        progress.stage("opening the run" if run else "preparing the figures")
-        opened = open_run(run, warn=progress.say, on_progress=progress) if run else None
-        if opened and not only_list:
-            opened.home.check_place()
-        found = opened.figures(seed) if opened else general_figures()
+        if run:
+            progress.stage("opening the run")
+            opened = open_run(run, warn=progress.say, on_progress=progress)
+            if not only_list:
+                opened.home.check_place()
+            found = opened.figures(seed)
+        else:
+            progress.stage("preparing the figures")
+            found = general_figures()
         found.check(kinds)
-        files: list[Path] = []
-        chosen = [] if only_list else kinds or found.kinds
-        with computing_beside_others(progress.say) if chosen else nullcontext():
-            for number, kind in enumerate(chosen):
-                progress("drawing figures", number, len(chosen), "figures")
-                drawn = found.save_formats(kind, out, formats)
-                files += drawn
-                for file in drawn:
-                    output.print_line(file, as_json)
-                if kinds and not drawn:
-                    raise UserError(
-                        f"--kind {kind}: run {run} has nothing to draw it from; leave it out."
-                    )
-                if not drawn:
-                    progress.say(f"no {kind}: the run has nothing to draw it from.")
-        logged = [file for file in files if file.suffix in (".png", ".gif")]
-        if opened and logged:
-            progress.stage("sending the figures to MLflow")
-            num_unsent = log_files(opened.home, opened.folder, logged, opened.warn, "figures")
-            if out is None:
-                progress.stage("renewing the run's page")
-                renew_report(opened.home, opened.folder, opened.warn)
+        if not only_list:
+            files = _draw_kinds(run, found, kinds, formats, out, progress, as_json)
+        if opened:
+            num_unsent = _log_pictures(opened, files, progress, is_on_page=out is None)
     own = [opened.id] if opened else []
     if only_list:
         for kind in found.kinds:
@@ -375,17 +366,67 @@ def figures(
         output.emit({"kinds": found.kinds}, as_json)
         output.hint(as_json, "figures", *own, "--kind", found.kinds[0])
         return
-    if opened and logged:
+    if opened and num_unsent is not None:
         output.say_delivery("figures", opened.id, num_unsent)
     output.emit({"files": [str(file) for file in files]}, as_json)
-    output.hint(
-        as_json,
-        *(
-            ["export", *own, "--out", output.relative(opened.home.root / "exports" / opened.id)]
-            if opened
-            else ["runs"]
-        ),
-    )
+    if opened:
+        place = output.relative(opened.home.root / "exports" / opened.id)
+        output.hint(as_json, "export", *own, "--out", place)
+    else:
+        output.hint(as_json, "runs")
+
+
+def _draw_kinds(
+    run: str | None,
+    found: FigureSet,
+    kinds: tuple[str, ...],
+    formats: tuple[Any, ...],
+    out: Path | None,
+    progress: ProgressBars,
+    as_json: bool,
+) -> list[Path]:
+    """Draw figures of these kinds (none named: of all), and print and return their files.
+
+    Raises UserError for a named kind that the run has nothing to draw from.
+    """
+    from ditlab.runs.cores import computing_beside_others
+
+    files: list[Path] = []
+    chosen = kinds or found.kinds
+    with computing_beside_others(progress.say):
+        for number, kind in enumerate(chosen):
+            progress("drawing figures", number, len(chosen), "figures")
+            drawn = found.save_formats(kind, out, formats)
+            files += drawn
+            for file in drawn:
+                output.print_line(file, as_json)
+            if drawn:
+                continue
+            if kinds:
+                raise UserError(
+                    f"--kind {kind}: run {run} has nothing to draw it from; leave it out."
+                )
+            progress.say(f"no {kind}: the run has nothing to draw it from.")
+    return files
+
+
+def _log_pictures(
+    opened: Run, files: list[Path], progress: ProgressBars, is_on_page: bool
+) -> int | None:
+    """Log pictures to a run, and renew its page where they are on it. Return how many of the run's
+    records wait for MLflow; None without pictures.
+    """
+    from ditlab.api.pages import log_files, renew_report
+
+    pictures = [file for file in files if file.suffix in (".png", ".gif")]
+    if not pictures:
+        return None
+    progress.stage("sending the figures to MLflow")
+    num_unsent = log_files(opened.home, opened.folder, pictures, opened.warn, "figures")
+    if is_on_page:
+        progress.stage("renewing the run's page")
+        renew_report(opened.home, opened.folder, opened.warn)
+    return num_unsent
 
 
 @click.command()
@@ -418,15 +459,13 @@ def export(
     if form not in OWN_FORMATS:
         output.hint_text(as_json, f"hf upload OWNER/NAME {output.short_path(exported.folder)}")
         return
-    code = (
-        "import ditlab; "
-        f"print(ditlab.load_export({str(output.relative(exported.folder))!r}).network)"
-    )
-    # as one types it, where that is safe
-    quoted = shlex.quote(code) if set(code) & set('"$`\\!') else f'"{code}"'
+    folder = str(output.relative(exported.folder))
+    code = f"import ditlab; print(ditlab.load_export({folder!r}).network)"
+    quoted = f'"{code}"'  # as one types it
+    if set(code) & set('"$`\\!'):
+        quoted = shlex.quote(code)
+    program = output.short_path(Path(sys.executable))
     found = shutil.which("python")
     if found and Path(found).samefile(sys.executable):
         program = "python"
-    else:
-        program = output.short_path(Path(sys.executable))
     output.hint_text(as_json, f"{program} -c {quoted}")

@@ -88,15 +88,12 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
     """Make the flag of a field: `--max-span`, or `--checksum/--no-checksum` for a bool. Its
     docstring is the help.
     """
-    if get_origin(field.annotation) in (Union, types.UnionType):
-        alternatives = get_args(field.annotation)
-    else:
-        alternatives = ()
-    (plain, *_) = [each for each in alternatives if each is not type(None)] or [field.annotation]
-    bounds = [
-        *field.metadata,
-        *(each for part in get_args(plain)[1:] for each in getattr(part, "metadata", ())),
-    ]
+    plain: Any = field.annotation
+    if get_origin(plain) in (Union, types.UnionType):
+        plain = next(each for each in get_args(plain) if each is not type(None))
+    bounds = [*field.metadata]
+    for part in get_args(plain)[1:]:
+        bounds += getattr(part, "metadata", ())
     if hasattr(plain, "__metadata__"):  # Annotated below a union
         plain = get_args(plain)[0]
     kind: click.ParamType[Any] | None
@@ -112,7 +109,9 @@ def field_option(name: str, field: FieldInfo) -> click.Option:
         default = {}
     else:
         default = {"default": field.default, "show_default": field.default is not None}
-    names = [f"--{flag}/--no-{flag}" if plain is bool else f"--{flag}", name]
+    if plain is bool:
+        flag = f"{flag}/--no-{flag}"
+    names = [f"--{flag}", name]
     return click.Option(
         names, type=kind, required=field.is_required(), help=field.description, **default
     )
@@ -161,9 +160,8 @@ def run_import(
     show_stores(imported, {"kind": kind}, as_json)
     if imported:
         store = imported[0].store
-        output.hint(
-            as_json, "data inspect", store.name if out is None else output.relative(store.path)
-        )
+        place = store.name if out is None else output.relative(store.path)
+        output.hint(as_json, "data inspect", place)
 
 
 def check_out(out: Path | None) -> None:
@@ -189,17 +187,17 @@ def show_stores(written: Sequence[WrittenStore], facts: Mapping[str, Any], as_js
             "path": str(store.path),
             "rows": len(store),
             "fingerprint": store.fingerprint,
+            "outcome": one.outcome,
+            "note": store.manifest.source.note,
         }
-        described |= {"outcome": one.outcome, "note": store.manifest.source.note}
         if "dry_run" in facts:
             described |= say_beginning(store)
         else:
-            if one.outcome == "unchanged":
-                again = "already there, unchanged"
-            else:
-                again = one.outcome
-            place = f"{store.path} ({again}; fingerprint {store.fingerprint[:12]})"
-            output.say(f"{store.name}: {len(store):,} rows in {place}")
+            outcome = "already there, unchanged" if one.outcome == "unchanged" else one.outcome
+            output.say(
+                f"{store.name}: {len(store):,} rows in {store.path} ({outcome}; fingerprint "
+                f"{store.fingerprint[:12]})"
+            )
         if store.manifest.source.note:
             output.say(f"  note: {store.manifest.source.note}")
         if store.manifest.text:
@@ -259,13 +257,10 @@ def upload(store: str, uri: str, as_json: bool) -> None:
     with ProgressBars(f"uploading {opened.name}"):
         opened.verify()
         done = upload_store(opened, uri)
-    what = (
-        f"{opened.name}: {len(opened):,} rows, {format_bytes(done.size)} (fingerprint "
-        f"{opened.fingerprint[:12]})"
-    )
+    outcome = "is there already, unchanged" if done.outcome == "unchanged" else "uploaded"
     output.say(
-        f"{what} "
-        f"{'is there already, unchanged' if done.outcome == 'unchanged' else 'uploaded'}: {uri}"
+        f"{opened.name}: {len(opened):,} rows, {format_bytes(done.size)} (fingerprint "
+        f"{opened.fingerprint[:12]}) {outcome}: {uri}"
     )
     facts = {"name": opened.name, "rows": len(opened), "fingerprint": opened.fingerprint}
     output.emit(

@@ -73,9 +73,8 @@ def runs(ctx: click.Context, num: int, name: str | None, status: str | None, as_
     if rows:
         output.console(as_json).print(_runs_table(rows))
     else:
-        output.print_line(
-            f"no {'runs like these' if name or status else 'runs'} under {home.root}", as_json
-        )
+        wanted = "runs like these" if name or status else "runs"
+        output.print_line(f"no {wanted} under {home.root}", as_json)
     for remark in remarks:
         output.say(remark)
     output.emit(found, as_json)
@@ -108,15 +107,18 @@ def _rows(
     rows = []
     for record, row in zip(chosen, found.rows, strict=True):
         running = states[record.run_id]
-        row |= {"status": _status_word(record, running), "state": running.text if running else ""}
-        if record.trials:
-            row["family"] = f"{record.family} {'seeds' if record.is_group else 'sweep'}"
+        row["status"] = _status_word(record, running)
+        row["state"] = running.text if running else ""
+        if record.is_group:
+            row["family"] = f"{record.family} seeds"
+        elif record.trials:
+            row["family"] = f"{record.family} sweep"
         rows.append(row)
     return rows, [*record_remarks(runs), *found.notes]
 
 
 def _status_word(record: RunRecord, running: RunningState | None) -> str:
-    """Status of a run in the list; `lost` for one whose process has ended without a word."""
+    """Status of a run in the list; `lost` for one whose process ended and recorded no end."""
     if running and running.state == "lost":
         return "lost"
     return record.status
@@ -142,18 +144,18 @@ def _cells(row: RunRow) -> Iterator[str | Text]:
     from ditlab.cli.progress import status_text
 
     yield from map(escape_line, (row["run_id"], row["name"], row["family"]))
-    is_lost = row["status"] == "lost"
-    yield status_text(f"lost {row['state']}" if is_lost else row["status"])
-    yield "" if is_lost else f"{row['step']:,}/{row['total_steps']:,}"
-    age = format_duration(
-        max(0, int(time.time() - datetime.fromisoformat(row["created"]).timestamp()))
-    )
+    if row["status"] == "lost":
+        yield status_text(f"lost {row['state']}")
+        yield ""
+    else:
+        yield status_text(row["status"])
+        yield f"{row['step']:,}/{row['total_steps']:,}"
+    seconds = time.time() - datetime.fromisoformat(row["created"]).timestamp()
+    age = format_duration(max(0, int(seconds)))
     yield " ".join(age.split()[:2])
     yield _number(row["train_loss"])
-    yield (
-        f"{escape_line((row['main_metric'] or '').removeprefix('eval/'))} "
-        f"{_number(row['main_value'])}"
-    ).strip()
+    metric = escape_line((row["main_metric"] or "").removeprefix("eval/"))
+    yield f"{metric} {_number(row['main_value'])}".strip()
     yield _number(row["samples_per_second"])
 
 
@@ -200,12 +202,10 @@ def show(run: str, as_json: bool) -> None:
     record = found.record
     terminal = output.console(as_json)
     output.print_line(f"run {record.run_id}: {record.name}", as_json)
-    facts = _facts(found)
-    terminal.print(
-        facts_table(
-            {name: "\n".join(map(escape_line, text.split("\n"))) for name, text in facts.items()}
-        )
-    )
+    facts = {
+        name: "\n".join(map(escape_line, text.split("\n"))) for name, text in _facts(found).items()
+    }
+    terminal.print(facts_table(facts))
     if found.metrics:
         _print_metrics(found, as_json)
     for note in found.notes:
@@ -216,9 +216,8 @@ def show(run: str, as_json: bool) -> None:
 
 
 def _print_metrics(found: RunDescription, as_json: bool) -> None:
-    names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)][
-        :_MOST_METRICS
-    ]
+    names = [name for name in sorted(found.metrics) if not name.startswith(_ELSEWHERE)]
+    names = names[:_MOST_METRICS]
     last = [(name, *found.metrics[name]) for name in names]
     rows = ((escape_line(name), f"{value:.5g}", f"{step:,}") for name, step, value in last)
     output.print_line("", as_json)
@@ -229,9 +228,8 @@ def _print_metrics(found: RunDescription, as_json: bool) -> None:
         output.print_line(found.held_out_text, as_json)
     left = len(found.metrics) - len(names)
     if left:
-        output.print_line(
-            f"and {left} more metric{'s' if left > 1 else ''}, which --json shows", as_json
-        )
+        plural = "s" if left > 1 else ""
+        output.print_line(f"and {left} more metric{plural}, which --json shows", as_json)
     if found.time:
         for line in ["", *output.time_lines(found.time)]:
             output.print_line(line, as_json)
@@ -242,13 +240,11 @@ def _next_commands(found: RunDescription) -> list[tuple[Any, ...]]:
     record = found.record
     spec = output.relative(found.folder.spec)
     resume = ("--resume", record.run_id)
-    is_lost = found.running is not None and found.running.state == "lost"
+    if record.is_group and record.status != "finished":
+        return [("train", spec, "--seeds", record.trials, *resume)]
     if record.trials and record.status != "finished":
-        return [
-            ("train", spec, "--seeds", record.trials, *resume)
-            if record.is_group
-            else ("tune", *resume)
-        ]
+        return [("tune", *resume)]
+    is_lost = found.running is not None and found.running.state == "lost"
     if is_lost or record.status in ("failed", "interrupted"):
         return [("train", spec, *resume), ("runs log", record.run_id)]
     if found.unsent:
@@ -263,36 +259,40 @@ def _facts(found: RunDescription) -> dict[str, str]:
     from ditlab.runs.lineage import lineage_lines
 
     record = found.record
-    whose = "group" if record.group == record.parent else "sweep"
-    parts = ", ".join(
-        f"{name} {format_bytes(size)}"
-        for name, size in found.sizes.items()
-        if name != "total" and size
-    )
+    trial = ""
+    if record.parent:
+        whose = "group" if record.group == record.parent else "sweep"
+        trial = f"{record.trial} of {whose} {record.parent}"
+    lineage = ""
+    if found.lineage:
+        lineage = "\n".join(lineage_lines(found.lineage, record.run_id))
+    sizes = {name: format_bytes(size) for name, size in found.sizes.items() if size}
+    size = sizes.pop("total", format_bytes(0))
+    if sizes:
+        size += f" ({', '.join(f'{name} {part}' for name, part in sizes.items())})"
+    queued = ""  # not known
     if found.unsent:
         queued = f"records that wait for MLflow: {found.unsent:,}"
-    else:
+    elif found.unsent == 0:
         queued = "nothing: MLflow has every record"
     return {
         "kind": _kind(record),
         "status": _status(found),
         "message": record.message,
-        "trial": f"{record.trial} of {whose} {record.parent}" if record.parent else "",
+        "trial": trial,
         "trials": ", ".join(
             f"{number} {status}" for status, number in sorted(found.trials.items())
         ),
-        "lineage": "\n".join(lineage_lines(found.lineage, record.run_id)) if found.lineage else "",
+        "lineage": lineage,
         "created": f"{datetime.fromisoformat(record.created).astimezone():%Y-%m-%d %H:%M:%S}",
         "updated": f"{datetime.fromisoformat(record.updated).astimezone():%Y-%m-%d %H:%M:%S}",
         "spec": "\n".join(f"{name}: {escape_line(value)}" for name, value in found.spec.items()),
         "proof": found.proof,
         "checkpoints": "" if record.trials else _checkpoints(found),
         "folder": str(found.folder.path),
-        "size": f"{format_bytes(found.sizes['total'])} ({parts})"
-        if parts
-        else format_bytes(found.sizes["total"]),
+        "size": size,
         "tracking": found.tracking_uri,
-        "queued": "" if found.unsent is None else queued,
+        "queued": queued,
     }
 
 
@@ -308,7 +308,7 @@ def _status(found: RunDescription) -> str:
     record = found.record
     running = found.running
     if running and running.state == "lost":
-        return f"lost {running.text}: its process has ended without a word"
+        return f"lost {running.text}: its process ended and recorded no end"
     status = f"{record.status}, step {record.step:,} of {record.total_steps:,}"
     if record.trials:
         status = record.status
@@ -318,7 +318,9 @@ def _status(found: RunDescription) -> str:
 def _checkpoints(found: RunDescription) -> str:
     steps = found.checkpoint_steps
     listed = ", ".join(f"{step:,}" for step in steps[-8:]) or "none"
-    return f"{'... ' if len(steps) > 8 else ''}{listed} ({found.checkpoint_place})"
+    if len(steps) > 8:
+        listed = f"... {listed}"
+    return f"{listed} ({found.checkpoint_place})"
 
 
 @click.command(short_help="Print the events of one run.")

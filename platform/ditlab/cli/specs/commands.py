@@ -91,10 +91,9 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
 
     loaded, _ = load_checked(spec, overrides, kind_of_sweep(spec))
     shown = loaded.to_dict()
+    hashes = {}
     if isinstance(loaded, Experiment):
-        hashes = {"spec_hash": loaded.content_hash()}
-    else:
-        hashes = {}
+        hashes["spec_hash"] = loaded.content_hash()
     output.print_yaml(shown, as_json)
     output.emit({"spec": shown, **hashes}, as_json)
     output.hint(

@@ -5,7 +5,7 @@ run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,25 +106,11 @@ def tune(
             raise UserError(
                 "--quick shortens a sweep's file, and none is given; name the sweep's YAML as well."
             )
-        short = load_quick_sweep(sweep, overrides)
-        source = short.spec
+        source, changes = output.say_changes(load_quick_sweep(sweep, overrides))
         overrides = ()
-        changes = short.to_dict()
-        for line in short.lines():
-            output.say(line)
+    settings: dict[str, Any] = {"overrides": overrides, "address": address, "resume": resume}
     if dry_run:
-        with ProgressBars("loading PyTorch") as progress:
-            from ditlab.api.sweeps import plan_sweep
-
-            progress.stage("checking the trials, and timing a few steps")
-            plan = plan_sweep(source, overrides, address=address, resume=resume, say=progress.say)
-        for line in plan.notes:
-            output.say(line)
-        output.console(as_json).print(forecast_table(plan.prepared, plan.forecast))
-        for line in plan.forecast.lines:
-            output.print_line(line, as_json)
-        output.emit({**plan.to_dict(), **changes}, as_json)
-        output.hint(as_json, "tune", *output.repeated_arguments("dry_run", "as_json"))
+        _show_plan(source, settings, changes, as_json)
         return 0
 
     with SweepTable() as table:
@@ -132,9 +118,7 @@ def tune(
 
         result = sweeps.tune(
             source,
-            overrides,
-            address=address,
-            resume=resume,
+            **settings,
             grace=grace,
             on_progress=table.update,
             say=table.say,
@@ -143,22 +127,45 @@ def tune(
     for line in summary_lines(result):
         output.print_line(line, as_json)
     output.emit({**result.to_dict(), **changes}, as_json)
-    if result.status == "stopped" and sweep:  # by a budget, which has to be larger then
-        field = result.reason.partition(" ")[0].partition("=")[0]
-        more = [] if field.isupper() else ["--set", f"{field}=MORE"]
-        output.hint(
-            False,
-            "tune",
-            *output.repeated_arguments("resume", "as_json"),
-            "--resume",
-            result.sweep_id,
-            *more,
-        )
+    best = result.report.parent / "best.yaml"
+    if result.status == "stopped" and sweep:
+        _hint_larger_budget(result)
     elif result.status != "finished":
         output.hint(False, "tune", "--resume", result.sweep_id)
-    elif (best := result.report.parent / "best.yaml").exists():
+    elif best.exists():
         output.hint(as_json, "train", output.relative(best))
     return result.exit_code
+
+
+def _show_plan(
+    source: Path | Sweep | None,
+    settings: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Print the trials of a sweep that is not started, and how long they would take."""
+    with ProgressBars("loading PyTorch") as progress:
+        from ditlab.api.sweeps import plan_sweep
+
+        progress.stage("checking the trials, and timing a few steps")
+        plan = plan_sweep(source, **settings, say=progress.say)
+    for line in plan.notes:
+        output.say(line)
+    output.console(as_json).print(forecast_table(plan.prepared, plan.forecast))
+    for line in plan.forecast.lines:
+        output.print_line(line, as_json)
+    output.emit({**plan.to_dict(), **changes}, as_json)
+    output.hint(as_json, "tune", *output.repeated_arguments("dry_run", "as_json"))
+
+
+def _hint_larger_budget(result: SweepResult) -> None:
+    """Print the command that goes on with a sweep that a budget has stopped: with a larger one."""
+    field = result.reason.partition(" ")[0].partition("=")[0]
+    larger = ["--set", f"{field}=MORE"]
+    if field.isupper():  # a variable of the environment
+        larger = []
+    arguments = output.repeated_arguments("resume", "as_json")
+    output.hint(False, "tune", *arguments, "--resume", result.sweep_id, *larger)
 
 
 def _tune_of_kind(kind: SweepKind, refused: Mapping[str, object], *arguments: object) -> int:
@@ -180,27 +187,15 @@ def summary_lines(result: SweepResult) -> list[str]:
     """
     summary = result.summary
     counts = {status: sum(trial.status == status for trial in summary.runs) for status in ENDED}
-    ended = (
-        ", ".join(f"{number} {status}" for status, number in counts.items() if number)
-        or "none ended"
-    )
+    ended = ", ".join(f"{number} {status}" for status, number in counts.items() if number)
     status = f"stopped, as {result.reason}" if result.reason else result.status
-    lines = [f"sweep {result.sweep_id} {status}: {ended} of {summary.total_trials} trials"]
+    lines = [
+        f"sweep {result.sweep_id} {status}: {ended or 'none ended'} of "
+        f"{summary.total_trials} trials"
+    ]
     if result.status == "stopped":
         lines.append(f"  not run to their end: {_left_over(summary)}")
-    found = best(summary)
-    if found:
-        values = ", ".join(
-            f"{path}={describe_value(value)}" for path, value in found.values.items()
-        )
-        metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
-        where = f"{summary.unit} {found.number} (run {found.run_id}), {metrics}: {values}"
-        if summary.num_seeds > 1:
-            from ditlab.reports.sweep_report import seeds_lines
-
-            lines += [f"  {line}" for line in seeds_lines(summary, where)]
-        else:
-            lines.append(f"  best: {where}")
+    lines += _best_lines(summary)
     reason = why_incomparable(summary)
     if reason:
         lines.append(f"  {reason}")
@@ -213,17 +208,35 @@ def summary_lines(result: SweepResult) -> list[str]:
     return lines
 
 
+def _best_lines(summary: SweepSummary) -> list[str]:
+    """Lines on the best trial or configuration, and the seeds of the latter; none without one."""
+    found = best(summary)
+    if found is None:
+        return []
+    values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
+    metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
+    where = f"{summary.unit} {found.number} (run {found.run_id}), {metrics}: {values}"
+    if summary.num_seeds == 1:
+        return [f"  best: {where}"]
+    from ditlab.reports.sweep_report import seeds_lines
+
+    return [f"  {line}" for line in seeds_lines(summary, where)]
+
+
 def _left_over(summary: SweepSummary) -> str:
     """Describe the trials that a budget left over: `1 interrupted (trial 3), 4 not begun`."""
     interrupted = [str(trial.number) for trial in summary.runs if trial.status == "interrupted"]
     num_ended = sum(trial.has_ended for trial in summary.runs)
     # a scheduler may have added seeds
     num_waiting = max(0, summary.total_trials - len(interrupted) - num_ended)
-    named = listed(interrupted, MOST_RUNNING)
-    parts = [
-        f"{len(interrupted)} interrupted (trial{'s' * (len(interrupted) > 1)} {named})"
-    ] * bool(interrupted)
-    return ", ".join([*parts, *[f"{num_waiting} not begun"] * bool(num_waiting)])
+    parts = []
+    if interrupted:
+        plural = "s" if len(interrupted) > 1 else ""
+        named = listed(interrupted, MOST_RUNNING)
+        parts.append(f"{len(interrupted)} interrupted (trial{plural} {named})")
+    if num_waiting:
+        parts.append(f"{num_waiting} not begun")
+    return ", ".join(parts)
 
 
 class SweepTable(LiveDisplay):
@@ -241,24 +254,13 @@ class SweepTable(LiveDisplay):
     def update(self, progress: SweepProgress) -> None:
         """Show the trials as they are now."""
         self._progress = progress
-        names = _axis_names(progress.sweep)
-        for trial in progress.trials if not self._is_live else ():
-            if trial.number in self._printed or trial.number in progress.ended_before:
-                continue
-            if trial.status in ENDED:
+        if self._is_live:
+            return
+        for trial in progress.trials:
+            is_new = trial.number not in self._printed and trial.number not in progress.ended_before
+            if is_new and trial.status in ENDED:
                 self._printed.add(trial.number)
-                values = ", ".join(
-                    f"{names[path]}={describe_value(value)}" for path, value in trial.values.items()
-                )
-                values += f", seed {trial.seed}" if trial.seed is not None else ""
-                metrics = (name for name in progress.sweep.metrics if name in trial.metrics)
-                measured = " ".join(f"{name} {trial.metrics[name]:.5g}" for name in metrics)
-                result = trial.note if trial.status == "failed" else measured
-                line = (
-                    f"trial {trial.number} ({values}): {trial.status} at step {trial.step}, "
-                    f"{result}"
-                )
-                print_plain(line.rstrip(", "))
+                print_plain(_trial_line(trial, progress.sweep))
 
     def render(self) -> RenderableType:
         """Table of the trials."""
@@ -286,6 +288,22 @@ class SweepTable(LiveDisplay):
         return " · ".join(filter(None, [self._progress.counts, ", ".join(shown)]))
 
 
+def _trial_line(trial: Trial, sweep: Sweep) -> str:
+    """Line of a log on a trial that has ended: its values, and its metrics or why it failed."""
+    names = _axis_names(sweep)
+    values = ", ".join(
+        f"{names[path]}={describe_value(value)}" for path, value in trial.values.items()
+    )
+    if trial.seed is not None:
+        values += f", seed {trial.seed}"
+    result = trial.note
+    if trial.status != "failed":
+        measured = (name for name in sweep.metrics if name in trial.metrics)
+        result = " ".join(f"{name} {trial.metrics[name]:.5g}" for name in measured)
+    line = f"trial {trial.number} ({values}): {trial.status} at step {trial.step}, {result}"
+    return line.rstrip(", ")
+
+
 def trial_table(progress: SweepProgress) -> Table:
     """Make a table with a row for each trial, in order of their number: the best, then those that
     fit on a screen.
@@ -293,9 +311,9 @@ def trial_table(progress: SweepProgress) -> Table:
     sweep = progress.sweep
     best = progress.leader
     names = _axis_names(sweep)
-    columns = {"trial": "number", "run": "id"} | (
-        {"configuration": "number", "seed": "number"} if sweep.num_seeds > 1 else {}
-    )
+    columns = {"trial": "number", "run": "id"}
+    if sweep.num_seeds > 1:
+        columns |= {"configuration": "number", "seed": "number"}
     columns |= {names[path]: "text" for path in sweep.space}
     columns |= {"status": "id", "step": "number"} | dict.fromkeys(sweep.metrics, "number")
     title = f"{sweep.name} ({progress.sweep_id}) · {progress.counts}"
@@ -304,36 +322,34 @@ def trial_table(progress: SweepProgress) -> Table:
     def order(trial: Trial) -> tuple[bool, bool, bool, int]:
         """The best, those that run, those that ended last, those that come next."""
         is_waiting = trial.status == "waiting"
-        return (
-            trial.configuration != best,
-            is_waiting,
-            trial.status in ENDED,
-            trial.number * (1 if is_waiting else -1),
-        )
+        place = trial.number if is_waiting else -trial.number
+        return (trial.configuration != best, is_waiting, trial.status in ENDED, place)
 
     shown = sorted(progress.trials, key=order)[:MAX_ROWS]
     for trial in sorted(shown, key=lambda trial: trial.number):
-        table.add_row(
-            f"{'*' if trial.configuration == best else ''}{trial.number}",
-            trial.run_id if trial.status != "waiting" else "",
-            *(
-                (str(trial.configuration), "" if trial.seed is None else str(trial.seed))
-                if sweep.num_seeds > 1
-                else ()
-            ),
-            *(
-                describe_value(trial.values[path]) if path in trial.values else ""
-                for path in sweep.space
-            ),
-            status_text(trial.status),
-            f"{trial.step:,}/{trial.total_steps:,}" if trial.total_steps else "",
-            *(
-                f"{trial.metrics[name]:.5g}" if name in trial.metrics else ""
-                for name in sweep.metrics
-            ),
-            style="bold" if trial.configuration == best else "",
-        )
+        is_best = trial.configuration == best
+        cells = _trial_cells(trial, sweep, "*" if is_best else "")
+        table.add_row(*cells, style="bold" if is_best else "")
     return table
+
+
+def _trial_cells(trial: Trial, sweep: Sweep, mark: str) -> Iterator[str | Text]:
+    """Cells of a trial's row; `mark` stands before its number."""
+    yield f"{mark}{trial.number}"
+    yield "" if trial.status == "waiting" else trial.run_id
+    if sweep.num_seeds > 1:
+        yield str(trial.configuration)
+        yield "" if trial.seed is None else str(trial.seed)
+    yield from _axis_cells(trial.values, sweep.space)
+    yield status_text(trial.status)
+    yield f"{trial.step:,}/{trial.total_steps:,}" if trial.total_steps else ""
+    for name in sweep.metrics:
+        yield f"{trial.metrics[name]:.5g}" if name in trial.metrics else ""
+
+
+def _axis_cells(values: Mapping[str, Any], paths: Iterable[str]) -> list[str]:
+    """A trial's value on each axis; empty where its `when` does not hold."""
+    return [describe_value(values[path]) if path in values else "" for path in paths]
 
 
 def _axis_names(sweep: Sweep) -> dict[str, str]:
@@ -349,6 +365,26 @@ def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableTyp
 
     The time is that of one run.
     """
+    unit = "configuration" if prepared.sweep.num_seeds > 1 else "trial"
+    names = short_names(prepared.sweep.space, (unit, "workers", "parameters", "steps", "time"))
+    rows = _planned_rows(prepared, expected, unit, names)
+    first = rows[0]
+    same: set[str] = set()
+    if len(rows) > 1:
+        same = {name for name in first if all(row[name] == first[name] for row in rows)}
+    kinds = dict.fromkeys(first, "number") | dict.fromkeys(names.values(), "text")
+    columns = {name: kinds[name] for name in first if name not in same}
+    table = terminal_table(columns, ([escape_line(row[name]) for name in columns] for row in rows))
+    shared = ", ".join(f"{name} {text}" for name, text in first.items() if text and name in same)
+    if shared:
+        return Group(Text(escape_line(f"all {len(rows)} {unit}s: {shared}")), table)
+    return table
+
+
+def _planned_rows(
+    prepared: PreparedSweep, expected: Forecast, unit: str, names: Mapping[str, str]
+) -> list[dict[str, str]]:
+    """Cells by column of each trial or configuration; one row for a search that proposes them."""
 
     def facts(experiment: Experiment, parameters: str, steps: int, number: int) -> dict[str, str]:
         gpus = experiment.resources.gpus_per_worker
@@ -358,41 +394,15 @@ def forecast_table(prepared: PreparedSweep, expected: Forecast) -> RenderableTyp
         workers = f"{experiment.resources.max_workers} x {each}"
         return {"workers": workers, "parameters": parameters, "steps": f"{steps:,}", "time": time}
 
-    unit = "configuration" if prepared.sweep.num_seeds > 1 else "trial"
     seeds = len(prepared.sweep.first_seeds)
-    names = short_names(prepared.sweep.space, (unit, "workers", "parameters", "steps", "time"))
-    if prepared.trials:
-        rows = [
-            {unit: str(trial.configuration)}
-            | {
-                name: describe_value(trial.values[path]) if path in trial.values else ""
-                for path, name in names.items()
-            }
-            | facts(trial.experiment, f"{trial.num_parameters:,}", trial.total_steps, trial.number)
-            # the first seed of each configuration
-            for trial in prepared.trials[: len(prepared.trials) // seeds]
-        ]
-    else:
+    if not prepared.trials:
         axes = {names[path]: axis.kind for path, axis in prepared.sweep.space.items()}
-        rows = [
-            {
-                unit: f"{prepared.num_trials // seeds} of",
-                **axes,
-                **facts(prepared.base, "", prepared.total_steps, 0),
-            }
-        ]
-    same = {
-        name
-        for name, text in rows[0].items()
-        if len(rows) > 1 and all(row[name] == text for row in rows)
-    }
-    columns = {
-        name: "text" if name in names.values() else "number" for name in rows[0] if name not in same
-    }
-    table = terminal_table(columns, ([escape_line(row[name]) for name in columns] for row in rows))
-    shared = ", ".join(
-        f"{name} {rows[0][name]}" for name in rows[0] if name in same and rows[0][name]
-    )
-    if shared:
-        return Group(Text(escape_line(f"all {len(rows)} {unit}s: {shared}")), table)
-    return table
+        shared = facts(prepared.base, "", prepared.total_steps, 0)
+        return [{unit: f"{prepared.num_trials // seeds} of", **axes, **shared}]
+    rows = []
+    for trial in prepared.trials[: len(prepared.trials) // seeds]:  # of each the first seed
+        values = dict(zip(names.values(), _axis_cells(trial.values, names), strict=True))
+        parameters = f"{trial.num_parameters:,}"
+        own = facts(trial.experiment, parameters, trial.total_steps, trial.number)
+        rows.append({unit: str(trial.configuration), **values, **own})
+    return rows

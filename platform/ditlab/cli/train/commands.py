@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,47 +68,24 @@ def train(
     """Train an experiment. Ctrl-C ends it after a final checkpoint, from which --resume
     continues.
     """
-    from ditlab.cli.progress import ProgressBars, ProgressLine
+    from ditlab.cli.progress import ProgressLine
     from ditlab.spec.files import STANDARD_INPUT, load_experiment
     from ditlab.spec.quick import load_quick_experiment
 
     Home.from_environment()  # one that is refused shows before PyTorch is loaded
     overrides = (*options.start_overrides(start_from, weights_only, resume), *overrides)
     changes: dict[str, Any] = {}
-    if quick:  # before torch is imported: a mistake shows at once
-        short = load_quick_experiment(spec, overrides)
-        experiment = short.spec
-        changes = short.to_dict()
-        for text in short.lines():
-            output.say(text)
+    if quick:  # torch is not imported yet: a mistake shows at once
+        experiment, changes = output.say_changes(load_quick_experiment(spec, overrides))
     else:
         experiment = load_experiment(spec, overrides)
     if dry_run:
-        for check in start_checks().values():
-            if checks[check.name]:
-                text = f"--dry-run starts nothing, and --{check.name} {check.does}; leave one out."
-                raise click.UsageError(text)
-        output.print_yaml(experiment.to_dict(), as_json)  # what is known before PyTorch is loaded
-        with ProgressBars("loading PyTorch"):
-            from ditlab.api.training import plan_training
-
-            plan = plan_training(
-                experiment, local=local, address=address, resume=None if seeds else resume
-            )
-        for text in plan.notes:
-            output.say(text)
+        _refuse_checks(checks)
         if seeds:
-            last = experiment.seed + seeds - 1
-            output.say(f"{seeds} runs, one after the other: seeds {experiment.seed} to {last}")
-        numbers = {
-            "spec_hash": plan.spec_hash,
-            "steps": plan.total_steps,
-            "total": plan.num_parameters,
-        }
-        output.emit({"status": "dry-run", **numbers, **changes}, as_json)
-        output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))
+            resume = None  # that of a group
+        plan_settings = {"local": local, "address": address, "resume": resume}
+        _show_plan(experiment, plan_settings, changes, seeds, as_json)
         return 0
-
     if local:
         _sleep_at_barriers(experiment, resume)
     with ProgressLine("loading PyTorch") as line:
@@ -137,59 +116,108 @@ def train(
                 line.say(text)
             output.emit(error.output, as_json)
             return error.exit_code
-        left: list[str] = []
-        if figures is not False:
-            left = _draw_figures(
-                [each for each in results if each.status == "finished"], figures, quick, line
-            )
-    lines = _group_lines(group) if group else _summary(results[0])
-    for text in lines:
+        left = _draw_figures(results, figures, quick, line)
+    for text in _group_lines(group) if group else _summary(results[0]):
         output.print_line(text, as_json)
     ended: TrainingResult | GroupResult = group or results[0]
-    figures_left = {"figures_left": left} if left else {}
-    output.emit({**ended.to_dict(), **figures_left, **changes}, as_json)
-    if ended.status != "interrupted":
-        output.hint(as_json, *(("runs",) if group else ("sample", ended.run_id)))
-        return 0
+    result = ended.to_dict()
+    if left:
+        result["figures_left"] = left
+    output.emit({**result, **changes}, as_json)
+    if ended.status == "interrupted":
+        _hint_resume(ended, is_lasting=spec != STANDARD_INPUT and not experiment.start)
+        return 130
+    if group:
+        output.hint(as_json, "runs")
+    else:
+        output.hint(as_json, "sample", ended.run_id)
+    return 0
+
+
+def _refuse_checks(asked: Mapping[str, bool]) -> None:
+    """Raise UsageError for a check before a run begins, which a dry run does not make."""
+    for check in start_checks().values():
+        if asked[check.name]:
+            text = f"--dry-run starts nothing, and --{check.name} {check.does}; leave one out."
+            raise click.UsageError(text)
+
+
+def _show_plan(
+    experiment: Experiment,
+    settings: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    seeds: int | None,
+    as_json: bool,
+) -> None:
+    """Print the resolved spec, parameters and steps of a run that is not started."""
+    from ditlab.cli.progress import ProgressBars
+
+    output.print_yaml(experiment.to_dict(), as_json)  # what is known before PyTorch is loaded
+    with ProgressBars("loading PyTorch"):
+        from ditlab.api.training import plan_training
+
+        plan = plan_training(experiment, **settings)
+    for text in plan.notes:
+        output.say(text)
+    if seeds:
+        last = experiment.seed + seeds - 1
+        output.say(f"{seeds} runs, one after the other: seeds {experiment.seed} to {last}")
+    result = {
+        "status": "dry-run",
+        "spec_hash": plan.spec_hash,
+        "steps": plan.total_steps,
+        "total": plan.num_parameters,
+        **changes,
+    }
+    output.emit(result, as_json)
+    output.hint(as_json, "train", *output.repeated_arguments("dry_run", "as_json"))
+
+
+def _hint_resume(ended: TrainingResult | GroupResult, is_lasting: bool) -> None:
+    """Print the command that goes on, also under `--json`: logs keep it.
+
+    By the run's own spec where the one that was named is not `is_lasting`: a fork's own spec names
+    its parent by id and step, and what was piped in is no longer there.
+    """
     arguments = output.repeated_arguments("resume", "as_json")
-    # a fork goes on by its own spec, which names its parent by id and step; what was piped in is no
-    # longer there
-    if experiment.start or spec == STANDARD_INPUT:
-        left_out = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
+    if not is_lasting:
         own = output.relative(ended.folder / "spec.yaml")
-        arguments = [str(own), *output.repeated_arguments(*left_out)]
-    # also under `--json`: logs keep it
+        dropped = ("spec", "overrides", "quick", "resume", "start_from", "weights_only", "as_json")
+        arguments = [str(own), *output.repeated_arguments(*dropped)]
     output.hint(False, "train", *arguments, "--resume", ended.run_id)
-    return 130
 
 
 def _draw_figures(
-    results: list[TrainingResult], all_kinds: bool | None, quick: bool, line: ProgressLine
+    results: list[TrainingResult], wanted: bool | None, quick: bool, line: ProgressLine
 ) -> list[str]:
-    """Draw the figures of finished runs, and return the kinds that were left to `ditlab figures`.
+    """Draw the figures of those runs that are finished, and return the kinds that were left to
+    `ditlab figures`.
 
-    A signal leaves the rest, of all the runs: they are finished.
+    A signal leaves the rest, of all the runs.
     """
     left: list[str] = []
-    waiting = [result.run_id for result in results]
+    if wanted is False:
+        return left
+    finished = [result for result in results if result.status == "finished"]
+    waiting = [result.run_id for result in finished]
     try:
         from ditlab.api.final_figures import SHARE, draw_final_figures
         from ditlab.runs.cores import computing_beside_others
 
-        share = 0.0 if quick else SHARE
+        share: float | None = SHARE
+        if wanted:
+            share = None
+        elif quick:
+            share = 0.0
         with computing_beside_others(line.say):
-            for result in results:
-                drawn = draw_final_figures(
-                    result.run, line.warn, line.stage, None if all_kinds else share
-                )
+            for result in finished:
+                drawn = draw_final_figures(result.run, line.warn, line.stage, share)
                 waiting.remove(result.run_id)
                 left += [kind for kind in drawn.left if kind not in left]
                 if drawn.left:
                     count = f"{len(drawn.left)} of {len(drawn.kinds)} figures"
-                    line.say(
-                        f"{count} were left: `{output.command_line('figures', result.run_id)}` "
-                        "draws them."
-                    )
+                    command = output.command_line("figures", result.run_id)
+                    line.say(f"{count} were left: `{command}` draws them.")
     except KeyboardInterrupt:
         for run_id in waiting:
             command = output.command_line("figures", run_id)
@@ -240,35 +268,46 @@ def _summary(result: TrainingResult) -> list[str]:
 
         loss = metric_history(RunFolder(result.folder)).get(TRAIN_LOSS, Series()).recent_median()
         lines = [
-            (
-                f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} "
-                f"({RECENT_TEXT})"
-            )
+            f"run {result.run_id} finished: {result.step} steps, training loss {loss:.4f} "
+            f"({RECENT_TEXT})",
+            *_sample_lines(result.folder),
+            _places_line(result),
         ]
-        from ditlab.reports.text_file import read_texts
-        from ditlab.tracking.access import is_mlflow, resolve_tracking_uri
-
-        pictures = sorted((result.folder / "media").glob("samples-*.png"))
-        if pictures:
-            lines.append(f"  samples: {output.short_path(pictures[-1])}")
-            with suppress(OSError):  # of pictures there are none
-                texts = read_texts(pictures[-1].with_suffix(".txt"))
-                lines += [f"  {line}" for line in output.first_text_lines(texts, 3)]
-        page = result.folder / "report.html"
-        home = Home.named_by_environment()
-        tracked = result.tracking_uri
-        if tracked == resolve_tracking_uri(None, home):
-            tracked = f"{output.short_path(home.mlflow_database)} ({output.command_line('ui')})"
-        if is_mlflow(result.tracking_uri):
-            tracked = f"MLflow: {tracked}"
-        lines.append(
-            f"  {f'page: {output.short_path(page)} · ' if page.is_file() else ''}{tracked}"
-        )
     with suppress(UserError):  # a journal that cannot be read costs the table alone
         summary = result.run.time()
         if summary:
             lines += output.time_lines(summary)
     return lines
+
+
+def _sample_lines(folder: Path) -> list[str]:
+    """Lines on the last sampled pictures, and the first of the texts beside them."""
+    from ditlab.reports.text_file import read_texts
+
+    pictures = sorted((folder / "media").glob("samples-*.png"))
+    if not pictures:
+        return []
+    lines = [f"  samples: {output.short_path(pictures[-1])}"]
+    with suppress(OSError):  # of pictures there are none
+        texts = read_texts(pictures[-1].with_suffix(".txt"))
+        lines += [f"  {line}" for line in output.first_text_lines(texts, 3)]
+    return lines
+
+
+def _places_line(result: TrainingResult) -> str:
+    """Line with the run's page, where it has one, and the place of its metrics."""
+    from ditlab.tracking.access import is_mlflow, resolve_tracking_uri
+
+    home = Home.named_by_environment()
+    tracked = result.tracking_uri
+    if tracked == resolve_tracking_uri(None, home):
+        tracked = f"{output.short_path(home.mlflow_database)} ({output.command_line('ui')})"
+    if is_mlflow(result.tracking_uri):
+        tracked = f"MLflow: {tracked}"
+    page = result.folder / "report.html"
+    if page.is_file():
+        return f"  page: {output.short_path(page)} · {tracked}"
+    return f"  {tracked}"
 
 
 @click.command()
@@ -326,7 +365,7 @@ def submit(
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.cluster.jobs import default_address, job_environment, open_job_server
-    from ditlab.spec.files import STANDARD_INPUT, is_sweep, spec_files
+    from ditlab.spec.files import STANDARD_INPUT, is_sweep
     from ditlab.spec.start import parse_start
 
     # a spec that is wrong or lies elsewhere is better refused here than after the upload
@@ -345,12 +384,7 @@ def submit(
     if sweep:
         _refuse_options_of_train(spec)
     name = _name_of_spec(spec, overrides, sweep, quick)
-    for file in spec_files(spec):
-        if not file.is_relative_to(root):
-            raise UserError(
-                f"{file} does not lie below --working-dir {root}, the only folder that is sent "
-                "along; name a folder that holds it."
-            )
+    _refuse_files_outside(root, spec)
     command = [
         "python",
         "-m",
@@ -372,39 +406,62 @@ def submit(
             output.emit({"job": job, "status": "SUBMITTED"}, as_json)
             output.hint_text(as_json, f"ray job logs --follow {job} --address {jobs.address}")
             return 0
-        rest = ""
-        last = ""
-        has_text = False
-
-        def show(text: str) -> None:
-            """Print the lines that are complete; the job's JSON line is kept for the end."""
-            nonlocal rest, last, has_text
-            has_text = has_text or bool(text.strip())
-            *lines, rest = (rest + text).split("\n")
-            for line in lines:
-                if as_json and line.startswith("{"):
-                    last = line
-                else:
-                    output.print_line(line, as_json)
-
+        printed = JobLines(as_json)
         try:
-            ended = jobs.follow(job, show)
+            ended = jobs.follow(job, printed.show)
         except KeyboardInterrupt:
             output.say(
                 f"\nno longer following job {job}, which goes on · its log: ray job logs "
                 f"--follow {job}"
             )
             raise
-        if rest:
-            show("\n")
-        if ended.exit_code and ended.status == "FAILED" and not has_text:
+        printed.end()
+        if ended.exit_code and ended.status == "FAILED" and not printed.has_text:
             output.say(f"job {job} failed before it could start: {ended.message}")
         output.say(f"job {job} {ended.status.lower()}")
     result: dict[str, Any] = {"job": job, "job_status": ended.status}
     with suppress(ValueError):  # a line that is no JSON object
-        result |= json.loads(last or "{}")
+        result |= json.loads(printed.json_line or "{}")
     output.emit(result, as_json)
     return ended.exit_code
+
+
+@dataclass
+class JobLines:
+    """Lines that a job prints, shown as they come; its JSON line is kept for the end."""
+
+    as_json: bool
+    json_line: str = ""
+    has_text: bool = False
+    _rest: str = ""
+    """Beginning of a line that is not complete."""
+
+    def show(self, text: str) -> None:
+        """Print the lines that are complete."""
+        self.has_text = self.has_text or bool(text.strip())
+        *lines, self._rest = (self._rest + text).split("\n")
+        for line in lines:
+            if self.as_json and line.startswith("{"):
+                self.json_line = line
+            else:
+                output.print_line(line, self.as_json)
+
+    def end(self) -> None:
+        """Print the last line where it has no line break."""
+        if self._rest:
+            self.show("\n")
+
+
+def _refuse_files_outside(root: Path, spec: Path) -> None:
+    """Raise UserError for a file of a spec, its own or a parent's, that is not sent along."""
+    from ditlab.spec.files import spec_files
+
+    for file in spec_files(spec):
+        if not file.is_relative_to(root):
+            raise UserError(
+                f"{file} does not lie below --working-dir {root}, the only folder that is sent "
+                "along; name a folder that holds it."
+            )
 
 
 def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:
@@ -428,10 +485,7 @@ def _refuse_options_of_train(sweep: Path) -> None:
 
     known = {parameter.name for parameter in tune.params}
     for parameter in train.params:
-        if (
-            parameter.name != "spec"
-            and parameter.name not in known
-            and output.is_typed(parameter.name or "")
-        ):
+        is_of_train_alone = parameter.name != "spec" and parameter.name not in known
+        if is_of_train_alone and output.is_typed(parameter.name or ""):
             option = "/".join([*parameter.opts, *parameter.secondary_opts])
             raise UserError(f"{option} is for experiments, and {sweep} is a sweep; leave it out.")

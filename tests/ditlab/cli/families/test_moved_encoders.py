@@ -35,13 +35,11 @@ def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(
     assert run_here(capfd, monkeypatch, "train", "painter.yaml", "--local").code == 0
     before = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8", "--json")
     (tmp_path / "encoders").rename(tmp_path / "moved")
-    refused = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8")
-    assert refused.code == 2 and "encoders.text=" in refused.err and "Traceback" not in refused.err
+    run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8").refused("encoders.text=")
     there = ("--set", "encoders.text=moved/text", "--set", "encoders.image=moved/image")
     after = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8", *there, "--json")
     assert after.json["metrics"] == before.json["metrics"]
     assert "not added to the run" in " ".join(after.err.split())
-    drawn = run_here(
+    run_here(
         capfd, monkeypatch, "sample", "painter", "--prompt", "a red two", "--num", "1", *there
-    )
-    assert drawn.code == 0, drawn.err
+    ).ok()

@@ -33,10 +33,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The DITLAB_HOME of a run named `painter`."""
     folder = tmp_path_factory.mktemp("painter")
     (folder / "painter.yaml").write_text(SPEC, encoding="utf-8")
-    said = run_inside(
+    run_inside(
         "train", folder / "painter.yaml", "--local", "--json", home=folder / "home", cwd=folder
-    )
-    assert said.code == 0, said.err
+    ).ok()
     return folder / "home"
 
 
@@ -57,18 +56,8 @@ def texts(file: Path) -> dict[str, str]:
 
 
 def test_a_file_for_each_sample_and_its_seed_draws_it_again(sample, tmp_path):
-    said = sample(
-        "--prompt",
-        "a red two",
-        "--prompt",
-        "ein Würfel",
-        "--num",
-        "2",
-        "--seed",
-        "7",
-        "--out",
-        tmp_path / "a",
-    )
+    prompts = ("--prompt", "a red two", "--prompt", "ein Würfel")
+    said = sample(*prompts, "--num", "2", "--seed", "7", "--out", tmp_path / "a")
     files = pictures(said)
     told = [texts(file) for file in files]
     assert [one["prompt"] for one in told] == ["a red two"] * 2 + ["ein Würfel"] * 2
@@ -94,26 +83,11 @@ def test_without_prompts_held_out_captions_are_drawn_as_in_evaluations(trained, 
 
 def test_from_a_picture_in_another_size(sample, tmp_path):
     Image.new("RGB", (30, 20), (255, 0, 0)).save(tmp_path / "red.png")
-    words = (
-        "--prompt",
-        "a",
-        "--num",
-        "1",
-        "--start",
-        tmp_path / "red.png",
-        "--strength",
-        "0.05",
-        "--size",
-        "24x8",
-    )
-    (file,) = pictures(sample(*words, "--trajectory", "--out", tmp_path / "out"))
-    told = texts(file)
-    assert (told["strength"], told["start"], told["size"], told["steps"]) == (
-        "0.05",
-        "red.png",
-        "24x8",
-        "2",
-    )
+    start = ("--start", tmp_path / "red.png", "--strength", "0.05", "--size", "24x8")
+    words = (*start, "--prompt", "a", "--num", "1", "--trajectory", "--out", tmp_path / "out")
+    (file,) = pictures(sample(*words))
+    expected = {"strength": "0.05", "start": "red.png", "size": "24x8", "steps": "2"}
+    assert texts(file).items() >= expected.items()
     frames = load_file(tmp_path / "out" / "samples.safetensors")["trajectory"]
     assert frames.shape == (3, 1, 3, 24, 8)  # the noised picture, a step, the projection
     red = torch.tensor([1.0, -1.0, -1.0])
@@ -124,10 +98,6 @@ def test_from_a_picture_in_another_size(sample, tmp_path):
 def test_requests_that_cannot_be_drawn_are_one_line(sample):
     for words, message in (
         (
-            ("--prompt", "a", "--size", "20"),
-            "height=20 is no multiple of model.patch_size=8; set height to 16 or 24.",
-        ),
-        (
             ("--prompt", "a", "--size", "128"),
             "height=128 is not between 1 and model.max_resolution=64",
         ),
@@ -136,20 +106,8 @@ def test_requests_that_cannot_be_drawn_are_one_line(sample):
             "is 30 bytes long, more than the model reads (model.text_length=24); shorten it.",
         ),
         (("--prompt", "a", "--prompt-at", "3", "b"), "prompt='b' was placed at token 3"),
-        (("--prompt", "a", "--label", "1"), "label=1 was given to a model without classes"),
-        (
-            ("--prompt", "a", "--solver", "hein"),
-            "sampling.solver='hein' must be 'euler', 'heun', 'dpmpp_2m'",
-        ),
-        (
-            ("--prompt", "a", "--guidance", "1", "--negative-prompt", "b"),
-            "changes nothing without guidance",
-        ),
-        (("--prompt", "a", "--seed", "-1"), "seed=-1 must lie between 0"),
-        (("--data", "train"), "--data train: this run's family draws from noise alone"),
     ):
-        said = sample(*words)
-        assert said.code == 2 and message in said.err and said.err.count("\n") == 1, said.err
+        sample(*words).refused(message)
 
 
 def test_runs_and_exports_give_images_in_python(trained, monkeypatch, tmp_path):

@@ -14,7 +14,6 @@ from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
 from ditlab.home import Home
 from ditlab_addons.check import process_group
-from ditlab_addons.doctor import machine
 from support.sweeps import written_sweep
 from support.trainings.groups import warm_processes
 
@@ -53,10 +52,8 @@ def test_run_to_sample_to_evaluation_to_figures_to_export(
     """
     monkeypatch.chdir(tmp_path)
     assert next_command(with_run("runs")) == ["runs", "show", run_id]
-    assert next_command(with_run("sample", "small", "--num", "1", "--out", "x")) == [
-        "evaluate",
-        run_id,
-    ]
+    drawn = with_run("sample", "small", "--num", "1", "--out", "x")
+    assert next_command(drawn) == ["evaluate", run_id]
     assert next_command(with_run("evaluate", "small", "--rows", "4")) == ["figures", run_id]
     listed = next_command(with_run("figures", "small", "--list"))
     assert listed[:3] == ["figures", run_id, "--kind"] and len(listed) == 4
@@ -64,11 +61,8 @@ def test_run_to_sample_to_evaluation_to_figures_to_export(
     folder = str(Home.from_environment().root / "exports" / run_id)
     assert drawn == ["export", run_id, "--out", folder], "a checkout is left as it was"
     words = shlex.split(next_line(with_run(*drawn)))
-    assert (
-        Path(shutil.which(words[0])).samefile(sys.executable)
-        and words[1] == "-c"
-        and folder in words[2]
-    )
+    assert Path(shutil.which(words[0])).samefile(sys.executable)
+    assert words[1] == "-c" and folder in words[2]
     exec(words[2], {"print": lambda network: network.eval()})
 
 
@@ -77,11 +71,8 @@ def test_what_looks_at_runs(run_id, with_run, monkeypatch):
     assert next_command(with_run("replay", "small", "--step", "2")) == ["verify", run_id]
     assert next_command(with_run("verify", "small", "--steps", "1")) == ["report", run_id]
     assert next_command(with_run("runs", "log", "small")) == ["runs", "show", run_id]
-    assert next_command(with_run("runs", "query", "SELECT name, run FROM runs")) == [
-        "runs",
-        "show",
-        run_id,
-    ]
+    queried = with_run("runs", "query", "SELECT name, run FROM runs")
+    assert next_command(queried) == ["runs", "show", run_id]
     assert next_command(with_run("runs", "query", "SELECT count(*) FROM runs")) == ["runs"]
     assert next_command(with_run("runs", "rm", "small", "--dry-run")) == ["runs", "rm", "small"]
 
@@ -118,12 +109,8 @@ def test_specs(ditlab, spec, tmp_path):
     for command in (["validate"], ["params"], ["show"]):
         said = ditlab(*command, spec, *settings)
         assert next_command(said) == ["train", str(spec), *settings, "--dry-run"], command
-    assert next_command(ditlab("train", spec, *settings, "--local", "--dry-run")) == [
-        "train",
-        str(spec),
-        *settings,
-        "--local",
-    ]
+    planned = ditlab("train", spec, *settings, "--local", "--dry-run")
+    assert next_command(planned) == ["train", str(spec), *settings, "--local"]
     sweep = written_sweep(tmp_path)
     assert next_command(ditlab("validate", sweep)) == ["tune", str(sweep), "--dry-run"]
     assert next_command(ditlab("show", sweep)) == ["tune", str(sweep), "--dry-run"]
@@ -131,12 +118,8 @@ def test_specs(ditlab, spec, tmp_path):
 
 def test_sweep_that_is_planned(ditlab, tmp_path):
     sweep = written_sweep(tmp_path)
-    assert next_command(ditlab("tune", sweep, "--dry-run", "--set", "trials=2")) == [
-        "tune",
-        str(sweep),
-        "--set",
-        "trials=2",
-    ]
+    planned = ditlab("tune", sweep, "--dry-run", "--set", "trials=2")
+    assert next_command(planned) == ["tune", str(sweep), "--set", "trials=2"]
 
 
 def test_training_and_its_resume(ditlab, spec, monkeypatch):
@@ -146,9 +129,7 @@ def test_training_and_its_resume(ditlab, spec, monkeypatch):
         "train", spec, "--local", "--set", "evaluation.every=null", "--set", "training.steps=2"
     )
     command = next_command(said)
-    assert (
-        command[0] == "sample" and ditlab("runs", "--json").json["runs"][0]["run_id"] == command[1]
-    )
+    assert command == ["sample", ditlab("runs", "--json").json["runs"][0]["run_id"]]
 
     def interrupted(*_, **__):
         return training.TrainingResult(
@@ -172,35 +153,6 @@ def test_data(ditlab, tmp_path):
     said = ditlab(*command)
     store = open_named_store("PATH", command[2], Home.from_environment())
     assert next_line(said) == f"in a spec, data: {{kind: arrow, path: {store.path}}}"
-
-
-@pytest.fixture(autouse=True)
-def no_ray(monkeypatch):
-    """Ray takes 8 s to start, and `ditlab doctor` tries it: test_starts.py."""
-    monkeypatch.setattr(machine, "check_ray", lambda: iter(()))
-
-
-def test_doctor(ditlab):
-    said = ditlab("doctor")
-    assert said.err.splitlines()[-1].startswith("next: ")
-
-
-def test_none_under_json(blank_pictures, run_id, with_run, ditlab, spec, tmp_path):
-    for command in (
-        ["runs"],
-        ["sample", run_id, "--num", "1", "--out", tmp_path / "x"],
-        ["evaluate", run_id, "--rows", "4"],
-        ["figures", run_id, "--list"],
-        ["export", run_id, "--out", tmp_path / "z"],
-        ["validate", spec],
-        ["show", spec],
-        ["params", spec],
-        ["train", spec, "--dry-run", "--local"],
-        ["doctor"],
-    ):
-        said = with_run(*command, "--json")
-        assert "next: " not in said.out + said.err, command
-        assert said.out.count("\n") == 1, command
 
 
 def test_none_of_an_add_on_that_is_not_here(monkeypatch, capsys):

@@ -1,18 +1,14 @@
 """Commands tell what they wait for: stages, a bar in a notebook, totals at the end."""
 
-import dataclasses
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from ditlab.api.training import train
-from ditlab.training.reporting import TrainingProgress
 from ditlab_addons.check.prove.findings import Proof, ProofComparison
 from ditlab_addons.check.report import COLUMNS
 from ditlab_addons.notebook import html
-from support.command import run_inside
-from support.documents import CHECKOUT
 from support.trainings.workers import tiny
 
 
@@ -61,15 +57,6 @@ def test_a_secret_is_in_neither_form_of_a_bar(monkeypatch):
     assert "s3cret" not in str(pages) and "<b>" not in pages[0]["text/html"].replace("<b>:", "")
 
 
-def test_progress_names_a_compilation():
-    progress = TrainingProgress(0, 9, 0.0, {}, "compiling")
-    assert progress.describe() == "step 0/9 · compiling ..."
-    left = dataclasses.replace(
-        progress, phase="training", samples_per_second=5.0, seconds_left=65.0
-    )
-    assert left.describe() == "step 0/9 · 5 samples/s · 1:05 left"
-
-
 def test_a_proof_is_whole_words_in_80_columns():
     what = "exponential average of steps done again, kept in float32"
     proof = Proof(
@@ -82,10 +69,3 @@ def test_a_proof_is_whole_words_in_80_columns():
     assert max(map(len, lines)) <= COLUMNS and "…" not in "".join(lines)
     words = " ".join(lines).split()
     assert {*what.split(), *["dropout", "of", "conditions", "(1,234)", "off"]} <= set(words)
-
-
-def test_params_ends_on_the_total(tmp_path):
-    said = run_inside(
-        "params", CHECKOUT / "experiments" / "digits" / "dit.yaml", "--shapes", home=tmp_path
-    )
-    assert said.code == 0 and said.out.rstrip().splitlines()[-1].split() == ["total", "2,171,780"]

@@ -24,10 +24,8 @@ def arrow(place: str) -> list[str]:
 @pytest.mark.slow
 def test_imported_uploaded_and_trained_on(ditlab, spec, home, place, cache):
     assert ditlab("data", "import", "digits").code == 0
-    sent = ditlab("data", "upload", "digits", place, "--json")
-    assert sent.code == 0 and (sent.json["outcome"], sent.json["rows"]) == ("uploaded", 1797), (
-        sent.err
-    )
+    sent = ditlab("data", "upload", "digits", place, "--json").ok()
+    assert (sent.json["outcome"], sent.json["rows"]) == ("uploaded", 1797)
     assert (again := ditlab("data", "upload", "digits", place, "--json")).json[
         "outcome"
     ] == "unchanged", again.err
@@ -35,8 +33,7 @@ def test_imported_uploaded_and_trained_on(ditlab, spec, home, place, cache):
     near = ditlab("train", spec, "--local", "--json", *arrow(str(home / "stores" / "digits")))
     shutil.rmtree(home / "stores")
 
-    far = ditlab("train", spec, "--local", "--json", *arrow(place))
-    assert far.code == 0, far.err
+    far = ditlab("train", spec, "--local", "--json", *arrow(place)).ok()
     assert (
         far.json["step"] == 4
         and far.json["metrics"]["train/loss"] == near.json["metrics"]["train/loss"]
@@ -48,39 +45,27 @@ def test_imported_uploaded_and_trained_on(ditlab, spec, home, place, cache):
     written = (home / "train" / far.json["run_id"] / "spec.yaml").read_text()
     assert place in written and not (home / "stores").exists()
 
-    drawn = ditlab("sample", far.json["run_id"], "--num", "2", "--json")
-    assert drawn.code == 0 and "copied" not in drawn.err, drawn.err
+    drawn = ditlab("sample", far.json["run_id"], "--num", "2", "--json").ok()
+    assert "copied" not in drawn.err
     assert ditlab("evaluate", far.json["run_id"]).code == 0
     shutil.rmtree(cache)
-    resumed = ditlab(
-        "train",
-        spec,
-        "--local",
-        "--json",
-        "--resume",
-        far.json["run_id"],
-        *arrow(place),
-        "--set",
-        "training.steps=6",
-    )
-    assert (
-        resumed.code == 0 and resumed.json["step"] == 6 and resumed.err.count(" copied to ") == 1
-    ), resumed.err
+    words = ("--resume", far.json["run_id"], *arrow(place), "--set", "training.steps=6")
+    resumed = ditlab("train", spec, "--local", "--json", *words).ok()
+    assert resumed.json["step"] == 6 and resumed.err.count(" copied to ") == 1
 
 
 def test_a_store_is_inspected_by_its_manifest_alone(ditlab, place, cache, server):
     assert ditlab("data", "import", "digits").code == 0
     sent = ditlab("data", "upload", "digits", place, "--json")
     server.requests.clear()
-    seen = ditlab("data", "inspect", place, "--json")
-    assert seen.code == 0 and seen.json["fingerprint"] == sent.json["fingerprint"], seen.err
+    seen = ditlab("data", "inspect", place, "--json").ok()
+    assert seen.json["fingerprint"] == sent.json["fingerprint"]
     assert (seen.json["path"], seen.json["rows"], seen.json["picture"]) == (place, 1797, None)
     assert (
         not [request for request in server.requests if ".arrow" in request] and not cache.exists()
     )
     assert ditlab("data", "inspect", place).out.count("178") == 1  # images of a nought
-    asked = ditlab("data", "inspect", place, "--num", "3")
-    assert asked.code == 2 and "--num" in asked.err
+    ditlab("data", "inspect", place, "--num", "3").refused("--num")
 
 
 WRONG = {
@@ -93,10 +78,7 @@ WRONG = {
         "cannot be read",
     ),
     "a password": ("s3://someone:hunter2@bucket/x?{query}", "holds a password or key"),
-    "a key with a slash": ("s3://AKIA:a/hunter2@bucket/x?{query}", "holds a password or key"),
-    "a key in the query": ("s3://bucket/x?{query}&secret_key=hunter2", "holds a password or key"),
     "an unknown scheme": ("foo://bucket/x", "cannot be opened"),
-    "one slash": ("s3:/bucket/x", "is neither a path nor a URI"),
 }
 
 
@@ -106,8 +88,7 @@ def test_data_that_cannot_be_used(ditlab, spec, home, server, tmp_path, one_atte
         place = place.format(query=server.query)
         train, inspect = ["train", spec, "--local", *arrow(place)], ["data", "inspect", place]
         for command, knob in ((train, "data.path="), (inspect, "")):
-            said = ditlab(*command)
-            assert said.code == 2 and said.out == "", said.err
+            said = ditlab(*command).refused()
             assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
             assert knob in said.err and (words in said.err or not knob), said.err
             assert "hunter2" not in said.err
@@ -124,6 +105,5 @@ def test_an_upload_that_is_refused(ditlab, place, home):
         ("digits", "elsewhere", "URI=elsewhere is no URI"),
         ("digits", "s3://me:hunter2@bucket/x", "holds a password or key"),
     ):
-        said = ditlab("data", "upload", store, uri)
-        assert said.code == 2 and words in said.err and said.err.count("\n") == 1, said.err
+        said = ditlab("data", "upload", store, uri).refused(words)
         assert "hunter2" not in said.err

@@ -53,16 +53,16 @@ def test_interrupted_resumed_and_used(ditlab, spec, home, place, unbroken, when,
     assert stopped in (3, 4) and store.steps() == [stopped]
     assert said.json["checkpoint"] == store.location_of(stopped)
 
-    said = ditlab("train", spec, "--local", "--json", "--resume", "auto", *options)
-    assert said.code == 0 and said.json["run_id"] == run, said.err
+    said = ditlab("train", spec, "--local", "--json", "--resume", "auto", *options).ok()
+    assert said.json["run_id"] == run
     with store.open(8) as reader:
         assert same_state(reader, newest(unbroken))
     assert not (home / "train" / run / "checkpoints").exists()
 
-    sampled = ditlab("sample", run, "--num", "2", "--json")
-    assert sampled.code == 0 and sampled.json["step"] == 8
-    evaluated = ditlab("evaluate", run, "--json")
-    assert evaluated.code == 0 and evaluated.json["metrics"].keys() >= {"held_out/velocity"}
+    sampled = ditlab("sample", run, "--num", "2", "--json").ok()
+    assert sampled.json["step"] == 8
+    evaluated = ditlab("evaluate", run, "--json").ok()
+    assert evaluated.json["metrics"].keys() >= {"held_out/velocity"}
     assert ditlab("figures", run, "--kind", "samples").code == 0
     assert ditlab("export", run, "--out", tmp_path / "out").code == 0
     _, network = load_checked(tmp_path / "out", torch.device("cpu"))
@@ -84,7 +84,6 @@ WRONG = {
         "cannot be written",
     ),
     "a password": ("s3://someone:hunter2@bucket/x?{query}", "holds a password or key"),
-    "a key in the query": ("s3://bucket/x?{query}&secret_key=hunter2", "holds a password or key"),
 }
 
 
@@ -97,8 +96,7 @@ def test_a_storage_that_cannot_be_used(ditlab, spec, home, server, one_attempt):
             "--local",
             "--set",
             f"checkpoint.storage={place.format(query=server.query)}",
-        )
-        assert said.code == 2 and said.out == ""
+        ).refused()
         assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
         assert "checkpoint.storage=s3://" in said.err and words in said.err, said.err
         assert "hunter2" not in said.err
@@ -130,15 +128,11 @@ def test_a_server_that_dies_in_the_middle(mode, ditlab, spec, home, server, plac
         journal = (home / "train" / run / "journal.jsonl").read_text()
         assert all(f'"step":{step},' in journal for step in range(1, 9))  # no step was lost
         for command in (["sample", run], ["train", spec, *options, "--resume", run]):
-            said = ditlab(*command)
-            assert said.code == 2 and "cannot be" in said.err and "Traceback" not in said.err, (
-                said.err
-            )
+            ditlab(*command).refused("cannot be")
     finally:
         server.start()
     store = CheckpointStore.at(place).child(run)
     assert store.steps() in ([4], []) if mode == "background" else store.steps() == [4]
-    said = ditlab("train", spec, *options, "--resume", run)
-    assert said.code == 0, said.err
+    said = ditlab("train", spec, *options, "--resume", run).ok()
     with store.open(8) as reader:
         assert same_state(reader, newest(unbroken))

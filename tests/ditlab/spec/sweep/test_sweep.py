@@ -44,12 +44,7 @@ def refusal(load, *arguments):
 def test_the_base_becomes_its_content(path, small):
     sweep = load_sweep(path)
     assert sweep.base == small and list(sweep.space) == list(parse_yaml(SWEEP, "x")["space"])
-    assert (sweep.metrics, sweep.modes, sweep.concurrent, sweep.reuse_workers) == (
-        ("eval/velocity",),
-        ("min",),
-        None,
-        True,
-    )
+    assert (sweep.metrics, sweep.modes) == (("eval/velocity",), ("min",))
 
 
 @pytest.mark.parametrize("kind", ["asha", "median", "race"])
@@ -104,26 +99,7 @@ def test_what_is_no_base(path, write, base, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"name": "a/b"}, "name='a/b' must begin with a letter or digit"),
-        ({"triasl": 3}, "triasl=3 is no known field; did you mean 'trials'?"),
         ({"space": {}}, "space={} holds no axis; add one"),
-        ({"space": None}, "space=null must be a mapping of fields."),
-        (
-            {"space": {"seed": {"kind": "unifrom"}}},
-            "space.seed.kind='unifrom' is unknown; did you mean 'uniform'?",
-        ),
-        (
-            {"space": {"seed": {"low": 1}}},
-            "space.seed.kind is missing; set it to one of uniform, loguniform",
-        ),
-        (
-            {"space": {"seed": {"kind": "int", "low": 1}}},
-            "space.seed.high is missing; give it a value.",
-        ),
-        (
-            {"space": {"seed": {"kind": "int", "low": 1, "high": 2.5}}},
-            "space.seed.high=2.5 must be a whole number.",
-        ),
         ({"space": {"seed": {"kind": "int", "low": 2, "high": 2}}}, "low must be below high"),
         (
             {"space": {"seed": {"kind": "int", "low": 1, "high": 6, "step": 2}}},
@@ -134,40 +110,12 @@ def test_what_is_no_base(path, write, base, said):
             "steps above low; lower step.",
         ),
         (
-            {"space": {"x": {"kind": "uniform", "low": 1.0, "high": -1.0}}},
-            "low must be below high; swap them",
-        ),
-        (
-            {"space": {"x": {"kind": "loguniform", "low": 0, "high": 1}}},
-            "space.x.low=0 must be above 0.",
-        ),
-        (
             {"space": {"x": {"kind": "choice", "values": []}}},
             "space.x.values=[]: there is no value in it; give at",
         ),
         ({"space": {"x": {"kind": "grid", "values": [1, 2, 1.0]}}}, "1.0 is in it twice; keep one"),
-        (
-            {"space": {"x": {"kind": "int", "low": 1, "high": 2, "setp": 1}}},
-            "has no field 'setp=1'; did you mean",
-        ),
         ({"space": {1: {"kind": "grid", "values": [1]}}}, "space.1=1 must be text"),
-        (
-            {"space": {"model_config": {"kind": "int", "low": 1}}},
-            "space.model_config.high is missing; give it",
-        ),
-        ({"space": [1]}, "space=[1] must be a mapping of fields."),
         ({"fixed": [1]}, "fixed=[1] must be a mapping of fields."),
-        ({"search": {"kind": "bayes"}}, "search.kind='bayes' is unknown; "),
-        ({"scheduler": {"kind": "pbt"}}, "scheduler.interval is missing; give it a value."),
-        ({"scheduler": {"kind": ["pbt"]}}, "is unknown; did you mean 'pbt'?"),
-        (
-            {"scheduler": {"kind": "asha", "grace": 2, "reduction": 1}},
-            "scheduler.reduction=1 must be at least 2.",
-        ),
-        (
-            {"scheduler": {"kind": "pbt", "interval": 2, "quantile": 0.6}},
-            "scheduler.quantile=0.6 must be at most 0.5.",
-        ),
         ({"metric": 3}, "metric=3 must be the name of a metric"),
         ({"metric": []}, "metric=[] must be the name of a metric"),
         ({"metric": ["a", "a"]}, "metric=['a', 'a'] names a metric twice"),
@@ -176,14 +124,11 @@ def test_what_is_no_base(path, write, base, said):
             {"metric": ["a", "b"], "mode": ["min"]},
             "mode=['min'] has 1 entries for 2 of metric=['a', 'b']; give one",
         ),
-        ({"trials": 0}, "trials=0 must be at least 1, or null"),
         ({"trials": 10**5}, "trials=100000 must be at most 10,000, or null"),
         (
             {"time_budget": "2 weeks"},
             "time_budget='2 weeks' is no time; write seconds, or a text such as 90min, 2h",
         ),
-        ({"time_budget": "0h"}, "time_budget=0.0 must be above 0, or null"),
-        ({"time_budget": -1}, "time_budget=-1 must be above 0, or null"),
     ],
     ids=str,
 )
@@ -194,22 +139,14 @@ def test_mistakes_in_its_own_fields(small, change, said):
 
 
 def test_true_is_not_one(sweep_of):
-    assert sweep_of({"x": {"kind": "choice", "values": [True, 1, "1"]}}).space["x"].values == (
-        True,
-        1,
-        "1",
-    )
+    axis = {"kind": "choice", "values": [True, 1, "1"]}
+    assert sweep_of({"x": axis}).space["x"].values == (True, 1, "1")
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90min", 5400), ("2h", 7200), ("1d", 86400), ("0.5 h", 1800), ("45s", 45), (12, 12)],
-)
+@pytest.mark.parametrize(("text", "seconds"), [("90min", 5400), ("0.5 h", 1800), (12, 12)])
 def test_time_budgets_are_seconds(sweep_of, text, seconds):
-    assert (
-        sweep_of({"seed": {"kind": "int", "low": 0, "high": 1}}, time_budget=text).time_budget
-        == seconds
-    )
+    axis = {"kind": "int", "low": 0, "high": 1}
+    assert sweep_of({"seed": axis}, time_budget=text).time_budget == seconds
 
 
 def test_overrides_set_fields_axes_and_fixed_values(path):
@@ -241,18 +178,14 @@ def test_overrides_set_fields_axes_and_fixed_values(path):
         ("base.seed=3", "the base is left as it is; set fixed.seed instead."),
         ("base=other.yaml", "the base is left as it is; "),
         ("triasl=3", "triasl is no known field; did you mean 'trials'?"),
-        ("optimizer.lr=3", "optimizer is no known field"),
-        ("scheduler.grace=3", "set scheduler.kind to asha first."),
         (
             "space.optimizer.lr=0.1",
             "an axis is set as a whole, such as 'space.optimizer.lr={kind: choice",
         ),
-        ("space.optimizer.lr.high=0.1", "an axis is set as a whole"),
         (
             "space.optimizer.lrr=null",
             "there is no such axis to remove; did you mean 'optimizer.lr'?",
         ),
-        ("trials", "write a dotted path and a value"),
     ],
 )
 def test_mistakes_begin_with_the_override(path, override, said):
@@ -323,19 +256,7 @@ def test_the_schema_takes_what_the_spec_takes(validator, path):
     )
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"trials": 0},
-        {"triasl": 3},
-        {"mode": "mean"},
-        {"base": 3},
-        {"search": {"kind": "bayes"}},
-        {"space": {"x": {"kind": "uniform", "low": 1}}},
-        {"space": {"x": {"kind": "unifrom"}}},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("change", [{"triasl": 3}, {"space": {"x": {"kind": "unifrom"}}}], ids=str)
 def test_the_schema_refuses_mistakes(validator, change):
     assert not validator.is_valid({**parse_yaml(SWEEP, "x"), **copy.deepcopy(change)})
 
@@ -345,16 +266,7 @@ def test_the_schema_says_what_each_field_means():
     named = dict(schema["properties"])
     for definition in schema["$defs"].values():
         assert definition["description"]
-        named |= {
-            f"{definition['title']}.{name}": field
-            for name, field in definition["properties"].items()
-        }
-    assert {
-        "Uniform.low",
-        "Choice.values",
-        "Grid.when",
-        "Asha.grace",
-        "OptunaSearch.startup",
-        "fixed",
-    } <= set(named)
+        for name, field in definition["properties"].items():
+            named[f"{definition['title']}.{name}"] = field
+    assert named.keys() >= {"Uniform.low", "Grid.when", "Asha.grace", "fixed"}
     assert not [name for name, field in named.items() if len(field.get("description", "")) < 3]
