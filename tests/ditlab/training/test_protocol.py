@@ -166,7 +166,8 @@ def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:
 
 
 def test_differences_are_in_words() -> None:
-    parts = {"threads": 2, "precision": "fp32", "sampler": {"solver": "heun", "steps": 25}}
+    sampler = {"solver": "heun", "steps": 25, "guidance": 4.0}
+    parts = {"threads": 2, "precision": "fp32", "sampler": sampler}
     here = Measurement.of(parts | {"threads": 1, "sampler": {}})
     there = Measurement.of(parts)
     for each in (there, Measurement.parse(there.to_tag())):
