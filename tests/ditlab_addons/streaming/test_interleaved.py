@@ -22,7 +22,7 @@ def experiment(folder, order=STREAMS, **changes):
     """Nine steps an epoch."""
     data = {"kind": "arrow", "path": str(folder / "set"), "hold_out": 0.1, "order": order}
     sizes = {"model__channels": 3, "model__num_classes": None, "batch": {"size": 4, "micro": 1}}
-    return smallest("dit", data=data, training__steps=STEPS, **sizes, **changes)
+    return smallest("dit", data=data, **{"training__steps": STEPS, **sizes, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,7 @@ def test_a_checkpoint_of_another_order_is_refused():
 
 
 def test_a_resumed_worker_refuses_a_checkpoint_of_another_order(folder, tmp_path):
-    train_here(
-        experiment(folder, evaluation__every=None, training__steps=1), folder, tmp_path / "run"
-    )
+    train_here(experiment(folder, training__steps=4), folder, tmp_path / "run")
     with pytest.raises(
         UserError,
         match=r"data\.order=\{kind: interleaved, streams: 2, window: 2\} is not the order",
