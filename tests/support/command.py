@@ -36,8 +36,10 @@ class Said:
         return self
 
     def refused(self, *words: str) -> "Said":
-        """Assert that the command was refused in one sentence, which holds these words."""
-        assert (self.code, self.out) == (2, ""), self
+        """Assert that the command was refused in one sentence, which holds these words; it printed
+        nothing, or under `--json` the error's object.
+        """
+        assert self.code == 2 and (not self.out or self.json["exit_code"] == 2), self
         assert self.err.startswith("ditlab: ") and self.err.count("\n") == 1, self.err
         assert "Traceback" not in self.err and all(each in self.err for each in words), self.err
         return self

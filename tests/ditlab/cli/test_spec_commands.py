@@ -124,8 +124,8 @@ def test_a_spec_is_compared_with_its_data_without_torch(three):
 def test_validate_goes_on_after_a_mistake(ditlab, spec):
     wrong = spec.with_name("wrong.yaml")
     wrong.write_text("extends: small.yaml\nmodel: {dpeth: 3}\noptimizer: {lr: -1}\n")
-    said = ditlab("validate", wrong, spec).refused()
-    assert said.out == f"{spec}: valid\n"
+    said = ditlab("validate", wrong, spec)
+    assert (said.code, said.out) == (2, f"{spec}: valid\n")
     assert len(said.err.splitlines()) == 3 and "dpeth" in said.err and "optimizer.lr=-1" in said.err
 
 

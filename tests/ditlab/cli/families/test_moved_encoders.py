@@ -35,7 +35,8 @@ def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(
     assert run_here(capfd, monkeypatch, "train", "painter.yaml", "--local").code == 0
     before = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8", "--json")
     (tmp_path / "encoders").rename(tmp_path / "moved")
-    run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8").refused("encoders.text=")
+    refused = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8")
+    assert refused.code == 2 and "encoders.text=" in refused.err and "Traceback" not in refused.err
     there = ("--set", "encoders.text=moved/text", "--set", "encoders.image=moved/image")
     after = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8", *there, "--json")
     assert after.json["metrics"] == before.json["metrics"]

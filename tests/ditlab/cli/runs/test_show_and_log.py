@@ -34,7 +34,9 @@ def run(home: Path) -> RunFolder:
     journal = JournalWriter(folder)
     begin = {"run_id": folder.run_id, "name": "small", "experiment": "digits", "family": "dit"}
     journal.append("start", **begin)
-    journal.append("dataset", name="digits", counts={"train": 1617, "held_out": 180})
+    counts = {"train": 1617, "held_out": 180}
+    origin = {"name": "digits", "fingerprint": "f", "source": "digits"}
+    journal.append("dataset", **origin, counts=counts, context="training")
     for step in range(1, 301):
         journal.log_metrics(step, {"train/loss": 1 / step, "system/cpu": 50.0})
     failure = {"ditlab.failure": "lost_worker", "ditlab.error": "worker 1 was killed\nand more"}

@@ -20,8 +20,6 @@ from ditlab.spec.sweep_space import differences, draw_values, enumerate_trials, 
 LR = {"kind": "loguniform", "low": 1e-4, "high": 1e-2}
 SEED = {"kind": "int", "low": 0, "high": 99}
 DECAY = {"kind": "uniform", "low": 0.9, "high": 0.999}
-KIND = {"kind": "choice", "values": ["constant", "warmup_cosine"]}
-FINAL = {"kind": "uniform", "low": 0.0, "high": 0.2, "when": {"schedule.kind": "warmup_cosine"}}
 
 
 def axis(**fields):
