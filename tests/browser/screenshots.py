@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -49,14 +50,21 @@ def ditlab(home: Path, *arguments: str) -> dict[str, object]:
     """Run a command of DiTLab on a home; returns its JSON. Raises CalledProcessError where it
     fails.
     """
-    command = [sys.executable, "-m", "ditlab", *arguments, "--json"]
-    environment = {**os.environ, "DITLAB_HOME": str(home)}
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=CHECKOUT, check=True
-    )
+    done = subprocess.run(**_process(home, *arguments), check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(found, dict)
     return found
+
+
+def _process(home: Path, *arguments: str) -> dict[str, Any]:
+    """What starts a command."""
+    return {
+        "args": [sys.executable, "-m", "ditlab", *arguments, "--json"],
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "env": {**os.environ, "DITLAB_HOME": str(home)},
+        "cwd": CHECKOUT,
+    }
 
 
 def train_missing(home: Path) -> dict[str, str]:
@@ -84,11 +92,7 @@ def _finished(home: Path) -> dict[str, str]:
 @contextmanager
 def mlflow_server(home: Path, port: int) -> Iterator[dict[str, str]]:
     """`ditlab ui` on a home, ended at the end; yields its JSON."""
-    command = [sys.executable, "-m", "ditlab", "ui", "--port", str(port), "--json"]
-    environment = {**os.environ, "DITLAB_HOME": str(home)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=CHECKOUT
-    ) as server:
+    with subprocess.Popen(**_process(home, "ui", "--port", str(port))) as server:
         assert server.stdout is not None
         try:
             yield json.loads(next(line for line in server.stdout if line.startswith("{")))

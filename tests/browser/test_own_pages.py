@@ -3,7 +3,6 @@ kind as text.
 """
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,13 +33,13 @@ FAMILIES = ("digits/dit", "digits/unet", "region/small", "pixelhdm/small", "dlm/
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator:
+def browser():
     with chromium() as opened:
         yield opened
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path):
     return tmp_path / "home"
 
 
@@ -63,16 +62,15 @@ def hostile_run(home: Path, place: str = "digits/dit.yaml") -> JournaledRun:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_page_of_a_run(browser, home, family):
-    folder = finished_run(home, f"{family}.yaml", "def main():" if family.startswith("dlm") else "")
-    plain = write_run_report(Home(home), folder)
+    text = "def main():" if family.startswith("dlm") else ""
+    plain = finished_run(home, f"{family}.yaml", text)
     hostile = hostile_run(home, f"{family}.yaml")
-    path = write_run_report(hostile.home, hostile.folder)
-    assert faults_of(browser, plain.as_uri()) == []
-    assert faults_of(browser, path.as_uri()) == []
+    for folder in (plain, hostile.folder):
+        path = write_run_report(Home(home), folder)
+        assert faults_of(browser, path.as_uri()) == []
     with visit(browser, path.as_uri()) as one:
-        assert one.page.evaluate(
-            "window.broken"
-        ) is None and "window.broken" in one.page.inner_text("h1")
+        assert one.page.evaluate("window.broken") is None
+        assert "window.broken" in one.page.inner_text("h1")
 
 
 def test_the_slider_and_the_keys_change_what_is_shown(browser, home):
@@ -149,21 +147,14 @@ def test_a_comparison(browser, tmp_path):
 
 def test_the_report_of_a_sweep(browser, tmp_path):
     curves = {"eval/loss": MetricCurve([10, 100], [2.0, 1.0])}
-    trials = [
-        Trial(
-            number,
-            f"run-{number}",
-            {"optimizer.lr": 10.0**-number, "time.kind": HOSTILE},
-            "finished",
-            100,
-            100,
-            12.0,
-            {"eval/loss": 1.0 + number},
-            curves,
-            HOSTILE,
-        )
-        for number in range(1, 5)
-    ]
+
+    def trial(number):
+        values = {"optimizer.lr": 10.0**-number, "time.kind": HOSTILE}
+        found = {"eval/loss": 1.0 + number}
+        end = ("finished", 100, 100, 12.0)
+        return Trial(number, f"run-{number}", values, *end, found, curves, HOSTILE)
+
+    trials = [*map(trial, range(1, 5))]
     axes = [AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category")]
     summary = SweepSummary(
         "5e6f7a8b",

@@ -300,7 +300,7 @@ def test_a_section_and_observers_of_a_run_of_a_package(hello, ditlab, spec, home
         "train", spec, "--local", "--set", "notes.word=hello", "--set", "training.steps=2"
     ).ok()
     assert (
-        "the observer hello.parts.Broken failed and is told of nothing more (OSError: full)"
+        "the observer hello.parts.Broken failed and gets no further events (OSError: full)"
         in said.err
     )
     (seen,) = home.glob("train/*/notes.txt")

@@ -19,13 +19,8 @@ from support.documents import (
     documented_commands,
 )
 
-PAGES = sorted(
-    [
-        *(CHECKOUT / "docs").rglob("*.md"),
-        CHECKOUT / "README.md",
-        *CHECKOUT.glob("experiments/*/README.md"),
-    ]
-)
+OF_EXPERIMENTS = CHECKOUT.glob("experiments/*/README.md")
+PAGES = sorted([*CHECKOUT.glob("docs/**/*.md"), CHECKOUT / "README.md", *OF_EXPERIMENTS])
 COMMANDS = [command for page in PAGES for command in documented_commands(page)]
 OF_DITLAB = [command for command in COMMANDS if command.words[0] == "ditlab"]
 
@@ -57,12 +52,10 @@ def parsed(words: list[str]) -> click.Context:
     assert not rest or isinstance(command, click.Group), rest
     known = {param.name: param for param in command.params}
     for name, value in values.items():
-        if (
-            isinstance(known[name].type, click.Choice)
-            and value is not None
-            and not known[name].multiple
-        ):
-            known[name].type.convert(value, known[name], context)
+        param = known[name]
+        is_choice = isinstance(param.type, click.Choice) and not param.multiple
+        if is_choice and value is not None:
+            param.type.convert(value, param, context)
     context.params.update(values)
     return context
 
@@ -78,10 +71,9 @@ def test_commands_are_taken_by_their_parsers(page, monkeypatch):
         except click.ClickException as error:
             pytest.fail(f"{command}: {error.format_message()}")
         if OF_A_PACKAGE not in command.text and MISTAKE not in command.text:
+            overrides = context.params.get("overrides") or ()
             for spec in specs_of(context):
-                (load_sweep if is_sweep(spec) else load)(
-                    spec, context.params.get("overrides") or ()
-                )
+                (load_sweep if is_sweep(spec) else load)(spec, overrides)
 
 
 def specs_of(context: click.Context) -> list[Path]:
@@ -104,20 +96,22 @@ def test_an_option_that_does_not_exist_is_found(line):
         parsed(shlex.split(line))
 
 
-def test_a_documented_path_of_a_spec_exists():
-    for command in OF_DITLAB:
+def test_files_and_targets_that_commands_name_exist():
+    makefile = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
+    for command in COMMANDS:
         for word in command.words:
-            if word.startswith("experiments/") and "*" not in word:
+            is_spec = command in OF_DITLAB and word.startswith("experiments/") and "*" not in word
+            if is_spec or (word.endswith(".py") and "/" in word):
                 assert (CHECKOUT / word).is_file(), command
+        if command.words[0] == "make":
+            assert all(f"\n{target}:" in makefile for target in command.words[1:]), command
 
 
 def test_commands_of_followed_pages_are_run_or_say_why_not():
     """A page of which a test runs the commands exists, and has some; every reason is a sentence."""
+    run = {command.page for command in COMMANDS if not command.reason}
     for page, test in RUN_BY.items():
-        assert (CHECKOUT / "tests" / test).is_file()
-        assert [command for command in COMMANDS if command.page == page and not command.reason], (
-            page
-        )
+        assert (CHECKOUT / "tests" / test).is_file() and page in run, page
     assert all(len(command.reason) > 10 for command in COMMANDS if command.reason)
 
 
@@ -131,20 +125,6 @@ def test_pages_that_nobody_follows_say_why():
         if command.page.startswith("docs/") and command.page not in RUN_BY and not command.reason
     ]
     assert not silent, "\n".join(map(str, silent))
-
-
-def test_make_targets_exist():
-    makefile = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
-    for command in COMMANDS:
-        if command.words[0] == "make":
-            for target in command.words[1:]:
-                assert f"\n{target}:" in makefile, command
-
-
-def test_python_files_exist():
-    for command in COMMANDS:
-        words = [word for word in command.words if word.endswith(".py") and "/" in word]
-        assert all((CHECKOUT / word).is_file() for word in words), command
 
 
 def test_the_collector_reads_prompts_comments_and_continued_lines():

@@ -19,7 +19,7 @@ MOST_BYTES = 600 * 1024
 
 
 @pytest.fixture
-def build(monkeypatch) -> Any:
+def build(monkeypatch):
     """The script that makes them."""
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.delitem(sys.modules, "build", raising=False)
@@ -35,6 +35,23 @@ def notebook_of(name: str) -> dict[str, Any]:
 
 def code_cells(name: str) -> list[dict[str, Any]]:
     return [cell for cell in notebook_of(name)["cells"] if cell["cell_type"] == "code"]
+
+
+def check_outputs(cells):
+    """Check what cells show: no error, nothing on standard error, plain HTML, pictures with an
+    alternative text, whose number is returned.
+    """
+    assert len([cell for cell in cells if cell["outputs"]]) > 8
+    num_pictures = 0
+    for output in (output for cell in cells for output in cell["outputs"]):
+        assert output["output_type"] != "error" and output.get("name") != "stderr", output
+        data = output.get("data", {})
+        if "text/html" in data:
+            PlainHtml("".join(data["text/html"]))
+        if "image/png" in data:
+            assert output["metadata"]["image/png"]["alt"]
+            num_pictures += 1
+    return num_pictures
 
 
 def kinds_of(outputs: list[dict[str, Any]]) -> list[list[str]]:
@@ -60,13 +77,11 @@ def test_a_notebook_without_widgets_shows_no_warning_of_them():
         "import types; sys.modules['IPython'] = types.SimpleNamespace(get_ipython=object, "
         "version_info=(9,)); "
     )
-    commands = [f"{kernel}{shell}{own}import tqdm.auto" for own in ("", "import ditlab; ")]
-    said = [
-        subprocess.run([sys.executable, "-c", each], capture_output=True, text=True)
-        for each in commands
-    ]
-    assert "IProgress not found" in said[0].stderr, "tqdm has another condition"
-    assert said[1].stderr == "" and said[1].returncode == 0
+    for own, warning in (("", "IProgress not found"), ("import ditlab; ", "")):
+        command = [sys.executable, "-c", f"{kernel}{shell}{own}import tqdm.auto"]
+        said = subprocess.run(command, capture_output=True, text=True)
+        assert warning in said.stderr and bool(said.stderr) == bool(warning)
+        assert said.returncode == 0
 
 
 def test_each_family_has_one(build):
@@ -77,13 +92,10 @@ def test_each_family_has_one(build):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_notebook_is_in_step_with_its_source(name, build):
-    source = [
-        (cell["cell_type"], cell["id"], cell["source"]) for cell in build.read_source(name).cells
-    ]
-    made = [
-        (cell["cell_type"], cell["id"], "".join(cell["source"]))
-        for cell in notebook_of(name)["cells"]
-    ]
+    made, source = (
+        [(cell["cell_type"], cell["id"], "".join(cell["source"])) for cell in cells]
+        for cells in (notebook_of(name)["cells"], build.read_source(name).cells)
+    )
     assert made == source, f"run python docs/notebooks/build.py {name}"
 
 
@@ -94,26 +106,16 @@ def test_a_notebook_was_executed_whole_or_not_at_all(name):
     if not any(counts):
         assert not any(cell["outputs"] for cell in cells)
         return
-    assert (
-        counts == list(range(1, len(cells) + 1))
-        and len([cell for cell in cells if cell["outputs"]]) > 8
-    )
-    for output in (output for cell in cells for output in cell["outputs"]):
-        assert output["output_type"] != "error" and output.get("name") != "stderr", output
-        data = output.get("data", {})
-        if "text/html" in data:
-            PlainHtml("".join(data["text/html"]))
-        if "image/png" in data:
-            assert output["metadata"]["image/png"]["alt"]
+    assert counts == list(range(1, len(cells) + 1))
+    check_outputs(cells)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_notebook_is_small_and_names_no_machine(name):
     text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
     assert len(text) < MOST_BYTES
-    assert not re.findall(
-        rf"/tmp/|/home/|/root/|{re.escape(str(CHECKOUT))}|{re.escape(str(Path.home()))}/", text
-    )
+    for place in ("/tmp/", "/home/", "/root/", str(CHECKOUT), f"{Path.home()}/"):
+        assert place not in text
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -151,18 +153,7 @@ def test_a_notebook_runs(name, build, tmp_path):
     notebook = build.read_source(name)
     build.execute(notebook, tmp_path / "home")
     cells = [cell for cell in notebook.cells if cell["cell_type"] == "code"]
-    outputs = [output for cell in cells for output in cell["outputs"]]
-    assert len([cell for cell in cells if cell["outputs"]]) > 8
-    assert not [
-        output
-        for output in outputs
-        if output["output_type"] == "error" or output.get("name") == "stderr"
-    ]
-    pictures = [output for output in outputs if "image/png" in output.get("data", {})]
-    assert len(pictures) >= 3 and all(output["metadata"]["image/png"]["alt"] for output in pictures)
-    for output in outputs:
-        if "text/html" in output.get("data", {}):
-            PlainHtml(output["data"]["text/html"])
+    assert check_outputs(cells) >= 3
     made = code_cells(name)
     if made[0]["outputs"]:
         kinds = [kinds_of(cell["outputs"]) for cell in made]

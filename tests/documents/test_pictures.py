@@ -5,9 +5,6 @@ text.
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -24,7 +21,7 @@ FAMILIES = ("dit", "unet", "region", "dlm", "pixelhdm")
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+def script(monkeypatch, tmp_path):
     """The script that draws them, with its folder and its documents below a temporary one."""
     for name in ("DITLAB_HOME", "DITLAB_FIGURES", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "")  # the script sets them, and they are undone
@@ -56,13 +53,13 @@ def kinds_of_families() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_kind_of_a_family_stands_in_its_guide(family: str) -> None:
+def test_every_kind_of_a_family_stands_in_its_guide(family):
     kinds = kinds_of_families()[family]
     missing = [kind for kind in kinds if not list(FOLDER.glob(f"{family}-{kind}.*"))]
     assert len(kinds) >= 12 and not missing, f"run python docs/images/draw.py {family}"
 
 
-def test_pictures_are_small_and_say_what_they_show() -> None:
+def test_pictures_are_small_and_say_what_they_show():
     files = sorted(FOLDER.iterdir())
     assert sum(file.stat().st_size for file in files) < 8 * 2**20
     for file in files:
@@ -70,7 +67,7 @@ def test_pictures_are_small_and_say_what_they_show() -> None:
         assert len(read_description(file)) > 20, file.name
 
 
-def test_guides_name_the_runs_that_are_drawn(script: ModuleType) -> None:
+def test_guides_name_the_runs_that_are_drawn(script):
     assert set(script.RUNS) == set(FAMILIES)
     for family, (experiment, changes) in script.RUNS.items():
         spec = load_experiment(CHECKOUT / "experiments" / experiment, changes)
@@ -81,7 +78,7 @@ def test_guides_name_the_runs_that_are_drawn(script: ModuleType) -> None:
         )
 
 
-def test_lines_are_vectors_and_images_few_colours(script: ModuleType) -> None:
+def test_lines_are_vectors_and_images_few_colours(script):
     lines = Figure([Lines([Curve(np.arange(3), np.arange(3.0))])], "Loss")
     assert script.write("dit-loss", lines).name == "dit-loss.svg"
     noise = np.random.default_rng(0).random((4, 32, 32, 3))
@@ -92,7 +89,7 @@ def test_lines_are_vectors_and_images_few_colours(script: ModuleType) -> None:
         assert image.mode == "P" and len(image.getcolors() or []) <= 256
 
 
-def test_pictures_that_no_guide_shows_are_removed(script: ModuleType, tmp_path: Path) -> None:
+def test_pictures_that_no_guide_shows_are_removed(script, tmp_path):
     script.FOLDER.mkdir(parents=True)
     for name in ("dit-old.png", "dit-linked.png", "dit-adaln.svg", "dlm-old.png"):
         (script.FOLDER / name).touch()
@@ -105,7 +102,7 @@ def test_pictures_that_no_guide_shows_are_removed(script: ModuleType, tmp_path: 
     }
 
 
-def test_a_figure_that_fails_is_named_and_the_others_are_drawn(script: ModuleType) -> None:
+def test_a_figure_that_fails_is_named_and_the_others_are_drawn(script):
     lines = Figure([Lines([Curve(np.arange(3), np.arange(3.0))])], "Loss")
 
     def broken() -> Figure:

@@ -5,16 +5,14 @@ pixels wide, search.
 import functools
 import http.server
 import os
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from support.chromium import chromium, faults_of, find_chromium, visit
-from support.documents import CHECKOUT
+from support.documents import build_site
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,58 +31,47 @@ class QuietRequests(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The built site; the variable DITLAB_BUILT_SITE names one that was built before."""
     if built := os.environ.get("DITLAB_BUILT_SITE"):
         return Path(built)
-    folder = tmp_path_factory.mktemp("built") / "site"
-    command = [
-        sys.executable,
-        "-m",
-        "mkdocs",
-        "build",
-        "--strict",
-        "--quiet",
-        "--site-dir",
-        str(folder),
-    ]
-    subprocess.run(
-        command, cwd=CHECKOUT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    )
-    return folder
+    return build_site(tmp_path_factory.mktemp("built") / "site")
 
 
-@pytest.fixture(scope="module")
-def address(site: Path) -> Iterator[str]:
-    """Address of the site, served on loopback."""
-    handler = functools.partial(QuietRequests, directory=str(site))
+@contextmanager
+def on_loopback(folder):
+    """Serve a folder; its address."""
+    handler = functools.partial(QuietRequests, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
 
 
+@pytest.fixture(scope="module")
+def address(site):
+    with on_loopback(site) as address:
+        yield address
+
+
 def pages_of(site: Path) -> list[str]:
     """Every page of the site, but of the many that show a file of code or YAML one each."""
-    pages = sorted(path.relative_to(site).as_posix() for path in site.rglob("*.html"))
-    of_files = {
-        Path(page).suffixes[0]: page for page in pages if page.endswith((".py.html", ".yaml.html"))
-    }
-    return [page for page in pages if not page.endswith((".py.html", ".yaml.html"))] + list(
-        of_files.values()
-    )
+    pages = {}
+    for path in sorted(site.rglob("*.html")):
+        page = path.relative_to(site).as_posix()
+        is_of_file = page.endswith((".py.html", ".yaml.html"))
+        pages[path.suffixes[0] if is_of_file else page] = page
+    return list(pages.values())
 
 
 def test_no_page_has_a_fault_in_either_theme_and_at_either_width(site, address):
     pages = pages_of(site)
     assert len(pages) > 40
+    found = []
     with chromium() as browser:
-        found = {
-            page: faults for page in pages if (faults := faults_of(browser, f"{address}/{page}"))
-        }
-    assert not found, "\n".join(
-        f"{page}: {fault}" for page, faults in found.items() for fault in faults
-    )
+        for page in pages:
+            found += [f"{page}: {fault}" for fault in faults_of(browser, f"{address}/{page}")]
+    assert not found, "\n".join(found)
 
 
 def test_search_finds_a_page(address):
@@ -113,17 +100,11 @@ PLANTED = {
 def test_planted_faults_are_found(tmp_path):
     (tmp_path / "images").mkdir()
     page = tmp_path / "index.html"
-    handler = functools.partial(QuietRequests, directory=str(tmp_path))
-    with (
-        http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server,
-        chromium() as browser,
-    ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with on_loopback(tmp_path) as address, chromium() as browser:
         for planted, name in {"": "", **PLANTED}.items():
             page.write_text(
                 '<!doctype html><html lang="en"><head><title>A page</title><link rel="icon" href="data:,">'
                 f"</head><body><main><h1>A page</h1>{planted}</main></body></html>"
             )
-            found = faults_of(browser, f"http://127.0.0.1:{server.server_port}/index.html")
+            found = faults_of(browser, f"{address}/index.html")
             assert any(name in fault for fault in found) if name else not found, (planted, found)
-        server.shutdown()

@@ -121,7 +121,7 @@ def test_an_untrue_message_is_found(untrue):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> list[str]:
+def made(tmp_path_factory):
     """Messages that the mistakes above give, as the page writes them: without the folder of the
     file.
     """

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
@@ -84,21 +84,19 @@ def compare(names: list[str], before: dict[str, Any], after: dict[str, Any]) -> 
     """Print a line a configuration, and what differs; return the exit code."""
     num_different = 0
     for name in names:
-        first, second = (
-            before.get(name, {"error": "no result"}),
-            after.get(name, {"error": "no result"}),
-        )
+        first, second = (side.get(name, {"error": "no result"}) for side in (before, after))
         different = sorted(
             key for key in first.keys() | second.keys() if first.get(key) != second.get(key)
         )
         holds = not different and "error" not in first
         num_different += not holds
         print(f"{'same     ' if holds else 'DIFFERENT'}  {name}: {', '.join(sorted(first))}")
-        for key in different or (["error"] if not holds else []):
+        if not holds and not different:
+            different = ["error"]
+        for key in different:
             for place, old, new in differences(first.get(key), second.get(key), key):
-                print(
-                    f"    {place}: before {str(old)[:2000]}\n    {place}: after  {str(new)[:2000]}"
-                )
+                print(f"    {place}: before {str(old)[:2000]}")
+                print(f"    {place}: after  {str(new)[:2000]}")
     print(f"{len(names) - num_different} of {len(names)} configurations are the same")
     return int(num_different > 0)
 
@@ -110,11 +108,8 @@ def differences(before: Any, after: Any, place: str) -> Iterator[tuple[str, Any,
             if before.get(key) != after.get(key):
                 yield from differences(before.get(key), after.get(key), f"{place}.{key}")
     elif isinstance(before, list) and isinstance(after, list):
-        yield (
-            place,
-            [each for each in before if each not in after],
-            [each for each in after if each not in before],
-        )
+        gone = [each for each in before if each not in after]
+        yield place, gone, [each for each in after if each not in before]
     else:
         yield place, before, after
 
@@ -167,32 +162,27 @@ class Side:
         """Run every configuration; their digests by name."""
         self._folder.mkdir()
         job, out = self._folder / "job.json", self._folder / "digests.jsonl"
-        job.write_text(
-            json.dumps({"names": self._names, "specs": str(self._specs), "out": str(out)})
-        )
+        task = {"names": self._names, "specs": str(self._specs), "out": str(out)}
+        job.write_text(json.dumps(task))
         environment = {
             **os.environ,
             "DITLAB_HOME": str(self._folder / "home"),
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(
-                str(self._root / name) for name in ("platform", "models")
-            ),
+            "PYTHONPATH": f"{self._root}/platform:{self._root}/models",
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         begun = time.monotonic()
         with (self._folder / "log").open("w") as log:
             command = [sys.executable, __file__, "--side", str(job)]
-            subprocess.run(
-                command, env=environment, cwd=self._folder, stdout=log, stderr=log, check=False
-            )
+            output = {"stdout": log, "stderr": log}
+            subprocess.run(command, env=environment, cwd=self._folder, **output, check=False)
         print(f"{self._root.name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
         if not out.exists():
             sys.exit(f"no configuration ran: {(self._folder / 'log').read_text()[-3000:]}")
-        return {
-            row["name"]: row["digests"] for row in map(json.loads, out.read_text().splitlines())
-        }
+        rows = map(json.loads, out.read_text().splitlines())
+        return {row["name"]: row["digests"] for row in rows}
 
 
 def run_side(job: Path) -> int:
@@ -227,21 +217,11 @@ def run_configuration(name: str, specs: Path) -> dict[str, Any]:
     if name == "keys":
         return keys_of_commands(specs)
     if name == "muon":
-        return run_digests(train(dit, "--local", "--set", "optimizer={kind: muon, lr: 0.01}"))
+        return run_digests(train(dit, "optimizer={kind: muon, lr: 0.01}"))
     if name == "forked":
-        parent = train(dit, "--local", "--set", "name=parent")
-        return run_digests(
-            train(
-                dit,
-                "--local",
-                "--set",
-                "name=fork",
-                "--set",
-                "training.steps=9",
-                "--from",
-                f"{parent['run_id']}@3",
-            )
-        )
+        parent = train(dit, "name=parent")
+        at = f"{parent['run_id']}@3"
+        return run_digests(train(dit, "name=fork", "training.steps=9", flags=["--from", at]))
     if name == "killed and resumed":
         digests = run_digests(killed_and_resumed(dit))
         del digests["receipts"]  # they say at which step the run was killed
@@ -249,50 +229,42 @@ def run_configuration(name: str, specs: Path) -> dict[str, Any]:
     if name == "sweep of three trials":
         return sweep_digests(command("tune", str(specs / "sweep.json")))
     family, precision, stage, workers = name.split()
-    flags = [] if workers == "workers2" else ["--local"]
-    changes = [
+    result = train(
+        specs / f"{family}.json",
         f"training.precision={precision}",
         f"engine.zero.stage={stage[-1]}",
         f"resources.workers={workers[-1]}",
-    ]
-    changes.append(f"name={name.replace(' ', '-')}")
-    result = train(
-        specs / f"{family}.json",
-        *flags,
-        *[word for change in changes for word in ("--set", change)],
+        f"name={name.replace(' ', '-')}",
+        is_local=workers != "workers2",
     )
     return run_digests(result)
 
 
-def train(spec: Path, *flags: str) -> dict[str, Any]:
-    return command("train", str(spec), "--no-figures", *flags)
+def training(
+    spec: Path, changes: Sequence[str], flags: Sequence[str] = (), is_local: bool = True
+) -> list[str]:
+    """Words of a training with changes of its spec."""
+    settings = [word for change in changes for word in ("--set", change)]
+    return ["train", str(spec), "--no-figures", *["--local"] * is_local, *settings, *flags]
+
+
+def train(spec: Path, *changes: str, **options: Any) -> dict[str, Any]:
+    return command(*training(spec, changes, **options))
 
 
 def killed_and_resumed(spec: Path) -> dict[str, Any]:
     """Train in a process that is killed after its first checkpoint, and go on here."""
-    changes = (
-        "--set",
-        "name=killed",
-        "--set",
-        "training.steps=60",
-        "--set",
-        "checkpoint.every=20",
-        "--local",
-    )
-    child = subprocess.Popen(
-        [sys.executable, "-m", "ditlab", "train", str(spec), "--no-figures", *changes]
-    )
+    changes = ("name=killed", "training.steps=60", "checkpoint.every=20")
+    child = subprocess.Popen([sys.executable, "-m", "ditlab", *training(spec, changes)])
     home, limit = Path(os.environ["DITLAB_HOME"]), time.monotonic() + 120
     while time.monotonic() < limit and child.poll() is None:
-        if any(
-            newest_name(path) == "killed"
-            for path in home.glob("train/*/checkpoints/*/manifest.json")
-        ):
+        manifests = home.glob("train/*/checkpoints/*/manifest.json")
+        if "killed" in map(newest_name, manifests):
             break
         time.sleep(0.02)
     child.kill()
     child.wait()
-    return train(spec, *changes, "--resume", "auto")
+    return train(spec, *changes, flags=["--resume", "auto"])
 
 
 def newest_name(manifest: Path) -> str:
@@ -325,9 +297,8 @@ def run_digests(result: dict[str, Any]) -> dict[str, Any]:
     folder = Path(os.environ["DITLAB_HOME"], "train", result["run_id"])
     samples = Path(os.environ["DITLAB_HOME"]).parent / f"samples-{result['run_id']}"
     command("sample", result["run_id"], "--num", "2", "--seed", "5", "--out", str(samples))
-    pictures = sorted(
-        path for path in samples.rglob("*") if path.suffix in (".png", ".txt", ".npy", ".bed")
-    )
+    kinds = (".png", ".txt", ".npy", ".bed")
+    pictures = sorted(path for path in samples.rglob("*") if path.suffix in kinds)
     return {
         "status": [result["status"], result["step"]],
         "state": state_digest(Path(result["checkpoint"])),
@@ -356,10 +327,9 @@ def losses(folder: Path) -> list[Any]:
         with suppress(ValueError):  # the line that a kill cut short
             record = json.loads(line)
             if record["kind"] == "metrics":
+                items = record["values"].items()
                 rows += [
-                    [record["step"], *item]
-                    for item in record["values"].items()
-                    if not item[0].startswith(VARYING)
+                    [record["step"], *item] for item in items if not item[0].startswith(VARYING)
                 ]
     return sorted(rows)
 
@@ -374,10 +344,8 @@ def state_digest(checkpoint: Path) -> str:
         with safe_open(shard, framework="pt") as opened:
             for key in opened.keys():  # noqa: SIM118  it is no mapping
                 tensor = opened.get_tensor(key).contiguous().flatten()
-                kind = str(tensor.dtype)
-                pieces.append(
-                    f"{key} {kind} {bytes_digest(tensor.view(torch.uint8).numpy().tobytes())}"
-                )
+                content = tensor.view(torch.uint8).numpy().tobytes()
+                pieces.append(f"{key} {tensor.dtype} {bytes_digest(content)}")
     return text_digest(sorted(pieces))
 
 
@@ -394,39 +362,37 @@ def sample_digest(path: Path) -> str:
 def keys_of_commands(specs: Path) -> dict[str, Any]:
     """Keys of each command's `--json`, with the types of their values."""
     dit, out = str(specs / "dit.json"), Path(os.environ["DITLAB_HOME"]).parent / "keys"
-    first, second = (
-        train(Path(dit), "--local", "--set", "name=keys"),
-        train(Path(dit), "--local", "--set", "name=other"),
+    first = train(Path(dit), "name=keys")
+    run, other = first["run_id"], train(Path(dit), "name=other")["run_id"]
+    commands = (
+        f"sample {run} --num 2 --out {out}/sample",
+        f"evaluate {run}",
+        f"compare {run} {other} --out {out}/compare",
+        f"params {dit}",
+        f"plan {dit}",
+        f"validate {dit}",
+        f"show {dit}",
+        f"figures {run} --out {out}/figures",
+        f"export {run} --out {out}/export",
+        f"report {run}",
+        f"profile {dit} --out {out}/profile",
+        f"prove {dit}",
+        f"replay {run} --step 4",
+        f"verify {run} --steps 1",
+        "runs",
+        f"runs show {run}",
+        f"runs rename {run} renamed",
+        "runs sync",
+        "data list",
+        "doctor",
+        f"tune {specs}/sweep.json --dry-run",
+        f"train {dit} --local --dry-run",
     )
-    run = first["run_id"]
-    commands: dict[str, list[str]] = {
-        "sample": ["sample", run, "--num", "2", "--out", str(out / "sample")],
-        "evaluate": ["evaluate", run],
-        "compare": ["compare", run, second["run_id"], "--out", str(out / "compare")],
-        "params": ["params", dit],
-        "plan": ["plan", dit],
-        "validate": ["validate", dit],
-        "show": ["show", dit],
-        "figures": ["figures", run, "--out", str(out / "figures")],
-        "export": ["export", run, "--out", str(out / "export")],
-        "report": ["report", run],
-        "profile": ["profile", dit, "--out", str(out / "profile")],
-        "prove": ["prove", dit],
-        "replay": ["replay", run, "--step", "4"],
-        "verify": ["verify", run, "--steps", "1"],
-        "runs": ["runs"],
-        "runs show": ["runs", "show", run],
-        "runs rename": ["runs", "rename", run, "renamed"],
-        "runs sync": ["runs", "sync"],
-        "data list": ["data", "list"],
-        "doctor": ["doctor"],
-        "tune --dry-run": ["tune", str(specs / "sweep.json"), "--dry-run"],
-        "train --dry-run": ["train", dit, "--local", "--dry-run"],
-    }
     found: dict[str, Any] = {"train": shape(first)}
-    for name, words in commands.items():
+    for number, words in enumerate(commands):
+        name = f"{number} {words.split()[0]}"  # paths and ids differ between the sides
         try:
-            found[name] = shape(command(*words))
+            found[name] = shape(command(*words.split()))
         except Exception as error:
             found[name] = f"{type(error).__name__}: {str(error)[:80]}"
     from ditlab.cli.main import main as ditlab
@@ -468,17 +434,15 @@ def worktree(commit: str) -> Iterator[Path]:
     """The sources of a commit, in a folder of their own for the length of the block."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, commit[:12].replace("/", "-"))
-        subprocess.run(
-            ["git", "worktree", "add", "--quiet", "--detach", str(path), commit],
-            cwd=CHECKOUT,
-            check=True,
-        )
+
+        def git(*words: str) -> None:
+            subprocess.run(["git", "worktree", *words], cwd=CHECKOUT, check=True)
+
+        git("add", "--quiet", "--detach", str(path), commit)
         try:
             yield path
         finally:
-            subprocess.run(
-                ["git", "worktree", "remove", "--force", str(path)], cwd=CHECKOUT, check=True
-            )
+            git("remove", "--force", str(path))
 
 
 if __name__ == "__main__":

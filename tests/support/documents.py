@@ -2,8 +2,11 @@
 not run.
 """
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,3 +187,14 @@ def is_printed(shown: str, printed: str) -> bool:
         else:
             lines.append(re.escape(line).replace(r"\.\.\.", ".*") + r"\n")
     return re.fullmatch("".join(lines), masked(printed)) is not None
+
+
+def build_site(folder: Path) -> Path:
+    """Build the site, in which every warning is an error."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir"]
+    variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(
+        [*command, str(folder)], cwd=CHECKOUT, capture_output=True, text=True, env=variables
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder

@@ -8,13 +8,14 @@ order, each file with a function that holds the spec (an argument is the experim
 with it among its fields) until the first step begins. The way of a batch: each file with a function
 that is given the batch or what is computed of it (tensors, arrays, tables, metrics by name) during
 the steps. Base records (specs, the contract, errors, home: fields and checks, which everybody
-holds) are left out. The script also counts all first entries until the first step, and lists calls
+holds) are dropped. The script also counts all first entries until the first step, and lists calls
 that go from a lower room into a higher one.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -101,9 +102,7 @@ def trace(spec: Path = SPEC, ray: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         hooks = Path(folder, "hooks")
         hooks.mkdir()
-        (hooks / "sitecustomize.py").write_text(
-            (Path(__file__).parent / "trace_hook.py").read_text()
-        )
+        shutil.copy(Path(__file__).with_name("trace_hook.py"), hooks / "sitecustomize.py")
         environment = {
             **os.environ,
             "DITLAB_HOME": str(Path(folder, "home")),
@@ -114,25 +113,21 @@ def trace(spec: Path = SPEC, ray: bool = False) -> dict[str, Any]:
         }
         changes = [word for change in SHORT for word in ("--set", change)]
         command = [sys.executable, "-m", "ditlab", "train", str(spec), *changes]
-        _run(
-            [*command, "--dry-run"], {**environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-        )  # makes the store
+        untraced = {**environment, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+        _run([*command, "--dry-run"], untraced)  # makes the store
         # The figures of a run's end open the run as anybody would, which reads its recorded spec.
         _run([*command, "--no-figures", *([] if ray else ["--local"])], environment)
+        place = Path(folder)
+        spec, batch, every = (list(_files(place, way)) for way in ("spec", "batch", "all"))
+        counts = [int(path.read_text()) for path in place.glob("validations-*.txt")]
         return {
-            "spec": [name for name in _files(Path(folder), "spec") if not _is_base(name)],
+            "spec": [name for name in spec if not _is_base(name)],
             # The way ends with the journal's line, which the sender's thread reads at a pace of its
             # own.
-            "batch": [
-                name
-                for name in _files(Path(folder), "batch")
-                if not _is_base(name) and name not in UPLOAD
-            ],
-            "all": len(list(_files(Path(folder), "all"))),
-            "upward": sorted(set(_upward(Path(folder)))),
-            "validations": sorted(
-                int(path.read_text()) for path in Path(folder).glob("validations-*.txt")
-            ),
+            "batch": [name for name in batch if not _is_base(name) and name not in UPLOAD],
+            "all": len(every),
+            "upward": sorted(set(_upward(place))),
+            "validations": sorted(counts),
         }
 
 

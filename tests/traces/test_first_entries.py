@@ -4,7 +4,6 @@ docs/architecture.md.
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def local() -> dict[str, Any]:
+def local():
     return trace()
 
 

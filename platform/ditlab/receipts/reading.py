@@ -34,11 +34,11 @@ class Receipts:
     """Rows and attempts of a run, in the order in which they were written."""
 
     rows: np.ndarray
-    """Every step that was done, also those done again, (rows,) of `records.ROW`."""
+    """Every step that was trained, with its repetitions, (rows,) of `records.ROW`."""
     attempts: dict[int, RecordedAttempt]
     """Attempts by number."""
     damage: str
-    """A sentence on what could not be read; empty for nothing."""
+    """A sentence on what could not be read; empty where everything was."""
 
     @cached_property
     def steps(self) -> np.ndarray:
@@ -82,9 +82,8 @@ def read_receipts(folder: RunFolder) -> Receipts:
     if len(rows) * ROW.itemsize < len(content):
         problems.append(f"{folder.receipt_rows} is damaged from row {len(rows) + 1} on")
     if damaged:
-        problems.append(
-            f"{folder.receipt_attempts} has {damaged} damaged line{'s' if damaged > 1 else ''}"
-        )
+        plural = "s" if damaged > 1 else ""
+        problems.append(f"{folder.receipt_attempts} has {damaged} damaged line{plural}")
     elif not attempts.endswith(b"\n"):
         problems.append(f"{folder.receipt_attempts} ends within a line")
     by_number = {each.attempt: each for each in parsed if each is not None}
@@ -96,10 +95,10 @@ class ChainWalk:
     """Heads of a run's chain, and places where its rows and attempts do not belong together."""
 
     heads: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Heads after each step that was asked for, in hexadecimal, and the step that each counts from:
-    several where a step was done several times, the last one last."""
+    """Heads after each wanted step, in hexadecimal, and the step that each counts from. A step that
+    was trained several times has several heads, the last one last."""
     faults: list[str] = field(default_factory=list)
-    """Sentences without a full stop, each on a place where something is out of order."""
+    """Sentences without a full stop, one for each place where rows and attempts disagree."""
 
 
 def walk_chain(

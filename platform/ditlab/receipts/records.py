@@ -38,7 +38,7 @@ CHECKED = ROW.itemsize - 4
 """Bytes of a row that its checksum covers."""
 LEFT_OUT = 1
 NOT_APPLIED = 2
-"""Flags: the batch was taken from the order and not trained on; the update was left out, as loss or
+"""Flags: the batch was taken from the order and not trained on; the update was skipped, as loss or
 gradient was not finite."""
 STOP_VERB = "stop-after-evaluation"
 VERBS = ("sample", "evaluate", "checkpoint", STOP_VERB)
@@ -152,7 +152,7 @@ class RecordedAttempt:
     microbatch_splits: Natural
     """Number of times that the micro-batch was halved for memory."""
     left_out: list[Natural]
-    """Steps, from 1, whose batches it leaves out."""
+    """Steps, from 1, whose batches it skips."""
     device: str
     """`cpu`, or the GPU's name."""
     processor: str
@@ -196,7 +196,9 @@ def parse_attempt(record: Mapping[str, Any]) -> RecordedAttempt | None:
         found = _adapter.validate_python(dict(record))
     except ValidationError:
         return None
-    return found if found.digest == _digest(fields) else None
+    if found.digest == _digest(fields):
+        return found
+    return None
 
 
 def _digest(fields: Mapping[str, Any]) -> str:
@@ -221,10 +223,10 @@ class Measurement:
     def of(cls, parts: Mapping[str, Any]) -> Measurement:
         """Return a measurement with these parts, values of JSON's types."""
         found = {name: _value_digest(value) for name, value in sorted(parts.items())}
-        words = {
-            name: each if isinstance(each := parts[name], str) else json.dumps(each)
-            for name in found
-        }
+        words = {}
+        for name in found:
+            value = parts[name]
+            words[name] = value if isinstance(value, str) else json.dumps(value)
         return cls(_value_digest(found), found, words)
 
     @classmethod
@@ -234,10 +236,10 @@ class Measurement:
             record = json.loads(tag)
             digest = record["digest"]
             tables = (record["parts"], record.get("words", {}))
-            are_texts = all(isinstance(value, str) for table in tables for value in table.values())
+            values = [digest, *tables[0].values(), *tables[1].values()]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
-        if isinstance(digest, str) and are_texts:
+        if all(isinstance(value, str) for value in values):
             return cls(digest, *tables)
         return None
 
@@ -262,15 +264,18 @@ class Measurement:
         ]
 
     def differences(self, other: Measurement) -> list[str]:
-        """Return in words what is other here than there: `threads 1 in place of 2`, or a part's
-        name.
+        """Return in words how this measurement differs from another: `threads 1 in place of 2`, or
+        a part's name where the words are long or unknown.
         """
-        return [
-            f"{part} {self.words[part]} in place of {other.words[part]}"
-            if max(len(each.words.get(part, " " * 99)) for each in (self, other)) <= LONGEST_WORDS
-            else part
-            for part in differing_parts([self, other])
-        ]
+        found = []
+        for part in differing_parts([self, other]):
+            own = self.words.get(part)
+            theirs = other.words.get(part)
+            if own is None or theirs is None or max(len(own), len(theirs)) > LONGEST_WORDS:
+                found.append(part)
+            else:
+                found.append(f"{part} {own} in place of {theirs}")
+        return found
 
     @property
     def shown(self) -> str:
@@ -290,9 +295,9 @@ def differing_parts(measurements: Iterable[Measurement], metric: str | None = No
     it depends on.
     """
     known = list(measurements)
-    names = sorted(
-        {name for each in known for name in each.parts if metric is None or concerns(name, metric)}
-    )
+    names = sorted(set().union(*(each.parts for each in known)))
+    if metric is not None:
+        names = [name for name in names if concerns(name, metric)]
     return [name for name in names if len({each.parts.get(name, "")[:SHOWN] for each in known}) > 1]
 
 
@@ -309,9 +314,10 @@ def protocols_text(tags: Mapping[str, str], *groups: str) -> str:
     found = [
         f"{group} {each.shown}" for group, each in recorded_measurements(tags, *groups).items()
     ]
-    if found:
-        return f"Protocol{'s' * (len(found) > 1)}: {', '.join(found)}."
-    return ""
+    if not found:
+        return ""
+    plural = "s" if len(found) > 1 else ""
+    return f"Protocol{plural}: {', '.join(found)}."
 
 
 def evaluation_digest(measurements: Mapping[str, Measurement], spec_hash: str, weights: str) -> str:

@@ -142,23 +142,26 @@ class ReceiptWriter:
             sync_folder(self._folder.receipts)
         content = os.pread(self._file, os.fstat(self._file).st_size, 0)
         rows = intact_rows(content)
-        if len(rows) * ROW.itemsize < len(content):
-            if len(content) - len(rows) * ROW.itemsize >= ROW.itemsize:
+        num_intact = len(rows) * ROW.itemsize  # bytes
+        if num_intact < len(content):
+            if len(content) - num_intact >= ROW.itemsize:
                 aside = self._folder.receipt_rows.with_suffix(".bin.damaged")
                 aside.write_bytes(content)
                 self._warn(
                     f"{self._folder.receipt_rows} is damaged from row {len(rows) + 1} on; "
                     f"copied to {aside}."
                 )
-            os.ftruncate(self._file, len(rows) * ROW.itemsize)
-        self._checksum = int(rows["crc"][-1]) if len(rows) else 0
+            os.ftruncate(self._file, num_intact)
+        self._checksum = 0
+        if len(rows):
+            self._checksum = int(rows["crc"][-1])
         try:
             lines = read_json_lines(self._folder.receipt_attempts).records
         except UnusableFile as error:
             self._warn_once(error)
             lines = []
         numbers = [each.attempt for each in map(parse_attempt, lines) if each is not None]
-        latest = max([0, *numbers, *(rows["attempt"].tolist() if len(rows) else [])])
+        latest = max([0, *numbers, *rows["attempt"].tolist()])
         return min(latest + 1, 65535), bool(np.any(rows["step"] == step))
 
     def _flush(self, durable: bool) -> None:

@@ -141,21 +141,19 @@ def worker_threads(
     the cores that this process may use and that others do not keep busy now, at most
     OMP_NUM_THREADS.
     """
-    (cores, limit) = allowed_cores()
+    cores, limit = allowed_cores()
     workers = resources.max_workers * concurrent
     machine = os.cpu_count() or 1
+    allowed = f"this machine has {cores} cores"
     if limit:
         allowed = f"{limit} allows {cores} of {machine} cores"
-    else:
-        allowed = f"this machine has {cores} cores"
     number = resources.cpus_per_worker or recorded
     if number:
         if number * resources.min_workers <= cores:
             return Threads(number, "")
+        why = "its sums depend on their number"
         if resources.cpus_per_worker:
             why = "resources.cpus_per_worker says so"
-        else:
-            why = "its sums depend on their number"
         return Threads(number, f"{why}, though {allowed}: it is slower")
     share = max(1, cores // workers)
     reason = allowed if cores < machine else ""

@@ -154,42 +154,30 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
     folder = found.folder
     record = found.record
     notes = [*filter(None, [found.note])]
-    spec = flat_spec(
-        folder.path / ("sweep.yaml" if record.trials and not record.is_group else "spec.yaml"),
-        notes,
-    )
+    is_sweep = record.trials > 0 and not record.is_group
+    spec = flat_spec(folder.path / ("sweep.yaml" if is_sweep else "spec.yaml"), notes)
     address = resolve_tracking_uri(record.tracking_uri or None, home)
-    content = JournalContent()
-    unsent: int | None = 0
     try:
         home.check_place()
     except UserError as error:
         notes.append(str(error))
-    try:
-        content = read_content(folder.journal)
-        unsent = num_unsent(folder, address, home)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        unsent = None
-        notes.append(f"{folder.journal} cannot be read ({first_line(error)}).")
+    content, unsent = _journal(folder, address, home, notes)
     notes += [f"asked for and not done yet: {request.verb}." for request in open_requests(folder)]
     if content.num_damaged:
         notes.append(f"{folder.journal}: {damaged_lines(content.num_damaged)}")
     facts = JournalFacts.of(content)
     metrics = {name: (p.steps[-1], p.values[-1]) for name, p in content.metrics.items()}
     records = list_runs(home)
-    trials = Counter(
-        each.status for each in records if record.trials and each.parent == record.run_id
-    )
-    saved = ("", list[int]()) if record.trials else _checkpoints(folder, spec, notes)
-    shown = (
-        name
-        for each in _ESSENTIALS
-        for name in spec
-        if fnmatchcase(name, each) and spec[name] != "null"
-    )
-    running = running_state(folder, record) if record.status == "running" else None
+    trials: Counter[str] = Counter()
+    place = ""
+    steps: list[int] = []
+    if record.trials:
+        trials.update(each.status for each in records if each.parent == record.run_id)
+    else:
+        place, steps = _checkpoints(folder, spec, notes)
+    running = None
+    if record.status == "running":
+        running = running_state(folder, record)
     return RunDescription(
         folder,
         record,
@@ -197,9 +185,10 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         running,
         redact(address),
         unsent,
-        {name: spec[name] for name in shown},
+        _essentials(spec),
         metrics,
-        *saved,
+        place,
+        steps,
         _sizes(folder.path),
         trials,
         notes,
@@ -208,6 +197,31 @@ def describe_run(home: Home, found: FoundRun) -> RunDescription:
         facts.held_out_text(metrics),
         lineage(records, record.run_id),
     )
+
+
+def _journal(
+    folder: RunFolder, address: str, home: Home, notes: list[str]
+) -> tuple[JournalContent, int | None]:
+    """Content of the journal, and the number of records that the address has not received."""
+    content = JournalContent()
+    try:
+        content = read_content(folder.journal)
+        return content, num_unsent(folder, address, home)
+    except FileNotFoundError:
+        return content, 0
+    except OSError as error:
+        notes.append(f"{folder.journal} cannot be read ({first_line(error)}).")
+    return content, None
+
+
+def _essentials(spec: Mapping[str, str]) -> dict[str, str]:
+    """Fields of a flat spec that are shown, in their order, without nulls."""
+    found = {}
+    for pattern in _ESSENTIALS:
+        for name, value in spec.items():
+            if value != "null" and fnmatchcase(name, pattern):
+                found[name] = value
+    return found
 
 
 def run_time(content: JournalContent) -> TimeSummary | None:
@@ -221,7 +235,9 @@ def storage_of(spec: Mapping[str, str]) -> str | None:
     itself.
     """
     storage = spec.get("checkpoint.storage", "null")
-    return None if storage == "null" else storage
+    if storage == "null":
+        return None
+    return storage
 
 
 def flat_spec(path: Path, notes: list[str]) -> dict[str, str]:
@@ -244,7 +260,9 @@ def _checkpoints(
     a URI alone.
     """
     storage = storage_of(spec)
-    place = Path(storage) / folder.run_id if storage else folder.checkpoints
+    place = folder.checkpoints
+    if storage:
+        place = Path(storage) / folder.run_id
     try:
         if storage and is_uri(storage):
             from ditlab.runs.launch import checkpoint_store
@@ -258,9 +276,10 @@ def _checkpoints(
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """Bytes of the parts of a run's folder; what has no part of its own is in the total alone."""
+    """Bytes of the parts of a run's folder; the total counts all other files as well."""
     sizes = {part: folder_size(path / part) for part in _PARTS if (path / part).is_dir()}
-    if "checkpoints" in sizes and (averages := folder_size(path / "checkpoints" / FOLDER)):
+    averages = folder_size(path / "checkpoints" / FOLDER)
+    if "checkpoints" in sizes and averages:
         sizes["checkpoints"] -= averages
         sizes["snapshots of averages"] = averages
     sizes["journal"] = sum(folder_size(each) for each in path.glob("journal*.jsonl"))

@@ -117,15 +117,13 @@ def evaluate_in_process(launch: Launch, ended: threading.Event) -> str:
     threads = launch.experiment.resources.cpus_per_worker
     if launch.threads:
         threads = launch.threads.number
+    gpus: list[str] = []
+    num_gpus = torch.cuda.device_count()
+    if launch.experiment.evaluation.resources.gpus and num_gpus:
+        visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
+        gpus = (visible or [str(each) for each in range(num_gpus)])[:num_gpus]
     # the last GPU of those that this process may use: training takes the first
-    if launch.experiment.evaluation.resources.gpus:
-        num = torch.cuda.device_count()
-    else:
-        num = 0
-    visible = [each for each in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
-    variables["CUDA_VISIBLE_DEVICES"] = (
-        (visible or [str(each) for each in range(num)])[num - 1] if num else ""
-    )
+    variables["CUDA_VISIBLE_DEVICES"] = "".join(gpus[-1:])
     with (launch.folder.evaluator / "evaluator.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "ditlab.runs.evaluator_process"],

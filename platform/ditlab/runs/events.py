@@ -80,7 +80,7 @@ class EventReader:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self.num_damaged = 0
-        """Lines of the journal that were passed over."""
+        """Damaged lines of the journal, which were skipped."""
         self._end = 0
         self._end_of_added = 0
         self._num_starts = 0
@@ -107,7 +107,10 @@ class EventReader:
             for line in read_lines(self.folder.journal, self._end):
                 self._end = line.end
                 self.num_damaged += line.record is None
-                if line.record is not None and (event := self._event(line.record)):
+                if line.record is None:
+                    continue
+                event = self._event(line.record)
+                if event:
                     found.append(event)
         return [*_joined(found), *self._added()]
 
@@ -135,14 +138,14 @@ class EventReader:
         return found
 
     def _event(self, record: JournalRecord) -> RunEvent | None:
-        """The event of a record; None for one that is none."""
+        """The event of a record; None where people need not see the record."""
+        kind = record["kind"]
         text = ""
-        match kind := record["kind"]:
+        match kind:
             case "start":
                 self._num_starts += 1
-                if self._num_starts == 1:
-                    begun = "started"
-                else:
+                begun = "started"
+                if self._num_starts > 1:
                     begun = f"started again ({self._num_starts - 1})"
                 text = f"{begun}: {record['name']}, MLflow experiment {record['experiment']}"
             case "dataset":
@@ -153,21 +156,8 @@ class EventReader:
                 kind = "data"
                 text = f"data: {record['name']} ({counts})"
             case "metrics":
-                values = [
-                    (name, value)
-                    for name, value in all_metrics(record)
-                    if name.startswith(RESULT_PREFIXES)
-                ]
-                if values:
-                    shown = ", ".join(
-                        f"{name} {value:.5g}" for name, value in values[:_MOST_VALUES]
-                    )
-                    if len(values) > _MOST_VALUES:
-                        more = f" and {len(values) - _MOST_VALUES} more"
-                    else:
-                        more = ""
-                    kind = "evaluation"
-                    text = f"evaluated at step {record['step']:,}: {shown}{more}"
+                kind = "evaluation"
+                text = _evaluation_text(record)
             case "resume":
                 texts = [*change_texts(record["changes"]), *filter(None, [record["rates"]])]
                 kind = "start"
@@ -187,8 +177,23 @@ class EventReader:
         return None
 
 
+def _evaluation_text(record: JournalRecord) -> str:
+    """Step and first results of a `metrics` record; empty where it holds no results."""
+    results = [
+        f"{name} {value:.5g}"
+        for name, value in all_metrics(record)
+        if name.startswith(RESULT_PREFIXES)
+    ]
+    if not results:
+        return ""
+    text = f"evaluated at step {record['step']:,}: {', '.join(results[:_MOST_VALUES])}"
+    if len(results) > _MOST_VALUES:
+        text += f" and {len(results) - _MOST_VALUES} more"
+    return text
+
+
 def _tags(values: Mapping[str, str]) -> tuple[str, str]:
-    """Kind and text of the tags that tell of something; ("", "") where there is none."""
+    """Kind and text of the tags that people are told of; two empty texts where none is."""
 
     def named(tags: Iterable[str]) -> str:
         return "; ".join(
@@ -202,7 +207,9 @@ def _tags(values: Mapping[str, str]) -> tuple[str, str]:
     if faults:
         return "failure", f"failed: {': '.join(faults)}".partition("\n")[0]
     shown = [name for name in _SHOWN_TAGS if values.get(name)]
-    return ("state", named(shown)) if shown else ("", "")
+    if shown:
+        return "state", named(shown)
+    return "", ""
 
 
 def _joined(events: Iterable[RunEvent]) -> Iterator[RunEvent]:

@@ -111,11 +111,9 @@ class Recovery:
         failure's error.
         """
         limit = self.experiment.resources.max_failures
-        now = replace(
-            self,
-            saved_step=saved_step,
-            failures=0 if saved_step > self.saved_step else self.failures,
-        )
+        now = replace(self, saved_step=saved_step)
+        if saved_step > self.saved_step:
+            now = replace(now, failures=0)
         if failure.kind in UNCOUNTED:
             return now
         if failure.kind is FailureKind.OUT_OF_MEMORY and failure.step >= 0:
@@ -127,21 +125,24 @@ class Recovery:
             raise failure.error()
         now = replace(now, failures=now.failures + 1)
         if now.failures > limit:
-            again = (
-                f" ({now.failures} in a row without a new checkpoint; "
-                f"resources.max_failures={limit})"
-            )
-            raise RunFailed(f"{failure.error()}{again if limit else ''}", kind=failure.kind.value)
+            message = str(failure.error())
+            if limit:
+                message += (
+                    f" ({now.failures} in a row without a new checkpoint; "
+                    f"resources.max_failures={limit})"
+                )
+            raise RunFailed(message, kind=failure.kind.value)
         return now
 
     def message_for(self, failure: Failure) -> str:
         """Warning that names a failure and how the run goes on after it."""
         if failure.kind is FailureKind.OUT_OF_MEMORY:
             return self.memory.describe(failure.step, self.experiment)
-        where = f"step {self.saved_step}" if self.saved_step >= 0 else "the beginning"
-        if failure.kind in UNCOUNTED:
-            count = ""
-        else:
+        where = "the beginning"
+        if self.saved_step >= 0:
+            where = f"step {self.saved_step}"
+        count = ""
+        if failure.kind not in UNCOUNTED:
             count = f" ({self.failures} of {self.experiment.resources.max_failures})"
         if failure is self.halved_for:
             size = self.experiment.micro_size >> self.memory.microbatch_splits

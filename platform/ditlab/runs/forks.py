@@ -111,7 +111,8 @@ def check_start(
     line = f"fork of run {start.run} ({name}) at step {start.step:,}"
     if resumed and checkpoint_store(resumed, experiment.checkpoint.storage).steps():
         return line
-    point = start_point(experiment, home, resumed.run_id if resumed else "")
+    run_id = resumed.run_id if resumed else ""
+    point = start_point(experiment, home, run_id)
     assert point
     store = point.find_checkpoints()
     with point.open(verify=isinstance(store.files, LocalFiles)) as reader:
@@ -181,18 +182,17 @@ def check_state(
             f"model.family={experiment.model.family} cannot go on from {wanted}, a {family}; "
             "name a run of the same family."
         )
-    # adapters beside another run's weights
-    fresh = () if start.state == "all" else (f".{A}", f".{B}")
+    fresh: tuple[str, ...] = ()
+    if start.state != "all":
+        fresh = (f".{A}", f".{B}")  # adapters beside another run's weights
     differences = shape_differences(model, reader.shapes, fresh)
     if differences:
+        listed = ", ".join(differences[:MOST_LISTED])
         if len(differences) > MOST_LISTED:
-            more = f" and {len(differences) - MOST_LISTED} more"
-        else:
-            more = ""
+            listed += f" and {len(differences) - MOST_LISTED} more"
         raise UserError(
             f"{wanted} has other parameters than this network and loss in {len(differences)} "
-            f"tensors: {', '.join(differences[:MOST_LISTED])}{more}; give model and objective "
-            "as that run has them."
+            f"tensors: {listed}; give model and objective as that run has them."
         )
     if start.state == "averaged" and not reader.has("ema"):
         raise UserError(
@@ -235,13 +235,17 @@ def shape_differences(
     for name in dict.fromkeys([*own, *parent]):
         if name.endswith(fresh) and name not in parent:
             continue
-        here, there = (
-            "x".join(map(str, shapes[name])) or "1" if name in shapes else "none"
-            for shapes in (own, parent)
-        )
+        here = _shape_text(own.get(name))
+        there = _shape_text(parent.get(name))
         if here != there:
             found.append(f"{name} {here} here, {there} there")
     return found
+
+
+def _shape_text(shape: list[int] | None) -> str:
+    if shape is None:
+        return "none"
+    return "x".join(map(str, shape)) or "1"
 
 
 def _named_tensors(model: MetaModel) -> Any:

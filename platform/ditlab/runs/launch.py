@@ -165,6 +165,13 @@ class Launch:
         """Everything that a worker trains from. Raises UserError where data or checkpoints cannot
         be reached.
         """
+        model = self.experiment.model
+        initial = None
+        if model.init:
+            initial = InitialWeights(model, self.home, self.weights)
+        evaluator = None
+        if self.experiment.evaluation.mode == "async":
+            evaluator = Inbox(self.folder.evaluator)
         return TrainingRun(
             self.experiment,
             self.data,
@@ -173,10 +180,8 @@ class Launch:
             self.home,
             self.memory,
             start_point(self.experiment, self.home, self.run_id),
-            InitialWeights(model, self.home, self.weights)
-            if (model := self.experiment.model).init
-            else None,
-            Inbox(self.folder.evaluator) if self.experiment.evaluation.mode == "async" else None,
+            initial,
+            evaluator,
             self.gated,
         )
 
@@ -260,7 +265,9 @@ def weights_of(
     """
     if not experiment.model.init:
         return None
-    recorded = recorded_dataset(folder.journal).get("weights", {}) if folder else {}
+    recorded = {}
+    if folder:
+        recorded = recorded_dataset(folder.journal).get("weights", {})
     return InitialWeights(experiment.model, home, recorded)
 
 
@@ -269,7 +276,7 @@ def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
     be read.
     """
     try:
-        storage = flatten(read_recorded(folder.spec)).get("checkpoint.storage", "null")
+        spec = flatten(read_recorded(folder.spec))
     except FileNotFoundError:
         raise UserError(
             f"run {folder.run_id} is not there: {folder.spec} is missing; bring it back."
@@ -278,7 +285,10 @@ def recorded_checkpoints(folder: RunFolder) -> CheckpointStore:
         raise UserError(
             f"{folder.spec} cannot be read ({first_line(error)}); put the run's own file there."
         ) from None
-    return checkpoint_store(folder, None if storage == "null" else storage)
+    storage = spec.get("checkpoint.storage", "null")
+    if storage == "null":
+        return checkpoint_store(folder, None)
+    return checkpoint_store(folder, storage)
 
 
 @dataclass(frozen=True)

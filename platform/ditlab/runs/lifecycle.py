@@ -33,10 +33,11 @@ class RunLifecycle:
         try:
             launch = self.launch
             spec_hash = launch.experiment.content_hash()
-            old = launch.before.content_hash() if launch.before else spec_hash
-            if launch.before and old != spec_hash:
+            before = launch.before
+            if before and before.content_hash() != spec_hash:
                 launch.folder.receipts.mkdir(exist_ok=True)  # the steps so far were trained by it
-                write_durably(launch.folder.spec_of(old), encode_recorded(launch.before.to_dict()))
+                old = launch.folder.spec_of(before.content_hash())
+                write_durably(old, encode_recorded(before.to_dict()))
             if launch.resumed:
                 # It may be longer now, or sampled otherwise: later commands go by what it is now.
                 write_durably(launch.folder.spec, encode_recorded(launch.experiment.to_dict()))
@@ -60,8 +61,11 @@ class RunLifecycle:
         try:
             yield
         except BaseException as error:
-            status: _EarlyEnd = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            tags = {"ditlab.failure": "crash"} if status == "failed" else {}
+            status: _EarlyEnd = "failed"
+            tags = {"ditlab.failure": "crash"}
+            if isinstance(error, KeyboardInterrupt):
+                status = "interrupted"
+                tags = {}
             message = f"{type(error).__name__}: {error}".rstrip(": ").partition("\n")[0]
             if isinstance(error, UserError | RunFailed):
                 tags = {"ditlab.failure": error.kind}

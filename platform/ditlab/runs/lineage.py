@@ -62,7 +62,9 @@ def lineage(records: Iterable[RunRecord], run_id: str) -> LineageRun | None:
         record = by_id.get(run_id)
         if record is None:
             return LineageRun(run_id, "", "gone", 0, None, below)
-        start_step = parse_start(record.start).step if record.start else None
+        start_step = None
+        if record.start:
+            start_step = parse_start(record.start).step
         return LineageRun(run_id, record.name, record.status, record.step, start_step, below)
 
     def with_forks(run_id: str, above: set[str]) -> LineageRun:
@@ -72,7 +74,9 @@ def lineage(records: Iterable[RunRecord], run_id: str) -> LineageRun | None:
     tree = with_forks(run_id, set(line))
     for ancestor in line[1:]:
         tree = member(ancestor, [tree])
-    return tree if tree.forks else None
+    if tree.forks:
+        return tree
+    return None
 
 
 def ancestors(records: Mapping[str, RunRecord], run_id: str) -> list[NamedStart]:
@@ -108,12 +112,15 @@ def lineage_tags(point: str, records: Iterable[RunRecord]) -> dict[str, str]:
 
 def lineage_lines(tree: LineageRun, run_id: str) -> list[str]:
     """Return the tree in lines, as `tree` draws folders; `run_id` is marked."""
-    begin = "" if tree.start_step is None else f"from step {tree.start_step:,}: "
+    about = tree.status
     if tree.name:
         about = f"{tree.name}, {tree.status}, step {tree.step:,}"
-    else:
-        about = tree.status
-    lines = [f"{begin}{tree.run_id} ({about}){' <- this run' if tree.run_id == run_id else ''}"]
+    line = f"{tree.run_id} ({about})"
+    if tree.start_step is not None:
+        line = f"from step {tree.start_step:,}: {line}"
+    if tree.run_id == run_id:
+        line += " <- this run"
+    lines = [line]
     for number, fork in enumerate(tree.forks, start=1):
         first, rest = ("└─ ", "   ") if number == len(tree.forks) else ("├─ ", "│  ")
         head, *below = lineage_lines(fork, run_id)

@@ -61,6 +61,9 @@ def run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> di
     losses = _values(database, record.run_id, TRAIN_LOSS)
     measured = _values(database, record.run_id, main)
     speeds = [value for _, value in _values(database, record.run_id, SPEED) if value is not None]
+    main_value = None
+    if measured:
+        main_value = measured[-1][1]
     return {
         "run_id": record.run_id,
         "name": record.name,
@@ -73,7 +76,7 @@ def run_row(database: sqlite3.Connection, record: RunRecord, state: State) -> di
             {step: math.nan if value is None else value for step, value in losses}
         ),
         "main_metric": main,
-        "main_value": measured[-1][1] if measured else None,
+        "main_value": main_value,
         "samples_per_second": statistics.median(speeds) if speeds else None,
         "created": record.created,
     }

@@ -23,11 +23,12 @@ def train_in_process(launch: Launch, callbacks: RunCallbacks, grace: float = GRA
         os.environ.setdefault(name, value)
     callbacks.on_stage("building the network")
     before = torch.get_num_threads()
+    threads = resources.cpus_per_worker or before
+    if launch.threads:
+        threads = launch.threads.number
     rank_of = single_process(resources.gpus_per_worker > 0, resources.collective_timeout)
     try:
-        torch.set_num_threads(
-            launch.threads.number if launch.threads else resources.cpus_per_worker or before
-        )
+        torch.set_num_threads(threads)
         with (
             stop_signals(grace) as stop,
             budget_watched(launch, stop, callbacks.warn),

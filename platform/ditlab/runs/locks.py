@@ -29,7 +29,7 @@ class RunningState(NamedTuple):
     """State of a run whose record says `running`, as far as it can be seen from here."""
 
     state: Literal["running", "lost", "unseen"]
-    """Lost: its process ended without a word. Unseen: it is a process of another host."""
+    """Lost: its process ended and recorded no end. Unseen: it is a process of another host."""
     text: str
 
 
@@ -93,13 +93,13 @@ def _locked(
 def running_state(folder: RunFolder, record: RunRecord) -> RunningState:
     """Find out whether the process of a run that is recorded as running is there. Reads only."""
     process = record.process
-    if is_locked(folder) or (is_there := is_process_there(process)):
+    is_there = is_process_there(process)
+    if is_there or is_locked(folder):
         return RunningState("running", "a process trains it now")
     if is_there is None:
+        where = f"host {process['host']}"
         if "job" in process:
-            where = f"Ray job {process['job']} on host {process['host']}"
-        else:
-            where = f"host {process['host']}"
+            where = f"Ray job {process['job']} on {where}"
         return RunningState(
             "unseen",
             f"begun as process {process.get('pid')} of {where}, which cannot be seen from here",

@@ -84,7 +84,7 @@ class RunObservers:
     """All observers of one run or sweep; a context manager around its life.
 
     An exception that leaves the block is its failure, KeyboardInterrupt its interruption. An
-    observer that raises is told of nothing more, with a warning.
+    observer that raises is removed, with a warning.
     """
 
     def __init__(self, observers: Sequence[RunObserver], warn: Callable[[str], None]) -> None:
@@ -103,7 +103,7 @@ class RunObservers:
                 name = f"{type(observer).__module__}.{type(observer).__qualname__}"
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 self._warn(
-                    f"the observer {name} failed and is told of nothing more ({reason}); "
+                    f"the observer {name} failed and gets no further events ({reason}); "
                     "repair or remove it."
                 )
 

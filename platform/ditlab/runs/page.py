@@ -216,10 +216,14 @@ class RunContent:
 
     def _read_objective(self, experiment: Experiment | None) -> None:
         """Read the components of the loss, the heaviest first, and the main metric."""
-        weights: dict[str, float] = experiment.objective.weights.model_dump() if experiment else {}
+        weights: dict[str, float] = {}
+        self.batch_size = 0
+        self.quarters = ""
+        if experiment:
+            weights = experiment.objective.weights.model_dump()
+            self.batch_size = experiment.batch.size
+            self.quarters = experiment.objective.quarters
         self.components = sorted(filter(weights.get, weights), key=lambda name: -weights[name])
-        self.batch_size = experiment.batch.size if experiment else 0
-        self.quarters = experiment.objective.quarters if experiment else ""
         held_out = [*(f"{HELD_OUT}{name}" for name in self.components), *self.named(HELD_OUT)]
         self.main_metric = next((name for name in held_out if name in self.metrics), None)
 
@@ -239,8 +243,10 @@ class RunContent:
         """Name what a result compares with, where that was measured: `; untrained 1.721; bigram
         2.1`.
         """
+        found = []
         first = untrained(self.results[metric])
-        found = [f"untrained {first}"] if first else []
+        if first:
+            found.append(f"untrained {first}")
         found += [
             f"{word} {format_number(value)}"
             for word, value in baselines(metric, self.results).items()
@@ -368,16 +374,21 @@ def _changes(against: str, columns: Sequence[str], changes: Sequence[_Change]) -
 
 
 def run_page(run: RunContent) -> html.Page:
-    """The page of a run, what is asked first before what is asked seldom; parts without content are
-    skipped.
+    """The page of a run: what people ask first stands first; sections without content are
+    dropped.
     """
-    whole_spec = [("The whole spec", [html.Code(run.spec, "yaml")])] if run.spec else []
+    whole_spec: list[tuple[str, list[html.Part]]] = []
+    if run.spec:
+        whole_spec.append(("The whole spec", [html.Code(run.spec, "yaml")]))
     software: list[tuple[str, list[html.Part]]] = []
     if run.tags:
         software.append(("Tags", [html.Table(["tag", "value"], list(run.tags.items()))]))
     environment = read_shown(run.folder.media / "environment.txt")
     if environment:
         software.append(("Packages and their versions", [html.Code(environment)]))
+    figures: list[html.Part] = []
+    if run.figures:
+        figures.append(html.Pictures(run.figures))
     sections = [
         _result(run),
         html.Section("Samples", run.samples[1:], "samples"),
@@ -387,7 +398,7 @@ def run_page(run: RunContent) -> html.Page:
         html.Section("Spec", run.changes, "spec", whole_spec),
         _speed(run),
         _timeline(run),
-        html.Section("Figures", [html.Pictures(run.figures)] if run.figures else [], "figures"),
+        html.Section("Figures", figures, "figures"),
         _parameters(run),
         _data(run),
         html.Section("Software and machine", [], "software", software),
@@ -397,15 +408,18 @@ def run_page(run: RunContent) -> html.Page:
         progress = min(run.step / run.record.total_steps, 1.0)
     kept = [section for section in sections if section.parts or section.folded]
     title = f"{hide(run.record.name)} ({run.record.run_id})"
-    return html.Page(title, _summary(run), kept, "running" if run.is_live else run.status, progress)
+    status = run.status
+    if run.is_live:
+        status = "running"
+    return html.Page(title, _summary(run), kept, status, progress)
 
 
 def _summary(run: RunContent) -> str:
+    model = f"A {run.record.family} model"
     if "total" in run.parameters:
-        size = f", {run.parameters['total']:,} parameters"
-    else:
-        size = ""
-    data = f" on {hide(run.facts.dataset['name'])}" if run.facts.dataset else ""
+        model += f", {run.parameters['total']:,} parameters"
+    if run.facts.dataset:
+        model += f" on {hide(run.facts.dataset['name'])}"
     ends = {
         "interrupted": "was interrupted",
         "stopped": "was stopped",
@@ -413,12 +427,7 @@ def _summary(run: RunContent) -> str:
     }
     state = "is training" if run.is_live else ends.get(run.status, run.status)
     time = f" in {format_duration(run.seconds)}" if run.seconds else ""
-    sentences = [
-        (
-            f"A {run.record.family} model{size}{data}: {state} at step {run.step:,} of "
-            f"{run.record.total_steps:,}{time}."
-        )
-    ]
+    sentences = [f"{model}: {state} at step {run.step:,} of {run.record.total_steps:,}{time}."]
     if run.record.message and not run.is_live:
         sentences.append(f"Reason: {hide(run.record.message)}")
     if run.status in ("failed", "interrupted", "running") and not run.is_live:
@@ -432,15 +441,15 @@ def _result(run: RunContent) -> html.Section:
     """
     main = run.main_metric
     no_samples = html.Paragraphs("The run has drawn no samples yet, or draws none.")
-    shown = main.removeprefix(HELD_OUT) if main else TRAIN_LOSS.removeprefix(TRAIN)
+    shown = (main or TRAIN_LOSS).removeprefix(HELD_OUT).removeprefix(TRAIN)
     curves = _charts(run, "main", {shown: _pair(shown)}) or [
         html.Notice("The journal holds no metrics of this run yet.")
     ]
     row = html.Row([*(run.samples[:1] or [no_samples]), *curves])
-    if main and (text := protocols_text(run.facts.tags, "eval")):
-        protocol = [html.Paragraphs(text)]
-    else:
-        protocol = []
+    protocol: list[html.Part] = []
+    if main:
+        text = protocols_text(run.facts.tags, "eval")
+        protocol += [html.Paragraphs(text)] * bool(text)
     return html.Section(
         "Result",
         [html.Facts([*_facts(run)]), *protocol, row, *map(html.Notice, run.notes)],
@@ -476,12 +485,12 @@ def _facts(run: RunContent) -> Iterator[html.Fact]:
 def _cost_facts(run: RunContent) -> Iterator[html.Fact]:
     """Time of all attempts, and hours of devices with their price."""
     if run.seconds:
-        num = len(run.attempts)
-        yield html.Fact(
-            "time", format_duration(run.seconds), f"in {num} attempts" if num > 1 else ""
-        )
+        attempts = ""
+        if len(run.attempts) > 1:
+            attempts = f"in {len(run.attempts)} attempts"
+        yield html.Fact("time", format_duration(run.seconds), attempts)
+    price = f"price {format_number(run.facts.price)}" if run.facts.price else ""
     for device, hours in run.facts.device_hours.items():
-        price = f"price {format_number(run.facts.price)}" if run.facts.price else ""
         yield html.Fact(f"{device} hours", format_number(hours), price)
 
 
@@ -493,7 +502,9 @@ def _main_facts(run: RunContent, main: str) -> Iterator[html.Fact]:
         f"held-out {name}", run.last(main), f"step {int(series.steps[-1]):,}{run.compared(main)}"
     )
     finite = np.where(np.isfinite(series.values), series.values, np.nan)
-    lowest = len(finite) - 1 if np.isnan(finite).all() else int(np.nanargmin(finite))
+    if np.isnan(finite).all():
+        return
+    lowest = int(np.nanargmin(finite))
     if lowest != len(finite) - 1:
         yield html.Fact(
             f"lowest {name}", format_number(finite[lowest]), f"step {int(series.steps[lowest]):,}"
@@ -504,14 +515,12 @@ def _pair(name: str) -> list[tuple[str, str, str]]:
     return [(f"{TRAIN}{name}", "train", "train"), (f"{HELD_OUT}{name}", "held out", "held-out")]
 
 
-def _curves(run: RunContent) -> html.Section:
-    """Charts of the other loss components, training and held-out values in one, and of quarters of
-    time; parts of a mixture, optimiser, machine folded."""
+def _loss_curves(
+    run: RunContent, of_parts: Sequence[str], quarters: Sequence[str]
+) -> dict[str, list[tuple[str, str, str]]]:
+    """Curves by title of the metrics that no other chart shows, and of quarters of time."""
     trained = run.names_under(TRAIN)
     held_out = run.names_under(HELD_OUT)
-    # `NAME/velocity`, of one part of a mixture
-    of_parts = [name for name in held_out if "/" in name]
-    quarters = sorted(name for name in held_out if _QUARTER.search(name))
     elsewhere = (*_OPTIMISER, SPEED, _DATA_WAIT, run.main_metric or TRAIN_LOSS)
     drawn = {name.removeprefix(HELD_OUT).removeprefix(TRAIN) for name in elsewhere}
     shown = {*trained, *held_out} - {*of_parts, *quarters, *drawn}
@@ -522,12 +531,22 @@ def _curves(run: RunContent) -> html.Section:
         curves.setdefault(f"{component} by quarter of time", []).append(
             (f"{HELD_OUT}{name}", place, place)
         )
-    parts = _charts(run, "loss", curves)
+    return curves
+
+
+def _curves(run: RunContent) -> html.Section:
+    """Charts of the other loss components, training and held-out values in one, and of quarters of
+    time; parts of a mixture, optimiser, machine folded."""
+    held_out = run.names_under(HELD_OUT)
+    # `NAME/velocity`, of one part of a mixture
+    of_parts = [name for name in held_out if "/" in name]
+    quarters = sorted(name for name in held_out if _QUARTER.search(name))
+    parts = _charts(run, "loss", _loss_curves(run, of_parts, quarters))
     if quarters and run.quarters:
         parts.append(html.Paragraphs(run.quarters))
-    if trained and not held_out:
+    if not held_out and run.named(TRAIN):
         text = (
-            "The run was not evaluated on held-out samples, so the curves are the training's alone."
+            "The run was not evaluated on held-out samples: the curves are of the training alone."
         )
         parts.append(html.Paragraphs(text))
     by_part = _plain_charts(run, "parts", [f"{HELD_OUT}{name}" for name in of_parts])
@@ -572,7 +591,9 @@ def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> 
     for name in names:
         steps = run.metrics[name].steps
         values = run.metrics[name].values
-        best = float(np.nanmin(values)) if np.isfinite(values).any() else np.nan
+        lowest = math.nan
+        if np.isfinite(values).any():
+            lowest = float(np.nanmin(values))
         between = " to ".join(map(format_number, intervals.get(name, ())))
         rows.append(
             [
@@ -580,7 +601,7 @@ def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> 
                 float(values[-1]),
                 *([between] if intervals else []),
                 int(steps[-1]),
-                best,
+                lowest,
                 len(values),
             ]
         )
@@ -642,7 +663,10 @@ def _charts(
             for name, label, role in wanted
             if name in run.metrics
         ]
-        if len(drawn) < MOST_CHARTS and (chart := draw_chart(title, points)):
+        if len(drawn) == MOST_CHARTS:
+            break
+        chart = draw_chart(title, points)
+        if chart:
             drawn.append(replace(chart, key=f"chart-{place}-{len(drawn) + 1}"))
     captions = [_THINNED] if any(chart.is_thinned for chart in drawn) else []
     if len(curves) > MOST_CHARTS:
@@ -691,9 +715,9 @@ def _timeline(run: RunContent) -> html.Section:
             )
         )
     caption = "Bars: attempts."
-    left_out = len(run.events) - len(listed)
-    if left_out:
-        caption += f" {left_out:,} events are not listed; `ditlab runs log` prints all."
+    num_unlisted = len(run.events) - len(listed)
+    if num_unlisted:
+        caption += f" {num_unlisted:,} events are not listed; `ditlab runs log` prints all."
     num = Counter(event.kind for event in run.events)
     texts.append(
         f"{num['failure']} failures, {num['recovery']} recoveries, {run.num_bad_steps} steps "
@@ -735,11 +759,11 @@ def _data(run: RunContent) -> html.Section:
     ]
     counts = data.get("counts", {})
     rows += [[name.replace("_", " "), f"{number:,}"] for name, number in counts.items()]
-    if run.batch_size and (train := counts.get("train")):
+    num_train = counts.get("train")
+    if run.batch_size and num_train:
         seen = run.step * run.batch_size
-        if data["source"] == "mixture":
-            epochs = ""
-        else:
-            epochs = f" ({format_number(seen / train)} epochs)"
+        epochs = ""
+        if data["source"] != "mixture":
+            epochs = f" ({format_number(seen / num_train)} epochs)"
         rows.append(["samples seen", f"{seen:,}{epochs}"])
     return html.Section("Data", [html.Table(["", ""], rows)] if rows else [], "data")

@@ -95,8 +95,8 @@ def load_picture(path: Path, most_pixels: int | None = None) -> tuple[bytes, str
 def samples_of(
     folder: RunFolder, journal: JournalContent, pictures: PictureSource, notes: list[str]
 ) -> list[Part]:
-    """Samples by kind, with a slider each; of steps beyond the page's room, all but the ends are
-    left out evenly.
+    """Samples by kind, with a slider each. Where the page has no room for all steps, it shows the
+    first, the last and evenly spaced steps between them.
     """
     by_key: dict[str, dict[int, str]] = {}
     for record in journal.events:
@@ -141,8 +141,10 @@ def _slide(folder: RunFolder, place: str, step: int, pictures: PictureSource, sh
         return Slide(label, alternative=alternative, text=text)
     captions = read_shown(path.with_suffix(".captions")).splitlines()
     if captions:
-        more = ["and more"] if len(captions) > 16 else []
-        alternative += ": " + "; ".join([*(each[:100] for each in captions[:16]), *more])
+        shown = [each[:100] for each in captions[:16]]
+        if len(captions) > 16:
+            shown.append("and more")
+        alternative += f": {'; '.join(shown)}"
     return Slide(label, pictures.address(path, share), alternative, captions=captions)
 
 
@@ -161,14 +163,12 @@ def read_shown(path: Path, notes: list[str] | None = None) -> str:
 def figures_of(folder: RunFolder, pictures: PictureSource, notes: list[str]) -> list[NamedPicture]:
     """Figures that `ditlab figures` left in the run's folder, the most telling kinds first."""
     place = folder.media / "figures"
-    order = [*SENTENCES]
+    order = {kind: number for number, kind in enumerate(SENTENCES)}
     try:
         paths = [path for path in place.iterdir() if path.suffix in (".png", ".gif")]
     except OSError:
         return []
-    paths.sort(
-        key=lambda path: (order.index(path.stem) if path.stem in order else len(order), path)
-    )
+    paths.sort(key=lambda path: (order.get(path.stem, len(order)), path))
     found = []
     share = BUDGET // (4 * max(1, len(paths)))
     for path in paths:

@@ -5,8 +5,8 @@ folder.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +30,7 @@ from ditlab.spec.experiment import Experiment, class_for, is_content
 from ditlab.spec.files import encode_recorded, load_recorded_experiment
 from ditlab.spec.overrides import changed_values
 from ditlab.spec.plugins import check_sections, plugin_packages, plugin_tags
+from ditlab.spec.resources import Resources
 from ditlab.spec.start import first_step
 from ditlab.spec.uris import check_texts
 from ditlab.spec.values import format_value
@@ -140,33 +141,25 @@ def begin_launch(
     start = experiment.start
     try:
         if not launch.resumed:
-            of_group: dict[str, Any] = {}
-            if place:
-                of_group = {"parent": place.group, "trial": place.number, "group": place.group}
-            made = create_run(
-                home,
-                experiment.name,
-                family=experiment.model.family,
-                spec_hash=experiment.content_hash(),
-                total_steps=launch.plan.total_steps,
-                tracking_uri=launch.tracking_uri if experiment.tracking.uri else "",
-                plugins=plugin_packages(experiment.to_dict()),
-                start=start.point if start else "",
-                **of_group,
-            )
+            made = _make_run(launch, place)
             launch = launch.changed(run_id=made.run_id)
             write_durably(made.spec, encode_recorded(experiment.to_dict()))
         if proof:
             write_durably(launch.folder.proof, proof.json.encode())
             write_durably(launch.folder.proof_table, proof.table.encode())
         if start:
-            # the parent of a resumed fork may be gone once it has checkpoints of its own
-            with suppress(UserError) if launch.resumed else nullcontext():
+            try:
                 hold_start(start, home, launch.run_id)
+            except UserError:
+                # the parent of a resumed fork may be gone once it has checkpoints of its own
+                if not launch.resumed:
+                    raise
     except (OSError, UserError) as error:
         if made:
             shutil.rmtree(made.path, ignore_errors=True)
-        raise error if isinstance(error, UserError) else home_write_error(home, error) from error
+        if isinstance(error, OSError):
+            raise home_write_error(home, error) from error
+        raise
     tags = {**source_tags(), **plugin_tags(experiment.to_dict())}
     if start:
         tags |= lineage_tags(start.point, list_runs(home))
@@ -182,34 +175,48 @@ def begin_launch(
     return launch.changed(tags=tags)
 
 
+def _make_run(launch: Launch, place: GroupPlace | None) -> RunFolder:
+    """Make the folder and record of a new run."""
+    experiment = launch.experiment
+    facts: dict[str, Any] = {}
+    if place:
+        facts |= {"parent": place.group, "trial": place.number, "group": place.group}
+    if experiment.tracking.uri:
+        facts["tracking_uri"] = launch.tracking_uri
+    if experiment.start:
+        facts["start"] = experiment.start.point
+    return create_run(
+        launch.home,
+        experiment.name,
+        family=experiment.model.family,
+        spec_hash=experiment.content_hash(),
+        total_steps=launch.plan.total_steps,
+        plugins=plugin_packages(experiment.to_dict()),
+        **facts,
+    )
+
+
 def launch_notes(launch: Launch) -> list[str]:
     """Lines on the run (family, parameters, batch, workers, ZeRO stage, precision, compiled blocks)
     and its data.
     """
     experiment = launch.experiment
     resources = experiment.resources
-    fewest = resources.min_workers
-    most = resources.max_workers
-    workers = (
-        f"{most if fewest == most else f'{fewest} to {most}'} "
-        f"{'GPU' if resources.gpus_per_worker else 'CPU'}"
-    )
     threads = launch.threads
-    plural = "s" if most > 1 else ""
-    each = f" with {threads.text}" if threads else ""
     counts = launch.model.counts
     size = f"{counts.total:,} parameters"
     if counts.frozen:
         size += f" ({counts.trainable:,} trainable, {counts.frozen:,} frozen)"
-    if experiment.engine.compile is False:
-        compiled = ""
-    else:
-        compiled = f", {_compile_decision(experiment)}"
+    workers = _workers_text(resources)
+    if threads:
+        workers += f" with {threads.text}"
     line = (
         f"{experiment.name}: {experiment.model.family}, {size}, "
-        f"batch {experiment.batch.size}, {workers} worker{plural}{each}, "
-        f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}{compiled}"
+        f"batch {experiment.batch.size}, {workers}, "
+        f"ZeRO {experiment.engine.zero.stage}, {experiment.training.precision}"
     )
+    if experiment.engine.compile is not False:
+        line += f", {_compile_decision(experiment)}"
     notes = [
         launch.resume_note,
         launch.start_note,
@@ -220,6 +227,17 @@ def launch_notes(launch: Launch) -> list[str]:
     if threads and threads.reason:
         notes.append(f"threads of each worker: {threads.number}, as {threads.reason}")
     return [line, *filter(None, notes), *resume_lines(launch)]
+
+
+def _workers_text(resources: Resources) -> str:
+    """Number and device of the workers: `1 CPU worker`, `2 to 4 GPU workers`."""
+    fewest = resources.min_workers
+    most = resources.max_workers
+    number = f"{most}"
+    if fewest != most:
+        number = f"{fewest} to {most}"
+    device = "GPU" if resources.gpus_per_worker else "CPU"
+    return f"{number} {device} worker{'s' if most > 1 else ''}"
 
 
 def resume_lines(launch: Launch) -> list[str]:
@@ -244,18 +262,17 @@ def startup_lines(launch: Launch) -> list[str]:
     """
     plan = launch.plan
     run_id = launch.run_id
-    whole = plan.train_samples - plan.left_out_samples  # the rest fills no batch
-    drawn = f" (each epoch draws {whole:,} of them)" if plan.left_out_samples else ""
-    first = first_step(launch.experiment.start)
-    if first:
-        steps = f"steps {first + 1} to {plan.total_steps}"
-    else:
-        steps = f"{plan.total_steps} steps"
-    length = f"{steps} on {plan.train_samples:,} samples{drawn}"
+    steps = f"{plan.total_steps} steps"
     if launch.resumed:
-        last = f"run {run_id}: going on, to {plan.total_steps} steps"
+        last = f"run {run_id}: going on, to {steps}"
     else:
-        last = f"run {run_id}: {length}"
+        first = first_step(launch.experiment.start)
+        if first:
+            steps = f"steps {first + 1} to {plan.total_steps}"
+        last = f"run {run_id}: {steps} on {plan.train_samples:,} samples"
+        if plan.left_out_samples:
+            whole = plan.train_samples - plan.left_out_samples  # the rest fills no batch
+            last += f" (each epoch draws {whole:,} of them)"
     lines = launch_notes(launch)
     uri = launch.tracking_uri
     if not uri.startswith("sqlite"):
@@ -274,9 +291,9 @@ def portable(experiment: Experiment, tracking_uri: str | None, home: Home) -> Ex
     """
     plain = experiment.to_dict()
     spec = absolute_paths(plain, home)
-    return tracked_at(
-        experiment if spec == plain else class_for(spec).model_validate(spec), tracking_uri
-    )
+    if spec != plain:
+        experiment = class_for(spec).model_validate(spec)
+    return tracked_at(experiment, tracking_uri)
 
 
 def tracked_at(experiment: Experiment, uri: str | None) -> Experiment:
@@ -297,31 +314,15 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
     stay.
     """
     found = dict(spec)
-    for section, key in (("data", "path"), ("checkpoint", "storage")):
-        part = found.get(section)
-        if (
-            isinstance(part, Mapping)
-            and isinstance(value := part.get(key), str)
-            and "://" not in value
-        ):
-            if section == "data":  # the store's own folder: a name may mean another later
-                place = portable_name(store_folder(value, home), home)
-            else:
-                place = str(resolve_user_path(value))
-            found[section] = {**part, key: place}
     data = found.get("data")
-    if isinstance(data, Mapping) and isinstance(parts := data.get("parts"), Mapping):
-        moved = {name: absolute_paths({"data": part}, home)["data"] for name, part in parts.items()}
-        found["data"] = {**data, "parts": moved}
-    init = None
-    if isinstance(model := found.get("model"), Mapping):
-        init = model.get("init")
-    if (
-        isinstance(init, Mapping)
-        and isinstance(value := init.get("from"), str)
-        and "://" not in value
-    ):
-        found["model"] = {**found["model"], "init": {**init, "from": str(resolve_user_file(value))}}
+    if isinstance(data, Mapping):
+        found["data"] = _absolute_data(data, home)
+    checkpoint = found.get("checkpoint")
+    if isinstance(checkpoint, Mapping):
+        found["checkpoint"] = _moved(checkpoint, "storage", resolve_user_path)
+    model = found.get("model")
+    if isinstance(model, Mapping) and isinstance(model.get("init"), Mapping):
+        found["model"] = {**model, "init": _moved(model["init"], "from", resolve_user_file)}
     encoders = found.get("encoders")
     if isinstance(encoders, Mapping):
         folders = {
@@ -333,6 +334,32 @@ def absolute_paths(spec: Mapping[str, Any], home: Home) -> dict[str, Any]:
             **{key: str(path) for key, path in folders.items() if path.is_dir()},
         }
     return found
+
+
+def _absolute_data(data: Mapping[str, Any], home: Home) -> Mapping[str, Any]:
+    """Section `data` of a spec, or one part of a mixture, with absolute paths."""
+
+    def store(value: str) -> str:  # the store's own folder: a name may mean another later
+        return portable_name(store_folder(value, home), home)
+
+    data = _moved(data, "path", store)
+    parts = data.get("parts")
+    if isinstance(parts, Mapping):
+        moved = {}
+        for name, part in parts.items():
+            moved[name] = _absolute_data(part, home) if isinstance(part, Mapping) else part
+        data = {**data, "parts": moved}
+    return data
+
+
+def _moved(
+    section: Mapping[str, Any], key: str, resolve: Callable[[str], str | Path]
+) -> Mapping[str, Any]:
+    """Section of a spec with a path resolved; a URI stays, as does what is no text."""
+    value = section.get(key)
+    if isinstance(value, str) and "://" not in value:
+        return {**section, key: str(resolve(value))}
+    return section
 
 
 def check_parts(launch: Launch, local: bool, remote: bool) -> None:
@@ -353,7 +380,8 @@ def check_parts(launch: Launch, local: bool, remote: bool) -> None:
     have = torch.cuda.device_count()
     check_evaluation(launch, have, remote)
     if not remote and gpus * workers > have:
-        needed = f"{gpus * workers:g} GPU{'s' if gpus * workers > 1 else ''}"
+        plural = "s" if gpus * workers > 1 else ""
+        needed = f"{gpus * workers:g} GPU{plural}"
         raise UserError(
             f"resources.workers={workers} with resources.gpus_per_worker={gpus:g} needs "
             f"{needed}, this machine has {have}; set resources.gpus_per_worker=0, or name a "
@@ -394,9 +422,8 @@ def check_evaluation(launch: Launch, num_gpus: int, remote: bool) -> None:
     stop = experiment.training.stop
     if stop:
         known = metric_names(experiment, launch.data, launch.model.objective)
-        if stop.metric not in (
-            measured := [name for name in known if not name.startswith("train/")]
-        ):
+        measured = [name for name in known if not name.startswith("train/")]
+        if stop.metric not in measured:
             if measured:
                 hint = nearest(stop.metric, measured)
             else:
@@ -416,35 +443,24 @@ def find_auto(experiment: Experiment, home: Home) -> tuple[RunFolder | None, str
     if folder:
         record = read_record(folder)
         where = f"{record.status} at step {record.step:,} of {record.total_steps:,}"
-        return (
-            folder,
-            f"--resume auto: run {folder.run_id} ({name}, spec hash {spec_hash}), {where}",
-        )
+        note = f"--resume auto: run {folder.run_id} ({name}, spec hash {spec_hash}), {where}"
+        return folder, note
     newest = next((each for each in list_runs(home) if each.name == name and not each.trials), None)
-    about = ""
+    note = f"--resume auto: no unfinished run {name} has spec hash {spec_hash}, so a new one begins"
     if newest:
-        about = (
+        note += (
             f"; the newest of that name, {newest.run_id} ({newest.status}), has spec hash "
             f"{newest.spec_hash}"
         )
-    return (
-        None,
-        (
-            f"--resume auto: no unfinished run {name} has spec hash {spec_hash}, so a new one "
-            f"begins{about}"
-        ),
-    )
+    return None, note
 
 
 def content_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return path, old and new value of the fields of content in which two specs differ."""
-    return [
-        each
-        for section in dict.fromkeys([*old, *new])
-        if is_content(section)
-        for each in changed_values(old.get(section), new.get(section), section)
-        if not each[0].startswith("training.stop")
-    ]
+    found: list[tuple[str, Any, Any]] = []
+    for section in filter(is_content, dict.fromkeys([*old, *new])):
+        found += changed_values(old.get(section), new.get(section), section)
+    return [each for each in found if not each[0].startswith("training.stop")]
 
 
 def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
@@ -464,11 +480,12 @@ def check_same_content(experiment: Experiment, folder: RunFolder) -> Experiment:
             f"resume it with its own spec, or {_new_run(folder, old, new)}."
         )
     before = old["checkpoint"]["storage"]
-    if before != (after := new["checkpoint"]["storage"]):
+    after = new["checkpoint"]["storage"]
+    if before != after:
+        own = "null" if before is None else before
         raise UserError(
             f"checkpoint.storage={after} is not where run {folder.run_id} keeps its "
-            f"checkpoints ({before}); set "
-            f"checkpoint.storage={'null' if before is None else before}."
+            f"checkpoints ({before}); set checkpoint.storage={own}."
         )
     store = checkpoint_store(folder, after)
     longest = store.last_step()

@@ -85,7 +85,9 @@ def held_devices(experiment: Experiment, workers: int, threads: int) -> str:
     """
     held = f"{num_devices(experiment, workers, threads):g} {device_kind(experiment)}"
     price = experiment.tracking.price
-    return held if price is None else f"{held} at {price:g}"
+    if price is None:
+        return held
+    return f"{held} at {price:g}"
 
 
 class JournalRecord(RecordedRun):
@@ -114,7 +116,7 @@ class TrackedRequests(Requests):
         refused: Mapping[str, str],
         log_metrics: Callable[[int, Mapping[str, float]], None],
     ) -> None:
-        """`refused`: a sentence by verb that this run does not do.
+        """`refused`: a sentence for each verb that this run refuses.
 
         `log_metrics` receives step and metrics of an evaluation that was asked for.
         """
@@ -170,19 +172,19 @@ class TrackedRequests(Requests):
             self._finish(step, problem)
 
     def fail(self, reason: str) -> None:
-        """Answer what was begun: the run has failed, in that or beside it, for a `reason`."""
+        """Answer the requests that were begun: the run has failed, for a `reason`."""
         for step in [*self._begun]:
             self._finish(step, reason)
 
     def close(self, reason: str) -> None:
-        """Answer what was begun and what is open: the run does not go on, for a `reason`."""
+        """Answer all begun and open requests: the run does not go on, for a `reason`."""
         self.fail(reason)
         self._look()
         while request := self.next():
             self._refuse(request, reason)
 
     def _look(self) -> None:
-        """Read the folder; answer what this run does not do in any case."""
+        """Read the folder, and refuse the requests whose verbs this run never does."""
         self._open = open_requests(self._tracker.folder)
         for request in self._open:
             if request.verb in self._refused and request not in self._seen:
@@ -247,29 +249,64 @@ class TrackedReporter(Reporter):
         )
         self.recorded = JournalRecord(self._tracker)
         self._receipts = self.receipts = ReceiptWriter(self._folder, self.warn)
+        refused = {}
+        log_metrics: Callable[[int, Mapping[str, float]], None] = self.metrics
         if launch.trial_channel:
             refused = {"checkpoint": _OF_A_TRIAL, STOP_VERB: _OF_A_TRIAL}
-        else:
-            refused = {}
         # a sweep ranks by its own evaluations alone, and an evaluator's points of an earlier step
         # may still come
-        counts = not launch.trial_channel and experiment.evaluation.mode == "inline"
+        if launch.trial_channel or experiment.evaluation.mode == "async":
+            log_metrics = ignore
         self.requests: TrackedRequests = TrackedRequests(
-            self._tracker, self.warn, refused, self.metrics if counts else ignore
+            self._tracker, self.warn, refused, log_metrics
         )
 
     def __enter__(self) -> "TrackedReporter":
         launch = self._launch
         tracker = self._tracker
         experiment = launch.experiment
-        counts = launch.model.counts
-        table = {**counts.components, "total": counts.total}
-        numbers = {**table, "trainable": counts.trainable}
+        parameters = self._parameters()
+        tags = self._start_tags()
+        title = experiment.name
+        values = tags.get(CHANGED_TAG)
+        if PARENT_TAG in tags and values:
+            title = f"{shorten(values, _LONGEST_VALUES)} ({title})"
+            # it took over a checkpoint, and trains with other values from here on
+            if launch.before:
+                tags[NAME_TAG] = title
+        before = {}
+        if launch.before:
+            before = flatten(launch.before.to_dict())
+        self._changes = tracker.resume_changes(parameters, before)
+        tracker.start(
+            title, experiment.tracking.experiment, experiment.model.family, parameters, tags
+        )
+        if not launch.resumed:
+            self._log_inputs()
+        if PROOF_TAG in launch.tags:
+            tracker.log_artifact(self._folder.proof)
+            tracker.log_artifact(self._folder.proof_table)
+        self._renew_note()
+        if experiment.tracking.system_metrics:
+            tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))
+        return self
+
+    def _parameters(self) -> dict[str, str]:
+        """The flat spec, its hash, and the numbers of the network's parameters."""
+        experiment = self._launch.experiment
+        counts = self._launch.model.counts
+        numbers = {**counts.components, "total": counts.total, "trainable": counts.trainable}
         if counts.frozen:
             numbers["frozen"] = counts.frozen
         parameters = flatten(experiment.to_dict())
         parameters |= {f"parameters.{name}": str(number) for name, number in numbers.items()}
         parameters[SPEC_HASH] = experiment.content_hash()
+        return parameters
+
+    def _start_tags(self) -> dict[str, str]:
+        """Tags of the launch, and those that this attempt alone knows."""
+        launch = self._launch
+        experiment = launch.experiment
         workers = max(1, len(self.worker_nodes))
         tags = {
             **launch.tags,
@@ -286,53 +323,45 @@ class TrackedReporter(Reporter):
         if main:
             tags[MAIN_TAG] = main
         tags["ditlab.data"] = f"{launch.data.name} {launch.data.fingerprint[:8]}"
-        title = experiment.name
-        if PARENT_TAG in tags and (values := tags.get(CHANGED_TAG)):
-            title = f"{shorten(values, _LONGEST_VALUES)} ({title})"
-            # it took over a checkpoint, and trains with other values from here on
-            if launch.before:
-                tags[NAME_TAG] = title
-        before = flatten(launch.before.to_dict()) if launch.before else {}
-        self._changes = tracker.resume_changes(parameters, before)
-        tracker.start(
-            title, experiment.tracking.experiment, experiment.model.family, parameters, tags
+        return tags
+
+    def _log_inputs(self) -> None:
+        """Log what a new run begins from: spec, software, parameters by component, data."""
+        launch = self._launch
+        tracker = self._tracker
+        counts = launch.model.counts
+        table = {**counts.components, "total": counts.total}
+        copy_tokenizer(launch.data.train.store, self._folder.path)
+        tracker.log_artifact(self._folder.spec)
+        tracker.log_text(environment(), "environment.txt")
+        tracker.log_table(
+            {"component": [*table], "parameters": [*table.values()]}, "parameters.json"
         )
-        if not launch.resumed:
-            copy_tokenizer(launch.data.train.store, self._folder.path)
-            tracker.log_artifact(self._folder.spec)
-            tracker.log_text(environment(), "environment.txt")
-            tracker.log_table(
-                {"component": [*table], "parameters": [*table.values()]}, "parameters.json"
-            )
-            plan = launch.plan
-            data = launch.data
-            sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
-            if data.mixture:
-                sizes |= {
-                    f"train_of_{name}": len(part.train) for name, part in data.mixture.parts.items()
-                }
-            else:
-                sizes["left_out_of_each_epoch"] = plan.left_out_samples
-            known: dict[str, Any] = {"name": data.name, "fingerprint": data.fingerprint}
-            known |= {"source": experiment.data.kind} | (
-                {"classes": data.classes} if data.classes else {}
-            )
-            digests = folder_digests(experiment.encoders)
-            if digests:
-                known["encoders"] = digests
-            if launch.weights:
-                known["weights"] = dict(launch.weights)
-            sampled = classes_with_samples(data.train.columns)
-            if sampled:
-                known["sampled"] = sampled
-            tracker.journal.append("dataset", **known, counts=sizes, context="training")
-        if PROOF_TAG in launch.tags:
-            tracker.log_artifact(self._folder.proof)
-            tracker.log_artifact(self._folder.proof_table)
-        self._renew_note()
-        if experiment.tracking.system_metrics:
-            tracker.watch_system(num_nodes=max_nodes(experiment, self._nodes))
-        return self
+        plan = launch.plan
+        data = launch.data
+        sizes = {"train": plan.train_samples, "held_out": plan.held_out_samples}
+        if data.mixture:
+            sizes |= {
+                f"train_of_{name}": len(part.train) for name, part in data.mixture.parts.items()
+            }
+        else:
+            sizes["left_out_of_each_epoch"] = plan.left_out_samples
+        # a value without content is not recorded
+        optional = {
+            "classes": data.classes,
+            "encoders": folder_digests(launch.experiment.encoders),
+            "weights": dict(launch.weights),
+            "sampled": classes_with_samples(data.train.columns),
+        }
+        tracker.journal.append(
+            "dataset",
+            name=data.name,
+            fingerprint=data.fingerprint,
+            source=launch.experiment.data.kind,
+            **{name: value for name, value in optional.items() if value},
+            counts=sizes,
+            context="training",
+        )
 
     def attempt_begun(self, stepper: Stepper, memory: MemoryPlan, saved: Mapping[str, str]) -> None:
         """Log what a resume changes, once it is known how many steps are done."""

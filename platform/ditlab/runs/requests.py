@@ -45,7 +45,10 @@ def post_request(folder: RunFolder, verb: str) -> Request:
         if request.verb == verb:
             return request
     known = [*inbox.listed()]
-    request = Request(known[-1].number + 1 if known else 1, verb)
+    number = 1
+    if known:
+        number = known[-1].number + 1
+    request = Request(number, verb)
     inbox.post(request)
     for old in known[:-MAX_KEPT]:
         inbox.remove(old)

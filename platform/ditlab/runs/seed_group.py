@@ -119,11 +119,11 @@ def open_group(experiment: Experiment, num_seeds: int, resume: str | None) -> Se
         )
     if resume == "auto":
         unfinished = find_unfinished(home, experiment.name, spec_hash, is_group=True)
-        resume = unfinished.run_id if unfinished else None
-        if resume:
+        resume = None
+        note = "--resume auto: no unfinished group of this spec"
+        if unfinished:
+            resume = unfinished.run_id
             note = f"--resume auto: group {resume}"
-        else:
-            note = "--resume auto: no unfinished group of this spec"
     if resume is None:
         return SeedGroup(home, _create(experiment, num_seeds, home), experiment, num_seeds, note)
     found = find_run(home, resume)
@@ -152,8 +152,9 @@ def open_group(experiment: Experiment, num_seeds: int, resume: str | None) -> Se
 
 def _create(experiment: Experiment, num_seeds: int, home: Home) -> RunFolder:
     home.ensure()
-    while home.run(run_id := secrets.token_hex(4)).path.exists():
-        pass
+    run_id = secrets.token_hex(4)
+    while home.run(run_id).path.exists():
+        run_id = secrets.token_hex(4)
     address = launch_address(experiment.tracking.uri, home)
     folder = create_run(
         home,
@@ -215,7 +216,10 @@ class GroupRun:
         self._tracker.set_tags({STATUS_TAG: self._status})
         update_record(self._group.folder, status=self._status, step=len(self._finished))
         self._tracker.end(self._status)
-        self._tracker.close(0.0 if self._status == "interrupted" else CATCH_UP_TIMEOUT)
+        timeout = CATCH_UP_TIMEOUT
+        if self._status == "interrupted":
+            timeout = 0.0
+        self._tracker.close(timeout)
 
     def finished(self, seed: int, folder: RunFolder) -> None:
         """Take a finished run in, and log mean and interval over the seeds so far, at the number of
@@ -243,8 +247,8 @@ class GroupRun:
         runs = list(self._finished.values())
         names = [
             name
-            for name in (runs[0] if runs else ())
-            if all(math.isfinite(v.get(name, math.nan)) for v in runs)
+            for name in next(iter(runs), {})
+            if all(math.isfinite(values.get(name, math.nan)) for values in runs)
         ]
         return {name: paired_interval([run[name] for run in runs]) for name in names}
 

@@ -124,7 +124,9 @@ def stop_signals(grace: float = GRACE) -> Iterator[StopRequests]:
         if requests.count > 1:
             _interrupt_within(END_TIMEOUT)
         main = threading.get_ident()
-        again = signal.SIGTERM if number == signal.SIGXCPU else number  # SIGXCPU is ignored by now
+        again = number
+        if number == signal.SIGXCPU:  # ignored by now
+            again = signal.SIGTERM
         deadline.append(
             _call_later(
                 grace - min(END_TIMEOUT, grace / 2), lambda: signal.pthread_kill(main, again)

@@ -117,11 +117,13 @@ def sqlite_address(path: Path) -> str:
     """The address of a database file, from which SQLAlchemy, MLflow and `sqlite_path` read the same
     path.
     """
+    text = str(path)
     # Plain wherever that reads back as the path. Else slashes are encoded too: MLflow makes the
     # folder of the text after `sqlite:///` as it stands, and would leave a folder `50%2525` beside
     # `50%25`.
-    is_plain = "?" not in str(path) and unquote(str(path)) == str(path)
-    return f"sqlite:///{path if is_plain else quote(str(path), safe='')}"
+    if "?" in text or unquote(text) != text:
+        text = quote(text, safe="")
+    return f"sqlite:///{text}"
 
 
 def sqlite_path(uri: str) -> Path:

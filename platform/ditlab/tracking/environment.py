@@ -54,7 +54,9 @@ def _git(*arguments: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    if done.returncode:
+        return ""
+    return done.stdout.strip()
 
 
 def source_tags() -> dict[str, str]:

@@ -87,9 +87,9 @@ class JournalFacts:
     @property
     def current_params(self) -> dict[str, str]:
         """Every parameter that holds now, after all resumes."""
-        changed = {
-            path: new for record in self.resumes for path, (_, new) in record["changes"].items()
-        }
+        changed: dict[str, str] = {}
+        for record in self.resumes:
+            changed |= {path: new for path, (_, new) in record["changes"].items()}
         return {
             path: value
             for path, value in {**self.params, **changed}.items()
@@ -148,8 +148,10 @@ class JournalFacts:
                 hours = float(number) * elapsed / 3600
                 self.device_hours[device] = self.device_hours.get(device, 0.0) + hours
                 self.price += hours * float(price or 0)
+            if kind == "end":
+                time = 0
         if self.counted_until or kind == "start":
-            self.counted_until = 0 if kind == "end" else time
+            self.counted_until = time
 
 
 class ResultPoint(NamedTuple):
@@ -183,7 +185,7 @@ class RunResults(dict[str, MetricSpan]):
     """Spans of a run's results by metric, in the order in which the metrics appeared."""
 
     def add(self, name: str, point: ResultPoint) -> None:
-        """Add a point; metrics that are no results are left out."""
+        """Add a point; metrics that are no results are skipped."""
         span = self.get(name)
         if span:
             span.add(point)
@@ -217,12 +219,9 @@ def held_out_text(names: Iterable[str], counts: Mapping[str, int], limit: object
     groups = {name.partition("/")[0] for name in names}
     whole = counts.get("held_out")
     few = str(limit)
-    if (
-        not groups >= {"eval", "held_out"}
-        or whole is None
-        or not few.isdecimal()
-        or int(few) >= whole
-    ):
+    if not groups >= {"eval", "held_out"}:
+        return ""
+    if whole is None or not few.isdecimal() or int(few) >= whole:
         return ""
     return (
         f"eval/... is measured in training on {int(few):,} of the {whole:,} held-out samples "
@@ -278,10 +277,12 @@ def final_values(history: Mapping[str, Series]) -> dict[str, float]:
     """
     import numpy as np
 
-    found = {
-        name: float(np.median(series.values) if name.startswith(PACE) else series.values[-1])
-        for name, series in history.items()
-    }
+    found = {}
+    for name, series in history.items():
+        value = series.values[-1]
+        if name.startswith(PACE):
+            value = np.median(series.values)
+        found[name] = float(value)
     loss = history.get(TRAIN_LOSS)
     if loss:
         found[TRAIN_LOSS] = loss.recent_median()

@@ -2,7 +2,7 @@
 which are the truth.
 
 A journal is append-only, so each look reads on from the byte that the index knows. A journal of
-another inode or another first line, and one that changed without growing, is read anew. The file
+another inode or another first line, and one that changed without growing, is read again. The file
 may be deleted at any time; where it is damaged or cannot be written, the index is made in memory. A
 moved or copied home has a file of its own.
 """
@@ -164,7 +164,9 @@ class JournalIndex:
         return {Journal(run, node): _Known(*known) for run, node, *known in rows}
 
     def _path(self, journal: Journal) -> str:
-        name = f"journal.node-{journal.node}.jsonl" if journal.node else "journal.jsonl"
+        name = "journal.jsonl"
+        if journal.node:
+            name = f"journal.node-{journal.node}.jsonl"
         return f"{self._home.root}/train/{journal.run}/{name}"
 
     def _has_changed(self, journal: Journal, known: _Known | None) -> bool:
@@ -212,9 +214,8 @@ def cache_file(home: Home) -> Path:
         folder = os.path.expanduser("~/.cache")  # noqa: PTH111 (Path's own raises RuntimeError)
     if folder.startswith("~"):
         folder = os.devnull  # a user without a home folder: no file can be made there
-    key = hashlib.sha256(os.path.realpath(home.root).encode(errors="surrogateescape")).hexdigest()[
-        :16
-    ]
+    real_path = os.path.realpath(home.root).encode(errors="surrogateescape")
+    key = hashlib.sha256(real_path).hexdigest()[:16]
     return Path(folder, "ditlab", f"journals-{_FORMAT}-{key}.sqlite")
 
 

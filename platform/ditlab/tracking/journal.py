@@ -119,8 +119,7 @@ def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
     """A record as one line, of this moment unless `fields` have a time. Values of metrics are
     `encode_values`'.
     """
-    moment = fields["time"] if "time" in fields else current_time()
-    record = {"kind": kind, "time": moment, **fields}
+    record = {"kind": kind, "time": current_time(), **fields}
     return add_checksum(_ENCODER.encode(record).encode(errors="replace")) + b"\n"
 
 
@@ -137,10 +136,10 @@ def encode_values(values: Mapping[str, float]) -> dict[str, float | str]:
 def parse_record(line: bytes) -> JournalRecord | None:
     """The record of a line; None for a torn or damaged line, and for one of the wrong shape."""
     text = line.rstrip(b"\n")
+    if not is_intact(text):
+        return None
     try:
-        record: JournalRecord | None = (
-            _RECORD.validate_json(without_checksum(text)) if is_intact(text) else None
-        )
+        record: JournalRecord = _RECORD.validate_json(without_checksum(text))
     except ValidationError:
         return None
     return record
@@ -178,9 +177,10 @@ def read_journal(file: BinaryIO, begin: int = 0) -> Iterator[JournalLine]:
             line = file.readline(LONGEST_LINE)
             is_too_long = True
             end += len(line)
-        yield JournalLine(
-            begin, end, None if is_too_long else parse_record(line), line.endswith(b"\n")
-        )
+        record = None
+        if not is_too_long:
+            record = parse_record(line)
+        yield JournalLine(begin, end, record, line.endswith(b"\n"))
         begin = end
 
 
@@ -225,7 +225,7 @@ class JournalContent:
     events: list[JournalRecord] = field(default_factory=list)
     """Every other record, and those of evaluations, in order."""
     num_damaged: int = 0
-    """Whole lines that were passed over."""
+    """Damaged whole lines, which were skipped."""
     end: int = 0
     """Bytes of the journal that were read."""
 
@@ -276,8 +276,8 @@ def recorded_dataset(path: Path) -> dict[str, Any]:
 
 
 def damaged_lines(number: int) -> str:
-    """The sentence on lines of a journal that were passed over."""
-    return f"{number} damaged line{'s' if number > 1 else ''} passed over; the others count."
+    """The sentence on damaged lines of a journal."""
+    return f"{number} damaged line{'s' if number > 1 else ''} skipped; the others count."
 
 
 TRAIN_LOSS = "train/loss"
@@ -300,7 +300,9 @@ def main_metric(folder: RunFolder) -> str:
             found = _MAIN.search(file.read(_TAIL_BYTES))
     except OSError:
         return ""
-    return found[1].decode(errors="replace") if found else ""
+    if not found:
+        return ""
+    return found[1].decode(errors="replace")
 
 
 def recent_median(losses: Mapping[int, float]) -> float:

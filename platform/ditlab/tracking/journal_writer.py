@@ -135,8 +135,8 @@ class JournalWriter:
             self.sync()
 
     def log_metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record metrics of a step but those logged for it or a later one, as before a return to a
-        checkpoint.
+        """Record metrics of a step. A metric that has this step or a later one already is dropped,
+        as after a return to a checkpoint.
         """
         with self._lock:
             sent: dict[str, float] = {}
@@ -144,9 +144,12 @@ class JournalWriter:
             last_steps = self._last_steps
             thinnings = self._thinnings
             for key, raw in values.items():
-                if last_steps.get(key, -1) < step:
-                    value = float(raw)
-                    (sent if thinnings[key].selects() else held)[key] = value
+                if last_steps.get(key, -1) >= step:
+                    continue
+                if thinnings[key].selects():
+                    sent[key] = float(raw)
+                else:
+                    held[key] = float(raw)
             if not sent and not held:
                 return
             now = current_time()
@@ -154,7 +157,7 @@ class JournalWriter:
             if held:
                 fields["held"] = encode_values(held)
             if self._write(encode_record("metrics", fields)):
-                logged = sent | held if held else sent
+                logged = sent | held
                 last_steps.update(dict.fromkeys(logged, step))
                 self.results.add_step(step, logged, now)
 
@@ -178,7 +181,8 @@ class JournalWriter:
             f"run/{device.lower()}_hours": round(hours, 4)
             for device, hours in facts.device_hours.items()
         }
-        costs |= {"run/price": round(facts.price, 2)} if facts.price else {}
+        if facts.price:
+            costs["run/price"] = round(facts.price, 2)
         self.log_overview(int(facts.seconds), {"run/seconds": round(facts.seconds), **costs})
 
     def has_image(self, key: str, step: int) -> bool:
@@ -199,8 +203,10 @@ class JournalWriter:
         """
         try:
             with self._lock:
-                size = os.fstat(self._file).st_size if self._file is not None else 0
-                if self._file is None or size <= self._synced:
+                if self._file is None:
+                    return self._synced
+                size = os.fstat(self._file).st_size
+                if size <= self._synced:
                     return self._synced
                 descriptor = os.dup(self._file)  # an fsync may take long: appends go on meanwhile
             try:
@@ -228,8 +234,7 @@ class JournalWriter:
 
     def _open(self) -> None:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        # A newline separates a torn last line of an earlier process from ours, and readers pass it
-        # over.
+        # A newline separates a torn last line of an earlier process from ours, and readers skip it.
         self._needs_newline = ends_torn(self._file)
         if os.fstat(self._file).st_size == 0:
             sync_folder(self.path.parent)

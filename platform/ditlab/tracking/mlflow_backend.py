@@ -284,9 +284,8 @@ class MlflowBackend(TrackingBackend):
         step = record["step"]
         name = safe_image_key(key)
         newest_tag = f"mlflow.ditlab.latest.{name}"
-        is_newest = (
-            as_count(self.client.get_run(self.run_id).data.tags.get(newest_tag, "")) or 0
-        ) <= step
+        tags = self.client.get_run(self.run_id).data.tags
+        is_newest = (as_count(tags.get(newest_tag, "")) or 0) <= step
         pairs = [(f"{name}/{STEPS}", step, record["time"])]
         files = [artifact_image(key, step)]
         if is_newest:  # one name for all steps, and thus one file
@@ -317,8 +316,9 @@ class MlflowBackend(TrackingBackend):
         self.client.set_tag(self.run_id, "mlflow.loggedImages", True)
 
     def _send_note(self, path: Path) -> None:
-        """Put a note on the run but over one that a person wrote or emptied; a hash first, lest a
-        crash part them. The file of all tags, which is written with it, goes along."""
+        """Write the run's note, unless a person wrote or emptied the one that is there, and upload
+        the file of all tags. The hash is written first: a crash between the two leaves no note of
+        ours that looks like a person's."""
         facts = path.with_name(FACTS_NAME)
         if facts.is_file():
             self.client.log_artifact(self.run_id, str(facts))
@@ -335,8 +335,9 @@ class MlflowBackend(TrackingBackend):
         own = tags.get(OWN_TAG, "").split()
         if present == text or (present is not None and note_hash(present) not in own):
             return
-        # one that never arrived, or that is there
-        before = own[-1:] if present is None else [note_hash(present)]
+        before = own[-1:]  # one that never arrived
+        if present is not None:
+            before = [note_hash(present)]
         self.client.set_tag(self.run_id, OWN_TAG, " ".join([*before, note_hash(text)]))
         self.client.set_tag(self.run_id, NOTE_TAG, text)
 
@@ -367,7 +368,7 @@ class MlflowBackend(TrackingBackend):
         for repeated in found[1:]:  # made by a request that was sent twice
             if not _is_ready(repeated):
                 client.delete_logged_model(repeated.model_id)
-        model = found[0] if found else None
+        model = next(iter(found), None)
         if model is None or not _is_ready(model):
             if weights_step(folder / WEIGHTS_NAME) != step:
                 return
@@ -384,14 +385,12 @@ class MlflowBackend(TrackingBackend):
         step = record["step"]
         name = record["name"]
         run_id = self.to.folder.run_id
-        note = (  # written once, so that people may change it
-            (
-                f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the "
-                "spec that rebuilds the network. Download the artifacts into a folder, "
-                "then:\n\n"
-            )
-            + code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
+        # written once, so that people may change it
+        note = (
+            f"Averaged weights of {plain(name)} after step {step:,}: safetensors, and the "
+            "spec that rebuilds the network. Download the artifacts into a folder, then:\n\n"
         )
+        note += code(["import ditlab", "model = ditlab.load_export(FOLDER)", "model.sample(16)"])
         return self.client.create_logged_model(
             experiment_id,
             name=re.sub(r"[/:.%\"'\x00-\x1f]+", "_", name)[:200].strip() or run_id,

@@ -84,13 +84,13 @@ def connect(uri: str, home: Home) -> Any:
         # working directory.
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-        if uri.startswith("sqlite:") and not (path := sqlite_path(uri)).exists():
+        if uri.startswith("sqlite:") and not sqlite_path(uri).exists():
             # MLflow keeps connections by address: those of a database that was moved away go on
             # with that file
             engine = getattr(SqlAlchemyStore, "_engine_map", {}).get(uri)
             if engine:
                 engine.dispose()
-            _make_database(path, home)
+            _make_database(sqlite_path(uri), home)
         SqlAlchemyStore(uri, artifact_address(home.artifacts))
     return mlflow.MlflowClient(uri)
 
@@ -155,17 +155,20 @@ def denial(error: Exception) -> tuple[int | None, str]:
     answer = getattr(error, "response", None)  # of an artifact's upload
     given = getattr(answer, "status_code", None)
     status = {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(error_code(error), given)
+    if status not in (401, 403):
+        return None, ""
+    text = str(getattr(answer, "text", ""))
     body = re.search(r"Response body: '(.*)'", str(error), re.DOTALL)
-    text = str(getattr(answer, "text", "")) or (body[1] if body else str(error))
-    if status in (401, 403):
-        return (status, text)
-    return (None, "")
+    if body:
+        text = text or body[1]
+    return status, text or str(error)
 
 
 def outage_reason(error: Exception) -> str:
     """First line of an error of MLflow's client that says what is wrong."""
     reason = first_line(error)
-    if reason.startswith("(raised as a result of") and (rest := str(error).partition("\n")[2]):
+    rest = str(error).partition("\n")[2]
+    if rest and reason.startswith("(raised as a result of"):
         return first_line(RuntimeError(rest))  # SQLAlchemy's remark on when it happened
     if "error responses" in reason:
         return f"{reason}; the server's log says why"

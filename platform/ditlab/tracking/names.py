@@ -118,11 +118,13 @@ def flatten(spec: Mapping[str, Any]) -> dict[str, str]:
             items = value.items()
         elif isinstance(value, list | tuple) and any(isinstance(inner, Mapping) for inner in value):
             items = enumerate(value)
-        if items is None:
-            flat[path] = value if isinstance(value, str) else json.dumps(value, default=str)
-        else:
+        if items is not None:
             for key, inner in items:
                 walk(inner, f"{path}.{key}" if path else str(key))
+        elif isinstance(value, str):
+            flat[path] = value
+        else:
+            flat[path] = json.dumps(value, default=str)
 
     walk(spec, "")
     return flat

@@ -76,13 +76,18 @@ def plain(text: object, limit: int = 120) -> str:
     beginning = hide(str(text)[: limit + _MARGIN])
     kept = "".join(" " if unicodedata.category(mark)[0] in "CZ" else mark for mark in beginning)
     short = shorten(" ".join(kept.split()), max(limit, 60))
-    return _PLAIN.sub(
-        lambda found: f"&#{ord(found[0])};" if found[0].isascii() else found[0], short
-    ).replace("www.", "www&#46;")
+    return _PLAIN.sub(_entity, short).replace("www.", "www&#46;")
+
+
+def _entity(found: re.Match[str]) -> str:
+    """The numeric entity of an ASCII character; another character stays."""
+    if found[0].isascii():
+        return f"&#{ord(found[0])};"
+    return found[0]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already. Empty columns are left out; a space parts the
+    """A table of cells that are Markdown already. Empty columns are dropped; a space separates the
     others in MLflow.
     """
     lines = [list(row) for row in rows]
@@ -181,16 +186,19 @@ class RunNote:
     def _heading(self) -> str:
         facts = self.facts
         total = as_count(facts.params.get("parameters.total", ""))
-        size = "" if total is None else f" of {total:,} parameters"
-        data = f", trained on {plain(facts.dataset['name'])}" if facts.dataset else ""
+        model = f"**{plain(facts.name)}**: a {plain(facts.family)}"
+        if total is not None:
+            model += f" of {total:,} parameters"
+        if facts.dataset:
+            model += f", trained on {plain(facts.dataset['name'])}"
         count = facts.dataset.get("counts", {}).get("train")
-        rows = f" ({count:,} samples)" if count else ""
-        cost = f", {facts.cost}" if facts.cost else ""
-        return (
-            f"**{plain(facts.name)}**: a {plain(facts.family)}{size}{data}{rows}. Run "
-            f"{plain(self.run_id)}, {_STATUS.get(facts.status, facts.status)}, step "
-            f"{self.step:,} of {self.total_steps:,}{cost}."
-        )
+        if count:
+            model += f" ({count:,} samples)"
+        status = _STATUS.get(facts.status, facts.status)
+        run = f"Run {plain(self.run_id)}, {status}, step {self.step:,} of {self.total_steps:,}"
+        if facts.cost:
+            run += f", {facts.cost}"
+        return f"{model}. {run}."
 
     def _headline(self) -> str:
         """The main metric: MLflow shows it before the note is unfolded."""
@@ -253,7 +261,7 @@ class RunNote:
 
 def spec_lines(params: Mapping[str, str]) -> list[str]:
     """The spec in five lines, from its flattened fields; nulls and the sections about storage are
-    left out.
+    dropped.
     """
     lines = []
     for sections in _SPEC_LINES:
@@ -291,9 +299,13 @@ def against(span: MetricSpan) -> list[str]:
     """Clauses on what a metric's last value compares with in its own run: before the first step,
     and the lowest.
     """
+    found = []
     first = untrained(span)
-    lowest = f"lowest {number(span.low.value)} at step {span.low.step:,}"
-    return [f"{first} untrained"] * bool(first) + [lowest] * (span.low.step != span.last.step)
+    if first:
+        found.append(f"{first} untrained")
+    if span.low.step != span.last.step:
+        found.append(f"lowest {number(span.low.value)} at step {span.low.step:,}")
+    return found
 
 
 def baselines(name: str, results: RunResults) -> dict[str, float]:
@@ -356,8 +368,11 @@ class SweepNote:
         goal = ", ".join(
             f"{plain(name)} ({mode})" for name, mode in zip(self.metrics, self.modes, strict=True)
         )
-        size = f"a sweep {f'of {self.num_trials} trials ' if self.num_trials else ''}by {goal}"
-        parts = [f"**{plain(self.name)}**: {size}. Run {self.run_id}, {self.status}."]
+        sweep = "a sweep"
+        if self.num_trials:
+            sweep = f"a sweep of {self.num_trials} trials"
+        about = f"**{plain(self.name)}**: {sweep} by {goal}."
+        parts = [f"{about} Run {self.run_id}, {self.status}."]
         if self.ranking:
             parts += self._ranking()
         if self.best:
@@ -390,8 +405,8 @@ class SweepNote:
             length += sum(map(len, row))
             if length <= _LONGEST_RANKING:
                 rows.append(row)
-        left = len(self.ranking["run"]) - len(rows)
-        return [
-            table([plain(name, 60) for name in names], rows),
-            f"{left} more in `ranking.json`." if left else "",
-        ]
+        parts = [table([plain(name, 60) for name in names], rows)]
+        num_left = len(self.ranking["run"]) - len(rows)
+        if num_left:
+            parts.append(f"{num_left} more in `ranking.json`.")
+        return parts

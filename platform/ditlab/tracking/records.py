@@ -66,18 +66,18 @@ class RunRecord:
     trials: Natural = 0
     """Number of trials of a sweep, or of runs of a group of seeds; 0 for a training run."""
     start: Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,99}@[0-9]{1,15})?$")] = ""
-    """Checkpoint of another run that a fork goes on from, `3f2a1b9c@400`; left out of the file for
-    other runs.
+    """Checkpoint of another run that a fork goes on from, `3f2a1b9c@400`; the file of other runs
+    lacks it.
     """
     group: str = ""
     """Id of the runs that differ in the seed alone: of a configuration `SWEEP.NUMBER`, of `ditlab
-    train --seeds` that of the run that stands for all of them; left out of the file for other runs.
+    train --seeds` that of the run that stands for all of them; the file of other runs lacks it.
     """
     process: dict[str, str] = field(default_factory=dict, hash=False)
     """The process that trains it, or did last: `this_process`."""
     plugins: dict[str, str] = field(default_factory=dict, hash=False)
-    """Versions of the other packages that the experiment's parts come from, by name; left out of
-    the file where there are none."""
+    """Versions of the other packages that the experiment's parts come from, by name; the file
+    lacks the field where there are none."""
 
     @property
     def is_group(self) -> bool:
@@ -275,12 +275,13 @@ def find_run(home: Home, text: str) -> FoundRun:
     if text in unreadable:
         raise _unreadable(home.run(text), unreadable[text])
     named = [record for record in runs if record.name == text]
-    record = next((record for record in runs if record.run_id == text), None)
-    if record is None:
-        record = named[0] if named else _of_prefix(home, text, runs)
+    exact = [record for record in runs if record.run_id == text]
+    record = next(iter([*exact, *named]), None) or _of_prefix(home, text, runs)
     note = ""
     if len(named) > 1 and record.run_id != text:
-        others = ", ".join(each.run_id for each in named[1:4]) + (", ..." if len(named) > 4 else "")
+        others = ", ".join(each.run_id for each in named[1:4])
+        if len(named) > 4:
+            others += ", ..."
         note = (
             f"{len(named)} runs are named '{text}'; taking the newest, {record.run_id} "
             f"(others: {others})"

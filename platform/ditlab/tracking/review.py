@@ -40,7 +40,9 @@ def renew_note(tracker: RunTracker, message: str = "", status: EndStatus | None 
     except UnreadableRecord:
         step = total = 0
     step = max([step, *(span.last.step for span in journal.results.values())])
-    facts = replace(journal.facts, status=status) if status else journal.facts
+    facts = journal.facts
+    if status:
+        facts = replace(facts, status=status)
     note = RunNote(tracker.folder.run_id, facts, journal.results, step, max(total, step), message)
     tracker.log_note(note.text())
 
@@ -72,11 +74,13 @@ def log_overview(tracker: RunTracker, step: int) -> None:
     name = facts.tags.get(MAIN_TAG, "")
     main = results.get(name)
     if main:
-        values |= {f"best/{name}": float(number(main.low.value))}
+        values[f"best/{name}"] = float(number(main.low.value))
+        known = [f"{word} {number(value)}" for word, value in baselines(name, results).items()]
         first = untrained(main)
-        known = [f"untrained {first}"] if first else []
-        known += [f"{word} {number(value)}" for word, value in baselines(name, results).items()]
-        if known and facts.tags.get(BASELINE_TAG) != (text := ", ".join(known)):
+        if first:
+            known.insert(0, f"untrained {first}")
+        text = ", ".join(known)
+        if text and facts.tags.get(BASELINE_TAG) != text:
             tracker.set_tags({BASELINE_TAG: text})
     speed = results.get(SPEED)
     if speed:
@@ -103,10 +107,9 @@ def log_model(tracker: RunTracker, step: int, folder: Path) -> None:
     kept = ("model.family", "parameters.total", "spec_hash", "training.precision")
     known = facts.current_params
     params = {key: hide(known[key]) for key in kept if key in known}
+    fields = {}
     if facts.dataset:
-        fields = {"dataset": {key: facts.dataset[key] for key in ("name", "fingerprint")}}
-    else:
-        fields = {}
+        fields["dataset"] = {key: facts.dataset[key] for key in ("name", "fingerprint")}
     path = journal.relative_path(folder)
     journal.append(
         "model",

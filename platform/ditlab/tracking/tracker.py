@@ -159,11 +159,8 @@ class RunTracker:
         with self._keeping(path):
             if not path.absolute().is_relative_to(self.folder.path):
                 self.folder.media.mkdir(parents=True, exist_ok=True)
-                path = Path(
-                    shutil.copy(
-                        path, self.folder.media / f"{key.replace('/', '-')}-{step:08d}{path.suffix}"
-                    )
-                )
+                name = f"{key.replace('/', '-')}-{step:08d}{path.suffix}"
+                path = Path(shutil.copy(path, self.folder.media / name))
             sync_file(path)
             self.journal.append("image", key=key, step=step, path=self.journal.relative_path(path))
 
@@ -208,8 +205,8 @@ class RunTracker:
         self.log_text(json.dumps(table, default=str), file, "table")
 
     def log_note(self, text: str) -> None:
-        """Log the note that MLflow shows with the run, as Markdown with `notes.markdown`'s
-        addresses, and beside it all tags as JSON, where either changed."""
+        """Log the note that MLflow shows with the run, as Markdown whose addresses
+        `notes.with_addresses` fills in, and all tags as JSON, where either changed."""
         facts = json.dumps(self.journal.facts.tags, indent=1, sort_keys=True)
         if self._node or (text, facts) == self._note:
             return
@@ -224,7 +221,9 @@ class RunTracker:
     def watch_system(self, interval: float = 10.0, num_nodes: int = 1) -> None:
         """Log this machine's load under `system/...` every `interval` seconds until `close`."""
         if self._system is None:
-            node = f"node_{self._node}" if num_nodes > 1 else None
+            node = None
+            if num_nodes > 1:
+                node = f"node_{self._node}"
             self._system = SystemMetrics(self.journal, interval, node, self._begin)
 
     def end(self, status: EndStatus) -> None:

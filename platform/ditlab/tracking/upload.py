@@ -92,16 +92,15 @@ class CursorFile:
         was made again.
         """
         cursor = self._read().get(self._key, Cursor())
-        if (
-            self._database
-            and cursor.mlflow_run_id
-            and not holds_run(self._database, cursor.mlflow_run_id)
-        ):
+        run_id = cursor.mlflow_run_id
+        if self._database and run_id and not holds_run(self._database, run_id):
             return Cursor()
         if cursor.offset:
-            size = self._journal.stat().st_size if self._journal.exists() else 0
+            size = 0
+            if self._journal.exists():
+                size = self._journal.stat().st_size
             if cursor.offset > size or cursor.head not in ("", self._head()):
-                return Cursor(mlflow_run_id=cursor.mlflow_run_id)
+                return Cursor(mlflow_run_id=run_id)
         return cursor
 
     def save(self, cursor: Cursor) -> None:
@@ -197,7 +196,9 @@ class JournalTransfer:
                 # the store may have been made again: look again at the next attempt
                 self._backend = None
             raise
-        for offset in list(self.cursor.deferred) if retry_files else ():
+        if not retry_files:
+            return
+        for offset in list(self.cursor.deferred):
             self._send_deferred(backend, offset)
             if time.monotonic() > until:
                 return
@@ -220,7 +221,9 @@ class JournalTransfer:
                 self.cursor = Cursor()
             self.cursor.mlflow_run_id = backend.run_id
             self.cursor_file.save(self.cursor)
-        self._parent = start.get("parent") if start and self.to.node == 0 else None
+        self._parent = None
+        if start and self.to.node == 0:
+            self._parent = start.get("parent")
         return backend
 
     def _send_records(self, backend: TrackingBackend, until: float, durable: int) -> None:
@@ -236,10 +239,9 @@ class JournalTransfer:
                 num_damaged += 1
                 backend.flush()
             elif record["kind"] == "note":  # all show the newest text, which is sent once
-                self.cursor.deferred = [each for each in self.cursor.deferred if each != note] + [
-                    line.begin
-                ]
+                waiting = [offset for offset in self.cursor.deferred if offset != note]
                 note = line.begin
+                self.cursor.deferred = [*waiting, note]
                 continue
             elif record["kind"] in BATCHED_KINDS:
                 if not backend.add(record, end - line.begin):
@@ -361,7 +363,9 @@ class BackgroundUploader:
             if not self._is_outage:  # one warning for each
                 uri = redact(transfer.to.uri)
                 refusal = refusal_message(uri, *denial(error))
-                place = f"MLflow at {uri}" if is_mlflow(uri) else uri
+                place = uri
+                if is_mlflow(uri):
+                    place = f"MLflow at {uri}"
                 sentence = refusal or f"{place} takes nothing ({outage_reason(error)})"
                 transfer.to.warn(f"{sentence}; training goes on, metrics wait in {transfer.path}")
             self._is_outage = True

@@ -1,14 +1,12 @@
 """A home with a file of every kind, made once a session, and a copy of it that may be damaged."""
 
-from pathlib import Path
-
 import pytest
 
-from support.damaged.home import DamagedHome, complete, copied, copied_home
+from support.damaged.home import complete, copied, copied_home
 
 
 @pytest.fixture(scope="session")
-def made(finished, tmp_path_factory: pytest.TempPathFactory) -> DamagedHome:
+def made(finished, tmp_path_factory):
     """Read it only: every test of the session shares it."""
     root = tmp_path_factory.mktemp("damaged") / "home"
     copied_home(finished.home, root)
@@ -16,7 +14,7 @@ def made(finished, tmp_path_factory: pytest.TempPathFactory) -> DamagedHome:
 
 
 @pytest.fixture
-def one(made: DamagedHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DamagedHome:
+def one(made, tmp_path, monkeypatch):
     """A home of one test's own."""
     found = copied(made, tmp_path / "home")
     monkeypatch.setenv("DITLAB_HOME", str(found.home.root))

@@ -29,20 +29,24 @@ def test_every_file_that_the_commands_leave_is_of_a_known_kind(finished, tmp_pat
     home = copied_home(finished.home, tmp_path / "home")
     run = finished.run_id
     (tmp_path / "sweep.yaml").write_text(json.dumps(small_sweep()))
-    pictures = captioned_folder(
-        tmp_path / "photos", {f"{n}.png": (smooth(20, 20, n), "a slope") for n in range(3)}
-    )
-    captioned_folder(pictures, {"bad.png": (b"none", "none")})
-    (tmp_path / "text.txt").write_text("A text. " * 200)
+    slopes = {f"{n}.png": (smooth(20, 20, n), "a slope") for n in range(3)}
+    pictures = captioned_folder(tmp_path / "photos", {**slopes, "bad.png": (b"none", "none")})
+    text = tmp_path / "text.txt"
+    text.write_text("A text. " * 200)
     spec = tmp_path / "text.yaml"
     spec.write_text(
         "{name: words, model: {family: dlm, length: 16, vocabulary: 256, width: 16, depth: 1, "
         "num_heads: 2}, data: {kind: arrow, path: words}, batch: {size: 8, micro: 8}, "
         "training: {steps: 2}, evaluation: {every: 2, samples: 2, limit: 8}}"
     )
-    second = run_inside(
-        "train", finished.spec, "--local", "--set", "seed=1", "--json", home=home.root, cwd=tmp_path
-    )
+
+    def said(*arguments):
+        found = run_inside(*arguments, home=home.root, cwd=tmp_path)
+        assert found.code == 0, f"{arguments}: {found.err}"
+        return found
+
+    second = said("train", finished.spec, "--local", "--set", "seed=1", "--json")
+    images = ("--source", pictures, "--resolution", "16", "--patch", "4", "--name", "photos")
     for arguments in (
         ("evaluate", run),
         ("sample", run, "--num", "2", "--trajectory"),
@@ -50,35 +54,12 @@ def test_every_file_that_the_commands_leave_is_of_a_known_kind(finished, tmp_pat
         ("report", run),
         ("export", run, "--out", home.root / "export"),
         ("compare", run, second.json["run_id"]),
-        (
-            "data",
-            "import",
-            "images",
-            "--source",
-            pictures,
-            "--resolution",
-            "16",
-            "--patch",
-            "4",
-            "--name",
-            "photos",
-        ),
-        (
-            "data",
-            "import",
-            "text",
-            "--source",
-            tmp_path / "text.txt",
-            "--length",
-            "16",
-            "--name",
-            "words",
-        ),
+        ("data", "import", "images", *images),
+        ("data", "import", "text", "--source", text, "--length", "16", "--name", "words"),
         ("data", "inspect", "photos"),
         ("train", spec, "--local"),
         ("tune", tmp_path / "sweep.yaml"),
         ("runs", "sync"),
     ):
-        said = run_inside(*arguments, home=home.root, cwd=tmp_path)
-        assert said.code == 0, f"{arguments}: {said.err}"
+        said(*arguments)
     assert list(unknown_files(home.root)) == []

@@ -26,29 +26,21 @@ def test_a_name_that_no_folder_can_have(tmp_path):
     assert resolve_user_path("~nobody-of-this-name/x").name == "x"
 
 
-@pytest.mark.parametrize(
-    "command", [("runs",), ("runs", "show", "small"), ("sample", "small"), ("runs", "sync")]
-)
+@pytest.mark.parametrize("command", [("runs",), ("sample", "small")])
 def test_a_home_that_is_a_link_to_itself(tmp_path, command):
-    (tmp_path / "home").symlink_to("home")
-    said = run_inside(*command, home=tmp_path / "home", cwd=tmp_path)
-    assert said.code == 2
-    assert said.err == (
-        f"ditlab: '{tmp_path / 'home'}' is no path (Too many levels of symbolic links); "
-        "correct it.\n"
-    )
+    home = tmp_path / "home"
+    home.symlink_to("home")
+    said = run_inside(*command, home=home, cwd=tmp_path)
+    sentence = f"'{home}' is no path (Too many levels of symbolic links); correct it."
+    assert (said.code, said.err) == (2, f"ditlab: {sentence}\n")
 
 
 @pytest.mark.parametrize("knob", ["checkpoint.storage", "data.path"])
 def test_a_folder_of_a_spec_that_is_a_link_to_itself(tmp_path, knob, finished):
-    (tmp_path / "circle").symlink_to("circle")
+    circle = tmp_path / "circle"
+    circle.symlink_to("circle")
     changes = ["--set", "data.kind=arrow"] if knob == "data.path" else []
-    changes += ["--set", f"{knob}={tmp_path / 'circle'}"]
-    said = run_inside(
-        "train", finished.spec, "--local", *changes, home=tmp_path / "home", cwd=tmp_path
-    )
-    assert (
-        said.code == 2
-        and f"{tmp_path / 'circle'}" in said.err
-        and said.err.strip().count("\n") == 0
-    ), said.err
+    command = ("train", finished.spec, "--local", *changes, "--set", f"{knob}={circle}")
+    said = run_inside(*command, home=tmp_path / "home", cwd=tmp_path)
+    assert said.code == 2 and str(circle) in said.err, said.err
+    assert said.err.strip().count("\n") == 0

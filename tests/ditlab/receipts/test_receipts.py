@@ -1,8 +1,7 @@
 """Receipts on disk: round trips, chains by hand, damage, steps that are done again."""
 
 import hashlib
-import os
-from pathlib import Path
+from contextlib import contextmanager
 from unittest import mock
 
 import numpy as np
@@ -22,20 +21,24 @@ from ditlab.receipts.records import (
     samples_digest,
 )
 from ditlab.receipts.writer import ReceiptWriter
+from support import special_files
 
 
 @pytest.fixture
-def folder(tmp_path) -> RunFolder:
+def folder(tmp_path):
     return RunFolder(tmp_path / "abc")
 
 
 @pytest.fixture
-def warnings() -> list[str]:
+def warnings():
     return []
 
 
-def attempt(step: int = 0, workers: int = 1):
-    return RecordedAttempt(
+@contextmanager
+def begun(folder, warnings, step=0, saved=None, workers=1):
+    """Writer of an attempt that begins after a step."""
+    writer = ReceiptWriter(folder, warnings.append)
+    attempt = RecordedAttempt(
         attempt=1,
         chain=ORIGIN,
         step=step,
@@ -52,17 +55,25 @@ def attempt(step: int = 0, workers: int = 1):
         numerics=4,
         blocks="eager",
     )
-
-
-def write(folder, warnings, first, last, saved=None, workers=1) -> dict[str, str]:
-    """Write an attempt of steps `first` to `last`, and return what a checkpoint after it holds."""
-    writer = ReceiptWriter(folder, warnings.append)
-    writer.begin(attempt(first - 1, workers), saved or {})
-    for step in range(first, last + 1):
-        writer.add(step, 1000 * workers + step, 0.5 / step, 2.0, 1e-3)
-    receipt = writer.receipt()
+    writer.begin(attempt, saved or {})
+    yield writer
     writer.close()
-    return receipt
+
+
+def write(folder, warnings, first, last, saved=None, workers=1):
+    """Write an attempt of steps `first` to `last`, and return what a checkpoint after it holds."""
+    with begun(folder, warnings, first - 1, saved, workers) as writer:
+        for step in range(first, last + 1):
+            writer.add(step, 1000 * workers + step, 0.5 / step, 2.0, 1e-3)
+        return writer.receipt()
+
+
+def altered(path, offset):
+    """Flip a bit of a byte; return the content."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+    return content
 
 
 def chain(receipts, step, since=0):
@@ -94,33 +105,25 @@ def test_a_chain_by_hand(folder, warnings):
 
 
 def test_steps_are_done_again(folder, warnings):
-    """Killed after step 9, resumed from step 4 by two workers: both doings stay, the last one
+    """Killed after step 9, resumed from step 4 by two workers: both attempts stay, the last one
     counts.
     """
     saved = write(folder, warnings, 1, 4)
-    writer = ReceiptWriter(folder, warnings.append)
-    writer.begin(attempt(4), saved)
-    for step in range(5, 10):
-        writer.add(step, 1000 + step)
-    first = writer.receipt()
-    writer.close()
+    first = write(folder, warnings, 5, 9, saved)
     last = write(folder, warnings, 5, 12, saved, workers=2)
     found = read_receipts(folder)
     assert warnings == []
     assert chain(found, 12) == last["chain"]
     assert found.rows[found.rows["step"] == 7]["attempt"].tolist() == [2, 3]
     assert found.steps["attempt"].tolist() == [1] * 4 + [3] * 8
-    only_first = Path(folder.receipt_rows).read_bytes()[: 9 * ROW.itemsize]
-    folder.receipt_rows.write_bytes(only_first)
+    folder.receipt_rows.write_bytes(folder.receipt_rows.read_bytes()[: 9 * ROW.itemsize])
     assert chain(read_receipts(folder), 9) == first["chain"]
 
 
 @pytest.mark.parametrize("offset", [0, 9, 17, 25, 39])
 def test_a_flipped_byte_ends_what_is_read(folder, warnings, offset):
     write(folder, warnings, 1, 20)
-    content = bytearray(folder.receipt_rows.read_bytes())
-    content[10 * ROW.itemsize + offset] ^= 1
-    folder.receipt_rows.write_bytes(content)
+    altered(folder.receipt_rows, 10 * ROW.itemsize + offset)
     found = read_receipts(folder)
     assert len(found.rows) == 10 and "row 11" in found.damage
     assert 20 not in walk_chain(found, [20]).heads
@@ -142,7 +145,7 @@ def test_a_torn_row_is_cut_off(folder, warnings):
     assert warnings == [] and chain(read_receipts(folder), 8) == last["chain"]
 
 
-def test_receipts_begin_anew_where_rows_are_gone(folder, warnings):
+def test_receipts_begin_again_where_rows_are_gone(folder, warnings):
     """The checkpoint that a resume begins from is vouched for by no row: `since` says from where
     the chain counts.
     """
@@ -155,25 +158,17 @@ def test_receipts_begin_anew_where_rows_are_gone(folder, warnings):
 
 def test_damaged_rows_are_put_aside(folder, warnings):
     saved = write(folder, warnings, 1, 6)
-    content = bytearray(folder.receipt_rows.read_bytes())
-    content[2 * ROW.itemsize] ^= 255
-    folder.receipt_rows.write_bytes(content)
+    content = altered(folder.receipt_rows, 2 * ROW.itemsize)
     last = write(folder, warnings, 7, 9, saved)
-    assert folder.receipt_rows.with_suffix(".bin.damaged").read_bytes() == bytes(content)
+    assert folder.receipt_rows.with_suffix(".bin.damaged").read_bytes() == content
     assert last["since"] == "6" and len(warnings) == 2
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
+@pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
 def test_files_that_are_none(folder, warnings, kind):
     """Training goes on, and the reader says so."""
-    folder.receipts.mkdir(parents=True)
     for path in (folder.receipt_rows, folder.receipt_attempts):
-        if kind == "folder":
-            path.mkdir()
-        elif kind == "pipe":
-            os.mkfifo(path)
-        else:
-            path.symlink_to("/dev/zero")
+        special_files.put(kind, path)
     assert write(folder, warnings, 1, 3) == {}, "a checkpoint has no chain that no row leads to"
     assert len(warnings) == 1 and "training goes on" in warnings[0]
     with pytest.raises(UserError, match="cannot be read"):
@@ -184,28 +179,24 @@ def test_rows_are_written_at_once(folder, warnings):
     """A process that is killed loses none; rows that a full disk refused follow once it takes
     them.
     """
-    writer = ReceiptWriter(folder, warnings.append)
-    writer.begin(attempt(), {})
-    for step in (1, 2):
-        writer.add(step, 7)
-        assert read_receipts(folder).rows["step"].tolist() == list(range(1, step + 1))
-    with mock.patch("os.write", side_effect=OSError(28, "No space left on device")):
-        writer.add(3, 7)
-    assert len(warnings) == 1 and len(read_receipts(folder).rows) == 2
-    writer.add(4, 7)
-    assert read_receipts(folder).rows["step"].tolist() == [1, 2, 3, 4]
-    writer.close()
+    full = mock.patch("os.write", side_effect=OSError(28, "No space left on device"))
+    with begun(folder, warnings) as writer:
+        for step in (1, 2):
+            writer.add(step, 7)
+            assert read_receipts(folder).rows["step"].tolist() == list(range(1, step + 1))
+        with full:
+            writer.add(3, 7)
+        assert len(warnings) == 1 and len(read_receipts(folder).rows) == 2
+        writer.add(4, 7)
+        assert read_receipts(folder).rows["step"].tolist() == [1, 2, 3, 4]
 
 
-def test_numbers_beyond_float32_are_infinite(folder, warnings):
-    writer = ReceiptWriter(folder, warnings.append)
-    writer.begin(attempt(), {})
-    writer.add(1, 2**63 - 1, 1e39, -1e300, float("nan"))
-    writer.close()
+def test_a_skipped_batch_and_numbers_beyond_float32(folder, warnings):
+    with begun(folder, warnings) as writer:
+        writer.add(1, 2**63 - 1, 1e39, -1e300, float("nan"), flags=LEFT_OUT)
     (row,) = read_receipts(folder).rows
-    assert (
-        row["loss"] == np.inf and row["norm"] == -np.inf and np.isnan(row["lr"]) and warnings == []
-    )
+    assert row["loss"] == np.inf and row["norm"] == -np.inf and np.isnan(row["lr"])
+    assert row["flags"] == LEFT_OUT and warnings == []
 
 
 def test_none_at_all(folder):
@@ -218,19 +209,23 @@ def test_samples_digest():
     drawn otherwise.
     """
     rows, places = np.array([7, 3, 9, 4]), np.arange(4)
-    whole = samples_digest(rows, places, places, 5, 1)
-    parts = [
-        samples_digest(rows[part], places[part], places[part], 5, 1)
-        for part in (slice(0, 1), slice(1, 4))
-    ]
-    assert joined_digest(parts) == whole and 0 <= whole <= SAMPLES_MASK
+
+    def digest(rows=rows, places=places, draws=places, step=5, seed=1):
+        return samples_digest(rows, places, draws, step, seed)
+
+    def of(part):
+        return digest(rows[part], places[part], places[part])
+
+    whole = digest()
+    assert joined_digest([of(slice(0, 1)), of(slice(1, 4))]) == whole
+    assert 0 <= whole <= SAMPLES_MASK
     others = {
-        samples_digest(rows[:3], places[:3], places[:3], 5, 1),
-        samples_digest(np.array([7, 3, 9, 9]), places, places, 5, 1),
-        samples_digest(rows[::-1], places, places, 5, 1),
-        samples_digest(rows, places, places + 1, 5, 1),
-        samples_digest(rows, places, places, 6, 1),
-        samples_digest(rows, places, places, 5, 2),
+        of(slice(0, 3)),
+        digest(np.array([7, 3, 9, 9])),
+        digest(rows[::-1]),
+        digest(draws=places + 1),
+        digest(step=6),
+        digest(seed=2),
     }
     assert len(others | {whole}) == 7
 
@@ -241,11 +236,3 @@ def test_mix64_is_splitmix64():
     """
     assert mix64(np.array([0], np.uint64))[0] == 0xE220A8397B1DCDAF
     assert mix64(np.array([0x9E3779B97F4A7C15], np.uint64))[0] == 0x6E789E6AA1B965F4
-
-
-def test_left_out_steps_are_rows(folder, warnings):
-    writer = ReceiptWriter(folder, warnings.append)
-    writer.begin(attempt(), {})
-    writer.add(1, 5, flags=LEFT_OUT)
-    writer.close()
-    assert read_receipts(folder).rows["flags"].tolist() == [LEFT_OUT]

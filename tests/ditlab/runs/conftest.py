@@ -1,19 +1,17 @@
 """A home with a short finished run, copied for each test."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
 from ditlab.api.training import train
-from ditlab.home import Home
 from support import databases
 from support.homes import settled
 from support.trainings.workers import tiny
 
 
 @pytest.fixture(scope="package")
-def finished_home(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Path:
+def finished_home(tmp_path_factory, mlflow_template):
     """A home that holds one run of two steps. Copy it, and leave it as it is."""
     home = databases.seed(tmp_path_factory.mktemp("finished"), mlflow_template)
     with pytest.MonkeyPatch.context() as patch:
@@ -23,7 +21,7 @@ def finished_home(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Pat
 
 
 @pytest.fixture
-def run_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished_home: Path) -> Home:
+def run_home(tmp_path, monkeypatch, finished_home):
     """A copy of that home as DITLAB_HOME."""
     root = tmp_path / "home"
     shutil.copytree(finished_home, root)

@@ -1,12 +1,16 @@
 """DITLAB_BUDGET: device hours of a home's runs."""
 
+from contextlib import closing
+
 import pytest
 
 from ditlab.api.training import train
 from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.runs.budget import HomeBudget
 from ditlab.tracking.history import DEVICES_TAG
-from ditlab.tracking.journal import encode_record
+from ditlab.tracking.index import DeviceHours
+from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, read_record
 from support.trainings.workers import tiny
 
@@ -14,28 +18,23 @@ from support.trainings.workers import tiny
 def use(home, hours, name="used", parent=""):
     """Write a run that has held a core for so many hours."""
     folder = create_run(home, name, family="dit", spec_hash="", parent=parent)
-    start = {"time": 1, "run_id": folder.run_id, "name": name, "experiment": "a", "family": "dit"}
-    tags = {"time": 1, "values": {DEVICES_TAG: "1 core"}}
-    end = {"time": 1 + round(3_600_000 * hours), "status": "finished"}
-    lines = (encode_record("start", start), encode_record("tags", tags), encode_record("end", end))
-    folder.journal.write_bytes(b"".join(lines))
-    return folder.run_id
+    start = {"run_id": folder.run_id, "name": name, "experiment": "a", "family": "dit"}
+    with closing(JournalWriter(folder)) as journal:
+        journal.append("start", time=1, **start)
+        journal.append("tags", time=1, values={DEVICES_TAG: "1 core"})
+        journal.append("end", time=1 + round(3_600_000 * hours), status="finished")
 
 
-@pytest.mark.parametrize("text", ["banana", "0", "0h", "-4h", "4", "4 weeks", "nan h"])
+@pytest.mark.parametrize("text", ["banana", "0h", "-4h", "4", "nan h"])
 def test_texts_that_are_no_budget(text, monkeypatch):
     monkeypatch.setenv("DITLAB_BUDGET", text)
-    with pytest.raises(
-        UserError,
-        match=r"DITLAB_BUDGET=.* is no budget; write device hours above 0 with their unit",
-    ):
+    sentence = "DITLAB_BUDGET=.* is no budget; write device hours above 0 with their unit"
+    with pytest.raises(UserError, match=sentence):
         HomeBudget.from_environment()
 
 
 def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypatch):
     """The trials of a sweep count together; GPU hours are another budget's."""
-    from ditlab.home import Home
-
     place = Home(home).ensure()
     sweep = create_run(place, "swept", family="dit", spec_hash="", trials=2).run_id
     use(place, 1.0)
@@ -45,11 +44,11 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
     said = ditlab("train", spec, "--local", "--resume", "auto")
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
     assert ditlab("train", spec, "--local", "--json").json["kind"] == "budget"
-    assert (
-        "DITLAB_BUDGET=4h is used up: runs under" in said.err
-        and "have taken 4 core hours" in said.err
-    )
-    assert "core hours; set a larger DITLAB_BUDGET" in said.err
+    for words in (
+        "DITLAB_BUDGET=4h is used up: runs under",
+        "have taken 4 core hours; set a larger DITLAB_BUDGET",
+    ):
+        assert words in said.err
     listed = ditlab("runs", "--json")
     assert listed.json["budget"] == {"hours": 4.0, "used": {"core": 4.0}}
     assert "DITLAB_BUDGET=4h: 4 core hours are used." in listed.err
@@ -60,29 +59,21 @@ def test_budget_that_is_used_up_is_refused_and_said(ditlab, home, spec, monkeypa
 def test_run_ends_with_a_checkpoint_and_goes_on_with_a_larger_budget(run_home, monkeypatch):
     monkeypatch.setattr("ditlab.runs.budget.CHECK_INTERVAL", 0.05)
     monkeypatch.setattr("ditlab.runs.budget._SHARE", 1.0)
-    from ditlab.tracking.index import DeviceHours
-
     used = DeviceHours(run_home).total()["core"]
-    monkeypatch.setenv("DITLAB_BUDGET", text := f"{3600 * used + 1:.3f}s")
+    text = f"{3600 * used + 1:.3f}s"
+    used_up = f"DITLAB_BUDGET={text} is used up"
+    monkeypatch.setenv("DITLAB_BUDGET", text)
     warnings = []
     result = train(tiny(name="bounded", training__steps=100_000), local=True, warn=warnings.append)
     folder = run_home.run(result.run_id)
-    assert (result.status, result.step > 0, result.checkpoint is not None) == (
-        "interrupted",
-        True,
-        True,
-    )
-    assert warnings == [
-        (
-            f"DITLAB_BUDGET={text} is used up: stopping after a final checkpoint; `--resume` "
-            "goes on with a larger one."
-        )
-    ]
+    assert result.status == "interrupted" and result.step > 0 and result.checkpoint is not None
+    stopping = "stopping after a final checkpoint; `--resume` goes on with a larger one."
+    assert warnings == [f"{used_up}: {stopping}"]
     record = read_record(folder)
-    assert (record.status, record.message) == ("interrupted", f"DITLAB_BUDGET={text} is used up")
+    assert (record.status, record.message) == ("interrupted", used_up)
     assert result.reason == record.message  # as `--json` has it
     longer = tiny(name="bounded", training__steps=result.step + 1)
-    with pytest.raises(UserError, match=rf"DITLAB_BUDGET={text} is used up: runs under"):
+    with pytest.raises(UserError, match=f"{used_up}: runs under"):
         train(longer, local=True, resume=result.run_id)
     monkeypatch.setenv("DITLAB_BUDGET", "1h")
     again = train(longer, local=True, resume=result.run_id)

@@ -22,6 +22,8 @@ from ditlab.runs.cores import (
     worker_threads,
 )
 from ditlab.spec.resources import Resources
+from ditlab.tracking.history import JournalFacts
+from ditlab.tracking.journal import read_content
 from support.sweeps import sweep_of
 from support.trainings.workers import tiny
 
@@ -38,29 +40,22 @@ def machine(monkeypatch):
 
 
 def test_what_limits_the_threads(machine, monkeypatch, tmp_path):
-    assert (
-        worker_threads(Resources()) == (8, "") and worker_threads(Resources(workers=3)).number == 2
-    )
+    assert worker_threads(Resources()) == (8, "")
+    assert worker_threads(Resources(workers=3)).number == 2
     machine[0] = 2.6
     number, reason = worker_threads(Resources(workers=2))
-    assert (
-        number == 2
-        and "other processes keep 2.6 of 8 cores busy; resources.cpus_per_worker=4" in reason
-    )
+    assert number == 2
+    assert "other processes keep 2.6 of 8 cores busy; resources.cpus_per_worker=4" in reason
     machine[0] = 0.0
-    assert worker_threads(Resources(cpus_per_worker=8)) == (8, "") and worker_threads(
-        Resources(), 7
-    ) == (7, "")
+    assert worker_threads(Resources(cpus_per_worker=8)) == (8, "")
+    assert worker_threads(Resources(), 7) == (7, "")
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
     assert worker_threads(Resources()) == (3, "OMP_NUM_THREADS=3")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5})
     assert worker_threads(Resources()).number == 2 and allowed_cores() == (2, "the affinity mask")
     number, reason = worker_threads(Resources(), 7)
-    assert (
-        number == 7
-        and "its sums depend on their number, though the affinity mask allows 2 of 8 cores"
-        in reason
-    )
+    limit = "its sums depend on their number, though the affinity mask allows 2 of 8 cores"
+    assert number == 7 and limit in reason
 
 
 def test_threads_that_outnumber_the_free_cores_sleep_while_they_wait(machine, monkeypatch):
@@ -136,12 +131,8 @@ def test_a_time_says_that_the_machine_was_busy(machine):
 
 def test_a_busy_process_is_counted_and_this_one_is_not():
     before = busy_cores()
-    loop = [
-        sys.executable,
-        "-c",
-        "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass",
-    ]
-    own = subprocess.Popen(loop)
+    loop = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+    own = subprocess.Popen([sys.executable, "-c", loop])
     try:
         assert busy_cores() < before + 0.9
     finally:
@@ -153,27 +144,30 @@ def test_a_resumed_run_keeps_its_threads(home, monkeypatch):
     home = Home(home)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.setattr(cores, "busy_cores", lambda: 0.0)
-    first = train(
-        tiny(training__steps=3, tracking__uri="http://127.0.0.1:9"), local=True, warn=print
-    )
-    assert [each.threads for each in read_attempts(home.run(first.run_id)).values()] == [2]
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    said = []
-    longer = tiny(training__steps=5, tracking__uri="http://127.0.0.1:9")
-    train(longer, local=True, resume=first.run_id, warn=print, say=said.append)
-    assert [each.threads for each in read_attempts(home.run(first.run_id)).values()] == [2, 2]
-    assert "1 CPU worker with 2 threads" in said[0]
-
     before, said = torch.get_num_threads(), []
+
+    def trained(steps, resume=None):
+        spec = tiny(training__steps=steps, tracking__uri="http://127.0.0.1:9")
+        return train(spec, local=True, resume=resume, warn=print, say=said.append).run_id
+
+    first = trained(3)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    said.clear()
+    trained(5, first)
+    folder = home.run(first)
+    assert [each.threads for each in read_attempts(folder).values()] == [2, 2]
+    assert JournalFacts.of(read_content(folder.journal)).tags["ditlab.threads"] == "2"
+    assert "1 CPU worker with 2 threads" in said[0]
+    assert torch.get_num_threads() == before, "the process has its own number back"
+
+    said.clear()
     monkeypatch.setattr(cores, "busy_cores", lambda: len(os.sched_getaffinity(0)) - 1.0)
     torch.set_num_threads(2)
     try:
-        run = open_run(first.run_id, warn=said.append)
+        run = open_run(first, warn=said.append)
         assert run.sample(1).threads == 1, "samples take the free cores"
         assert run.evaluate(rows=2).threads == 2, "an evaluation gives the bits of training"
-        assert (
-            "computing with 1 thread, as other" in said[0]
-            and "with 2 threads, as in training" in said[1]
-        )
+        assert "computing with 1 thread, as other" in said[0]
+        assert "with 2 threads, as in training" in said[1]
     finally:
         torch.set_num_threads(before)

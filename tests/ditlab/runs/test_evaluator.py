@@ -12,7 +12,7 @@ from ditlab.runs.launch import Launch
 from ditlab.runs.prepare import check_launch
 from ditlab.training.inbox import EVALUATE, EvaluationAnswer, Inbox, Request
 from support.clusters.faults import wait_until
-from support.trainings.workers import tiny
+from support.trainings.workers import TINY, tiny
 
 ASYNC = {"every": 2, "samples": 0, "limit": 16, "mode": "async"}
 
@@ -44,26 +44,22 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("evaluation", "stop", "words"),
     [
-        ({"evaluation": {**ASYNC, "every": None}}, "evaluation.every is null"),
+        (ASYNC | {"every": None}, None, "evaluation.every is null"),
+        (ASYNC | {"resources": {"custom": {"cheap": 1}}}, None, "evaluation.resources={cheap: 1}"),
+        (ASYNC, {"metric": "eval/velocty"}, "did you mean 'eval/velocity'?"),
         (
-            {"evaluation": {**ASYNC, "resources": {"custom": {"cheap": 1}}}},
-            "evaluation.resources={cheap: 1}",
-        ),
-        (
-            {"training__stop": {"metric": "eval/velocty"}, "evaluation": ASYNC},
-            "did you mean 'eval/velocity'?",
-        ),
-        (
-            {"training__stop": {"metric": "eval/velocity"}},
+            TINY["evaluation"],
+            {"metric": "eval/velocity"},
             "training.stop.metric='eval/velocity' is not measured",
         ),
     ],
 )
-def test_mistakes_before_anything_starts(changes, words, run_home):
+def test_mistakes_before_anything_starts(evaluation, stop, words, run_home):
+    spec = tiny(evaluation=evaluation, training__stop=stop)
     with pytest.raises(UserError) as error:
-        check_launch(tiny(**changes), None, local=True, remote=False)
+        check_launch(spec, None, local=True, remote=False)
     assert words in str(error.value) and "\n" not in str(error.value)
 
 

@@ -42,32 +42,20 @@ def evaluators_or_end(of: psutil.Popen) -> bool:
 
 def test_killed_five_times_and_twice(tmp_path, mlflow_template):
     home = seed(tmp_path / "home", mlflow_template)
+    evaluation = {"every": EVERY, "samples": 4, "limit": 64, "mode": "async"}
+    rare = {"every": 20, "keep": 1}
     experiment = tiny(
-        name="killed",
-        training__steps=STEPS,
-        checkpoint={"every": 20, "keep": 1},
-        evaluation={"every": EVERY, "samples": 4, "limit": 64, "mode": "async"},
-        sampling={"steps": 500},
+        training__steps=STEPS, checkpoint=rare, evaluation=evaluation, sampling={"steps": 500}
     )
     spec = tmp_path / "spec.yaml"
     spec.write_text(dump_yaml(experiment.to_dict()))
     environment, killed = {**os.environ, "DITLAB_HOME": str(home)}, 0
 
     def start():
-        command = [
-            sys.executable,
-            "-m",
-            "ditlab",
-            "train",
-            str(spec),
-            "--local",
-            "--resume",
-            "auto",
-            "--json",
-        ]
-        return psutil.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+        options = ["--local", "--resume", "auto", "--json"]
+        command = [sys.executable, "-m", "ditlab", "train", str(spec), *options]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        return psutil.Popen(command, env=environment, **pipes)
 
     # seconds of life: in imports, at the checkpoint, in the evaluation
     ages = iter([0.0, 0.6, 1.2, 1.8, 2.4])
@@ -95,9 +83,8 @@ def test_killed_five_times_and_twice(tmp_path, mlflow_template):
     tags = JournalFacts.of(content).tags
     history = metric_history(folder)["eval/velocity"]
     steps = history.steps.tolist()
-    passed = [
-        int(step) for step in tags.get("ditlab.evaluations_passed_over", "").split(", ") if step
-    ]
+    text = tags.get("ditlab.evaluations_passed_over", "")
+    passed = [int(step) for step in filter(None, text.split(", "))]
     assert sorted(steps) == sorted(set(steps)) and steps[-1] == STEPS
     assert sorted([*steps, *passed]) == list(range(0, STEPS + 1, EVERY))
     assert len(list(folder.checkpoints.glob("step-*"))) <= 2  # keep=1, and one that waited

@@ -27,9 +27,8 @@ def test_losses_in_a_row_are_limited_and_a_checkpoint_resets_the_count():
     recovery = recovery.after(LOST, 20)  # two in a row, then progress
     assert recovery.failures == 1
     recovery = recovery.after(LOST, 20)
-    with pytest.raises(
-        RunFailed, match=r"lost worker: worker 1 died \(3 in a row .* resources.max_failures=2\)"
-    ):
+    sentence = r"lost worker: worker 1 died \(3 in a row .* resources.max_failures=2\)"
+    with pytest.raises(RunFailed, match=sentence):
         recovery.after(LOST, 20)
 
 

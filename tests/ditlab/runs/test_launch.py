@@ -1,7 +1,6 @@
 """The record of a launch: as it travels to workers, and what it opens once."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -36,11 +35,9 @@ def test_a_launch_is_plain_json_and_comes_back_equal(tmp_path):
 
 
 def test_checkpoints_of_another_storage_lie_under_the_runs_id(tmp_path):
-    launch = Launch(tiny(), Home(tmp_path), "abcd1234", resumed=False)
-    elsewhere = replace(
-        launch, experiment=tiny(checkpoint={"storage": str(tmp_path / "elsewhere")})
-    )
-    assert elsewhere.checkpoints().location == str(tmp_path / "elsewhere" / "abcd1234")
+    storage = str(tmp_path / "elsewhere")
+    launch = Launch(tiny(checkpoint={"storage": storage}), Home(tmp_path), "abcd1234")
+    assert launch.checkpoints().location == f"{storage}/abcd1234"
 
 
 def test_what_is_open_stays_open_in_a_changed_launch():
@@ -53,8 +50,7 @@ def test_what_is_open_stays_open_in_a_changed_launch():
 def test_a_torch_that_loses_gradients_is_refused_before_a_run_exists(tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
     monkeypatch.setattr(compiling, "installed_torch", lambda: "2.11.0")
+    spec = tiny(engine={"compile": True, "zero": {"stage": 3}})
     with pytest.raises(UserError, match=r"loses gradients under torch 2\.11\.0"):
-        check_launch(
-            tiny(engine={"compile": True, "zero": {"stage": 3}}), None, local=True, remote=False
-        )
+        check_launch(spec, None, local=True, remote=False)
     assert not (tmp_path / "train").exists()

@@ -1,5 +1,8 @@
 """The record and the journal of a run, however it ends."""
 
+import copy
+from unittest.mock import Mock
+
 import pytest
 
 from ditlab.errors import RunFailed, UserError
@@ -7,9 +10,10 @@ from ditlab.home import Home
 from ditlab.runs.launch import Launch
 from ditlab.runs.lifecycle import RunLifecycle
 from ditlab.spec.files import load_experiment
+from ditlab.tracking.history import JournalFacts
+from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import create_run, read_record, update_record
 from ditlab.training.reporting import RunOutcome
-from support.journals import read_records
 from support.sweeps import log
 from support.trainings.workers import tiny
 
@@ -42,38 +46,24 @@ def lifecycle(folder, home, experiment=None, resumed=False):
 
 def ending(folder):
     """(status, message, step) of the record; the status that ends the journal; its tags."""
-    record, tags, last = read_record(folder), {}, None
-    for one in read_records(folder.journal):
-        if one["kind"] == "tags":
-            tags |= one["values"]
-        last = one["status"] if one["kind"] == "end" else last
-    return (record.status, record.message, record.step), last, tags
+    record, facts = read_record(folder), JournalFacts.of(read_content(folder.journal))
+    last = None if facts.status == "running" else facts.status
+    return (record.status, record.message, record.step), last, facts.tags
 
 
-def test_a_started_run_is_running(folder, home):
-    lifecycle(folder, home).start(6)
-    assert ending(folder)[0] == ("running", "", 0) and read_record(folder).total_steps == 6
-
-
-def test_a_resumed_run_is_what_its_spec_says_now(folder, home):
+def test_a_started_run_is_running_and_a_resumed_one_is_what_its_spec_says_now(folder, home):
     folder.spec.write_text("name: old\n")
     longer = tiny(training__steps=9)
-    lifecycle(folder, home, longer).start(6)
-    assert folder.spec.read_text() == "name: old\n"
-    lifecycle(folder, home, longer, resumed=True).start(6)
+    for is_resumed in (False, True):
+        update_record(folder, status="failed", message="it failed")
+        lifecycle(folder, home, longer, is_resumed).start(6)
+        assert ending(folder)[0] == ("running", "", 0) and read_record(folder).total_steps == 6
+        assert (folder.spec.read_text() == "name: old\n") is not is_resumed
     assert load_experiment(folder.spec) == longer
 
 
-def test_a_resumed_run_loses_the_message_of_its_failure(folder, home):
-    update_record(folder, status="failed", message="it failed")
-    lifecycle(folder, home, resumed=True).start(6)
-    assert ending(folder)[0] == ("running", "", 0)
-
-
 def test_a_home_that_cannot_be_written_is_a_user_error(folder, home, monkeypatch):
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("ditlab.runs.lifecycle.update_record", full)
     with pytest.raises(
         UserError, match=rf"DITLAB_HOME={home.root} cannot be written \(No space left on device\)"
@@ -99,44 +89,31 @@ def test_an_interruption_that_the_workers_could_not_report(folder, home):
 
 
 FAILURES = [
-    (
-        UserError("optimizer.lr=0 is no rate.\nSet it."),
-        "failed",
-        "optimizer.lr=0 is no rate.",
-        "user_error",
-    ),
-    (
-        RunFailed("diverged: loss is NaN", kind="diverged"),
-        "failed",
-        "diverged: loss is NaN",
-        "diverged",
-    ),
-    (RunFailed("it failed"), "failed", "it failed", "crash"),
-    (
-        ZeroDivisionError("division by zero"),
-        "failed",
-        "ZeroDivisionError: division by zero",
-        "crash",
-    ),
-    (AssertionError(), "failed", "AssertionError", "crash"),
-    (KeyboardInterrupt(), "interrupted", "KeyboardInterrupt", None),
-    (SystemExit(3), "failed", "SystemExit: 3", "crash"),
+    (UserError("lr=0 is no rate.\nSet it."), "lr=0 is no rate.", "user_error"),
+    (RunFailed("loss is NaN", kind="diverged"), "loss is NaN", "diverged"),
+    (RunFailed("it failed"), "it failed", "crash"),
+    (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero", "crash"),
+    (AssertionError(), "AssertionError", "crash"),
+    (KeyboardInterrupt(), "KeyboardInterrupt", None),
+    (SystemExit(3), "SystemExit: 3", "crash"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES]
+    ("raised", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES]
 )
-def test_an_exception_is_recorded(folder, home, error, status, message, kind):
+def test_an_exception_is_recorded(folder, home, raised, message, kind):
+    error = copy.copy(raised)  # the record of a failure changes its message
+    status = "failed" if kind else "interrupted"
     one = lifecycle(folder, home)
     one.start(6)
     with pytest.raises(type(error)) as caught, one.recording_failure():
-        raise type(error)(*error.args, **({"kind": kind} if isinstance(error, RunFailed) else {}))
+        raise error
     found, last, tags = ending(folder)
     assert found == (status, message, 0) and last == status
     assert tags.get("ditlab.failure") == kind and tags["ditlab.error"].startswith(message)
     if isinstance(error, UserError | RunFailed):
-        assert str(caught.value) == f"run {folder.run_id} (tiny): {error}"
+        assert str(caught.value) == f"run {folder.run_id} (tiny): {raised}"
 
 
 def test_a_run_that_logged_nothing_is_not_tracked(home):

@@ -1,14 +1,14 @@
 """Going on with a run: what may change, what its record holds, and how a failure is recorded."""
 
 import pytest
-import torch
 
 from ditlab import numerics
 from ditlab.api.training import plan_training, train
 from ditlab.errors import RunFailed, UserError
 from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import parse_yaml
-from ditlab.tracking.records import list_runs, read_record, update_record
+from ditlab.tracking.history import metric_history
+from ditlab.tracking.records import find_run, list_runs, read_record, update_record
 from ditlab.training.plan import learning_rate
 from ditlab.training.trainer import Trainer
 from support.journals import read_records
@@ -18,6 +18,16 @@ from support.trainings.workers import newest, tiny
 def go(experiment, resume=None):
     warnings = []
     return train(experiment, local=True, resume=resume, warn=warnings.append), warnings
+
+
+def of_kind(folder, kind):
+    return [record for record in read_records(folder.journal) if record["kind"] == kind]
+
+
+def tagged(folder, tag):
+    """Every value that a tag has had."""
+    values = [record["values"] for record in of_kind(folder, "tags")]
+    return [each[tag] for each in values if tag in each]
 
 
 def only_run(home):
@@ -55,27 +65,17 @@ def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled
         "resumed with tracking.every: 1 -> 2",
         rates,
     ]
-    records = read_records(folder.journal)
-    (record,) = [each for each in records if each["kind"] == "resume"]
+    (record,) = of_kind(folder, "resume")
     new = read_record(folder).spec_hash
     assert (record["step"], record["rates"]) == (4, rates)
     changes = {"training.steps": ("4", "8"), "tracking.every": ("1", "2"), "spec_hash": (old, new)}
     assert record["changes"] == changes
-    logged = {
-        each["step"]: each["values"]["train/lr"]
-        for each in records
-        if "train/lr" in each.get("values", {})
-    }
-    assert [f"{logged[step]:.4g}" for step in (4, 6)] == [
-        "0.0001",
-        f"{learning_rate(longer.schedule, 1e-3, 5, 8, 1):.4g}",
-    ]
+    rate = metric_history(folder)["train/lr"]
+    logged = dict(zip(rate.steps.tolist(), rate.values.tolist(), strict=True))
+    for step, wanted in ((4, 1e-4), (6, learning_rate(longer.schedule, 1e-3, 5, 8, 1))):
+        assert f"{logged[step]:.4g}" == f"{wanted:.4g}"
     assert folder.spec_of(old).read_bytes() == before and new == longer.content_hash() != old
-    (text,) = [
-        each["values"]["ditlab.resume.1"]
-        for each in records
-        if "ditlab.resume.1" in each.get("values", {})
-    ]
+    (text,) = tagged(folder, "ditlab.resume.1")
     assert text == f"after step 4: training.steps: 4 -> 8; tracking.every: 1 -> 2; {rates}"
     note = (folder.media / "note.md").read_text()
     assert "steps=8" in note and "resumed after step 4 with training.steps&#58; 4 -&#62; 8" in note
@@ -83,7 +83,7 @@ def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled
     train(longer, local=True, resume=run, say=said.append)
     back = tiny(name="cosine", training__steps=8, schedule=cosine)
     train(back, local=True, resume=run, say=said.append)
-    found = [each["changes"] for each in read_records(folder.journal) if each["kind"] == "resume"]
+    found = [each["changes"] for each in of_kind(folder, "resume")]
     assert found[1:] == [{"tracking.every": ("2", "1")}]
 
 
@@ -92,24 +92,16 @@ def test_auto_says_which_run_it_means_or_why_none(run_home):
     on from.
     """
     run, spec = only_run(run_home), tiny(training__steps=2)
+    has_hash = f"spec hash {spec.content_hash()}"
 
     def noted(experiment):
-        return (
-            plan_training(experiment, local=True, resume="auto")
-            .notes[1]
-            .removeprefix("--resume auto: ")
-        )
+        notes = plan_training(experiment, local=True, resume="auto").notes
+        return notes[1].removeprefix("--resume auto: ")
 
-    none = f"no unfinished run {spec.name} has spec hash {spec.content_hash()}, so a new one begins"
-    assert (
-        noted(spec)
-        == f"{none}; the newest of that name, {run} (finished), has spec hash {spec.content_hash()}"
-    )
+    none = f"no unfinished run {spec.name} has {has_hash}, so a new one begins"
+    assert noted(spec) == f"{none}; the newest of that name, {run} (finished), has {has_hash}"
     update_record(run_home.run(run), status="interrupted")
-    assert (
-        noted(spec)
-        == f"run {run} ({spec.name}, spec hash {spec.content_hash()}), interrupted at step 2 of 2"
-    )
+    assert noted(spec) == f"run {run} ({spec.name}, {has_hash}), interrupted at step 2 of 2"
     assert f"{run} (interrupted)" in noted(tiny(training__steps=3))
     assert noted(tiny(name="another")).endswith("so a new one begins")
     # resumed with another length, it is found by its spec of now
@@ -122,22 +114,15 @@ def test_a_stable_rate_goes_on_and_ends_without_a_jump(run_home):
     stable = {"kind": "warmup_stable_decay", "warmup": 2}
     run = train(tiny(name="stable", training__steps=4, schedule=stable), local=True).run_id
     said = []
-    train(
-        tiny(name="stable", training__steps=6, schedule=stable),
-        local=True,
-        resume=run,
-        say=said.append,
-    )
+    longer = tiny(name="stable", training__steps=6, schedule=stable)
+    train(longer, local=True, resume=run, say=said.append)
     ended = tiny(name="stable", training__steps=8, schedule={**stable, "decay_start": 6})
     train(ended, local=True, resume=run, say=said.append)
     assert [line for line in said if line.startswith(("resumed", "learning"))] == [
         "resumed with training.steps: 4 -> 6",
         "resumed with schedule.decay_start: null -> 6",
         "resumed with training.steps: 6 -> 8",
-        (
-            "learning rate 0.001 at step 6 and 0.0002929 at step 7, where the schedule of "
-            "before gives 0.001"
-        ),
+        "learning rate 0.001 at step 6 and 0.0002929 at step 7, where the schedule of before gives 0.001",
     ]
     with pytest.raises(UserError, match=r"another experiment: schedule.final=0.5 \(was 0.0\)"):
         go(tiny(name="stable", training__steps=9, schedule={**stable, "final": 0.5}), run)
@@ -175,17 +160,10 @@ def test_another_numerics_version_is_recorded_and_a_resume_across_versions_warns
         monkeypatch.setattr(f"ditlab.{module}.NUMERICS_VERSION", later)
     _, warnings = go(tiny(training__steps=3), run)
     (warning,) = warnings
-    assert (
-        f"numerics version {now}" in warning
-        and f"version {later}" in warning
-        and "not one curve" in warning
-    )
+    for words in (f"numerics version {now}", f"version {later}", "not one curve"):
+        assert words in warning
     assert newest(folder.checkpoints).manifest.numerics == later
-    tags = [one["values"] for one in read_records(folder.journal) if one["kind"] == "tags"]
-    assert [one["ditlab.numerics"] for one in tags if "ditlab.numerics" in one] == [
-        str(now),
-        str(later),
-    ]
+    assert tagged(folder, "ditlab.numerics") == [str(now), str(later)]
     assert go(tiny(training__steps=4), run)[1] == []
 
 
@@ -196,7 +174,7 @@ def test_a_bug_in_one_process_is_a_failure_and_not_an_interruption(run_home, mon
     monkeypatch.setattr("ditlab.training.trainer.Trainer.resume", broken)
     with pytest.raises(OSError, match="no space left"):
         go(tiny(name="broken", training__steps=2))
-    (record,) = [record for record in list_runs(run_home) if record.name == "broken"]
+    record = find_run(run_home, "broken").record
     assert (record.status, record.message) == ("failed", "OSError: no space left on device")
 
 
@@ -209,36 +187,5 @@ def test_a_failed_run_records_the_step_it_can_go_on_from(run_home, monkeypatch):
     monkeypatch.setattr(Trainer, "_evaluate", diverged)
     with pytest.raises(RunFailed):
         go(tiny(name="failed", evaluation={"every": 4}))
-    (record,) = [record for record in list_runs(run_home) if record.name == "failed"]
+    record = find_run(run_home, "failed").record
     assert (record.status, record.step) == ("failed", 3)
-
-
-@pytest.mark.slow
-def test_a_run_in_this_process_has_the_threads_of_its_spec_and_leaves_the_others(
-    run_home, monkeypatch
-):
-    """As many as on Ray, on whatever cores there are; recorded. Without the knob: torch's
-    number.
-    """
-    run, seen = only_run(run_home), []
-    monkeypatch.setattr(
-        Trainer,
-        "train_span",
-        lambda *args, run=Trainer.train_span, **kwargs: (
-            seen.append(torch.get_num_threads()),
-            run(*args, **kwargs),
-        )[1],
-    )
-    before = torch.get_num_threads()
-    for steps, cpus in ((3, 2), (4, 64), (5, None)):
-        go(tiny(training__steps=steps, resources={"cpus_per_worker": cpus}), run)
-        assert torch.get_num_threads() == before
-    assert seen == [2, 64, before]
-    tags = [
-        one["values"] for one in read_records(run_home.run(run).journal) if one["kind"] == "tags"
-    ]
-    assert [one["ditlab.threads"] for one in tags if "ditlab.threads" in one][-3:] == [
-        "2",
-        "64",
-        str(before),
-    ]

@@ -66,27 +66,22 @@ def test_local_commands_load_no_ray(tmp_path, mlflow_template):
     assert done.stdout.endswith("done without ray\n")
 
 
-@pytest.mark.slow
-def test_what_the_first_draw_waits_for(finished):
-    """Nothing that draws figures is imported before there are samples."""
-    command = [
-        sys.executable,
-        TESTS / "support" / "trainings" / "first_step.py",
-        "sample",
-        finished.run_id,
-    ]
-    environment = {**os.environ, "DITLAB_HOME": str(finished.home)}
+def imported(home, *arguments):
+    """Modules that a command has imported by its first step."""
+    command = [sys.executable, TESTS / "support" / "trainings" / "first_step.py", *arguments]
+    environment = {**os.environ, "DITLAB_HOME": str(home)}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=200, check=True
     )
-    modules = set(json.loads(done.stdout.splitlines()[-1]))
-    assert "torch" in modules and not modules & {
-        *LATER,
-        "matplotlib",
-        "scipy",
-        "sklearn",
-        "torch._dynamo",
-    }
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.slow
+def test_what_the_first_draw_waits_for(finished):
+    """Nothing that draws figures is imported before there are samples."""
+    modules = imported(finished.home, "sample", finished.run_id)
+    drawing = {"matplotlib", "scipy", "sklearn", "torch._dynamo"}
+    assert "torch" in modules and not modules & {*LATER, *drawing}
 
 
 SLOW = [
@@ -99,39 +94,15 @@ SLOW = [
 def test_what_the_first_step_waits_for(family, tmp_path):
     """Without evaluation, nothing that draws or writes pages is imported before the first step."""
     spec = TESTS.parent / "experiments" / f"{family}.yaml"
-    none = [
-        "--set",
-        "evaluation.every=null",
-        "--set",
-        "evaluation.samples=0",
-        "--set",
-        "engine.compile=false",
-    ]
-    command = [
-        sys.executable,
-        TESTS / "support" / "trainings" / "first_step.py",
-        "train",
-        spec,
-        "--local",
-        *none,
-    ]
-    environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home")}
+    command = ["train", spec, "--local"]
+    for change in ("evaluation.every=null", "evaluation.samples=0", "engine.compile=false"):
+        command += ["--set", change]
     # the data
-    made = run_inside("train", spec, "--local", "--dry-run", *none, home=tmp_path / "home")
+    made = run_inside(*command, "--dry-run", home=tmp_path / "home")
     assert made.code == 0, made.err
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=200, check=True
-    )
-    modules = set(json.loads(done.stdout.splitlines()[-1]))
-    drawing = {
-        "matplotlib",
-        "jinja2",
-        "PIL",
-        "scipy",
-        "pandas",
-        "sklearn",
-        "torch._inductor.compile_fx",
-    }
+    modules = imported(tmp_path / "home", *command)
+    drawing = {"matplotlib", "jinja2", "PIL", "scipy", "pandas", "sklearn"}
+    drawing.add("torch._inductor.compile_fx")
     assert not modules & {*LATER, *drawing}, family
     # The compiler takes a second. A loss of dlm is kept out of graphs.
     assert ("torch._dynamo" in modules) == (family == "dlm/small"), family

@@ -6,8 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +15,47 @@ from ditlab.home import Home, RunFolder
 from ditlab.tracking import server as tracking_server
 from ditlab.tracking.access import check_reachable
 from ditlab.tracking.records import create_run
+from ditlab.tracking.tracker import RunTracker
 from support import databases
+from support.clusters.faults import wait_until
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def home(tmp_path, monkeypatch):
     """A DITLAB_HOME that holds no run."""
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     return Home.from_environment().ensure()
 
 
 @pytest.fixture
-def store(home: Home, mlflow_template: Path) -> None:
+def store(home, mlflow_template):
     """Give the home a database without runs."""
     databases.seed(home.root, mlflow_template)
 
 
 @pytest.fixture
-def new_run(home: Home) -> Callable[..., RunFolder]:
+def new_run(home):
     """`new_run(name)` makes a run in the home."""
 
     def make(name: str = "digits-dit", **changes: Any) -> RunFolder:
-        return create_run(
-            home, name, **{"family": "dit", "spec_hash": "abc", "total_steps": 600, **changes}
-        )
+        facts = {"family": "dit", "spec_hash": "abc", "total_steps": 600}
+        return create_run(home, name, **facts | changes)
 
     return make
+
+
+@pytest.fixture
+def tracked(home):
+    """`tracked(folder, uri=None, **start)`: a run that has started, with its warnings in `said`."""
+
+    def begin(folder, uri=None, **start):
+        said = []
+        tracker = RunTracker(folder, uri, home, warn=said.append)
+        tracker.said = said
+        tracker.start("digits-dit", "digits", "dit", **start)
+        return tracker
+
+    return begin
 
 
 class Server:
@@ -60,36 +73,29 @@ class Server:
         """Start the server unless it runs; returns when it answers."""
         if self._process is not None:
             return
-        command = [
-            sys.executable,
-            str(tracking_server._PROGRAM),
-            "--workers",
-            "1",
-            "--port",
-            str(self.port),
-            "--backend-store-uri",
-            f"sqlite:///{self._root}/server.db",
-            "--artifacts-destination",
-            str(self._root / "artifacts"),
-        ]
-        with (self._root / "server.log").open("wb") as log:
-            environment = {
-                **os.environ,
-                "MLFLOW_DISABLE_TELEMETRY": "true",
-                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            }
+        root = self._root
+        options = {
+            "workers": 1,
+            "port": self.port,
+            "backend-store-uri": f"sqlite:///{root}/server.db",
+            "artifacts-destination": root / "artifacts",
+        }
+        words = [f"--{name}={value}" for name, value in options.items()]
+        off = {
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        }
+        log = root / "server.log"
+        with log.open("wb") as file:
             self._process = subprocess.Popen(
-                command,
-                cwd=self._root,
-                env=environment,
-                stdout=log,
-                stderr=log,
+                [sys.executable, str(tracking_server._PROGRAM), *words],
+                cwd=root,
+                env={**os.environ, **off},
+                stdout=file,
+                stderr=file,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 180
-        while check_reachable(self.uri, 1) is not None:
-            assert time.monotonic() < deadline, (self._root / "server.log").read_text()
-            time.sleep(0.1)
+        wait_until(lambda: check_reachable(self.uri, 1) is None, 180, "the server's answer")
 
     def signal(self, number: int) -> None:
         """Send a signal to all its processes."""
@@ -113,7 +119,7 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> Iterator[Server]:
+def server(tmp_path_factory, mlflow_template):
     """A server for all tests, which the first test that needs an answer starts."""
     root = tmp_path_factory.mktemp("server")
     shutil.copyfile(mlflow_template, root / "server.db")
@@ -123,7 +129,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, mlflow_template: Path) -> I
 
 
 @pytest.fixture
-def own_server() -> Iterator[Callable[[Path], Server]]:
+def own_server():
     """`own_server(root)`: a server of one test, with its database under `root`, killed at the
     end.
     """

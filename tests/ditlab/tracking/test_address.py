@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -54,25 +53,19 @@ BAD = [
 
 
 @pytest.mark.parametrize("uri", GOOD)
-def test_a_well_formed_address_is_taken_as_it_is(uri: str) -> None:
+def test_a_well_formed_address_is_taken_as_it_is(uri):
     assert validate_tracking_uri(uri) == uri
 
 
 @pytest.mark.parametrize("uri", BAD)
-def test_a_malformed_address_is_refused_with_its_name_value_and_the_remedy(uri: str) -> None:
+def test_a_malformed_address_is_refused_with_its_name_value_and_the_remedy(uri):
     with pytest.raises(UserError) as refusal:
         validate_tracking_uri(uri)
     assert str(refusal.value).startswith(f"tracking.uri={uri!r}")
     assert "sqlite:///PATH.db" in str(refusal.value)
 
 
-def test_null_is_the_database_under_home(tmp_path: Path) -> None:
-    assert resolve_tracking_uri(None, Home(tmp_path)) == f"sqlite:///{tmp_path}/mlflow.db"
-
-
-def test_a_relative_database_becomes_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_database_becomes_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     resolved = resolve_tracking_uri("sqlite:///tracking.db", Home(tmp_path))
     assert resolved == f"sqlite:///{tmp_path}/tracking.db"
@@ -82,32 +75,28 @@ def test_a_relative_database_becomes_absolute(
 @pytest.mark.parametrize(
     "name", ["C#", "a?b", "50%25", "100% x", "ü 🎈", "'q\"u' back\\slash", "&+;[br]*", "a@b:c"]
 )
-def test_every_folder_has_an_address_that_mlflow_reads_as_that_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_every_folder_has_an_address_that_mlflow_reads_as_that_folder(tmp_path, monkeypatch, name):
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
     from mlflow.store.db.utils import create_sqlalchemy_engine_with_retry
 
-    (work := tmp_path / "work").mkdir()
+    work = tmp_path / "work"
+    work.mkdir()
     monkeypatch.chdir(work)
     home = Home(tmp_path / name).ensure()
     address = resolve_tracking_uri(None, home)
-    assert (
-        sqlite_path(address) == home.mlflow_database
-        and resolve_tracking_uri(address, home) == address
-    )
+    assert sqlite_path(address) == home.mlflow_database
+    assert resolve_tracking_uri(address, home) == address
     engine = create_sqlalchemy_engine_with_retry(address)
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE found (one)")
     engine.dispose()
     assert home.mlflow_database.stat().st_size and not list(work.iterdir())
     assert sorted(tmp_path.iterdir()) == sorted([work, home.root])
-    assert LocalArtifactRepository(artifact_address(home.artifacts)).artifact_dir == str(
-        home.artifacts
-    )
+    repository = LocalArtifactRepository(artifact_address(home.artifacts))
+    assert repository.artifact_dir == str(home.artifacts)
 
 
-def test_a_plain_folders_addresses_are_its_path(tmp_path: Path) -> None:
+def test_a_plain_folders_addresses_are_its_path(tmp_path):
     home = Home(tmp_path / "Läufe (2026), a+b")
     assert resolve_tracking_uri(None, home) == f"sqlite:///{home.root}/mlflow.db"
     assert (
@@ -116,19 +105,19 @@ def test_a_plain_folders_addresses_are_its_path(tmp_path: Path) -> None:
     assert artifact_address(home.artifacts) == str(home.artifacts)
 
 
-def test_a_password_is_never_shown() -> None:
+def test_a_password_is_never_shown():
     assert redact("postgresql://ann:secret@db:5432/mlflow") == "postgresql://ann:***@db:5432/mlflow"
     with pytest.raises(UserError) as refusal:
         validate_tracking_uri("ftp://ann:secret@host")
     assert "secret" not in str(refusal.value)
 
 
-def test_a_silent_address_says_why(tmp_path: Path) -> None:
+def test_a_silent_address_says_why(tmp_path):
     assert check_reachable("http://127.0.0.1:9", 1) == "Connection refused"
     assert "no file" in (check_reachable(f"sqlite:///{tmp_path}/none.db") or "")
 
 
-def test_no_module_imports_mlflow_before_it_is_needed() -> None:
+def test_no_module_imports_mlflow_before_it_is_needed():
     code = (
         "import importlib, pkgutil, sys, ditlab.tracking as room\n"
         "names = [found.name for found in pkgutil.walk_packages(room.__path__, 'ditlab.tracking.')]\n"

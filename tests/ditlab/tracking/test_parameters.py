@@ -2,15 +2,12 @@
 
 import platform
 import sys
-from pathlib import Path
-
-import pytest
 
 from ditlab.tracking.environment import environment
 from ditlab.tracking.names import PARAM_LENGTH, flatten, safe_image_key, safe_key, shorten
 
 
-def test_a_spec_becomes_dotted_parameters() -> None:
+def test_a_spec_becomes_dotted_parameters():
     spec = {
         "name": "digits",
         "optimizer": {"lr": 1e-5, "betas": [0.9, 0.999]},
@@ -31,13 +28,13 @@ def test_a_spec_becomes_dotted_parameters() -> None:
     assert flatten({}) == {}
 
 
-def test_what_is_cut_is_seen_to_be_cut() -> None:
+def test_what_is_cut_is_seen_to_be_cut():
     assert shorten("short", 6000) == "short"
     cut = shorten("x" * 9000, PARAM_LENGTH)
     assert len(cut) <= PARAM_LENGTH and cut.endswith("… (3040 more characters)")
 
 
-def test_names_are_made_to_fit() -> None:
+def test_names_are_made_to_fit():
     assert safe_key("train/loss") == "train/loss"
     assert safe_key("/a//b/../c=1 ☃") == "a/b/c_1 _"
     assert safe_key("..") == "_"
@@ -45,9 +42,7 @@ def test_names_are_made_to_fit() -> None:
     assert safe_image_key("samples/t=0:5") == "samples/t_0_5"
 
 
-def test_the_environment_names_versions_and_keeps_secrets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_names_versions_and_keeps_secrets(tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_TEST_SECRET", "not-for-others")
     monkeypatch.chdir(tmp_path)
     text = environment()

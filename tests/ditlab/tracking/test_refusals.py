@@ -21,7 +21,7 @@ from ditlab.home import Home
 from ditlab.tracking import access
 from ditlab.tracking.access import check_reachable, refusal_message
 from ditlab.tracking.backend import RunGoneError
-from ditlab.tracking.mlflow_connection import connect, denial
+from ditlab.tracking.mlflow_connection import connect, denial, outage_reason
 from ditlab.tracking.mlflow_runs import check_alive, find_or_create_experiment
 from support import databases
 
@@ -58,10 +58,8 @@ def server(monkeypatch):
 def test_a_refusal_quotes_the_answer_and_no_password(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong-horse-battery")
     said = refusal_message("http://lab", 403, f"{INVALID_HOST_MSG}\nno: wrong-horse-battery")
-    assert (
-        f"MLflow at http://lab refuses this (403: {INVALID_HOST_MSG} no: " in said
-        and "wrong-horse" not in said
-    )
+    assert f"MLflow at http://lab refuses this (403: {INVALID_HOST_MSG} no: " in said
+    assert "wrong-horse" not in said
     assert "set MLFLOW_TRACKING_USERNAME" in said and "--allowed-hosts" in said
     assert refusal_message("http://lab", 404, "x") is None
 
@@ -73,6 +71,14 @@ def test_the_answer_within_an_error_of_mlflows_client_is_found():
     )
     assert denial(MlflowException(words, PERMISSION_DENIED)) == (403, INVALID_HOST_MSG)
     assert denial(MlflowException("no such run")) == (None, "")
+
+
+def test_an_error_s_first_line_that_says_what_is_wrong():
+    full = "(sqlite3.OperationalError) database or disk is full"
+    dropped = RuntimeError("Max retries exceeded (ResponseError('too many 503 error responses'))")
+    for begin in ("", "(raised as a result of Query-invoked autoflush)\n"):
+        assert outage_reason(RuntimeError(f"{begin}{full}\n[SQL: ...]")) == full
+    assert outage_reason(dropped) == f"{dropped}; the server's log says why"
 
 
 @pytest.mark.parametrize("given", ["", "intern.example, 10.0.0.1", "*"])

@@ -3,7 +3,6 @@ changes.
 """
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from ditlab.home import Home
 from support.homes import settled
 from support.trainings.forks import small
 
-NewRun = Callable[..., TrainingResult]
-
 
 @pytest.fixture(scope="package")
-def first_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def first_home(tmp_path_factory):
     """(home, id of the parent). Copy it, and leave it as it is."""
     root = tmp_path_factory.mktemp("parents")
     with pytest.MonkeyPatch.context() as patch:
@@ -28,7 +25,7 @@ def first_home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_home: tuple[Path, str]) -> Home:
+def home(tmp_path, monkeypatch, first_home):
     """A copy of that home as DITLAB_HOME."""
     root = _copied(first_home[0], tmp_path / "home")
     monkeypatch.setenv("DITLAB_HOME", str(root))
@@ -36,13 +33,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first_home: tuple[Path
 
 
 @pytest.fixture
-def parent(first_home: tuple[Path, str]) -> str:
+def parent(first_home):
     """Id of the parent."""
     return first_home[1]
 
 
 @pytest.fixture
-def run(home: Home) -> NewRun:
+def run(home):
     """`run(at="ID@STEP", **changes)` trains a fork in this process."""
     return train_fork
 
@@ -58,9 +55,7 @@ def train_fork(
 
 
 @pytest.fixture(scope="package")
-def family_home(
-    tmp_path_factory: pytest.TempPathFactory, first_home: tuple[Path, str]
-) -> tuple[Path, dict[str, str]]:
+def family_home(tmp_path_factory, first_home):
     """(home, ids by name) of base@3 -> middle@6 -> last, and base@6 -> other. Copy it, and leave it
     as it is.
     """
@@ -68,20 +63,17 @@ def family_home(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DITLAB_HOME", str(root))
         found = {"base": first_home[1]}
-        found["middle"] = train_fork(
-            "base@3", name="middle", training__steps=6, optimizer__lr=3e-4
-        ).run_id
-        found["last"] = train_fork(
-            "middle", name="last", training__steps=7, optimizer__lr=3e-4
-        ).run_id
-        found["other"] = train_fork(
-            "base@6", weights_only=True, name="other", training__steps=1
-        ).run_id
+        for name, at, steps, more in (
+            ("middle", "base@3", 6, {"optimizer__lr": 3e-4}),
+            ("last", "middle", 7, {"optimizer__lr": 3e-4}),
+            ("other", "base@6", 1, {"weights_only": True}),
+        ):
+            found[name] = train_fork(at, name=name, training__steps=steps, **more).run_id
     return root, found
 
 
 @pytest.fixture
-def family(family_home: tuple[Path, dict[str, str]], home: Home) -> dict[str, str]:
+def family(family_home, home):
     """Ids by name of the runs of `family_home`, which are in the home."""
     shutil.rmtree(home.root)
     _copied(family_home[0], home.root)

@@ -8,9 +8,10 @@ import torch
 from ditlab.checkpoints.start_point import order_changes
 from ditlab.errors import UserError
 from ditlab.runs.launch import recorded_checkpoints
+from ditlab.tracking.history import JournalFacts, metric_history
+from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.stepping import Stepper
-from support.journals import read_records
 from support.trainings.forks import small
 from support.trainings.workers import newest, same_state
 
@@ -19,16 +20,27 @@ class Killed(BaseException):
     """The end of a process, as a test has it."""
 
 
-def kill_before(monkeypatch, step):
-    """End the process before step `step` (from 1), once."""
+@pytest.fixture
+def killed_fork(home, parent, run, monkeypatch):
+    """`killed_fork(step, **changes)`: id of a fork from step 3 whose process ended before a step
+    (from 1).
+    """
 
-    def skip_or_die(stepper, *arguments, original=Stepper.step):
-        if stepper.state.step + 1 == step:
-            monkeypatch.setattr(Stepper, "step", original)
-            raise Killed
-        return original(stepper, *arguments)
+    def train_and_die(step, **changes):
+        original = Stepper.step
 
-    monkeypatch.setattr(Stepper, "step", skip_or_die)
+        def skip_or_die(stepper, *arguments):
+            if stepper.state.step + 1 == step:
+                raise Killed
+            return original(stepper, *arguments)
+
+        with monkeypatch.context() as patched, pytest.raises(Killed):
+            patched.setattr(Stepper, "step", skip_or_die)
+            run(f"{parent}@3", **changes)
+        (fork,) = [record.run_id for record in list_runs(home) if record.run_id != parent]
+        return fork
+
+    return train_and_die
 
 
 def state_of(home, run_id):
@@ -36,41 +48,26 @@ def state_of(home, run_id):
 
 
 def steps_logged(home, run_id):
-    records = read_records(home.run(run_id).journal)
-    return sorted(
-        {
-            each["step"]
-            for each in records
-            if each["kind"] == "metrics" and "train/loss" in each["values"]
-        }
-    )
+    return metric_history(home.run(run_id))["train/loss"].steps.tolist()
 
 
 def test_a_fork_without_changes_computes_what_its_parent_did(home, parent, run):
     fork = run(f"{parent}@3", training__steps=6)
     assert same_state(state_of(home, parent), state_of(home, fork.run_id))
     assert steps_logged(home, fork.run_id) == [4, 5, 6]
-    record = read_record(home.run(fork.run_id))
-    assert (record.start, record.step, record.total_steps, record.parent) == (
-        f"{parent}@3",
-        6,
-        6,
-        "",
-    )
-    tags = {}
-    for each in read_records(home.run(fork.run_id).journal):
-        tags |= each["values"] if each["kind"] == "tags" else {}
-    assert (tags["ditlab.forked_from"], tags["ditlab.lineage"]) == (f"{parent}@3", f"{parent}@3")
+    folder = home.run(fork.run_id)
+    record = read_record(folder)
+    assert (record.start, record.parent) == (f"{parent}@3", "")
+    assert record.step == record.total_steps == 6
+    tags = JournalFacts.of(read_content(folder.journal)).tags
+    assert tags["ditlab.forked_from"] == tags["ditlab.lineage"] == f"{parent}@3"
 
 
 def test_a_fork_of_a_fork_goes_on_as_the_fork_itself_would(home, family, run):
     middle, last = family["middle"], family["last"]
     assert not same_state(state_of(home, family["base"]), state_of(home, middle))
-    changes = {
-        "start": {"run": family["base"], "step": 3},
-        "optimizer__lr": 3e-4,
-        "training__steps": 7,
-    }
+    start = {"run": family["base"], "step": 3}
+    changes = {"start": start, "optimizer__lr": 3e-4, "training__steps": 7}
     assert run(None, middle, name="middle", **changes).run_id == middle
     assert same_state(state_of(home, middle), state_of(home, last))
     assert read_record(home.run(last)).start == f"{middle}@6"
@@ -78,15 +75,12 @@ def test_a_fork_of_a_fork_goes_on_as_the_fork_itself_would(home, family, run):
 
 @pytest.mark.parametrize(("killed", "own"), [(5, []), pytest.param(8, [6], marks=pytest.mark.slow)])
 def test_a_killed_fork_resumes_from_its_parents_checkpoint_then_from_its_own(
-    home, parent, run, monkeypatch, killed, own
+    home, parent, run, killed_fork, killed, own
 ):
     """`auto` takes the fork of this start and no other run; it ends in the bits of one that was not
     killed.
     """
-    with pytest.raises(Killed):
-        kill_before(monkeypatch, killed)
-        run(f"{parent}@3", training__steps=8)
-    (left,) = [record.run_id for record in list_runs(home) if record.run_id != parent]
+    left = killed_fork(killed, training__steps=8)
     assert recorded_checkpoints(home.run(left)).steps() == own
     for at in (f"{parent}@6", f"{parent}@3"):
         resumed = run(at, "auto", training__steps=8)
@@ -106,20 +100,15 @@ def test_weights_alone_begin_at_step_0_with_a_fresh_optimiser(home, parent, run)
     with recorded_checkpoints(home.run(parent)).open(3) as reader:
         for fork, is_averaged in ((averaged, True), (trained, False)):
             found = state_of(home, fork.run_id)
-            assert (
-                found.manifest.step,
-                found.manifest.position,
-                found.manifest.scalars["adam_step"],
-            ) == (1, 32, 1)
+            manifest = found.manifest
+            assert (manifest.step, manifest.position, manifest.scalars["adam_step"]) == (1, 32, 1)
             wanted = reader.weights(averaged=is_averaged)
-            assert all(
-                torch.equal(value, wanted[name])
-                for name, value in found.weights(averaged=False).items()
-            )
+            for name, value in found.weights(averaged=False).items():
+                assert torch.equal(value, wanted[name])
             assert found.has("momentum")
 
 
-def test_the_order_of_samples_goes_on_with_the_same_data_seed_and_batch_and_else_begins_anew(
+def test_the_order_of_samples_goes_on_with_the_same_data_seed_and_batch_and_else_begins_again(
     home, parent, run
 ):
     with recorded_checkpoints(home.run(parent)).open(3) as reader:
@@ -132,19 +121,14 @@ def test_the_order_of_samples_goes_on_with_the_same_data_seed_and_batch_and_else
     ):
         assert order_changes(spec, small(**changes)) == found
     fork = run(f"{parent}@3", training__steps=4, seed=1)
-    assert (
-        state_of(home, fork.run_id).manifest.position,
-        state_of(home, parent).manifest.position,
-    ) == (32, 6 * 32)
+    assert state_of(home, fork.run_id).manifest.position == 32
+    assert state_of(home, parent).manifest.position == 6 * 32
 
 
-def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork_began_from(
-    home, parent, run, monkeypatch
+def test_a_checkpoint_that_was_written_again_is_not_taken_for_the_one_that_a_fork_began_from(
+    home, parent, run, killed_fork
 ):
-    with pytest.raises(Killed):
-        kill_before(monkeypatch, 5)
-        run(f"{parent}@3", training__steps=6)
-    (fork,) = [record.run_id for record in list_runs(home) if record.run_id != parent]
+    fork = killed_fork(5, training__steps=6)
     (home.run(parent).checkpoints / "step-00000003" / f"fork-{fork}").write_text("0" * 64)
     with pytest.raises(
         UserError,
@@ -158,12 +142,8 @@ def test_a_checkpoint_that_was_written_anew_is_not_taken_for_the_one_that_a_fork
 def test_a_fork_on_another_zero_stage_goes_on_from_the_same_state(home, parent, run, stage):
     fork = run(f"{parent}@3", training__steps=6, engine__zero={"stage": stage})
     found, wanted = state_of(home, fork.run_id), state_of(home, parent)
-    assert (found.manifest.position, found.manifest.scalars) == (
-        wanted.manifest.position,
-        wanted.manifest.scalars,
-    )
+    assert found.manifest.position == wanted.manifest.position
+    assert found.manifest.scalars == wanted.manifest.scalars
     weights = wanted.weights(averaged=False)
-    assert all(
-        torch.allclose(value, weights[name], atol=1e-6)
-        for name, value in found.weights(averaged=False).items()
-    )
+    for name, value in found.weights(averaged=False).items():
+        assert torch.allclose(value, weights[name], atol=1e-6)

@@ -5,7 +5,6 @@ import shutil
 import pytest
 
 from ditlab.errors import UserError
-from ditlab.home import Home
 from ditlab.reports.page import Table
 from ditlab.runs.description import describe_run
 from ditlab.runs.launch import recorded_checkpoints
@@ -32,11 +31,10 @@ def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(
     ]
     said = run_here(capfd, monkeypatch, "runs", "show", "base", "--json")
     assert said.code == 0 and f"├─ from step 3: {middle} (middle" in said.err
-    assert [fork["run_id"] for fork in said.json["lineage"]["forks"]] == [middle, other]
-    assert [fork["start_step"] for fork in said.json["lineage"]["forks"]] == [3, 6]
-    assert (
-        run_here(capfd, monkeypatch, "runs", "show", last, "--json").json["start"] == f"{middle}@6"
-    )
+    forks = [(fork["run_id"], fork["start_step"]) for fork in said.json["lineage"]["forks"]]
+    assert forks == [(middle, 3), (other, 6)]
+    shown = run_here(capfd, monkeypatch, "runs", "show", last, "--json")
+    assert shown.json["start"] == f"{middle}@6"
 
     store = recorded_checkpoints(home.run(base))
     assert store.prune(1, 6) == [] and store.steps() == [3, 6]
@@ -48,10 +46,7 @@ def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(
     )
     said = run_here(capfd, monkeypatch, "runs", "rm", "middle", "--yes")
     assert said.code == 2 and home.run(middle).path.is_dir()
-    assert said.err.splitlines()[-1] == (
-        f"ditlab: run {middle} is the parent of {last} (last, from step 6), and forks need "
-        "their parent's checkpoints; delete those first."
-    )
+    assert f"ditlab: run {middle} is the parent of {last} (last, from step 6), and" in said.err
     assert remove_runs("last", "middle") == [last, middle]
     assert store.prune(1, 6) == [3]  # nobody needs it any more
     plan = plan_removal(["base", "other"])
@@ -103,9 +98,8 @@ def test_a_fork_outlives_a_parent_that_was_deleted_by_hand(home, parent, run):
     fork = run(f"{parent}@3", name="orphan", training__steps=4)
     shutil.rmtree(home.run(parent).path)
     start = {"run": parent, "step": 3}
-    assert (
-        run(None, fork.run_id, name="orphan", training__steps=5, start=start).status == "finished"
-    )
+    again = run(None, fork.run_id, name="orphan", training__steps=5, start=start)
+    assert again.status == "finished"
     tree = lineage(list_runs(home), fork.run_id)
     assert lineage_lines(tree, fork.run_id)[0] == f"{parent} (gone)"
     assert remove_runs(fork.run_id) == [fork.run_id]
@@ -114,64 +108,61 @@ def test_a_fork_outlives_a_parent_that_was_deleted_by_hand(home, parent, run):
 def test_a_circle_of_records_is_shown_and_ends(home, parent):
     one = create_run(home, "one", family="dit", spec_hash="", start=f"{parent}@3")
     update_record(home.run(parent), start=f"{one.run_id}@1")
-    lines = lineage_lines(lineage(list_runs(home), parent), parent)
-    assert sorted(line.split(": ")[-1].split(" ")[0] for line in lines) == sorted(
-        [parent, one.run_id]
-    )
-    assert len(lineage_lines(lineage(list_runs(home), one.run_id), one.run_id)) == 2
+    for begin in (parent, one.run_id):
+        lines = lineage_lines(lineage(list_runs(home), begin), begin)
+        assert {line.split(": ")[-1].split(" ")[0] for line in lines} == {parent, one.run_id}
+        assert len(lines) == 2
 
 
-def test_a_new_run_says_what_differs_from_the_one_before_of_its_name(tmp_path):
-    home = Home(tmp_path / "home")
-    spec = family_spec("digits/dit.yaml").to_dict()
+SPEC = family_spec("digits/dit.yaml").to_dict()
+FASTER = SPEC["optimizer"] | {"lr": 0.5}
 
-    def tag(**changes):
-        now = {**spec, **changes, "name": "a"}
-        run = create_run(home, "a", family="dit", spec_hash="", total_steps=1)
+
+@pytest.fixture
+def started(home):
+    """`started(name, **changes)`: (folder, tag with what differs) of a new run of digits."""
+
+    def begin(name, family="dit", **changes):
+        run = create_run(home, name, family=family, spec_hash="", total_steps=1)
+        now = {**SPEC, **changes, "name": name, "model": {**SPEC["model"], "family": family}}
         run.spec.write_bytes(encode_recorded(now))
-        found = change_tags(home, run.run_id, "a", now).get(CHANGED_TAG, "")
-        return found.rpartition("; since ")[0] or found, run
+        return run, change_tags(home, run.run_id, name, now).get(CHANGED_TAG)
 
-    first, _ = tag()
-    assert first == ""
-    assert tag(tracking={**spec["tracking"], "every": 7})[0] == "nothing"
-    optimizer = {**spec["optimizer"], "lr": 0.5}
-    assert tag(optimizer=optimizer)[0] == "lr=0.5 (was 0.001)"
-    text, _ = tag(
-        optimizer=optimizer, schedule={"kind": "constant", "warmup": 7, "warmup_epochs": 0.0}
-    )
+    shutil.rmtree(home.runs)
+    return begin
+
+
+def test_a_new_run_says_what_differs_from_the_one_before_of_its_name(home, started):
+    def tag(**changes):
+        return started("a", **changes)[1].rpartition("; since ")[0]
+
+    assert started("a")[1] is None
+    assert tag(tracking={**SPEC["tracking"], "every": 7}) == "nothing"
+    assert tag(optimizer=FASTER) == "lr=0.5 (was 0.001)"
+    schedule = {"kind": "constant", "warmup": 7, "warmup_epochs": 0.0}
+    text = tag(optimizer=FASTER, schedule=schedule)
     assert text == "schedule=constant (was warmup_cosine), warmup=7 (was 50), final=none (was 0.05)"
     sweep = create_run(home, "a", family="dit", spec_hash="", trials=2, total_steps=1)
     trial = create_run(home, "a", family="dit", spec_hash="", parent=sweep.run_id, trial=0)
-    _, last = tag()
-    assert last.path.exists() and trial.path.exists(), (
-        "neither a sweep nor its trials are the run before"
-    )
+    last, _ = started("a")
+    # neither a sweep nor its trials are the run before
+    assert last.path.exists() and trial.path.exists()
     last.spec.write_text("{")
-    assert tag()[0] == "", "a spec that cannot be read is compared with nothing"
-    many = {**spec, "data": {f"x{number}": number for number in range(20)}}
-    assert tag(**many)[0].count("(was none)") == 12 and tag(**spec)[0].endswith(" more")
+    assert started("a")[1] is None, "a spec that cannot be read is compared with nothing"
+    many = {f"x{number}": number for number in range(20)}
+    assert tag(data=many).count("(was none)") == 12 and tag().endswith(" more")
 
 
 def test_a_run_of_a_new_name_says_what_differs_from_the_newest_of_its_experiment_and_family(
-    tmp_path,
+    started,
 ):
-    home = Home(tmp_path / "home")
-    spec = family_spec("digits/dit.yaml").to_dict()
-
-    def started(name, family="dit", **changes):
-        run = create_run(home, name, family=family, spec_hash="", total_steps=1)
-        now = {**spec, **changes, "name": name, "model": {**spec["model"], "family": family}}
-        run.spec.write_bytes(encode_recorded(now))
-        return run.run_id, change_tags(home, run.run_id, name, now).get(CHANGED_TAG)
-
     first, alone = started("base")
     assert alone is None
-    started("elsewhere", tracking={**spec["tracking"], "experiment": "other"})
+    started("elsewhere", tracking={**SPEC["tracking"], "experiment": "other"})
     started("unet", family="unet")
-    optimizer = {**spec["optimizer"], "lr": 0.5}
-    assert started("faster", optimizer=optimizer)[1] == f"lr=0.5 (was 0.001); since {first} (base)"
-    assert started("base", optimizer=optimizer)[1] == f"lr=0.5 (was 0.001); since {first}"
+    since = f"lr=0.5 (was 0.001); since {first.run_id}"
+    assert started("faster", optimizer=FASTER)[1] == f"{since} (base)"
+    assert started("base", optimizer=FASTER)[1] == since
 
 
 def test_a_trial_is_called_by_its_values():
@@ -181,6 +172,5 @@ def test_a_trial_is_called_by_its_values():
         "training.ema.decay": 0.999,
     }
     assert values_text(values) == "lr=0.0012, time=logit_normal, decay=0.999"
-    assert values_text(
-        {"objective.time": {"kind": "uniform"}, "batch.size": 8, "model.size": 4}
-    ) == ("time=uniform, batch.size=8, model.size=4")
+    values = {"objective.time": {"kind": "uniform"}, "batch.size": 8, "model.size": 4}
+    assert values_text(values) == "time=uniform, batch.size=8, model.size=4"

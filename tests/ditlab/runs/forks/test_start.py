@@ -13,13 +13,8 @@ START = {"run": "3f2a1b9c", "step": 400}
 
 
 def test_parent_step_and_state_count_in_the_hash_and_a_spec_without_start_keeps_its_own():
-    starts = [
-        None,
-        START,
-        {**START, "run": "3f2a1b9d"},
-        {**START, "step": 401},
-        {**START, "state": "trained"},
-    ]
+    changes = ({}, {"run": "3f2a1b9d"}, {"step": 401}, {"state": "trained"})
+    starts = [None, *(START | change for change in changes)]
     hashes = [tiny(training__steps=500, start=start).content_hash() for start in starts]
     assert len(set(hashes)) == 5
     without = tiny(training__steps=500)
@@ -31,12 +26,7 @@ def test_a_start_by_set_and_its_mistakes(tmp_path):
     path.write_text(dump_yaml(TINY))
     at = 'start={"run": "12345678", "step": 3, "state": "all"}'
     found = load_experiment(path, [at, "start.state=averaged"]).start
-    assert found and (found.run, found.step, found.state, found.point) == (
-        "12345678",
-        3,
-        "averaged",
-        "12345678@3",
-    )
+    assert (found.state, found.point) == ("averaged", "12345678@3")
     for override, sentence in (
         (
             "start={run: ../x, step: 3}",
@@ -57,34 +47,19 @@ def test_a_start_by_set_and_its_mistakes(tmp_path):
 
 def test_a_short_fork_trains_its_few_steps_beyond_its_start():
     long = tiny(training__steps=1000, start=START)
-    assert shorten_experiment(long).spec.training.steps == 420
-    assert shorten_experiment(long).spec.start == long.start
-    assert (
-        shorten_experiment(
-            tiny(training__steps=1000, start={**START, "state": "averaged"})
-        ).spec.training.steps
-        == 20
-    )
+    short = shorten_experiment(long).spec
+    assert short.training.steps == 420 and short.start == long.start
+    averaged = tiny(training__steps=1000, start={**START, "state": "averaged"})
+    assert shorten_experiment(averaged).spec.training.steps == 20
 
 
 def test_the_text_of_from():
     assert parse_start("digits-dit@400") == NamedStart("digits-dit", 400)
     assert parse_start("3f2a") == NamedStart("3f2a", None)
-    for text in (
-        "",
-        "@",
-        "a@",
-        "a@b",
-        "a@1.5",
-        "a@@3",
-        "a b@3",
-        "a/b",
-        "a@1@2",
-        "\x1b[31m@3",
-        "x" * 200,
-    ):
+    texts = ("", "@", "@3", "a@", "a@b", "a@-3", "a@1.5", "a@@3", "a b@3", "a/b", "../a@3", "a@1@2")
+    for text in (*texts, "\x1b[31m@3", "x" * 200):
         with pytest.raises(
-            UserError, match=r"^--from .* names no checkpoint; write RUN@STEP"
+            UserError, match=r"^--from .* names no checkpoint; write RUN@"
         ) as caught:
             parse_start(text)
         assert str(caught.value).isprintable()

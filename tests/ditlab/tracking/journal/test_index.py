@@ -6,7 +6,6 @@ import logging
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ import pytest
 from ditlab.home import Home, RunFolder
 from ditlab.tracking.index import Journal, JournalIndex, cache_file
 from ditlab.tracking.journal import encode_record
-
-NewRun = Callable[..., RunFolder]
 
 
 def step(number: int, time: int = 1) -> bytes:
@@ -34,22 +31,21 @@ def steps(index: JournalIndex, folder: RunFolder) -> list[int]:
 
 
 @pytest.fixture
-def home(new_run: NewRun) -> tuple[Home, RunFolder]:
+def folder(new_run):
     folder = new_run()
     folder.journal.write_bytes(step(1) + step(2))
-    return Home(folder.path.parents[1]), folder
+    return folder
 
 
-def test_journal_that_grows_and_ends_torn(home: tuple[Home, RunFolder]) -> None:
-    place, folder = home
-    index = JournalIndex(place)
+def test_journal_that_grows_and_ends_torn(home, folder):
+    index = JournalIndex(home)
     assert steps(index, folder) == [1, 2]
     with folder.journal.open("ab") as file:
         file.write(step(3) + step(4)[:-9])
         file.flush()
         assert steps(index, folder) == [1, 2, 3]
         file.write(b"\n" + step(5))  # after a crash
-    assert steps(index, folder) == steps(JournalIndex(place), folder) == [1, 2, 3, 5]
+    assert steps(index, folder) == steps(JournalIndex(home), folder) == [1, 2, 3, 5]
     folder.journal.unlink()
     assert steps(index, folder) == []
     folder.journal.write_bytes(step(6))
@@ -66,62 +62,45 @@ def test_journal_that_grows_and_ends_torn(home: tuple[Home, RunFolder]) -> None:
         lambda journal: journal.write_bytes(step(7) + step(2)),  # as long
         # another first line
         lambda journal: journal.write_bytes(step(7, time=2) + step(8) + step(9)),
-        lambda journal: (
-            journal.rename(f"{journal}.old"),
-            journal.write_bytes(step(1) + step(8) + step(9)),
-        ),
+        lambda journal: (journal.rename(f"{journal}.old"), journal.write_bytes(step(1) + step(8))),
     ],
 )
-def test_another_journal_is_read_anew(
-    home: tuple[Home, RunFolder], change: Callable[[Path], object]
-) -> None:
-    place, folder = home
-    index = JournalIndex(place)
+def test_another_journal_is_read_again(home, folder, change):
+    index = JournalIndex(home)
     steps(index, folder)
     change(folder.journal)
     found = steps(index, folder)
-    cache_file(place).unlink()
-    assert found == steps(JournalIndex(place), folder) != [1, 2]
+    cache_file(home).unlink()
+    assert found == steps(JournalIndex(home), folder) != [1, 2]
 
 
-def test_moved_and_copied_homes_have_files_of_their_own(
-    home: tuple[Home, RunFolder], tmp_path: Path
-) -> None:
-    place, folder = home
-    steps(JournalIndex(place), folder)
-    copied = Home(Path(shutil.copytree(place.root, tmp_path / "copy")))
+def test_moved_and_copied_homes_have_files_of_their_own(home, folder, tmp_path):
+    steps(JournalIndex(home), folder)
+    copied = Home(Path(shutil.copytree(home.root, tmp_path / "copy")))
     other = copied.run(folder.run_id)
     with other.journal.open("ab") as file:
         file.write(step(3))
     assert steps(JournalIndex(copied), other) == [1, 2, 3]
-    assert steps(JournalIndex(place), folder) == [1, 2]
-    moved = Home(place.root.rename(tmp_path / "moved"))
-    assert cache_file(moved) not in (cache_file(place), cache_file(copied))
+    assert steps(JournalIndex(home), folder) == [1, 2]
+    moved = Home(home.root.rename(tmp_path / "moved"))
+    assert cache_file(moved) not in (cache_file(home), cache_file(copied))
     assert steps(JournalIndex(moved), moved.run(folder.run_id)) == [1, 2]
 
 
 @pytest.mark.parametrize("is_folder", [True, False])
-def test_cache_that_cannot_be_used(
-    home: tuple[Home, RunFolder],
-    is_folder: bool,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    place, folder = home
+def test_cache_that_cannot_be_used(home, folder, is_folder, caplog, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     if is_folder:
-        cache_file(place).mkdir(parents=True)
+        cache_file(home).mkdir(parents=True)
     else:
-        tmp_path.joinpath("cache").write_text("a file")
+        (tmp_path / "cache").write_text("a file")
     with caplog.at_level(logging.DEBUG, "ditlab.tracking"):
-        index = JournalIndex(place)
+        index = JournalIndex(home)
         assert steps(index, folder) == steps(index, folder) == [1, 2]
     assert len(caplog.records) == 1
 
 
-def test_two_processes_at_once(home: tuple[Home, RunFolder]) -> None:
-    place, folder = home
+def test_two_processes_at_once(home, folder):
     folder.journal.write_bytes(b"".join(map(step, range(3000))))
     program = (
         "import sys; from pathlib import Path; from ditlab.home import Home; from "
@@ -129,6 +108,6 @@ def test_two_processes_at_once(home: tuple[Home, RunFolder]) -> None:
         "index.update([Journal(sys.argv[2])]); print(index.database.execute('SELECT count(*), "
         "min(step), max(step) FROM _points').fetchone())"
     )
-    command = [sys.executable, "-c", program, str(place.root), folder.run_id]
+    command = [sys.executable, "-c", program, str(home.root), folder.run_id]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert [process.communicate()[0] for process in processes] == ["(3000, 0, 2999)\n"] * 2

@@ -2,40 +2,32 @@
 
 import math
 import random
-from collections.abc import Callable
 
 import pytest
 
-from ditlab.home import RunFolder
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.journal_writer import JournalWriter, Thinning
 from support.journals import read_records
 
-NewRun = Callable[..., RunFolder]
 MILLION = 10**6
 
 
-def test_a_million_steps_stay_within_the_budget() -> None:
+def test_a_million_steps_stay_within_the_budget():
     thinning = Thinning(10_000)
     sent = [step for step in range(MILLION) if thinning.selects()]
     assert 5000 < len(sent) < 10_000
     assert sent[:1000] == list(range(1000))
 
 
-def test_no_budget_sends_everything() -> None:
-    thinning = Thinning(None)
-    assert all(thinning.selects() for _ in range(50_000))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run, seed):
     draw = random.Random(seed)
     steps, budget = 2000, 300
     values = [
         draw.choice([draw.gauss(0, 1), draw.gauss(0, 1), 0.0, math.nan]) for _ in range(steps)
     ]
-    folder = new_run()
-    journal, step, kills = JournalWriter(folder, budget=budget), 0, 12
+    folder, step, kills = new_run(), 0, 12
+    journal = JournalWriter(folder, budget=budget)
     while step < steps:
         journal.log_metrics(step, {"train/loss": values[step], "train/lr": step})
         if step % 100 == 0:
@@ -53,17 +45,15 @@ def test_kills_and_rollbacks_change_nothing_of_what_is_sent(new_run: NewRun, see
             step = max(0, step - draw.randrange(80))
     journal.close()
     thinning = Thinning(budget)
-    records = [
-        record for record in read_records(folder.journal) if "train/loss" in record["values"]
-    ]
-    sent = {record["step"]: float(record["values"]["train/loss"]) for record in records}
+    sent = {
+        record["step"]: float(record["values"]["train/loss"])
+        for record in read_records(folder.journal)
+        if "train/loss" in record["values"]
+    }
     expected = {step: value for step, value in enumerate(values) if thinning.selects()}
     assert repr(sent) == repr(expected)  # by text, as NaN equals nothing
     assert len(sent) < steps / 2
     history = metric_history(folder)
-    assert (
-        history["train/loss"].steps.tolist()
-        == history["train/lr"].steps.tolist()
-        == list(range(steps))
-    )
+    for name in ("train/loss", "train/lr"):
+        assert history[name].steps.tolist() == list(range(steps))
     assert history["eval/loss"].steps.tolist() == list(range(0, steps, 100))

@@ -1,7 +1,6 @@
 """`ditlab ui`: the server's command and its options, and one server from its start to Ctrl-C."""
 
 import inspect
-import json
 import signal
 import socket
 import subprocess
@@ -12,27 +11,26 @@ from pathlib import Path
 
 import mlflow.server
 import pytest
-from click.testing import CliRunner
 
 from ditlab.cli.pages.commands import ui
 from ditlab.errors import RunFailed, UserError
-from ditlab.home import Home
 from ditlab.tracking.records import create_run
 from ditlab.tracking.server import MlflowServer
 from ditlab.tracking.tracker import RunTracker
 from support.clusters.nodes import free_ports
 from support.served import served
+from support.stored import Stored
 
 
-def invoke(*arguments: str) -> None:
-    CliRunner().invoke(ui, arguments, catch_exceptions=False)
+def start(home, port, *options):
+    ui.main(["--home", str(home.root), "--port", str(port), *options], standalone_mode=False)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("store")
 def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_its_terminal(
-    home: Home, tmp_path: Path
-) -> None:
+    home, tmp_path
+):
     for experiment in ("first", "second"):
         tracker = RunTracker(create_run(home, "digits", family="dit", spec_hash=""), None, home)
         tracker.start("digits", experiment, "dit")
@@ -42,29 +40,19 @@ def test_the_ui_opens_on_the_newest_runs_experiment_quietly_and_ends_with_its_te
         with urllib.request.urlopen(server.url, timeout=60) as page:
             assert b"<title>MLflow</title>" in page.read()
         assert server.status("/", Host="elsewhere.example") == 403
-        assert len(server.command_lines().splitlines()) == 1, (
-            "one process imports MLflow and serves"
-        )
-        number = json.loads(
-            server.ask("/api/2.0/mlflow/experiments/get-by-name?experiment_name=second")[1]
-        )
-        number = number["experiment"]["experiment_id"]
+        # one process imports MLflow and serves
+        assert len(server.command_lines().splitlines()) == 1
+        number = Stored(tracker).experiment  # of the second
         runs = f"{server.url}/#/experiments/{number}/runs"
         assert server.page == f"{runs}?workflowType=machine_learning&viewStateShareKey=ditlab"
     with pytest.raises(OSError):
         urllib.request.urlopen(server.url, timeout=2)
-    noise = [
-        line
-        for line in log.read_text().splitlines()
-        if "waiting up to" not in line and server.page not in line
-    ]
-    assert noise == []
+    for line in log.read_text().splitlines():
+        assert "waiting up to" in line or server.page in line
     assert not list(home.root.glob("mlflow-server-*.log"))
 
 
-def test_a_server_that_ends_at_once_leaves_its_log_and_its_last_line(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_ends_at_once_leaves_its_log_and_its_last_line(home, monkeypatch):
     monkeypatch.setattr(
         MlflowServer, "_command", lambda self: ["sh", "-c", "echo begun; echo no database; exit 3"]
     )
@@ -72,26 +60,25 @@ def test_a_server_that_ends_at_once_leaves_its_log_and_its_last_line(
     with pytest.raises(
         RunFailed, match=rf"ended with code 3; its log is .*{port}\.log: no database"
     ):
-        ui.main(["--home", str(home.root), "--port", str(port)], standalone_mode=False)
-    assert (home.root / f"mlflow-server-{port}.log").read_text() == "begun\nno database\n"
-    (home.root / f"mlflow-server-{port}.log").unlink()
-    (home.root / f"mlflow-server-{port}.log").mkdir()
+        start(home, port)
+    log = home.root / f"mlflow-server-{port}.log"
+    assert log.read_text() == "begun\nno database\n"
+    log.unlink()
+    log.mkdir()
     with pytest.raises(UserError, match=r"\.log cannot be written \(Is a directory\); remove it"):
-        ui.main(["--home", str(home.root), "--port", str(port)], standalone_mode=False)
+        start(home, port)
 
 
-def test_a_port_in_use_is_the_users_error(home: Home) -> None:
+def test_a_port_in_use_is_the_users_error(home):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"--port {port}"):
-            invoke("--port", str(port))
+            start(home, port)
 
 
-def test_wait_for_the_server_is_bounded_and_named(
-    home: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_wait_for_the_server_is_bounded_and_named(home, monkeypatch, capfd):
     """A process that sleeps in the server's place never answers."""
     monkeypatch.setenv("DITLAB_PROGRESS_SECONDS", "0.3")
     monkeypatch.setattr(MlflowServer, "_command", lambda self: ["sleep", "60"])
@@ -99,24 +86,21 @@ def test_wait_for_the_server_is_bounded_and_named(
     with pytest.raises(
         RunFailed, match=r"did not answer at http://127\.0\.0\.1:\d+ within 1 s; .* --wait SECONDS"
     ):
-        ui.main(
-            ["--home", str(home.root), "--port", str(port), "--wait", "1"], standalone_mode=False
-        )
-    assert (
+        start(home, port, "--wait", "1")
+    waiting = (
         f"waiting up to 1 s (--wait) for the MLflow server to answer at http://127.0.0.1:{port}"
-        in (capfd.readouterr().err)
     )
+    assert waiting in capfd.readouterr().err
 
 
 @pytest.mark.slow
-def test_pages_begin_with_model_training(monkeypatch: pytest.MonkeyPatch, home: Home) -> None:
+def test_pages_begin_with_model_training(monkeypatch, home):
     """Where the package is installed, MLflow finds the app that its metadata names, and each page
     sets the choice.
     """
-    project = tomllib.loads(
-        (Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8")
-    )["project"]
-    ((name, place),) = project["entry-points"]["mlflow.app"].items()
+    text = (Path(__file__).parents[4] / "pyproject.toml").read_text(encoding="utf-8")
+    points = tomllib.loads(text)["project"]["entry-points"]
+    ((name, place),) = points["mlflow.app"].items()
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [name])
     assert MlflowServer(home, free_ports(1)[0])._command()[-2:] == ["--app-name", name]
     script = f"""
@@ -132,6 +116,6 @@ with app.test_client() as client:
     assert '<head><script>const key="mlflow.workflowType_v1"' in shown and shown.endswith("OK\n")
 
 
-def test_mlflow_starts_its_server_by_the_name_that_is_replaced() -> None:
+def test_mlflow_starts_its_server_by_the_name_that_is_replaced():
     """Else `serve_mlflow.py` replaces nothing, and MLflow is imported twice, by two processes."""
     assert "_exec_cmd(" in inspect.getsource(mlflow.server._run_server)

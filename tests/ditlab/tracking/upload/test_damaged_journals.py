@@ -2,25 +2,21 @@
 nothing blocks.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
-from ditlab.home import Home, RunFolder
 from ditlab.spec.files import encode_recorded, load_experiment
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import list_runs
 from ditlab_addons.housekeeping.sync import sync_runs
 
-NewRun = Callable[..., RunFolder]
-
 pytestmark = pytest.mark.usefixtures("store")
 
 
 @pytest.fixture
-def folder(new_run: NewRun) -> RunFolder:
+def folder(new_run):
     """A run whose journal nobody has sent."""
     folder = new_run()
     experiment = load_experiment(Path("experiments/digits/dit.yaml"))
@@ -36,42 +32,26 @@ def folder(new_run: NewRun) -> RunFolder:
     return folder
 
 
-def synced(home: Home) -> tuple[Any, list[str]]:
+def synced(home):
     """The one run in MLflow, and the warnings."""
-    import mlflow
-
-    warnings: list[str] = []
+    warnings = []
     (result,) = sync_runs(list_runs(home), home, warn=warnings.append)
     assert (result.left, result.fault) == (0, "")
-    client = mlflow.MlflowClient(f"sqlite:///{home.mlflow_database}")
+    client = MlflowClient(f"sqlite:///{home.mlflow_database}")
     (run,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
     return run, warnings
 
 
-def replace_line(folder: RunFolder, number: int, line: bytes) -> None:
+def test_a_line_of_the_wrong_shape_blocks_nothing(home, folder):
     lines = folder.journal.read_bytes().splitlines(keepends=True)
-    folder.journal.write_bytes(b"".join([*lines[:number], line + b"\n", *lines[number + 1 :]]))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"kind":"metrics","time":1,"step":3,"valeus":{"train/loss":1.0}}',
-        b'{"kind":"metrics","time":1,"step":"x","values":{"train/loss":1.0}}',
-        b'{"kind":"dataset","time":1}',
-        b"[" * 50_000,
-    ],
-)
-def test_a_line_of_the_wrong_shape_blocks_nothing(
-    home: Home, folder: RunFolder, line: bytes
-) -> None:
-    replace_line(folder, 3, line)
+    lines[3] = b'{"kind":"metrics","time":1,"step":3,"valeus":{"train/loss":1.0}}\n'
+    folder.journal.write_bytes(b"".join(lines))
     run, warnings = synced(home)
     assert run.data.metrics["train/loss"] == 10 / 8 and run.info.status == "FINISHED"
-    assert [text for text in warnings if "1 damaged line passed over" in text]
+    assert [text for text in warnings if "1 damaged line skipped" in text]
 
 
-def test_files_that_are_none_are_said_and_left(home: Home, folder: RunFolder) -> None:
+def test_files_that_are_none_are_said_and_left(home, folder):
     folder.media.mkdir()
     (folder.media / "torn.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
     journal = JournalWriter(folder)
@@ -80,20 +60,14 @@ def test_files_that_are_none_are_said_and_left(home: Home, folder: RunFolder) ->
     journal.close()
     _, warnings = synced(home)
     for name in ("gone.png", "torn.png"):
-        assert [
-            text
-            for text in warnings
-            if f"media/{name}" in text and "MLflow does not get it" in text
-        ]
+        (text,) = [text for text in warnings if f"media/{name}" in text]
+        assert "MLflow does not get it" in text
 
 
-def test_a_journal_that_cannot_be_read_costs_its_run_alone(
-    home: Home, folder: RunFolder, new_run: NewRun
-) -> None:
+def test_a_journal_that_cannot_be_read_costs_its_run_alone(home, folder, new_run):
     odd = new_run("odd")
     odd.journal.mkdir()
-    results = {
-        result.run_id: result for result in sync_runs(list_runs(home), home, warn=pytest.fail)
-    }
+    found = sync_runs(list_runs(home), home, warn=pytest.fail)
+    results = {result.run_id: result for result in found}
     assert "cannot be read (" in results[odd.run_id].fault
     assert results[folder.run_id].sent == 12 and results[folder.run_id].left == 0

@@ -9,14 +9,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from PIL import Image
 
 from ditlab.cli.runs.commands import runs
 from ditlab.home import Home, RunFolder
@@ -24,10 +22,12 @@ from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import create_run
 from ditlab.tracking.tracker import RunTracker
 from ditlab_addons.housekeeping.sync import sync
+from support.clusters.faults import wait_until
+from support.disk import small_disk
 from support.forked import Forked
 from support.proxy import Fault, Proxy
+from support.stored import Stored, draw
 
-NewRun = Callable[..., RunFolder]
 LONGEST_CALL = 1.0
 """Seconds. A call takes 20 microseconds; a machine that is busy may stretch one, a call that waits
 for MLflow takes two seconds and more in these tests."""
@@ -47,48 +47,45 @@ class Logging:
         log(*arguments)
         self.longest = max(self.longest, time.perf_counter() - begin)
 
+    def metrics(self, step: int) -> None:
+        values = {"train/loss": 1 / (step + 1), "train/lr": 1e-4}
+        self.call(self.tracker.journal.log_metrics, step, values)
+
     def steps(self, first: int, end: int, seconds: float = 0.0) -> None:
         """Log steps `first` to `end` - 1 over about `seconds`, with a picture and a tag at every
         hundredth.
         """
         for step in range(first, end):
-            self.call(
-                self.tracker.journal.log_metrics,
-                step,
-                {"train/loss": 1 / (step + 1), "train/lr": 1e-4},
-            )
+            self.metrics(step)
             if step % 100 == 0:
-                picture = self.tracker.folder.media / f"{step}.png"
-                picture.parent.mkdir(exist_ok=True)
-                Image.new("L", (8, 8), step % 256).save(picture)
+                picture = draw(self.tracker.folder.media / f"{step}.png", step % 256)
                 self.call(self.tracker.log_image, "samples", step, picture)
                 self.call(self.tracker.set_tags, {"at": str(step)})
             time.sleep(seconds / (end - first))
 
 
-def check_all_arrived(uri: str, folder: RunFolder, steps: int) -> None:
+def check_all_arrived(uri, folder, steps):
     """MLflow must have one run, with every step of `Logging.steps` once."""
+    client, run = stored_run(uri, folder)
+    points = client.get_metric_history(run.info.run_id, "train/loss")
+    expected = [(step, 1 / (step + 1)) for step in range(steps)]
+    assert sorted((p.step, p.value) for p in points) == expected
+    assert len(client.get_metric_history(run.info.run_id, "train/lr")) == steps
+    assert run.data.tags["at"] == str((steps - 1) // 100 * 100)
+    assert run.data.params == {"depth": "9"}
+    images = [file.path for file in client.list_artifacts(run.info.run_id, "images")]
+    for ending in (".png", ".webp"):
+        assert sorted(image_steps(images, ending)) == list(range(0, steps, 100))
+
+
+def stored_run(uri, folder):
+    """Client, and the one run in MLflow."""
     import mlflow
 
     client = mlflow.MlflowClient(uri)
-    experiment = client.get_experiment_by_name("faults")
-    found = client.search_runs([experiment.experiment_id], f"tags.`ditlab.run` = '{folder.run_id}'")
-    assert len(found) == 1
-    run = found[0]
-    points = client.get_metric_history(run.info.run_id, "train/loss")
-    assert sorted((p.step, p.value) for p in points) == [
-        (step, 1 / (step + 1)) for step in range(steps)
-    ]
-    assert len(client.get_metric_history(run.info.run_id, "train/lr")) == steps
-    assert run.data.tags["at"] == str((steps - 1) // 100 * 100) and run.data.params == {
-        "depth": "9"
-    }
-    images = [file.path for file in client.list_artifacts(run.info.run_id, "images")]
-    assert (
-        sorted(image_steps(images, ".png"))
-        == sorted(image_steps(images, ".webp"))
-        == list(range(0, steps, 100))
-    )
+    experiment = client.get_experiment_by_name("faults").experiment_id
+    (run,) = client.search_runs([experiment], f"tags.`ditlab.run` = '{folder.run_id}'")
+    return client, run
 
 
 def image_steps(paths: list[str], ending: str) -> list[int]:
@@ -101,109 +98,78 @@ def image_steps(paths: list[str], ending: str) -> list[int]:
 
 
 @pytest.fixture
-def proxy(server: Any) -> Iterator[Proxy]:
+def proxy(server):
     server.start()
     with Proxy(server.uri) as proxy:
         yield proxy
 
 
-Scenario = Callable[[Proxy, Home, RunFolder], None]
+class Scenario(NamedTuple):
+    """Trouble of requests while a run of 400 steps is logged."""
 
+    fault: Fault = "none"
+    when: str = "first"
+    """`first`: from the first request on; `later`: once the run is known to the server."""
+    only: str = ""
+    """Words of the requests that are in trouble; empty for all."""
+    delay: float = 0.0
+    """Seconds of each request."""
 
-def faults_for_a_while(fault: Fault, when: str) -> Scenario:
-    def check(proxy: Proxy, home: Home, folder: RunFolder) -> None:
-        proxy.fault = fault if when == "first" else "none"
+    def play(self, proxy, home, folder):
+        proxy.delay, proxy.only = self.delay, self.only
+        if self.when == "first":
+            proxy.fault = self.fault
         run = Logging(folder, proxy.uri, home)
         run.steps(0, 100)
-        while when == "later" and run.tracker.mlflow_run_id is None:
-            time.sleep(0.05)
-        proxy.fault = fault
-        run.steps(100, 300, seconds=2.5)
-        while not proxy.num_faulty:
-            time.sleep(0.05)
+        if self.when == "later":
+            wait_until(lambda: run.tracker.mlflow_run_id is not None, 60, "a run")
+        proxy.fault = self.fault
+        run.steps(100, 300, seconds=2.5 + 2 * self.delay)
+        if self.fault != "none":  # MLflow's client sends a request twice
+            wait_until(lambda: proxy.num_faulty >= 2, 60, "two requests")
         proxy.fault = "none"
+        proxy.delay = 0
         run.steps(300, 400)
         run.call(run.tracker.end, "finished")
         assert run.tracker.close(60) == 0
         assert run.longest < LONGEST_CALL
         check_all_arrived(proxy.uri, folder, 400)
 
-    return check
-
-
-def lost_answers(only: str) -> Scenario:
-    """The server did its part; the same request again must change nothing."""
-
-    def check(proxy: Proxy, home: Home, folder: RunFolder) -> None:
-        proxy.fault, proxy.only = "swallow", only
-        run = Logging(folder, proxy.uri, home)
-        run.steps(0, 200)
-        deadline = time.monotonic() + 60
-        while proxy.num_faulty < 2:  # MLflow's client sends a request twice
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        proxy.fault = "none"
-        assert run.tracker.close(60) == 0
-        check_all_arrived(proxy.uri, folder, 200)
-
-    return check
-
-
-def slow_requests(delay: float) -> Scenario:
-    def check(proxy: Proxy, home: Home, folder: RunFolder) -> None:
-        proxy.delay = delay
-        run = Logging(folder, proxy.uri, home)
-        run.steps(0, 500, seconds=3 * delay)
-        proxy.delay = 0
-        assert run.tracker.close(60) == 0
-        assert run.longest < LONGEST_CALL
-        check_all_arrived(proxy.uri, folder, 500)
-
-    return check
-
 
 SCENARIOS = {
-    **{
-        f"{fault} {when}": faults_for_a_while(fault, when)
-        for fault in ("500", "drop")
-        for when in ("first", "later")
-    },
-    **{
-        f"lost {only}": lost_answers(only)
-        for only in ("runs/create", "runs/log-batch", "PUT ", "runs/set-tag")
-    },
-    "slow": slow_requests(2.0),
+    "slow": Scenario(delay=2.0),
+    "500 first": Scenario("500"),
+    "500 later": Scenario("500", "later"),
+    "drop first": Scenario("drop"),
+    "drop later": Scenario("drop", "later"),
+    # the server did its part; the same request again must change nothing
+    "lost run": Scenario("swallow", only="runs/create"),
+    "lost batch": Scenario("swallow", only="runs/log-batch"),
+    "lost file": Scenario("swallow", only="PUT "),
+    "lost tag": Scenario("swallow", only="runs/set-tag"),
 }
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    server: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[None]]]:
+def outcomes(server, tmp_path_factory):
     """Every scenario, five at a time: each is a run with a proxy of its own, and mostly waits,
     beside other tests.
     """
     server.start()
     home = Home(tmp_path_factory.mktemp("faults")).ensure()
+    facts = {"family": "dit", "spec_hash": "abc"}
 
-    def play(scenario: Scenario) -> None:
+    def play(scenario):
         with Proxy(server.uri) as proxy:
-            folder = create_run(
-                home, "digits-dit", family="dit", spec_hash="abc", tracking_uri=proxy.uri
-            )
-            scenario(proxy, home, folder)
+            folder = create_run(home, "digits-dit", tracking_uri=proxy.uri, **facts)
+            scenario.play(proxy, home, folder)
 
     with ThreadPoolExecutor(5) as pool:
         yield {name: pool.submit(play, scenario) for name, scenario in SCENARIOS.items()}
 
 
 @pytest.mark.slow
-def test_requests_that_are_slower_still(proxy: Proxy, home: Home, new_run: NewRun) -> None:
-    slow_requests(5.0)(proxy, home, new_run(tracking_uri=proxy.uri))
-
-
-@pytest.mark.slow
-def test_killed_in_the_middle_and_down_at_the_end(server: Any, home: Home, new_run: NewRun) -> None:
+def test_killed_in_the_middle_and_down_at_the_end(server, home, new_run):
     server.start()
     folder = new_run(tracking_uri=server.uri)
     run = Logging(folder, server.uri, home)
@@ -246,23 +212,20 @@ for step in itertools.count(first):
 
 @pytest.mark.usefixtures("outcomes")  # they wait beside it
 @pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
-def test_a_process_killed_at_random_moments(
-    server: Any, home: Home, new_run: NewRun, kills: int
-) -> None:
-    import mlflow
-
+def test_a_process_killed_at_random_moments(server, home, new_run, kills):
     server.start()
-    folder, draw = new_run(tracking_uri=server.uri), random.Random(kills)
+    folder, drawn = new_run(tracking_uri=server.uri), random.Random(kills)
     first = 0
     for incarnation in range(kills):
         process = Forked(KILLED, folder.run_id, server.uri, str(first), str(incarnation))
-        before = folder.journal.stat().st_size if folder.journal.exists() else 0
-        while not folder.journal.exists() or folder.journal.stat().st_size <= before:
+        folder.journal.touch()
+        before = folder.journal.stat().st_size
+        while folder.journal.stat().st_size <= before:
             assert process.is_alive()
             time.sleep(0.01)
-        time.sleep(draw.uniform(0.3, kills / 2))
+        time.sleep(drawn.uniform(0.3, kills / 2))
         process.kill()
-        first = max(0, int(metric_history(folder)["train/loss"].steps[-1]) - draw.randrange(200))
+        first = max(0, int(metric_history(folder)["train/loss"].steps[-1]) - drawn.randrange(200))
     assert sync(folder, server.uri, home, warn=pytest.fail) == 0
 
     history = metric_history(folder)
@@ -270,9 +233,7 @@ def test_a_process_killed_at_random_moments(
     assert len(steps) > 300 and steps == history["train/step"].steps.tolist() == list(
         range(len(steps))
     )
-    client = mlflow.MlflowClient(server.uri)
-    experiment = client.get_experiment_by_name("faults").experiment_id
-    (run,) = client.search_runs([experiment], f"tags.`ditlab.run` = '{folder.run_id}'")
+    client, run = stored_run(server.uri, folder)
     for key, points in sent_points(folder).items():
         stored = client.get_metric_history(run.info.run_id, key)
         assert sorted((p.step, p.value) for p in stored) == points
@@ -324,7 +285,7 @@ print(tracker.close(2), flush=True)
 
 
 @pytest.mark.slow
-def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run: NewRun) -> None:
+def test_a_server_that_hangs_holds_no_process(proxy, home, new_run):
     """Two processes at once: one that logs metrics, one that logs files."""
     processes = [
         subprocess.Popen(
@@ -352,59 +313,33 @@ def test_a_server_that_hangs_holds_no_process(proxy: Proxy, home: Home, new_run:
     assert time.monotonic() - begin < 3.5 + 10
 
 
-def test_a_disk_that_is_full_for_a_while(
-    home: Home, new_run: NewRun, tmp_path: Path, mlflow_template: Path
-) -> None:
-    folder = new_run()
-    small = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder.path],
-        check=False,
-        capture_output=True,
-    )
-    if small.returncode:
-        pytest.skip("a file system of its own cannot be mounted here")
-    try:
+def test_a_disk_that_is_full_for_a_while(home, tmp_path, mlflow_template):
+    folder = home.run("1a2b3c4d")
+    with small_disk(folder.path, "256k") as disk:
         shutil.copyfile(mlflow_template, tmp_path / "store.db")
         run = Logging(folder, f"sqlite:///{tmp_path}/store.db", home)
         run.steps(0, 100)
-        filler = folder.path / "filler"
-        with filler.open("wb", buffering=0) as file, pytest.raises(OSError):
-            while True:
-                file.write(b"x" * 512)
+        disk.fill()
         for step in range(100, 3000):
-            run.call(
-                run.tracker.journal.log_metrics,
-                step,
-                {"train/loss": 1 / (step + 1), "train/lr": 1e-4},
-            )
+            run.metrics(step)
         run.call(run.tracker.log_text, "none of this fits" * 1000, "note.txt")
         run.call(run.tracker.journal.sync)
-        filler.unlink()
+        disk.make_room()
         run.steps(2900, 3300)
         assert run.tracker.close(40) == 0
         history = metric_history(folder)["train/loss"].steps.tolist()
         assert history[:100] == list(range(100)) and history[-400:] == list(range(2900, 3300))
-        assert [
-            message for message in run.said if f"{folder.journal} cannot be written" in message
-        ] == [
-            (
-                f"{folder.journal} cannot be written (No space left on device): metrics are "
-                "being lost, training goes on"
-            )
-        ]
+        (warning,) = [each for each in run.said if f"{folder.journal} cannot be written" in each]
+        assert warning == (
+            f"{folder.journal} cannot be written (No space left on device): metrics are being "
+            "lost, training goes on"
+        )
         assert all(json.loads(line) for line in folder.journal.read_text().splitlines())
-        import mlflow
-
-        client = mlflow.MlflowClient(run.tracker.uri)
-        stored = client.get_metric_history(run.tracker.mlflow_run_id, "train/loss")
-        assert sorted(point.step for point in stored) == history
+        points = Stored(run.tracker).points("train/loss")
+        assert [step for step, _ in points] == history
         assert run.longest < LONGEST_CALL
-    finally:
-        subprocess.run(["umount", "-l", folder.path], check=True)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_fault_costs_no_step_and_no_point(
-    outcomes: dict[str, Future[None]], scenario: str
-) -> None:
+def test_a_fault_costs_no_step_and_no_point(outcomes, scenario):
     outcomes[scenario].result()

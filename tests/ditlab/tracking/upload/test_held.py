@@ -4,6 +4,7 @@ import threading
 import time
 
 from ditlab.tracking.tracker import RunTracker
+from support.clusters.faults import wait_until
 
 
 def test_an_upload_begins_when_it_is_told_to(home, store, new_run):
@@ -15,10 +16,7 @@ def test_an_upload_begins_when_it_is_told_to(home, store, new_run):
         time.sleep(0.1)
         assert tracker.mlflow_run_id is None
         tracker.begin_upload()
-        deadline = time.monotonic() + 60
-        while tracker.mlflow_run_id is None and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert tracker.mlflow_run_id
+        wait_until(lambda: tracker.mlflow_run_id is not None, 60, "an upload")
 
 
 def test_a_run_that_ends_before_its_first_step_is_sent(home, store, new_run):

@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from ditlab.home import Home, RunFolder
+from ditlab.home import RunFolder
 from ditlab.tracking.upload import Cursor, CursorFile
 
 RUN = "a" * 32
@@ -19,9 +19,7 @@ def make_database(path: Path, *runs: str) -> None:
         connection.commit()
 
 
-def test_a_database_that_is_gone_or_has_no_such_run_has_received_nothing(
-    home: Home, new_run
-) -> None:
+def test_a_database_that_is_gone_or_has_no_such_run_has_received_nothing(home, new_run):
     folder: RunFolder = new_run()
     folder.journal.write_bytes(b"{}\n{}\n")
     database = home.mlflow_database
