@@ -22,6 +22,19 @@ FEWEST_FILES = 3
 """Files of a folder, beside `__init__.py`: fewer are files of the folder above."""
 MOST_FILES = 26
 """Files of a room: more are folders of their own nouns."""
+MOST_BRANCHES = 15
+SWAPS = {"platform/ditlab/data/images/decoding.py", "platform/ditlab/data/permutations.py"}
+"""Files that exchange two values in one assignment."""
+BRANCHES = (
+    ast.If,
+    ast.For,
+    ast.While,
+    ast.IfExp,
+    ast.ExceptHandler,
+    ast.comprehension,
+    ast.Assert,
+    ast.match_case,
+)
 NEVER_FIRST = {"What", "Of", "Whether", "Those", "Is", "Which", "By", "That"}
 """Words with which a first sentence is not one that stands alone."""
 
@@ -103,6 +116,42 @@ def test_a_first_sentence_stands_alone() -> None:
         if text.split(maxsplit=1)[0].rstrip(",.:;") in NEVER_FIRST
     ]
     assert not dialect, "\n".join(dialect)
+
+
+def test_a_function_has_few_branches() -> None:
+    """Those in expressions count, too: ruff's C901 does not see them."""
+    functions = (
+        (path, node)
+        for path, tree in _trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    found = [f"{path} {node.name}" for path, node in functions if _branches(node) > MOST_BRANCHES]
+    assert not found, "\n".join(found)
+
+
+def test_values_are_assigned_one_by_one() -> None:
+    packed = {
+        str(path)
+        for path, tree in _trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and isinstance(node.value, ast.Tuple)
+    }
+    assert packed == SWAPS
+
+
+def _branches(function: ast.AST) -> int:
+    """Number of ways through a function: conditions, loops and operands after the first."""
+    count = 1
+    for node in ast.walk(function):
+        count += isinstance(node, BRANCHES)
+        if isinstance(node, ast.comprehension):
+            count += len(node.ifs)
+        if isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+    return count
 
 
 def _names_imported(tree: ast.Module) -> Iterator[str]:

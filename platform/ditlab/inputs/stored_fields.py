@@ -156,7 +156,8 @@ def _check_latents(
         )
     expected = posterior_field(image).shape
     if tuple(column.shape) != expected:
-        channels, height, width = column.shape[0] // 2, *column.shape[1:]
+        height, width = column.shape[1:]
+        channels = column.shape[0] // 2
         size = "several sizes" if ANY in (height, width) else f"{height} x {width}"
         remedy = f"set model.channels to {channels} and model.image_size to {height}"
         if height != width or height == ANY:
