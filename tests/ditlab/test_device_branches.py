@@ -19,14 +19,14 @@ BRANCHES = {
         "one kernel on a GPU, larger chunks, rows at multiples of 16 bytes",
     ),
     "platform/ditlab/analysis/saved_evaluation.py": (
-        3,
+        2,
         "a digest names the kind of device; threads of a CPU",
     ),
     "platform/ditlab_addons/plan/profiling.py": (
         3,
         "kernels are profiled in place of operators; a measurement waits",
     ),
-    "platform/ditlab/analysis/opened_run.py": (1, "samples are drawn on a GPU if there is one"),
+    "platform/ditlab/analysis/opened_run.py": (2, "samples are drawn on a GPU if there is one"),
     "platform/ditlab_addons/check/prove/proving.py": (1, "a spec for GPUs is proved on them"),
     "platform/ditlab_addons/check/prove/steps.py": (
         1,
@@ -53,18 +53,18 @@ BRANCHES = {
     "platform/ditlab_addons/doctor/machine.py": (1, "the doctor lists GPUs"),
     "platform/ditlab/encoders/cache.py": (1, "padding costs a CPU more than it saves"),
     "platform/ditlab_addons/encode/encoding.py": (
-        2,
+        1,
         "features and latents are encoded on a GPU if there is one",
     ),
     "platform/ditlab/engine/compilation.py": (
-        2,
+        1,
         "passes over graphs for the CPU's products, constant sizes on a GPU",
     ),
     "platform/ditlab/engine/distributed.py": (
         2,
         "the worker's GPU; control messages that no GPU waits for",
     ),
-    "platform/ditlab/analysis/drawing.py": (2, "kept memory and threads on a CPU"),
+    "platform/ditlab/analysis/drawing.py": (1, "kept memory and threads on a CPU"),
     "platform/ditlab/engine/engine.py": (
         7,
         (

@@ -30,7 +30,7 @@ from support.trainings.family_specs import smallest
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
-TOML, PARTS, COMMAND, RATES_ADDON, RATES = re.findall(
+PARTS, COMMAND, RATES_ADDON, RATES, TOML = re.findall(
     r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL
 )
 IMPORTER = """

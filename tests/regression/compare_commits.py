@@ -8,8 +8,8 @@ Both sides run on this machine in one call, with one thread, each from a git wor
 side is this checkout itself unless `--after` names a commit). Ten configurations by default.
 `--all`: the five families in fp32 under ZeRO 0 to 3 and in bf16 under 1 to 3, on one worker and on
 two (Ray), a kill and a resume, a fork, an optimiser with matrices, a sweep of three trials, samples
-of every family, and the keys of each command's `--json`. Prints a line a configuration; ends with
-exit code 1 if any digest differs.
+of every family, and the keys of each command's `--json`. Names that changed are those of
+renamed.json. Prints a line a configuration; ends with exit code 1 if any digest differs.
 """
 
 import argparse
@@ -28,6 +28,8 @@ from typing import Any
 
 CHECKOUT = Path(__file__).parents[2]
 FAMILIES = ("dit", "unet", "region", "dlm", "pixelhdm")
+RENAMED: dict[str, str] = json.loads(Path(__file__).with_name("renamed.json").read_text())
+"""Names of before and of now: of keys, metrics and fields."""
 VARYING = ("time/", "perf/", "system/", "train/samples_per_second", "train/data_wait")
 """Beginnings of names of metrics that measure the machine."""
 TEN = (
@@ -329,7 +331,9 @@ def losses(folder: Path) -> list[Any]:
             if record["kind"] == "metrics":
                 items = record["values"].items()
                 rows += [
-                    [record["step"], *item] for item in items if not item[0].startswith(VARYING)
+                    [record["step"], RENAMED.get(name, name), value]
+                    for name, value in items
+                    if not name.startswith(VARYING)
                 ]
     return sorted(rows)
 
@@ -402,7 +406,21 @@ def keys_of_commands(specs: Path) -> dict[str, Any]:
     with redirect_stdout(text), suppress(SystemExit):
         ditlab()
     sys.argv = argv
-    return {**found, "schema": bytes_digest(text.getvalue().encode())}
+    return {**found, "schema": sorted(schema_names(json.loads(text.getvalue())))}
+
+
+def schema_names(schema: Any) -> set[str]:
+    """Names of all fields of a JSON schema, and `kind=NAME` of all kinds."""
+    found: set[str] = set()
+    if isinstance(schema, dict):
+        fields = schema.get("properties", {})
+        found.update(fields)
+        if isinstance(fields.get("kind"), dict) and "const" in fields["kind"]:
+            found.add(f"kind={fields['kind']['const']}")
+    children = schema.values() if isinstance(schema, dict) else schema
+    if isinstance(schema, dict | list):
+        found.update(*map(schema_names, children))
+    return {RENAMED.get(name, name) for name in found}
 
 
 def shape(value: Any) -> Any:
@@ -417,8 +435,10 @@ def shape(value: Any) -> Any:
 
 
 def plain_key(key: str) -> str:
-    """A key, without what differs by run or machine."""
-    return "PATH" if "/" in key and Path(key).is_absolute() else key
+    """A key by its name of now, without what differs by run or machine."""
+    if "/" in key and Path(key).is_absolute():
+        return "PATH"
+    return RENAMED.get(key, key)
 
 
 def text_digest(value: Any) -> str:

@@ -119,7 +119,10 @@ def encode_record(kind: str, fields: Mapping[str, Any]) -> bytes:
     """A record as one line, of this moment unless `fields` have a time. Values of metrics are
     `encode_values`'.
     """
-    record = {"kind": kind, "time": current_time(), **fields}
+    moment = fields.get("time")
+    if moment is None:
+        moment = current_time()
+    record = {"kind": kind, "time": moment, **fields}
     return add_checksum(_ENCODER.encode(record).encode(errors="replace")) + b"\n"
 
 

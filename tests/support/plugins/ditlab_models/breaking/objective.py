@@ -42,6 +42,8 @@ def breaking(objective: Any, fault: Any) -> Any:
                 raise torch.OutOfMemoryError("CUDA out of memory. (by a test)")
             case "backward":
                 losses[name].register_hook(_no_room)
+            case "bug":
+                raise ValueError("a bug, by a test")
             case "host":
                 _fill_memory(fault.mib)
             case "leak":

@@ -16,10 +16,12 @@ class BreakingSpec(DiTSpec):
 class Fault(Spec):
     """The part that breaks, and its place."""
 
-    kind: Literal["none", "nan", "forward", "backward", "leak", "tell", "away", "host"] = "none"
-    """NaN; out of memory, forward or backward; an exception that tells secrets, or tells the
-    network's settings; one that does not come back from building, once; one that fills the host's
-    memory."""
+    kind: Literal["none", "nan", "forward", "backward", "bug", "leak", "tell", "away", "host"] = (
+        "none"
+    )
+    """NaN; out of memory, forward or backward; an exception; an exception that tells
+    secrets, or tells the network's settings; one that does not come back from building, once;
+    one that fills the host's memory."""
     step: int = 5
     """Counted from 1."""
     rank: int = 1
