@@ -101,7 +101,7 @@ RATES = st.floats(min_value=1e-30, max_value=1e30)
     lr=RATES,
     betas=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)).map(list),
     title=TEXTS,
-    path=TEXTS,
+    path=TEXTS.filter(lambda text: "$" not in text),  # files with variables are refused
     clip=st.one_of(
         st.just({"kind": "none"}), RATES.map(lambda norm: {"kind": "norm", "max_norm": norm})
     ),
