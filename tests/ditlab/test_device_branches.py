@@ -52,10 +52,6 @@ BRANCHES = {
     ),
     "platform/ditlab_addons/doctor/machine.py": (1, "the doctor lists GPUs"),
     "platform/ditlab/encoders/cache.py": (1, "padding costs a CPU more than it saves"),
-    "platform/ditlab_addons/encode/encoding.py": (
-        1,
-        "features and latents are encoded on a GPU if there is one",
-    ),
     "platform/ditlab/engine/compilation.py": (
         1,
         "passes over graphs for the CPU's products, constant sizes on a GPU",

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ditlab.analysis.opened_run import default_device
 from ditlab.api.imports import import_request, published
 from ditlab.cluster.session import cluster_address
 from ditlab.data.images.captions import decode_captions
@@ -90,10 +91,6 @@ class EncoderChoice:
         return found + (LATENTS,) * bool(self.autoencoder)
 
 
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 @lru_cache(maxsize=1)
 def open_features(
     encoders: EncoderChoice,
@@ -101,7 +98,7 @@ def open_features(
     """Open the encoders once in a process, on a GPU if any, in float32. Raises UserError for one
     that does not fit.
     """
-    device = torch.device(_device())
+    device = default_device()
     text = image = None
     if encoders.text:
         text = FrozenTextEncoder(
@@ -119,7 +116,7 @@ def open_autoencoder(place: str) -> FrozenAutoencoder:
     """Open an autoencoder once in a process, on a GPU if any. Raises UserError as its network
     does.
     """
-    opened = FrozenAutoencoder(place, _device(), "--autoencoder")
+    opened = FrozenAutoencoder(place, default_device(), "--autoencoder")
     _ = opened.network
     return opened
 
