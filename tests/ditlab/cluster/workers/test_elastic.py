@@ -2,17 +2,20 @@
 once.
 """
 
+import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
 from ray.cluster_utils import Cluster
 
+from ditlab.home import Home
 from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import has_step, tracked, wait_until
 from support.clusters.followed import Followed
-from support.command import start_process
-from support.trainings.workers import tiny
+from support.trainings.workers import newest, tiny, train_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -50,13 +53,24 @@ def run(cluster, tmp_path):
         experiment = tiny(name=name, **{**fixed, **changes})
         spec = tmp_path / f"{name}.yaml"
         spec.write_text(dump_yaml(experiment.to_dict()))
-        environment = {}
+        command = [
+            sys.executable,
+            "-m",
+            "ditlab",
+            "train",
+            str(spec),
+            "--json",
+            "--address",
+            cluster.address,
+        ]
+        environment = {**os.environ, "DITLAB_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
         # as it is while other tests share a Ray instance
         if os.environ.get("RAY_AUTH_MODE") != "token":
             # another cluster's: this one wants none, and it is not shown
             environment["RAY_AUTH_TOKEN"] = "f" * 32
-        words = ("train", spec, "--json", "--address", cluster.address)
-        process = start_process(*words, home=tmp_path / "home", **environment)
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         started.append(process)
         return process
 
@@ -69,6 +83,37 @@ def run(cluster, tmp_path):
 def groups(home, name):
     """The numbers of workers that the run was carried on by, in order."""
     return [group.workers for group in Followed(home, name).look().groups]
+
+
+def test_a_lost_node_and_a_new_one_cost_no_sample(cluster, run, tmp_path):
+    home, name, steps = tmp_path / "home", "elastic", 4000
+    second = cluster.add_node(num_cpus=1)
+    experiment = tiny(training__steps=steps)
+    process = run(name, training__steps=steps, checkpoint={"every": 50, "keep": 2})
+    wait_until(lambda: has_step(home, name, 60), 300, "step 60")
+    cluster.remove_node(second, allow_graceful=False)
+    run = Followed(home, name)
+    before = run.look().step
+    wait_until(
+        lambda: run.look().step > before + 20 or process.poll() is not None, 150, "going on alone"
+    )
+    cluster.add_node(num_cpus=1)
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    carried = groups(home, name)
+    assert carried[0] == 2 and 1 in carried and carried[-1] == 2, (carried, err)
+    result = json.loads(out.splitlines()[-1])
+    reader = newest(Home(home).run(result["run_id"]).checkpoints)
+    assert reader.manifest.position == steps * 32
+    points, tags, status = tracked(home, name)
+    assert [step for step, _ in points["train/loss"]] == sorted(
+        {step for step, _ in points["train/loss"]}
+    )
+    _, alone = train_here(experiment, tmp_path / "alone", tmp_path / "alone" / "checkpoints")
+    # later on, rounding makes two trainings of any two runs
+    for step, loss in points["train/loss"][:300]:
+        assert loss == pytest.approx(alone.losses[step], rel=1e-3)
+    assert tags["ditlab.failure"] in ("lost_node", "lost_worker") and status == "FINISHED"
 
 
 def test_a_node_that_will_be_taken_away_costs_no_step_and_is_not_counted(cluster, run, tmp_path):
