@@ -57,7 +57,7 @@ def ditlab(home: Path, *arguments: str) -> dict[str, object]:
 
 
 def _process(home: Path, *arguments: str) -> dict[str, Any]:
-    """What starts a command."""
+    """Return the words that start a command."""
     return {
         "args": [sys.executable, "-m", "ditlab", *arguments, "--json"],
         "stdout": subprocess.PIPE,

@@ -1,5 +1,5 @@
-"""What the user's environment is for does not reach the Ray instance and the processes that a run
-starts.
+"""Variables of the user's own environment do not reach the Ray instance and the processes that a
+run starts.
 """
 
 import json

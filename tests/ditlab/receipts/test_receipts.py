@@ -205,8 +205,8 @@ def test_none_at_all(folder):
 
 
 def test_samples_digest():
-    """The same for every cut of a batch; another for a sample that is missing, doubled, moved or
-    drawn otherwise.
+    """A digest is the same for every cut of a batch, and another for a sample that is missing,
+    doubled, moved or drawn otherwise.
     """
     rows, places = np.array([7, 3, 9, 4]), np.arange(4)
 

@@ -1,4 +1,4 @@
-"""What a tracking address refuses is told by its own words, with the remedy that helps; loopback
+"""The refusal of a tracking address is told in its own words, with the remedy that helps; loopback
 takes no proxy.
 """
 

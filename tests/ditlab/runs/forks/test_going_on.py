@@ -1,4 +1,4 @@
-"""What a fork computes: its parent's numbers where nothing changed, and the same after a kill as
+"""A fork computes its parent's numbers where nothing changed, and the same after a kill as
 without one.
 """
 

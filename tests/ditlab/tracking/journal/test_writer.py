@@ -134,8 +134,8 @@ def test_time_and_devices_of_all_attempts_are_counted_and_nothing_between_them()
 
 
 def test_training_loss_is_the_median_of_the_last_steps(home, new_run):
-    """Of 1,000 steps the last 20; one batch of another size of loss changes nothing, and NaN is not
-    skipped.
+    """The recent loss of 1,000 steps is that of the last 20; one batch of another size of loss
+    changes nothing, and NaN is not skipped.
     """
     folder = new_run()
 
