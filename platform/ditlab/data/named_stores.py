@@ -31,6 +31,8 @@ SHOWN = 12
 """Digits of a fingerprint in the name of a store's folder."""
 AT = "@"
 """Sign between a name and a fingerprint."""
+_MOST_BYTES = 2**16
+"""Bytes of a name's file that are read: it holds two short texts, and any file may be given."""
 
 
 class StoreName(ManifestRecord):
@@ -131,7 +133,8 @@ def pointed_folder(path: Path) -> Path:
 
 def _read_name(path: Path) -> StoreName:
     try:
-        return StoreName.model_validate_json(path.read_bytes())
+        with path.open("rb") as file:
+            return StoreName.model_validate_json(file.read(_MOST_BYTES))
     except (OSError, ValidationError) as error:
         raise UserError(
             f"{path} is no name of a store ({first_line(error)}); name the folder of a store, "

@@ -99,6 +99,8 @@ def test_special_files_as_arguments_of_every_command(one, finished, tmp_path, ki
         "place": "digits",
         "--out": tmp_path / "out",
         "--source": tmp_path,
+        "--weights": tmp_path / "weights",
+        "--sha256": "0" * 64,
     }
     faults, num = [], 0
     for names, parameter, required in path_parameters():

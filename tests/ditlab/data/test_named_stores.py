@@ -3,6 +3,7 @@ data it had.
 """
 
 import json
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -190,6 +191,9 @@ def test_names_and_fingerprints(tmp_path, monkeypatch, make_store):
         (home.stores / "pets").write_text(content)
         with refused("is no name of a store"):
             store_folder("pets", home)
+    os.truncate(home.stores / "pets", 1 << 40)  # more than any memory
+    with refused("is no name of a store"):
+        store_folder("pets", home)
 
 
 def test_two_sources_of_one_name_are_kept_apart(tmp_path, mlflow_template):
