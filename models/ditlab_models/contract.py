@@ -135,6 +135,9 @@ class WeightsInit(Spec):
     """Layout of their names, as `ditlab weights inspect` tells it; `auto` finds it from names and
     shapes.
     """
+    weights: Annotated[str, Field(min_length=1)] = "auto"
+    """Which tensors of a file that holds several sets of them, by the keys above them (`ema`,
+    `model`); `auto` takes the moving average, or the network's own where there is none."""
     strict: bool = True
     """True to refuse weights that do not fill the network or hold more; false loads what fits, and
     says what did not."""
@@ -142,6 +145,9 @@ class WeightsInit(Spec):
     """SHA-256 that the weights must have, as `ditlab weights inspect` prints it; null: any, and the
     run records it.
     """
+
+    added_fields: ClassVar[Mapping[str, Any]] = {"weights": "auto"}
+    """As `ModelSpec.added_fields`."""
 
     @property
     def source(self) -> str:

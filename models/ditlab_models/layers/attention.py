@@ -76,13 +76,17 @@ class QKV(FusedLinear):
     def __init__(self, width: int, bias: bool = True) -> None:
         super().__init__(width, 3 * width, 3, bias=bias)
 
-    def forward(self, x: Tensor, queries: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Project x (B, T, D) to keys and values, and `queries` (B, Q, D), or x itself, to
-        queries.
+    def forward(  # type: ignore[override]
+        self, x: Tensor, queries: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
+        """Project x (B, T, D) to queries, keys and values in one tensor (B, T, 3 D), as libraries
+        expect of a Linear that they adapt.
+
+        With `queries` (B, Q, D) these are projected to queries, x to keys and values, and the three
+        are returned.
         """
         if queries is None:
-            q, k, v = super().forward(x).chunk(3, dim=-1)
-            return q, k, v
+            return super().forward(x)
         # Here rather than in the block: ZeRO-3 gathers a weight for the forward pass of the module
         # that owns it.
         width = x.shape[-1]
@@ -110,7 +114,10 @@ class SelfAttention(nn.Module):
 
     def heads(self, x: Tensor, queries: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, Q, K), keys and values (B, H, T, K) of x (B, T, H * K)."""
-        q, k, v = (split_heads(each, self.num_heads) for each in self.qkv(x, queries))
+        projected = self.qkv(x, queries)
+        if isinstance(projected, Tensor):
+            projected = projected.chunk(3, dim=-1)
+        q, k, v = (split_heads(each, self.num_heads) for each in projected)
         return q, k, v
 
     def forward(

@@ -47,17 +47,18 @@ class LowRankQKV(LowRank):
     the weight.
     """
 
-    def forward(self, x: Tensor, queries: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, x: Tensor, queries: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor, Tensor]:
         """Project as `QKV.forward` does."""
-        plain = super(LowRank, self).forward(x, queries)  # type: ignore[call-arg]
         if queries is None:
-            more = self.update(x).chunk(3, dim=-1)
-        else:
-            width = x.shape[-1]
-            more = (
-                self.update(queries, slice(width)),
-                *self.update(x, slice(width, None)).chunk(2, dim=-1),
-            )
+            return super().forward(x)
+        plain = super(LowRank, self).forward(x, queries)  # type: ignore[call-arg]
+        width = x.shape[-1]
+        more = (
+            self.update(queries, slice(width)),
+            *self.update(x, slice(width, None)).chunk(2, dim=-1),
+        )
         q, k, v = (each + own for each, own in zip(plain, more, strict=True))
         return q, k, v
 

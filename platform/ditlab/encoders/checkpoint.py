@@ -125,9 +125,10 @@ class EncoderCheckpoint:
         if not index.exists():
             return [f"weights ({WEIGHTS})"]
         try:
-            names = read_index(index)
+            files = read_index(index)
         except (OSError, ValueError) as error:
             raise self._unreadable(index, first_line(error)) from None
+        names = sorted(set(files.values()))
         return [name for name in names if not (self.folder / name).exists()]
 
     def _unreadable(self, path: Path, reason: str) -> UserError:

@@ -340,6 +340,9 @@ class Experiment(NamedSpec):
         content["training"] = without_defaults(content["training"], LATER_TRAINING_FIELDS)
         content["optimizer"] = without_defaults(content["optimizer"], LATER)
         content["model"] = without_defaults(content["model"], self.model.added_fields)
+        if self.model.init:
+            init = content["model"]["init"]
+            content["model"]["init"] = without_defaults(init, self.model.init.added_fields)
         content["objective"] = without_defaults(content["objective"], self.objective.added_fields)
         content["encoders"] = self.encoders.content()
         decisive = json.dumps(without_defaults(content, LATER_SECTIONS), sort_keys=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -17,11 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ditlab.choices import MOST_LISTED, Choice
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
 from ditlab.storage.plain_files import MIB, is_relative, open_regular_file, parse_json, read_plain
 from ditlab.storage.remote import HUB, NotFetched, fetch_repository
 from ditlab.weights.pickled import SUFFIXES, read_pickled
+from ditlab.weights.tensor_sets import AUTO, UnreadableSets, take_tensors
 
 INDEX = ".index.json"
 """End of the name of a file that lists shards."""
@@ -31,10 +33,6 @@ BESIDE = ("*.json", "*.yaml")
 """Files that are fetched with weights."""
 MAX_TEXT_FILE = 64 * MIB
 """Bytes of an index or a configuration."""
-WRAPPERS = ("ema", "state_dict", "model", "module", "network")
-"""Keys under which published files hold their tensors, those taken first at the beginning."""
-PREFIXES = ("module.", "model.", "network.", "_orig_mod.")
-"""Beginnings that wrappers of modules give to every name."""
 _REPOSITORY = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([^/@\s]+))?(?:/(.+))?")
 
 
@@ -48,6 +46,10 @@ class WeightFiles:
     """Files with tensors: one, or the shards of an index."""
     revision: str = ""
     """Commit on the hub; empty for files of this machine."""
+    listed: frozenset[str] = frozenset()
+    """Tensors that an index of shards lists; none without one."""
+    choices: tuple[Choice, ...] = ()
+    """What was taken among the files of a folder."""
 
     @classmethod
     def find(cls, place: str, option: str, home: Home, revision: str = "") -> WeightFiles:
@@ -59,16 +61,18 @@ class WeightFiles:
         name = f"{option}={place}"
         path = resolve_user_file(place)
         commit = ""
+        choices: tuple[Choice, ...] = ()
         if place.startswith(HUB):
             path, commit = _from_hub(place, name, home, revision)
         if path.is_dir():
-            path = _in_folder(path, name)
+            path, choices = _in_folder(path, name)
         elif not path.exists():
             raise UserError(
                 f"{name} is not there; name a file or folder of weights, or "
                 "hf://OWNER/NAME@REVISION."
             )
-        return cls(name, _shards(path, name), commit)
+        paths, listed = _shards(path, name)
+        return cls(name, paths, commit, listed, choices)
 
     @property
     def folder(self) -> Path:
@@ -111,19 +115,43 @@ class WeightFiles:
             raise self._unreadable(path, error) from None
         return content if isinstance(content, dict) else {}
 
-    def read(self) -> tuple[dict[str, Tensor], str]:
-        """Return the tensors by name, and a phrase on what was taken of the files; empty: all, as
-        they are.
+    def read(self, wanted: str = AUTO, option: str = "") -> tuple[dict[str, Tensor], list[Choice]]:
+        """Return the tensors of one set by name, and what was chosen among files and sets.
+
+        `wanted` names the set where a file holds several (`tensor_sets.take_tensors`), `option`
+        what the user chooses it by, for messages. Raises UserError for files that cannot be read,
+        that lack a tensor of their index, or hold one twice, and where nothing says which set is
+        meant.
         """
-        found: dict[str, Any] = {}
+        found: dict[Any, Any] = {}
         for path in self.paths:
             if path.suffix in SUFFIXES:
                 content = read_pickled(path, self.option)
             else:
                 content = self._read_safe(path)
-            if isinstance(content, dict):
-                found |= content
-        return self._unwrapped(found)
+            if not isinstance(content, Mapping):
+                raise UserError(
+                    f"{self.option}: {path.name} holds no tensors by name; name a file of a "
+                    "network's weights."
+                )
+            twice = sorted(str(key) for key in found.keys() & content.keys())
+            if twice:
+                raise UserError(
+                    f"{self.option}: {path.name} holds {len(twice)} tensors of another of its "
+                    f"files again ({', '.join(twice[:MOST_LISTED])}); name whole files of weights."
+                )
+            found |= content
+        lacking = sorted(self.listed - found.keys())
+        if lacking:
+            raise UserError(
+                f"{self.option}: its index lists {len(lacking)} tensors that its files lack "
+                f"({', '.join(lacking[:MOST_LISTED])}); fetch index and files of one revision."
+            )
+        try:
+            tensors, choices = take_tensors(found, wanted, option)
+        except UnreadableSets as error:
+            raise UserError(f"{self.option} {error}.") from None
+        return tensors, [*self.choices, *choices]
 
     def _read_safe(self, path: Path) -> dict[str, Tensor]:
         try:
@@ -132,65 +160,11 @@ class WeightFiles:
         except (OSError, SafetensorError) as error:
             raise self._unreadable(path, error) from None
 
-    def _unwrapped(self, content: Any) -> tuple[dict[str, Tensor], str]:
-        """Take the tensors out of what a training script saved around them, and common beginnings
-        off their names.
-        """
-        said = []
-        while not any(isinstance(value, Tensor) for value in content.values()):
-            inside = {key: _tensors_of(content, key) for key in WRAPPERS}
-            wrapped = {key: tensors for key, tensors in inside.items() if tensors}
-            if not wrapped:
-                raise UserError(
-                    f"{self.option} holds no tensors by name; name a file of a network's weights."
-                )
-            taken, *others = wrapped
-            said.append(f"its `{taken}`")
-            if others:
-                quoted = [f"`{each}`" for each in others]
-                said.append(f"not its {', '.join(quoted)}")
-            content = wrapped[taken]
-        tensors = {str(key): each for key, each in content.items() if isinstance(each, Tensor)}
-        while prefix := _common_prefix(tensors):
-            tensors = {name.removeprefix(prefix): each for name, each in tensors.items()}
-            said.append(f"names without `{prefix}`")
-        return tensors, ", ".join(said)
-
     def _unreadable(self, path: Path, error: Exception) -> UserError:
         return UserError(
             f"{self.option}: {path.name} cannot be read ({first_line(error)}); name whole "
             "files of weights."
         )
-
-
-def _common_prefix(names: Collection[str]) -> str:
-    """Return the beginning of `PREFIXES` that all names have; empty for none."""
-    for prefix in PREFIXES:
-        if all(name.startswith(prefix) for name in names):
-            return prefix
-    return ""
-
-
-def _tensors_of(content: Mapping[Any, Any], key: str) -> dict[str, Any]:
-    """Return what lies under a key of a saved training; the average that a list keeps gets the
-    names of `model`.
-    """
-    inside = content.get(key)
-    if not isinstance(inside, dict):
-        return {}
-    shadow = inside.get("shadow_params")
-    model = content.get("model")
-    if isinstance(shadow, list) and isinstance(model, dict):
-        # of the parameters alone, in the order of the network's, without its buffers
-        named = [name for name in model if not name.endswith("inv_freq")]
-        shapes = [getattr(each, "shape", None) for each in shadow]
-        fits = shapes == [getattr(model[name], "shape", ()) for name in named]
-        if fits:
-            return {**model, **dict(zip(named, shadow, strict=True))}
-        return {}
-    if any(isinstance(each, Tensor | dict) for each in inside.values()):
-        return inside
-    return {}
 
 
 def _from_hub(place: str, name: str, home: Home, revision: str) -> tuple[Path, str]:
@@ -237,9 +211,9 @@ def _fetched(repository: str, inside: PurePosixPath, cache: Path, revision: str 
     return fetch(PICKLED)
 
 
-def _in_folder(folder: Path, name: str) -> Path:
+def _in_folder(folder: Path, name: str) -> tuple[Path, tuple[Choice, ...]]:
     """Return the one file of weights in a folder, safetensors before others, an index before its
-    shards.
+    shards, and what was not taken.
     """
     for patterns in (
         [f"{each}{INDEX}" for each in SAFE],
@@ -249,55 +223,69 @@ def _in_folder(folder: Path, name: str) -> Path:
     ):
         found = sorted(chain.from_iterable(map(folder.glob, patterns)))
         if len(found) > 1:
-            listed = ", ".join(path.name for path in found[:5])
+            listed = ", ".join(path.name for path in found[:MOST_LISTED])
             raise UserError(
                 f"{name} holds {len(found)} files of weights ({listed}); name one of them."
             )
         if found:
-            return found[0]
+            return found[0], _skipped_beside(found[0], name)
     raise UserError(
         f"{name} holds no file of weights (*.safetensors, {', '.join(PICKLED)}); name one that "
         "does."
     )
 
 
-def read_index(path: Path) -> list[str]:
-    """Return the names of the files that an index of shards lists, sorted.
+def _skipped_beside(taken: Path, name: str) -> tuple[Choice, ...]:
+    """Return what was not taken of the files of weights in a folder; () for none."""
+    paths, _ = _shards(taken, name)
+    of_taken = {taken.name, *(path.name for path in paths)}
+    patterns = (*SAFE, *PICKLED, f"*{INDEX}")
+    beside = {path.name for path in chain.from_iterable(map(taken.parent.glob, patterns))}
+    skipped = sorted(beside - of_taken)
+    if not skipped:
+        return ()
+    reason = "safetensors and indexes come first; name another file to take it"
+    return (Choice(f"its {taken.name}", tuple(skipped), reason),)
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Return the file of each tensor that an index of shards lists.
 
     Raises OSError, and ValueError for what is no index of files beside it.
     """
     content = parse_json(read_plain(path, MAX_TEXT_FILE, follow=True))
     try:
-        names = sorted(set(content["weight_map"].values()))
-        kinds = {Path(each).suffix for each in names}
-        is_here = all(Path(each).name == each for each in names)
+        files = {str(name): file for name, file in content["weight_map"].items()}
+        kinds = {Path(each).suffix for each in files.values()}
+        is_here = all(Path(each).name == each for each in files.values())
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(first_line(error)) from None
     if len(kinds) != 1 or not is_here:
         raise ValueError("it names no files of this folder")
-    return names
+    return files
 
 
-def _shards(path: Path, name: str) -> tuple[Path, ...]:
-    """Return the files of an index, or the file itself. Raises UserError for an index that leads
-    elsewhere.
+def _shards(path: Path, name: str) -> tuple[tuple[Path, ...], frozenset[str]]:
+    """Return the files of an index and the tensors that it lists, or the file itself. Raises
+    UserError for an index that leads elsewhere.
     """
     if not path.name.endswith(INDEX):
         if path.suffix not in (".safetensors", *SUFFIXES):
             raise UserError(
                 f"{name} is no file of weights (*.safetensors, {', '.join(PICKLED)}); name one."
             )
-        return (path,)
+        return (path,), frozenset()
     try:
-        names = read_index(path)
+        index = read_index(path)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{name}: {path.name} cannot be read ({first_line(error)}); name a whole folder."
         ) from None
+    names = sorted(set(index.values()))
     missing = [each for each in names if not (path.parent / each).exists()]
     if missing:
         listed = ", ".join(missing[:5])
         raise UserError(
             f"{name} lacks {len(missing)} of {len(names)} shards ({listed}); fetch them too."
         )
-    return tuple(path.parent / each for each in names)
+    return tuple(path.parent / each for each in names), frozenset(index)

@@ -4,14 +4,15 @@ worker, recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ditlab.choices import MOST_LISTED, choice_sentences
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.values import format_value
-from ditlab.weights.published import MOST_LISTED, PublishedWeights
+from ditlab.weights.published import PublishedWeights
 from ditlab.weights.rules import Fit
 from ditlab_models.contract import ModelSpec, WeightsInit
 
@@ -41,7 +42,12 @@ class InitialWeights:
         init = self._init
         format = self.record.get("format", init.format)
         found = PublishedWeights.open(
-            init.source, OPTION, self.home, format, self.record.get("revision", "")
+            init.source,
+            OPTION,
+            self.home,
+            format,
+            self.record.get("revision", ""),
+            init.weights,
         )
         for expected, whose, remedy in (
             (init.sha256, "model.init.sha256 is", "or set model.init.sha256 to the first"),
@@ -65,7 +71,7 @@ class InitialWeights:
             "source": self._init.source,
             "revision": found.files.revision,
             "format": found.format.name,
-            "taken": found.taken,
+            "taken": choice_sentences(found.choices),
             "sha256": found.files.sha256,
         }
         if len(found.files.hashes) > 1:
@@ -83,8 +89,8 @@ class InitialWeights:
             f"begins from {found.format.name} weights at {self._init.source}: "
             f"{len(fit.values)} tensor{plural}"
         )
-        if found.taken:
-            line += f" ({found.taken})"
+        if found.choices:
+            line += f" ({choice_sentences(found.choices)})"
         if fit.kept:
             line += (
                 f"; {len(fit.kept)} that the format lacks stay as the seed gives them "
@@ -93,9 +99,14 @@ class InitialWeights:
         problems = fit.problems
         if problems:
             line += f"; {len(problems)} do not fit: {'; '.join(problems[:MOST_LISTED])}"
+        if fit.rounded:
+            line += f"; float64 numbers of {len(fit.rounded)} are rounded to float32"
         others = self._others(found)
         if others:
             line += f"; the weights' own spec has {', '.join(others.values())}"
+        assumed = self._assumed(found)
+        if assumed:
+            line += f"; {' '.join(assumed)}"
         return line
 
     @property
@@ -134,6 +145,15 @@ class InitialWeights:
             "outputs of it; set model as `ditlab weights inspect` prints it, or "
             "model.init.strict to false."
         )
+
+    def _assumed(self, found: PublishedWeights) -> Sequence[str]:
+        """Return what is assumed of weights whose format nobody named."""
+        if self._init.format != "auto":
+            return ()
+        try:
+            return found.format.notes(found.model(), found.files)
+        except UserError:  # not strict: no spec describes them
+            return ()
 
     def _others(self, found: PublishedWeights) -> dict[str, str]:
         """Return, by field, what the weights' own spec has where this model has another value."""

@@ -14,15 +14,15 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from ditlab.errors import UserError, nearest
+from ditlab.choices import MOST_LISTED, Choice
+from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home
 from ditlab.parts import OF_ADDONS, absent_part, load_part, named
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.rules import AnyRule, Fit, Shapes, Tensors, fit_tensors, read_published
+from ditlab.weights.tensor_sets import AUTO
 from ditlab_models.families import find_family
-
-MOST_LISTED = 5
-"""Tensors that a message lists."""
+from ditlab_models.layers.lora import A, B
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class WeightsFormat:
     """Fields of `model` that shapes do not show and that the outputs depend on: another value is
     refused.
     """
-    notes: Callable[[Mapping[str, Any]], Sequence[str]] = lambda model: ()
-    """Return sentences on what of `model` is assumed."""
+    notes: Callable[[Mapping[str, Any], WeightFiles], Sequence[str]] = lambda model, files: ()
+    """Return sentences on what of `model` is assumed, as nothing in or beside the files says it."""
 
 
 def known_formats() -> dict[str, WeightsFormat]:
@@ -68,10 +68,15 @@ def outline(model: Mapping[str, Any]) -> nn.Module:
     assert family is not None, f"there is no family {model['family']}"
     try:
         spec = family.model.model_validate(dict(model))
+        with torch.device("meta"):
+            network: Any = family.build_network(spec)
     except ValidationError as error:
         raise UserError(str(error.errors()[0]["msg"])) from None
-    with torch.device("meta"):
-        network: Any = family.build_network(spec)
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"the {model['family']} network that the weights' shapes give cannot be built "
+            f"({first_line(error)}); name whole weights of a known format."
+        ) from None
     built: nn.Module = network
     return built
 
@@ -84,6 +89,20 @@ def _without_interop(known: Mapping[str, WeightsFormat]) -> str:
     return ""
 
 
+def _beside(option: str, name: str) -> str:
+    """Return the option of weights beside the one that names their place."""
+    if option.endswith(".from"):
+        return f"{option.removesuffix('from')}{name}"
+    return f"--{name}"
+
+
+def _is_rounded(value: Tensor) -> bool:
+    """Return True for float64 numbers that float32 does not hold."""
+    if value.dtype != torch.float64 or value.is_meta:
+        return False
+    return not torch.equal(value.float().double(), value)
+
+
 @dataclass(frozen=True)
 class PublishedWeights:
     """Weights of one network, read."""
@@ -92,15 +111,21 @@ class PublishedWeights:
     format: WeightsFormat
     tensors: dict[str, Tensor]
     """Tensors by published name."""
-    taken: str
-    """Phrase on what was taken of the files; empty: all."""
+    choices: tuple[Choice, ...]
+    """What was taken among several files, and among the sets of tensors in them."""
 
     @classmethod
     def open(
-        cls, place: str, option: str, home: Home, format: str = "auto", revision: str = ""
+        cls,
+        place: str,
+        option: str,
+        home: Home,
+        format: str = "auto",
+        revision: str = "",
+        wanted: str = AUTO,
     ) -> PublishedWeights:
-        """Open the weights at a place (`WeightFiles.find`) in a format by name. `option` names the
-        place in messages.
+        """Open the weights at a place (`WeightFiles.find`) in a format by name; `wanted` names the
+        set of tensors where a file holds several. `option` names the place in messages.
 
         Raises UserError for files that cannot be read, and for a format that is unknown.
         """
@@ -109,19 +134,17 @@ class PublishedWeights:
             reason = absent_part("weight format", format)
             if reason:
                 raise UserError(reason)
-            name = "--format"
-            if option.endswith("from"):
-                name = option.replace("from", "format")
             raise UserError(
-                f"{name}={format} is no format of weights; {nearest(format, ['auto', *known])}"
+                f"{_beside(option, 'format')}={format} is no format of weights; "
+                f"{nearest(format, ['auto', *known])}"
             )
         files = WeightFiles.find(place, option, home, revision)
-        tensors, taken = files.read()
+        tensors, choices = files.read(wanted, _beside(option, "weights"))
         if format != "auto":
-            return cls(files, known[format], tensors, taken)
+            return cls(files, known[format], tensors, tuple(choices))
         for each in known.values():
             if all(mark in tensors for mark in each.marks) and each.recognise(tensors, files):
-                return cls(files, each, tensors, taken)
+                return cls(files, each, tensors, tuple(choices))
         names = ", ".join(list(tensors)[:MOST_LISTED])
         raise UserError(
             f"{files.option} has the layout of no known format ({', '.join(known)}): "
@@ -147,13 +170,26 @@ class PublishedWeights:
             ) from None
         except ValueError as error:
             raise UserError(f"{self.files.option}: {error}") from None
+        except (ArithmeticError, AttributeError, IndexError, TypeError) as error:
+            raise UserError(
+                f"{self.files.option} does not fit the format {self.format.name}: shapes or the "
+                f"config.json beside it give no network ({first_line(error)}); name another "
+                "format, or bring back the files as published."
+            ) from None
 
     def fit(self, network: Any) -> Fit:
         """Compare the weights with a network's parameters and buffers, which may lie on the meta
-        device.
+        device. Adapters are no part of what is loaded.
         """
-        shapes = {name: tuple(each.shape) for name, each in network.state_dict().items()}
-        return fit_tensors(read_published(self.format.rules, self.tensors, shapes), shapes)
+        own = {
+            name: each
+            for name, each in network.state_dict().items()
+            if not name.endswith((f".{A}", f".{B}"))
+        }
+        shapes = {name: tuple(each.shape) for name, each in own.items()}
+        fit = fit_tensors(read_published(self.format.rules, self.tensors, shapes), own)
+        fit.rounded.extend(name for name, each in self.tensors.items() if _is_rounded(each))
+        return fit
 
     def refusal(self, fit: Fit) -> str:
         """Return the sentence on weights that do not fill a network; empty where they do."""

@@ -30,10 +30,12 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Dropped:
-    """Published tensor that our network has no use for."""
+class Computed:
+    """Published tensor that our network computes: it must hold what is computed."""
 
     published: str
+    expected: Callable[[tuple[int, ...]], Tensor]
+    """Its values from its shape. Raises ValueError for a shape that none has."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Kept:
     ours: str
 
 
-AnyRule = Rule | Dropped | ZeroTensor | Kept
+AnyRule = Rule | Computed | ZeroTensor | Kept
 
 
 def rename(published: str, ours: str) -> Rule:
@@ -91,6 +93,12 @@ class ReadTensors:
     """Published tensors that no rule has read."""
     kept: list[str]
     """Tensors of ours that stay as they are, as the format has none of them."""
+    unmade: list[str]
+    """Tensors of ours whose rule could not read the published ones."""
+    problems: list[str]
+    """A phrase for each published tensor that its rule cannot read, or that is other than
+    computed.
+    """
 
 
 def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes) -> ReadTensors:
@@ -98,19 +106,19 @@ def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes)
 
     A rule is applied where all of its published tensors are there.
     """
-    found = ReadTensors({}, [], [])
+    found = ReadTensors({}, [], [], [], [])
     read: set[str] = set()
     for rule in rules:
         if isinstance(rule, Rule):
             for fields in _matches(rule.published[0], published):
                 names = [_fill(pattern, fields) for pattern in rule.published]
                 if all(name in published for name in names):
-                    found.tensors[_fill(rule.ours, fields)] = rule.read(
-                        [published[name] for name in names]
-                    )
+                    _read_rule(rule, fields, names, published, found)
                     read.update(names)
-        elif isinstance(rule, Dropped):
-            read.update(matching(rule.published, published))
+        elif isinstance(rule, Computed):
+            for name in matching(rule.published, published):
+                found.problems.extend(_differences(name, published[name], rule))
+                read.add(name)
         elif isinstance(rule, Kept):
             found.kept.extend(matching(rule.ours, shapes))
         else:
@@ -119,6 +127,47 @@ def read_published(rules: Sequence[AnyRule], published: Tensors, shapes: Shapes)
             )
     found.unread.extend(name for name in published if name not in read)
     return found
+
+
+def _read_rule(
+    rule: Rule,
+    fields: Mapping[str, str],
+    names: Sequence[str],
+    published: Tensors,
+    found: ReadTensors,
+) -> None:
+    """Make a tensor of ours, or note that the published ones' shapes do not allow it."""
+    values = [published[name] for name in names]
+    try:
+        found.tensors[_fill(rule.ours, fields)] = rule.read(values)
+    except (RuntimeError, ValueError, IndexError):
+        shapes = ", ".join(str(tuple(each.shape)) for each in values)
+        plural = "s" if len(values) > 1 else ""
+        found.problems.append(
+            f"{', '.join(names)} cannot become {_fill(rule.ours, fields)} with the "
+            f"shape{plural} {shapes}"
+        )
+        found.unmade.append(_fill(rule.ours, fields))
+
+
+def _differences(name: str, value: Tensor, rule: Computed) -> list[str]:
+    """Return a phrase where a published tensor is other than our network computes; [] where not."""
+    if value.is_meta:
+        return []
+    try:
+        expected = rule.expected(tuple(value.shape))
+    except ValueError as error:
+        return [f"{name} has shape {tuple(value.shape)}, and {error}"]
+    # A published table is of float32 sines, and was perhaps rounded to the file's type.
+    tolerance = 1e-4
+    if value.is_floating_point():
+        tolerance += torch.finfo(value.dtype).eps
+    if not value.numel():
+        return [f"{name} is empty"]
+    difference = (value.double() - expected.double()).abs().max().item()
+    if difference <= tolerance:
+        return []
+    return [f"{name} differs by up to {difference:.3g} from the table that the network computes"]
 
 
 @dataclass(frozen=True)
@@ -130,36 +179,56 @@ class Fit:
     """Tensors of the network that the weights lack."""
     unread: list[str] = field(default_factory=list)
     """Tensors of the weights that the network has no place for."""
-    misshapen: list[str] = field(default_factory=list)
-    """Name and both shapes of tensors whose shape is another."""
+    unfit: list[str] = field(default_factory=list)
+    """A phrase for each tensor whose shape, type or values are none of the network's."""
     kept: list[str] = field(default_factory=list)
+    """Tensors of the network that the format lacks, and that stay as the seed gives them."""
+    rounded: list[str] = field(default_factory=list)
+    """Tensors of the weights with float64 numbers that float32 rounds."""
 
     @property
     def problems(self) -> list[str]:
         """A phrase for each tensor that does not fit."""
         return [
-            *self.misshapen,
+            *self.unfit,
             *(f"{name} is missing" for name in self.missing),
             *(f"{name} has no place" for name in self.unread),
         ]
 
 
-def fit_tensors(found: ReadTensors, shapes: Shapes) -> Fit:
-    """Compare what was read with the shapes of our network."""
-    fit = Fit({}, unread=list(found.unread), kept=list(found.kept))
-    for name, shape in shapes.items():
+def fit_tensors(found: ReadTensors, network: Tensors) -> Fit:
+    """Compare what was read with the tensors of our network, which may lie on the meta device."""
+    fit = Fit({}, unread=list(found.unread), unfit=list(found.problems), kept=list(found.kept))
+    for name, own in network.items():
         value = found.tensors.get(name)
         if value is None:
-            if name not in found.kept:
+            if name not in found.kept and name not in found.unmade:
                 fit.missing.append(name)
-        elif tuple(value.shape) != tuple(shape):
-            fit.misshapen.append(
-                f"{name} has shape {tuple(value.shape)}, the network's is {tuple(shape)}"
-            )
+            continue
+        problem = _misfit(value, own)
+        if problem:
+            fit.unfit.append(f"{name} {problem}")
         else:
             fit.values[name] = value
-    fit.unread.extend(name for name in found.tensors if name not in shapes)
+    fit.unread.extend(name for name in found.tensors if name not in network)
     return fit
+
+
+def _misfit(value: Tensor, own: Tensor) -> str:
+    """Return what a tensor of the network cannot take of a value; empty where it takes it whole."""
+    if value.shape != own.shape:
+        return f"has shape {tuple(value.shape)}, the network's is {tuple(own.shape)}"
+    if value.is_floating_point() != own.is_floating_point() or value.is_complex():
+        kind = str(value.dtype).removeprefix("torch.")
+        wanted = str(own.dtype).removeprefix("torch.")
+        return f"has numbers of {kind}, the network's are {wanted}"
+    if value.is_meta or not own.is_floating_point():
+        return ""
+    # Numbers beyond float32's range become infinite there.
+    num = value.numel() - int(value.float().isfinite().sum())
+    if num:
+        return f"has {num:,} of {value.numel():,} numbers that are NaN or infinite in float32"
+    return ""
 
 
 @cache

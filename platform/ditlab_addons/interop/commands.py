@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ditlab.weights.published import PublishedWeights
     from ditlab.weights.rules import Fit
 
+_AUTO = "auto"
+"""Set of tensors that the rules choose."""
+
 
 @dataclass(frozen=True)
 class WeightsDescription:
@@ -30,6 +33,8 @@ class WeightsDescription:
     fit: Fit
     num_network: int
     """Parameters of that network."""
+    wanted: str
+    """Set of tensors that was asked for."""
 
     @property
     def num_file(self) -> int:
@@ -45,7 +50,22 @@ class WeightsDescription:
         spec = "SPEC"
         if self.weights.format.name == "export":
             spec = str(files.folder / SPEC)
-        return [spec, "--set", f"model.init.from={self.place}"]
+        return [spec, *self._settings]
+
+    @property
+    def init(self) -> dict[str, str]:
+        """The section `model.init` of a run from these weights."""
+        init = {"from": self.place}
+        if self.wanted != _AUTO:
+            init["weights"] = self.wanted
+        return init
+
+    @property
+    def _settings(self) -> list[str]:
+        settings = []
+        for name, value in self.init.items():
+            settings += ["--set", f"model.init.{name}={value}"]
+        return settings
 
     def to_dict(self) -> dict[str, Any]:
         """The description in JSON's types, for `--json`."""
@@ -53,8 +73,8 @@ class WeightsDescription:
         return {
             "format": weights.format.name,
             "family": self.model["family"],
-            "taken": weights.taken,
-            "model": {**self.model, "init": {"from": self.place}},
+            "choices": [each.to_dict() for each in weights.choices],
+            "model": {**self.model, "init": self.init},
             "num_file": self.num_file,
             "num_network": self.num_network,
             "fits": not self.fit.problems,
@@ -72,9 +92,12 @@ class WeightsDescription:
     def notes(self) -> list[str]:
         """Sentences on what was taken of the files, what is assumed, and what the files lack."""
         kept = self.fit.kept
-        notes = [*self.weights.format.notes(self.model)]
-        if self.weights.taken:
-            notes.insert(0, f"taken of the file: {self.weights.taken}.")
+        notes = [f"taken: {choice}." for choice in self.weights.choices]
+        notes += self.weights.format.notes(self.model, self.weights.files)
+        if self.fit.rounded:
+            notes.append(
+                f"{len(self.fit.rounded)} tensors have float64 numbers that float32 rounds."
+            )
         if kept:
             notes.append(
                 f"{len(kept)} tensors that the format lacks stay as the seed gives them: "
@@ -106,24 +129,31 @@ class WeightsDescription:
         return [*found, *(f"{note[0].upper()}{note[1:]}" for note in self.notes)]
 
 
-def inspect_weights(place: str, home: Home, format: str) -> WeightsDescription:
+def inspect_weights(place: str, home: Home, format: str, wanted: str = _AUTO) -> WeightsDescription:
     """Describe the weights at a file, a folder or hf://OWNER/NAME@REVISION. Raises UserError for
     weights that cannot be read, have no known format, or are of a network that no spec describes.
     """
     from ditlab.weights.published import PublishedWeights, outline
 
-    weights = PublishedWeights.open(place, "PATH", home, format)
+    weights = PublishedWeights.open(place, "PATH", home, format, wanted=wanted)
     model = weights.model()
     network = outline(model)
     count = sum(each.numel() for each in network.parameters())
     given = place if "://" in place else str(Path(place).absolute())
-    return WeightsDescription(weights, given, model, weights.fit(network), count)
+    return WeightsDescription(weights, given, model, weights.fit(network), count, wanted)
+
+
+class ChoiceOutput(TypedDict):
+    taken: str
+    skipped: list[str]
+    reason: str
+    option: str
 
 
 class WeightsOutput(TypedDict):
     format: str
     family: str
-    taken: str
+    choices: list[ChoiceOutput]
     model: dict[str, Any]
     num_file: int
     num_network: int
@@ -158,8 +188,15 @@ def weights() -> None:
     metavar="NAME",
     help="Format of the weights [found from their names].",
 )
+@click.option(
+    "--weights",
+    "wanted",
+    default=_AUTO,
+    metavar="NAME",
+    help="Tensors of a file that holds several sets of them, by their keys [the moving average].",
+)
 @options.as_json
-def inspect(path: str, format_name: str, as_json: bool) -> int:
+def inspect(path: str, format_name: str, wanted: str, as_json: bool) -> int:
     """Tell what weights PATH holds: format, family, spec, parameters, what fits our network,
     hashes.
 
@@ -168,10 +205,10 @@ def inspect(path: str, format_name: str, as_json: bool) -> int:
     hf://OWNER/NAME[@REVISION][/PATH]. The printed section `model` begins a spec that trains from
     them. Exit code 1 where tensors do not fit.
     """
-    found = inspect_weights(path, Home.from_environment(), format_name)
+    found = inspect_weights(path, Home.from_environment(), format_name, wanted)
     for line in found.lines():
         output.print_line(line, as_json)
-    output.print_yaml({"model": {**found.model, "init": {"from": found.place}}}, as_json)
+    output.print_yaml({"model": {**found.model, "init": found.init}}, as_json)
     output.emit(found.to_dict(), as_json)
     output.hint(as_json, "train", *found.command)
     return 1 if found.fit.problems else 0

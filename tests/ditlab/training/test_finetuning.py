@@ -99,7 +99,7 @@ def test_merged_weights_compute_what_the_adapted_network_does(home, tmp_path):
 
 def test_peft_opens_the_adapter_and_computes_the_same(home, tmp_path):
     peft = pytest.importorskip("peft")
-    experiment = tuned(lora={**LORA, "targets": ["*.mlp", "*.attention.out"]}, freeze=["*"])
+    experiment = tuned(lora={**LORA, "targets": ["*.mlp", "*.attention"]}, freeze=["*"])
     train_here(experiment, home, tmp_path / "run")
     reader = newest(tmp_path / "run")
     raw = reader.weights(merged=False)

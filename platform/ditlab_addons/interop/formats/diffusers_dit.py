@@ -14,7 +14,7 @@ from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
 from ditlab.weights.rules import AnyRule, Shapes, concatenate, rename
 from ditlab_addons.interop.formats.dit import CERTAIN
-from ditlab_addons.interop.formats.layers import rename_layers
+from ditlab_addons.interop.formats.layers import axes, rename_layers
 
 BLOCK = "transformer_blocks.{n}"
 OURS = "blocks.{n}"
@@ -80,7 +80,7 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
             raise ValueError(
                 f"its config.json has {name}={config[name]}, and the dit family has {value} alone."
             )
-    width, channels, patch_size, _ = shapes["pos_embed.proj.weight"]
+    width, channels, patch_size, _ = axes(shapes, "pos_embed.proj.weight", 4)
     head_channels = shapes["proj_out_2.weight"][0] // patch_size**2
     if head_channels not in (channels, 2 * channels):
         raise ValueError(
@@ -103,7 +103,7 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
     }
 
 
-def _notes(model: Mapping[str, Any]) -> list[str]:
+def _notes(model: Mapping[str, Any], files: WeightFiles) -> list[str]:
     variance = ""
     if model["variance_channels"] == "predicted":
         variance = ", variance: learned_range"

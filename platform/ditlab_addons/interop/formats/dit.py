@@ -15,6 +15,7 @@ embedding of time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,9 +24,9 @@ from torch import Tensor
 
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat
-from ditlab.weights.rules import AnyRule, Dropped, Rule, Shapes, rename
-from ditlab_addons.interop.formats.layers import rename_layers
-from ditlab_models.layers.embeddings import frequencies
+from ditlab.weights.rules import AnyRule, Computed, Rule, Shapes, rename
+from ditlab_addons.interop.formats.layers import axes, rename_layers
+from ditlab_models.layers.embeddings import frequencies, table_2d
 
 NUM_HEADS = {384: 6, 768: 12, 1024: 16, 1152: 16}
 """Attention heads of the released sizes, S, B, L and XL, by width."""
@@ -48,8 +49,21 @@ CERTAIN = (
 )
 
 
+def released_positions(shape: tuple[int, ...]) -> Tensor:
+    """Return the fixed table of positions (1, tokens, width) of a square image. Raises ValueError
+    for another shape.
+    """
+    if len(shape) != 3:
+        raise ValueError("a table of positions has the axes (1, tokens, width)")
+    _, num, width = shape
+    side = math.isqrt(num)
+    if side**2 != num or width % 4:
+        raise ValueError("the tokens are no square, or their width is no multiple of 4")
+    return table_2d(side, side, width, order="column_first")[None]
+
+
 BODY: tuple[AnyRule, ...] = (
-    Dropped(POSITIONS),
+    Computed(POSITIONS, released_positions),
     rename("y_embedder.embedding_table.weight", "label.vectors.weight"),
     *rename_layers(
         ("x_embedder.proj", "patch_embedding.projection"),
@@ -77,7 +91,8 @@ def released_model(shapes: Shapes, files: WeightFiles, doubled: str) -> dict[str
 
     Raises ValueError where the number of heads is unknown.
     """
-    width, channels, patch_size, _ = shapes["x_embedder.proj.weight"]
+    width, channels, patch_size, _ = axes(shapes, "x_embedder.proj.weight", 4)
+    num_tokens = axes(shapes, POSITIONS, 3)[1]
     num_heads = files.config.get("num_heads", NUM_HEADS.get(width))
     if num_heads is None:
         raise ValueError(
@@ -91,7 +106,7 @@ def released_model(shapes: Shapes, files: WeightFiles, doubled: str) -> dict[str
         "family": "dit",
         "num_classes": shapes["y_embedder.embedding_table.weight"][0] - 1,
         "channels": channels,
-        "image_size": round(shapes[POSITIONS][1] ** 0.5) * patch_size,
+        "image_size": round(num_tokens**0.5) * patch_size,
         "patch_size": patch_size,
         "width": width,
         "depth": depth,
@@ -110,7 +125,7 @@ def released_model(shapes: Shapes, files: WeightFiles, doubled: str) -> dict[str
     }
 
 
-def _notes(model: Mapping[str, Any]) -> list[str]:
+def _notes(model: Mapping[str, Any], files: WeightFiles) -> list[str]:
     variance = ""
     if model["variance_channels"] == "predicted":
         variance = ", variance: learned_range"
@@ -154,7 +169,7 @@ SIT_RULES = (
 )
 
 
-def _sit_notes(model: Mapping[str, Any]) -> list[str]:
+def _sit_notes(model: Mapping[str, Any], files: WeightFiles) -> list[str]:
     return [
         (
             "time and velocity are turned round to ours (0 data, 1 noise) in the weights, "

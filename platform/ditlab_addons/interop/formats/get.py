@@ -29,7 +29,7 @@ from ditlab.weights.rules import (
     rename,
     squeeze,
 )
-from ditlab_addons.interop.formats.layers import rename_layers
+from ditlab_addons.interop.formats.layers import axes, rename_layers
 
 HEAD_WIDTH = 64
 """Width of an attention head, which no shape shows: that of all published sizes."""
@@ -71,7 +71,7 @@ RULES: tuple[AnyRule, ...] = (
 
 
 def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
-    width, num_features = shapes["region_embed.embed.weight"]
+    width, num_features = axes(shapes, "region_embed.embed.weight", 2)
     if width % HEAD_WIDTH:
         raise ValueError(
             f"tokens are {width} wide, and GET's heads are {HEAD_WIDTH}, so the number of "
@@ -93,7 +93,7 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
     }
 
 
-def _notes(model: Mapping[str, Any]) -> list[str]:
+def _notes(model: Mapping[str, Any], files: WeightFiles) -> list[str]:
     return [
         (
             f"no shape shows the number of heads: {model['num_heads']} of {HEAD_WIDTH} are "
