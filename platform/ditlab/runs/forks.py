@@ -15,6 +15,7 @@ from ditlab.runs.launch import checkpoint_store, recorded_checkpoints, start_poi
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import Start, StartState, parse_start
+from ditlab.spec.values import format_value
 from ditlab.storage.local import LocalFiles
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.records import find_training_run, list_runs
@@ -126,6 +127,12 @@ def check_start(
             classes or {},
         )
         check_state(experiment, model, start, reader)
+        others = other_factors(reader.manifest.spec, experiment)
+        if others:
+            line += (
+                f", whose weights were trained with {', '.join(others.values())} and compute "
+                f"something else with this spec's {', '.join(others)}"
+            )
         if before != now:
             line += (
                 f", its table of classes grown from {before} to {now} (a new class begins as "
@@ -222,6 +229,25 @@ def check_state(
             f"training.ema is set, and {wanted} keeps no average to go on with; set "
             "training.ema to null, or take its weights alone (--weights-only, start.state)."
         )
+
+
+def other_factors(parent: Mapping[str, Any], experiment: Experiment) -> dict[str, str]:
+    """Return settings that no tensor shows, by their paths, as the parent had them where it had
+    other ones: equal weights compute something else.
+    """
+    spec = experiment.to_dict()
+    pairs = [
+        (f"model.{name}", parent["model"].get(name, value), value)
+        for name, value in spec["model"].items()
+        if name not in ("init", "num_classes")
+    ]
+    here = spec["training"]["lora"]
+    there = parent["training"].get("lora")
+    if here and there:
+        pairs.append(("training.lora.alpha", there["alpha"], here["alpha"]))
+    return {
+        path: f"{path}={format_value(before)}" for path, before, now in pairs if before != now
+    }
 
 
 def shape_differences(

@@ -18,6 +18,7 @@ from ditlab.choices import MOST_LISTED, Choice
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home
 from ditlab.parts import OF_ADDONS, absent_part, load_part, named
+from ditlab.spec.overrides import explain
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.rules import AnyRule, Fit, Shapes, Tensors, fit_tensors, read_published
 from ditlab.weights.tensor_sets import AUTO
@@ -71,7 +72,10 @@ def outline(model: Mapping[str, Any]) -> nn.Module:
         with torch.device("meta"):
             network: Any = family.build_network(spec)
     except ValidationError as error:
-        raise UserError(str(error.errors()[0]["msg"])) from None
+        mistakes = " ".join(explain(error, family.model, model))
+        raise UserError(
+            f"shapes and configuration of the weights give no network: {mistakes}"
+        ) from None
     except (ArithmeticError, RuntimeError, ValueError) as error:
         raise UserError(
             f"the {model['family']} network that the weights' shapes give cannot be built "

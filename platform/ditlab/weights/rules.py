@@ -138,16 +138,22 @@ def _read_rule(
 ) -> None:
     """Make a tensor of ours, or note that the published ones' shapes do not allow it."""
     values = [published[name] for name in names]
+    ours = _fill(rule.ours, fields)
+    shapes = {tuple(each.shape) for each in values}
+    kinds = {each.is_floating_point() for each in values}
+    if kinds == {False, True} or any(each.is_complex() for each in values):
+        dtypes = sorted({str(each.dtype).removeprefix("torch.") for each in values})
+        found.problems.append(f"{', '.join(names)} have numbers of {', '.join(dtypes)}")
+        found.unmade.append(ours)
+        return
     try:
-        found.tensors[_fill(rule.ours, fields)] = rule.read(values)
+        found.tensors[ours] = rule.read(values)
     except (RuntimeError, ValueError, IndexError):
-        shapes = ", ".join(str(tuple(each.shape)) for each in values)
-        plural = "s" if len(values) > 1 else ""
         found.problems.append(
-            f"{', '.join(names)} cannot become {_fill(rule.ours, fields)} with the "
-            f"shape{plural} {shapes}"
+            f"{', '.join(names)} cannot become {ours} with the shapes "
+            f"{', '.join(map(str, sorted(shapes)))}"
         )
-        found.unmade.append(_fill(rule.ours, fields))
+        found.unmade.append(ours)
 
 
 def _differences(name: str, value: Tensor, rule: Computed) -> list[str]:

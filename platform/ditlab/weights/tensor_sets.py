@@ -158,7 +158,10 @@ def _listed(sets: Sequence[TensorSet]) -> str:
 def _with_reason(skipped: TensorSet) -> str:
     if skipped.tensors:
         return skipped.quoted
-    return f"{skipped.quoted}, {len(skipped.unnamed)} tensors without names that fit no other set"
+    return (
+        f"{skipped.quoted}, which has tensors without names ({len(skipped.unnamed)}) that fit no "
+        "other set"
+    )
 
 
 def _walk(

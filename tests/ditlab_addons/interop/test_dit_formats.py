@@ -89,9 +89,9 @@ def test_releases_give_their_outputs_and_gradients(tmp_path, format, dtype, tole
         t = torch.tensor([0.0, 0.25, 0.6, 1.0], dtype=dtype)
         output, expected = ours(x, t, label), -theirs(x, 1 - t, label)
     check_equal(found, ours, output, theirs, expected, tolerance)
-    assert any("--format sit" in note for note in found.format.notes(found.model())) == (
-        format == "dit"
-    )
+    assert any(
+        "--format sit" in note for note in found.format.notes(found.model(), found.files)
+    ) == (format == "dit")
 
 
 def test_a_flow_does_not_begin_from_weights_read_as_dit(tmp_path):
@@ -160,7 +160,7 @@ def test_sizes_of_the_release(tmp_path):
         found.model()
     tensors = {name: each.to("meta") for name, each in large.state_dict().items()}
     assert sum(each.numel() for each in tensors.values()) == 675_129_632
-    model = PublishedWeights(found.files, found.format, tensors, "").model()
+    model = PublishedWeights(found.files, found.format, tensors, ()).model()
     assert model["num_heads"] == 16 and model["image_size"] == 32
     assert sum(each.numel() for each in outline(model).parameters()) == 674_834_720
 

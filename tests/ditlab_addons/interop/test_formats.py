@@ -31,7 +31,7 @@ NO_FILES = WeightFiles("PATH=weights", (Path("/no/such/weights.pt"),))
 
 
 def opened(name, tensors):
-    return PublishedWeights(NO_FILES, known_formats()[name], tensors, "")
+    return PublishedWeights(NO_FILES, known_formats()[name], tensors, ())
 
 
 def imported(name, tensors, dtype, **changes):
