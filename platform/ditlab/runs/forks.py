@@ -245,9 +245,7 @@ def other_factors(parent: Mapping[str, Any], experiment: Experiment) -> dict[str
     there = parent["training"].get("lora")
     if here and there:
         pairs.append(("training.lora.alpha", there["alpha"], here["alpha"]))
-    return {
-        path: f"{path}={format_value(before)}" for path, before, now in pairs if before != now
-    }
+    return {path: f"{path}={format_value(before)}" for path, before, now in pairs if before != now}
 
 
 def shape_differences(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -46,8 +46,8 @@ class WeightFiles:
     """Files with tensors: one, or the shards of an index."""
     revision: str = ""
     """Commit on the hub; empty for files of this machine."""
-    listed: frozenset[str] = frozenset()
-    """Tensors that an index of shards lists; none without one."""
+    index: Mapping[str, str] = field(default_factory=dict)
+    """Name of the file of each tensor that an index of shards lists; {} without one."""
     choices: tuple[Choice, ...] = ()
     """What was taken among the files of a folder."""
 
@@ -71,8 +71,8 @@ class WeightFiles:
                 f"{name} is not there; name a file or folder of weights, or "
                 "hf://OWNER/NAME@REVISION."
             )
-        paths, listed = _shards(path, name)
-        return cls(name, paths, commit, listed, choices)
+        paths, index = _shards(path, name)
+        return cls(name, paths, commit, index, choices)
 
     @property
     def folder(self) -> Path:
@@ -119,11 +119,12 @@ class WeightFiles:
         """Return the tensors of one set by name, and what was chosen among files and sets.
 
         `wanted` names the set where a file holds several (`tensor_sets.take_tensors`), `option`
-        what the user chooses it by, for messages. Raises UserError for files that cannot be read,
-        that lack a tensor of their index, or hold one twice, and where nothing says which set is
-        meant.
+        what the user chooses it by, for messages. Of shards, the tensors that their index assigns
+        to each are taken. Raises UserError for files that cannot be read, that lack a tensor of
+        their index, and where nothing says which set is meant.
         """
         found: dict[Any, Any] = {}
+        unlisted: list[str] = []
         for path in self.paths:
             if path.suffix in SUFFIXES:
                 content = read_pickled(path, self.option)
@@ -134,24 +135,25 @@ class WeightFiles:
                     f"{self.option}: {path.name} holds no tensors by name; name a file of a "
                     "network's weights."
                 )
-            twice = sorted(str(key) for key in found.keys() & content.keys())
-            if twice:
-                raise UserError(
-                    f"{self.option}: {path.name} holds {len(twice)} tensors of another of its "
-                    f"files again ({', '.join(twice[:MOST_LISTED])}); name whole files of weights."
-                )
+            if self.index:
+                others = {key for key in content if self.index.get(key) != path.name}
+                unlisted.extend(f"{key} of {path.name}" for key in sorted(map(str, others)))
+                content = {key: each for key, each in content.items() if key not in others}
             found |= content
-        lacking = sorted(self.listed - found.keys())
+        lacking = sorted(self.index.keys() - found.keys())
         if lacking:
             raise UserError(
                 f"{self.option}: its index lists {len(lacking)} tensors that its files lack "
                 f"({', '.join(lacking[:MOST_LISTED])}); fetch index and files of one revision."
             )
+        by_index = []
+        if unlisted:
+            by_index.append(Choice("the tensors of its index", tuple(unlisted)))
         try:
             tensors, choices = take_tensors(found, wanted, option)
         except UnreadableSets as error:
             raise UserError(f"{self.option} {error}.") from None
-        return tensors, [*self.choices, *choices]
+        return tensors, [*self.choices, *by_index, *choices]
 
     def _read_safe(self, path: Path) -> dict[str, Tensor]:
         try:
@@ -265,8 +267,8 @@ def read_index(path: Path) -> dict[str, str]:
     return files
 
 
-def _shards(path: Path, name: str) -> tuple[tuple[Path, ...], frozenset[str]]:
-    """Return the files of an index and the tensors that it lists, or the file itself. Raises
+def _shards(path: Path, name: str) -> tuple[tuple[Path, ...], Mapping[str, str]]:
+    """Return the files of an index and the file of each tensor, or the file itself. Raises
     UserError for an index that leads elsewhere.
     """
     if not path.name.endswith(INDEX):
@@ -274,7 +276,7 @@ def _shards(path: Path, name: str) -> tuple[tuple[Path, ...], frozenset[str]]:
             raise UserError(
                 f"{name} is no file of weights (*.safetensors, {', '.join(PICKLED)}); name one."
             )
-        return (path,), frozenset()
+        return (path,), {}
     try:
         index = read_index(path)
     except (OSError, ValueError) as error:
@@ -288,4 +290,4 @@ def _shards(path: Path, name: str) -> tuple[tuple[Path, ...], frozenset[str]]:
         raise UserError(
             f"{name} lacks {len(missing)} of {len(names)} shards ({listed}); fetch them too."
         )
-    return tuple(path.parent / each for each in names), frozenset(index)
+    return tuple(path.parent / each for each in names), index

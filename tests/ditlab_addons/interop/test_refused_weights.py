@@ -234,6 +234,9 @@ def test_index_and_shards_are_compared(tmp_path):
     with pytest.raises(UserError, match=r"its index lists 1 tensors that its files lack \(more\)"):
         inspect_weights(str(tmp_path), Home(tmp_path / "home"), "auto")
     place.write_text(json.dumps({"weight_map": index}))
-    save_file({name: tensors[name] for name in names[4:]}, tmp_path / "2.safetensors")
-    with pytest.raises(UserError, match="holds 1 tensors of another of its files again"):
-        inspect_weights(str(tmp_path), Home(tmp_path / "home"), "auto")
+    other = {names[4]: tensors[names[4]] + 1, "left": torch.zeros(1)}
+    save_file({name: tensors[name] for name in names[5:]} | other, tmp_path / "2.safetensors")
+    found = inspect_weights(str(tmp_path), Home(tmp_path / "home"), "auto")
+    assert torch.equal(found.weights.tensors[names[4]], tensors[names[4]])
+    skipped = found.to_dict()["choices"][1]["skipped"]
+    assert skipped == sorted(f"{name} of 2.safetensors" for name in other)
