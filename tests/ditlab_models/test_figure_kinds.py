@@ -112,7 +112,7 @@ def test_noise_schedule_of_a_flow():
 def test_noise_schedule_of_regions():
     betas, factors, shares, ratio = figure_network("region").static()["noise_schedule"].panels
     bar = shares.curves[0].y
-    assert bar[[0, 99, 999]] == pytest.approx([0.9999, 0.89701815, 4.0358298e-5], rel=1e-6)
+    assert bar[-1] == pytest.approx(4.0358298e-5, rel=1e-6)
     assert shares.title == "As much noise as signal from t = 259 on"
     np.testing.assert_allclose(factors.curves[0].y ** 2 + factors.curves[1].y ** 2, 1)
     assert betas.curves[0].y[-1] == pytest.approx(0.02) and ratio.curves[0].y[0] == pytest.approx(

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from ditlab_models.dit.spec import DiTSpec
 from ditlab_models.families import families
 from ditlab_models.parameters import ParameterRole, count_network, count_parameters, parameter_roles
 from ditlab_models.shape_trace import trace_shapes
@@ -101,21 +100,171 @@ def test_parameters_of_no_known_module():
     }
 
 
-def test_dit_shape_by_shape():
-    rows = {row.path: row for row in trace_shapes(DiTSpec(), batch_size=4)}
-    assert rows[""].inputs == [(4, 1, 28, 28), (4,)]
-    assert rows[""].outputs == [(4, 1, 28, 28)]
-    assert rows["patch_embedding"].outputs == [(4, 49, 256)]
-    assert rows["time"].outputs == [(4, 1024)]
-    assert rows["blocks.0"].parameters == 1_838_336
-    assert rows["blocks.5.attention.qkv"].outputs == 3 * [(4, 49, 256)]
-    assert rows["head"].outputs == [(4, 49, 16)]
-    assert rows["head"].kind == "Linear"
+@pytest.mark.parametrize(
+    ("name", "changes", "total"),
+    [
+        ("dit", {}, 12_351_760),
+        ("dit", {"adaln": "zero"}, 15_500_560),
+        ("dit", {"num_classes": 10}, 12_351_760 + 11 * 1024),  # a vector each, and the null class's
+        ("unet", {}, 1_837_185),
+        ("unet", {"num_classes": 10}, 1_837_185 + 11 * 128),
+        ("region", {}, 128_767_003),
+        ("region", {"positions": "sinusoidal", "num_regions": 200}, 128_767_003),
+        ("dlm", {}, 79_245_649),
+        ("dlm", {"length": 128}, 79_245_649),
+        ("dlm", {"block_size": 128}, 79_245_649),
+        ("pixelhdm", {}, 356_705_879),
+    ],
+)
+def test_totals(name, changes, total):
+    """Default settings have the published numbers, which no length, block or position changes."""
+    count = count_parameters(families()[name].model(**changes))
+    assert count.total == count.trainable == total
+
+
+@pytest.mark.parametrize(
+    ("name", "components", "training_only"),
+    [
+        (
+            "dit",
+            {
+                "patch_embedding": 4_352,
+                "time": 1_312_768,
+                "blocks": 6 * 1_838_336,
+                "final_norm": 512,
+                "head": 4_112,
+            },
+            0,
+        ),
+        (
+            "unet",
+            {
+                "time": 33_024,
+                "conv_in": 640,
+                "down": 513_664,
+                "middle": 624_384,
+                "up": 664_768,
+                "head": 705,
+            },
+            0,
+        ),
+        (
+            "region",
+            {
+                "embedding": 218_112,
+                "time": 787_968,
+                "blocks": 12 * 10_628_352,
+                "final_norm": 1_536,
+                "head": 217_627,
+                "tokens": 1_536,
+            },
+            0,
+        ),
+        (
+            "dlm",
+            {
+                "embedding": 25_731_584,
+                "sigma_map": 49_408,
+                "blocks": 6 * 4_591_616,
+                "norm": 512,
+                "output": 25_914_449,
+            },
+            0,
+        ),
+        (
+            "pixelhdm",
+            {
+                "patch_embedding": 458_752,
+                "pixel_embedding": 64,
+                "time": 1_312_768,
+                "patch_blocks": 16 * 18_376_705,
+                "pixel_blocks": 4 * 15_226_737,
+                "output_norm": 16,
+                "head": 51,
+            },
+            7_078_656,  # the head of alignment
+        ),
+    ],
+)
+def test_components_of_the_default_setting(name, components, training_only):
+    """Every component is counted, apart from the objective's own modules."""
+    family = families()[name]
+    count = count_parameters(family.model(), family.objective())
+    assert count.components == components
+    assert sum(count.training_only.values()) == training_only
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs"),
+    [
+        (
+            "dit",
+            {
+                "": [(2, 1, 28, 28)],
+                "patch_embedding": [(2, 49, 256)],
+                "time": [(2, 1024)],
+                "blocks.5.attention.qkv": 3 * [(2, 49, 256)],
+                "head": [(2, 49, 16)],
+            },
+        ),
+        (
+            "unet",
+            {
+                "down1": [(2, 64, 28, 28)],
+                "down2": [(2, 128, 14, 14)],
+                "middle1": [(2, 128, 7, 7)],
+                "middle2": [(2, 128, 7, 7)],
+                "up2": [(2, 64, 14, 14)],
+                "up1": [(2, 64, 28, 28)],
+            },
+        ),
+        ("region", {"blocks.0": [(2, 901, 768)], "head": [(2, 900, 283)]}),
+        ("dlm", {"": [(2, 1024, 50257)]}),
+    ],
+)
+def test_shapes_of_the_default_setting(name, outputs):
+    rows = {row.path: row for row in trace_shapes(families()[name].model(), batch_size=2)}
+    assert {path: rows[path].outputs for path in outputs} == outputs
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("dit", {"blocks.0": 1_838_336}),
+        (
+            "region",
+            {
+                "blocks.0.attention.qkv": 1_771_776,
+                "blocks.0.attention.out": 590_592,
+                "blocks.0.mlp": 2_362_368 + 2_360_064,
+                "blocks.0.adaln": 3_543_552,
+            },
+        ),
+        (
+            "dlm",
+            {
+                "blocks.5.attention": 1_048_576,
+                "blocks.5.mlp": 3_145_728,
+                "blocks.5.modulation": 396_288,
+                "blocks.5.attention_norm": 512,
+                "blocks.5.mlp_norm": 512,
+                "output.log_scores": 25_781_841,
+                "output.modulation": 132_096,
+                "output.norm": 512,
+            },
+        ),
+    ],
+)
+def test_parameters_of_parts(name, parameters):
+    rows = {row.path: row for row in trace_shapes(families()[name].model())}
+    assert {path: rows[path].parameters for path in parameters} == parameters
 
 
 def test_rows_come_in_call_order_parents_first_and_nest(small):
     rows = trace_shapes(small(num_classes=10))
     assert rows[0].path == "" and rows[0].depth == 0
+    assert rows[0].inputs == [(1, 1, 8, 8), (1,), (1,)]
+    assert "Linear" in {row.kind for row in rows}
     seen = set()
     for row in rows:
         parent = row.path.rpartition(".")[0]

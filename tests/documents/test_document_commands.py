@@ -2,15 +2,10 @@
 why not.
 """
 
-import shlex
-from pathlib import Path
-
 import click
 import pytest
 
-from ditlab import load, load_sweep
-from ditlab.cli.main import cli
-from ditlab.spec.files import is_sweep
+from support.click_commands import load_named_specs, taken
 from support.documents import (
     CHECKOUT,
     FOLLOWED,
@@ -36,30 +31,6 @@ MISTAKE = "model.dpeth=6"
 """A field that docs/specs.md shows as a mistake."""
 
 
-def parsed(words: list[str]) -> click.Context:
-    """Take a command's words apart as the command would, without the checks of files that the
-    reader has.
-    """
-    command: click.Command = cli
-    context = click.Context(cli, info_name="ditlab")
-    left = words[1:]
-    while isinstance(command, click.Group) and left and not left[0].startswith("-"):
-        found = command.get_command(context, left[0])
-        assert found is not None, left[0]
-        command, left = found, left[1:]
-        context = click.Context(command, info_name=command.name, parent=context)
-    values, rest, _ = command.make_parser(context).parse_args(list(left))
-    assert not rest or isinstance(command, click.Group), rest
-    known = {param.name: param for param in command.params}
-    for name, value in values.items():
-        param = known[name]
-        is_choice = isinstance(param.type, click.Choice) and not param.multiple
-        if is_choice and value is not None:
-            param.type.convert(value, param, context)
-    context.params.update(values)
-    return context
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(CHECKOUT)))
 def test_commands_are_taken_by_their_parsers(page, monkeypatch):
     monkeypatch.chdir(CHECKOUT)
@@ -67,33 +38,26 @@ def test_commands_are_taken_by_their_parsers(page, monkeypatch):
         if command.words[0] != "ditlab":
             continue
         try:
-            context = parsed(command.words)
+            _, context = taken(command.words[1:])
         except click.ClickException as error:
             pytest.fail(f"{command}: {error.format_message()}")
         if OF_A_PACKAGE not in command.text and MISTAKE not in command.text:
-            overrides = context.params.get("overrides") or ()
-            for spec in specs_of(context):
-                (load_sweep if is_sweep(spec) else load)(spec, overrides)
-
-
-def specs_of(context: click.Context) -> list[Path]:
-    """Specs of the repository that a command names."""
-    given = context.params.get("specs") or [
-        context.params.get("spec") or context.params.get("sweep")
-    ]
-    return [
-        Path(each)
-        for each in given
-        if isinstance(each, str) and "*" not in each and Path(each).is_file()
-    ]
+            load_named_specs(context)
 
 
 @pytest.mark.parametrize(
-    "line", ["ditlab train x --lcoal", "ditlab sample x --num", "ditlab figures x --theme blue9"]
+    "line",
+    [
+        "train x --lcoal",
+        "sample",
+        "sample x --num",
+        "figures x --theme blue9",
+        "runs sync --trakcing x",
+    ],
 )
-def test_an_option_that_does_not_exist_is_found(line):
+def test_words_that_a_command_does_not_take_are_found(line):
     with pytest.raises(click.ClickException):
-        parsed(shlex.split(line))
+        taken(line.split())
 
 
 def test_files_and_targets_that_commands_name_exist():

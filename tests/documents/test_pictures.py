@@ -100,14 +100,3 @@ def test_pictures_that_no_guide_shows_are_removed(script, tmp_path):
         "dit-adaln.svg",
         "dlm-old.png",
     }
-
-
-def test_a_figure_that_fails_is_named_and_the_others_are_drawn(script):
-    lines = Figure([Lines([Curve(np.arange(3), np.arange(3.0))])], "Loss")
-
-    def broken() -> Figure:
-        raise ValueError("no weights")
-
-    faults = script.draw("dit", {"a": broken, "b": lambda: lines, "c": lambda: None}, None)
-    assert faults == ["dit-a: ValueError: no weights", "dit-c: the run has nothing to draw it from"]
-    assert [file.name for file in script.FOLDER.iterdir()] == ["dit-b.svg"]

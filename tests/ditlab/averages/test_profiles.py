@@ -8,8 +8,6 @@ from ditlab.averages import (
     KeptAverage,
     PowerProfile,
     combine,
-    field_of,
-    length_of,
     snapshot_steps,
 )
 
@@ -94,8 +92,3 @@ def test_snapshots_of_averages_that_begin_later_lie_behind_their_beginning() -> 
     steps = snapshot_steps(1000, 3048, 24)
     assert steps == [step + 1000 for step in snapshot_steps(0, 2048, 24)]
     assert snapshot_steps(10, 10, 24) == [] and snapshot_steps(0, 1, 24) == []
-
-
-def test_names_of_fields() -> None:
-    assert [length_of(field_of(length)) for length in LENGTHS] == list(LENGTHS)
-    assert length_of("ema") is None and length_of("power_of") is None

@@ -15,6 +15,7 @@ OVERRIDES = [
     ("resources.workers=2", "resources.workers=2 needs Ray, and --local is one process"),
     ("tracking.uri=htp://x", "tracking.uri='htp://x' is no tracking address"),
     ("data={kind: arrow, path: nowhere}", "nowhere holds no store"),
+    ("data={kind: arrow, path: 'foo://bucket/x'}", "data.path=foo://bucket/x cannot be opened"),
 ]
 WITH_DATA = [
     ("batch={size: 5000, micro: null}", "batch.size=5000 is larger than the 1617 training samples"),
@@ -60,15 +61,6 @@ def test_specs_that_do_not_fit_the_data(ditlab, home, spec):
 def test_home_that_cannot_be_written(ditlab, spec, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(spec / "home"))
     ditlab("train", spec, "--local").refused(f"DITLAB_HOME={spec}/home cannot be written")
-
-
-def test_unknown_runs(ditlab, home, tmp_path):
-    for command in (["sample"], ["evaluate"], ["figures"], ["export", "--out", "exported"]):
-        ditlab(command[0], "nope", *command[1:]).refused("run 'nope' is unknown")
-        assert not [
-            path for path in home.rglob("*") if path.is_file() and "caches" not in path.parts
-        ], command
-    assert not (tmp_path / "exported").exists()
 
 
 def test_unknown_figure(ditlab, home):

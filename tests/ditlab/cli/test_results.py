@@ -2,7 +2,6 @@
 are held to it.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 from typing import get_args, get_type_hints
@@ -11,27 +10,18 @@ import click
 import pytest
 from pydantic import ValidationError
 
-from ditlab.cli.main import cli
 from ditlab.cli.output_types import result_types
 from ditlab.parts import importers
+from support.click_commands import every_command
 from support.results import strict_type
 
 
-def commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Command]]:
-    """Commands by their words; a group that does something by itself is one."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        words = (*names, name)
-        if not isinstance(command, click.Group) or command.invoke_without_command:
-            yield " ".join(words), command
-        if isinstance(command, click.Group):
-            yield from commands(command, *words)
-
-
 def test_every_command_takes_json_and_has_a_type():
-    found = dict(commands(cli))
+    found = {
+        words: command
+        for words, command in every_command()
+        if not isinstance(command, click.Group) or command.invoke_without_command
+    }
     assert [
         name
         for name, command in found.items()

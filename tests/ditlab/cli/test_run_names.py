@@ -1,8 +1,8 @@
-"""A RUN that leads out of DITLAB_HOME is an unknown run."""
+"""A RUN that leads out of DITLAB_HOME is an unknown run, as is one that is not there."""
 
 import pytest
 
-NAMES = ["../../etc", "..", ".", "/etc", "train/../..", "a/b"]
+NAMES = ["../../etc", "..", ".", "/etc", "train/../..", "a/b", "nope"]
 COMMANDS = {
     "sample": ("sample", "{}"),
     "evaluate": ("evaluate", "{}"),
@@ -24,3 +24,4 @@ def test_it_is_unknown(ditlab, home, spec, tmp_path, monkeypatch, command):
             *(str(spec) if part == "SPEC" else part.format(name) for part in COMMANDS[command])
         ).refused(f"run '{name}' is unknown")
     assert not (tmp_path / "exported").exists() and not list((tmp_path / "etc").iterdir())
+    assert not list(home.glob("train/*"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ditlab.data import Column, Source, write_store
-from ditlab.spec.files import build_experiment, load_experiment
+from ditlab.spec.files import load_experiment
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.yaml_text import parse_yaml
 
@@ -147,7 +147,6 @@ def test_a_spec_from_standard_input(ditlab, spec, monkeypatch):
         "ditlab: standard input: seed=-1 must be at least 0.\n"
     )
     assert piped("validate", "-", text="a: b: c").err.startswith("ditlab: standard input: line 1: ")
-    piped("submit", "-").refused("is standard input")
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input: must be a mapping" in ditlab("validate", "-").err, "closed is empty"
 
@@ -165,11 +164,6 @@ def test_validate_counts_a_whole_grid(ditlab, sweep):
     assert ditlab("validate", sweep, *grid).out == f"{sweep}: valid (sweep, 2 trials)\n"
 
 
-def test_a_sweep_is_checked_through(ditlab, sweep):
-    for command in ("validate", "show"):
-        ditlab(command, sweep, "--set", "trials=7").refused(f"{sweep}: space has 2 combinations")
-
-
 def test_show_gives_the_sweep_back(ditlab, sweep, tmp_path):
     said = ditlab("show", sweep, "--set", "time_budget=2h")
     again = tmp_path / "elsewhere" / "again.yaml"
@@ -185,15 +179,13 @@ def test_show_gives_the_experiment_back(ditlab, spec, tmp_path):
     assert said.err.startswith("next: ")
     again = tmp_path / "again.yaml"
     again.write_text(said.out)
-    assert load_experiment(again) == load_experiment(spec, ["model.depth=2", "training.ema=null"])
+    experiment = load_experiment(again)
+    assert experiment == load_experiment(spec, ["model.depth=2", "training.ema=null"])
     assert ditlab("show", again).out == said.out
-
-
-def test_show_as_json(ditlab, spec):
-    shown = ditlab("show", spec, "--json").json
-    experiment = build_experiment(shown["spec"], "json")
-    assert experiment == load_experiment(spec)
-    assert shown["spec_hash"] == experiment.content_hash()
+    assert ditlab("show", again, "--json").json == {
+        "spec": experiment.to_dict(),
+        "spec_hash": experiment.content_hash(),
+    }
 
 
 @pytest.mark.parametrize(("which", "part"), [([], "DiTSpec"), (["--sweep"], "LogUniform")])
@@ -215,11 +207,8 @@ def test_params_add_up(ditlab, spec, home):
     total = found["total"]
     assert sum(found["components"].values()) == total == found["trainable"]
     table = ditlab("params", spec).out
-    by_parameter = found["by_parameter"]
-    counts = [each["parameters"] for each in by_parameter]
+    counts = [each["parameters"] for each in found["by_parameter"]]
     assert sum(counts) == sum(found["roles"].values()) == total
-    (fused,) = [each for each in by_parameter if each["name"] == "blocks.*.attention.qkv.weight"]
-    assert (fused["role"], fused["num_parts"]) == ("matrix", 3)
     for text in (f"{total:,}", "all matrix", f"{found['roles']['matrix']:,}"):
         assert text in table
     assert not home.exists()
@@ -238,8 +227,6 @@ def test_modules_of_the_objective_are_counted_beside_the_total(ditlab, spec):
     assert found["total"] == 356_705_879
     assert found["training_only"] == {"projection": 7_078_656}
     assert sum(found["roles"].values()) == 356_705_879 + 7_078_656
-    names = [each["name"] for each in found["by_parameter"]]
-    assert any(name.startswith("objective.projection") for name in names)
     assert "7,078,656" in ditlab("params", spec).out
 
 
@@ -250,17 +237,11 @@ def test_shapes(ditlab, spec):
     assert "3x1x8x8" in out and out.rstrip().splitlines()[-1].split()[0] == "total"
 
 
-@pytest.mark.parametrize(
-    "command", [("show",), ("train", "--dry-run", "--local")], ids=["show", "dry-run"]
-)
-def test_reversed_text_is_visible_on_a_terminal_and_whole_in_a_file(
-    ditlab, spec, monkeypatch, command
-):
+def test_reversed_text_is_visible_on_a_terminal_and_whole_in_a_file(ditlab, spec, monkeypatch):
     spec.write_text(
         spec.read_text().replace("tracking: {", 'tracking: {experiment: "small\\u202eevil", ')
     )
-    name, *flags = command
-    assert "small\u202eevil" in ditlab(name, spec, *flags).out
+    assert "small\u202eevil" in ditlab("show", spec).out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    on_terminal = ditlab(name, spec, *flags).out
+    on_terminal = ditlab("show", spec).out
     assert "small\\u202eevil" in on_terminal and "\u202e" not in on_terminal

@@ -78,30 +78,29 @@ def test_terminal_shows_the_table_and_its_title():
     assert "*0" in text and "running" in text
 
 
-def numbers(lines):
-    return [int(line.split()[0].lstrip("*")) for line in lines]
+def trials_of(*groups):
+    """Trials of these (status, number) in turn."""
+    statuses = [status for status, number in groups for _ in range(number)]
+    return [trial(number, status) for number, status in enumerate(statuses)]
 
 
-def test_running_and_last_ended_trials_and_the_best_are_shown_of_many():
-    trials = [trial(0, value=0.1)] + [trial(n, "finished", 1.0) for n in range(1, 60)]
-    trials += [trial(n, "running") for n in range(60, 66)] + [
-        trial(n, "waiting") for n in range(66, 200)
-    ]
-    shown = numbers(lines_of(trials, best=0)[1:])
-    assert len(shown) == MAX_ROWS and shown == sorted(shown)
-    # the best, the running ones, and those that ended last
-    assert set(shown) == {0, *range(60, 66), *range(60 - (MAX_ROWS - 7), 60)}
-
-
-def test_next_waiting_trials_fill_the_table():
-    trials = [trial(n, "running") for n in range(2)] + [trial(n, "waiting") for n in range(2, 100)]
-    assert numbers(lines_of(trials)[1:]) == list(range(MAX_ROWS))
-
-
-def test_best_trial_is_shown_beside_many_running_ones():
-    trials = [trial(n, "running") for n in range(40)] + [trial(40, value=0.1)]
-    shown = numbers(lines_of(trials, best=40)[1:])
-    assert len(shown) == MAX_ROWS and 40 in shown
+@pytest.mark.parametrize(
+    ("trials", "best", "shown"),
+    [
+        # the best, the running ones, and those that ended last
+        (
+            trials_of(("finished", 60), ("running", 6), ("waiting", 134)),
+            0,
+            [0, *range(67 - MAX_ROWS, 66)],
+        ),
+        (trials_of(("running", 2), ("waiting", 98)), None, [*range(MAX_ROWS)]),
+        (trials_of(("running", 40), ("finished", 1)), 40, [*range(41 - MAX_ROWS, 41)]),
+    ],
+    ids=["many", "next", "best"],
+)
+def test_a_table_shows_the_trials_that_count_most_of_many(trials, best, shown):
+    rows = lines_of(trials, best)[1:]
+    assert [int(row.split()[0].lstrip("*")) for row in rows] == shown
 
 
 @pytest.fixture
@@ -125,20 +124,15 @@ def test_each_end_is_printed_once_without_a_terminal(printed):
         trial(0, value=0.5),
         trial(1, "stopped", 0.75),
         trial(2, "failed", note="diverged: loss is NaN"),
+        trial(3),
+        trial(4, value=0.5),  # in an earlier session
     ]
-    assert printed(trials, ended, ended) == [
+    assert printed(trials, ended, ended, ended_before=[4]) == [
         "trial 0 (lr=0.0003333): finished at step 1000, eval/velocity 0.5",
         "trial 1 (lr=0.0003333): stopped at step 1000, eval/velocity 0.75",
         "trial 2 (lr=0.0003333): failed at step 1000, diverged: loss is NaN",
+        "trial 3 (lr=0.0003333): finished at step 1000",
     ]
-
-
-def test_trials_that_ended_in_an_earlier_session_are_not_printed(printed):
-    assert len(printed([trial(0, value=0.5), trial(1, value=0.5)], ended_before=[0])) == 1
-
-
-def test_line_of_a_trial_without_the_metric_ends_with_its_step(printed):
-    assert printed([trial(0)]) == ["trial 0 (lr=0.0003333): finished at step 1000"]
 
 
 def test_log_counts_trials_and_names_those_that_train(capsys, monkeypatch):

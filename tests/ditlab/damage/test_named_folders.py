@@ -26,21 +26,18 @@ def test_a_name_that_no_folder_can_have(tmp_path):
     assert resolve_user_path("~nobody-of-this-name/x").name == "x"
 
 
-@pytest.mark.parametrize("command", [("runs",), ("sample", "small")])
-def test_a_home_that_is_a_link_to_itself(tmp_path, command):
+def test_a_home_that_is_a_link_to_itself(tmp_path):
     home = tmp_path / "home"
     home.symlink_to("home")
-    said = run_inside(*command, home=home, cwd=tmp_path)
+    said = run_inside("runs", home=home, cwd=tmp_path)
     sentence = f"'{home}' is no path (Too many levels of symbolic links); correct it."
     assert (said.code, said.err) == (2, f"ditlab: {sentence}\n")
 
 
-@pytest.mark.parametrize("knob", ["checkpoint.storage", "data.path"])
-def test_a_folder_of_a_spec_that_is_a_link_to_itself(tmp_path, knob, finished):
+def test_a_folder_of_a_spec_that_is_a_link_to_itself(tmp_path, finished):
     circle = tmp_path / "circle"
     circle.symlink_to("circle")
-    changes = ["--set", "data.kind=arrow"] if knob == "data.path" else []
-    command = ("train", finished.spec, "--local", *changes, "--set", f"{knob}={circle}")
+    command = ("train", finished.spec, "--local", "--set", f"checkpoint.storage={circle}")
     said = run_inside(*command, home=tmp_path / "home", cwd=tmp_path)
     assert said.code == 2 and str(circle) in said.err, said.err
     assert said.err.strip().count("\n") == 0

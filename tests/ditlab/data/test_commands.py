@@ -1,7 +1,6 @@
 """Commands `ditlab data import` and `ditlab data inspect`: output, files, exit codes."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,8 +39,7 @@ def test_import_and_inspect_digits(ditlab, tmp_path):
     assert seen["columns"]["label"]["statistics"]["class_counts"][0] == 178
     assert Path(seen["picture"]).is_relative_to(tmp_path / "home")
     assert Path(seen["picture"]).read_bytes().startswith(b"\x89PNG")
-    table = ditlab("inspect", store["path"], "--out", "grid.png")
-    assert store["fingerprint"] in table.out and "(1, 8, 8)" in table.out
+    assert "(1, 8, 8)" in ditlab("inspect", store["path"], "--out", "grid.png").out
     assert (tmp_path / "grid.png").exists()
 
 
@@ -94,7 +92,6 @@ def test_mistakes_end_with_2_and_the_remedy(ditlab):
             "--out=s3:/BUCKET/x is a URI, and shards are written to a",
         ),
         (("import", "digits", "--address", "auto"), "No such option '--address'"),
-        (("import", "images"), "Missing option '--source'"),
         (("import", "text", "--source", ".", "--vocabulary", "200"), "is not in the range x>=257"),
         (("import", "images", "--source", ".", "--caption-from", "x"), "'x' is not one of 'txt',"),
     ):
@@ -135,14 +132,11 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
         "too small": 1,
         "unreadable": 1,
     }
-    assert seen["fingerprint"] == store["fingerprint"]
-    assert seen["columns"]["image"]["shape"] == [3, 64, -1] and seen["rows"] == 3
     table = ditlab("inspect", "images-photos-128").out
     assert re.search(r"64x128 +2 +1 +33\.3%", table) and "(3, 64, any)" in table
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["folder", "zip"])
-def test_a_dry_run_imports_the_beginning_and_leaves_nothing(ditlab, tmp_path, monkeypatch, packed):
+def test_a_dry_run_imports_the_beginning_and_leaves_nothing(ditlab, tmp_path, monkeypatch):
     monkeypatch.setattr("ditlab.api.imports.FIRST", 4)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -153,11 +147,8 @@ def test_a_dry_run_imports_the_beginning_and_leaves_nothing(ditlab, tmp_path, mo
     }
     captioned_folder(tmp_path / "pets", files)
     (tmp_path / "pets" / "x.heic").touch()
-    source = "pets"
-    if packed:
-        source = Path(shutil.make_archive(str(tmp_path / "pets"), "zip", tmp_path / "pets")).name
     chosen = ("--label-from", "folder", "--sizes", "square", "--patch", "4", "--resolution", "16")
-    done = ditlab("import", "images", "--source", source, *chosen, "--dry-run", "--json")
+    done = ditlab("import", "images", "--source", "pets", *chosen, "--dry-run", "--json")
     (found,) = last_line(done)["stores"]
     assert done.json["dry_run"] and (found["name"], found["rows"]) == ("images-pets-16", 1)
     assert (found["sizes"], found["classes"]) == ({"16x16": 1}, ["a", "b"])
@@ -177,28 +168,12 @@ def test_a_dry_run_imports_the_beginning_and_leaves_nothing(ditlab, tmp_path, mo
     )
 
 
-@pytest.mark.parametrize("ending", ["txt", "jsonl"])
-def test_a_dry_run_of_text(ditlab, tmp_path, monkeypatch, ending):
+def test_a_dry_run_of_text(ditlab, tmp_path, monkeypatch):
     monkeypatch.setattr("ditlab.api.imports.FIRST", 20)  # rows, of 14 tokens each
     texts = [f"document {n:04d}" for n in range(400)]  # 13 bytes each
-    if ending == "txt":
-        (tmp_path / "texts.txt").write_text("\n".join(texts))
-    else:
-        (tmp_path / "texts.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
+    (tmp_path / "texts.jsonl").write_text("".join(f'{{"text": "{text}"}}\n' for text in texts))
     chosen = ("--length", "14", "--tokenizer", "bytes", "--dry-run", "--json")
-    done = ditlab("import", "text", "--source", f"texts.{ending}", *chosen)
+    done = ditlab("import", "text", "--source", "texts.jsonl", *chosen)
     (found,) = last_line(done)["stores"]
-    documents = found["receipt"]["levels"][1]["used"]["documents"]
-    assert (documents, found["rows"]) == {"txt": (1, 400), "jsonl": (22, 22)}[ending], (
-        "a piece is the least"
-    )
+    assert found["rows"] == found["receipt"]["levels"][1]["used"]["documents"] == 22
     assert not (tmp_path / "home" / "stores").exists()
-
-
-def test_grey_pictures_are_drawn(ditlab, tmp_path):
-    captioned_folder(tmp_path / "pets", {f"{n}.png": (smooth(12, 16, n), None) for n in range(3)})
-    chosen = ("--caption-from", "none", "--sizes", "square", "--resolution", "8", "--patch", "2")
-    done = ditlab("import", "images", "--source", "pets", "--name", "pets", *chosen, "--grey")
-    assert done.code == 0, done.err
-    seen = last_line(ditlab("inspect", "pets", "--json"))
-    assert seen["columns"]["image"]["shape"] == [1, 8, 8] and Path(seen["picture"]).exists()

@@ -90,27 +90,23 @@ def test_mnist_that_was_not_imported_names_the_command(home, split):
         open_data(MnistData(split=split), home)
 
 
-def test_mnists_train_files_are_evaluated_on_its_test_files(home, mnist):
-    mnist("train", "test")
-    splits = open_data(MnistData(), home)
-    assert (len(splits.train), len(splits.held_out)) == (300, 100)
-    assert splits.held_out.store.name == "mnist-test" and splits.note == ""
-    assert sorted(splits.held_out.rows) == list(range(100))
-
-
-def test_mnist_without_its_test_files_notes_that_nothing_is_held_out(home, mnist):
-    mnist("train")
-    splits = open_data(MnistData(), home)
-    assert (len(splits.train), len(splits.held_out)) == (300, 0)
-    assert "nothing is held out" in splits.note and "data.hold_out" in splits.note
-    explicit = open_data(MnistData(hold_out=0.1), home)
-    assert (len(explicit.train), len(explicit.held_out), explicit.note) == (270, 30, "")
-
-
-def test_mnists_test_files_hold_out_a_tenth(home, mnist):
-    mnist("test")
-    splits = open_data(MnistData(split="test"), home)
-    assert (len(splits.train), len(splits.held_out)) == (90, 10)
+@pytest.mark.parametrize(
+    ("files", "options", "train", "held_out"),
+    [
+        ("train test", {}, 300, 100),
+        ("train", {}, 300, 0),
+        ("train", {"hold_out": 0.1}, 270, 30),
+        ("test", {"split": "test"}, 90, 10),
+    ],
+)
+def test_mnists_train_files_are_evaluated_on_its_test_files(
+    home, mnist, files, options, train, held_out
+):
+    """Without test files, what is asked for is held out; alone, they hold out a tenth."""
+    mnist(*files.split())
+    splits = open_data(MnistData(**options), home)
+    assert (len(splits.train), len(set(splits.held_out.rows))) == (train, held_out)
+    assert ("nothing is held out" in splits.note) == (held_out == 0)
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones(home):

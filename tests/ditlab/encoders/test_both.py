@@ -70,11 +70,3 @@ def test_they_are_frozen(kind):
     weight = torch.ones(made.shape[-1], requires_grad=True)
     (made * weight).sum().backward()  # features can be kept for a backward pass
     assert weight.grad is not None and not made.requires_grad
-
-
-def test_bf16(kind):
-    make, inputs = kind
-    for found, expected in zip(
-        features(make(dtype=torch.bfloat16), inputs), features(make(), inputs), strict=True
-    ):
-        assert found.dtype == torch.bfloat16 and torch.allclose(found.float(), expected, atol=0.15)

@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -95,12 +96,6 @@ def test_damaged_configurations_end_in_a_sentence(text):
             FrozenTextEncoder(str(text), None, 16)
 
 
-def test_weights_that_are_cut_off(text):
-    content = (text / "model.safetensors").read_bytes()
-    (text / "model.safetensors").write_bytes(content[: len(content) // 2])
-    refused(text, "cannot be read by transformers")
-
-
 def test_weights_that_lack_a_tensor_are_not_drawn_at_random(text):
     weights = load_file(text / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
@@ -108,14 +103,25 @@ def test_weights_that_lack_a_tensor_are_not_drawn_at_random(text):
     refused(text, "lacks weights", "layers.1.mlp.up_proj.weight, 1 in all")
 
 
-def test_pickled_weights_are_refused(text):
-    (text / "model.safetensors").rename(text / "pytorch_model.bin")
-    refused(text, "no weights (model.safetensors)")
-
-
-def test_an_unknown_architecture_is_refused(text):
-    edit(text / "config.json", model_type="qwen99")
-    refused(text, "cannot be read by transformers", "qwen99")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda text: os.truncate(text / "model.safetensors", 1000), "cannot be read by tran"),
+        (
+            lambda text: (text / "model.safetensors").rename(text / "pytorch_model.bin"),
+            "no weights (model.safetensors)",
+        ),
+        (lambda text: edit(text / "config.json", model_type="qwen99"), "qwen99"),
+        (
+            lambda text: edit(text / "tokenizer_config.json", pad_token=None),
+            "with the token None, and a caption is padded behind its end; set padding_side to",
+        ),
+    ],
+    ids=["cut weights", "pickled weights", "an unknown architecture", "no padding token"],
+)
+def test_what_is_no_whole_checkpoint_is_refused(text, change, words):
+    change(text)
+    refused(text, words)
 
 
 def test_a_width_that_is_not_the_models(text):
@@ -132,11 +138,6 @@ def test_padding_on_the_left(tmp_path):
     )
     edit(folder / "tokenizer_config.json", padding_side="right")
     FrozenTextEncoder(str(folder), 32, 16)
-
-
-def test_no_padding_token(text):
-    edit(text / "tokenizer_config.json", pad_token=None)
-    refused(text, "with the token None", "a pad_token in its")
 
 
 def test_names_that_cannot_be_fetched(tmp_path, monkeypatch):

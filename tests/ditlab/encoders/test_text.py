@@ -64,7 +64,6 @@ def test_captions_that_are_cut_are_counted(text_folder, encoder):
         made["text"].shape[1] == 3
         and short.num_truncated == sum(n > 3 for n in encoder.num_tokens(TEXTS)) > 0
     )
-    assert short.num_tokens(TEXTS) == [min(n, 3) for n in encoder.num_tokens(TEXTS)]
     whole = encoder.encode(TEXTS[:1])["text"][0, :3]
     # nothing before a cut changes: the model looks back alone
     assert torch.allclose(made["text"][0], whole, atol=1e-5)

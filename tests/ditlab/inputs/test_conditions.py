@@ -1,11 +1,14 @@
 """Rows as families look at them: whatever the batches, the same rows, names and draws."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from ditlab.data.stores.manifest import Column
 from ditlab.data.stores.view import View
+from ditlab.engine.distributed import Rank
 from ditlab.inputs.conditions import num_selected_rows, row_set, sample_conditions
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab_models.contract import BatchField, SampleRequest
@@ -114,14 +117,9 @@ def test_draws_are_those_of_held_out_metrics(view):
         def summary(self, means):
             return means
 
-    class Rank:
-        rank, world_size, device = 0, 1, CPU
-
-    class Channel:
-        def gather(self, thing):
-            return [thing]
-
-    found = held_out_metrics(None, Objective(), view, INPUTS, 30, 100, Rank(), Channel())
+    rank = Rank(0, 1, 0, CPU)
+    channel = SimpleNamespace(gather=lambda thing: [thing])
+    found = held_out_metrics(None, Objective(), view, INPUTS, 30, 100, rank, channel)
     (rows,) = row_set(view, INPUTS).batches(100)
     assert found["draw"] == pytest.approx(
         float(rows.noise.uniform("mask", (100,)).mean()), rel=1e-6

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from ditlab.inputs.noise import BLOCK, KeyedNoise, RowNoise, derived_seed
-from support.trainings.workers import tiny, train_here
 
 CPU = torch.device("cpu")
 KEY = {"seed": 1, "stream": "train", "step": 5, "micro_index": 2, "micro_size": 8, "device": CPU}
@@ -84,17 +83,3 @@ def test_a_rows_numbers_do_not_depend_on_its_batch(sizes):
             RowNoise(0, "evaluate", row, CPU).normal("noise", (size, 2)), whole[row : row + size]
         )
         row += size
-
-
-def test_a_training_does_not_depend_on_the_global_seed(tmp_path):
-    losses = []
-    for seed in (123, 7):
-        torch.manual_seed(seed)
-        losses.append(
-            train_here(tiny(training__steps=3), tmp_path / "home", tmp_path / str(seed))[1].losses
-        )
-    assert losses[0] == losses[1]
-    other = train_here(tiny(training__steps=3, seed=1), tmp_path / "home", tmp_path / "other")[
-        1
-    ].losses
-    assert other != losses[0]

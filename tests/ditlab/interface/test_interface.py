@@ -81,8 +81,6 @@ def test_specs_are_loaded_changed_and_checked(spec):
     assert (both.schedule.warmup, both.training.steps) == (9, 10)
     with pytest.raises(ditlab.UserError, match=r"^model\.dpeth=3: .*; did you mean 'depth'\?$"):
         found.replace("model.dpeth", 3)
-    with pytest.raises(ditlab.UserError, match="no such file"):
-        ditlab.load("nowhere.yaml")
 
 
 def test_runs_are_found(small, finished):
@@ -92,8 +90,6 @@ def test_runs_are_found(small, finished):
     assert run.id == small.id
     assert ditlab.find_runs(status="failed") == ditlab.find_runs(name="nope") == []
     assert small.spec == ditlab.load(finished.spec)
-    with pytest.raises(ditlab.UserError, match="run 'smal1' is unknown"):
-        ditlab.open_run("smal1")
 
 
 def test_remarks_reach_the_caller(mine, capfd):
@@ -144,6 +140,7 @@ def test_samples_are_tensors_and_pictures(small, with_run, tmp_path):
     assert [file.name for file in files] == [Path(line).name for line in said.out.splitlines()]
     for file in files:
         assert file.read_bytes() == (tmp_path / "command" / file.name).read_bytes()
+    assert not torch.equal(small.sample(3, seed=8).values, drawn.values)
     with pytest.raises(ValueError, match="trajectory=True"):
         small.sample(1).animation  # noqa: B018
 
@@ -151,6 +148,7 @@ def test_samples_are_tensors_and_pictures(small, with_run, tmp_path):
 def test_evaluation_is_added_to_the_run_once(mine):
     found = mine.evaluate()
     assert found.metrics["held_out/velocity"] > 0 and found.tables == {} and found.files == []
+    assert mine.evaluate().metrics == found.metrics
     assert mine.evaluate(rows=5).num_samples == 5
     table = mine.metrics("held_out/velocity")
     assert table["held_out/velocity"].to_pylist() == [found.metrics["held_out/velocity"]]
@@ -162,10 +160,6 @@ def test_figures_by_kind(small, tmp_path):
     figures = small.figures()
     assert figures.draw("schedule").image.width > 100
     assert figures.save_formats("loss", tmp_path) == [tmp_path / "loss.png"]
-    with pytest.raises(
-        ditlab.UserError, match="--kind schedul is unknown for this run; did you mean 'schedule'"
-    ):
-        figures.draw("schedul")
 
 
 def test_an_export_is_a_network_ready_to_use(small, tmp_path):
@@ -193,9 +187,7 @@ def test_samples_are_drawn_with_compiled_blocks_where_that_is_asked_for(small, t
 
 
 def test_samples_begin_with_given_noise(small, tmp_path):
-    """Samples of a run and of its export are equal, however many are drawn at once; computed in
-    float64.
-    """
+    """Samples of a run and of its export are equal, however many are drawn at once."""
     model = ditlab.load_export(small.export(tmp_path / "export").folder, device="cpu")
     drawn = small.sample(3, seed=7, trajectory=True)
     noise = drawn.samples.trajectory[0]
@@ -206,17 +198,5 @@ def test_samples_begin_with_given_noise(small, tmp_path):
     ):
         torch.testing.assert_close(again.values, drawn.values)
         assert len(again) == 3 and again.folder.name != drawn.folder.name
-    model.network.double()
-    wide = model.sample(noise=noise.double())
-    assert wide.values.dtype == torch.float64
-    torch.testing.assert_close(wide.values.float(), drawn.values, rtol=1e-4, atol=1e-5)
-    for wrong, message in (
-        (
-            noise[:, :, 1:],
-            r"noise has the shape \(3, 1, 7, 8\), and samples begin with \(3, 1, 8, 8\)",
-        ),
-        (noise[:2], r"\(2, 1, 8, 8\), and 3 samples are drawn"),
-        (noise.numpy(), "noise must be a torch.Tensor"),
-    ):
-        with pytest.raises(ditlab.UserError, match=message):
-            small.sample(3, noise=wrong)
+    with pytest.raises(ditlab.UserError, match=r"noise must be a torch\.Tensor"):
+        small.sample(3, noise=noise.numpy())

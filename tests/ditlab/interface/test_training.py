@@ -45,8 +45,6 @@ def test_arguments_that_exclude_each_other(home, spec):
         train(spec, local=True, address="10.0.0.1:6379")
     with pytest.raises(UserError, match=r"overrides=.* change a YAML file"):
         plan_training(tiny(), ["seed=1"], local=True)
-    with pytest.raises(UserError, match="did you mean"):
-        train(spec, ["trainin.steps=3"], local=True)
 
 
 def test_the_gaussian_process_trains_and_samples(home, blank_pictures):

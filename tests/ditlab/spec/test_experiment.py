@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ditlab.spec.files import build_experiment
+from ditlab.spec.optimization import AdamW
 from ditlab.spec.overrides import merge
 from ditlab.spec.yaml_text import dump_yaml, parse_yaml
+from support.trainings.workers import tiny
 
 SMALL = {
     "name": "small",
@@ -68,11 +70,15 @@ def test_where_it_runs_and_what_is_logged_is_no_content(change):
     [
         {"seed": 1},
         {"optimizer": {"lr": 2e-4}},
+        {"optimizer": {"no_decay": ["norm"]}},
+        {"optimizer": {"lr_factors": {"head": 2.0}}},
         {"model": {"depth": 2}},
         {"data": {"kind": "digits", "hold_out": 0.2}},
         {"batch": {"size": 64}},
         {"schedule": {"kind": "constant", "warmup": 1}},
         {"training": {"ema": None}},
+        {"training": {"freeze": ["head"]}},
+        {"training": {"lora": {"targets": ["*.mlp"]}}},
         {"training": {"precision": "bf16"}},
         {"objective": {"weights": {"direction": 0.5}}},
     ],
@@ -82,11 +88,27 @@ def test_what_decides_the_weights_is_content(change):
     assert build(**change).content_hash() != build().content_hash()
 
 
-def test_defaults_written_out_change_no_hash():
-    assert (
-        build(seed=0, optimizer={"kind": "adamw", "lr": 1e-4}).content_hash()
-        == build().content_hash()
-    )
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 0, "optimizer": {"kind": "adamw", "lr": 1e-3}},
+        {"optimizer": {"lr": 1e-3, "no_decay": [], "lr_factors": {"matrix": 1.0, "scalar": 1.0}}},
+        {"optimizer": {"lr": 1e-3, "lr_patterns": {}}},
+        {"training": {"steps": 6, "ema": {"decay": 0.9}, "freeze": None, "lora": None}},
+    ],
+    ids=str,
+)
+def test_fields_that_say_the_default_change_no_hash(changes):
+    """Runs of before there were these fields are found by their hash."""
+    assert tiny(**changes).content_hash() == "0ee1eb77b1c0eac0"
+
+
+def test_rates_by_role():
+    adamw = AdamW(weight_decay=0.1, no_decay=("norm", "bias"), lr_factors={"head": 0.5})
+    assert [
+        (adamw.rates(role).lr_factor, adamw.rates(role).weight_decay)
+        for role in ("matrix", "norm", "head")
+    ] == [(1.0, 0.1), (1.0, 0.0), (0.5, 0.1)]
 
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)

@@ -52,12 +52,6 @@ def test_cycles_are_named(write, names):
     assert " -> ".join(f"{name}.yaml" for name in [*names, "a"]) in str(error.value)
 
 
-def test_missing_parent_names_child_and_knob(write):
-    child = write("child.yaml", "extends: nowhere.yaml\nname: x\n")
-    with pytest.raises(UserError, match=r"child\.yaml: extends=nowhere\.yaml names no file"):
-        load_experiment(child)
-
-
 def test_parent_must_be_one_name(write):
     child = write("child.yaml", "extends: [a.yaml, b.yaml]\n")
     with pytest.raises(UserError, match="must be one file name"):

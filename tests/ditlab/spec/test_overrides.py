@@ -102,10 +102,6 @@ def test_so_does_it_for_the_fixed_fields_of_a_sweep(small, write):
     ("override", "said"),
     [
         ("training.steps=1e-3", "training.steps=0.001 must be a whole number, or null for none."),
-        (
-            "checkpoint.every=off",
-            "checkpoint.every='off' must be a whole number, or null for none.",
-        ),
         ("training.ema=none", "must be a mapping of fields (decay), or null for none."),
         (
             "checkpoint.storage=none",
@@ -123,12 +119,9 @@ def test_words_of_yaml_1_1_are_told_what_to_write(load, override, said):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("trainign.steps=3", "did you mean 'training'?"),
-        ("model.dpeth=3", "model.family=dit has no field 'dpeth'; did you mean 'depth'?"),
         ("objective.time.std=2.0", "set objective.time.kind to logit_normal first"),
         ("data.path=x", "set data.kind to arrow first"),
         ("model.depth.deeper=3", "model.depth is a plain value"),
-        ("optimizer.lr", "write a dotted path and a value"),
         ("a..b=3", "write a dotted path and a value"),
         ("optimizer.betas=[0.9", "expected ',' or ']'"),
         ("extends=base.yaml", "extends is no known field"),

@@ -8,7 +8,6 @@ from ditlab.errors import UserError
 from ditlab.spec.experiment import validate_experiment
 
 DLM = {"family": "dlm", "length": 16, "vocabulary": 256, "depth": 1, "num_heads": 2, "width": 16}
-DIT = {"family": "dit", "image_size": 8, "patch_size": 2, "depth": 1, "num_heads": 2, "width": 16}
 TEXT = {"kind": "text", "length": 16}
 
 
@@ -25,16 +24,6 @@ def test_joined_leaves_a_run_what_it_was_and_masked_does_not():
     assert build().content_hash() == "0083213e4de3d2f8", (
         "the hash of runs from before there was a packing"
     )
-
-
-@pytest.mark.parametrize(
-    "data", [{**TEXT, "packing": "masked"}, {"kind": "arrow", "path": "x", "packing": "masked"}]
-)
-def test_a_model_without_documents_is_refused(data):
-    with pytest.raises(
-        UserError, match=r"data\.packing=masked .* model\.family=dit reads no documents; set data"
-    ):
-        build(DIT, data)
 
 
 def test_parts_of_a_mixture_share_one_packing():

@@ -47,7 +47,9 @@ def test_what_holds_no_secret_passes(value):
     refuse_secret("data.path", value)
 
 
-@pytest.mark.parametrize("value", ["s3://[b/p", "s3:/bucket", "s3://b /p", "a\0b"])
+@pytest.mark.parametrize(
+    "value", ["s3://[b/p", "s3:/bucket", "s3://b /p", "a\0b", "s3://me:hunter2@bucket/x"]
+)
 def test_what_is_no_place_is_refused_for_data_and_checkpoints(value):
     with pytest.raises(ValueError, match=r"data\.path="):
         ArrowData(path=value)

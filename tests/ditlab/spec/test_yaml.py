@@ -92,18 +92,11 @@ def test_bombs_are_refused_at_once(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("#" * (MAX_BYTES + 1), "has 262,145 bytes, and at most 262,144 are read; write less."),
-        (
-            "#" + "é" * (MAX_BYTES // 2),
-            "has 262,145 bytes, and at most 262,144 are read; write less.",
-        ),
-    ],
-    ids=["bytes", "letters"],
+    "text", ["#" * (MAX_BYTES + 1), "#" + "é" * (MAX_BYTES // 2)], ids=["bytes", "letters"]
 )
-def test_the_length_is_bounded_before_parsing(text, message):
+def test_the_length_is_bounded_before_parsing(text):
     start = time.process_time()
+    message = "has 262,145 bytes, and at most 262,144 are read; write less."
     assert refusal(text) == f"spec.yaml: {message}"
     assert time.process_time() - start < 0.5
 

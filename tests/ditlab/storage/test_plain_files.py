@@ -1,7 +1,6 @@
 """Only regular files of a bounded size are read, and none is waited for."""
 
 import os
-import socket
 
 import pytest
 
@@ -13,39 +12,22 @@ from ditlab.storage.plain_files import (
     read_json,
     read_plain,
 )
-
-
-def make_pipe(path):
-    os.mkfifo(path)
-
-
-def make_endless_link(path):
-    path.symlink_to("/dev/zero")
-
-
-def make_socket(path):
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(os.path.relpath(path))  # the address is at most 108 bytes long
-
-
-def make_link_to_itself(path):
-    path.symlink_to(path.name)
+from support import special_files
 
 
 @pytest.mark.parametrize("follow", [False, True])
 @pytest.mark.parametrize(
-    ("make", "reason"),
+    ("kind", "reason"),
     [
-        (make_pipe, "a named pipe, no plain file"),
-        (os.mkdir, "a folder, no plain file"),
-        (make_endless_link, "no plain file"),
-        (make_socket, "no plain file"),
-        (make_link_to_itself, "a link"),
+        ("pipe", "a named pipe, no plain file"),
+        ("folder", "a folder, no plain file"),
+        ("device", "no plain file"),
+        ("socket", "no plain file"),
+        ("circle", "a link"),
     ],
 )
-def test_special_files_are_refused_at_once(tmp_path, monkeypatch, make, reason, follow):
-    monkeypatch.chdir(tmp_path)
-    make(tmp_path / "run.json")
+def test_special_files_are_refused_at_once(tmp_path, kind, reason, follow):
+    special_files.put(kind, tmp_path / "run.json")
     with pytest.raises(UnusableFile) as refused:
         read_plain(tmp_path / "run.json", 100, follow=follow)
     assert reason in refused.value.strerror

@@ -147,12 +147,6 @@ def test_a_run_that_is_asked_to_stop_evaluates_saves_and_ends_resumably(trained,
         assert saved.manifest.metrics["eval/velocity"] == outcome.metrics["eval/velocity"]
 
 
-def test_at_the_last_step_the_run_finishes(trained, plain):
-    outcome, recorder = trained({6: STOP})[:2]
-    assert (outcome.status, outcome.is_asked) == ("finished", False)
-    assert recorder.requests.answers[-1][1]
-
-
 def test_a_step_that_is_done_again_is_asked_again(trained, monkeypatch):
     """After a roll-back, and after lack of memory: what was found at a step that did not count is
     done once.

@@ -126,7 +126,6 @@ def inbox(tmp_path):
         ({"mode": "max"}, [0.1, 0.2, 0.2, 0.1], 4),
         ({}, [3, math.nan, math.nan], 3),
         ({}, [math.nan, 3, 2, 1], None),
-        ({}, [math.nan, math.nan, math.nan], 2),
     ],
 )
 def test_decision(changes, values, steps):

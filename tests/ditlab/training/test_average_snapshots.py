@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from ditlab.averages import ExponentialProfile, KeptAverage, PowerProfile, combine, snapshot_steps
+from ditlab.averages import ExponentialProfile, PowerProfile, snapshot_steps
 from ditlab.checkpoints.saving import BackgroundSaver, ShardReceipt
 from ditlab.checkpoints.start_point import take_over
 from ditlab.checkpoints.store import CheckpointStore
@@ -77,17 +77,6 @@ def test_the_moving_average_of_the_run_is_rebuilt_approximately(trained):
     assert (
         1e-9 < relative(found, {name: value.flatten() for name, value in expected.items()}) < 1e-3
     )
-
-
-def test_the_error_that_is_shown_is_of_the_snapshots_that_are_there(trained):
-    folder, _ = trained
-    kept = [
-        KeptAverage(length, step)
-        for step in (*snapshot_steps(0, STEPS, 24), STEPS)
-        for length in (0.05, 0.1)
-    ]
-    shown = rebuilt(folder, PowerProfile(0.2), pytest.fail)[1].combination.profile_error
-    assert shown == pytest.approx(combine(kept, PowerProfile(0.2), STEPS).profile_error, rel=0.02)
 
 
 def test_a_damaged_snapshot_costs_itself_alone(trained, tmp_path):

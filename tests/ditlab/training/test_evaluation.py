@@ -88,21 +88,14 @@ def test_whatever_the_workers(setting, world_size):
     assert all((by_sample[-1][name] == values).all() for name, values in whole.items())
 
 
-def test_values_by_sample_do_not_depend_on_batches_or_workers(setting, tmp_path):
-    """Their means are the metrics; they are kept in the run's folder, and a damaged file is
-    none.
-    """
-    whole, parts = {}, [{}, {}]
+def test_values_by_sample_are_kept_and_their_means_are_the_metrics(setting, tmp_path):
+    """In the run's folder, where a damaged file is none."""
+    whole = {}
     means = measure(setting, 64, by_sample=whole)
     assert set(whole) == set(means) and all(len(values) == 100 for values in whole.values())
     found = {name: values.mean() for name, values in whole.items()}
     assert found == pytest.approx(means, rel=1e-12)
 
-    channel = Channel()
-    for rank in (0, 1):
-        measure(setting, 16, place=(rank, 2), channel=channel, by_sample=parts[rank])
-    for name, values in whole.items():
-        assert parts[1][name] == pytest.approx(values, rel=1e-5)
     save_by_sample(RunFolder(tmp_path), 7, whole)
     found = read_by_sample(RunFolder(tmp_path), 7)
     assert found["velocity"] == pytest.approx(whole["velocity"], rel=1e-6)

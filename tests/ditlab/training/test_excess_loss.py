@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from ditlab.data.analytic_targets import chain_of, mixture_of
 from ditlab.data.splits import open_data
 from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.spec.data import GaussianMixtureData, MarkovChainData
@@ -130,15 +129,3 @@ def test_planted_modules(tmp_path):
     assert 0 < found["excess_loss"] < found["masked"]
     ddpm = {**REGION, "num_features": 4, "corruption": "ddpm"}
     assert "excess_loss" not in measured(tmp_path, model=ddpm, data=MOTIFS)  # no closed form
-
-
-def test_points_too_many_to_draw_and_too_wide():
-    def refusal(**data: object) -> str:
-        with pytest.raises(UserError) as error:
-            build_experiment({"name": "known", "model": {"family": "dit"}, "data": data}, "known")
-        return str(error.value)
-
-    said = refusal(kind="gaussian_mixture", num=1_000_000, dimensions=200)
-    assert "data.num=1000000" in said and "lower one of them" in said
-    assert "data.std" in refusal(kind="gaussian_mixture", std=0.2)
-    assert "data.length=100000" in refusal(kind="markov_chain", num=1_000_000, length=100_000)

@@ -2,8 +2,6 @@
 trained.
 """
 
-import pytest
-
 from ditlab.engine.distributed import single_process
 from ditlab.training.hooks import Hooks, StepHook
 from ditlab.training.trainer import train
@@ -87,14 +85,6 @@ def test_moments_come_in_their_order_and_change_nothing(home, tmp_path):
         assert same_state(one, two)
 
 
-def test_a_moment_that_no_hook_overrides_is_not_called():
-    class Idle(StepHook): ...
-
-    hooks = Hooks([Idle(), Moments(), Idle()])
-    assert len(hooks.step_begun) == len(hooks.saved) == 1
-    assert Hooks([Idle()]).step_begun == [] and Hooks().held() == {}
-
-
 class Votes:
     """A channel of three workers that all pack what this one does, but for their rank."""
 
@@ -117,16 +107,3 @@ def test_every_hook_merges_its_own_numbers_and_votes_are_the_largest():
     assert Hooks([one, two]).exchange(4, Votes(), 0, 5) == [2, 7]
     assert one.merged == (4, [[10], [11], [12]])
     assert two.merged == (4, [[20, 30], [21, 31], [22, 32]])
-
-
-@pytest.mark.parametrize("saves", [False, True])
-def test_a_span_ends_where_it_is_told_and_saves_at_its_end_alone(home, tmp_path, saves):
-    from ditlab.training.trainer import Trainer
-
-    run = training_run(
-        tiny(training__steps=6, checkpoint={"every": 1}), home, tmp_path / "checkpoints"
-    )
-    with single_process(use_gpu=False) as rank, Trainer(run, rank, Recorder()) as trainer:
-        assert trainer.train_span(3, saves).step == 3
-        assert trainer.train_span(4, saves).step == 4
-    assert run.checkpoints.steps() == ([3, 4] if saves else [])

@@ -4,17 +4,12 @@ are.
 
 import dataclasses
 
-import numpy as np
 import pytest
 
-from ditlab.data.orders import training_order
 from ditlab.data.splits import open_data
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.inputs.model_inputs import check_inputs
 from ditlab.runs.launch import build_model
-from ditlab.runs.prepare import portable
-from ditlab.spec.experiment import validate_experiment
 from ditlab.training.metrics import metric_names
 from ditlab.training.plan import plan_run
 from support.datasets.bucketed import SMALL_PIXELHDM, bucketed
@@ -138,55 +133,3 @@ def test_sizes_that_fill_no_batch_of_their_part_are_named(folder):
         UserError, match=r"^data\.parts\.few: batch\.size=12 is larger than the 11 training samples"
     ):
         plan_run(spec.replace_all({"batch.size": 12}), open_data(spec.data, Home(folder)))
-
-
-@pytest.mark.parametrize(
-    ("draw", "message"),
-    [
-        (
-            "sample",
-            r"^data\.draw=sample puts parts in one batch, and data\.parts\.sizes holds images of several sizes; ",
-        ),
-        (
-            "auto",
-            r"^data\.kind=mixture holds image \(3, any, any\), but the model takes \(3, 8, 8\); ",
-        ),
-    ],
-)
-def test_shapes_that_do_not_fit(folder, draw, message):
-    spec = experiment(folder, ["few", "sizes"], draw)
-    with pytest.raises(UserError, match=message):
-        check_inputs(spec, open_data(spec.data, Home(folder)))
-
-
-def test_rows_come_from_the_part_that_is_drawn(folder):
-    """Rows of two stores with other pixels, in the order of a mixture, by any worker's share."""
-    spec = KINDS["sample"](folder)
-    data = open_data(spec.data, Home(folder))
-    order = training_order(spec.data, data, 4, spec.seed)
-    batches = order.batches(0, 30)
-    images = data.train.gather("image", batches.reshape(-1)).reshape(30, 4, 3, 8, 8)
-    few = data.mixture.parts["few"].train
-    for batch, image in zip(batches, images, strict=True):
-        of_few = batch < len(few)
-        own = few.gather("image", batch[of_few])
-        assert np.array_equal(image.numpy()[of_few], own.numpy())
-        many = data.mixture.parts["many"].train.gather("image", batch[~of_few] - len(few))
-        assert np.array_equal(image.numpy()[~of_few], many.numpy())
-
-
-def test_paths_of_parts_are_made_absolute(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    parts = {"a": {"kind": "arrow", "path": "few"}}
-    data = {"kind": "mixture", "parts": parts, "weights": {"a": 1.0}}
-    spec = portable(tiny(data=data), None, Home(folder / "home"))
-    assert spec.data.parts["a"].path == str(folder / "few")
-    assert validate_experiment(spec.to_dict()) == spec
-
-
-def test_positions_are_those_of_the_checkpoint(folder):
-    spec = KINDS["sample"](folder)
-    data = open_data(spec.data, Home(folder))
-    known = [9, 31]
-    assert training_order(spec.data, data, 4, spec.seed, {40: known}).counts(10).tolist() == known
-    assert training_order(spec.data, data, 4, spec.seed, {40: known}).counts(9).sum() == 36

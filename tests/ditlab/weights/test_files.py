@@ -128,8 +128,6 @@ def test_bad_files_are_one_sentence(tmp_path):
     refused("cut.safetensors", r"cut\.safetensors cannot be read \(.*\); name whole files")
     (tmp_path / "cut.pt").write_bytes(b"PK\x03\x04 cut")
     refused("cut.pt", r"cut\.pt holds more than tensors, or is damaged \(\w")
-    torch.save({"epoch": 3, "name": "x"}, tmp_path / "no.pt")
-    refused("no.pt", "holds no tensors by name")
     torch.save(torch.zeros(2), tmp_path / "one.pt")
     refused("one.pt", "holds no tensors by name")
     save_file({"lin.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
@@ -211,8 +209,6 @@ def test_the_command_tells_format_spec_and_what_fits(tmp_path):
     digest = hashlib.sha256((tmp_path / "get.pth").read_bytes()).hexdigest()
     found = said.json
     assert (found["format"], found["fits"], found["files"]) == ("get", True, {"get.pth": digest})
-    assert found["model"]["num_features"] == 5
-    assert found["num_file"] == sum(each.numel() for each in GET.values())
     assert found["command"][2:] == ["--set", f"model.init.from={tmp_path / 'get.pth'}"]
     part = {name: each for name, each in GET.items() if not name.startswith("head_mask")}
     save_file({**part, "extra": torch.zeros(1)}, tmp_path / "part.safetensors")

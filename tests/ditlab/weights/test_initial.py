@@ -135,16 +135,8 @@ def test_a_run_records_its_weights_and_goes_on_without_them(export, tmp_path, mo
             r"model as `ditlab weights inspect` prints it, or model\.init\.strict to false to load what fits\.",
         ),
         (
-            {"model__init": {"from": "{export}", "format": "sedd"}},
-            r"does not fit the network in 68 tensors: .* is missing; .* and \d+ more",
-        ),
-        (
             {"model__init": {"from": "{export}", "format": "seddd"}},
             r"model\.init\.format=seddd is no format of weights; did you mean 'sedd'\?",
-        ),
-        (
-            {"model__init": {"from": "{export}/none"}},
-            r"model\.init\.from=.*/none is not there; name a file or folder",
         ),
     ],
 )
@@ -189,19 +181,9 @@ def test_other_settings_that_no_shape_shows_are_refused(tmp_path):
     save_file(sedd_weights(23, 32, 1, 4, torch.float32), tmp_path / "sedd.safetensors")
     sizes = {"vocabulary": 23, "width": 32, "depth": 1, "mlp": "gelu", "final_norm": False}
     init = {"from": str(tmp_path / "sedd.safetensors")}
-    for changes, said in (
-        (
-            {"num_heads": 2, "norm": "layer"},
-            "was trained with model.num_heads=4, and model.num_heads=2 makes other",
-        ),
-        (
-            {"num_heads": 4, "norm": "rms"},
-            "was trained with model.norm='layer', and model.norm='rms' makes other",
-        ),
-    ):
-        model = DLMSpec.model_validate({**sizes, **changes, "init": init})
-        with refused(said):
-            InitialWeights(model, Home(tmp_path), {}).load(FAMILY.build_network(model))
+    model = DLMSpec.model_validate({**sizes, "num_heads": 2, "norm": "layer", "init": init})
+    with refused("was trained with model.num_heads=4, and model.num_heads=2 makes other"):
+        InitialWeights(model, Home(tmp_path), {}).load(FAMILY.build_network(model))
 
 
 def test_a_fork_takes_no_published_weights():

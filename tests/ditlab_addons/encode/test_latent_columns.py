@@ -86,7 +86,6 @@ def test_what_cannot_be_encoded(images, tmp_path, monkeypatch):
     save_file(tensors, file)
     encoded = encode_store(images, autoencoder=place).store.path
     for store, name, message in (
-        (images, "none", "--autoencoder=.*none is not there; name a file or folder"),
         (images, "other", r"other holds no AutoencoderKL \(its config.json names VQ"),
         (
             grey,

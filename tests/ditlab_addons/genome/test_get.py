@@ -1,6 +1,5 @@
 """Importer of GET's stores: small ones in both of zarr's formats."""
 
-import shutil
 import tracemalloc
 
 import numpy as np
@@ -96,18 +95,6 @@ def test_blocks_chunks_and_strides_do_not_change_the_windows(get, stride, monkey
             )
 
 
-def test_each_block_is_read_once_a_pass(get, monkeypatch):
-    monkeypatch.setattr(get_import, "READ_BYTES", 1)
-    read, whole = [], get_import.read_scores
-    monkeypatch.setattr(
-        get_import,
-        "read_scores",
-        lambda data, motifs, *rows: read.append(rows) or whole(data, motifs, *rows),
-    )
-    get(GetSource(), stride=2)
-    assert read == [(0, 5), (5, 10), (10, 15), (15, 20), (20, 25), (25, 30), (30, 34)] * 2
-
-
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_store(get, tmp_path, monkeypatch):
     """Coordinates, packed into blocks too, take about 120 bytes a peak, scores 400."""
@@ -141,16 +128,9 @@ def test_both_passes_report_progress(get):
     assert seen == {"reading the largest scores": whole, "writing": whole}
 
 
-def test_windows_that_span_too_much_are_dropped_and_noted(get, refused, tmp_path):
-    peaks = [*peaks_of({"chr2": 23}), *peaks_of({"chr10": 11}, gap=2_000_000)]
-    store = get(GetSource(peaks))
-    assert rows(store, "chromosome").tolist() == [0] * 6 + [1]
-    assert rows(store, "present").sum(1).tolist() == [4] * 5 + [3] * 2
-    assert store.manifest.receipt.levels[1].left_out == {"over 5,000,000 base pairs": 2}
-    far = GetSource(peaks_of({"chr2": 23, "chr10": 11}, gap=9_000_000))
-    shutil.rmtree(tmp_path / "stores")
+def test_a_source_whose_windows_all_span_too_much_is_refused(refused):
     refused(
-        far,
+        GetSource(peaks_of({"chr2": 23, "chr10": 11}, gap=9_000_000)),
         "--max-span=5000000 drops all 9 windows of --regions=4 over 34 peaks",
         "lower --regions",
     )

@@ -2,6 +2,7 @@
 be.
 """
 
+import re
 import shutil
 
 import numpy as np
@@ -64,15 +65,11 @@ class Killing(ProcessExecutor):
         for number, receipt in enumerate(super().run(work, blocks)):
             if number == 2:
                 raise Killed
-            DONE.append((type(work.rules).__name__, receipt.block))
             yield receipt
 
 
-DONE: list[tuple[str, int]] = []
-
-
 @pytest.mark.parametrize("stride", [None, 3])
-def test_kills_and_the_cut_into_blocks_change_nothing(
+def test_the_cut_into_blocks_changes_nothing(
     importing, source, tmp_path, small_blocks, stride, monkeypatch
 ):
     path = source.write(tmp_path / "source.zarr")
@@ -82,18 +79,9 @@ def test_kills_and_the_cut_into_blocks_change_nothing(
         expected = importing(path, stride=stride).store
     assert len(list(expected.path.glob("block-*.arrow"))) == 1
     shutil.rmtree(expected.path)
-    DONE.clear()
-    for _ in range(20):
-        try:
-            done = importing(path, Killing(1), stride=stride)
-            break
-        except Killed:
-            assert list(expected.path.glob(".partial-*/receipts/*")), "whole blocks stay"
-    assert done.store.fingerprint == expected.fingerprint
-    assert len(DONE) == len(set(DONE)) >= 7, "no block is done twice"
-    assert len(list(done.store.path.glob("block-*.arrow"))) >= 5
-    assert [file for file in done.store.path.iterdir() if file.is_dir()] == []
-    assert importing(path, stride=stride).store.fingerprint == expected.fingerprint
+    cut = importing(path, stride=stride).store
+    assert cut.fingerprint == expected.fingerprint
+    assert len(list(cut.path.glob("block-*.arrow"))) >= 5
 
 
 def test_another_cell_type_or_a_changed_chunk_begins_anew(
@@ -128,14 +116,11 @@ def test_an_object_store_that_fails_at_times_gives_the_same_store(
     with object_server(tmp_path) as server:
         server.fault = fault
         there = importing(f"s3://bucket/source.zarr?{server.query}", name="there")
-        sent = server.bytes_sent
     assert there.store.fingerprint == here.store.fingerprint and len(seen) > 9
     assert "read from source.zarr" in there.store.manifest.source.note
-    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    assert sent < 2.5 * size, "scores are read twice, the rest once and a little"
-    receipt = there.store.manifest.receipt
-    assert receipt.counts == {"zero atpm": 100, "chunks without a file, read as zeros": 1}
-    assert receipt.levels[0].found == 400 and receipt.listed[0] == "chr2:10-410: zero atpm"
+    chunks = [each.key for each in server.ranges() if re.search(r"/data/.*\d$", each.key)]
+    assert len(chunks) <= 2 * 19 + 2, "each is read once a pass, and again after a failure"
+    assert there.store.manifest.receipt == here.store.manifest.receipt
 
 
 def test_shards_of_an_object_store_are_read_in_parts(importing, tmp_path):
@@ -150,35 +135,21 @@ def test_shards_of_an_object_store_are_read_in_parts(importing, tmp_path):
 
 
 def test_mistakes_about_an_object_store_are_one_sentence(importing, source, tmp_path, monkeypatch):
-    path = source.write(tmp_path / "bucket" / "source.zarr", 2, chunk=50)
-    (tmp_path / "bucket" / "empty").mkdir()
-    (tmp_path / "bucket" / "empty" / "file").write_text("no zarr")
+    source.write(tmp_path / "bucket" / "source.zarr", 2, chunk=50)
 
-    def refused(place, *parts, kind=UserError, **options):
-        with pytest.raises(kind) as caught:
-            importing(f"s3://bucket/{place}?{server.query}", **options)
-        message = str(caught.value)
-        for part in parts:
-            assert part in message, message
-        assert message[-1] in ".?" and "\n" not in message
+    def refused(problem):
+        words = rf"{problem} \(.*the credentials in the environment.*[.?]$"
+        with pytest.raises(Unreachable, match=words) as caught:
+            importing(f"s3://bucket/source.zarr?{server.query}")
+        assert "\n" not in str(caught.value)
         assert not (tmp_path / "stores").exists()
 
     with object_server(tmp_path) as server:
-        refused("nothing.zarr", "there is no such file or folder; correct it.")
-        refused("empty", "is no zarr store (", "name the folder of one.")
-
-        chunk = path / "data" / "3.0"
-        whole = chunk.read_bytes()
-        chunk.write_bytes(whole[: len(whole) // 2])
-        refused("source.zarr", "data ", "copy ")
-
-        chunk.write_bytes(whole)
-        remedy = "the credentials in the environment"
         server.fault = lambda request: "403"
-        refused("source.zarr", "cannot be listed (", remedy, kind=Unreachable)
+        refused("cannot be listed")
         server.fault = lambda request: "403" if "/data/" in request.key else None
         monkeypatch.setattr("ditlab.data.source_files._PAUSES", ())
-        refused("source.zarr", "cannot be read (", remedy, kind=Unreachable)
+        refused("cannot be read")
 
 
 def test_a_damaged_source_leaves_no_unfinished_import(importing, source, tmp_path, small_blocks):

@@ -1,6 +1,5 @@
 """Damaged or contradictory sources of GET are refused with a message that names the place."""
 
-import json
 import shutil
 import sys
 
@@ -12,9 +11,6 @@ from support.datasets.get_sources import FORMATS, GetSource
 
 # zarr: fixed-length text has no specification in format 3
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-LOST = "codec 'lost' is not among those that are read (blosc"
 
 
 def put(position, value):
@@ -36,12 +32,10 @@ def rename(peak, name):
         (lambda s: s.motifs.__setitem__(1, "CTCF"), ["holds 'CTCF' more than once"]),
         (lambda s: s.motifs.__setitem__(1, "accessibility"), ["names a motif accessibility"]),
         (lambda s: s.peaks.pop(), ["peak_names has shape (33,), and data has 34 peaks"]),
-        (lambda s: setattr(s, "data", np.ones(34)), ["data has shape (34,) of float64"]),
         (
             put((7, 1), np.nan),
             ["holds nan for motif GATA of peak chr2:7010-7410 (number 7 from 0)"],
         ),
-        (put((30, 3), np.inf), ["holds inf for motif SOX of peak chr10"]),
         (put((8, 0), -0.5), ["holds -0.5 for motif CTCF of peak chr2:8010-8410"]),
         (
             rename(6, "chr2_6010_6410"),
@@ -61,11 +55,10 @@ def rename(peak, name):
         ),
     ],
 )
-@pytest.mark.parametrize("zarr_format", FORMATS)
-def test_a_source_that_contradicts_itself_is_named(refused, tmp_path, zarr_format, change, parts):
+def test_a_source_that_contradicts_itself_is_named(refused, change, parts):
     source = GetSource()
     change(source)
-    refused(source, *parts, zarr_format=zarr_format)
+    refused(source, *parts)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +72,6 @@ def test_a_source_that_contradicts_itself_is_named(refused, tmp_path, zarr_forma
             np.where(np.arange(34) == 3, np.nan, 1),
             ["atpm/T holds nan for peak chr2:3010-3410 (number 3 from 0)"],
         ),
-        (np.where(np.arange(34) == 3, -1, 1), ["atpm/T holds -1 for peak chr2:3010-3410"]),
         (np.zeros(34), ["--cell-type=T: all 34 peaks", "choose another cell type"]),
         (
             np.ones(34, complex),
@@ -96,8 +88,6 @@ def test_an_unknown_cell_type_names_the_nearest(refused, tmp_path):
     say = "did you mean 'fetal_heart'"
     refused(source, "--cell-type=fetal_hart", say, cell_type="fetal_hart")
     refused(source, "it has K562, fetal_heart, fetal_lung.", cell_type="xyz")
-    many = GetSource(atpm={f"T{number:02}": np.ones(34) for number in range(14)})
-    refused(many, "T10, T11 and 2 more.", cell_type="xyz")
     refused(GetSource(atpm={}), "leave --cell-type out", cell_type="T")
     refused(source, "--accessibility=atpm needs a cell type", accessibility="atpm")
 
@@ -118,10 +108,6 @@ def test_a_folder_without_a_zarr_store_is_named(refused, tmp_path):
     within = GetSource().write(tmp_path / "whole.zarr") / "data"
     for path in (tmp_path / "empty", tmp_path / "broken", within):
         refused(path, f"--source={path} is no zarr store", "name the folder of one")
-    refused(
-        tmp_path / "nowhere",
-        f"--source={tmp_path / 'nowhere'}: there is no such file or folder; correct it.",
-    )
     refused(within / "zarr.json", f"--source={within / 'zarr.json'} is no zarr store")
 
 
@@ -133,33 +119,12 @@ def test_a_damaged_chunk_is_named(refused, tmp_path, zarr_format):
     refused(path, "data cannot be read from row 0", "copy the store again")
 
 
-def without(*keys):
-    return lambda metadata: {key: value for key, value in metadata.items() if key not in keys}
-
-
 @pytest.mark.parametrize("key", ["data", "peak_names", "motif_names", "atpm/fetal_heart"])
-@pytest.mark.parametrize(
-    ("zarr_format", "change", "reason"),
-    [
-        (2, lambda m: {**m, "dtype": "nonsense"}, "nonsense"),
-        (3, lambda m: {**m, "data_type": "nonsense"}, "nonsense"),
-        (2, lambda m: {**m, "compressor": {"id": "lost"}}, LOST),
-        (
-            3,
-            lambda m: {**m, "codecs": [*m["codecs"], {"name": "lost", "configuration": {}}]},
-            LOST,
-        ),
-        (2, without("shape"), "'shape'"),
-        (3, None, "Expecting property name"),
-    ],
-)
-def test_metadata_that_cannot_be_read_are_named(
-    refused, tmp_path, zarr_format, change, reason, key
-):
-    path = GetSource().write(tmp_path / "source.zarr", zarr_format)
-    file = path / key / (".zarray" if zarr_format == 2 else "zarr.json")
-    file.write_text(json.dumps(change(json.loads(file.read_text()))) if change else "{")
-    refused(path, f"{path}: {key} ", reason, "copy ", cell_type="fetal_heart")
+def test_metadata_that_cannot_be_read_are_named(refused, tmp_path, key):
+    path = GetSource().write(tmp_path / "source.zarr")
+    (path / key / "zarr.json").write_text("{")
+    words = f"{path}: {key} cannot be opened (Expecting property name"
+    refused(path, words, "copy the store again", cell_type="fetal_heart")
 
 
 def test_unused_arrays_may_be_broken(get, tmp_path):

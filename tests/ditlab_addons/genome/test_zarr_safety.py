@@ -74,24 +74,23 @@ class Planted:
 @pytest.mark.parametrize("codec", ["pickle", "json2", "msgpack2", "vlen-array", "categorize"])
 def test_filters_of_objects_are_refused_before_anything_is_decoded(store, tmp_path, codec):
     path, mark = store(2), tmp_path / "mark"
+    unknown = f"its codec '{codec}' is not among those that are read"
+    objects = "its values are objects or records of several fields"
+    changes = (
+        (
+            {"dtype": "|O", "filters": [{"id": codec}], "compressor": None, "fill_value": None},
+            unknown,
+        ),
+        ({"dtype": "<i4"}, unknown),
+        ({"filters": None, "compressor": {"id": codec}}, unknown),
+        ({"dtype": "|O", "compressor": None}, objects),
+        ({"dtype": [["a", "|O"]]}, objects),
+    )
     for key in ("x", "names"):
-        edit(
-            path,
-            key,
-            lambda m: m.update(
-                dtype="|O", filters=[{"id": codec}], compressor=None, fill_value=None
-            ),
-        )
         chunk(path, key).write_bytes(pickle.dumps(Planted(mark)))
-        refused(path, key, f"its codec '{codec}' is not among those that are read")
-        edit(path, key, lambda m: m.update(dtype="<i4"))
-        refused(path, key, f"its codec '{codec}' is not among those that are read")
-        edit(path, key, lambda m: m.update(filters=None, compressor={"id": codec}))
-        refused(path, key, f"its codec '{codec}' is not among those that are read")
-        edit(path, key, lambda m: m.update(dtype="|O", compressor=None))
-        refused(path, key, "its values are objects or records of several fields")
-        edit(path, key, lambda m: m.update(dtype=[["a", "|O"]]))
-        refused(path, key, "its values are objects or records of several fields")
+        for change, words in changes:
+            edit(path, key, lambda m, change=change: m.update(change))
+            refused(path, key, words)
     three = store(3)
     edit(
         three,

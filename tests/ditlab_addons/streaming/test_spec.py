@@ -59,8 +59,6 @@ def test_a_written_order_is_read_back():
                 "data.order.kind to full."
             ),
         ),
-        ({"order": {"kind": "interleaved"}}, "data.order.streams is missing"),
-        ({"order": STREAMS | {"streams": 0}}, "data.order.streams=0 must be at least 1"),
         ({"order": {"kind": "stream"}}, "data.order.kind='stream'"),
     ],
 )

@@ -49,8 +49,7 @@ def two_copies(network, x, x0, levels):
     return network.output(h, condition, x)
 
 
-def test_masks_of_two_blocks_of_two():
-    assert mask_of(4, 2).int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+def test_mask_of_two_copies_of_two_blocks_of_two():
     assert mask_of(4, 2, copies=2).int().tolist() == [
         [1, 1, 0, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0, 0, 0],

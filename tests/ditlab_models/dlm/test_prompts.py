@@ -1,7 +1,5 @@
 """Prompts: positions of their tokens, and refusals with the option, its value and the remedy."""
 
-import dataclasses
-
 import pytest
 
 from ditlab_models.contract import Prompt, SampleRequest
@@ -105,12 +103,3 @@ def test_a_prompt_needs_a_tokeniser():
     message = r"^prompt='abc' cannot be read, as no tokeniser came with the data \(tokenizer\.json\); import the data"
     with pytest.raises(ValueError, match=message):
         conditions(("abc",), text=None)
-
-
-def test_a_label_is_refused():
-    sampler = FAMILY.build_sampler(DLMSamplingSpec(), MODEL, DLMObjectiveSpec(), None)
-    with pytest.raises(
-        ValueError, match=r"^label=3 was given to a model without classes; leave the label out\.$"
-    ):
-        sampler.conditions(2, dataclasses.replace(SampleRequest(), label=3))
-    assert sampler.takes_rows == "none"

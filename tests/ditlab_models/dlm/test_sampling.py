@@ -5,7 +5,6 @@ import torch
 
 from ditlab_models.contract import Prompt, SampleRequest
 from ditlab_models.dlm.family import FAMILY
-from ditlab_models.dlm.sampling import LAST_TIME
 from ditlab_models.dlm.spec import DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
 from ditlab_models.processes.specs import TokenNoiseSchedule
 from support.models.draws import seeded
@@ -45,18 +44,6 @@ def test_samples_have_the_law(solver):
         and drawn.trajectory is None
     )
     assert distance(frequencies(drawn.values.view(-1, 2), 3), PAIR) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("solver", "steps", "shares"),
-    [("euler", 4, [1, 0.75, 0.5, 0.25, 0.0]), ("categorical", 3, [1, 0.5, 0.0])],
-)
-def test_noise_levels_and_their_number(solver, steps, shares):
-    network = TrueScores(PAIR)
-    drawn = make_sampler(solver=solver, steps=steps).sample(network, {}, 50, seeded())
-    times = torch.tensor(shares, dtype=torch.float64) * (1 - LAST_TIME) + LAST_TIME
-    assert network.sigmas == pytest.approx(WIDE.sigma(times).tolist(), rel=1e-6)
-    assert set(drawn.values.flatten().tolist()) == {0, 1, 2}
 
 
 def test_an_euler_step_that_is_too_large_replaces_every_token():
@@ -114,15 +101,6 @@ def test_clamped_tokens_are_in_every_evaluation_and_in_the_samples(small_dlm, so
     assert drawn.values[:, 3:6].unique().numel() > 1
 
 
-@pytest.mark.parametrize("solver", ["euler", "categorical"])
-def test_the_first_samples_do_not_depend_on_how_many_there_are(small_dlm, solver):
-    network = small_dlm()
-    sampler = make_sampler(network.spec, solver=solver, steps=5)
-    few, many = (sampler.sample(network, {}, num, seeded(3)).values for num in (2, 7))
-    assert torch.equal(few, many[:2]) and not torch.equal(many[0], many[1])
-    assert not torch.equal(sampler.sample(network, {}, 2, seeded(4)).values, few)
-
-
 def test_fewer_tokens_than_the_model_has(small_dlm):
     network = small_dlm()
     sampler = make_sampler(network.spec, length=7, steps=2)
@@ -153,21 +131,14 @@ def test_noise_is_uniform():
 
 
 @pytest.mark.parametrize("block", [None, {"cache": True}])
-def test_given_tokens_are_where_samples_begin(small_dlm, block):
-    """Prompts are put over them; all other draws stay those of the generator."""
+def test_prompts_are_put_over_given_tokens(small_dlm, block):
     network = small_dlm(**({"block_size": 4} if block else {}))
     sampler = make_sampler(network.spec, steps=3, block=block)
-
-    def draw(noise, **given):
-        return sampler.sample(network, given, 3, seeded(), trajectory=True, noise=noise)
-
-    drawn = draw(None)
-    assert torch.equal(draw(drawn.trajectory[0]).values, drawn.values)
-    sevens = torch.full((3, 12), 7)
-    assert torch.equal(draw(sevens).trajectory[0], sevens)
-    given = (torch.arange(12) < 2).expand(3, 12)
-    frames = draw(sevens, tokens=torch.full((3, 12), 2), given=given).trajectory
-    assert frames[0, 0].tolist() == [2, 2] + [7] * 10
+    prompts = {"tokens": torch.full((3, 12), 2), "given": (torch.arange(12) < 2).expand(3, 12)}
+    drawn = sampler.sample(
+        network, prompts, 3, seeded(), trajectory=True, noise=torch.full((3, 12), 7)
+    )
+    assert drawn.trajectory[0].tolist() == [[2, 2] + [7] * 10] * 3
 
 
 @pytest.mark.parametrize(
@@ -179,7 +150,6 @@ def test_given_tokens_are_where_samples_begin(small_dlm, block):
         ),
         (torch.full((2, 12), 11), "holds int64 from 11 to 11"),
         (torch.full((2, 12), -1), "holds int64 from -1 to -1"),
-        (torch.zeros(2, 13, dtype=torch.int64), r"samples begin with \(2, 12\)"),
     ],
 )
 def test_tokens_that_the_model_does_not_have_are_refused(small_dlm, noise, message):
@@ -188,11 +158,9 @@ def test_tokens_that_the_model_does_not_have_are_refused(small_dlm, noise, messa
         make_sampler(network.spec, steps=1).sample(network, {}, 2, seeded(), noise=noise)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_networks_of_any_precision(small_dlm, dtype):
-    network = small_dlm().to(dtype)
-    sigmas = []
-    network.register_forward_pre_hook(lambda _module, inputs: sigmas.append(inputs[1].dtype))
-    values = make_sampler(network.spec, steps=2).sample(network, {}, 2, seeded()).values
-    assert values.dtype == torch.int64 and set(sigmas) == {torch.float32}
-    assert values.min() >= 0 and values.max() < 11
+def test_noise_levels_of_a_half_precision_network_are_in_float32(small_dlm):
+    network = small_dlm().bfloat16()
+    dtypes = []
+    network.register_forward_pre_hook(lambda _module, inputs: dtypes.append(inputs[1].dtype))
+    make_sampler(network.spec, steps=2).sample(network, {}, 2, seeded())
+    assert set(dtypes) == {torch.float32}

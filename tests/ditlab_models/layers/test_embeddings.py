@@ -7,7 +7,6 @@ import torch
 from torch.testing import assert_close
 
 from ditlab_models.layers.embeddings import (
-    PatchEmbedding,
     TimeEmbedding,
     drop_labels,
     embed,
@@ -36,11 +35,6 @@ def test_layouts_hold_the_same_numbers_in_another_order():
     sin, cos = interleaved[:, 0::2], interleaved[:, 1::2]
     assert torch.equal(embed(t, 10, layout="sin_cos"), torch.cat((sin, cos), 1))
     assert torch.equal(embed(t, 10, layout="cos_sin"), torch.cat((cos, sin), 1))
-
-
-def test_scale_multiplies_the_argument():
-    t = torch.tensor([0.25, 0.5], dtype=torch.float64)
-    assert torch.equal(embed(t, 16, scale=1000), embed(1000 * t, 16))
 
 
 def test_embed_of_integers_is_the_table():
@@ -92,22 +86,3 @@ def test_unpatchify_undoes_patchify():
         patches = patchify(image, size)
         assert patches.shape == (2, rows * columns, size * size * channels)
         assert torch.equal(unpatchify(patches, size, rows, channels), image)
-
-
-def test_patches_are_read_row_by_row():
-    image = torch.arange(16.0).view(1, 1, 4, 4)
-    assert patchify(image, 2)[0].tolist() == [
-        [0, 1, 4, 5],
-        [2, 3, 6, 7],
-        [8, 9, 12, 13],
-        [10, 11, 14, 15],
-    ]
-
-
-def test_patch_embedding_is_one_linear_map_of_every_patch():
-    embedding = PatchEmbedding(3, 4, 16).double()
-    image = torch.randn(2, 3, 8, 12, dtype=torch.float64)
-    # to patchify's order: row, column, channel
-    weight = embedding.projection.weight.permute(0, 2, 3, 1).flatten(1)
-    expected = patchify(image, 4) @ weight.T + embedding.projection.bias
-    assert_close(embedding(image), expected)

@@ -1,6 +1,5 @@
 """Rotary positions on one axis and on several."""
 
-import pytest
 import torch
 from torch.testing import assert_close
 
@@ -46,16 +45,6 @@ def test_half_precision_is_turned_in_float32():
 LENGTHS, WIDTHS = (13, 20, 20), (4, 6, 6)
 
 
-def scores(q, k, positions):
-    by = MRoPE(LENGTHS, WIDTHS)(positions, torch.float64)
-    return rotate(q, by, "neighbours") @ rotate(k, by, "neighbours").transpose(-2, -1)
-
-
-@pytest.fixture
-def qk():
-    return torch.randn(2, 3, 9, 16).double(), torch.randn(2, 3, 9, 16).double()
-
-
 def test_looked_up_rotations_are_the_computed_ones():
     table, at = AxisTable(513, 16, 10000.0), torch.tensor([[0, 512], [7, 300]])
     found = table(at)
@@ -71,11 +60,3 @@ def test_tables_keep_their_digits_in_a_half_precision_network_and_out_of_checkpo
     before = table(positions, torch.float64)
     assert torch.equal(table.bfloat16()(positions, torch.float64).cos, before.cos)
     assert not table.state_dict()
-
-
-@pytest.mark.parametrize("axis", [0, 1, 2])
-def test_scores_do_not_change_when_all_tokens_move_along_an_axis(qk, axis):
-    positions = torch.randint(0, 8, (2, 9, 3))
-    moved = positions.clone()
-    moved[..., axis] += 5
-    assert_close(scores(*qk, positions), scores(*qk, moved))

@@ -25,15 +25,6 @@ def test_normalised_features_are_standardised_over_patches():
     assert_close(found.std(1, correction=0), torch.ones(2, 4), rtol=1e-5, atol=0)
 
 
-def test_it_is_one_minus_the_mean_cosine():
-    tokens, features = torch.randn(2, 12, 4), torch.randn(2, 12, 4)
-    targets = normalise_features(features)
-    cosine = (tokens * targets).sum(-1) / (tokens.norm(dim=-1) * targets.norm(dim=-1))
-    assert identity(4)(tokens, features, 3).item() == pytest.approx(
-        1 - cosine.mean().item(), abs=1e-6
-    )
-
-
 @pytest.mark.parametrize(("tokens", "features"), [("float64", "float64"), ("float64", "float32")])
 def test_float64_keeps_its_digits(tokens, features):
     """Two patches with opposite features: targets are (1, 1) and (-1, -1) up to their length, and

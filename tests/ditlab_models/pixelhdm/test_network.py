@@ -9,7 +9,6 @@ from torch.testing import assert_close
 from ditlab_models.parameters import count_parameters
 from ditlab_models.pixelhdm.family import FAMILY
 from ditlab_models.pixelhdm.spec import PixelHDMSpec
-from support.models.plain_dlm import recompute
 from support.models.plain_pixelhdm import PlainPixelHDM
 
 SMALL = {
@@ -67,21 +66,6 @@ def inputs():
 
 
 # Sizes
-
-
-def test_parameters_of_the_base_setting():
-    spec = PixelHDMSpec()
-    count = count_parameters(spec)
-    assert count.total == count.trainable == 356_705_879
-    assert count.components == {
-        "patch_embedding": 458_752,
-        "pixel_embedding": 64,
-        "time": 1_312_768,
-        "patch_blocks": 16 * 18_376_705,
-        "pixel_blocks": 4 * 15_226_737,
-        "output_norm": 16,
-        "head": 51,
-    }
 
 
 @pytest.mark.parametrize(("gate", "weights"), [("headwise", 16_384), ("elementwise", 1_048_576)])
@@ -222,21 +206,6 @@ def test_features_are_the_patches_behind_a_block(network, inputs):
     assert_close(output, network(x, t, condition))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"positions": "learned"}, {"gate": "elementwise"}, {"text_encoder": "learned"}]
-)
-def test_gradient_reaches_every_parameter(changes, perturb):
-    spec = small(**changes)
-    network = FAMILY.build_network(spec)
-    perturb(network)
-    condition = texts(10, 4)
-    if spec.text_encoder == "learned":
-        condition = {"caption": torch.randint(1, 256, (2, 10))}
-    network(torch.randn(2, 3, 32, 32), torch.rand(2), condition).square().mean().backward()
-    for name, parameter in network.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().max() > 0, name
-
-
 # Options
 
 
@@ -252,52 +221,18 @@ def test_learned_positions_are_the_same_in_every_size():
     assert len(wide.flatten(0, 1).unique(dim=0)) == 16
 
 
-# Precision, recomputation, compilation
+# The whole
 
 
-def test_half_precision_is_close_to_single(inputs):
-    x, t, condition = inputs
-    network = FAMILY.build_network(small())
-    single = network(
-        x.float(),
-        t.float(),
-        {name: v.float() if v.is_floating_point() else v for name, v in condition.items()},
-    )
-    half = network.bfloat16()(x.float(), t.float(), condition)
-    assert half.dtype == torch.bfloat16
-    # In norm: 2.4 to 3.9% over eight seeds; single elements differ by up to 0.5, by the order in
-    # which kernels sum.
-    assert (half.float() - single).norm() < 0.08 * single.norm()
-
-
-def test_recomputed_blocks_give_the_same_gradients(network, inputs):
-    def gradients():
-        output, features = network(*inputs, torch.tensor([True, False]), features_after=2)
-        total = output.square().mean() + features.square().mean()
-        return torch.autograd.grad(total, list(network.parameters()))
-
-    before = gradients()
-    modules = network.checkpointed_modules()
-    assert list(modules) == [*network.patch_blocks, *network.pixel_blocks]
-    recompute(network)
-    assert all(torch.equal(*pair) for pair in zip(gradients(), before, strict=True))
-
-
-def test_forward_pass_is_one_graph(perturb, inputs):
-    network = FAMILY.build_network(small(patch_depth=1, pixel_depth=1))
-    perturb(network, std=0.1)
-    network = network.double()
-    compiled = torch.compile(network, fullgraph=True, backend="eager")
-    assert_close(compiled(*inputs), network(*inputs))
-
-
-@pytest.mark.parametrize("residual", ["block", "double"])
-def test_the_whole_network_equals_plain_arithmetic(perturb, residual):
+@pytest.mark.parametrize(
+    ("residual", "gate"), [("block", "headwise"), ("double", "headwise"), ("block", "elementwise")]
+)
+def test_the_whole_network_equals_plain_arithmetic(perturb, residual, gate):
     """Order of patches and channels, positions by each text's own length, heads that share keys,
     all conditions.
     """
     sizes = {"width": 64, "mrope_widths": (4, 6, 6), "bottleneck_width": 20, "time_width": 32}
-    spec = small(**sizes, rope_base=500.0, pixel_residual=residual)
+    spec = small(**sizes, rope_base=500.0, pixel_residual=residual, gate=gate)
     network = FAMILY.build_network(spec).double()
     perturb(network)
     x, t = torch.randn(3, 3, 12, 8).double(), torch.rand(3).double()

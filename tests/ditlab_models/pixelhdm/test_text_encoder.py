@@ -7,10 +7,8 @@ from torch.testing import assert_close
 from ditlab_models.pixelhdm.family import FAMILY
 from ditlab_models.pixelhdm.spec import PixelHDMSpec
 from ditlab_models.pixelhdm.text_encoder import (
-    TextCondition,
     TextEncoder,
     caption_bytes,
-    drop_captions,
 )
 
 SPEC = PixelHDMSpec(width=32, num_heads=4, num_kv_heads=2, mrope_widths=(4, 2, 2), text_length=24)
@@ -67,19 +65,6 @@ def test_an_empty_caption_is_finite_and_gives_finite_gradients(encoder):
     assert not text.mask[0].any() and torch.equal(text.pooled[0], torch.zeros(32).double())
     (text.features.square().sum() + text.pooled.sum()).backward()
     assert all(parameter.grad.isfinite().all() for parameter in encoder.parameters())
-
-
-def test_null_condition_is_one_present_token_of_zeros():
-    text = TextCondition(
-        torch.randn(2, 3, 4),
-        torch.tensor([[True, True, False], [True, True, True]]),
-        torch.randn(2, 4),
-    )
-    dropped = drop_captions(text, torch.tensor([True, False]))
-    for now, before in zip(dropped, text, strict=True):
-        assert torch.equal(now[0], before[0])
-    assert not dropped.features[1].any() and not dropped.pooled[1].any()
-    assert dropped.mask[1].tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize("caption", ["", "a red seven"])

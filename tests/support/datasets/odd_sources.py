@@ -5,7 +5,6 @@ returns the source.
 import gzip
 import io
 import json
-import struct
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from PIL import Image
+from PIL import Image, ImageCms
 
 from support.datasets.photographs import encoded
 from support.special_files import put
@@ -172,35 +171,8 @@ def metadata(*named: str) -> str:
     return lines(*({"file_name": name, "caption": f"of {name}"} for name in named))
 
 
-def display_p3() -> bytes:
-    """The colour profile of a phone's photographs, with a plain gamma."""
-
-    def fixed(*values: float) -> bytes:
-        return struct.pack(f">{len(values)}i", *(round(value * 65536) for value in values))
-
-    text = b"Display P3\0"
-    primaries = {
-        "r": (0.5151, 0.2412, -0.0011),
-        "g": (0.2919, 0.6922, 0.0419),
-        "b": (0.1572, 0.0666, 0.7841),
-    }
-    tags = {
-        b"desc": b"desc\0\0\0\0" + struct.pack(">I", len(text)) + text + bytes(79),
-        b"cprt": b"text\0\0\0\0none\0",
-        b"wtpt": b"XYZ \0\0\0\0" + fixed(0.9642, 1, 0.8249),
-        **{
-            f"{name}XYZ".encode(): b"XYZ \0\0\0\0" + fixed(*values)
-            for name, values in primaries.items()
-        },
-        **{f"{name}TRC".encode(): b"curv\0\0\0\0\0\0\0\x01\x02\x33\0\0" for name in primaries},
-    }
-    entries, body, place = b"", b"", 132 + 12 * len(tags)
-    for name, content in tags.items():
-        content += bytes(-len(content) % 4)
-        entries += name + struct.pack(">II", place + len(body), len(content))
-        body += content
-    header = struct.pack(
-        ">I4xI4s4s4s12x4s", place + len(body), 0x02400000, b"mntr", b"RGB ", b"XYZ ", b"acsp"
-    )
-    header = header.ljust(68, b"\0") + fixed(0.9642, 1, 0.8249)
-    return header.ljust(128, b"\0") + struct.pack(">I", len(tags)) + entries + body
+def red_and_green_exchanged() -> bytes:
+    """A colour profile that is sRGB but for its name and the places of its first two colours."""
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    renamed = profile.replace("sRGB".encode("utf-16-be"), "mine".encode("utf-16-be"))
+    return renamed.replace(b"rXYZ", b"none").replace(b"gXYZ", b"rXYZ").replace(b"none", b"gXYZ")

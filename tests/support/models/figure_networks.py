@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from ditlab_models.figures import Figure
 from ditlab_models.pixelhdm.text_encoder import caption_bytes
 from support.models.draws import seeded
 from support.models.letters import letters
-from support.models.pixelhdm_samplers import LEARNED
+from support.models.pixelhdm_samplers import FROZEN, LEARNED, encode
 
 DIT = {"image_size": 8, "patch_size": 4, "width": 32, "depth": 2, "num_heads": 2}
 CLASSES = {**DIT, "num_classes": 3, "adaln": "zero"}
@@ -68,6 +68,12 @@ SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] 
         {"weights": {"alignment": 0.0}},
         {"steps": 2, "height": 16, "width": 24},
     ),
+    "pixelhdm-frozen": (
+        "pixelhdm",
+        {**FROZEN, "positions": "learned", "gate": "elementwise", "text_length": 12},
+        {"alignment_block": 1, "alignment_width": 5},
+        {"steps": 2, "height": 16, "width": 24},
+    ),
 }
 
 
@@ -100,7 +106,9 @@ def figure_network(name: str, std: float = 0.05) -> FigureNetwork:
     torch.manual_seed(0)
     spec = family.model.model_validate(model)
     objective_spec = family.objective_of(objective_changes).model_validate(objective_changes)
-    text: TextCodec | None = letters() if family_name == "dlm" else None
+    text: TextCodec | None = None
+    if family_name == "dlm":
+        text = replace(letters(), bytes_per_token=1.0)
     network = family.build_network(spec)
     generator = seeded(1)
     with torch.no_grad():
@@ -125,8 +133,12 @@ def _batch(spec: Any, generator: torch.Generator) -> dict[str, Tensor]:
         present[0, -2:] = False
         return {"regions": torch.rand(shape, generator=generator), "present": present}
     if spec.family == "pixelhdm":
-        captions = caption_bytes([f"digit {number}" for number in range(4)], spec.text_length)
-        return {"image": 2 * torch.rand(4, 3, 16, 24, generator=generator) - 1, "caption": captions}
+        captions = [f"digit {number}" for number in range(4)]
+        image = 2 * torch.rand(4, 3, 16, 24, generator=generator) - 1
+        if spec.text_encoder == "learned":
+            return {"image": image, "caption": caption_bytes(captions, spec.text_length)}
+        features = torch.randn(4, 6, 5, generator=generator)
+        return {"image": image, "image_features": features, **encode(captions)}
     batch = {"image": 2 * torch.rand(6, *spec.image_shape, generator=generator) - 1}
     return (
         batch

@@ -28,10 +28,8 @@ class PlainPixelHDM:
         side, num_text, length = self.spec.patch_size, len(text), int(present.sum())
         rows, columns = image.shape[1] // side, image.shape[2] // side
         places = [(row, column) for row in range(rows) for column in range(columns)]
-        patches = torch.stack(
-            [image[:, r * side : (r + 1) * side, c * side : (c + 1) * side] for r, c in places]
-        )
-        patches = patches.permute(0, 2, 3, 1).flatten(1)  # row, column, channel
+        cut = image.view(-1, rows, side, columns, side)
+        patches = cut.permute(1, 3, 2, 4, 0).reshape(len(places), -1)  # row, column, channel
         time = self._time(t)
         tokens = self._linear(
             functional.silu(self._linear(patches, "patch_embedding.squeeze")),
@@ -49,12 +47,8 @@ class PlainPixelHDM:
                 pixels, f"pixel_blocks.{block}", s_cond, [(0, *place) for place in places]
             )
         colours = self._linear(self._norm(pixels, "output_norm"), "head")
-        out = torch.empty_like(image)
-        for (r, c), patch in zip(places, colours, strict=True):
-            out[:, r * side : (r + 1) * side, c * side : (c + 1) * side] = patch.view(
-                side, side, 3
-            ).permute(2, 0, 1)
-        return out
+        colours = colours.view(rows, columns, side, side, 3)
+        return colours.permute(4, 0, 2, 1, 3).reshape(image.shape)
 
     def _time(self, t: Tensor) -> Tensor:
         half = self.spec.time_width // 2
@@ -115,31 +109,28 @@ class PlainPixelHDM:
             shared = head // (spec.num_heads // spec.num_kv_heads)
             scores = q[:, head] @ k[:, shared].T * self.weights[f"{name}.temperature"]
             heads.append(scores.masked_fill(~keys, -math.inf).softmax(-1) @ v[:, shared])
-        gated = torch.stack(heads, 1) * torch.sigmoid(self._linear(x, f"{name}.gate"))[..., None]
+        gates = torch.sigmoid(self._linear(x, f"{name}.gate"))  # one a head, or one a number
+        gated = torch.stack(heads, 1) * gates.view(len(x), spec.num_heads, -1)
         return self._linear(gated.flatten(1), f"{name}.out")
 
     def _turned(self, heads: Tensor, position: tuple[int, int, int]) -> Tensor:
-        """A token's heads (H, K): on each axis, entries 2j and 2j + 1 turn by position times
-        10000^(-2j / width).
+        """A token's heads (H, K): on each axis, entries 2j and 2j + 1, as one complex number, turn
+        by position times base^(-2j / width).
         """
-        turned, start = torch.empty_like(heads), 0
+        angles = []
         for width, place in zip(self.spec.mrope_widths, position, strict=True):
             for first in range(0, width, 2):
-                angle = place * self.spec.rope_base ** (-first / width)
-                a, b = heads[:, start + first], heads[:, start + first + 1]
-                turned[:, start + first] = a * math.cos(angle) - b * math.sin(angle)
-                turned[:, start + first + 1] = a * math.sin(angle) + b * math.cos(angle)
-            start += width
-        return turned
+                angles.append(place * self.spec.rope_base ** (-first / width))
+        turns = torch.exp(1j * torch.tensor(angles, dtype=torch.float64))
+        pairs = torch.view_as_complex(heads.unflatten(-1, (-1, 2)).contiguous())
+        return torch.view_as_real(pairs * turns).flatten(-2)
 
     def _swiglu(self, x: Tensor, name: str) -> Tensor:
         opened = functional.silu(self._linear(x, f"{name}.gate")) * self._linear(x, f"{name}.up")
         return self._linear(opened, f"{name}.down")
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
-        return (
-            x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * self.weights[f"{name}.weight"]
-        )
+        return functional.rms_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], eps=1e-6)
 
     def _linear(self, x: Tensor, name: str) -> Tensor:
         return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0)

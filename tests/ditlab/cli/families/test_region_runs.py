@@ -12,18 +12,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
 from safetensors.torch import load_file
 
 import ditlab
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.home import Home
-from ditlab_addons.compare.functions import draw
 from support.command import Said, run_here, run_inside
 from support.datasets.writing import StoreWriter
 from support.journals import read_records
-from support.opened import file_states, open_training_run
+from support.opened import file_states
 
 REGIONS, NAMES = 10, ("GATA", "CTCF", "accessibility")
 CHROMOSOMES = ("chr1", "chr2", "chr3")
@@ -46,7 +43,6 @@ def write_store(
     names: tuple[str, ...] = NAMES,
     windows: int = 60,
     divisors: tuple[float, ...] = (),
-    coordinates: bool = True,
 ) -> Path:
     """Windows of ten regions of 300 base pairs, every fifth with three of padding; as many of every
     chromosome.
@@ -64,19 +60,18 @@ def write_store(
         "start": Column(dtype="int64", shape=(REGIONS,)),
         "end": Column(dtype="int64", shape=(REGIONS,)),
     }
-    if not coordinates:
-        columns = {name: columns[name] for name in ("regions", "present")}
     with StoreWriter(folder, columns, name="windows", source=Source(kind="test")) as writer:
         values = draws.random((windows, REGIONS, len(names)), dtype=np.float32) * present[..., None]
         chromosome = np.arange(windows) * 3 // windows
-        batch = {
-            "regions": values,
-            "present": present,
-            "chromosome": chromosome,
-            "start": start,
-            "end": np.where(present, start + 300, 0),
-        }
-        writer.append({name: batch[name] for name in columns})
+        writer.append(
+            {
+                "regions": values,
+                "present": present,
+                "chromosome": chromosome,
+                "start": start,
+                "end": np.where(present, start + 300, 0),
+            }
+        )
     return folder
 
 
@@ -155,7 +150,6 @@ def test_evaluate_measures_against_baselines_and_keeps_it(trained):
     names = {"held_out/masked", "assessed/r2/r50", "assessed/baseline/ridge/r2_within/r15"}
     assert metrics.keys() >= names
     assert all(math.isfinite(value) for value in metrics.values())
-    assert tables["r2"]["predictor"] == ["model", "motif_mean", "nearest", "ridge"]
     assert tables["by_motif"]["motif"][:3] == list(NAMES)
     assert tables["by_chromosome"]["chromosome"] == ["chr3"] * 4
     for word in ("motif_mean", "masked 15%", f"{metrics['assessed/r2/r50']:.4f}"):
@@ -167,12 +161,7 @@ def test_evaluate_measures_against_baselines_and_keeps_it(trained):
 
     kept = {Path(file).name for file in said.json["files"]}
     assert kept == {path.name for path in (trained.media / "assessment").iterdir()}
-    assert {
-        "r2_by_mask_ratio.png",
-        "r2_by_motif.png",
-        "by_ratio.parquet",
-        "by_motif.parquet",
-    } <= kept
+    assert {"r2_by_mask_ratio.png", "by_ratio.parquet"} <= kept
     table = pq.read_table(trained.media / "assessment" / "by_ratio.parquet").to_pydict()
     assert table == tables["by_ratio"]
 
@@ -199,10 +188,8 @@ def test_sample_completes_held_out_rows(completed):
     assert [*table] == [*places, *NAMES, *(f"measured:{name}" for name in NAMES)]
     assert set(table["chromosome"]) == {"chr3"} and set(table["window"]) == set(range(2))
     assert 0.2 < table["masked"].mean() < 0.8 and (table["end"] - table["start"] == 300).all()
-    for name in NAMES:
-        seen = ~table["masked"]
-        assert (table[name][seen] == table[f"measured:{name}"][seen]).all()
-        assert (table[name][~seen] != table[f"measured:{name}"][~seen]).all()
+    is_measured = table["CTCF"] == table["measured:CTCF"]
+    assert (is_measured == ~table["masked"]).all()
     numbers = load_file(files["samples.safetensors"])
     assert numbers["values"].shape == (2, REGIONS, 3) and int(numbers["present"].sum()) == len(
         table["window"]
@@ -214,14 +201,6 @@ def test_what_was_completed_is_said_before_the_files(blank_pictures, trained, tm
     rows, *files = said.out.splitlines()
     assert re.fullmatch(r"\d+ completed rows of window, chromosome, .*", rows) and len(rows) <= 80
     assert files[0] == str(tmp_path / "samples.png")
-
-
-def test_the_first_rows_do_not_depend_on_how_many_there_are(blank_pictures, trained, tmp_path):
-    few = trained.imputed("--num", "3")
-    many = trained.imputed("--num", "9", "--batch", "2")
-    first = many["window"] < 3
-    assert (many["masked"][first] == few["masked"]).all()
-    np.testing.assert_allclose(many["CTCF"][first], few["CTCF"], rtol=1e-4, atol=1e-5)
 
 
 def test_more_rows_than_there_are(blank_pictures, trained, tmp_path):
@@ -236,22 +215,6 @@ def test_rows_of_other_data(blank_pictures, trained):
     write_store(trained.folder / "home" / "stores" / "other", windows=6)
     other = trained.imputed("--data", "other")
     assert set(other["chromosome"]) == set(CHROMOSOMES) and set(other["window"]) == set(range(6))
-
-
-def test_regions_of_a_bed_file(blank_pictures, trained, tmp_path):
-    """Settings of the family are reached by --set; windows without such a region are passed
-    over.
-    """
-    start = int(trained.imputed("--num", "1", "--out", tmp_path)["start"][3])
-    bed = tmp_path / "peaks.bed"
-    bed.write_text(f"chr3\t{start + 299}\t{start + 301}\nchr9\t0\t1000000000\n")
-    said = trained.sample("--set", f"sampling.mask={{kind: bed, path: {bed}}}")
-    table = imputed(said)
-    assert set(table["window"]) == {0} and table["start"][table["masked"]].tolist() == [start]
-    bed.write_text("chr1\t0\t1000000000\n")
-    trained.command(
-        "sample", "regions", "--set", f"sampling.mask={{kind: bed, path: {bed}}}"
-    ).refused("holds no row", "(intervals of chr1; windows of chr3)", "--data train")
 
 
 def test_a_bed_file_gets_all_its_windows_unless_a_number_is_given(
@@ -281,52 +244,10 @@ def test_the_table_carries_the_divisors_of_its_features(blank_pictures, trained,
     assert facts == {"divisors": {"regions": {"GATA": 2.0, "CTCF": 0.5, "accessibility": 1.0}}}
 
 
-def test_stores_without_coordinates_are_completed_and_take_no_bed_file(
-    blank_pictures, trained, tmp_path
-):
-    store = write_store(tmp_path / "bare", coordinates=False)
-    said = trained.sample("--data", store, "--num", "2")
-    assert list(imputed(said))[:3] == ["window", "masked", "GATA"]
-    bed = tmp_path / "ask.bed"
-    bed.write_text("chr1\t0\t100\n")
-    trained.command(
-        "sample", "regions", "--data", store, "--set", f"sampling.mask={{kind: bed, path: {bed}}}"
-    ).refused("sampling.mask.kind=bed finds regions by their coordinates")
-
-
-def test_settings_name_the_folder(blank_pictures, trained):
-    one = trained.sample("--num", "2", "--set", "sampling.mask.ratio=0.9")
-    two = trained.sample("--num", "2")
-    places = [Path(said.json["files"][0]).parent for said in (one, two)]
-    assert (
-        places[0] != places[1] and "0.9" in places[0].name and places[0].parent == places[1].parent
-    )
-    assert imputed(one)["masked"].mean() > imputed(two)["masked"].mean()
-
-
-def test_mistakes(trained):
-    for arguments, message in (
-        (
-            ("--set", "model.width=3"),
-            "--set model.width=3: a finished run takes sampling settings and",
-        ),
-        (("--set", "sampling.mask.ratio=3"), "sampling.mask.ratio=3"),
-        (
-            ("--set", "sampling.mask={kind: bed, path: none.bed}"),
-            "sampling.mask.path=none.bed cannot be read",
-        ),
-    ):
-        trained.command("sample", "regions", *arguments).refused(message)
-
-
-def test_other_features_are_refused(trained, tmp_path):
+def test_features_in_another_order_are_refused(trained, tmp_path):
     swapped = write_store(tmp_path / "swapped", names=("CTCF", "GATA", "accessibility"))
     trained.command("sample", "regions", "--data", swapped).refused(
         "has 'CTCF' as entry 1 of regions", "have 'GATA'; import it"
-    )
-    fewer = write_store(tmp_path / "fewer", names=("GATA", "accessibility"))
-    trained.command("sample", "regions", "--data", fewer).refused(
-        "holds regions (10, 2), but the model takes (10, 3)"
     )
 
 
@@ -343,24 +264,6 @@ def test_a_schedule_without_noise_is_refused_before_anything_starts(trained):
         said = trained.command(command[0], trained.folder / "regions.yaml", *command[1:], *spec)
         assert said.code == 2 and "objective.noise.beta_end=0.001 with objective.noise" in said.err
         assert said.err.count("\n") == 1
-
-
-def test_a_comparison_draws_the_same_rows(blank_pictures, trained, tmp_path):
-    saved = open_training_run("regions", Home.from_environment(), print).saved()
-    drawing = draw(saved, grid=3, seed=0, batch=2)
-    assert drawing.num == 3
-    said = trained.sample("--num", "3", "--out", tmp_path)
-    values = load_file(tmp_path / "samples.safetensors")["values"]
-    assert said.code == 0
-    shown = drawing.grid.panels[2].values  # the first window as it was imputed
-    np.testing.assert_allclose(shown, values[0, : shown.shape[1]].T.numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_trajectory_of_an_imputation(blank_pictures, trained, tmp_path):
-    trained.sample("--num", "1", "--trajectory", "--out", tmp_path)
-    numbers = load_file(tmp_path / "samples.safetensors")
-    assert torch.equal(numbers["trajectory"][-1], numbers["values"])
-    assert (tmp_path / "trajectory.gif").stat().st_size > 0
 
 
 def test_families_that_complete_nothing_take_no_rows(finished, with_run):

@@ -58,11 +58,6 @@ def test_what_is_the_same_for_all_trials_stands_above(home):
     assert [row.split()[0] for row in rows] == ["0", "1", "2"]
 
 
-def test_an_axis_that_is_the_same_for_all_stands_above(home):
-    _, (same, *_) = lines_of(sweep_of({**LR, "seed": {"kind": "choice", "values": [5]}}, trials=3))
-    assert "seed 5," in same
-
-
 def test_one_trial_is_a_row(home):
     _, (heading, row) = lines_of(sweep_of(trials=1))
     assert (

@@ -10,10 +10,10 @@ import click
 import pytest
 
 from ditlab.cli import output
-from ditlab.cli.main import cli
 from ditlab.data.named_stores import open_named_store
 from ditlab.home import Home
 from ditlab_addons.check import process_group
+from support.click_commands import every_command, taken
 from support.sweeps import written_sweep
 from support.trainings.groups import warm_processes
 
@@ -30,12 +30,7 @@ def next_command(said):
     """The words of the next command after `ditlab`, once click has taken them."""
     words = shlex.split(next_line(said))
     assert words[0].endswith("ditlab"), words
-    command, rest, context = cli, words[1:], click.Context(cli)
-    while isinstance(command, click.Group) and rest:
-        _, command, rest = command.resolve_command(context, rest)
-        context = click.Context(command, parent=context)
-    if "--help" not in rest:
-        command.make_context("ditlab", list(rest))  # raises for what it does not take
+    taken(words[1:])
     return words[1:]
 
 
@@ -84,19 +79,11 @@ def test_every_command_has_a_next_one_or_a_reason_why_not():
         "schema": "prints a file",
     }
     missing = []
-    waiting: list[tuple[str, click.Command]] = [("", cli)]
-    while waiting:
-        path, command = waiting.pop()
-        context = click.Context(command)
-        if isinstance(command, click.Group):
-            names = command.list_commands(context)
-            waiting += [
-                (f"{path} {name}".strip(), command.get_command(context, name)) for name in names
-            ]
-        elif not path.startswith("data import ") and "output.hint" not in inspect.getsource(
-            command.callback
-        ):
-            missing.append(path)
+    for words, command in every_command():
+        if isinstance(command, click.Group) or words.startswith("data import "):
+            continue
+        if "output.hint" not in inspect.getsource(command.callback):
+            missing.append(words)
     assert sorted(missing) == sorted(without)
 
 
@@ -114,10 +101,6 @@ def test_specs(ditlab, spec, tmp_path):
     sweep = written_sweep(tmp_path)
     assert next_command(ditlab("validate", sweep)) == ["tune", str(sweep), "--dry-run"]
     assert next_command(ditlab("show", sweep)) == ["tune", str(sweep), "--dry-run"]
-
-
-def test_sweep_that_is_planned(ditlab, tmp_path):
-    sweep = written_sweep(tmp_path)
     planned = ditlab("tune", sweep, "--dry-run", "--set", "trials=2")
     assert next_command(planned) == ["tune", str(sweep), "--set", "trials=2"]
 

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 from ditlab.api.training import train
-from ditlab_addons.check.prove.findings import Proof, ProofComparison
-from ditlab_addons.check.report import COLUMNS
 from ditlab_addons.notebook import html
 from support.trainings.workers import tiny
 
@@ -55,17 +53,3 @@ def test_a_secret_is_in_neither_form_of_a_bar(monkeypatch):
     bar = html.NotebookBar(lambda page, **_: pages.append(page))
     bar.stage("connecting to http://ann:s3cret@host:5000 <b>")
     assert "s3cret" not in str(pages) and "<b>" not in pages[0]["text/html"].replace("<b>:", "")
-
-
-def test_a_proof_is_whole_words_in_80_columns():
-    what = "exponential average of steps done again, kept in float32"
-    proof = Proof(
-        (ProofComparison("dropout of conditions", what, 1.0, 0.5, times=1234),),
-        "spec",
-        "engine",
-        1.0,
-    )
-    lines = str(proof).splitlines()
-    assert max(map(len, lines)) <= COLUMNS and "…" not in "".join(lines)
-    words = " ".join(lines).split()
-    assert {*what.split(), *["dropout", "of", "conditions", "(1,234)", "off"]} <= set(words)

@@ -10,11 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.spec.files import load_experiment
-from ditlab.training.export import load_checked
 from support.trainings.steps import act_after_step
 from support.trainings.workers import newest, same_state, train_here
 
@@ -43,7 +41,7 @@ def when(monkeypatch) -> Callable[[int, Callable[[], None]], None]:
     return partial(act_after_step, monkeypatch)
 
 
-def test_interrupted_resumed_and_used(ditlab, spec, home, place, unbroken, when, tmp_path):
+def test_interrupted_resumed_and_used(ditlab, spec, home, server, place, unbroken, when, tmp_path):
     options = [*LONG, "--set", f"checkpoint.storage={place}"]
     when(3, lambda: os.kill(os.getpid(), signal.SIGUSR2))  # as a batch system's warning
     said = ditlab("train", spec, "--local", "--json", *options)
@@ -65,45 +63,7 @@ def test_interrupted_resumed_and_used(ditlab, spec, home, place, unbroken, when,
     assert evaluated.json["metrics"].keys() >= {"held_out/velocity"}
     assert ditlab("figures", run, "--kind", "samples").code == 0
     assert ditlab("export", run, "--out", tmp_path / "out").code == 0
-    _, network = load_checked(tmp_path / "out", torch.device("cpu"))
-    with newest(unbroken) as reader:
-        expected = reader.weights()
-    exported = network.state_dict()
-    assert all(torch.equal(exported[name], value) for name, value in expected.items())
-    assert server_address(place) not in (tmp_path / "out" / "spec.yaml").read_text()
-
-
-def server_address(place: str) -> str:
-    return place.rpartition("=")[2]
-
-
-WRONG = {
-    "no such bucket": ("s3://nowhere/x?{query}", "cannot be written"),
-    "nobody answers": (
-        "s3://bucket/x?scheme=http&region=us-east-1&endpoint_override=127.0.0.1:9",
-        "cannot be written",
-    ),
-    "a password": ("s3://someone:hunter2@bucket/x?{query}", "holds a password or key"),
-}
-
-
-def test_a_storage_that_cannot_be_used(ditlab, spec, home, server, one_attempt):
-    """One sentence, before anything starts, and no secret in it."""
-    for place, words in WRONG.values():
-        said = ditlab(
-            "train",
-            spec,
-            "--local",
-            "--set",
-            f"checkpoint.storage={place.format(query=server.query)}",
-        ).refused()
-        assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
-        assert "checkpoint.storage=s3://" in said.err and words in said.err, said.err
-        assert "hunter2" not in said.err
-    assert not (home / "train").exists()
-    assert not [
-        path for path in home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()
-    ]
+    assert server.query not in (tmp_path / "out" / "spec.yaml").read_text()
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def run(home: Path) -> RunFolder:
     journal.append("dataset", **origin, counts=counts, context="training")
     for step in range(1, 301):
         journal.log_metrics(step, {"train/loss": 1 / step, "system/cpu": 50.0})
-    failure = {"ditlab.failure": "lost_worker", "ditlab.error": "worker 1 was killed\nand more"}
+    failure = {"ditlab.failure": "lost_worker", "ditlab.error": "worker 1 \x1b[2J[red]\nand more"}
     journal.append("tags", values=failure)
     journal.append("start", **begin)
     changes = {
@@ -144,6 +144,7 @@ def test_runs_that_are_links_or_of_a_later_version(run, ditlab, home, tmp_path, 
 
 
 def test_events_stand_in_their_order(run, ditlab):
+    """And reach a terminal without control characters."""
     said = ditlab("runs", "log", "small")
     times, texts = zip(*(line.split("  ", 1) for line in said.out.splitlines()), strict=True)
     assert list(times) == sorted(times)
@@ -152,7 +153,7 @@ def test_events_stand_in_their_order(run, ditlab):
         [
             "started: small, MLflow experiment digits",
             "data: digits (1,617 train, 180 held out)",
-            "failed: lost_worker: worker 1 was killed",
+            "failed: lost_worker: worker 1 \\x1b[2J[red]",
             "started again (1): small, MLflow experiment digits",
             (
                 "resumed after step 300 with training.steps: 300 -> 600; resources.workers: 2 "
@@ -222,14 +223,6 @@ def test_a_run_without_events(home, ditlab):
     assert said.err.startswith(f"run {folder.run_id} has no events yet.\n")
 
 
-def test_control_characters_of_a_journal_reach_no_terminal(run, ditlab):
-    journal = JournalWriter(run)
-    journal.append("tags", values={"ditlab.failure": "\x1b[2J[red]x"})
-    journal.close()
-    said = ditlab("runs", "log", "small")
-    assert "\x1b" not in said.out and "failed: \\x1b[2J[red]x" in said.out
-
-
 def test_an_interrupted_run_goes_on_by_the_command_that_is_shown(finished, ditlab, home):
     copied_home(finished.home, home)
     record = Home(home).run(finished.run_id).record
@@ -252,12 +245,11 @@ def test_a_run_without_its_process_is_lost_and_one_of_another_host_is_not_called
     record = update_record(run, status="running")
     said = ditlab("runs")
     assert " running " in said.out  # this very process has begun it
-    for gone in ({"pid": "999999999"}, {"boot": "an earlier one"}, {"begun": "1"}):
-        update_record(run, process={**record.process, **gone})
-        said = ditlab("runs", "--json")
-        assert "lost at step 450" in said.err and "checkpoint 400" in said.err, said.err
-        [row] = said.json["runs"]
-        assert (row["status"], row["state"]) == ("lost", "at step 450, checkpoint 400")
+    update_record(run, process={**record.process, "pid": "999999999"})
+    said = ditlab("runs", "--json")
+    assert "lost at step 450" in said.err and "checkpoint 400" in said.err, said.err
+    [row] = said.json["runs"]
+    assert (row["status"], row["state"]) == ("lost", "at step 450, checkpoint 400")
     said = ditlab("runs", "show", run.run_id)
     assert "lost at step 450, checkpoint 400" in said.out and f"--resume {run.run_id}" in said.err
     with lock_run(run):  # on a file system that several hosts share

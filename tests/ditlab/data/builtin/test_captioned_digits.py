@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from ditlab.data.builtin import COLOURS, DIGITS
-from ditlab.data.images.captions import cut, decode_captions, encode_captions
+from ditlab.data.images.captions import decode_captions
 from ditlab.data.splits import open_data
 from ditlab.data.stores.store import Store
 from ditlab.home import Home
@@ -67,33 +67,10 @@ def test_parameters_name_the_store_and_the_same_parameters_give_the_same(
 ):
     other = open_data(CaptionedDigitsData(size=8, colours=2), module_home).train.store
     assert other.path.name == "captioned-digits-8-2" and len(other) == 1797 * 2
-    assert other.columns["caption"].shape == (len("a green three"),) and other.columns[
-        "image"
-    ].shape == (3, 8, 8)
+    assert other.columns["image"].shape == (3, 8, 8)
     assert open_data(CaptionedDigitsData(), Home(tmp_path)).fingerprint == splits.fingerprint
 
 
 def test_a_size_that_is_no_multiple_of_8_is_refused():
     with pytest.raises(ValueError, match="multiple of 8"):
         CaptionedDigitsData(size=12)
-
-
-@pytest.mark.parametrize(
-    ("text", "length", "kept"),
-    [
-        ("red", 5, "red"),
-        ("red", 2, "re"),
-        ("naïve", 3, "na"),
-        ("日本", 5, "日"),
-        ("日本", 6, "日本"),
-    ],
-)
-def test_captions_are_cut_between_characters(text, length, kept):
-    assert cut(text.encode(), length).decode() == kept
-
-
-def test_captions_come_back_from_their_column():
-    texts = ["", "a", "ein großer roter Hund", "日本"]
-    rows = encode_captions([text.encode() for text in texts], 24)
-    assert rows.shape == (4, 24) and rows.dtype == np.uint8
-    assert decode_captions(rows) == texts

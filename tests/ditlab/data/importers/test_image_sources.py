@@ -97,7 +97,6 @@ def test_folders_tars_and_tables_here_and_by_uri_give_the_same(run, folder, tmp_
             "file://{tmp}/none",
             r"^--source=file://.*none: there is no such file or folder; correct it\.$",
         ),
-        ("file://{tmp}/words.txt", r"words\.txt holds no \.bmp, .*; name one that does\.$"),
         (
             "s3:/bucket/photos",
             r"^--source=s3:/bucket/photos is neither a path nor a URI; write scheme://",
@@ -113,10 +112,8 @@ def test_folders_tars_and_tables_here_and_by_uri_give_the_same(run, folder, tmp_
     ],
 )
 def test_sources_that_are_not_there(run, tmp_path, source, message, home):
-    (tmp_path / "words.txt").write_text("no image")
-    with pytest.raises((UserError, ValueError), match=message.removeprefix("^")) as caught:
+    with pytest.raises((UserError, ValueError), match=message.removeprefix("^")):
         run(source.format(tmp=tmp_path))
-    assert "word@" not in str(caught.value).replace("name:word@bucket/photos'", "")
     assert not home.stores.exists()
 
 

@@ -62,7 +62,6 @@ def test_idx_files_read_back(folder, write_idx, suffix):
             struct.pack(">4I", 2051, 2, 2, 2) + bytes(7),
             r"x is not whole: 23 bytes, and its sizes \[2, 2, 2\] need 24",
         ),
-        (struct.pack(">3I", 2051, 2, 2), "x is not whole: 12 bytes"),
         (b"", "x starts with magic number 0"),
         (
             struct.pack(">4I", 2049, 2, 2, 2) + bytes(8),
@@ -124,7 +123,6 @@ def test_unpacked_training_files_are_imported_with_a_note(request_from, folder, 
     [
         ("labels-idx1-ubyte", np.zeros(19), r"holds 20 images and .* 19 labels"),
         ("labels-idx1-ubyte", np.arange(20), "'label' holds classes 0 to 19"),
-        ("labels-idx1-ubyte", np.zeros((2, 2, 2)), "magic number 2051, and idx labels with 2049"),
         (
             "images-idx3-ubyte.gz",
             np.zeros((20, 32, 32)),

@@ -21,7 +21,6 @@ from support.datasets.odd_sources import (
     array,
     below,
     class_labels,
-    display_p3,
     empty_folder,
     folder,
     gz,
@@ -31,6 +30,7 @@ from support.datasets.odd_sources import (
     metadata,
     pairs,
     pic,
+    red_and_green_exchanged,
     special,
     table,
     tarred,
@@ -144,17 +144,11 @@ FOLDERS = {
         "a",
         FOLDER,
     ),
-    "endings in any case": Case(
-        below({"A.PNG": A, "A.TXT": "one", "b.Png": B, "b.txt": "two"}),
+    "endings in any case, names with dots, lines with CRLF": Case(
+        below({"A.PNG": A, "A.TXT": "one\r\ntwo\r\n", "b_0.5.png": B, "b_0.5.txt": "half"}),
         "4 files: 2 images, 2 captions and classes",
         "a b",
-        captions=["one", "two"],
-    ),
-    "names with dots": Case(
-        below({"img_0.5.png": A, "img_0.5.txt": "half", "v1.2_c.png": B, "v1.2_c.txt": "c"}),
-        "4 files: 2 images, 2 captions and classes",
-        "a b",
-        captions=["half", "c"],
+        captions=["one\ntwo", "half"],
     ),
     "what systems leave": Case(
         below(
@@ -174,22 +168,13 @@ FOLDERS = {
         FOLDER,
         labels="c",
     ),
-    "an empty class folder": Case(
-        below({"cat": empty_folder, "dog/a.png": A}),
-        "1 files: 1 images",
+    "class folders with nothing that is read": Case(
+        below({"ant": empty_folder, "cat/a.gif": "", "dog/a.png": A, "fox/.x.png": B}),
+        "3 files: 1 images; 1 hidden or of the system, 1 not read (.gif)",
         "a",
         FOLDER,
-        labels="dog",
-        counts=(0, 1),
-        warns="1 class has no sample: cat",
-    ),
-    "a class folder with nothing that is read": Case(
-        below({"cat/a.gif": "", "dog/a.png": A, "eel/n.txt": "", "fox/.x.png": B}),
-        "4 files: 1 images; 1 hidden or of the system, 1 not read (.gif), 1 not read (.txt)",
-        "a",
-        FOLDER,
-        counts=(0, 1, 0, 0),
-        warns="3 classes have no sample: cat, eel, fox",
+        counts=(0, 0, 1, 0),
+        warns="3 classes have no sample: ant, cat, fox",
     ),
     "a class folder with broken pictures": Case(
         below({"cat/a.png": "", "dog/a.png": A}),
@@ -200,12 +185,12 @@ FOLDERS = {
         warns="1 class has no sample: cat",
     ),
     "numbers of classes": Case(
-        below({f"{n}/a.png": pic("abcdefghijkl"[n]) for n in range(12)}),
-        "12 files: 12 images",
-        "a b k l c d e f g h i j",
+        below({"9/a.png": A, "9/b.png": B, "10/c.png": C}),
+        "3 files: 3 images",
+        "c a b",
         FOLDER,
-        labels="0 1 10 11 2 3 4 5 6 7 8 9",
-        counts=(1,) * 12,
+        labels="10 9 9",
+        counts=(2, 1),
     ),
     "cls files": Case(
         below({"a.png": A, "a.cls": "10\n", "b.png": B, "b.CLS": "9"}),
@@ -223,12 +208,6 @@ FOLDERS = {
         labels="x",
         counts=(1,),
     ),
-    "three lines with CRLF": Case(
-        below({"a.png": A, "a.txt": "one\r\ntwo\r\nthree\r\n"}),
-        "2 files: 1 images, 1 captions and classes",
-        "a",
-        captions=["one\ntwo\nthree"],
-    ),
     "a byte order mark, and other encodings": Case(
         below(
             {
@@ -245,7 +224,7 @@ FOLDERS = {
         captions=["grün"],
     ),
     "empty and missing captions": Case(
-        below({"a.png": A, "a.txt": "x", "b.png": B, "b.txt": " \n", "c.png": C}),
+        below({"a.png": A, "a.txt": "x", "b.png": B, "b.txt": "\ufeff \n", "c.png": C}),
         "5 files: 1 images, 2 captions and classes; 2 missing caption",
         "a",
         SKIP,
@@ -297,10 +276,10 @@ FOLDERS = {
         "a",
         captions=["x\ny"],
     ),
-    "a phone's colours": Case(
-        below({"a.png": pic("n", icc_profile=display_p3())}),
+    "colours of another profile": Case(
+        below({"a.png": pic("b", icc_profile=red_and_green_exchanged())}),
         "1 files: 1 images",
-        "n",
+        "d",
         NONE,
         changed={"images of other colour profiles converted to sRGB": 1},
     ),
@@ -334,9 +313,6 @@ FOLDERS = {
     ),
 }
 ARCHIVES = {
-    "a zip with captions": Case(
-        zipped(pairs("a", "b")), "4 files: 2 images, 2 captions and classes", "a b"
-    ),
     "a zip alone in a folder": Case(
         lambda into: zipped(pairs("a"), name="set/z.zip")(into).parent,
         "2 files: 1 images, 1 captions and classes",
@@ -357,16 +333,6 @@ ARCHIVES = {
         "2 files: 1 images; 1 unreadable",
         "a",
         NONE,
-    ),
-    "a tar": Case(
-        tarred(pairs("a", "b")),
-        "1 files: 1 read | 4 members: 2 images, 2 captions and classes",
-        "a b",
-    ),
-    "a tar, pictures about others": Case(
-        tarred([("a.png", A), ("a.seg.png", B), ("a.txt", "x")]),
-        "1 files: 1 read | 3 members: 1 images, 1 captions and classes; 1 not read (.seg.png)",
-        "a",
     ),
     "a tar with cls": Case(
         tarred(
@@ -405,12 +371,6 @@ ARCHIVES = {
         "4 members: 1 images, 1 captions and classes; 1 missing caption, 1 without an image",
         "b",
         SKIP,
-    ),
-    "a tar that is cut": Case(
-        tarred(pairs("a", "b", "c"), lambda content: content[: content.index(b"c.txt") + 9]),
-        "1 files: 1 read | 5 members: 2 images, 2 captions and classes; 1 damaged file",
-        "a b",
-        warns="Damaged: t.tar. What lies behind",
     ),
     "a tar among others": Case(
         lambda into: (
@@ -500,7 +460,7 @@ TEXTS = {
                 "a.jsonl.gz": gz(lines({"text": "one"})),
                 "b.TXT": "two",
                 "c.md": "three",
-                "d.csv": 'id,text\n1,"fo\nur"\n',
+                "d.csv": '\ufeffid,text\n1,"fo\nur"\n',
                 "e.txt.zst": zst("five"),
                 "f.tsv": "text\nsix\n",
                 "g.CSV.GZ": gz("text\nseven\n"),
@@ -526,7 +486,9 @@ TEXTS = {
     "damaged and empty documents": Case(
         below(
             {
-                "a.jsonl": lines({"text": "one"}, {"text": ""}, {"text": None}, {"txt": ""})
+                "a.jsonl": lines(
+                    {"text": "one"}, {"text": ""}, {"text": None}, {"text": "\ud800"}, {"txt": ""}
+                )
                 + "{\n\n",
                 "b.txt": b"gr\xfcn",
                 "c.txt": "",
@@ -534,14 +496,9 @@ TEXTS = {
                 "e.csv.gz": gz("text\nthree\n" * 9)[:-12],
             }
         ),
-        "5 files: 5 read | 9 documents: 2 documents; 1 damaged file, 2 without text, 4 unreadable",
+        "5 files: 5 read | 10 documents: 2 documents; 1 damaged file, 2 without text, 5 unreadable",
         "one|two",
         warns="Damaged: e.csv.gz",
-    ),
-    "lists of text and views": Case(
-        table({"text": array(["one", "two"], "string_view")}),
-        "1 files: 1 read | 2 documents: 2 documents",
-        "one|two",
     ),
     "a zip of texts": Case(
         zipped(
@@ -549,14 +506,6 @@ TEXTS = {
         ),
         "3 files: 2 read; 1 hidden or of the system | 2 documents: 2 documents",
         "one|two",
-    ),
-    "columns of text in CSV with a mark": Case(
-        below({"a.csv": "\ufefftext\none\n"}), "1 files: 1 read | 1 documents: 1 documents", "one"
-    ),
-    "hidden texts and a folder in itself": Case(
-        below({"a.txt": "one", ".b.txt": "two", "c/up": link("..")}),
-        "2 files: 1 read; 1 hidden or of the system | 1 documents: 1 documents",
-        "one",
     ),
 }
 PICTURES = FOLDERS | ARCHIVES | TABLES
@@ -608,11 +557,6 @@ def test_texts(tmp_path, name):
             r"z\.zip is no zip that can be read .*; copy it again",
         ),
         (
-            table({"image": BYTES, "captions": ["x", "y"], "caption": [1, 2]}),
-            {},
-            r"\(did you mean 'captions'\?\)\.$",
-        ),
-        (
             table({"image": BYTES, "caption": [1, 2], "words": ["x", "y"]}),
             {},
             r"'caption' holds int; give --caption-column .*\(known: image, words\)",
@@ -621,11 +565,6 @@ def test_texts(tmp_path, name):
             table({"image": BYTES, "label": [0.5, 1.0], "kind": [1, 2]}),
             LABEL | NONE,
             r"'label' holds float; give --label-column .*\(known: image, kind\)",
-        ),
-        (
-            table({"image": ["a.png", "b.png"], "caption": ["x", "y"]}),
-            {},
-            r"'image' holds str; .*\(known: caption\)",
         ),
         (
             table({"image": BYTES, "text": ["x", "y"]}),
@@ -640,36 +579,11 @@ def test_texts(tmp_path, name):
             r"metadata\.csv: is no UTF-8 \(byte 0xfc\); convert it, for one with `iconv",
         ),
         (
-            below(
-                {
-                    "a.png": A,
-                    "metadata.jsonl": metadata("a.png").replace("of", "\xfc").encode("latin-1"),
-                }
-            ),
-            {},
-            r"metadata\.jsonl, line 1: is not UTF-8: byte 0xfc at offset 35 \(from 0\); convert it",
-        ),
-        (
-            below({"a.png": A, "a.txt": b"gr\xfcn"}),
-            {},
-            r"\(1 unreadable\), .*its caption is not UTF-8: byte 0xfc at offset 2",
-        ),
-        (
             below({"a.png": A, "metadata.jsonl": metadata("a.png", "./a.png")}),
             {},
             r"metadata\.jsonl, line 2: names a\.png a second time; remove one of the lines",
         ),
-        (
-            below({"a.png": A, "metadata.jsonl": metadata("sub/b.png")}),
-            {},
-            r"names sub/b\.png, which .* does not hold",
-        ),
         (below({"a.png": A}), {}, r"^a\.png has no caption; write one into a \.txt file"),
-        (
-            tarred([("a.png", A), ("b.txt", "of another")]),
-            {},
-            r"t\.tar: a\.png has no caption; write one into a \.txt file",
-        ),
         (
             table({"image": BYTES, "caption": ["x", None]}),
             {},
@@ -696,19 +610,9 @@ def test_texts(tmp_path, name):
             r"names 0\.png and 2 more, which",
         ),
         (
-            below({"a.png": A, "metadata.jsonl": lines({"file": "a.png", "caption": "a"})}),
-            {},
-            r"line 1: has no key 'file_name'; did you mean 'file'\? Give it",
-        ),
-        (
             below({"a.png": A, "metadata.jsonl": lines({"file_name": "a.png", "caption": None})}),
             {},
             r"line 1: 'caption' holds null, not text",
-        ),
-        (
-            table({"img": BYTES, "caption": ["x", "y"]}),
-            {},
-            r"has no column 'image'; .*Give --image-c",
         ),
         (
             table({"image": BYTES}),
@@ -753,14 +657,6 @@ def test_mistakes_are_a_sentence(tmp_path, monkeypatch, build, options, message)
         images(tmp_path, Case(build, "", options=options), source)
     assert "\n" not in str(caught.value) or "label" in message
     assert not (tmp_path / "stores").exists()
-
-
-def test_a_column_of_numbers_names_the_nearest(tmp_path):
-    source = table({"text": [1, 2], "Texts": ["one", "two"]})(tmp_path)
-    with refused(
-        r"'text' holds a int, not text; .* or give --column \(did you mean 'Texts'\?\)\.$"
-    ):
-        run_import("text", ImportRequest(tmp_path / "stores", tmp_path, TextOptions(source=source)))
 
 
 def test_a_folder_without_rights(tmp_path, monkeypatch):

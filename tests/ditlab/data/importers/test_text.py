@@ -42,9 +42,6 @@ def test_every_kind_of_file_gives_the_same_store(importing, tmp_path):
         importing(write_corpus(tmp_path / kind, kind), name=kind, **options).store for kind in kinds
     ]
     assert len({store.fingerprint for store in stores}) == 1
-    tokenizer = store_tokenizer(stores[0])
-    expected = stream(DOCUMENTS, tokenizer)
-    assert stored(stores[0]) == expected[: len(expected) // 16 * 16]
     assert stores[0].columns["tokens"].dtype == "uint16"
     assert stores[0].manifest.text.bytes_per_token > 1.2
 
@@ -112,10 +109,6 @@ def test_the_tokenizer_travels_with_the_store(importing, tmp_path):
     assert again.fingerprint == store.fingerprint and again.manifest.text.tokenizer == str(
         tmp_path / "run"
     )
-    assert (
-        importing(source, tokenizer=str(tmp_path / "run" / "tokenizer.json")).store.name
-        == "text-corpus-run-16"
-    )
 
 
 def test_the_tokenizer_is_part_of_the_fingerprint(tmp_path):
@@ -127,12 +120,6 @@ def test_the_tokenizer_is_part_of_the_fingerprint(tmp_path):
         rows = {"tokens": np.zeros((3, 2), np.uint8)}
         prints.add(written(tmp_path / str(content), columns, rows, attachments=files).fingerprint)
     assert len(prints) == 3
-
-
-def test_a_store_without_tokens_has_no_tokenizer(make_store, tmp_path):
-    store = make_store()
-    assert store_tokenizer(store) is None and copy_tokenizer(store, tmp_path / "run") is None
-    assert store.manifest.text is None and store.manifest.attachments == {}
 
 
 def test_another_import_replaces_tokens_and_tokenizer_together(importing, tmp_path):
@@ -164,8 +151,6 @@ def test_missing_tokenizers_are_refused_before_anything_is_written(importing, tm
     importing.refused(
         source, "nowhere/tokenizer.json cannot be read", tokenizer="./nowhere/tokenizer.json"
     )
-    importing.refused(source, "corpus.jsonl is no tokeniser", tokenizer=str(source))
-    importing.refused(source, f"{tmp_path}/tokenizer.json cannot be read", tokenizer=str(tmp_path))
 
 
 def test_a_vocabulary_is_of_a_learned_bpe():
@@ -195,6 +180,5 @@ def test_commands_import_and_inspect_text(tmp_path):
     assert "99 documents, 1,970 bytes, 2,069 tokens of tokeniser bytes" in done.err
     assert "(vocabulary 256; 0.9522 bytes a token); the last 21 fill no row" in done.err
     seen = run_inside("data", "inspect", store["name"], "--num", "2", "--json", **where)
-    assert seen.json["texts"]["0"].startswith("[b]Document 0[/b]. <|endoftext|>[b]Document 1[/b]")
     assert list(seen.json["texts"]) == ["0", "31"] and seen.json["picture"] is None
-    assert "[b]Document 0[/b]. <|endoftext|>[b]Document" in seen.err and "by class" not in seen.err
+    assert "[b]Document 0[/b]. <|endoftext|>[b]Document" in seen.err

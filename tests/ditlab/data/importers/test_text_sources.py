@@ -16,8 +16,6 @@ def test_sources_without_text_are_refused(importing, tmp_path):
     )
     (tmp_path / "empty" / "a.txt").touch()
     importing.refused(tmp_path / "empty", "holds no text")
-    (tmp_path / "a.md").write_text("a,b")
-    importing.refused(tmp_path / "a.md", "a.md holds no .csv, .jsonl, .parquet, .tsv, .txt file")
     for kind in ("jsonl", "parquet"):
         importing.refused(write_corpus(tmp_path / kind, kind, []), "holds no text")
 
@@ -46,8 +44,13 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, co
 
 
 def test_what_cannot_be_read_is_refused_where_there_is_no_other(importing, tmp_path):
-    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
-    importing.refused(tmp_path / "a.parquet", "a.parquet, row 0: 'text' holds a int, not text")
+    table = pa.table({"text": [1, 2], "Texts": ["one", "two"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    importing.refused(
+        tmp_path / "a.parquet",
+        "a.parquet, row 0: 'text' holds a int, not text",
+        "give --column (did you mean 'Texts'?).",
+    )
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and nothing more")
     importing.refused(
         tmp_path / "a.parquet", "is no .parquet file that can be read", "copy it again"

@@ -30,25 +30,27 @@ def test_the_stores_range_becomes_the_fields(high):
     )
 
 
-def test_other_ranges_and_float_stores_are_mapped_too():
-    values = torch.tensor([-3.0, 1.0, 5.0])
-    column = Column(dtype="float32", value_range=(-3, 5))
-    field = BatchField("x", (), "float32", value_range=(0, 1))
-    mapped = to_device({"x": values}, [field], {"x": column}, "cpu")["x"]
-    assert mapped.tolist() == [0.0, 0.5, 1.0]
-    assert values.tolist() == [-3.0, 1.0, 5.0], "the batch itself stays as it is"
-
-
-def test_labels_and_rangeless_fields_keep_their_values():
-    batch = {"label": torch.tensor([0, 9]), "byte": torch.tensor([0, 200], dtype=torch.uint8)}
+def test_other_ranges_are_mapped_too_and_labels_and_rangeless_fields_keep_their_values():
+    batch = {
+        "x": torch.tensor([-3.0, 1.0, 5.0]),
+        "label": torch.tensor([0, 9]),
+        "byte": torch.tensor([0, 200], dtype=torch.uint8),
+    }
     columns = {
+        "x": Column(dtype="float32", value_range=(-3, 5)),
         "label": Column(dtype="int64", num_classes=10),
         "byte": Column(dtype="uint8", value_range=(0, 255)),
     }
-    fields = [BatchField("label", (), "int64", num_classes=10), BatchField("byte", (), "float32")]
+    fields = [
+        BatchField("x", (), "float32", value_range=(0, 1)),
+        BatchField("label", (), "int64", num_classes=10),
+        BatchField("byte", (), "float32"),
+    ]
     converted = to_device(batch, fields, columns, "cpu")
-    assert converted["label"].dtype == torch.int64 and converted["label"].tolist() == [0, 9]
-    assert converted["byte"].dtype == torch.float32 and converted["byte"].tolist() == [0, 200]
+    found = {name: values.tolist() for name, values in converted.items()}
+    assert found == {"x": [0.0, 0.5, 1.0], "label": [0, 9], "byte": [0, 200]}
+    assert converted["label"].dtype == torch.int64 and converted["byte"].dtype == torch.float32
+    assert batch["x"].tolist() == [-3.0, 1.0, 5.0], "the batch itself stays as it is"
 
 
 @pytest.mark.parametrize(

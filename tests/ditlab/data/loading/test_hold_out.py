@@ -11,13 +11,23 @@ lengths = st.lists(st.integers(1, 60), min_size=2, max_size=6)
 shares = st.floats(0, 0.5)
 
 
+def check_split(train: np.ndarray, held_out: np.ndarray, total: int, num_held_out: int) -> None:
+    """Compare a split with what every split is: all rows once, those that train in their order."""
+    assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(total))
+    assert np.array_equal(train, np.sort(train))
+    assert len(held_out) == num_held_out
+
+
+def num_of(total: int, share: float) -> int:
+    """Return the number that a share holds out: one at least, and none of no share."""
+    return max(1, round(total * share)) if share else 0
+
+
 @given(lengths, shares)
 def test_every_bucket_gives_its_share(lengths, share):
     train, held_out = hold_out_evenly(lengths, share)
     total, bucket = sum(lengths), np.repeat(np.arange(len(lengths)), lengths)
-    assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(total))
-    assert np.array_equal(train, np.sort(train))
-    assert len(held_out) == (max(1, round(total * share)) if share else 0)
+    check_split(train, held_out, total, num_of(total, share))
     for some in (len(held_out), len(held_out) // 2):  # the first few are as good a sample as all
         taken = np.bincount(bucket[held_out[:some]], minlength=len(lengths))
         # each is rounded by up to a half, which the others make up for according to their lengths
@@ -43,11 +53,8 @@ def test_held_out_rows_of_old_runs_are_unchanged():
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.5])
 def test_groups_are_held_out_whole(share):
     train, held_out = hold_out_rows(70, share, 7)
-    assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(70))
-    assert np.array_equal(train, np.sort(train))
-    groups = set(held_out // 7)
-    assert len(held_out) == 7 * len(groups) == 7 * (max(1, round(10 * share)) if share else 0)
-    assert not groups & set(train // 7)
+    check_split(train, held_out, 70, 7 * num_of(10, share))
+    assert not set(held_out // 7) & set(train // 7)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5])
@@ -57,10 +64,7 @@ def test_every_row_trains_or_is_held_out(share):
         (hold_out_runs, (1, 10, 40, 1797, 50_000)),
     ):
         for length in lengths:
-            train, held_out = split(length, share)
-            assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(length))
-            assert len(held_out) == (max(1, round(length * share)) if share else 0)
-            assert np.array_equal(train, np.sort(train))
+            check_split(*split(length, share), length, num_of(length, share))
 
 
 def test_a_larger_share_contains_a_smaller_one():

@@ -20,22 +20,7 @@ def test_every_stretch_has_its_share_of_each_queue():
 
 def test_the_order_is_the_same_for_good():
     assert interleaved([3, 9], "a").tolist() == [0, 1, 1, 1, 0, 1, 0, 1, 1, 1, 1, 1]
-    assert interleaved([9, 5], "a", CHUNK_BATCHES).tolist() == [
-        1,
-        1,
-        1,
-        1,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        1,
-    ]
+    assert interleaved([9, 5], "a", CHUNK_BATCHES).tolist() == [1] * 4 + [0] * 9 + [1]
 
 
 @settings(max_examples=20, deadline=None)

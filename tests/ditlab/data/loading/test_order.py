@@ -1,13 +1,11 @@
 """Global order of samples: every epoch a permutation of its own, the same in every run."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ditlab.data.loading.order import FullOrder, epoch_order
 from support.damage import refused
-from support.orders import epoch_batches
 
 seeds = st.integers(0, 2**63)
 epochs = st.integers(0, 10**6)
@@ -59,9 +57,3 @@ def test_epochs_drop_their_partial_batch(length, batch_size, seed):
             [order.batches(number, 1)[0] for number in range(first, first + num)]
         )
         assert np.array_equal(taken, epoch_order(seed, epoch, length)[: num * batch_size])
-        assert np.array_equal(epoch_batches(order, epoch).reshape(-1), taken)
-
-
-def test_position_between_batches_raises_value_error():
-    with pytest.raises(ValueError, match="position 7 is no multiple of the batch size 4"):
-        FullOrder(10, 4, 0).batch_number(7)

@@ -13,7 +13,7 @@ from ditlab.data.loading.loader import Loader, WorkerBatches
 from ditlab.data.loading.order import FullOrder
 from ditlab.data.splits import _changed, _split
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.row_changes import RowChanges, keyed_uniform
+from ditlab.data.stores.row_changes import RowChanges
 from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writing import write_store
@@ -83,12 +83,6 @@ def test_draws_depend_on_seed_and_draw_alone(store):
             taken.append(raw["caption"][0].numpy().tobytes().rstrip(b"\0"))
     assert abs(np.mean(mirrored) - 0.5) < 0.13  # 160 draws, three standard errors
     assert all(abs(taken.count(line) / len(taken) - 1 / 3) < 0.12 for line in LINES)
-
-
-def test_uniform_numbers():
-    values = keyed_uniform("flip", 3, np.arange(100_000))
-    assert values.min() >= 0 and values.max() < 1 and abs(values.mean() - 0.5) < 0.003
-    assert np.histogram(values, 10, (0, 1))[0].min() > 9_600
 
 
 def test_held_out_rows_are_not_mirrored_and_have_their_first_caption(store):

@@ -70,7 +70,7 @@ class Steps:
 
 def test_each_micro_batch_is_begun_while_the_one_before_is_used():
     stream = RecordedStream()
-    for step in TransferredSteps(Steps(), ("x",), stream):
+    for step in TransferredSteps(Steps(steps=2), ("x",), stream):
         for batch in step:
             moved = batch.on_device()
             assert [*moved] == ["x"] and torch.equal(moved["x"], batch.rows["x"])
@@ -87,14 +87,8 @@ def test_each_micro_batch_is_begun_while_the_one_before_is_used():
         "begin 3",
         "use 2",
         "use 2",
-        "begin 4",
         "use 3",
         "use 3",
-        "begin 5",
-        "use 4",
-        "use 4",
-        "use 5",
-        "use 5",
     ]
 
 

@@ -59,28 +59,7 @@ def test_a_draw_is_a_function_of_its_number():
 
 
 def test_draws_stay_what_they_are():
-    assert PartDraws(0, [0.7, 0.3]).parts(0, 20).tolist() == [
-        0,
-        1,
-        1,
-        0,
-        1,
-        1,
-        0,
-        0,
-        0,
-        1,
-        0,
-        0,
-        1,
-        1,
-        0,
-        1,
-        1,
-        1,
-        0,
-        1,
-    ]
+    assert PartDraws(0, [0.7, 0.3]).parts(0, 9).tolist() == [0, 1, 1, 0, 1, 1, 0, 0, 0]
     assert (part_seed(0, "a"), part_seed(1, "a"), part_seed(0, "b")) == (
         8078780706725257,
         21147194105937477,

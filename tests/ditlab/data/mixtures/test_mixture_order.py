@@ -2,7 +2,6 @@
 workers.
 """
 
-import dataclasses
 from functools import partial
 
 import numpy as np
@@ -17,9 +16,9 @@ BATCH = 8
 LENGTHS = {"a": 50, "b": 21}
 
 
-def part(name: str, draw: str, first: int = 0, seed: int = 3) -> PartOrder:
-    order = FullOrder(LENGTHS[name], 1 if draw == "sample" else BATCH, part_seed(seed, name))
-    return PartOrder(order, first, 0)
+def part(name: str, draw: str, first: int = 0, first_number: int = 0) -> PartOrder:
+    order = FullOrder(LENGTHS[name], 1 if draw == "sample" else BATCH, part_seed(3, name))
+    return PartOrder(order, first, first_number)
 
 
 def mixture(draw: str, shares=(0.75, 0.25), **options) -> MixtureOrder:
@@ -66,27 +65,8 @@ def test_a_part_takes_its_own_order_from_its_own_position():
         assert np.array_equal(own, np.concatenate(epochs)[: len(own)])
 
 
-def test_another_part_changes_no_part_s_order():
-    two = mixture("sample").batches(0, 40).reshape(-1)
-    three = (
-        MixtureOrder(
-            [part("a", "sample"), part("b", "sample", first=50), part("b", "sample", first=71)],
-            PartDraws(3, [0.5, 0.2, 0.3]),
-            BATCH,
-            "sample",
-        )
-        .batches(0, 40)
-        .reshape(-1)
-    )
-    num = min((two < 50).sum(), (three < 50).sum())
-    assert num > 100 and np.array_equal(two[two < 50][:num], three[three < 50][:num])
-
-
 def test_a_batch_of_draw_batch_is_of_one_part():
-    order = mixture("batch", is_uniform=False)
-    parts = [
-        dataclasses.replace(part, first_number=number) for number, part in enumerate(order._parts)
-    ]
+    parts = [part("a", "batch"), part("b", "batch", first=50, first_number=1)]
     order = MixtureOrder(parts, PartDraws(3, (0.75, 0.25)), BATCH, "batch", is_uniform=False)
     batches = order.batches(0, 50)
     of_b = batches >= 50

@@ -3,6 +3,7 @@ alone.
 """
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,6 @@ from ditlab.data.sources.records import (
     read_records,
     record_blocks,
     record_files,
-    text_problem,
 )
 
 TEXTS = [f"text {number} é" * (1 + number % 7) for number in range(90)]
@@ -72,18 +72,6 @@ def test_all_records_come_once_in_order_whatever_the_blocks(tmp_path, kind):
     assert len(nums) > 1, "smaller blocks are more"
 
 
-@pytest.mark.parametrize("kind", WRITERS)
-def test_by_uri_and_by_pattern(tmp_path, kind):
-    source = WRITERS[kind](tmp_path / "data")
-    here = [record.values for record in read(source)]
-    assert [record.values for record in read(source.as_uri(), most_bytes=2000)] == here
-    first = 50 if kind == "jsonl" else 60
-    assert [
-        record.values for record in read(f"{source.as_uri()}/*a.{kind}", most_bytes=500)
-    ] == here[:first]
-    assert [record.values for record in read(f"{source}/b.{kind[:-1]}?")] == here[first:]
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -112,38 +100,10 @@ def test_a_line_that_is_no_record_costs_itself_alone(tmp_path, line, message):
     assert str(bad.error()).startswith(f"{tmp_path}/a.jsonl, line 2: {message}")
 
 
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (
-            7,
-            (
-                "'text' holds a int, not text; write text there, leave the record out, or give "
-                "--column"
-            ),
-        ),
-        (None, "'text' holds null, not text"),
-        ({"a": 1}, "'text' holds a dict, not text"),
-        ("a\ud800", "'text' holds half of a surrogate pair at character 1, which is no text"),
-        ("a", None),
-    ],
-)
-def test_values_that_are_no_text_are_told(value, message):
-    found = text_problem("--column", "text", value)
-    assert (found is None) == (message is None) and str(found or "").startswith(
-        (message or "").partition(";")[0]
-    )
-
-
-@pytest.mark.parametrize("harm", ["cut", "noise"])
-def test_behind_a_damage_the_rest_of_a_file_is_one_problem(tmp_path, harm):
+def test_behind_a_damage_the_rest_of_a_file_is_one_problem(tmp_path):
     source = write_parquet(tmp_path / "data")
     file = source / "a.parquet"
-    content = bytearray(file.read_bytes())
-    half = len(content) // 2
-    file.write_bytes(
-        content[:half] if harm == "cut" else bytes(content[:half]) + b"\x7f" * (len(content) - half)
-    )
+    os.truncate(file, file.stat().st_size // 2)
     found = read(source)
     problems = [record for record in found if record.problem]
     good = [record.values for record in found if not record.problem]

@@ -46,13 +46,6 @@ def test_rows_are_numbered_bucket_after_bucket_by_area(tmp_path):
     assert store.gather("image", np.array([], np.int64)).shape[0] == 0
 
 
-def test_rows_of_several_buckets_make_no_batch(tmp_path):
-    store = bucketed(tmp_path / "s")
-    for rows in ([39, 40], [40, 39], [48, 49]):
-        with pytest.raises(AssertionError, match="several buckets"):
-            store.gather("number", np.array(rows))
-
-
 def test_columns_are_those_of_all_buckets_together(tmp_path):
     store = bucketed(tmp_path / "s")
     image, number, kind = (store.columns[name] for name in ("image", "number", "kind"))

@@ -122,11 +122,8 @@ def test_much_damage_is_refused_or_changes_nothing(tmp_path, kind):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("", "is not a store's manifest"),
         ("{", "is not a store's manifest"),
-        ("[]", "is not a store's manifest"),
         ('{"version": 7}', "is not a store's manifest"),
-        ({"name": None}, "is not a store's manifest"),
         ({"version": 6}, "is of format version 6, and version 7 is read here"),
         ({"version": 8}, "is of format version 8, and version 7 is read here"),
         ({"fingerprint": "0" * 64}, "was altered: its content does not give its fingerprint"),
@@ -148,10 +145,9 @@ def test_a_manifest_without_its_checksum_is_refused(tmp_path, kind):
     keys = json.loads(file.read_text())
     file.write_text(json.dumps(keys))  # in another layout it is the same
     assert shown(open_store(store.path)) == shown(store)
-    for changed in ({"name": "papers"}, {"checksum": ""}):
-        file.write_text(json.dumps(keys | changed))
-        with refused(rf"{kind} was altered: its content does not give its checksum; import"):
-            open_store(store.path)
+    file.write_text(json.dumps(keys | {"name": "papers"}))
+    with refused(rf"{kind} was altered: its content does not give its checksum; import"):
+        open_store(store.path)
     del keys["checksum"]
     file.write_text(json.dumps(keys))
     with refused("does not give its checksum"):

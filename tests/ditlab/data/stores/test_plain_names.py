@@ -70,28 +70,26 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", LEADING_ELSEWHERE)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_manifest_that_names_a_path_is_refused(way, name, make_store, tmp_path):
+def test_a_manifest_that_names_a_path_is_refused(way, make_store, tmp_path):
     manifest, change = WAYS[way]
     store = make_store(rows=5) if manifest == MANIFEST_NAME else bucketed(tmp_path / "s")
-    edit(store.path / manifest, lambda record: change(record, name))
+    edit(store.path / manifest, lambda record: change(record, "../x"))
     with pytest.raises(UserError, match=r"is not a store's manifest \(.*no plain name") as caught:
         open_store(store.path)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", LEADING_ELSEWHERE)
-def test_a_writer_takes_plain_names_alone(name, tmp_path):
+def test_a_writer_takes_plain_names_alone(tmp_path):
     columns = {"x": Column(dtype="uint8")}
-    for named in ({"name": name}, {"name": "x", "attachments": {name: b""}}):
+    for named in ({"name": "../x"}, {"name": "x", "attachments": {"../x": b""}}):
         with pytest.raises(ValueError, match="no plain name"):
             write_batches(tmp_path / "inside" / "s", columns, [], source=Source(kind="t"), **named)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("options", [ImagesOptions, TextOptions])
-@pytest.mark.parametrize("name", ["../../x", "..", "/tmp/x", "a/b", ".", "a\\b", ""])
+@pytest.mark.parametrize("name", ["../../x", "a\\b", ""])
 def test_an_import_takes_plain_names_alone(options, name):
     with pytest.raises(ValueError, match="is no plain folder name"):
         options(source="x", name=name)

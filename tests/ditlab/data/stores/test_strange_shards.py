@@ -55,10 +55,8 @@ def test_shards_that_are_no_files_of_their_columns_end_in_a_sentence(zeros):
         "another column": as_file(pa.record_batch([pa.array([1])], ["y"])),
         "other rows": as_file(rows.slice(0, 0)),
         "compressed": as_file(rows, "zstd"),
-        "no schema": whole[:8],
         "a stream": whole[8:],
         "cut": whole[: len(whole) // 2],
-        "nothing": b"",
         "dictionaries": as_file(pa.record_batch([pa.array(["a"]).dictionary_encode()], ["x"])),
     }
     for what, content in others.items():

@@ -11,11 +11,14 @@ from support.datasets.text_corpus import DOCUMENTS, prose, stream
 
 
 def test_groups_of_pieces_give_the_tokens_of_the_documents(monkeypatch):
+    """Short documents are put together, and a long one is cut."""
     monkeypatch.setattr(text_import, "PIECE_LENGTH", 500)
-    tokenizer = learn_bpe(DOCUMENTS, 300)
-    arrays = list(encode((piece for text in DOCUMENTS * 3 for piece in pieces([text])), tokenizer))
-    assert len(arrays) > 5 and {array.dtype.name for array in arrays} == {"uint16"}
-    assert np.concatenate(arrays).tolist() == stream(DOCUMENTS * 3, tokenizer)
+    monkeypatch.setattr("ditlab.data.text.documents.PIECE_LENGTH", 300)
+    texts = [*DOCUMENTS * 3, prose(3000)]
+    tokenizer = learn_bpe(texts, 350)
+    arrays = list(encode((piece for text in texts for piece in pieces([text])), tokenizer))
+    assert len(arrays) > 30 and {array.dtype.name for array in arrays} == {"uint16"}
+    assert np.concatenate(arrays).tolist() == stream(texts, tokenizer)
 
 
 @pytest.mark.parametrize("length", [40, 200])
@@ -35,15 +38,3 @@ def test_text_without_a_place_to_cut_is_cut_anywhere(monkeypatch, text):
     monkeypatch.setattr("ditlab.data.text.documents.PIECE_LENGTH", 100)
     assert "".join(part.text for part in pieces([text])) == text
     assert list(pieces([])) == list(pieces(["", ""])) == []
-
-
-def test_a_long_documents_pieces_give_the_tokens_of_the_whole(monkeypatch):
-    text = prose(3000)
-    tokenizer = learn_bpe([text], 350)
-    whole = tokenizer.encode(text)
-    monkeypatch.setattr("ditlab.data.text.documents.PIECE_LENGTH", 300)
-    assert len(list(pieces([text]))) > 30
-    assert np.concatenate(list(encode(pieces([text]), tokenizer))).tolist() == [
-        *whole,
-        tokenizer.end,
-    ]

@@ -122,16 +122,6 @@ def test_grid_axes_are_crossed_with_the_same_draws(sweep_of):
     ]
 
 
-def test_a_grid_is_the_product_in_the_files_order(sweep_of):
-    space = {
-        "model.depth": {"kind": "int", "low": 1, "high": 3},
-        "seed": {"kind": "choice", "values": [5, 4]},
-    }
-    found = enumerate_trials(sweep_of(space, search={"kind": "grid"}, trials=None))
-    expected = [(depth, seed) for depth in (1, 2, 3) for seed in (5, 4)]
-    assert [(one["model.depth"], one["seed"]) for one in found] == expected
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_combinations_are_those_of_the_whole_product(data):

@@ -22,9 +22,17 @@ def steps(meter: ThroughputMeter, clock: Clock, num: int, seconds: float) -> Non
         meter.count_step()
 
 
-def test_slow_steps_now_and_then_do_not_change_the_time_left():
-    clock = Clock()
-    meter = ThroughputMeter(10, clock)
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def meter(clock: Clock) -> ThroughputMeter:
+    return ThroughputMeter(10, clock)
+
+
+def test_slow_steps_now_and_then_do_not_change_the_time_left(meter, clock):
     for _ in range(8):
         steps(meter, clock, 4, 2.0)
         steps(meter, clock, 1, 60.0)
@@ -33,24 +41,18 @@ def test_slow_steps_now_and_then_do_not_change_the_time_left():
     assert meter.samples_per_second == pytest.approx(10 / 60)
 
 
-def test_a_change_that_lasts_is_believed():
-    clock = Clock()
-    meter = ThroughputMeter(10, clock)
+def test_a_change_that_lasts_is_believed(meter, clock):
     steps(meter, clock, RECENT, 2.0)
     steps(meter, clock, RECENT // 2 + 1, 8.0)
     assert meter.seconds_per_sample == pytest.approx(0.8)
 
 
-def test_the_first_stretch_counts_whole():
-    clock = Clock()
-    meter = ThroughputMeter(10, clock)
+def test_the_first_stretch_counts_whole(meter, clock):
     steps(meter, clock, 1, 4.0)
     assert meter.seconds_per_sample == pytest.approx(0.4)
 
 
-def test_evaluations_and_saves_belong_to_the_time_left_as_far_as_they_are_known():
-    clock = Clock()
-    meter = ThroughputMeter(10, clock)
+def test_evaluations_and_saves_belong_to_the_time_left_as_far_as_they_are_known(meter, clock):
     for seconds in (90.0, 30.0):  # the first one also warms up
         with meter.paused("evaluation"):
             clock.now += seconds

@@ -49,23 +49,6 @@ def test_both_conventions_are_one_flow_from_two_ends():
     )
 
 
-def test_bridge_between_the_conventions():
-    """v(x, t) with noise at 0 is -v(x, 1 - t) with noise at 1: checked against the density's own
-    velocity.
-    """
-    mean, std = 0.7, 0.4
-    x, t = torch.randn(100, dtype=F64), torch.rand(100, dtype=F64)
-
-    def bridged(x, t):
-        return -gaussian_velocity(x, 1 - t, mean, std)
-
-    # With noise at 0, x_t = (1 - t) noise + t data has mean t m and variance (1 - t)^2 + t^2 s^2,
-    # and E[data - noise | x_t] follows from the joint normal of x_t and data - noise.
-    variance = (1 - t) ** 2 + t**2 * std**2
-    expected = mean + (t * std**2 - (1 - t)) / variance * (x - t * mean)
-    assert_close(bridged(x, t), expected)
-
-
 def test_a_gaussian_without_spread_is_a_point():
     x, t = torch.randn(10, dtype=F64), torch.full((), 0.3, dtype=F64)
     assert_close(

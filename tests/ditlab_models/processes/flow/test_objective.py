@@ -31,14 +31,6 @@ def test_times_follow_their_distribution(keyed_noise):
     assert logit.std().item() == pytest.approx(1.4, abs=0.02)
 
 
-def test_eps_keeps_times_from_both_ends(keyed_noise):
-    """With eps = 0.05, P(0.4 < t < 0.6) = 0.3487 and P(t > 0.8) = 0.0538."""
-    t = LogitNormalTime(eps=0.05).draw(keyed_noise(), 400_000)
-    assert t.min() >= 0.05 and t.max() <= 0.95
-    assert ((t > 0.4) & (t < 0.6)).float().mean().item() == pytest.approx(0.3487, abs=0.003)
-    assert (t > 0.8).float().mean().item() == pytest.approx(0.0538, abs=0.002)
-
-
 def test_without_eps_nothing_changes(keyed_noise):
     plain = (0.3 + 0.7 * keyed_noise().normal("time", (1000,))).sigmoid()
     assert torch.equal(LogitNormalTime(mean=0.3, std=0.7).draw(keyed_noise(), 1000), plain)

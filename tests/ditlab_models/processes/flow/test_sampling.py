@@ -26,32 +26,6 @@ def build(family, small):
 OBJECTIVES = {"flow": {}, "gaussian": {"variance": "posterior", "weights": {"bound": 0.0}}}
 
 
-@pytest.mark.parametrize("process", ["flow", "gaussian"])
-def test_first_samples_do_not_depend_on_their_number(family, small, perturb, process):
-    network = family.build_network(small()).double()
-    perturb(network)
-    objective = family.objectives()[process](**OBJECTIVES[process])
-    sampling = family.sampling_of(type(objective))(steps=4)
-    sampler = family.build_sampler(sampling, small(), objective)
-    few = sampler.sample(network, {}, 3, seeded()).values
-    many = sampler.sample(network, {}, 8, seeded()).values
-    assert_close(many[:3], few)
-    assert not torch.allclose(sampler.sample(network, {}, 3, seeded(1)).values, few)
-
-
-def test_trajectory_has_a_frame_more_than_steps_from_noise_to_samples(
-    build, family, small, perturb
-):
-    network = family.build_network(small())
-    perturb(network)
-    sampler = build()
-    samples = sampler.sample(network, {}, 2, seeded(), trajectory=True)
-    assert samples.trajectory.shape == (51, 2, 1, 8, 8)
-    assert torch.equal(samples.trajectory[0, 0], torch.randn(1, 8, 8, generator=seeded()))
-    assert torch.equal(samples.trajectory[-1], samples.values)
-    assert sampler.sample(network, {}, 2, seeded()).trajectory is None
-
-
 @pytest.mark.parametrize(
     ("solver", "evaluations"), [("euler", 1), ("heun", 2), ("midpoint", 2), ("rk4", 4)]
 )
@@ -60,32 +34,11 @@ def test_a_constant_velocity_is_integrated_exactly_at_the_documented_cost(
 ):
     network = constant_network(0.5)
     sampler = build(solver=solver, steps=5)
-    samples = sampler.sample(network, {}, 3, seeded(), trajectory=True)
+    samples = sampler.sample(network, {}, 3, seeded(1), trajectory=True)
+    assert samples.trajectory.shape == (6, 3, 1, 8, 8)
+    assert torch.equal(samples.trajectory[0, 0], torch.randn(1, 8, 8, generator=seeded(1)))
     assert_close(samples.values, samples.trajectory[0] - 0.5)
     assert network.batch_sizes == [3] * 5 * evaluations
-
-
-def test_guidance_doubles_the_batch_never_the_passes(build, constant_network):
-    for guidance, size in ((1.0, 3), (2.5, 6)):
-        network = constant_network()
-        sampler = build(steps=4, guidance=guidance, model={"num_classes": 10})
-        sampler.sample(network, sampler.conditions(3), 3, seeded())
-        assert network.batch_sizes == [size] * 4
-
-
-def test_guidance_one_is_the_conditional_model(family, small, perturb):
-    spec = small(num_classes=10)
-    network = family.build_network(spec)
-    perturb(network)
-    sampler = family.build_sampler(family.sampling(steps=3), spec, family.objective())
-    conditions = sampler.conditions(4, SampleRequest(label=7))
-    samples = sampler.sample(network, conditions, 4, seeded(), trajectory=True)
-    x = samples.trajectory[0]
-    with torch.no_grad():
-        for t in (1.0, 2 / 3, 1 / 3):
-            x = x - network(x, torch.full((4,), t), conditions["label"]) / 3
-    assert_close(samples.values, x)
-    assert torch.equal(samples.conditions["label"], torch.full((4,), 7))
 
 
 def test_conditions(build):
@@ -105,37 +58,14 @@ def test_conditions(build):
             classes.conditions(2, SampleRequest(label=label))
 
 
-@pytest.mark.parametrize(
-    ("dtype", "expected_dtype", "error"),
-    [(torch.bfloat16, torch.float32, 0.1), (torch.float64, torch.float64, 1e-4)],
-)
-def test_samples_are_float32_or_better_whatever_the_weights(
-    build, family, small, perturb, dtype, expected_dtype, error
-):
+def test_samples_in_batches_take_their_part_of_given_noise(build, family, small, perturb):
     network = family.build_network(small())
     perturb(network)
+    noise = torch.randn(4, 1, 8, 8)
     sampler = build(steps=4)
-    expected = sampler.sample(network, {}, 2, seeded()).values
-    got = sampler.sample(network.to(dtype), {}, 2, seeded()).values
-    assert got.dtype == expected_dtype
-    assert_close(got, expected.to(got), rtol=error, atol=error)
-
-
-@pytest.mark.parametrize("weights", [torch.float32, torch.float64])
-def test_given_noise_is_where_samples_begin(build, family, small, perturb, weights):
-    """The noise that would have been drawn gives the same samples, half of it the first half of
-    them.
-    """
-    network = family.build_network(small()).to(weights)
-    perturb(network)
-    sampler = build(steps=4)
-    drawn = sampler.sample(network, {}, 4, seeded(), trajectory=True)
-    again = sampler.sample(network, {}, 4, seeded(5), noise=drawn.trajectory[0])
-    assert torch.equal(again.values, drawn.values)
-    half = draw_samples(sampler, network, {}, 2, seeded(5), 1, noise=drawn.trajectory[0, :2])
-    assert_close(half.values, drawn.values[:2])
-    other = sampler.sample(network, {}, 4, seeded(), noise=-drawn.trajectory[0])
-    assert (other.values - drawn.values).abs().max() > 0.1
+    whole = sampler.sample(network, {}, 4, seeded(), noise=noise)
+    parts = draw_samples(sampler, network, {}, 4, seeded(5), 3, noise=noise)
+    assert_close(parts.values, whole.values)
 
 
 class ToGaussian(nn.Module):
@@ -166,7 +96,6 @@ def test_a_gaussian_flow_carries_noise_to_its_closed_form_in_float64(build):
             torch.zeros(3, 1, 8, 8),
             r"noise has the shape \(3, 1, 8, 8\), and samples begin with \(2, 1, 8, 8\) here",
         ),
-        (torch.zeros(2, 8, 8), r"noise has the shape \(2, 8, 8\)"),
         (
             torch.zeros(2, 1, 8, 8, dtype=torch.int64),
             "noise holds int64, and samples begin with finite numbers",

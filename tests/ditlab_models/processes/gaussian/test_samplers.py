@@ -4,7 +4,6 @@ import re
 
 import pytest
 import torch
-from torch.testing import assert_close
 
 from ditlab_models.processes.gaussian import (
     linear_schedule,
@@ -13,7 +12,6 @@ from ditlab_models.processes.gaussian import (
     timesteps,
 )
 from ditlab_models.processes.specs import LinearBetas
-from support.models.draws import seeded
 
 SCHEDULE = linear_schedule(LinearBetas())
 MEAN, STD = 0.7, 0.25
@@ -30,11 +28,6 @@ def gaussian_denoiser(schedule, mean, std):
     return denoise
 
 
-def draws(seed=0):
-    generator = seeded(seed)
-    return lambda like: torch.randn(like.shape, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize(
     ("t", "expected"),
     [
@@ -48,15 +41,6 @@ def draws(seed=0):
 )
 def test_published_schedule(t, expected):
     assert SCHEDULE.alphas_cumprod[t].item() == pytest.approx(expected, rel=1e-7)
-
-
-def test_noised_takes_each_samples_own_timestep():
-    x0, noise = torch.randn(3, 4, 5), torch.randn(3, 4, 5)
-    t = torch.tensor([0, 500, 999])
-    noised = SCHEDULE.noised(x0, noise, t)
-    for i, step in enumerate(t.tolist()):
-        bar = SCHEDULE.alpha_bar(step)
-        assert_close(noised[i], bar**0.5 * x0[i] + (1 - bar) ** 0.5 * noise[i])
 
 
 @pytest.mark.parametrize("taken", [1, 2, 7, 50, 999, 1000])
@@ -103,14 +87,6 @@ def test_all_timesteps_recover_a_known_gaussian_exactly(eta):
     mean, std = draw.law(end)
     assert mean == pytest.approx(MEAN, abs=0.002)
     assert std == pytest.approx(STD, rel=0.02)
-
-
-def test_ddim_with_eta_1_is_ancestral_sampling():
-    denoise, steps = gaussian_denoiser(SCHEDULE, MEAN, STD), timesteps(1000, 25)
-    x = draws(2)(torch.empty(64))
-    one = sample_ddpm(denoise, SCHEDULE, x, steps, draws(3))
-    other = sample_ddim(denoise, SCHEDULE, x, steps, draws(3), eta=1.0)
-    assert_close(one, other)
 
 
 @pytest.mark.parametrize("changes", [{}, {"beta_end": 1e-2, "beta_start": 1e-5}, {"steps": 325}])
