@@ -63,3 +63,9 @@ def _check_panel(panel: Panel) -> None:
         )
     else:
         assert isinstance(panel, Text) and panel.passages
+
+
+def check_whole(picture: np.ndarray) -> None:
+    """Assert that something is drawn, and that nothing runs out of the picture."""
+    inked = (picture < 128).any(axis=2)
+    assert inked.any() and inked.sum() == inked[2:-2, 2:-2].sum()

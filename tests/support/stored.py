@@ -4,10 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from mlflow import MlflowClient
 from PIL import Image
 
+from ditlab.home import Home
 from ditlab.tracking.tracker import RunTracker
+from ditlab.tracking.upload import CursorFile
+from ditlab_addons.housekeeping.sync import sync
 
 
 class Stored:
@@ -39,3 +43,12 @@ def draw(path: Path, shade: int = 128) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((8, 8, 3), shade, np.uint8)).save(path)
     return path
+
+
+def send_again(tracker: RunTracker, home: Home) -> None:
+    """Send the whole journal once more, as after a crash before the cursor was written."""
+    file = CursorFile(tracker.folder, tracker.uri)
+    cursor = file.load()
+    cursor.offset = 0
+    file.save(cursor)
+    assert sync(tracker.folder, None, home, warn=pytest.fail) == 0

@@ -5,13 +5,13 @@ sentence.
 import json
 import os
 import random
-import shutil
 
 import pytest
 
 from ditlab.checkpoints.manifest import MANIFEST, _sealed
 from ditlab.checkpoints.store import CheckpointStore, open_checkpoint
 from ditlab.errors import UserError
+from support.damage import refused
 from support.trainings.checkpoints import edit_bytes, files_of, folder_of, is_step, save, shard_of
 
 CHANGES = 1000
@@ -145,7 +145,7 @@ def test_pieces_that_are_not_in_the_shard(tmp_path, fault):
     field, stop, change = READING[fault]
     vouched(lambda content: change(content["pieces"][0]))(tmp_path)
     reader = CheckpointStore.at(tmp_path).open(2)
-    with pytest.raises(UserError, match=r"is not whole|cannot be read|other values"):
+    with refused(r"is not whole|cannot be read|other values"):
         reader.read(field, "network.weight", 0, stop)
 
 
@@ -154,19 +154,8 @@ def test_a_checkpoint_of_another_format_is_no_damaged_one(tmp_path):
     save(tmp_path, 1)
     save(tmp_path, 2)
     vouched(lambda content: content.update(format=3))(tmp_path)
-    with pytest.raises(
-        UserError,
-        match=r"has checkpoint format 3, and this version reads format 4; use the version",
-    ):
+    with refused(r"has checkpoint format 3, and this version reads format 4; use the version"):
         CheckpointStore.at(tmp_path).newest()
-
-
-def test_a_shard_of_another_checkpoint(tmp_path):
-    save(tmp_path, 1)
-    save(tmp_path, 2)
-    shutil.copyfile(shard_of(tmp_path, 1), shard_of(tmp_path, 2))
-    with pytest.raises(UserError, match="its hash differs"):
-        CheckpointStore.at(tmp_path).open(2)
 
 
 @pytest.mark.parametrize("damage", ["shard is a terabyte", "shard is a folder"])

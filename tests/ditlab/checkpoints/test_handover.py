@@ -12,6 +12,7 @@ from ditlab.checkpoints.manifest import MANIFEST
 from ditlab.checkpoints.start_point import take_over
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.errors import Unreachable
+from support.damage import refused
 from support.trainings.checkpoints import (
     WEIGHT,
     edit_bytes,
@@ -95,7 +96,7 @@ def test_a_run_that_has_none_of_its_own(tmp_path):
 
 def test_a_donor_without_checkpoints_is_refused_and_nothing_is_lost(stores, tmp_path):
     own, _ = stores
-    with pytest.raises(Unreachable, match="nobody holds no checkpoint to take over"):
+    with refused("nobody holds no checkpoint to take over", Unreachable):
         go(own, tmp_path / "nobody", 20)
     assert newest(own) == (30, OWN)
 

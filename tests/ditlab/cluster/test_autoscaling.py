@@ -8,12 +8,12 @@ import stat
 import pytest
 
 from ditlab.cluster.capacity import CpuShare, check_capacity, waiting_message
-from ditlab.errors import UserError
 from ditlab.spec.resources import Resources
 from ditlab.spec.yaml_text import dump_yaml
 from support.clusters.faults import wait_until
 from support.clusters.launcher import FakeCluster, workers_by_look
 from support.command import start_process
+from support.damage import refused
 from support.trainings.workers import tiny
 
 HEAD = {"CPU": 0.0, "node:__internal_head__": 1.0}
@@ -22,7 +22,7 @@ HEAD = {"CPU": 0.0, "node:__internal_head__": 1.0}
 def test_a_run_on_a_cluster_that_grows_waits():
     nine = Resources(workers=9, gpus_per_worker=1)
     check_capacity(nine, [HEAD], grows=True)
-    with pytest.raises(UserError, match="do not fit"):
+    with refused("do not fit"):
         check_capacity(nine, [HEAD])
     line = waiting_message(Resources(workers=2), CpuShare(1, 1.0), [HEAD])
     assert line.startswith("waiting for the cluster to grow: resources.workers=2 at 1 CPU each")

@@ -4,15 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from ray.tune.schedulers import MedianStoppingRule, PopulationBasedTraining
 
 from ditlab.cluster import ray_internals
 from ditlab.cluster.ray_internals import INTERNALS, ray_internal
 
-INHERITED = ("_metric", "_perturbation_interval", "_trial_state")
-"""Attributes of a PopulationBasedTraining that `sweeps.search` uses; `_metric` of
-MedianStoppingRule, too.
-"""
 PLATFORM = Path(ray_internals.__file__).parents[1]
 
 
@@ -23,11 +18,6 @@ def test_a_name_is_there(name):
 
 def test_what_is_none_without_a_cluster_is_there():
     ray_internal("_global_node")
-
-
-def test_what_the_schedulers_of_sweeps_inherit_is_there():
-    assert set(INHERITED) <= vars(PopulationBasedTraining(hyperparam_mutations={"lr": [1]})).keys()
-    assert "_metric" in vars(MedianStoppingRule())
 
 
 def test_a_name_that_has_moved_is_one_sentence_with_the_version(monkeypatch):

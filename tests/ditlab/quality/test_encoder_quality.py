@@ -8,7 +8,6 @@ import torch
 
 from ditlab.data.splits import open_data
 from ditlab.encoders.checkpoint import encoder_digest
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality_ineligibility, quality_names
 from ditlab.quality.eligibility import find_basis
@@ -16,6 +15,7 @@ from ditlab.quality.features import ImageEncoder, frechet_distance
 from ditlab.quality.images import image_batches, images_per_batch
 from ditlab.quality.sample_quality import QualityReference
 from ditlab.spec.data import ArrowData
+from support.damage import refused
 from support.datasets.tiny_encoders import write_image_encoder
 from support.datasets.writing import image_store
 from support.trainings.workers import tiny
@@ -161,5 +161,5 @@ def test_an_encoder_that_cannot_be_used_is_told_before_the_run(
 ):
     sizes = {"image_size": size, "patch_size": 2}
     job = experiment(store(tmp_path / "store", (3, size, size)), place or encoder, **sizes)
-    with pytest.raises(UserError, match=problem):
+    with refused(problem):
         check_quality(job, open_data(job.data, Home(tmp_path)))

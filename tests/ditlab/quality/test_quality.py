@@ -5,6 +5,7 @@ classifier promise.
 import json
 import math
 import random
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +18,6 @@ from safetensors import safe_open
 from torch import nn
 
 from ditlab.data.splits import open_data
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import QUALITY_METRICS, check_quality, quality, quality_ineligibility
 from ditlab.quality import classifier as classifiers
@@ -25,11 +25,10 @@ from ditlab.quality.classifier import SmallClassifier, cached_classifier
 from ditlab.quality.eligibility import find_basis
 from ditlab.quality.images import batches, find_fields, real_images
 from ditlab.quality.sample_quality import QualityReference
-from ditlab.receipts.records import TAG_PREFIX, Measurement
 from ditlab.spec.data import ArrowData, DigitsData
 from support.command import run_here
+from support.damage import refused
 from support.datasets.writing import image_store
-from support.journals import read_records
 from support.orders import arrow_data
 from support.trainings.workers import tiny, train_here, train_workers
 
@@ -82,14 +81,10 @@ def test_worse_images_are_further_away(reference):
 
 
 def test_real_images_that_nothing_learned_from_are_the_floor(reference):
-    """The kernel distance of held-out images is zero within its error; noise is a hundred errors
-    away.
-    """
+    """The kernel distance of held-out images is zero within its error."""
     real = pixels(reference, reference.real.held_out)
-    floor, far = reference.measure(real), reference.measure(noisy(torch.zeros_like(real), 1.0))
+    floor = reference.measure(real)
     assert abs(floor["quality/kernel"]) < 2 * floor["quality/kernel_error"]
-    assert far["quality/kernel"] > 30 * far["quality/kernel_error"]
-    assert far["quality/frechet"] > 20 * floor["quality/frechet"]
 
 
 def test_one_good_image_again_and_again_is_no_good_sample(reference):
@@ -243,7 +238,7 @@ def test_a_classifier_that_learned_nothing_warns(tmp_path):
 
 def test_a_home_that_cannot_be_written_is_a_user_error(data, tmp_path):
     (tmp_path / "classifiers").write_text("in the way")
-    with pytest.raises(UserError, match=r"DITLAB_HOME=.* cannot be written"):
+    with refused(r"DITLAB_HOME=.* cannot be written"):
         keep(data, Home(tmp_path))
 
 
@@ -260,23 +255,17 @@ def test_a_home_that_cannot_be_written_is_a_user_error(data, tmp_path):
             {"model__image_size": 128, "model__patch_size": 16},
             "128 x 128 pixels are not 8",
         ),
-        ({"num": 600}, {}, ""),
     ],
 )
 def test_data_that_gives_no_figures_is_refused(tmp_path, made, model, reason):
     spec = store(tmp_path / "store", **made)
     experiment = tiny(data=spec, evaluation__quality=100, **model)
     splits = open_data(experiment.data, Home(tmp_path))
-    found = quality_ineligibility(experiment, splits)
-    assert reason in found and bool(found) == bool(reason)
-    if reason:
-        with pytest.raises(
-            UserError,
-            match=r"evaluation\.quality=100 cannot be measured, as .*evaluation\.quality=0",
-        ):
-            check_quality(experiment, splits)
-        with pytest.raises(UserError):
-            quality(torch.zeros(100, *splits.train.columns["image"].shape), splits, Home(tmp_path))
+    reason = re.escape(reason)
+    with refused(rf"evaluation\.quality=100 cannot be measured, as .*{reason}.*quality=0"):
+        check_quality(experiment, splits)
+    with refused(reason):
+        quality(torch.zeros(100, *splits.train.columns["image"].shape), splits, Home(tmp_path))
 
 
 @pytest.mark.parametrize("num", [99, -100])
@@ -343,8 +332,7 @@ def test_evaluate_repeats_what_training_measured(in_training, tmp_path, capfd, m
     """
 
     def said(*arguments):
-        found = run_here(capfd, monkeypatch, *arguments, "--json")
-        assert found.code == 0, found.err
+        found = run_here(capfd, monkeypatch, *arguments, "--json").ok()
         return found.json, " ".join(found.err.split())
 
     spec = tmp_path / "spec.yaml"
@@ -360,18 +348,14 @@ def test_evaluate_repeats_what_training_measured(in_training, tmp_path, capfd, m
     assert found["measurements"]["quality"]["words"]["number"] == "100"
     assert found["intervals"]["eval/velocity"][0] < before["eval/velocity"]
     journal = in_training / "train" / found["run_id"] / "journal.jsonl"
-    tags = [each["values"] for each in read_records(journal) if each["kind"] == "tags"]
-    name = f"{TAG_PREFIX}quality"
-    one, two = (Measurement.parse(values[name]) for values in tags if name in values)
-    assert one == two
+    content = journal.read_bytes()
     other, note = said("evaluate", "small", "--batch", "5", "--quality", "120")
     assert other["differences"] == {
         "eval": ["evaluation batch 5 in place of 16"],
         "quality": ["batch 5 in place of 16", "number 120 in place of 100"],
     }
     assert "eval/... is not measured as in training: evaluation batch 5 in place of 16; not" in note
-    assert len(tags) == sum(each["kind"] == "tags" for each in read_records(journal))
-    content = journal.read_bytes()
+    assert journal.read_bytes() == content
     other, note = said("evaluate", "small", "--quality", "100", "--set", "sampling.steps=3")
     assert set(other["metrics"]) == set(QUALITY_METRICS)
     assert other["metrics"]["quality/frechet"] != before["quality/frechet"]

@@ -8,31 +8,20 @@ import pytest
 import torch
 
 from ditlab.data.splits import open_data
-from ditlab.errors import UserError
 from ditlab.quality import check_quality
 from ditlab.quality.text import TextQuality
 from ditlab_models.contract import Samples
 from ditlab_models.intervals import Estimate, ratio_estimate
+from support.chain import chain_experiment as experiment
+from support.damage import refused
 from support.trainings.family_specs import smallest
 
-CHAIN = {"kind": "markov_chain", "states": 8, "length": 32, "num": 600, "hold_out": 0.3}
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def chain(home):
     return open_data(experiment().data, home)
-
-
-def experiment(**changes):
-    changes = {
-        "data": CHAIN,
-        "model__vocabulary": 8,
-        "model__length": 32,
-        "sampling__steps": 16,
-        **changes,
-    }
-    return smallest("dlm", evaluation__quality=100, **changes)
 
 
 def test_figures_of_few_tokens_by_hand(chain, home):
@@ -58,9 +47,9 @@ def test_a_ratio_of_sums_is_that_of_means_where_bottoms_are_equal():
 
 def test_too_little_text_and_a_scorer_of_pictures_are_refused(chain):
     few = replace(chain, held_out=chain.held_out.first(19))
-    with pytest.raises(UserError, match="holds out 19 samples of text, and at least 20 are needed"):
+    with refused("holds out 19 samples of text, and at least 20 are needed"):
         check_quality(experiment(), few)
-    with pytest.raises(UserError, match=r"used by nothing, as model\.family=dit draws no text"):
+    with refused(r"used by nothing, as model\.family=dit draws no text"):
         check_quality(
             smallest("dit", evaluation__quality=100, evaluation__scorer={"model": "x"}), chain
         )

@@ -1,13 +1,12 @@
 """Receipts on disk: round trips, chains by hand, damage, steps that are done again."""
 
 import hashlib
-from contextlib import contextmanager
+from functools import partial
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.home import RunFolder
 from ditlab.receipts.reading import read_receipts, walk_chain
 from ditlab.receipts.records import (
@@ -15,13 +14,13 @@ from ditlab.receipts.records import (
     ORIGIN,
     ROW,
     SAMPLES_MASK,
-    RecordedAttempt,
     joined_digest,
     mix64,
     samples_digest,
 )
-from ditlab.receipts.writer import ReceiptWriter
 from support import special_files
+from support.damage import refused
+from support.receipts import receipt_writer, write_attempt
 
 
 @pytest.fixture
@@ -34,38 +33,10 @@ def warnings():
     return []
 
 
-@contextmanager
-def begun(folder, warnings, step=0, saved=None, workers=1):
-    """Writer of an attempt that begins after a step."""
-    writer = ReceiptWriter(folder, warnings.append)
-    attempt = RecordedAttempt(
-        attempt=1,
-        chain=ORIGIN,
-        step=step,
-        workers=workers,
-        microbatch_splits=0,
-        left_out=[],
-        device="cpu",
-        processor="a CPU",
-        threads=1,
-        versions={"torch": "2"},
-        code="c",
-        data="d",
-        spec_hash="s",
-        numerics=4,
-        blocks="eager",
-    )
-    writer.begin(attempt, saved or {})
-    yield writer
-    writer.close()
-
-
-def write(folder, warnings, first, last, saved=None, workers=1):
-    """Write an attempt of steps `first` to `last`, and return what a checkpoint after it holds."""
-    with begun(folder, warnings, first - 1, saved, workers) as writer:
-        for step in range(first, last + 1):
-            writer.add(step, 1000 * workers + step, 0.5 / step, 2.0, 1e-3)
-        return writer.receipt()
+@pytest.fixture
+def write(folder, warnings):
+    """`write(first, last, ...)`: an attempt of these steps."""
+    return partial(write_attempt, folder, warn=warnings.append)
 
 
 def altered(path, offset):
@@ -83,8 +54,8 @@ def chain(receipts, step, since=0):
     return head
 
 
-def test_round_trip(folder, warnings):
-    saved = write(folder, warnings, 1, 200)
+def test_round_trip(folder, warnings, write):
+    saved = write(1, 200)
     found = read_receipts(folder)
     assert found.damage == "" and warnings == []
     assert found.rows["step"].tolist() == list(range(1, 201))
@@ -94,8 +65,8 @@ def test_round_trip(folder, warnings):
     assert found.attempts[1].workers == 1 and found.attempts[1].chain == ORIGIN
 
 
-def test_a_chain_by_hand(folder, warnings):
-    saved = write(folder, warnings, 1, 3)
+def test_a_chain_by_hand(folder, write):
+    saved = write(1, 3)
     found, head = read_receipts(folder), bytes.fromhex(ORIGIN)
     for number in range(3):
         begun = bytes.fromhex(found.attempts[1].digest) if number == 0 else b""
@@ -104,13 +75,13 @@ def test_a_chain_by_hand(folder, warnings):
     assert saved["chain"] == head.hex()
 
 
-def test_steps_are_done_again(folder, warnings):
+def test_steps_are_done_again(folder, warnings, write):
     """Killed after step 9, resumed from step 4 by two workers: both attempts stay, the last one
     counts.
     """
-    saved = write(folder, warnings, 1, 4)
-    first = write(folder, warnings, 5, 9, saved)
-    last = write(folder, warnings, 5, 12, saved, workers=2)
+    saved = write(1, 4)
+    first = write(5, 9, saved)
+    last = write(5, 12, saved, workers=2)
     found = read_receipts(folder)
     assert warnings == []
     assert chain(found, 12) == last["chain"]
@@ -121,57 +92,57 @@ def test_steps_are_done_again(folder, warnings):
 
 
 @pytest.mark.parametrize("offset", [0, 9, 17, 25, 39])
-def test_a_flipped_byte_ends_what_is_read(folder, warnings, offset):
-    write(folder, warnings, 1, 20)
+def test_a_flipped_byte_ends_what_is_read(folder, offset, write):
+    write(1, 20)
     altered(folder.receipt_rows, 10 * ROW.itemsize + offset)
     found = read_receipts(folder)
     assert len(found.rows) == 10 and "row 11" in found.damage
     assert 20 not in walk_chain(found, [20]).heads
 
 
-def test_an_altered_attempt_is_none(folder, warnings):
-    write(folder, warnings, 1, 3)
+def test_an_altered_attempt_is_none(folder, write):
+    write(1, 3)
     content = folder.receipt_attempts.read_bytes()
     folder.receipt_attempts.write_bytes(content.replace(b'"workers":1', b'"workers":2'))
     found = read_receipts(folder)
     assert found.attempts == {} and "damaged line" in found.damage
 
 
-def test_a_torn_row_is_cut_off(folder, warnings):
-    saved = write(folder, warnings, 1, 5)
+def test_a_torn_row_is_cut_off(folder, warnings, write):
+    saved = write(1, 5)
     with folder.receipt_rows.open("ab") as file:
         file.write(b"\1" * 17)
-    last = write(folder, warnings, 6, 8, saved)
+    last = write(6, 8, saved)
     assert warnings == [] and chain(read_receipts(folder), 8) == last["chain"]
 
 
-def test_receipts_begin_again_where_rows_are_gone(folder, warnings):
+def test_receipts_begin_again_where_rows_are_gone(folder, warnings, write):
     """The checkpoint that a resume begins from is vouched for by no row: `since` says from where
     the chain counts.
     """
-    saved = write(folder, warnings, 1, 6)
+    saved = write(1, 6)
     folder.receipt_rows.unlink()
-    last = write(folder, warnings, 7, 9, saved)
+    last = write(7, 9, saved)
     assert last["since"] == "6" and "begin again" in warnings[0]
     assert chain(read_receipts(folder), 9, since=6) == last["chain"]
 
 
-def test_damaged_rows_are_put_aside(folder, warnings):
-    saved = write(folder, warnings, 1, 6)
+def test_damaged_rows_are_put_aside(folder, warnings, write):
+    saved = write(1, 6)
     content = altered(folder.receipt_rows, 2 * ROW.itemsize)
-    last = write(folder, warnings, 7, 9, saved)
+    last = write(7, 9, saved)
     assert folder.receipt_rows.with_suffix(".bin.damaged").read_bytes() == content
     assert last["since"] == "6" and len(warnings) == 2
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "device"])
-def test_files_that_are_none(folder, warnings, kind):
+def test_files_that_are_none(folder, warnings, kind, write):
     """Training goes on, and the reader says so."""
     for path in (folder.receipt_rows, folder.receipt_attempts):
         special_files.put(kind, path)
-    assert write(folder, warnings, 1, 3) == {}, "a checkpoint has no chain that no row leads to"
+    assert write(1, 3) == {}, "a checkpoint has no chain that no row leads to"
     assert len(warnings) == 1 and "training goes on" in warnings[0]
-    with pytest.raises(UserError, match="cannot be read"):
+    with refused("cannot be read"):
         read_receipts(folder)
 
 
@@ -180,7 +151,7 @@ def test_rows_are_written_at_once(folder, warnings):
     them.
     """
     full = mock.patch("os.write", side_effect=OSError(28, "No space left on device"))
-    with begun(folder, warnings) as writer:
+    with receipt_writer(folder, warnings.append) as writer:
         for step in (1, 2):
             writer.add(step, 7)
             assert read_receipts(folder).rows["step"].tolist() == list(range(1, step + 1))
@@ -192,7 +163,7 @@ def test_rows_are_written_at_once(folder, warnings):
 
 
 def test_a_skipped_batch_and_numbers_beyond_float32(folder, warnings):
-    with begun(folder, warnings) as writer:
+    with receipt_writer(folder, warnings.append) as writer:
         writer.add(1, 2**63 - 1, 1e39, -1e300, float("nan"), flags=LEFT_OUT)
     (row,) = read_receipts(folder).rows
     assert row["loss"] == np.inf and row["norm"] == -np.inf and np.isnan(row["lr"])
@@ -200,7 +171,7 @@ def test_a_skipped_batch_and_numbers_beyond_float32(folder, warnings):
 
 
 def test_none_at_all(folder):
-    with pytest.raises(UserError, match="has no receipts"):
+    with refused("has no receipts"):
         read_receipts(folder)
 
 

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -30,24 +29,9 @@ from ditlab.reports.page import (
     write_html,
     write_markdown,
 )
+from support.page_reader import PageReader
 
 NASTY = "<script>alert('1')</script> & \"x\" | `y` *z* _a_ [b](c) \\"
-
-
-class _Reader(HTMLParser):
-    """Collects texts, and tags with their attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 def _picture(folder: Path, name: str = "a picture (1).png") -> ImageFile:
@@ -68,7 +52,7 @@ def test_html_shows_every_text_unchanged_and_holds_no_script_but_its_own(tmp_pat
     table = Table([NASTY, "n"], [[NASTY, 1], [None, 2]], NASTY)
     page = _page(table, Paragraphs(f"one\n\n{NASTY}"), Code(NASTY, "yaml"), _picture(tmp_path))
     html = write_html(page, tmp_path / "page.html").read_text()
-    reader = _Reader(html)
+    reader = PageReader(html)
     assert [tag for tag, _ in reader.tags].count("script") == 1
     assert not any(key.startswith("on") for _, attrs in reader.tags for key in attrs)
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
@@ -83,7 +67,7 @@ def test_html_is_self_contained(tmp_path: Path) -> None:
     picture = _picture(tmp_path / "pictures")
     html = write_html(_page(picture), tmp_path / "page.html").read_text()
     assert not re.search(r"https?://|url\(|@import", html)
-    found = [attrs.get("src") or attrs.get("href") or "#" for _, attrs in _Reader(html).tags]
+    found = [attrs.get("src") or attrs.get("href") or "#" for _, attrs in PageReader(html).tags]
     assert all(address.startswith(("data:", "#")) for address in found)
     content = base64.b64encode(picture.path.read_bytes()).decode()
     assert f"data:image/png;base64,{content}" in found
@@ -148,8 +132,8 @@ def test_escaped_markdown_shows_the_text_unchanged(text: str) -> None:
     """Checked in a paragraph and in a table cell with an independent Markdown parser."""
     reader = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     line, escaped = " ".join(text.split()), escape_markdown(text)
-    assert "".join(_Reader(reader.render(escaped)).texts).strip() == line
-    shown = _Reader(reader.render(f"| head |\n| --- |\n| x{escaped} |"))
+    assert "".join(PageReader(reader.render(escaped)).texts).strip() == line
+    shown = PageReader(reader.render(f"| head |\n| --- |\n| x{escaped} |"))
     assert [tag for tag, _ in shown.tags] == ["table", "thead", "tr", "th", "tbody", "tr", "td"]
     assert "".join(shown.texts).split("\n")[-5:].count(f"x{line}".strip()) == 1
 

@@ -2,23 +2,18 @@
 
 import pytest
 
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed
 from ditlab.runs.failures import Failure, FailureKind, Recovery
+from support.damage import refused
 from support.trainings.workers import tiny
 
 LOST = Failure(FailureKind.LOST_WORKER, "worker 1 died")
 
 
-@pytest.mark.parametrize("kind", [FailureKind.CRASH, FailureKind.DIVERGED, FailureKind.STORAGE])
-def test_a_failure_that_would_happen_again_is_not_retried(kind):
+def test_a_failed_storage_is_not_tried_again():
     with pytest.raises(RunFailed, match="why") as caught:
-        Recovery(tiny()).after(Failure(kind, "why"), saved_step=3)
-    assert caught.value.kind == kind.value
-
-
-def test_a_user_error_keeps_its_message():
-    with pytest.raises(UserError, match=r"^the knob$"):
-        Recovery(tiny()).after(Failure(FailureKind.USER_ERROR, "the knob"), 0)
+        Recovery(tiny()).after(Failure(FailureKind.STORAGE, "why"), saved_step=3)
+    assert caught.value.kind == "storage"
 
 
 def test_losses_in_a_row_are_limited_and_a_checkpoint_resets_the_count():
@@ -28,7 +23,7 @@ def test_losses_in_a_row_are_limited_and_a_checkpoint_resets_the_count():
     assert recovery.failures == 1
     recovery = recovery.after(LOST, 20)
     sentence = r"lost worker: worker 1 died \(3 in a row .* resources.max_failures=2\)"
-    with pytest.raises(RunFailed, match=sentence):
+    with refused(sentence, RunFailed):
         recovery.after(LOST, 20)
 
 
@@ -37,7 +32,7 @@ def test_preemptions_are_not_counted():
     for _ in range(50):
         recovery = recovery.after(Failure(FailureKind.PREEMPTED, "spot"), 10)
     assert recovery.failures == 0
-    with pytest.raises(RunFailed, match="lost worker"):
+    with refused("lost worker", RunFailed):
         recovery.after(LOST, 10)
 
 

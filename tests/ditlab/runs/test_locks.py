@@ -3,12 +3,11 @@
 import threading
 from contextlib import ExitStack
 
-import pytest
-
 from ditlab.errors import RunFailed
 from ditlab.home import RunFolder
 from ditlab.runs import locks
 from ditlab.runs.locks import lock_journal
+from support.damage import refused
 
 
 def test_a_wait_for_a_journal_warns_once_and_ends_when_it_is_free(tmp_path, monkeypatch):
@@ -17,7 +16,7 @@ def test_a_wait_for_a_journal_warns_once_and_ends_when_it_is_free(tmp_path, monk
     first = ExitStack()
     first.enter_context(lock_journal(folder))
     refusal = r"another worker still writes .*journal.jsonl after 0 s"
-    with pytest.raises(RunFailed, match=refusal), lock_journal(folder, timeout=0):
+    with refused(refusal, RunFailed), lock_journal(folder, timeout=0):
         pass
     with lock_journal(folder, node=1, timeout=0):  # another node has a journal of its own
         pass

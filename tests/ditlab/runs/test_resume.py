@@ -4,13 +4,13 @@ import pytest
 
 from ditlab import numerics
 from ditlab.api.training import plan_training, train
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed
 from ditlab.runs.locks import lock_run
-from ditlab.spec.yaml_text import parse_yaml
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.records import find_run, list_runs, read_record, update_record
 from ditlab.training.plan import learning_rate
 from ditlab.training.trainer import Trainer
+from support.damage import refused
 from support.journals import read_records
 from support.trainings.workers import newest, tiny
 
@@ -33,15 +33,6 @@ def tagged(folder, tag):
 def only_run(home):
     (record,) = list_runs(home)
     return record.run_id
-
-
-def test_a_longer_run_is_recorded_with_its_new_spec(run_home):
-    result, warnings = go(tiny(training__steps=3, sampling={"steps": 7}), only_run(run_home))
-    folder = run_home.run(result.run_id)
-    spec = parse_yaml(folder.spec.read_text(), "spec.yaml")
-    assert (spec["training"]["steps"], spec["sampling"]["steps"]) == (3, 7)
-    assert read_record(folder).total_steps == 3
-    assert (result.status, result.step, result.total_steps, warnings) == ("finished", 3, 3, [])
 
 
 def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled(run_home):
@@ -75,8 +66,6 @@ def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled
     for step, wanted in ((4, 1e-4), (6, learning_rate(longer.schedule, 1e-3, 5, 8, 1))):
         assert f"{logged[step]:.4g}" == f"{wanted:.4g}"
     assert folder.spec_of(old).read_bytes() == before and new == longer.content_hash() != old
-    (text,) = tagged(folder, "ditlab.resume.1")
-    assert text == f"after step 4: training.steps: 4 -> 8; tracking.every: 1 -> 2; {rates}"
     note = (folder.media / "note.md").read_text()
     assert "steps=8" in note and "resumed after step 4 with training.steps&#58; 4 -&#62; 8" in note
     # the same again changes nothing, and a spec as before is a change as well
@@ -124,15 +113,13 @@ def test_a_stable_rate_goes_on_and_ends_without_a_jump(run_home):
         "resumed with training.steps: 6 -> 8",
         "learning rate 0.001 at step 6 and 0.0002929 at step 7, where the schedule of before gives 0.001",
     ]
-    with pytest.raises(UserError, match=r"another experiment: schedule.final=0.5 \(was 0.0\)"):
+    with refused(r"another experiment: schedule.final=0.5 \(was 0.0\)"):
         go(tiny(name="stable", training__steps=9, schedule={**stable, "final": 0.5}), run)
 
 
 def test_a_run_does_not_leave_its_checkpoints_behind(run_home, tmp_path):
     run = only_run(run_home)
-    with pytest.raises(
-        UserError, match=rf"is not where run {run} keeps its .*set checkpoint.storage=null"
-    ):
+    with refused(rf"is not where run {run} keeps its .*set checkpoint.storage=null"):
         go(tiny(training__steps=3, checkpoint={"storage": str(tmp_path / "elsewhere")}), run)
 
 
@@ -142,7 +129,7 @@ def test_two_processes_do_not_train_one_run(run_home):
     before = read_record(folder)
     with (
         lock_run(folder),
-        pytest.raises(UserError, match=f"run {run} is being trained by another process"),
+        refused(f"run {run} is being trained by another process"),
     ):
         go(tiny(training__steps=3), run)
     assert read_record(folder) == before
@@ -165,17 +152,6 @@ def test_another_numerics_version_is_recorded_and_a_resume_across_versions_warns
     assert newest(folder.checkpoints).manifest.numerics == later
     assert tagged(folder, "ditlab.numerics") == [str(now), str(later)]
     assert go(tiny(training__steps=4), run)[1] == []
-
-
-def test_a_bug_in_one_process_is_a_failure_and_not_an_interruption(run_home, monkeypatch):
-    def broken(*_):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("ditlab.training.trainer.Trainer.resume", broken)
-    with pytest.raises(OSError, match="no space left"):
-        go(tiny(name="broken", training__steps=2))
-    record = find_run(run_home, "broken").record
-    assert (record.status, record.message) == ("failed", "OSError: no space left on device")
 
 
 def test_a_failed_run_records_the_step_it_can_go_on_from(run_home, monkeypatch):

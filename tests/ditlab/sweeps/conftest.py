@@ -20,11 +20,10 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stores: Path) -> Home:
+def home(home: Path, stores: Path) -> Home:
     """A DITLAB_HOME that holds the digits and no run."""
-    found = Home(tmp_path / "home")
+    found = Home(home)
     shutil.copytree(stores, found.stores)
-    monkeypatch.setenv("DITLAB_HOME", str(found.root))
     return found
 
 

@@ -1,11 +1,9 @@
 """Number of trials that train at once, on machines that are only described."""
 
-import pytest
-
 from ditlab.cluster.capacity import CpuShare
-from ditlab.errors import UserError
 from ditlab.spec.resources import Resources
 from ditlab.sweeps.prepare import Concurrency, plan_concurrency
+from support.damage import refused
 from support.sweeps import sweep_of
 
 TWO, EIGHT = [{"CPU": 2.0}], [{"CPU": 8.0}]
@@ -37,7 +35,5 @@ def test_note_where_fewer_trials_fit_than_concurrent():
 def test_population_trains_all_at_once_or_is_refused():
     pbt = {"kind": "pbt", "interval": 2}
     assert plan(TWO, 6, scheduler=pbt) == Concurrency(6, CpuShare(1, 0.33))
-    with pytest.raises(
-        UserError, match=r"trains all of trials=6 at once, and 2 of them fit; lower trials, or"
-    ):
+    with refused(r"trains all of trials=6 at once, and 2 of them fit; lower trials, or"):
         plan(TWO, 6, {"cpus_per_worker": 1}, scheduler=pbt)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.reports.sweep_records import Trial
 from ditlab.storage.files import parse_json_line
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.tracking.records import create_run
+from support.damage import refused
 
 
 @pytest.fixture
@@ -69,9 +69,7 @@ def test_used_run_id_is_not_given_again(folder, home, monkeypatch):
 
 def test_ordinary_run_is_no_sweep(home):
     run = create_run(home, "a-run", family="dit", spec_hash="")
-    with pytest.raises(
-        UserError, match=rf"run {run.run_id} is no sweep: it has no sweep.yaml; give a sweep's id"
-    ):
+    with refused(rf"run {run.run_id} is no sweep: it has no sweep.yaml; give a sweep's id"):
         SweepFolder(run).load_sweep()
     assert SweepFolder(run).planned_trials() == []
 

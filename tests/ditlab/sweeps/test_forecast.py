@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from ditlab.cli.sweeps.commands import forecast_table
-from ditlab.errors import UserError
 from ditlab.runs.cores import LOOK
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.sweeps.forecast import Speed, forecast
@@ -23,6 +22,7 @@ from ditlab.sweeps.start import read_past_trials
 from ditlab.tracking.history import DEVICES_TAG
 from ditlab.tracking.journal import encode_record
 from ditlab.tracking.records import create_run, update_record
+from support.damage import refused
 from support.sweeps import BASE, LR, log, planned, prepared, started, sweep_of, trial_run
 from support.trainings.workers import tiny
 
@@ -213,7 +213,7 @@ def test_budget_is_forecast(home):
     assert "does not hold" in forecast(budgeted(0.001, **asha)).lines[-1]
     for hours, changes, shortest in ((0.0015, {}, "0.00167"), (0.0005, asha, "0.000556")):
         refusal = f"={hours} is less than the shortest trial takes, about {shortest} core hours"
-        with pytest.raises(UserError, match=refusal):
+        with refused(refusal):
             forecast(budgeted(hours, **changes))
 
 
@@ -233,7 +233,7 @@ def test_budget_of_a_resumed_sweep_counts_what_is_used(home):
     )
     again = budgeted(0.01)
     refusal = "=0.01 is used up: the trials have taken 0.01 core hours; resume the sweep"
-    with pytest.raises(UserError, match=refusal):
+    with refused(refusal):
         forecast(again, read_past_trials(again, one.folder))
 
 

@@ -6,7 +6,6 @@ from itertools import product
 
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.spec.quick import shorten_sweep
 from ditlab.spec.sweep_space import check_sweep
 from ditlab.sweeps.folder import trial_experiment
@@ -14,6 +13,7 @@ from ditlab.sweeps.prepare import unshared_axes
 from ditlab.sweeps.results import summarize_sweep
 from ditlab.sweeps.search import OptunaTrials
 from ditlab.sweeps.start import find_stored_sweep, resume_sweep
+from support.damage import refused
 from support.sweeps import METRIC, planned, prepared, started, sweep_of, trial_run
 
 OPTUNA = {"search": {"kind": "optuna", "startup": 1}, "trials": 2, "seeds": 3}
@@ -47,7 +47,7 @@ def test_a_resumed_sweep_may_have_more_configurations_and_seeds(home):
     assert added == [(2, 0), (0, 1), (1, 1), (2, 1)]
     assert (more.stored.trials, one.folder.load_sweep().trials) == (2, 3)
     assert (again.num_trials, again.num_remaining) == (6, 6)
-    with pytest.raises(UserError, match=r"seeds=1 \(was 2\)"):
+    with refused(r"seeds=1 \(was 2\)"):
         find_stored_sweep(home, one.folder.sweep_id, sweep_of(trials=3))
 
 
@@ -81,7 +81,7 @@ def test_the_study_gets_the_mean_of_a_configuration(home):
     ],
 )
 def test_mistakes(space, changes, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         check_sweep(sweep_of(space, **{"seeds": 3, **changes}), "sweep.yaml")
 
 

@@ -64,11 +64,7 @@ def test_trials_are_runs_and_failed_ones_do_not_end_the_sweep(ray, tracked_home,
     assert parent.info.status == "FINISHED" and json.loads(facts)["ditlab.best_trial"] == "1"
     assert parent.data.metrics["trials/failed"] == 1
     assert parent.data.metrics["best/eval/velocity"] == best["metrics"]["eval/velocity"]
-    files = {Path(file.path).name for file in client.list_artifacts(parent.info.run_id, "report")}
-    assert {"report.html", "best.yaml"} <= files
 
-    record = read_record(tracked_home.run(result.sweep_id))
-    assert (record.status, record.step, record.total_steps, record.trials) == ("finished", 2, 2, 2)
     again = train(result.report.parent / "best.yaml", local=True)
     assert same_state(checkpoint_of(root, again.run_id), checkpoint_of(root, best["run_id"]))
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.sweeps.folder import SweepFolder
 from ditlab.sweeps.start import (
     create_sweep,
@@ -12,6 +11,7 @@ from ditlab.sweeps.start import (
     resume_sweep,
 )
 from ditlab.tracking.records import find_run, list_runs, update_record
+from support.damage import refused
 from support.sweeps import BASE, LR, METRIC, planned, prepared, started, sweep_of, trial_runs
 
 
@@ -45,7 +45,7 @@ def test_nothing_chooses_among_trials_that_do_not_compare(home, name, changes):
         rf"measure with other .*{section}\.kind={chooser['kind']} would choose among them by it; "
         "make a sweep of each value, or set search.kind to random or grid"
     )
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         prepared(sweep_of({**APART[name], **LR}, **changes))
     assert list_runs(home) == []
 
@@ -83,7 +83,7 @@ def test_full_disk_leaves_no_sweep(home, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(SweepFolder, "plan_trials", full)
-    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
+    with refused(r"cannot be written \(No space left on device\)"):
         create_sweep(one)
     assert list_runs(home) == [] and list(home.runs.iterdir()) == []
 
@@ -143,13 +143,8 @@ def test_unfinished_sweep_is_found_by_its_content(home):
 
 
 CHANGES = [
-    ({"trials": 2}, r"trials=2 \(was 4\)"),
     ({"seed": 1}, r"seed=1 \(was 0\)"),
     ({"fixed": {"training.steps": 8}}, r"fixed.training.steps=8 \(was null\)"),
-    (
-        {"space": {"optimizer.lr": {"kind": "loguniform", "low": 1e-4, "high": 1.0}}},
-        r"space.optimizer.lr.high=1.0 \(was 0.1\)",
-    ),
 ]
 
 
@@ -157,8 +152,6 @@ def test_sweep_with_other_trials_is_not_resumed(home):
     one = started(sweep_of())
     before = one.folder.ledger.read_bytes()
     for changes, message in CHANGES:
-        with pytest.raises(
-            UserError, match=f"was started as another one: {message}. Resume it with its own file"
-        ):
+        with refused(f"was started as another one: {message}. Resume it with its own file"):
             find_stored_sweep(home, one.folder.sweep_id, sweep_of(**changes))
         assert one.folder.ledger.read_bytes() == before

@@ -81,14 +81,3 @@ def test_long_tag_keeps_its_end(folder, before):
         record_takeover(folder, taken(number, "aaaa0000", 2e-3, 3), before)
     tags = tags_of(folder)
     assert len(tags[-1]) == 5000 and "step 79: took over" in tags[-1]
-
-
-def test_torn_last_line_is_no_takeover(folder, before):
-    record_takeover(folder, FIRST, before)
-    path = folder.path / "exploits.jsonl"
-    whole = path.read_bytes()
-    for kept in (1, 30, 100):
-        path.write_bytes(whole + whole[:kept])
-        assert read_takeovers(folder) == [FIRST]
-        record_takeover(folder, SECOND, before)
-        assert read_takeovers(folder) == [FIRST, SECOND]

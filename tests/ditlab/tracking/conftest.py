@@ -21,10 +21,9 @@ from support.clusters.faults import wait_until
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(home):
     """A DITLAB_HOME that holds no run."""
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
-    return Home.from_environment().ensure()
+    return Home(home).ensure()
 
 
 @pytest.fixture

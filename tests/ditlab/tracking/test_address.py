@@ -1,5 +1,6 @@
 """Tracking addresses: valid forms, the meaning of null, and checks that import no mlflow."""
 
+import re
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from ditlab.tracking.access import (
     sqlite_path,
     validate_tracking_uri,
 )
+from support.damage import refused
 
 GOOD = [
     "http://127.0.0.1:5000",
@@ -59,10 +61,8 @@ def test_a_well_formed_address_is_taken_as_it_is(uri):
 
 @pytest.mark.parametrize("uri", BAD)
 def test_a_malformed_address_is_refused_with_its_name_value_and_the_remedy(uri):
-    with pytest.raises(UserError) as refusal:
+    with refused(rf"^tracking\.uri={re.escape(repr(uri))}.*sqlite:///PATH\.db"):
         validate_tracking_uri(uri)
-    assert str(refusal.value).startswith(f"tracking.uri={uri!r}")
-    assert "sqlite:///PATH.db" in str(refusal.value)
 
 
 def test_a_relative_database_becomes_absolute(tmp_path, monkeypatch):

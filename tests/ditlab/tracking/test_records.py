@@ -18,6 +18,7 @@ from ditlab.tracking.records import (
     update_record,
 )
 from support import special_files
+from support.damage import refused
 
 
 def test_a_new_run_is_recorded_and_listed_newest_first(home, new_run):
@@ -67,10 +68,10 @@ def test_an_ambiguous_prefix_lists_the_candidates(home, new_run):
 
 
 def test_an_unknown_run_names_the_nearest(home, new_run):
-    with pytest.raises(UserError, match="holds no runs"):
+    with refused("holds no runs"):
         find_run(home, "digits")
     new_run("digits-dit")
-    with pytest.raises(UserError, match="did you mean 'digits-dit'"):
+    with refused("did you mean 'digits-dit'"):
         find_run(home, "digit-dit")
 
 
@@ -115,9 +116,7 @@ def test_a_folder_of_runs_that_is_none_is_said(home, kind):
     if kind == "dangling":
         assert list_runs(home) == []
         return
-    with pytest.raises(
-        UserError, match=r"train cannot be listed \(.+\); put the folder of the runs there\.$"
-    ):
+    with refused(r"train cannot be listed \(.+\); put the folder of the runs there\.$"):
         list_runs(home)
 
 

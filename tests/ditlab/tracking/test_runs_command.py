@@ -7,12 +7,12 @@ import pytest
 from click.testing import CliRunner
 
 from ditlab.cli.runs.commands import runs
-from ditlab.errors import UserError
 from ditlab.receipts.records import Measurement, measurement_tags
 from ditlab.runs.locks import lock_run
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.mlflow_connection import connect
 from ditlab.tracking.records import read_record, update_record
+from support.damage import refused
 
 
 def invoke(*arguments):
@@ -49,12 +49,6 @@ def test_runs_are_listed_with_their_last_loss(home, new_run, journaled):
     assert "0.000202" in text, "the median of the last 2 %"
     (row,) = rows("--num", "1")
     assert row["name"] == "another" and row["train_loss"] is None
-
-
-def test_sync_of_an_unknown_run_is_the_users_error(home, new_run):
-    new_run()
-    with pytest.raises(UserError, match="is unknown"):
-        invoke("sync", "nothing-like-it")
 
 
 def test_the_list_is_filtered_and_holds_the_last_evaluation(home, journaled):
@@ -96,11 +90,11 @@ def test_a_run_is_renamed_here_and_in_mlflow(home, new_run, store):
     assert (found.info.run_name, read_record(folder).name) == ("after", "after")
     assert "**after**" in found.data.tags["mlflow.note.content"]
     for name in ("", "two words", "../x"):
-        with pytest.raises(UserError, match="name="):
+        with refused("name="):
             invoke("rename", "after", name)
-    with pytest.raises(UserError, match="is the id of a run"):
+    with refused("is the id of a run"):
         invoke("rename", "after", folder.run_id)
-    with lock_run(folder), pytest.raises(UserError, match="trained by another process"):
+    with lock_run(folder), refused("trained by another process"):
         invoke("rename", "after", "later")
 
 

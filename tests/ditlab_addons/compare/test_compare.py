@@ -272,15 +272,12 @@ def test_mistakes(compare, mine, tmp_path):
     (tmp_path / "small.yaml").write_text("")
     before = {path for path in mine.rglob("*") if "caches" not in path.parts}
     for arguments, message in MISTAKES:
-        said = compare(*arguments)
-        assert said.code == 2 and said.out == "" and message in said.err, (arguments, said)
-        assert said.err.startswith("ditlab: ") and said.err.count("\n") == 1
+        compare(*arguments).refused(message)
         assert {path for path in mine.rglob("*") if "caches" not in path.parts} == before, arguments
 
 
 def test_a_run_named_by_id_and_by_name_is_named_twice(compare, mine):
-    said = compare("small", folder_of(mine, "small").name)
-    assert said.code == 2 and "which is named already" in said.err
+    compare("small", folder_of(mine, "small").name).refused("which is named already")
 
 
 def test_a_sweep_is_refused_with_its_trials_named(compare, mine):

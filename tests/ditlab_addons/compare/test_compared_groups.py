@@ -5,8 +5,9 @@ sentences.
 import numpy as np
 import pytest
 
-from ditlab_addons.compare.comparison import ComparedRun, Comparison, RunCurve, group_of
+from ditlab_addons.compare.comparison import Comparison, RunCurve, group_of
 from ditlab_addons.compare.page import summary_text, write_comparison
+from support.compared import compared_run
 
 STEPS = np.array([0.0, 50.0, 100.0])
 SHARED = (0.3, -0.2, 0.1, 0.25)
@@ -14,23 +15,10 @@ SHARED = (0.3, -0.2, 0.1, 0.25)
 
 def member(name, seed, last, **draws):
     values = np.array([2.0, 1.5, last])
-    return ComparedRun(
+    return compared_run(
         f"{name}{seed}",
-        f"{name}-seed{seed}",
-        "dit",
-        "finished",
-        100,
-        10,
-        {"seed": str(seed), "model.family": "dit"},
-        ["velocity"],
-        "digits",
-        {"head": 10},
+        spec={"seed": str(seed), "model.family": "dit"},
         curves={"eval/velocity": RunCurve(STEPS, STEPS, values)},
-        samples_per_second=None,
-        measured={},
-        cost="",
-        by_sample=lambda step: {},
-        line=(),
         draws={"seed": seed, "batch.size": 10, **draws},
     )
 

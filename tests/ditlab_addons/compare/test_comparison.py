@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from ditlab.receipts.records import Measurement
 from ditlab.reports.rendering.render import save_figure
 from ditlab.reports.rendering.theme import THEME
 from ditlab_addons.compare.comparison import (
-    ComparedRun,
     Comparison,
     RunCurve,
     RunSamples,
@@ -23,40 +21,8 @@ from ditlab_addons.compare.comparison import (
 )
 from ditlab_addons.compare.page import curves_figure, summary_text, write_comparison
 from ditlab_models.figures import Figure, ImageGrid, Text
-
-
-def line(steps, start, slope, pace=1.0):
-    """value = start + slope * step."""
-    at = np.array(steps, dtype=float)
-    return RunCurve(at, at * pace, start + slope * at)
-
-
-def run(run_id="aaaa", **changes):
-    """A run of 100 steps in 100 s, whose loss falls from 2 to 1."""
-    values: dict[str, Any] = {
-        "run_id": run_id,
-        "name": f"run-{run_id}",
-        "family": "dit",
-        "status": "finished",
-        "step": 100,
-        "batch_size": 10,
-        "spec": {"name": run_id, "model.family": "dit", "objective.time.kind": "uniform"},
-        "weights": ["velocity", "direction"],
-        "data": "digits",
-        "components": {"blocks": 900, "head": 100},
-        "curves": {
-            "train/loss": line(list(range(1, 101)), 2.0, -0.01),
-            "eval/direction": line([0, 50, 100], 1.0, -0.005),
-            "eval/velocity": line([0, 50, 100], 2.0, -0.01),
-        },
-        "samples_per_second": 10.0,
-        "measured": {},
-        "cost": "",
-        "by_sample": lambda step: {},
-        "line": (),
-        "draws": {},
-    }
-    return ComparedRun(**{**values, **changes})
+from support.compared import compared_run as run
+from support.compared import line
 
 
 def compared(*runs):
@@ -260,12 +226,6 @@ def test_reason_is_given_where_runs_are_not_comparable(tmp_path, changes, reason
     assert "Held-out metrics are not compared" in page and reason in page
 
 
-def test_summary_names_unfinished_runs():
-    assert summary_text(compared(run("a", status="running"), run("b"))).endswith(
-        "Not finished: run-a (running)."
-    )
-
-
 def test_runs_of_one_name_are_labelled_with_their_ids():
     found = compared(run("a", name="x"), run("b", name="x"), run("c"))
     assert found.labels == ["x (a)", "x (b)", "run-c"]
@@ -345,15 +305,13 @@ def test_equal_specs_are_reported(tmp_path):
 
 
 def test_quality_of_other_samplers_is_another_measurement(tmp_path, blank_canvases):
-    ways = [{"quality": Measurement.of({"sampler": steps, "seed": 0})} for steps in (4, 4, 25)]
+    ways = [{"quality": Measurement.of({"sampler": steps, "seed": 0})} for steps in (4, 25)]
     curves = velocity() | {"quality/frechet": line([100], 1.0, 0.0)}
-    one, other, apart = (run(f"aaa{n}", measured=way, curves=curves) for n, way in enumerate(ways))
-    assert "measured in" not in summary_text(compared(one, other))
-    assert "quality/... is measured in several ways, which differ in: sampler." in summary_text(
-        compared(one, apart)
-    )
-    write_comparison(compared(one, apart), tmp_path)
+    both = compared(*(run(f"aaa{n}", measured=way, curves=curves) for n, way in enumerate(ways)))
+    said = "quality/... is measured in several ways, which differ in: sampler."
+    assert said in summary_text(both)
+    write_comparison(both, tmp_path)
     text = (tmp_path / "comparison.md").read_text()
-    shown = [way["quality"].shown for way in ways]
-    assert f"| measurement of quality | {shown[0]} | {shown[2]} |" in text
+    one, other = (way["quality"].shown for way in ways)
+    assert f"| measurement of quality | {one} | {other} |" in text
     assert "| quality/frechet | 1 | 1 |" in text

@@ -6,7 +6,6 @@ from itertools import product
 import pytest
 
 from ditlab.cluster.nodes import TaskResult
-from ditlab.cluster.survey import NodeReport, NodeRequirements
 from ditlab_addons.doctor.cluster import (
     disk_findings,
     report_findings,
@@ -15,16 +14,7 @@ from ditlab_addons.doctor.cluster import (
     tracking_findings,
 )
 from ditlab_addons.doctor.machine import last_sentence
-
-OWN = {
-    "python": "3.11.7",
-    "ray": "2.60.0",
-    "torch": "2.8.0",
-    "mlflow": "3.17.2",
-    "ditlab": "0.1.0-3f9a01bc22d4",
-}
-GOOD = NodeReport("a (10.0.0.7/3f9a01bc)", True, OWN)
-REQUIRED = NodeRequirements(OWN, "/shared/runs", "s3://bucket/runs")
+from support.clusters.reports import GOOD, HEAD, OWN, REQUIRED
 
 
 def verdicts(findings):
@@ -35,10 +25,7 @@ def verdicts(findings):
 
 
 def test_a_cluster_that_agrees_is_ok_throughout():
-    head = NodeReport(
-        "head", False, {"python": "3.11.7", "ray": "2.60.0"}, "No module named 'ditlab'"
-    )
-    findings = report_findings([GOOD, replace(GOOD, name="b"), head], [], REQUIRED)
+    findings = report_findings([GOOD, replace(GOOD, name="b"), HEAD], [], REQUIRED)
     assert {each.verdict for each in findings} == {"ok"}
     assert last_sentence(findings) == "ready for a long run."
 

@@ -8,18 +8,17 @@ import torch
 from torch import nn
 
 from ditlab.data.splits import open_data
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import check_quality, quality_names
 from ditlab.quality.text import TextQuality
 from ditlab.spec.encoders import Scorer
 from ditlab_addons.figures.networks.scorer import CausalScorer
 from ditlab_models.contract import TextCodec
+from support.chain import chain_experiment as experiment
+from support.damage import refused
 from support.datasets.tiny_scorers import write_chain_scorer, write_gpt2
-from support.trainings.family_specs import smallest
 
 pytest.importorskip("transformers")
-CHAIN = {"kind": "markov_chain", "states": 8, "length": 32, "num": 600, "hold_out": 0.3}
 CPU = torch.device("cpu")
 
 
@@ -49,17 +48,6 @@ def folder(chain, tmp_path_factory):
     return write_chain_scorer(
         tmp_path_factory.mktemp("scorer"), chain.references["optimal"].transition
     )
-
-
-def experiment(**changes):
-    changes = {
-        "data": CHAIN,
-        "model__vocabulary": 8,
-        "model__length": 32,
-        "sampling__steps": 16,
-        **changes,
-    }
-    return smallest("dlm", evaluation__quality=100, **changes)
 
 
 def measured(chain, home, folder, temperature, said):
@@ -140,5 +128,5 @@ def test_scorers_that_do_not_fit_are_refused(chain, folder, tmp_path, scorer, re
     if scorer["model"] == "GPT2":
         places["GPT2"] = write_gpt2(tmp_path / "gpt2")
     scorer = scorer | {"model": str(places.get(scorer["model"], scorer["model"]))}
-    with pytest.raises(UserError, match=rf"evaluation\.scorer\.model=.*{reason}"):
+    with refused(rf"evaluation\.scorer\.model=.*{reason}"):
         check_quality(experiment(evaluation__scorer=scorer), chain)

@@ -14,6 +14,7 @@ from ditlab.errors import UserError
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab_addons.figures.harness import BoundedTexts
 from ditlab_models.processes.score_entropy import TokenLosses
+from support.damage import refused
 from support.datasets.tiny_scorers import write_gpt2
 from support.models.plain_score_entropy import score_entropy
 from support.trainings.text_run import VOCABULARY, train_on_text
@@ -82,7 +83,7 @@ def test_texts_are_drawn_behind_the_context_up_to_a_stop(texts):
 
 def test_a_missing_harness_and_a_run_without_text_are_one_sentence(run, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "lm_eval.api.model", None)
-    with pytest.raises(UserError, match="`pip install lm_eval` brings it"):
+    with refused("`pip install lm_eval` brings it"):
         ditlab.harness_model(run)
 
 

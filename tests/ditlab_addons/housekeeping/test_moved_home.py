@@ -82,8 +82,7 @@ def test_sync_makes_it_a_home_of_its_own(finished, copied, monkeypatch, tmp_path
     home, run = Home(copied), finished.run_id
     old = stored(home.mlflow_database, POINTS)
     original = digests(finished.home)
-    said = cli("runs", "sync", "--json")
-    assert said.code == 0, said.err
+    said = cli("runs", "sync", "--json").ok()
     filled = said.json["refilled"]
     assert (
         stored(home.mlflow_database, POINTS) == old == stored(copied / filled["database"], POINTS)
@@ -97,8 +96,7 @@ def test_sync_makes_it_a_home_of_its_own(finished, copied, monkeypatch, tmp_path
         ("figures", "small", "--kind", "loss"),
         ("sample", "small", "--num", "2"),
     ):
-        said = cli(*arguments)
-        assert said.code == 0, said.err
+        cli(*arguments).ok()
     again = cli("runs", "sync", "small", "--json")
     assert again.json == {"synced": [{"run_id": run, "sent": 0, "left": 0}], "refilled": None}
     ((uri,),) = stored(home.mlflow_database, "SELECT artifact_uri FROM runs")
@@ -115,7 +113,7 @@ def test_paths_of_the_home_in_specs_and_trials_follow_it(finished, copied, cli):
     values = {"data.path": f"file://{finished.home}/stores/é", "note": f"/mnt{finished.home}/x"}
     trial = encode_json_line({"number": 0, "values": values})
     (folder.path / "trials.jsonl").write_bytes(trial)
-    assert cli("runs", "sync").code == 0
+    cli("runs", "sync").ok()
     moved = yaml.safe_load(folder.spec.read_text())
     assert moved["data"]["path"] == f"{copied}/stores/mine"
     assert is_as_stamped(folder.spec.read_bytes())
@@ -136,14 +134,13 @@ def test_a_refill_that_is_cut_short_goes_on(copied, monkeypatch, place, cli):
     with monkeypatch.context() as patch:
         patch.setattr(Path if place == "rename" else sync, place, cut)
         assert cli("runs", "sync").code == 130
-    said = cli("evaluate", "small")
-    assert said.code == 2 and "run `ditlab runs sync` once" in said.err
+    cli("evaluate", "small").refused("run `ditlab runs sync` once")
     said = cli("runs", "sync", "--json")
     assert said.code == 0 and said.json["refilled"]["database"]
     for name in ("mlflow.db", "artifacts"):
         assert len([*copied.glob(f"{name}.before-*")]) == 1
     assert stored(copied / "mlflow.db", POINTS) == old
-    assert cli("evaluate", "small").code == 0
+    cli("evaluate", "small").ok()
 
 
 def test_a_home_whose_run_is_sent_is_left(finished, copied, cli):
@@ -153,8 +150,7 @@ def test_a_home_whose_run_is_sent_is_left(finished, copied, cli):
     with lock_run(folder):
         assert sending.acquire()
         before = digests(copied)
-        said = cli("runs", "sync")
-        assert said.code == 2 and f"while a process sends run {finished.run_id}" in said.err
+        cli("runs", "sync").refused(f"while a process sends run {finished.run_id}")
         assert digests(copied) == before
     sending.release()
 
@@ -162,32 +158,31 @@ def test_a_home_whose_run_is_sent_is_left(finished, copied, cli):
 @pytest.mark.parametrize("content", [b"{", b'["format"]', b'{"format": 2}'])
 def test_a_damaged_marker_is_written_again_by_sync(finished, copied, content, cli):
     Home(copied).marker.write_bytes(content)
-    assert cli("runs").code == 0
-    said = cli("evaluate", "small")
-    assert said.code == 2
-    assert "has a damaged home.json, so that it is not known where it was made; run" in said.err
-    assert cli("runs", "sync").code == 0
+    cli("runs").ok()
+    cli("evaluate", "small").refused(
+        "has a damaged home.json, so that it is not known where it was made; run"
+    )
+    cli("runs", "sync").ok()
     assert json.loads(Home(copied).marker.read_bytes()) == {"format": 2, "folder": str(copied)}
 
 
-@pytest.mark.parametrize("arguments", [("runs",), ("runs", "sync"), ("evaluate", "small"), ("ui",)])
-def test_a_home_of_before_is_one_sentence(finished, copied, arguments, cli):
-    Home(copied).marker.unlink()
-    before = digests(copied)
-    said = cli(*arguments)
-    assert said.code == 2 and said.err == (
-        f"ditlab: DITLAB_HOME={copied} holds runs and no home.json: an earlier version made "
-        "it, and commit 0f22711 is the last that reads it; check that out, or set DITLAB_HOME "
-        "to another folder.\n"
+def test_a_home_of_another_format_is_one_sentence(finished, copied, cli):
+    marker = Home(copied).marker
+    of_before = (
+        f"DITLAB_HOME={copied} holds runs and no home.json: an earlier version made it, and commit "
+        "0f22711 is the last that reads it; check that out, or set DITLAB_HOME to another folder."
     )
-    assert digests(copied) == before
-
-
-def test_a_home_of_an_unknown_format_is_one_sentence(finished, copied, cli):
-    Home(copied).marker.write_text('{"format": 7}')
-    before = digests(copied)
-    for arguments in (("runs",), ("train", finished.spec, "--local")):
-        said = cli(*arguments)
-        assert said.code == 2
-        assert "has files of format 7, and this version reads format 2; use" in said.err
-    assert digests(copied) == before
+    for change, sentence in (
+        (lambda: marker.write_text('{"format": 7}'), "has files of format 7, and this version"),
+        (marker.unlink, of_before),
+    ):
+        change()
+        before = digests(copied)
+        for arguments in (
+            *WRITING,
+            ("runs",),
+            ("runs", "sync"),
+            ("train", finished.spec, "--local"),
+        ):
+            cli(*arguments).refused(sentence)
+        assert digests(copied) == before

@@ -2,9 +2,7 @@
 of a server.
 """
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from ditlab.home import Home
 from ditlab.tracking.mlflow_connection import connect
@@ -14,13 +12,13 @@ from ditlab.tracking.review import renew_note
 from ditlab.tracking.tracker import RunTracker
 from ditlab_addons.housekeeping.sync import refill, refill_reason
 from support import databases
+from support.stored import draw
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def home(home):
     """A DITLAB_HOME that holds no run."""
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
-    return Home.from_environment().ensure()
+    return Home(home).ensure()
 
 
 @pytest.fixture
@@ -42,10 +40,7 @@ def logged(home, folder, **start):
     tracker = RunTracker(folder, None, home)
     tracker.start("digits", "digits", "dit", **start)
     tracker.journal.log_metrics(1, {"train/loss": 1.0})
-    picture = folder.media / "a.png"
-    picture.parent.mkdir()
-    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(picture)
-    tracker.log_image("samples", 1, picture)
+    tracker.log_image("samples", 1, draw(folder.media / "a.png"))
     renew_note(tracker)
     tracker.end("finished")
     assert tracker.close(60) == 0

@@ -8,8 +8,6 @@ from contextlib import closing
 
 import pytest
 
-import ditlab
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import dump_yaml
@@ -112,8 +110,7 @@ def test_a_trial_stays_with_its_sweep_and_goes_with_it(runs, new_run, remove):
     append_json_line(sweep.path / "trials.jsonl", line)
     stranger = new_run("stranger")
     for number, trial in enumerate(trials):
-        said = remove(trial.run_id)
-        assert said.code == 2 and said.err == (
+        remove(trial.run_id).refused(
             f"ditlab: run {trial.run_id} is trial {number} of sweep {sweep.run_id} (sweep), "
             "whose ranking, report and best.yaml need it; delete the sweep, and its trials go "
             "with it.\n"
@@ -128,8 +125,8 @@ def test_a_trial_whose_sweep_is_gone_or_unreadable(runs, new_run, remove):
     update_record(trial, parent=sweep.run_id)
     sweep.record.write_text("{")
     assert f"of sweep {sweep.run_id}, whose" in remove(trial.run_id).err
-    assert remove(sweep.run_id).code == 0  # unreadable: by its id alone
-    assert remove(trial.run_id).code == 0
+    remove(sweep.run_id).ok()  # unreadable: by its id alone
+    remove(trial.run_id).ok()
     assert left(runs) == set()
 
 
@@ -146,10 +143,9 @@ def test_a_run_that_another_names_stays(runs, new_run, remove):
     innocent = new_run(teacher.run_id, {"name": teacher.run_id, "seed": 0})  # a name is no use
     for use in uses:
         said = remove(teacher.run_id)
-        assert said.code == 2
-        assert "which names it or a file in its folder; delete that first." in said.err
+        said.refused("which names it or a file in its folder; delete that first.")
         assert any(each.run_id in said.err for each in uses)
-        assert remove(use.run_id).code == 0
+        remove(use.run_id).ok()
     store = runs.stores / "features"
     store.mkdir(parents=True)
     (store / "store.json").write_text(json.dumps({"origin": {"run": teacher.run_id}}))
@@ -157,7 +153,7 @@ def test_a_run_that_another_names_stays(runs, new_run, remove):
     assert f"run {teacher.run_id} is needed by store features" in said.err
     # digits of a hash
     (store / "store.json").write_text(json.dumps({"fingerprint": f"ab{teacher.run_id}cd"}))
-    assert remove(teacher.run_id).code == 0
+    remove(teacher.run_id).ok()
     assert left(runs) == {innocent.run_id}
 
 
@@ -168,14 +164,12 @@ def test_links_are_neither_followed_nor_deleted(runs, new_run, tmp_path, remove)
     (elsewhere / "precious").write_text("x")
     (one.path / "link").symlink_to(elsewhere)
     os.mkfifo(one.path / "pipe")
-    assert remove("one").code == 0
+    remove("one").ok()
     assert (elsewhere / "precious").read_text() == "x"
     other = new_run("other")
     shutil.move(other.path, tmp_path / "moved")
     other.path.symlink_to(tmp_path / "moved")
-    said = remove(other.run_id)
-    assert said.code == 2
-    assert said.err == (
+    remove(other.run_id).refused(
         f"ditlab: run {other.run_id} is a link to {tmp_path}/moved; delete the link itself.\n"
     )
     assert (tmp_path / "moved" / "run.json").is_file()
@@ -186,7 +180,7 @@ def test_what_a_killed_deletion_left_goes_with_the_next(runs, new_run, ditlab, r
     new_run("other")
     (runs.runs / ".removed" / "deadbeef-0000").mkdir(parents=True)
     assert ditlab("runs").out.count("\n") == 3  # the heading and two runs
-    assert remove(one.run_id).code == 0
+    remove(one.run_id).ok()
     assert not (runs.runs / ".removed").exists()
 
 
@@ -207,9 +201,9 @@ def test_mlflows_run_is_deleted_on_demand(runs, new_run, ditlab, mlflow_template
         journal = JournalWriter(folder)
         journal.append("start", run_id=folder.run_id, name="x", experiment="ditlab", family="dit")
         journal.close()
-    assert ditlab("runs", "sync").code == 0
-    assert ditlab("runs", "rm", "one", "--yes", "--mlflow").code == 0
-    assert remove("other").code == 0
+    ditlab("runs", "sync").ok()
+    ditlab("runs", "rm", "one", "--yes", "--mlflow").ok()
+    remove("other").ok()
     query = (
         "SELECT value, lifecycle_stage FROM runs JOIN tags USING (run_uuid) WHERE key = "
         "'ditlab.run'"
@@ -224,11 +218,3 @@ def test_a_server_that_does_not_answer_keeps_the_run(runs, new_run, ditlab):
     said = ditlab("runs", "rm", "one", "--yes", "--mlflow")
     assert said.code == 2 and left(runs) == {one.run_id}
     assert f"start that server, or delete run {one.run_id} without --mlflow." in said.err
-
-
-def test_the_python_interface(runs, new_run):
-    one, other = new_run("one"), new_run("other")
-    assert ditlab.remove_runs("one") == [one.run_id] and left(runs) == {other.run_id}
-    with pytest.raises(UserError, match="is unknown"):
-        ditlab.remove_runs("other", "nobody")
-    assert left(runs) == {other.run_id}

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.initial import InitialWeights
 from ditlab.weights.published import PublishedWeights, outline
 from ditlab.weights.rules import read_published
 from ditlab_models.families import find_family
+from support.damage import refused
 from support.models.published_dit import PublishedDiT
 
 DTYPES = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
@@ -106,7 +106,7 @@ def test_a_flow_does_not_begin_from_weights_read_as_dit(tmp_path):
         model = family.model.model_validate({**own, "init": init})
         return InitialWeights(model, Home(tmp_path), {}).check(family.build_network(model))
 
-    with pytest.raises(UserError, match=r"trained with model\.variance_channels='predicted'"):
+    with refused(r"trained with model\.variance_channels='predicted'"):
         check("auto")
     assert check("sit").startswith("begins from sit weights")
 
@@ -142,7 +142,7 @@ def test_diffusers_network_gives_its_outputs_and_gradients(tmp_path, dtype, tole
         ("sample_size", None, "does not give sample_size, which no shape shows"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(config | {name: value}))
-        with pytest.raises(UserError, match=message):
+        with refused(message):
             PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path)).model()
 
 
@@ -154,9 +154,7 @@ def test_sizes_of_the_release(tmp_path):
     with torch.device("meta"):
         large = PublishedDiT(32, 2, 4, 1152, 28, 16, 1000)
     found = PublishedWeights.open(_saved(theirs, tmp_path), "PATH", Home(tmp_path))
-    with pytest.raises(
-        UserError, match=r"tokens are 32 wide, as in no released size .* put a file config\.json"
-    ):
+    with refused(r"tokens are 32 wide, as in no released size .* put a file config\.json"):
         found.model()
     tensors = {name: each.to("meta") for name, each in large.state_dict().items()}
     assert sum(each.numel() for each in tensors.values()) == 675_129_632

@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import PublishedWeights, known_formats, outline
 from ditlab.weights.rules import read_published
 from ditlab_models.families import find_family
+from support.damage import refused
 from support.models.published_networks import (
     get_forward,
     get_shapes,
@@ -53,6 +53,20 @@ def gradients(output, weights):
     return {name: each.grad for name, each in weights.items() if each.grad is not None}
 
 
+def compared_gradients(ours, theirs, network, weights, tolerance):
+    """Check that outputs are equal; return the published gradients and our own by name."""
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * 10)
+    published = gradients(theirs, weights)
+    gradients(ours, {})
+    return published, {name: each.grad for name, each in network.named_parameters()}
+
+
+def assert_alike(value, expected, tolerance):
+    """Equal in the scale of the largest."""
+    scale = expected.abs().max()
+    torch.testing.assert_close(value / scale, expected / scale, rtol=0, atol=20 * tolerance)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), DTYPES, ids=str)
 def test_sedd_gives_the_published_outputs_and_gradients(dtype, tolerance):
     weights = sedd_weights(23, 32, 2, 4, dtype)
@@ -64,10 +78,7 @@ def test_sedd_gives_the_published_outputs_and_gradients(dtype, tolerance):
     for name, each in weights.items():
         each.requires_grad_(name != "rotary_emb.inv_freq")
     theirs, ours = sedd_forward(weights, x, sigma.to(dtype), 4), network(x, sigma.to(dtype))
-    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * 10)
-    published = gradients(theirs, weights)
-    gradients(ours, {})
-    own = {name: each.grad for name, each in network.named_parameters()}
+    published, own = compared_gradients(ours, theirs, network, weights, tolerance)
     assert len(own) == len(published)
     for name, grad in read_published(known_formats()["sedd"].rules, published, {}).tensors.items():
         torch.testing.assert_close(own[name], grad, rtol=100 * tolerance, atol=100 * tolerance)
@@ -85,28 +96,18 @@ def test_get_gives_the_published_outputs_and_gradients(dtype, tolerance):
     for each in weights.values():
         each.requires_grad_()
     theirs, ours = get_forward(weights, x, mask, 2), network(x, mask, torch.tensor([0, 3, 999]))
-    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * 10)
-    published = gradients(theirs, weights)
-    gradients(ours, {})
-    own = {name: each.grad for name, each in network.named_parameters()}
+    published, own = compared_gradients(ours, theirs, network, weights, tolerance)
     for name, ours_name in (
         ("region_embed.embed.weight", "embedding.weight"),
         ("head_mask.bias", "head.bias"),
         ("encoder.blocks.1.attn.qkv.weight", "blocks.1.attention.qkv.weight"),
         ("encoder.blocks.0.mlp.fc1.weight", "blocks.0.mlp.hidden.weight"),
     ):
-        scale = published[name].abs().max()
-        torch.testing.assert_close(
-            own[ours_name] / scale, published[name] / scale, rtol=0, atol=20 * tolerance
-        )
+        assert_alike(own[ours_name], published[name], tolerance)
     shift, scale, _, mlp_shift, mlp_scale, _ = own["blocks.0.adaln.modulation.bias"].chunk(6)
     for norm, pair in (("norm1", (scale, shift)), ("norm2", (mlp_scale, mlp_shift))):
         for kind, value in zip(("weight", "bias"), pair, strict=True):
-            expected = published[f"encoder.blocks.0.{norm}.{kind}"]
-            largest = expected.abs().max()
-            torch.testing.assert_close(
-                value / largest, expected / largest, rtol=0, atol=20 * tolerance
-            )
+            assert_alike(value, published[f"encoder.blocks.0.{norm}.{kind}"], tolerance)
 
 
 def count(model):
@@ -142,16 +143,14 @@ def test_absorbing_networks_are_refused_with_the_reason(tmp_path):
     config = {"graph": {"type": "absorb"}, "model": {"n_heads": 4, "length": 128}, "tokens": 23}
     (tmp_path / "config.json").write_text(str(config).replace("'", '"'))
     found = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path))
-    with pytest.raises(
-        UserError, match=r"its 24 tokens have a mask among them, the absorbing graph's"
-    ):
+    with refused(r"its 24 tokens have a mask among them, the absorbing graph's"):
         found.model()
     (tmp_path / "config.json").write_text(
         str(config).replace("'", '"').replace("absorb", "uniform")
     )
     found = PublishedWeights.open(str(tmp_path), "PATH", Home(tmp_path))
     assert (found.format.name, found.model()["length"]) == ("sedd", 128)
-    with pytest.raises(UserError, match="50,258 tokens"):
+    with refused("50,258 tokens"):
         opened("sedd", meta(sedd_shapes(50_258, 768, 1, 12))).model()
 
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 import ditlab
 from ditlab.data.text.tokenizer import ByteTokenizer
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.weights.initial import InitialWeights
 from ditlab_addons.interop.self_contained_export import CardFacts, write_self_contained
 from ditlab_models.contract import WeightsInit
 from ditlab_models.families import find_family
 from support.command import run_inside
+from support.damage import refused
 from support.trainings.family_specs import smallest
 from support.trainings.workers import tiny
 
@@ -252,23 +252,18 @@ def test_folders_are_read_back_and_have_the_same_bytes_twice(tmp_path, form, ins
 
 
 def test_what_has_no_such_export_is_one_sentence(tmp_path, monkeypatch):
-    with pytest.raises(
-        UserError, match=r"--format diffusers draws images, and model\.family=dlm draws none; take"
-    ):
+    with refused(r"--format diffusers draws images, and model\.family=dlm draws none; take"):
         Made("dlm").write("diffusers", tmp_path / "out")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "kept").touch()
-    with pytest.raises(UserError, match=r"out is there already; remove it, or name another folder"):
+    with refused(r"out is there already; remove it, or name another folder"):
         Made("dit").write("torch", tmp_path / "out")
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["kept"]
     monkeypatch.setattr(
         "ditlab_addons.interop.self_contained_export.plugin_packages",
         lambda spec: {"wavelets": "1.2"},
     )
-    with pytest.raises(
-        UserError,
-        match=r"carries DiTLab's own code, and this run needs wavelets; leave --format out",
-    ):
+    with refused(r"carries DiTLab's own code, and this run needs wavelets; leave --format out"):
         Made("dit").write("torch", tmp_path / "new")
 
 
@@ -282,15 +277,14 @@ def test_a_run_is_exported_in_each_format(tmp_path, monkeypatch):
     assert [each.name for each in files][2:] == ["config.json", "model.py", "README.md"]
     assert plain[0].read_bytes() == files[0].read_bytes()
     card = files[-1].read_text()
-    assert "averaged weights" in card and "eval/velocity" in card and "fingerprint: `" in card
+    assert "averaged weights" in card and "eval/velocity" in card
     options = ("--format", "diffusers", "--out", tmp_path / "diffusers")
-    said = run_inside("export", run.id, *options, home=tmp_path / "home")
-    assert said.code == 0
+    said = run_inside("export", run.id, *options, home=tmp_path / "home").ok()
     assert said.err.splitlines()[-1] == f"next: hf upload OWNER/NAME {tmp_path / 'diffusers'}"
     index = json.loads((tmp_path / "diffusers" / "model_index.json").read_text())
     assert index["network"] == ["modeling", "TrainedNetwork"]
     card = run.export(tmp_path / "raw", format="torch", averaged=False).files[-1].read_text()
     assert "weights as trained" in card
     assert f"ditlab export {run.id} --format torch --out FOLDER --raw" in card
-    with pytest.raises(UserError, match=r"--format onnx is no format of exports"):
+    with refused(r"--format onnx is no format of exports"):
         run.export(tmp_path / "onnx", format="onnx")

@@ -24,6 +24,8 @@ from ditlab.tracking.records import this_process, update_record
 from ditlab_addons.notify import messages, observing, watching
 from ditlab_addons.notify.observing import Notifier, check_addresses
 from ditlab_addons.notify.section import Notification
+from support.clusters.faults import wait_until
+from support.damage import refused
 from support.journaled import JournaledRun
 from support.sweeps import BASE, planned, started, sweep_of, trial_run
 from support.trainings.workers import tiny
@@ -116,13 +118,6 @@ def everything_below(root):
     return b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert condition()
-
-
 def test_each_event_once_with_result_picture_and_next_command(run, receiver):
     folder, run_id = run.folder, run.folder.run_id
     run.evaluate(30, **{"eval/velocity": 1.0})
@@ -131,7 +126,7 @@ def test_each_event_once_with_result_picture_and_next_command(run, receiver):
         for kind in ("lost_worker", "lost_worker", "out_of_memory"):
             tags = {"ditlab.failure": kind, "ditlab.failure_message": "worker 1 died"}
             observers.tell(lambda each, tags=tags: each.attempt_failed(tags))
-        wait_for(lambda: receiver.got)
+        wait_until(lambda: receiver.got, 30, "a message")
         observers.end = RunEnd("finished")
     lost, finished = receiver.got
     assert [each["event"] for each in receiver.got] == ["lost", "finished"]
@@ -205,7 +200,7 @@ def test_the_end_waits_a_bounded_time(run, receiver, monkeypatch):
     (event,) = events_of(run.folder)
     assert event.endswith("by its receiver, not sent (given up 0.1 s after the end)")
     # begun later, it would read the address of the next test's receiver
-    wait_for(lambda: receiver.got)
+    wait_until(lambda: receiver.got, 30, "a message")
 
 
 def test_one_address_of_several_that_fails_is_numbered_and_the_others_have_the_message(
@@ -239,7 +234,7 @@ def test_a_variable_that_is_unset_ends_a_new_run_and_is_a_warning_of_a_resumed_o
     monkeypatch.delenv("SOME_HOOK", raising=False)
     spec = tiny(training__steps=2, notify=[{"on": ["finished"], "to": "env:SOME_HOOK"}])
     sentence = r"^notify\.0\.to=env:SOME_HOOK names the environment variable SOME_HOOK: it is"
-    with pytest.raises(UserError, match=sentence):
+    with refused(sentence):
         train(spec, local=True)
     assert not any(home.glob("train/*"))
     warnings = []
@@ -304,8 +299,9 @@ def test_watch_tells_of_a_loss_and_refuses_where_none_is_awaited(
     spec = tiny(notify=[{"on": ["lost"], "to": "env:SOME_HOOK"}])
     run.folder.spec.write_bytes(encode_recorded(spec.to_dict()))
     update_record(run.folder, status="failed")
-    said = ditlab("watch", run_id, "--notify", "--no-open")
-    assert said.code == 2 and "does not ask for `lost`; leave --notify out" in said.err
+    ditlab("watch", run_id, "--notify", "--no-open").refused(
+        "does not ask for `lost`; leave --notify out"
+    )
     update_record(run.folder, status="running")  # by this process
     monkeypatch.setattr(watching, "CHECK_INTERVAL", 0.05)
     watching.watch_loss(run.folder, pytest.fail)
@@ -314,7 +310,7 @@ def test_watch_tells_of_a_loss_and_refuses_where_none_is_awaited(
     content = json.loads(run.folder.record.read_text())
     gone = {**this_process(), "pid": str(dead.pid)}
     run.folder.record.write_text(json.dumps({**content, "process": gone}))
-    wait_for(lambda: events_of(run.folder))
+    wait_until(lambda: events_of(run.folder), 30, "an event")
     (got,) = receiver.got
     assert got["event"] == "lost" and f"--resume {run_id}" in got["next"]
     assert "the process that led it is gone" in got["text"]

@@ -24,5 +24,4 @@ def test_a_cool_down_has_its_place_in_the_run(ditlab, spec):
 
     said = train("cooldown: 99", "--dry-run")
     assert said.code == 2 and "schedule.cooldown=99 is longer than the" in said.err
-    said = train("warmup: 1, cooldown: 1")
-    assert said.code == 0, said.err
+    train("warmup: 1, cooldown: 1").ok()

@@ -8,11 +8,11 @@ import shutil
 import pytest
 import torch
 
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.forks import requested_start
 from ditlab.spec.experiment import validate_experiment
 from ditlab_addons.optimizers.schedule_free import ScheduleFreeAdamW
+from support.damage import refused
 from support.trainings.workers import TINY, newest, tiny, train_here, train_workers
 
 OPTIMIZER = {"kind": "schedule_free_adamw", "lr": 0.01, "warmup": 4, "weight_decay": 0.1}
@@ -126,8 +126,7 @@ def test_every_zero_stage_computes_the_same_and_resumes_to_the_bit(tmp_path):
 def test_a_new_run_begins_from_the_average(ditlab, spec, home):
     change = ["--set", "optimizer={kind: schedule_free_adamw}", "--set", "training.ema=null"]
     change += ["--set", "schedule={kind: constant}", "--json"]
-    parent = ditlab("train", spec, "--local", *change)
-    assert parent.code == 0, parent.err
+    parent = ditlab("train", spec, "--local", *change).ok()
     assert requested_start(parent.json["run_id"], True, None, Home(home)).state == "averaged"
 
 
@@ -150,5 +149,5 @@ def test_a_new_run_begins_from_the_average(ditlab, spec, home):
     ],
 )
 def test_refusals(changes, message):
-    with pytest.raises(UserError, match=message):
+    with refused(message):
         validate_experiment({**TINY, "optimizer": OPTIMIZER, **changes})

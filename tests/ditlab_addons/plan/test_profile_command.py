@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ditlab.cli.main import cli
-from ditlab.errors import UserError
+from support.damage import refused
 
 SPEC = """
 name: small
@@ -52,11 +52,11 @@ def test_a_step_is_told_by_phase_module_and_operator_and_leaves_no_run(spec, tmp
 
 
 def test_no_gpu(spec):
-    with pytest.raises(UserError, match="this machine has no GPU to profile on; set resources"):
+    with refused("this machine has no GPU to profile on; set resources"):
         invoke(spec, "--set", "resources.gpus_per_worker=1")
 
 
 def test_a_file_in_the_folders_place(spec, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"--out .* cannot be written"):
+    with refused(r"--out .* cannot be written"):
         invoke(spec, "--out", tmp_path / "file" / "below")

@@ -13,6 +13,6 @@ def test_a_race_of_before_is_listed_and_shown_and_not_resumed(home, ditlab, monk
     for command in (["runs"], ["runs", "show", sweep_id], ["runs", "log", sweep_id]):
         said = ditlab(*command)
         assert said.code == 0 and "race" not in said.err, said.err
-    said = ditlab("tune", "--resume", sweep_id)
-    assert said.code == 2
-    assert "the scheduler 'race' is of the add-on race, which is not here" in said.err
+    ditlab("tune", "--resume", sweep_id).refused(
+        "the scheduler 'race' is of the add-on race, which is not here"
+    )

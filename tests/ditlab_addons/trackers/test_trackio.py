@@ -99,8 +99,7 @@ def test_a_training_arrives_whole(run_home, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     said = run_inside(
         "train", tmp_path / "tiny.yaml", "--local", "--no-figures", "--json", home=tmp_path
-    )
-    assert said.code == 0, said.err
+    ).ok()
     run_id = said.json["run_id"]
     assert points(run_home, run_id) == journaled(run_home, run_id) and points(run_home, run_id)
     found = config(run_home, run_id)
@@ -200,12 +199,13 @@ def test_trials_are_grouped_by_their_sweep(run_home):
 
 
 def test_what_is_refused_before_anything_begins(ditlab, spec, monkeypatch):
-    said = ditlab("train", spec, "--local", "--set", "tracking.uri=trackio:a b")
-    assert said.code == 2 and "names no project of Trackio; give trackio:PROJECT" in said.err
+    ditlab("train", spec, "--local", "--set", "tracking.uri=trackio:a b").refused(
+        "names no project of Trackio; give trackio:PROJECT"
+    )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    said = ditlab("train", spec, "--local", "--set", "tracking.uri=trackio:lab")
-    assert said.code == 2
-    assert "needs Trackio, which is not installed; pip install 'ditlab[trackio]'" in said.err
+    ditlab("train", spec, "--local", "--set", "tracking.uri=trackio:lab").refused(
+        "needs Trackio, which is not installed; pip install 'ditlab[trackio]'"
+    )
 
 
 def test_steps_that_come_again_and_other_processes_are_kept_in_order(run_home):

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.runs.locks import lock_run
 from ditlab_addons.watch import live_page
 from ditlab_addons.watch.live_page import LivePage, is_own_name
+from support.damage import refused
 from support.journaled import JournaledRun
 
 TIMED = {"result", "top", "timeline"}
@@ -107,21 +107,17 @@ def test_pictures_are_sent_by_the_names_that_the_page_gives_and_nothing_else_is(
         assert browser.ask(f"/{address}")[0] == 503
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example:80", "127.0.0.1.evil.example", ""],
-)
-def test_names_of_others_are_refused(run, host):
+def test_names_of_others_are_refused(run):
     with served(run) as browser:
         for path in ("/", "/update", "/pictures/x"):
-            status, content, headers = browser.ask(path, Host=host)
-            assert status == 403 and b"loopback" in content, host
+            status, content, headers = browser.ask(path, Host="127.0.0.1.evil.example")
+            assert status == 403 and b"loopback" in content
             assert "Access-Control-Allow-Origin" not in headers
 
 
 def test_names_of_this_machine():
     own = ("localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080", "[::1]")
-    others = ("localhost:x", "[::1]x", "::1", "localhost.evil.example", "[evil]:1", "a@127.0.0.1")
+    others = ("localhost:x", "[::1]x", "::1", "evil.example:80", "[evil]:1", "a@127.0.0.1", "")
     assert all(is_own_name([each]) for each in own)
     assert not any(is_own_name([each]) for each in others)
     assert not is_own_name([]) and not is_own_name(["localhost"] * 2)
@@ -176,6 +172,6 @@ def test_a_journal_is_read_on_where_it_ended(run, monkeypatch):
 def test_a_port_in_use_is_said(run):
     with (
         LivePage(run.home, run.folder, 0, print) as page,
-        pytest.raises(UserError, match="give another port"),
+        refused("give another port"),
     ):
         LivePage(run.home, run.folder, page.server_port, print)

@@ -21,8 +21,7 @@ def test_mistakes_are_one_sentence(home, ditlab):
         ((folder.run_id, "--port", "99999"), "99999"),
         (("sweep",), "is a sweep; name one of its trials"),
     ):
-        said = ditlab("watch", *arguments)
-        assert said.code == 2 and expected in said.err and said.err.count("\n") == 1, said.err
+        ditlab("watch", *arguments).refused(expected)
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ import pytest
 
 from ditlab.cluster.node_report import code_version, node_report, versions
 from ditlab.cluster.survey import check_joining_node, probe_files
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.runs.launch import Launch
+from support.damage import refused
 from support.trainings.workers import tiny
 
 CHECKOUT = Path(__file__).parents[4]
@@ -63,7 +63,7 @@ def test_a_home_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     below = Home(tmp_path / "file" / "x")
     with (
-        pytest.raises(UserError, match=r"DITLAB_HOME=.*cannot be written"),
+        refused(r"DITLAB_HOME=.*cannot be written"),
         probe_files(below, None),
     ):
         pass
@@ -79,11 +79,9 @@ def test_a_joining_node_checks_versions_and_the_runs_folder(tmp_path, monkeypatc
         check_joining_node(launch)
 
     check("abc")
-    with pytest.raises(
-        UserError, match=r"deepspeed .* is installed on node .*, and deepspeed 0\.1 where"
-    ):
+    with refused(r"deepspeed .* is installed on node .*, and deepspeed 0\.1 where"):
         check("abc", deepspeed="0.1")
-    with pytest.raises(UserError, match=r"ditlab .* is installed on node"):
+    with refused(r"ditlab .* is installed on node"):
         check("abc", ditlab="0.1.0-000000000000")
-    with pytest.raises(UserError, match=r"DITLAB_HOME=.* is not shared"):
+    with refused(r"DITLAB_HOME=.* is not shared"):
         check("gone")

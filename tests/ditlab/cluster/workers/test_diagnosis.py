@@ -11,14 +11,8 @@ from ray.train.v2._internal.exceptions import (
 )
 
 from ditlab.cluster.attempt import GroupState, diagnose
-from ditlab.cluster.channel import Heartbeat
 from ditlab.runs.failures import Failure, FailureKind
-
-
-def heartbeat(rank, node="a"):
-    return Heartbeat(
-        rank, 1000 + rank, node, 1.0, step=3, activity="training", num_begun=7, num_done=5, idle=0.0
-    )
+from support.clusters.reports import heartbeat
 
 
 def death(preempted=False):

@@ -8,24 +8,8 @@ from ditlab.engine.distributed import PeerLost
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError
 from ditlab.runs.failures import FailureKind, Recovery, failure_from_record
 from ditlab.training.recovery import OutOfMemory
+from support.clusters.reports import recorded
 from support.trainings.workers import tiny
-
-
-class Values(dict):
-    """A channel in memory."""
-
-    def put(self, topic, value, overwrite):
-        assert not overwrite
-        self.setdefault(topic, value)
-
-
-def recorded(error, resumed=False):
-    channel = Values()
-    try:
-        raise error
-    except Exception as caught:
-        record_failure(caught, 1, resumed, channel)
-    return channel
 
 
 @pytest.mark.parametrize(

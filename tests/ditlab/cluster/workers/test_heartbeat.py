@@ -1,12 +1,7 @@
 """Detection of workers that hang, from heartbeats made by hand."""
 
-from ditlab.cluster.channel import HangDetector, Heartbeat, heartbeat_interval
-
-
-def heartbeat(rank, num_done=5, idle=0.0, written=1.0):
-    return Heartbeat(
-        rank, 1000 + rank, "a", written, 3, "training", num_begun=7, num_done=num_done, idle=idle
-    )
+from ditlab.cluster.channel import HangDetector, heartbeat_interval
+from support.clusters.reports import heartbeat
 
 
 def ranks(hung):
@@ -25,7 +20,7 @@ def test_of_workers_without_progress_the_one_behind_hangs():
     waiting = [
         heartbeat(0, num_done=12, idle=11),
         heartbeat(1, num_done=11, idle=13),
-        heartbeat(2, 12, idle=11),
+        heartbeat(2, num_done=12, idle=11),
     ]
     assert ranks(detector.hung_workers(waiting, now=0)) == [1]
     working = [heartbeat(0, num_done=12, idle=11), heartbeat(1, num_done=13, idle=2)]

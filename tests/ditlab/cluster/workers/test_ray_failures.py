@@ -16,10 +16,11 @@ from ditlab.cluster.attempt import GroupState, diagnose
 from ditlab.cluster.channel import Heartbeat
 from ditlab.cluster.launch import train_with_retries
 from ditlab.cluster.ray_failures import ray_failure
-from ditlab.cluster.worker_body import record_failure
 from ditlab.errors import RunFailed
 from ditlab.runs.failures import FailureKind, Recovery, failure_from_record
 from support.clusters import nodes
+from support.clusters.reports import heartbeat, recorded
+from support.damage import refused
 from support.trainings.workers import tiny
 
 SHORTAGE = Path(nodes.__file__).with_name("node_memory.txt").read_text()
@@ -68,7 +69,6 @@ def test_every_name_of_the_table_is_one_of_rays():
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda each: each.__name__)
 def test_an_exception_of_ray_is_the_same_failure_wherever_it_comes_from(kind):
     expected = OTHERS.get(kind.__name__, FailureKind.LOST_WORKER)
-    heartbeats = [Heartbeat(0, 7, "a", 1.0, 3, "training", 7, 5, 0.0)]
     places = {
         "led": ControllerError(made(kind)),
         "health": WorkerGroupError("", {0: WorkerHealthCheckFailedError("", made(kind))}),
@@ -76,30 +76,17 @@ def test_an_exception_of_ray_is_the_same_failure_wherever_it_comes_from(kind):
         "fit": made(kind),
     }
     for place, error in places.items():
-        found = diagnose(None, GroupState(error, heartbeats, alive={"a"}))
+        found = diagnose(None, GroupState(error, [heartbeat(0)], alive={"a"}))
         assert found.kind is expected, (place, found)
         assert found.message
-    recorded = {}
-    recorded_by(made(kind), recorded)
-    assert failure_from_record(recorded["failure"]).kind is expected
+    assert failure_from_record(recorded(made(kind))["failure"]).kind is expected
     if expected is FailureKind.CANNOT_START:
-        with pytest.raises(RunFailed, match="; "):
+        with refused("; ", RunFailed):
             Recovery(tiny()).after(found, -1)
     elif expected is not FailureKind.CRASH:
         assert Recovery(tiny()).after(found, -1).failures == 1
-        with pytest.raises(RunFailed, match=r"resources\.max_failures=1"):
+        with refused(r"resources\.max_failures=1", RunFailed):
             Recovery(tiny(resources__max_failures=1)).after(found, -1).after(found, -1)
-
-
-def recorded_by(error, channel):
-    class Channel:
-        def put(self, topic, value, overwrite):
-            channel[topic] = value
-
-    try:
-        raise error
-    except Exception as caught:
-        record_failure(caught, 0, False, Channel())
 
 
 @pytest.mark.parametrize(
@@ -206,8 +193,8 @@ def test_a_launcher_or_a_sweeps_trial_that_loses_ray_itself_counts_and_names_it(
     pool = SimpleNamespace(idle_group=lambda _: Lost(), keep=False)
     spec = SimpleNamespace(share=SimpleNamespace(threads=1))
     callbacks = SimpleNamespace(on_failure=lambda _: None, warn=warned.append)
-    with pytest.raises(
-        RunFailed, match=r"lost worker: RpcError: failed to connect .*resources\.max_failures=1"
+    with refused(
+        r"lost worker: RpcError: failed to connect .*resources\.max_failures=1", RunFailed
     ):
         train_with_retries(launch, pool, spec, SimpleNamespace(count=0), callbacks)
     assert warned == [

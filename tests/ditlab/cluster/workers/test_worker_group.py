@@ -142,8 +142,7 @@ def test_mlflow_holds_one_run_with_parameters_metrics_and_artifacts(resumed, at_
     first = broken(NAME, training__steps=2000, resources__cpus_per_worker=1)
     assert parameters["spec_hash"] == first.content_hash()  # MLflow's parameters never change
     assert facts["ditlab.workers"] == "1"  # those of the resumed run
-    components = {name for name in parameters if name.startswith("parameters.")}
-    assert {"parameters.total", "parameters.blocks", "parameters.head"} <= components
+    assert {"parameters.total", "parameters.blocks", "parameters.head"} <= parameters.keys()
     assert run.inputs.dataset_inputs[0].dataset.name == "digits"
     artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert {"spec.yaml", "environment.txt", "parameters.json", "samples", "images"} <= artifacts

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from ditlab.checkpoints.start_point import order_changes
-from ditlab.errors import UserError
 from ditlab.runs.launch import recorded_checkpoints
 from ditlab.tracking.history import JournalFacts, metric_history
 from ditlab.tracking.journal import read_content
 from ditlab.tracking.records import list_runs, read_record
 from ditlab.training.stepping import Stepper
+from support.damage import refused
 from support.trainings.forks import small
 from support.trainings.workers import newest, same_state
 
@@ -130,10 +130,7 @@ def test_a_checkpoint_that_was_written_again_is_not_taken_for_the_one_that_a_for
 ):
     fork = killed_fork(5, training__steps=6)
     (home.run(parent).checkpoints / "step-00000003" / f"fork-{fork}").write_text("0" * 64)
-    with pytest.raises(
-        UserError,
-        match=rf"step=3: the checkpoint of run {parent} was written again since run {fork}",
-    ):
+    with refused(rf"step=3: the checkpoint of run {parent} was written again since run {fork}"):
         run(f"{parent}@3", "auto", training__steps=6)
 
 

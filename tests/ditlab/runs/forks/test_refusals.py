@@ -1,14 +1,11 @@
 """Forks that cannot begin: one sentence each, and nothing left behind."""
 
-import re
 import shutil
 
-import pytest
-
 from ditlab.api.training import plan_training
-from ditlab.errors import UserError
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run
+from support.damage import refused
 from support.trainings.checkpoints import edit_bytes, shard_of
 from support.trainings.workers import TINY, tiny
 
@@ -45,11 +42,6 @@ def test_a_start_that_cannot_be_is_refused_in_a_sentence(home, parent):
             "--from nobody@3: run 'nobody' is unknown under .*`ditlab runs` lists them.",
         ),
         ("base@5", {}, f"start.step=5: run {parent} has no checkpoint of that step; it has 3, 6."),
-        (
-            "base@x",
-            {},
-            r"--from 'base@x' names no checkpoint; write RUN@STEP with a whole number, such as .*",
-        ),
         (
             "base@6",
             {"training__steps": 6},
@@ -90,23 +82,17 @@ def test_a_start_that_cannot_be_is_refused_in_a_sentence(home, parent):
         ),
     ]
     for at, changes, sentence in cases:
-        with pytest.raises(UserError) as caught:
+        with refused(f"^{sentence}$"):
             planned(at, **changes)
-        assert re.fullmatch(sentence, str(caught.value)), (at, str(caught.value))
     assert sorted(home.root.rglob("*")) == before
     assert planned("base@3", resume="auto").total_steps == 9
 
 
 def test_a_state_that_is_missing(home, run):
     plain = run(name="plain", training={"steps": 2, "ema": None}).run_id
-    with pytest.raises(
-        UserError, match=rf"training.ema is set, and run {plain} keeps no average.*set .* to null"
-    ):
+    with refused(rf"training.ema is set, and run {plain} keeps no average.*set .* to null"):
         planned("plain")
-    with pytest.raises(
-        UserError,
-        match=r"start.state=averaged: run \w+ keeps no average .*set start.state to trained",
-    ):
+    with refused(r"start.state=averaged: run \w+ keeps no average .*set start.state to trained"):
         planned(None, start={"run": plain, "step": 2, "state": "averaged"})
     assert "its trained weights" in planned("plain", weights_only=True).notes[1]
 
@@ -114,31 +100,25 @@ def test_a_state_that_is_missing(home, run):
 def test_damaged_and_missing_checkpoints(home, parent):
     checkpoints = home.run(parent).checkpoints
     edit_bytes(shard_of(checkpoints, 3), lambda content: content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(
-        UserError, match=r"^start.step=3: .*altered \(its hash differs.*; use an earlier checkpoint"
-    ):
+    with refused(r"^start.step=3: .*altered \(its hash differs.*; use an earlier checkpoint"):
         planned("base@3")
     (checkpoints / "step-00000006" / "manifest.json").unlink()
-    with pytest.raises(
-        UserError, match=rf"start.step=6: run {parent} has no checkpoint of that step; it has 3\.$"
-    ):
+    with refused(rf"start.step=6: run {parent} has no checkpoint of that step; it has 3\.$"):
         planned("base@6")
     shutil.rmtree(checkpoints)
-    with pytest.raises(
-        UserError, match=rf"--from base: run {parent} \(finished\) has no checkpoint at .* yet"
-    ):
+    with refused(rf"--from base: run {parent} \(finished\) has no checkpoint at .* yet"):
         planned("base")
     home.run(parent).spec.unlink()
-    with pytest.raises(UserError, match=rf"run {parent} is not there: .*spec.yaml is missing"):
+    with refused(rf"run {parent} is not there: .*spec.yaml is missing"):
         planned("base@3")
 
 
 def test_a_parent_by_name_and_a_sweep(home, parent):
     start = {"run": "base", "step": 3}
-    with pytest.raises(UserError, match=rf"start.run=base names run {parent}; write that id"):
+    with refused(rf"start.run=base names run {parent}; write that id"):
         planned(None, start=start)
     create_run(home, "sweep", family="dit", spec_hash="", trials=2)
-    with pytest.raises(UserError, match=r"--from sweep@3: run 'sweep' is a sweep of 2 trials"):
+    with refused(r"--from sweep@3: run 'sweep' is a sweep of 2 trials"):
         planned("sweep@3")
 
 
@@ -152,9 +132,7 @@ def test_a_parent_that_cannot_be_marked_leaves_no_fork(home, parent, run, monkey
 
     monkeypatch.setattr(prepare, "hold_start", gone)
     before = sorted(path.name for path in home.runs.iterdir())
-    with pytest.raises(
-        UserError, match=r"step-00000003: no manifest.json, so no finished checkpoint"
-    ):
+    with refused(r"step-00000003: no manifest.json, so no finished checkpoint"):
         run(f"{parent}@3", training__steps=6)
     assert sorted(path.name for path in home.runs.iterdir()) == before
     assert not (home.run(parent).checkpoints / "step-00000003").exists()
@@ -166,9 +144,6 @@ def test_mistakes_on_the_command_line(home, parent, tmp_path, capfd, monkeypatch
     path = tmp_path / "tiny.yaml"
     path.write_text(dump_yaml({**TINY, "training": {"steps": 8}}))
     command = ("train", path, "--local", "--dry-run", "--json", "--from")
-    said = run_here(capfd, monkeypatch, *command, "base@4")
-    sentence = f"start.step=4: run {parent} has no checkpoint of that step; it has 3, 6."
-    assert said.code == 2 and said.err.splitlines()[-1] == f"ditlab: {sentence}"
     said = run_here(capfd, monkeypatch, *command, "base@3")
     assert said.code == 0 and said.json["steps"] == 8
     assert (

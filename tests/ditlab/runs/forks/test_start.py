@@ -7,6 +7,7 @@ from ditlab.spec.files import load_experiment
 from ditlab.spec.quick import shorten_experiment
 from ditlab.spec.start import NamedStart, parse_start
 from ditlab.spec.yaml_text import dump_yaml
+from support.damage import refused
 from support.trainings.workers import TINY, tiny
 
 START = {"run": "3f2a1b9c", "step": 400}
@@ -36,12 +37,8 @@ def test_a_start_by_set_and_its_mistakes(tmp_path):
         ("start={run: ab, step: -1}", r"start.step=-1 must be at least 0"),
         ("start={run: ab}", r"start.step is missing"),
         ("start={run: ab, step: 3, state: half}", r"start.state=.?half.? must be"),
-        (
-            "start={run: ab, step: 6}",
-            r"training.steps=6 leaves nothing to train from start.step=6 on",
-        ),
     ):
-        with pytest.raises(UserError, match=sentence):
+        with refused(sentence):
             load_experiment(path, [override])
 
 

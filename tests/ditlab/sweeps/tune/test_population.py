@@ -295,7 +295,6 @@ def test_second_session_compares_at_equal_steps(interval, seed):
     [
         (Uniform(low=0.1, high=0.9), 1.2, 0.9),
         (LogUniform(low=1e-4, high=1e-2), 1e-5, 1e-4),
-        (LogUniform(low=1e-4, high=1e-2), 3e-3, 3e-3),
         (Integer(low=1, high=10, step=3), 6, 7),
         (Integer(low=1, high=10, step=3), 99, 10),
         (Integer(low=1, high=10, step=3), -4, 1),

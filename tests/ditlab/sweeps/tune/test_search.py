@@ -123,16 +123,6 @@ def test_axis_exists_where_its_condition_holds():
     assert len(seen) > 4
 
 
-def test_mappings_survive_a_second_session():
-    session = Session(optuna_sweep(trials=20))
-    first = [session.ask()[1] for _ in range(10)]
-    times = SPACE["objective.time"]["values"]
-    assert all(trial.values["objective.time"] in times for trial in first)
-    past = [past_of(trial.number, "interrupted", trial.values) for trial in first]
-    again = Session(session.sweep, past)
-    assert [again.ask()[1] for _ in range(10)] == first
-
-
 def test_index_distinguishes_true_from_one():
     axis = Choice(values=(True, 1, False, 0, None))
     assert [index_of(axis, value) for value in axis.values] == [0, 1, 2, 3, 4]

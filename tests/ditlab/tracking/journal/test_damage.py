@@ -54,8 +54,6 @@ WRONG_SHAPES = [
             {"step": 10**30},
             {"time": "soon"},
             {"values": {"a": "much"}},
-            {"values": {"a": None}},
-            {"values": {"a": [1.0]}},
             {"values": [1.0]},
             {"held": 3},
         )

@@ -2,9 +2,10 @@
 
 import shutil
 
-from ditlab.tracking.history import DEVICES_TAG
+from ditlab.tracking.history import DEVICES_TAG, JournalFacts
 from ditlab.tracking.index import DeviceHours, cache_file
 from ditlab.tracking.journal import encode_record
+from support.journals import read_records
 
 
 def at(second: int, kind: str, **fields: object) -> bytes:
@@ -24,11 +25,12 @@ PIECES = [
     (started(0, "2 GPU at 3"), {}),
     (step(900), {"GPU": 0.5}),
     (step(1800), {"GPU": 1.0}),  # killed after this
-    (started(90_000, "1 GPU"), {"GPU": 1.0}),
+    (started(90_000, "1 GPU at 3"), {"GPU": 1.0}),
     (step(91_800) + step(92_000)[:-9], {"GPU": 1.5}),  # a line that is being written
     (step(92_000)[-9:] + at(93_600, "end", status="finished"), {"GPU": 2.0}),
     (step(99_000), {"GPU": 2.0}),  # by an evaluation
     (started(100_000, "4 core") + step(100_900), {"GPU": 2.0, "core": 1.0}),
+    (step(99_000), {"GPU": 2.0, "core": 1.0}),  # the clock was set back
 ]
 """What a journal grows by, and the hours that it then tells."""
 
@@ -44,5 +46,11 @@ def test_hours_of_a_growing_journal_and_of_one_that_is_gone(home, new_run):
     whole = DeviceHours(place)
     assert whole.by_run() == {folder.run_id: {"GPU": 2.0, "core": 1.0}}
     assert whole.total(["0000", folder.run_id]) == {"GPU": 2.0, "core": 1.0} and not whole.total([])
+    facts = JournalFacts()
+    for record in read_records(folder.journal):
+        facts.add(record)
+    assert (facts.seconds, facts.price) == (6300, 6.0)
+    facts.count_time(1_000_000 + 1000 * 99_900)
+    assert (facts.seconds, facts.device_hours) == (7200, {"GPU": 2.0, "core": 2.0})
     shutil.rmtree(folder.path)
     assert not hours.total()

@@ -94,7 +94,7 @@ def test_a_note_tells_figures_of_few_and_of_all_held_out_samples_apart(limit, he
     both = results(eval__velocity=[(600, 2.97)], held_out__velocity=[(600, 3.0)])
     text = RunNote("1a2b3c4d", known, both, 600, 600).text()
     sentence = (
-        "eval/... is measured in training on 64 of the 180 held-out samples "
+        f"eval/... is measured in training on {limit} of the 180 held-out samples "
         "(evaluation.limit), held_out/... by"
     )
     assert (sentence in text) == (limit == "64" and held_out == 180)

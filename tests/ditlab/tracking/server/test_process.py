@@ -13,11 +13,12 @@ import mlflow.server
 import pytest
 
 from ditlab.cli.pages.commands import ui
-from ditlab.errors import RunFailed, UserError
+from ditlab.errors import RunFailed
 from ditlab.tracking.records import create_run
 from ditlab.tracking.server import MlflowServer
 from ditlab.tracking.tracker import RunTracker
 from support.clusters.nodes import free_ports
+from support.damage import refused
 from support.served import served
 from support.stored import Stored
 
@@ -57,15 +58,13 @@ def test_a_server_that_ends_at_once_leaves_its_log_and_its_last_line(home, monke
         MlflowServer, "_command", lambda self: ["sh", "-c", "echo begun; echo no database; exit 3"]
     )
     (port,) = free_ports(1)
-    with pytest.raises(
-        RunFailed, match=rf"ended with code 3; its log is .*{port}\.log: no database"
-    ):
+    with refused(rf"ended with code 3; its log is .*{port}\.log: no database", RunFailed):
         start(home, port)
     log = home.root / f"mlflow-server-{port}.log"
     assert log.read_text() == "begun\nno database\n"
     log.unlink()
     log.mkdir()
-    with pytest.raises(UserError, match=r"\.log cannot be written \(Is a directory\); remove it"):
+    with refused(r"\.log cannot be written \(Is a directory\); remove it"):
         start(home, port)
 
 
@@ -74,7 +73,7 @@ def test_a_port_in_use_is_the_users_error(home):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(UserError, match=f"--port {port}"):
+        with refused(f"--port {port}"):
             start(home, port)
 
 
@@ -83,8 +82,8 @@ def test_wait_for_the_server_is_bounded_and_named(home, monkeypatch, capfd):
     monkeypatch.setenv("DITLAB_PROGRESS_SECONDS", "0.3")
     monkeypatch.setattr(MlflowServer, "_command", lambda self: ["sleep", "60"])
     (port,) = free_ports(1)
-    with pytest.raises(
-        RunFailed, match=r"did not answer at http://127\.0\.0\.1:\d+ within 1 s; .* --wait SECONDS"
+    with refused(
+        r"did not answer at http://127\.0\.0\.1:\d+ within 1 s; .* --wait SECONDS", RunFailed
     ):
         start(home, port, "--wait", "1")
     waiting = (

@@ -8,27 +8,10 @@ from typing import Any
 import pytest
 
 from ditlab.home import Home, RunFolder
-from ditlab.tracking.mlflow_connection import outage_reason
 from ditlab.tracking.records import read_record
 from ditlab.tracking.tracker import RunTracker
 from ditlab_addons.housekeeping.sync import sync_runs
 from support.disk import small_disk
-
-DROPPED = RuntimeError(
-    "Max retries exceeded (Caused by ResponseError('too many 503 error responses'))"
-)
-FULL = "(sqlite3.OperationalError) database or disk is full"
-
-
-def test_an_error_s_first_line_that_says_what_is_wrong() -> None:
-    assert outage_reason(RuntimeError(f"{FULL}\n[SQL: ...]")) == FULL
-    assert (
-        outage_reason(
-            RuntimeError(f"(raised as a result of Query-invoked autoflush)\n{FULL}\n[SQL]")
-        )
-        == FULL
-    )
-    assert outage_reason(DROPPED) == f"{DROPPED}; the server's log says why"
 
 
 @pytest.mark.slow  # a server of its own

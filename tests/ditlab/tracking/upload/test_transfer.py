@@ -11,10 +11,9 @@ import pytest
 
 from ditlab.tracking.names import PARAM_LENGTH, TAG_LENGTH
 from ditlab.tracking.tracker import RunTracker
-from ditlab.tracking.upload import CursorFile
 from ditlab_addons.housekeeping.sync import sync
 from support.journals import log_dataset
-from support.stored import Stored, draw
+from support.stored import Stored, draw, send_again
 
 pytestmark = pytest.mark.usefixtures("store")
 LOSSES = [(step, 1 / step) for step in range(1, 1201)]
@@ -30,7 +29,7 @@ def table(stored, file):
     return found["columns"], found["data"]
 
 
-def test_everything_of_a_run_arrives(home, new_run, tracked, tmp_path):
+def test_everything_of_a_run_arrives_however_often_it_is_sent(home, new_run, tracked, tmp_path):
     folder = new_run()
     params = {"model.depth": "9", "long": "x" * 9000}
     params |= {f"p.{index}": str(index) for index in range(250)}
@@ -45,28 +44,30 @@ def test_everything_of_a_run_arrives(home, new_run, tracked, tmp_path):
     tracker.end("finished")
     assert tracker.close(30) == 0
 
-    stored = Stored(tracker)
-    info, data = stored.run.info, stored.run.data
-    assert (info.status, info.run_name) == ("FINISHED", "digits-dit")
-    assert info.artifact_uri.startswith(str(home.artifacts))
-    assert data.tags["ditlab.run"] == folder.run_id and data.tags["ditlab.family"] == "dit"
-    assert len(data.params) == 252 and data.params["model.depth"] == "9"
-    for text, limit in ((data.params["long"], PARAM_LENGTH), (data.tags["note"], TAG_LENGTH)):
-        assert len(text) <= limit and text.endswith("more characters)")
-    assert stored.points("train/loss") == LOSSES
-    assert math.isnan(data.metrics["eval/nan"]) and data.metrics["eval/high"] > 1e308
-    images = [path for path in stored.files("images") if path.endswith(".png")]
-    # the newest one first
-    assert [int(path.split("+step+")[1].split("+")[0]) for path in images] == [0, 0, 600, 1200]
-    assert all(path.startswith("images/samples~euler~") for path in images)
-    assert stored.files("environment") == ["environment/packages.txt"]
-    tables = json.loads(data.tags["mlflow.loggedArtifacts"])
-    assert tables == [{"path": "parameters.json", "type": "table"}]
-    columns = ["component", "parameters"]
-    assert table(stored, "parameters.json") == (columns, [["blocks", 10], ["head", 2]])
-    (dataset,) = stored.run.inputs.dataset_inputs
-    assert (dataset.dataset.name, dataset.dataset.digest) == ("digits", "f" * 36)
-    assert json.loads(dataset.dataset.profile) == {"train": 1500, "eval": 297}
+    for _ in range(2):
+        stored = Stored(tracker)
+        info, data = stored.run.info, stored.run.data
+        assert (info.status, info.run_name) == ("FINISHED", "digits-dit")
+        assert info.artifact_uri.startswith(str(home.artifacts))
+        assert data.tags["ditlab.run"] == folder.run_id and data.tags["ditlab.family"] == "dit"
+        assert len(data.params) == 252 and data.params["model.depth"] == "9"
+        for text, limit in ((data.params["long"], PARAM_LENGTH), (data.tags["note"], TAG_LENGTH)):
+            assert len(text) <= limit and text.endswith("more characters)")
+        assert stored.points("train/loss") == LOSSES
+        assert math.isnan(data.metrics["eval/nan"]) and data.metrics["eval/high"] > 1e308
+        images = [path for path in stored.files("images") if path.endswith(".png")]
+        # the newest one first
+        assert [int(path.split("+step+")[1].split("+")[0]) for path in images] == [0, 0, 600, 1200]
+        assert all(path.startswith("images/samples~euler~") for path in images)
+        assert stored.files("environment") == ["environment/packages.txt"]
+        tables = json.loads(data.tags["mlflow.loggedArtifacts"])
+        assert tables == [{"path": "parameters.json", "type": "table"}]
+        columns = ["component", "parameters"]
+        assert table(stored, "parameters.json") == (columns, [["blocks", 10], ["head", 2]])
+        (dataset,) = stored.run.inputs.dataset_inputs
+        assert (dataset.dataset.name, dataset.dataset.digest) == ("digits", "f" * 36)
+        assert json.loads(dataset.dataset.profile) == {"train": 1500, "eval": 297}
+        send_again(tracker, home)
 
 
 def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home, new_run, tracked, tmp_path):
@@ -103,33 +104,6 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run(home, new_run, tracked, tm
         later.journal.log_metrics(300, {"eval/distance": 2.5})
     assert Stored(later).points("eval/distance") == [(300, 2.5)]
     assert Stored(later).run.info.status == "FINISHED"
-
-
-def test_records_sent_twice_arrive_once(home, new_run, tracked, tmp_path):
-    folder = new_run()
-    tracker = tracked(folder, params={"depth": "9"})
-    log_losses(tracker, 1, 600)
-    tracker.log_image("samples", 600, draw(tmp_path / "a.png"))
-    tracker.log_table({"a": [1, 2]}, "table.json")
-    log_dataset(tracker, "abc", {})
-    tracker.end("finished")
-    assert tracker.close(30) == 0
-
-    # as if the process had died before it could write the cursor
-    file = CursorFile(folder, tracker.uri)
-    cursor = file.load()
-    cursor.offset = 0
-    file.save(cursor)
-    assert sync(folder, None, home, warn=pytest.fail) == 0
-
-    stored = Stored(tracker)
-    assert stored.points("train/loss") == LOSSES[:600]
-    assert len(stored.files("images")) == 4
-    assert len(stored.run.inputs.dataset_inputs) == 1
-    assert table(stored, "table.json")[1] == [[1], [2]]
-    tables = json.loads(stored.tags["mlflow.loggedArtifacts"])
-    assert tables == [{"path": "table.json", "type": "table"}]
-    assert stored.run.info.status == "FINISHED"
 
 
 def test_a_new_store_is_filled_from_the_journal(home, new_run, tracked, tmp_path, mlflow_template):

@@ -20,6 +20,11 @@ from support.planted.faults import DIT, FAULTS
 EXPERIMENTS = CHECKOUT / "experiments"
 FACTS = {"date": "2026-11-23T12:00:00Z", "spec_hash": "0" * 64, "code": "c" * 64, "torch": "2.13.0"}
 
+ENDLESS = (
+    ProofComparison("loss", "a NaN", math.nan, 1.0),
+    ProofComparison("loss", "endless", math.inf, 1.0),
+)
+
 
 def proof(*comparisons):
     engine = describe_engine(load_experiment(EXPERIMENTS / "digits/dit.yaml"), use_gpu=False)
@@ -39,8 +44,7 @@ def test_a_table_fits_a_terminal_and_counts_what_is_off():
             )
             for number, module in enumerate(modules)
         ),
-        ProofComparison("loss", "a NaN", math.nan, 1.0),
-        ProofComparison("loss", "endless", math.inf, 1.0),
+        *ENDLESS,
         ProofComparison("norm", "alike", 0.0, 0.0),
     )
     lines = str(found).splitlines()
@@ -92,10 +96,7 @@ def test_of_many_steps_the_furthest_off_is_kept_with_the_steps_and_the_first_sta
 
 
 def test_what_rounding_would_hide_is_printed_and_json_holds_no_number_that_json_lacks():
-    found = proof(
-        ProofComparison("loss", "a NaN", math.nan, 1.0),
-        ProofComparison("loss", "endless", math.inf, 1.0),
-    )
+    found = proof(*ENDLESS)
     found = replace(found, untold=("A gradient of head is " * 9,))
     assert sum("A gradient of head" in line for line in str(found).splitlines()) > 1
     read = json.loads(json.dumps(found.to_dict(), allow_nan=False))

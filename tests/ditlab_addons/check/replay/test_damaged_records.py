@@ -36,8 +36,6 @@ def unreadable(path):
         lambda: path.write_bytes(os.urandom(300)),
         lambda: path.write_bytes(b""),
         lambda: (path.unlink(), path.mkdir()),
-        lambda: (path.rmdir(), os.mkfifo(path)),
-        lambda: (path.unlink(), path.symlink_to("/dev/zero")),
     ]
 
 
@@ -85,7 +83,7 @@ def test_an_attempt_that_is_lost_leaves_its_steps_to_the_spec(run):
 
 def test_without_a_journal_receipts_say_what_was_done(run):
     losses = [each.loss for each in opened(run).history.executions]
-    for damage in unreadable(run / "journal.jsonl")[:4]:
+    for damage in unreadable(run / "journal.jsonl"):
         damage()
         source = opened(run)
         assert source.history.last == 4 and source.history.journaled == {}, damage

@@ -9,33 +9,13 @@ from functools import partial
 
 import pytest
 
-from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.receipts.reading import Receipts, read_receipts, walk_chain
-from ditlab.receipts.records import CHECKED, ORIGIN, RecordedAttempt
-from ditlab.receipts.writer import ReceiptWriter
+from ditlab.receipts.records import CHECKED
 from ditlab.storage.files import append_json_line
 from ditlab_addons.check.verify.records import taken_over_heads
-
-
-def attempt(step):
-    return RecordedAttempt(
-        attempt=1,
-        chain=ORIGIN,
-        step=step,
-        workers=1,
-        microbatch_splits=0,
-        left_out=[],
-        device="cpu",
-        processor="",
-        threads=1,
-        versions={},
-        code="c",
-        data="d",
-        spec_hash="s",
-        numerics=4,
-        blocks="eager",
-    )
+from support.damage import refused
+from support.receipts import write_attempt
 
 
 @pytest.fixture
@@ -43,21 +23,10 @@ def folder(tmp_path):
     return RunFolder(tmp_path / "abc")
 
 
-def written(folder, first, last, saved=None, lr=1e-3):
-    """Write an attempt of steps `first` to `last`, and return what a checkpoint after it holds."""
-    writer = ReceiptWriter(folder, lambda text: None)
-    writer.begin(attempt(first - 1), saved or {})
-    for step in range(first, last + 1):
-        writer.add(step, 1000 + step, 1 / step, 2.0, lr)
-    receipt = writer.receipt()
-    writer.close()
-    return receipt
-
-
 @pytest.fixture
 def write(folder):
-    """`written` of the folder."""
-    return partial(written, folder)
+    """`write_attempt` of the folder."""
+    return partial(write_attempt, folder)
 
 
 def walk(folder, *steps):
@@ -81,19 +50,19 @@ def test_a_checkpoint_that_was_taken_over(tmp_path):
         }
         append_json_line(trials[trial].path / "exploits.jsonl", line)
 
-    saved = [written(trial, 1, 4, lr=10.0**-number) for number, trial in enumerate(trials)]
+    saved = [write_attempt(trial, 1, 4, rate=10.0**-number) for number, trial in enumerate(trials)]
     take_over(1, 0, 4)
-    second = written(trials[1], 5, 8, saved[0])
-    written(trials[2], 5, 8, saved[2])
+    second = write_attempt(trials[1], 5, 8, saved[0])
+    write_attempt(trials[2], 5, 8, saved[2])
     take_over(2, 1, 8)
-    last = written(trials[2], 9, 12, second)
+    last = write_attempt(trials[2], 9, 12, second)
     assert "to which no rows" in walk(trials[2]).faults[0]
     found = walk_chain(read_receipts(trials[2]), [8, 12], taken_over_heads(home, trials[2]))
     assert found.faults == []
     assert list(found.heads[12]) == [last["chain"]]
     assert second["chain"] in found.heads[8]
     shutil.rmtree(trials[0].path)
-    with pytest.raises(UserError, match="trial0 has no receipts"):
+    with refused("trial0 has no receipts"):
         taken_over_heads(home, trials[2])
 
 
@@ -129,7 +98,7 @@ def test_an_attempt_that_goes_on_from_elsewhere(folder, write):
     )
 
 
-def _rewritten(folder, rows):
+def _rewrite_attempt(folder, rows):
     """Write rows with right checksums, as whoever knows the format can."""
     rows, before = rows.copy(), 0
     for number in range(len(rows)):
@@ -148,14 +117,14 @@ def test_rows_out_of_order_with_right_checksums(folder, write):
         "of the attempt after": rows[[4, *range(4), *range(5, 9)]],
     }
     for what, changed in ways.items():
-        _rewritten(folder, changed)
+        _rewrite_attempt(folder, changed)
         found = walk(folder, 9)
         assert read_receipts(folder).damage == "" and found.faults, what
-    _rewritten(folder, rows)
+    _rewrite_attempt(folder, rows)
     assert walk(folder, 9).faults == [] and last["chain"] in walk(folder, 9).heads[9]
     changed = rows.copy()
     changed["loss"][6] = 0.5
-    _rewritten(folder, changed)
+    _rewrite_attempt(folder, changed)
     assert walk(folder, 9).faults == [] and last["chain"] not in walk(folder, 9).heads[9]
 
 

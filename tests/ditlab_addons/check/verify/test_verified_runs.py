@@ -12,9 +12,9 @@ import time
 import pytest
 
 import ditlab
-from ditlab.errors import UserError
 from ditlab_addons.check.verify.verification import verify_run
 from support.command import run_inside
+from support.damage import refused
 from support.damaged.verified import flip, off, opened, verified
 from support.opened import file_states
 from support.trainings.forks import small
@@ -101,7 +101,7 @@ def test_wrong_options(home):
         assert wrong.code == 2 and "Traceback" not in wrong.err
         assert all(each in wrong.err for each in arguments if each != "checked")
     for name in ("steps", "seed"):
-        with pytest.raises(UserError, match=f"{name}=-1 is below"):
+        with refused(f"{name}=-1 is below"):
             ditlab.verify("checked", **{name: -1})
 
 

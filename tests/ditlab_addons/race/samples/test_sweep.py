@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import ditlab
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.quality import classifier as classifiers
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab_addons.race.samples.spec import load_sampling_sweep
 from support.command import run_here
+from support.damage import refused
 from support.trainings.family_specs import smallest
 
 
@@ -123,12 +123,11 @@ def test_an_interrupted_sweep_goes_on_and_its_samples_are_those_of_sample(
     one, two = (configuration.metrics for configuration in last.summary.trials)
     assert (one["cost/evaluations"], two["cost/evaluations"]) == (1, 2) and one["cost/seconds"] > 0
     assert {"quality/frechet", "quality/kernel", "quality/nearest"} <= one.keys()
-    with pytest.raises(UserError, match=r"was started as another one: samples=30 \(was 20\)"):
+    with refused(r"was started as another one: samples=30 \(was 20\)"):
         ditlab.sweep_samples(written(Path.cwd(), small.id, samples=30), resume=last.sweep_id)
     plan = ditlab.plan_samples(written(Path.cwd(), small.id, seeds=3), resume=last.sweep_id)
     assert plan.forecast.num_draws == 2 and plan.to_dict()["seeds"] == [0, 20, 40]
-    said = cli("sample", last.sweep_id)
-    assert said.code == 2 and "none of its trials has begun" in said.err
+    cli("sample", last.sweep_id).refused("none of its trials has begun")
     monkeypatch.setitem(sys.modules, "ditlab_addons", None)
     assert last.sweep_id in cli("runs").out
     for command, text in {"runs show": "sweep of 4 trials", "report": "report.html"}.items():
@@ -214,6 +213,5 @@ def test_a_dry_run_counts_network_evaluations(small, cli):
 )
 def test_refusals_are_one_sentence(changes, message, small, tmp_path):
     path = written(tmp_path, small.id, **changes)
-    with pytest.raises(UserError, match=message) as caught:
+    with refused(message):
         ditlab.sweep_samples(path)
-    assert "\n" not in str(caught.value)
