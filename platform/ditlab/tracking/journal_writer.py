@@ -7,7 +7,6 @@ fewer.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
@@ -249,20 +248,28 @@ class JournalWriter:
             assert self._file is not None
             line = b"\n" * self._needs_newline + line
             written = os.write(self._file, line)
-            if written == len(line):
-                self._needs_newline = False
-                return True
-            # Cut off the beginning of a line that filled the disk, or start the next with a
-            # newline.
+            while written < len(line):
+                written += self._write_rest(line, written)
+            self._needs_newline = False
+            return True
+        except OSError as error:
+            self._warn_once(error)
+        return False
+
+    def _write_rest(self, line: bytes, written: int) -> int:
+        """Write what a disk or a limit did not take at once. Raises the OSError that says why it
+        did not, once the beginning is cut off; else the next line starts with a newline.
+        """
+        assert self._file is not None
+        try:
+            return os.write(self._file, line[written:])
+        except OSError:
             size = os.fstat(self._file).st_size
             if os.pread(self._file, written, size - written) == line[:written]:
                 os.ftruncate(self._file, size - written)
             else:
                 self._needs_newline = True
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            self._warn_once(error)
-        return False
+            raise
 
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from ditlab.cli import options, output
 from ditlab.cli.output_types import FilesOutput
-from ditlab.errors import UserError
+from ditlab.errors import cannot_write
 from ditlab.home import Home
 
 
@@ -83,13 +83,13 @@ def statistics(
         try:
             write_durably(out, found.statistics.to_npz())
         except OSError as error:
-            raise UserError(
-                f"--out {out} cannot be written ({error.strerror}); name another file."
-            ) from error
+            raise cannot_write(f"--out {out}", error, "name another file") from error
     figures = {
         name: {"value": each.mean, "low": each.low, "high": each.high}
         for name, each in found.figures.items()
     }
+    for note in found.notes:
+        output.say(f"warning: {note}.")
     for name, each in found.figures.items():
         output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
     files = [str(out)] if out else []
