@@ -27,6 +27,8 @@ class StatisticsOutput(FilesOutput):
     images: int
     figures: dict[str, EndsOutput]
     """Figures against the other set, by name; empty without one."""
+    notes: list[str]
+    """Sentences on what the other set does not say of itself, or has otherwise."""
 
 
 RESULTS = {"data statistics": StatisticsOutput}
@@ -93,7 +95,8 @@ def statistics(
     for name, each in found.figures.items():
         output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
     files = [str(out)] if out else []
-    output.emit({"images": found.num, "figures": figures, "files": files}, as_json)
+    result = {"images": found.num, "figures": figures, "notes": list(found.notes), "files": files}
+    output.emit(result, as_json)
     if out is not None:
         settings = output.repeated_arguments("place", "against", "out", "as_json")
         output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)

@@ -121,28 +121,32 @@ def _images(place: str, home: Home) -> Iterator[Tensor]:
             while batch := list(islice(same, BATCH)):
                 yield torch.cat(batch)
     else:
-        store = open_named_store("PLACE", place, home)
-        whole = View(store, hold_out_blocks(store, 0.0)[0], place)
-        for view in (whole.in_part(number) for number in range(len(store.parts))):
-            columns = {
-                name: each
-                for name, each in view.columns.items()
-                if len(each.shape) == 3 and each.value_range
-            }
-            if not columns:
-                raise UserError(
-                    f"{place} holds no column of images; name a store, folder or .npz file of "
-                    "images."
-                )
-            name, column = next(iter(columns.items()))
-            field = BatchField(name, column.shape, "float32", value_range=RANGE)
-            try:
-                yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))
-            except NotFiniteError:
-                raise UserError(
-                    f"{place} holds images with values that are not finite (NaN) in column "
-                    f"{name}; import them again without these."
-                ) from None
+        yield from _stored_images(place, home)
+
+
+def _stored_images(place: str, home: Home) -> Iterator[Tensor]:
+    """Yield a store's images as `_images` does."""
+    store = open_named_store("PLACE", place, home)
+    whole = View(store, hold_out_blocks(store, 0.0)[0], place)
+    for view in (whole.in_part(number) for number in range(len(store.parts))):
+        columns = {
+            name: each
+            for name, each in view.columns.items()
+            if len(each.shape) == 3 and each.value_range
+        }
+        if not columns:
+            raise UserError(
+                f"{place} holds no column of images; name a store, folder or .npz file of images."
+            )
+        name, column = next(iter(columns.items()))
+        field = BatchField(name, column.shape, "float32", value_range=RANGE)
+        try:
+            yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))
+        except NotFiniteError:
+            raise UserError(
+                f"{place} holds images with values that are not finite (NaN) in column "
+                f"{name}; import them again without these."
+            ) from None
 
 
 def _picture(path: Path) -> Tensor:
