@@ -22,8 +22,8 @@ DISK_REMEDIES = {
     errno.ESTALE: "mount that file system again",
     errno.ENOTCONN: "mount that file system again",
 }
-"""What a person can do about a file system that refuses, by the error's number. Any other number is
-a mistake of ours, or of a path.
+"""Remedies where a file system refuses, by the error's number. Any other number is a mistake of
+ours, or of a path.
 """
 
 
@@ -71,8 +71,8 @@ class RunFailed(Exception):
 
 
 def disk_remedy(error: BaseException | str, other: str = "") -> str:
-    """What a person can do where a file system refuses: by the error's number, or by its text where
-    that is all there is; or `other`, which always helps.
+    """Remedy where a file system refuses, by the error's number, or by its text where that is all
+    there is; beside it `other`, which always helps.
     """
     number = getattr(error, "errno", None)
     text = str(error)

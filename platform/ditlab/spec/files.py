@@ -67,8 +67,8 @@ def spec_files(path: Path) -> list[Path]:
 
 
 def relative_inputs(path: Path, overrides: Sequence[str] = ()) -> dict[str, Path]:
-    """What relative paths of a spec's files and of its overrides name, by field, where it is there:
-    what a copy of the folder has to hold.
+    """Files and folders that relative paths of a spec and of its overrides name, by field, where
+    they are there: a copy of the folder has to hold them.
     """
     found: dict[str, Path] = {}
 

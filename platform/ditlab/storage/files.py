@@ -132,8 +132,11 @@ def _warn_of_no_locks(device: int, name: object, reason: str) -> None:
     if device in _devices_without_locks:
         return
     _devices_without_locks.add(device)
+    place = name
+    if isinstance(name, int):  # the number of a descriptor
+        place = "DITLAB_HOME"
     message = (
-        f"the file system of {name} has no locks ({reason}): nothing keeps two processes from "
+        f"the file system of {place} has no locks ({reason}): nothing keeps two processes from "
         "writing there at once, such as a resume beside a training; start one at a time, or mount "
         "it with locks"
     )

@@ -19,6 +19,7 @@ from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
 from ditlab.tracking.history import JournalFacts, RunResults
 from ditlab.tracking.journal import (
+    LONGEST_LINE,
     current_time,
     damaged_lines,
     encode_record,
@@ -242,6 +243,12 @@ class JournalWriter:
         """Write a line; returns True if the whole line is in the file."""
         if self._closed.is_set():
             raise ValueError(f"{self.path} is closed")
+        if len(line) > LONGEST_LINE:  # no reader would take it
+            self._warn(
+                f"{self.path}: a record of {len(line):,} bytes is not kept, as a line holds at "
+                f"most {LONGEST_LINE:,}; training goes on"
+            )
+            return False
         try:
             if self._file is None:
                 self._open()

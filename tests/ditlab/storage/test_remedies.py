@@ -9,6 +9,7 @@ import pytest
 from ditlab.checkpoints.saving import SaveFailed
 from ditlab.errors import DISK_REMEDIES, UserError, cannot_write, disk_remedy
 from ditlab.home import Home
+from ditlab.runs.events import EventReader
 from ditlab.runs.lifecycle import home_write_error
 from ditlab.storage.files import writing_into
 from ditlab.storage.local import writable_folder
@@ -115,3 +116,14 @@ def test_a_line_that_is_taken_in_two_parts_is_whole(home, monkeypatch):
     monkeypatch.setattr(os, "write", write)
     journal.close()
     assert folder.journal.read_bytes().count(b"\n") == 1
+
+
+def test_a_record_that_no_line_holds_is_told_and_the_others_are_kept(home, caplog):
+    folder = create_run(Home.from_environment(), "small", family="dit", spec_hash="")
+    journal = JournalWriter(folder)
+    for value in ("first", "x" * (5 << 20), "last"):
+        journal.append("tags", values={"ditlab.asked": value})
+    journal.close()
+    events = EventReader(folder)
+    assert [event.text for event in events.read_all()] == ["asked: first", "asked: last"]
+    assert events.num_damaged == 0 and "bytes is not kept" in caplog.text

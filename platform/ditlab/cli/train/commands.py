@@ -454,8 +454,9 @@ class JobLines:
 
 
 def _refuse_files_outside(root: Path, spec: Path, overrides: tuple[str, ...]) -> dict[str, Path]:
-    """What a job reads by a relative path: files of the spec, and files and folders that its fields
-    name, by how a message calls them. Raises UserError for one that no folder sent along holds.
+    """Files and folders that a job reads by a relative path, those of the spec and those that its
+    fields name, by how a message calls them. Raises UserError for one outside the folder that is
+    sent.
     """
     from ditlab.spec.files import relative_inputs, spec_files
 
