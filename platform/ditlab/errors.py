@@ -1,5 +1,7 @@
 """The errors that a user sees, and their exit codes."""
 
+import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,6 +9,22 @@ from ditlab.secrets import hide
 
 _LONGEST = 300
 """Characters of an error in a line."""
+DISK_REMEDIES = {
+    errno.ENOSPC: "make room there",
+    errno.EDQUOT: "delete files of yours there, or have your quota raised",
+    errno.EFBIG: "raise the limit of a file's size (`ulimit -f unlimited`)",
+    errno.EROFS: "mount that file system writable",
+    errno.EACCES: "correct its permissions",
+    errno.EPERM: "correct its permissions",
+    errno.EMFILE: "raise the limit of open files (`ulimit -n 65536`)",
+    errno.ENFILE: "end programs that hold many files open",
+    errno.EIO: "check that disk or its connection (`dmesg` has its errors)",
+    errno.ESTALE: "mount that file system again",
+    errno.ENOTCONN: "mount that file system again",
+}
+"""Remedies where a file system refuses, by the error's number. Any other number is a mistake of
+ours, or of a path.
+"""
 
 
 class UserError(Exception):
@@ -50,6 +68,26 @@ class RunFailed(Exception):
     def __init__(self, message: str, kind: str = "crash") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+def disk_remedy(error: BaseException | str, other: str = "") -> str:
+    """Remedy where a file system refuses, by the error's number, or by its text where that is all
+    there is; beside it `other`, which always helps.
+    """
+    number = getattr(error, "errno", None)
+    text = str(error)
+    for each, remedy in DISK_REMEDIES.items():
+        if number == each or (number is None and os.strerror(each) in text):
+            return f"{remedy}, or {other}" if other else remedy
+    return other or "correct its path"
+
+
+def cannot_write(place: object, error: BaseException, other: str) -> UserError:
+    """UserError for a place that cannot be written: `runs cannot be written (Read-only file
+    system); mount that file system writable, or name another folder.`
+    """
+    reason = first_line(error)
+    return UserError(f"{place} cannot be written ({reason}); {disk_remedy(error, other)}.")
 
 
 def shortened(names: Sequence[str], most: int) -> str:

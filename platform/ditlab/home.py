@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, cannot_write
 from ditlab.storage.files import write_whole
 from ditlab.storage.local import refuse_ray_copy, writable_folder
 from ditlab.storage.plain_files import parse_json
@@ -165,9 +165,7 @@ class Home:
             if not self.check_format().marker.exists():
                 self.write_marker()
         except OSError as error:
-            raise UserError(
-                f"DITLAB_HOME={self.root} cannot be written ({error.strerror}); {remedy}."
-            ) from error
+            raise cannot_write(f"DITLAB_HOME={self.root}", error, remedy) from error
         return self
 
     def check_format(self) -> "Home":

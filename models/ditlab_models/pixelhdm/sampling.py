@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain, groupby
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -24,6 +23,7 @@ from ditlab_models.contract import (
 from ditlab_models.figures import Figure, ImageGrid
 from ditlab_models.pixelhdm.spec import PixelHDMObjectiveSpec, PixelHDMSamplingSpec, PixelHDMSpec
 from ditlab_models.pixelhdm.text_encoder import caption_bytes
+from ditlab_models.pixels import to_pixels
 from ditlab_models.processes.draws import draw_seeds, seeded_normal, starting_noise, state_dtype
 from ditlab_models.processes.flow import Velocity, interpolate, point_velocity, repeat_time
 from ditlab_models.processes.flow_figures import to_pictures
@@ -304,9 +304,9 @@ class PixelHDMSampler(Sampler):
     def pictures(self, samples: Samples) -> Sequence[Picture]:
         """Return every image with the settings under which its seed reproduces it."""
         spec = self.spec
-        pixels = np.rint(255 * to_pictures(samples.values)).astype(np.uint8)
+        pixels = [to_pixels(each) for each in to_pictures(samples.values)]
         common = {
-            "size": f"{pixels.shape[1]}x{pixels.shape[2]}",
+            "size": "x".join(map(str, samples.values.shape[2:])),
             "solver": spec.solver,
             "steps": str(spec.steps),
             "guidance": f"{spec.guidance:g}",

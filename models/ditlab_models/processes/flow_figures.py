@@ -63,9 +63,10 @@ def probe_makers(probe: Callable[[FigureInputs], FlowProbe]) -> FigureMakers:
 
 def to_pictures(images: Tensor) -> np.ndarray:
     """Convert (num, C, H, W) in [-1, 1] to (num, H, W, 3) in [0, 1]; (num, H, W), a mean, of other
-    than 3 channels.
+    than 3 channels. Values that are not finite become NaN.
     """
-    unit = ((images.detach().float().cpu() + 1) / 2).clamp(0, 1)
+    unit = (images.detach().float().cpu() + 1) / 2
+    unit = unit.clamp(0, 1).masked_fill(~unit.isfinite(), math.nan)
     return to_numpy(unit.permute(0, 2, 3, 1) if unit.shape[1] == 3 else unit.mean(1))
 
 

@@ -90,6 +90,7 @@ from ditlab_models.contract import (
 )
 from ditlab_models.figures import ImageGrid
 from ditlab_models.figures import Text as TextPanel
+from ditlab_models.pixels import num_not_finite, to_pixels
 
 _log = logging.getLogger("ditlab")
 PROMPTS_BYTES = 16 * MIB
@@ -490,6 +491,11 @@ class SampleSet:
         """
         return self.samples.conditions
 
+    @cached_property
+    def num_not_finite(self) -> int:
+        """Samples with a value that is NaN or infinite: pictures show such pixels in magenta."""
+        return num_not_finite(self.values)
+
     @property
     def trajectory(self) -> Tensor | None:
         """(frames, num, *sample shape), the first frame pure noise; None unless requested."""
@@ -589,6 +595,12 @@ class SampleSet:
                 f"--out {path}: samples of shape {tuple(values.shape[1:])} are no images; name "
                 "a folder."
             )
+        if self.num_not_finite:
+            raise UserError(
+                f"--out {path}: {self.num_not_finite:,} of {len(self):,} samples hold values that "
+                "are not finite (NaN), which its bytes cannot hold; take weights of an earlier "
+                "step, or name a folder, whose samples.safetensors holds them as they are."
+            )
         with writing(path):
             return write_whole(path, npz_of_images(values))
 
@@ -600,10 +612,7 @@ class SampleSet:
 
 
 def _images(grid: ImageGrid) -> list[Image.Image]:
-    return [
-        Image.fromarray(np.clip(np.rint(255 * image), 0, 255).astype(np.uint8))
-        for image in grid.images
-    ]
+    return [Image.fromarray(to_pixels(image)) for image in grid.images]
 
 
 def save_pictures(

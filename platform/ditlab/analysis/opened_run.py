@@ -107,9 +107,7 @@ class OpenedRun:
         be written.
         """
         owner = f"the folder of run {self.folder.run_id}"
-        return writable_folder(
-            self.folder.path / name, owner, "make room, or make DITLAB_HOME writable"
-        )
+        return writable_folder(self.folder.path / name, owner, "make DITLAB_HOME writable")
 
     def tracker(self) -> RunTracker:
         """The run's tracker, reopened."""

@@ -28,7 +28,7 @@ from ditlab.data.loading.held_out import ComputedRows
 from ditlab.data.splits import DataSplits
 from ditlab.data.text.tokenizer import TOKENIZER_NAME
 from ditlab.engine.distributed import ControlChannel, Rank
-from ditlab.errors import UserError
+from ditlab.errors import UserError, cannot_write
 from ditlab.home import Home
 from ditlab.inputs.conditions import row_set
 from ditlab.quality.eligibility import QUALITY_NOTE, quality_ineligibility, size_remedy
@@ -542,9 +542,7 @@ def _write_files(evaluation: CheckpointEvaluation, folder: Path) -> list[Path]:
         for name, table in evaluation.tables.items():
             files.append(save_table(table, folder / f"{name}.parquet"))
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({error.strerror}); make room there."
-        ) from error
+        raise cannot_write(folder, error, "make DITLAB_HOME writable") from error
     return files
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, cannot_write
 from ditlab.storage.local import writable_folder
 
 
@@ -18,10 +18,7 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(
-            f"--out {out} cannot be written ({reason}); make room, or name another place."
-        ) from error
+        raise cannot_write(f"--out {out}", error, "name another place") from error
 
 
 @contextmanager

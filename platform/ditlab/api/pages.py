@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ditlab.errors import UserError
+from ditlab.errors import UserError, cannot_write
 from ditlab.home import Home, RunFolder
 
 
@@ -25,9 +25,7 @@ def write_report(home: Home, folder: RunFolder, path: str | Path | None = None) 
     try:
         return write_run_report(home, folder, place)
     except OSError as error:
-        raise UserError(
-            f"{place} cannot be written ({error.strerror}); name another place with --out."
-        ) from error
+        raise cannot_write(place, error, "name another place with --out") from error
 
 
 def renew_report(home: Home, folder: RunFolder, warn: Callable[[str], None]) -> None:

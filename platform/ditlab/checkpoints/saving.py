@@ -30,7 +30,7 @@ from ditlab.checkpoints.manifest import (
 )
 from ditlab.checkpoints.shard import CHUNK, TensorKey, encode_header, is_finite, raw_bytes
 from ditlab.checkpoints.store import CheckpointStore
-from ditlab.errors import first_line
+from ditlab.errors import disk_remedy, first_line
 
 KeyedTensors = Sequence[tuple[TensorKey, Tensor]]
 
@@ -39,9 +39,8 @@ VISIBILITY_TIMEOUT = 15.0
 was not there.
 """
 SaveFailureKind = Literal["not_finite", "write", "not_shared", "lost_worker"]
-_REMEDY: dict[SaveFailureKind, str] = {
+_REMEDIES: dict[SaveFailureKind, str] = {
     "not_finite": "training diverged; lower optimizer.lr or training.clip.max_norm",
-    "write": "make room or repair checkpoint.storage",
     "not_shared": "name a folder on shared storage, or a URI such as s3://bucket/prefix",
     "lost_worker": "resume the run from the one before",
 }
@@ -107,7 +106,9 @@ class SaveFailed(Exception):
     @property
     def remedy(self) -> str:
         """Sentence part on how to go on."""
-        return _REMEDY[self.kind]
+        if self.kind == "write":
+            return disk_remedy(self.reason, "repair checkpoint.storage")
+        return _REMEDIES[self.kind]
 
     def __str__(self) -> str:
         return f"the checkpoint of step {self.step} was not saved ({self.reason}); {self.remedy}."

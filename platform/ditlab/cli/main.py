@@ -3,7 +3,6 @@ heavy.
 """
 
 import atexit
-import errno
 import json
 import logging
 import os
@@ -11,27 +10,29 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import click
 
-from ditlab.cli.terminal import escape_for_terminal
-from ditlab.errors import RunFailed, UserError, first_line, nearest
+from ditlab.cli.terminal import (
+    echo,
+    escape_for_terminal,
+    escape_unencodable,
+    open_closed_streams,
+)
+from ditlab.errors import (
+    DISK_REMEDIES,
+    RunFailed,
+    UserError,
+    disk_remedy,
+    first_line,
+    nearest,
+)
 from ditlab.parts import absent_part, commands, find_command, load_part, named
 from ditlab.runs.signals import command_signals, ignore_signals, is_interrupted
 from ditlab.secrets import hide, hide_tracebacks
-
-# Errors of a disk that cannot be used as it is; any other OSError is a mistake of ours.
-REFUSALS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.ESTALE,
-)
 
 
 def examples_of(words: str) -> list[str]:
@@ -129,16 +130,29 @@ def cli() -> None:
     """
 
 
+def missing_texts(arguments: Sequence[str], optimize: int) -> str:
+    """Sentence on texts that a command line asks for and Python has dropped; empty where none
+    is. `optimize` is Python's own level.
+    """
+    asks = not arguments or {"-h", "--help", "schema"} & set(arguments)
+    if optimize < 2 or not asks:
+        return ""
+    return (
+        "warning: Python runs without docstrings (PYTHONOPTIMIZE=2 or -OO), so help and schemas "
+        "lack most descriptions; unset it to read them."
+    )
+
+
 def main() -> None:
     """Run the command line and exit with its code; errors that a person can correct are printed
     without a traceback.
     """
     hide_tracebacks()
-    for name in ("stdin", "stdout", "stderr"):
-        # closed (`<&-`): the first files that are opened would take its number
-        if getattr(sys, name) is None:
-            mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+    open_closed_streams()
+    escape_unencodable()
+    note = missing_texts(sys.argv[1:], sys.flags.optimize)
+    if note:
+        echo(note, err=True)
     atexit.register(ignore_signals)
     warnings.showwarning = _show_warning
     # without a handler of the program's, what the package logs goes nowhere
@@ -173,12 +187,11 @@ def _run() -> None:
         stream = _failed_stream(error)
         if isinstance(error, BrokenPipeError):  # `ditlab show ... | head`
             sys.exit(1)
-        if error.errno not in REFUSALS:
+        if error.errno not in DISK_REMEDIES:
             raise
         place = error.filename or stream or f"DITLAB_HOME={os.environ.get('DITLAB_HOME', 'runs')}"
         _fail(
-            f"{place} cannot be used ({error.strerror}); make room there, or correct its "
-            "permissions.",
+            f"{place} cannot be used ({error.strerror}); {disk_remedy(error)}.",
             1,
             "storage",
         )
@@ -231,7 +244,7 @@ class _Sentences(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print a warning without secrets and control characters."""
         message = hide(record.getMessage()).rstrip(".")
-        click.echo(escape_for_terminal(f"warning: {message}."), err=True)
+        echo(escape_for_terminal(f"warning: {message}."), err=True)
 
 
 def _show_warning(
@@ -248,13 +261,13 @@ def _show_warning(
         text = f"warning: {message}\n"
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
-    click.echo(escape_for_terminal(text), file=file, nl=False, err=True)
+    echo(escape_for_terminal(text), nl=False, err=True)
 
 
 def _fail(message: str, code: int, kind: str) -> None:
     message = hide(message)
     with suppress(OSError):  # whoever reads standard error is gone
-        click.echo(f"ditlab: {escape_for_terminal(message)}", err=True)
+        echo(f"ditlab: {escape_for_terminal(message)}", err=True)
     _print_error(kind, message, code)
     sys.exit(code)
 
@@ -264,4 +277,4 @@ def _print_error(kind: str, message: str, code: int) -> None:
     if "--json" in sys.argv:
         result = {"status": "error", "kind": kind, "message": message, "exit_code": code}
         with suppress(OSError):
-            click.echo(json.dumps(result))
+            echo(json.dumps(result))

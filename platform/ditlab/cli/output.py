@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ditlab.cli.terminal import escape_for_terminal
+from ditlab.cli.terminal import echo, escape_for_terminal, is_encodable
 from ditlab.home import Home, is_ray_job
 from ditlab.parts import absent_part
 
@@ -40,7 +40,7 @@ def emit(result: Mapping[str, Any], as_json: bool, files: Iterable[Path] = ()) -
     for file in files:
         print_line(file, as_json)
     if as_json:
-        click.echo(json.dumps(finite(result), allow_nan=False))
+        echo(json.dumps(finite(result), allow_nan=False))
 
 
 def finite(value: Any) -> Any:
@@ -56,25 +56,29 @@ def finite(value: Any) -> Any:
 
 def say(message: str) -> None:
     """Print a line for people on standard error, without secrets and control characters."""
-    click.echo(escape_for_terminal(message), err=True)
+    echo(escape_for_terminal(message), err=True)
 
 
 def print_line(text: object, as_json: bool = False) -> None:
     """Print a line of a command's result as `say` does: on standard output, or on standard error
     for `--json`.
     """
-    click.echo(escape_for_terminal(str(text)), err=as_json)
+    echo(escape_for_terminal(str(text)), err=as_json)
 
 
 def print_yaml(mapping: Mapping[str, Any], as_json: bool = False) -> None:
     """Print a mapping as YAML: as it is in a file or pipe, with visible control characters on a
-    terminal.
+    terminal, and with YAML's own escapes where the stream lacks a character.
     """
     from ditlab.spec.yaml_text import dump_yaml
 
     text = dump_yaml(mapping)
     out = sys.stderr if as_json else sys.stdout
-    click.echo(escape_for_terminal(text) if out.isatty() else text, nl=False, err=as_json)
+    if not is_encodable(text, out):
+        text = dump_yaml(mapping, ascii_only=True)
+    if out.isatty():
+        text = escape_for_terminal(text)
+    echo(text, nl=False, err=as_json)
 
 
 def console(as_json: bool) -> TerminalConsole:

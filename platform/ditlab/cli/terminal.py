@@ -4,12 +4,15 @@ lines.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+
+import click
 
 from ditlab.errors import UserError
 from ditlab.secrets import hide
@@ -54,6 +57,41 @@ def escape_for_terminal(text: str) -> str:
 def escape_line(text: str) -> str:
     """Text in one line: line breaks and tabs become `\\n` and `\\t`."""
     return escape_for_terminal(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def open_closed_streams() -> None:
+    """Give a standard stream that is closed (`<&-`) a file that takes all and holds nothing: the
+    first files that are opened would take its number.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
+
+
+def escape_unencodable() -> None:
+    """Make standard output and error write `\\xb7` for a character that their encoding lacks, as
+    ASCII does `·`.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def is_encodable(text: str, stream: object) -> bool:
+    """Return True if a stream's encoding has all characters of a text."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def echo(text: str, err: bool = False, nl: bool = True) -> None:
+    """Write a text in the encoding of standard output or error, which is told: click alone writes
+    UTF-8 where it is ASCII.
+    """
+    click.echo(text, file=sys.stderr if err else sys.stdout, nl=nl)
 
 
 class PlainLines:

@@ -39,6 +39,10 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 """Address of a cluster's job server through the tunnel that `ray dashboard cluster.yaml` opens."""
 REQUEST_TIMEOUT = 10.0  # seconds for an answer of the job server
 AWAY_TIMEOUT = 30.0  # seconds for which a job server that answered before may be away
+_BROKEN_PAUSE = 10.0
+"""Seconds between two requests for a whole log whose stream breaks off: Ray's client takes no more
+than 4 MiB in a message, and a line is one.
+"""
 _STARTING = "No available agent"  # a head's answer in its first seconds
 _LOGGERS = (
     "ray",
@@ -256,25 +260,33 @@ class JobServer:
     async def _follow(
         self, job: str, on_text: Callable[[str], None]
     ) -> tuple[str, str, int | None]:
-        """Pass on the log, each text once, and return the state at the job's end; its stream may
-        break off before.
+        """Pass on the log, each text once, and return the state at the job's end.
+
+        Where the stream breaks off, at a line that it does not take or at an outage, the rest is
+        that of the whole log.
         """
         seen = 0
         away = 0.0
         while away < AWAY_TIMEOUT:
             fresh = 0
             try:
-                async for text in self.client.tail_job_logs(job):
-                    fresh += len(text)
-                    if fresh > seen:  # a new stream begins at the log's beginning
-                        on_text(text[-(fresh - seen) :])
-                        seen = fresh
-                if (state := self.state(job))[0] in END_STATUSES:
+                with suppress(*_client_errors()):
+                    async for text in self.client.tail_job_logs(job):
+                        fresh += len(text)
+                        if fresh > seen:  # a new stream begins at the log's beginning
+                            on_text(text[-(fresh - seen) :])
+                            seen = fresh
+                state = self.state(job)
+                rest = self.client.get_job_logs(job)[seen:]
+                if rest:
+                    on_text(rest)
+                    seen += len(rest)
+                if state[0] in END_STATUSES:
                     return state
                 away = 0.0
             except _client_errors():
                 away += 1.0
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0 if fresh >= seen or away else _BROKEN_PAUSE)
         raise RunFailed(
             f"the job server at {self.address} does not answer any more, and job {job} may go "
             f"on without it: `ray job logs --follow {job} --address {self.address}` once it is "

@@ -8,6 +8,7 @@ it first.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from ditlab.runs.signals import WORKER_SIGNALS, renew_handlers
@@ -27,6 +29,10 @@ INTERNALS = {
     "set_sigterm_handler": "ray._private.utils",
     "is_token_auth_enabled": "ray._private.authentication.authentication_utils",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "ray._private.ray_constants",
+    "RAY_RUNTIME_ENV_IGNORE_GITIGNORE": "ray._private.ray_constants",
+    "get_runtime_env_default_excludes": "ray._private.ray_constants",
+    "_dir_travel": "ray._private.runtime_env.packaging",
+    "_get_excludes": "ray._private.runtime_env.packaging",
     "state.get_draining_nodes": "ray._private.state",
     "_global_node": "ray._private.worker",
     "print_to_stdstream": "ray._private.worker",
@@ -71,6 +77,23 @@ def reload_token() -> None:
     """Make Ray read mode and token again; by itself it does so once a process."""
     ray_internal("Config").initialize("")
     ray_internal("AuthenticationTokenLoader").instance().reset_cache()
+
+
+def sent_files(root: Path) -> set[Path]:
+    """Every file below a job's working directory that Ray sends along, as its uploading does."""
+    excludes = ray_internal("_get_excludes")(
+        root, ray_internal("get_runtime_env_default_excludes")()
+    )
+    sends_ignored = os.environ.get(ray_internal("RAY_RUNTIME_ENV_IGNORE_GITIGNORE")) == "1"
+    found: set[Path] = set()
+    ray_internal("_dir_travel")(
+        root,
+        [excludes],
+        found.add,
+        include_gitignore=not sends_ignored,
+        logger=logging.getLogger("ditlab.ray"),  # Ray's own names every ignore file
+    )
+    return {path for path in found if path.is_file()}
 
 
 def quiet_deaths() -> AbstractContextManager[None]:

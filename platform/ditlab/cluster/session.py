@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -37,9 +39,10 @@ from ditlab.cluster.ray_internals import (
     quiet_deaths,
     without_uv,
 )
-from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.errors import RunFailed, UserError, cannot_write, first_line
 from ditlab.parts import absent_part
 from ditlab.runs.signals import abandon_exit, end_process, is_ending, renew_handlers
+from ditlab.spec.values import format_bytes
 from ditlab.tracking.access import exempt_from_proxies
 
 _log = logging.getLogger("ditlab")
@@ -62,6 +65,13 @@ LONGEST_FOLDER = 107 - len("/ray/session_2026-01-01_00-00-00_000000_4194304/sock
 """Bytes of the folder of an instance's files, by the 107 that Linux allows for the longest of its
 sockets.
 """
+LEAST_ROOM = 16 << 20
+"""Bytes free in that folder below which no instance is started: it would wait for minutes for a
+file that cannot be written.
+"""
+SHARED_MEMORY = "/dev/shm"
+LEAST_SHARED = 75 << 20
+"""Bytes free in shared memory below which Ray keeps its objects in that folder instead."""
 TRIES = 6
 """Attempts to start an instance on this machine, where it is slow."""
 _PAUSE = 2.0  # seconds between two attempts
@@ -173,15 +183,15 @@ def _start_instance(
 ) -> None:
     """Start an instance on this machine, with what `stack` undoes at the session's end."""
     check_socket_folder()
+    check_shared_memory(warn)
     stack.enter_context(own_token())
     stack.enter_context(without_uv())
-    start = partial(
-        ray.init,
-        address="local",  # or Ray would join whatever cluster it finds traces of here
-        num_cpus=cores,
-        include_dashboard=False,
-        **quiet,
-    )
+
+    def start() -> None:
+        check_room()  # other programs may fill the folder between two attempts
+        # "local": or Ray would join whatever cluster it finds traces of here
+        ray.init(address="local", num_cpus=cores, include_dashboard=False, **quiet)
+
     clean = partial(end_attempt, ray, set(psutil.Process().children()))
     with own_sessions(stack.enter_context(killed_with_this_process())):
         try:
@@ -219,12 +229,50 @@ def check_socket_folder() -> None:
     """Raise UserError where the sockets of an instance on this machine do not fit into Ray's
     folder.
     """
-    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"  # as Ray chooses
-    folder = os.environ.get(name, "/tmp")
+    name, folder = _ray_folder()
     if not folder.startswith("/") or len(os.fsencode(folder)) > LONGEST_FOLDER:
         raise UserError(
             f"{name}={folder} is no folder for Ray's sockets (an absolute path of "
             f"{LONGEST_FOLDER} bytes at most); set RAY_TMPDIR to a shorter one, such as /tmp."
+        )
+
+
+def _ray_folder() -> tuple[str, str]:
+    """The variable that names the folder of Ray's files, and the folder, as Ray chooses them."""
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    return name, os.environ.get(name, "/tmp")
+
+
+def check_room() -> None:
+    """Raise UserError where the folder of Ray's files is full or cannot be written."""
+    name, folder = _ray_folder()
+    place = Path(folder)
+    place = next(path for path in (place, *place.parents) if path.exists())
+    remedy = "set RAY_TMPDIR to another folder, or train without Ray (`ditlab train --local`)"
+    try:
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(bytes(4096))
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        raise cannot_write(f"{name}={folder}, where Ray's files lie,", error, remedy) from None
+    if free < LEAST_ROOM:
+        raise UserError(
+            f"{name}={folder}, where Ray's files lie, has {format_bytes(free)} free, and Ray "
+            f"needs {format_bytes(LEAST_ROOM)}; make room there, or {remedy}."
+        )
+
+
+def check_shared_memory(warn: Callable[[str], None]) -> None:
+    """Warn of shared memory that is too small for Ray's objects, as that of a container may be."""
+    if not Path(SHARED_MEMORY).is_dir():  # as on macOS
+        return
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if free < LEAST_SHARED:
+        name, folder = _ray_folder()
+        warn(
+            f"{SHARED_MEMORY} has {format_bytes(free)} free, so that Ray keeps its objects in "
+            f"{name}={folder}, which is slower; enlarge it (`docker run --shm-size=1g`, or `mount "
+            f"-o remount,size=1g {SHARED_MEMORY}`)."
         )
 
 
@@ -310,12 +358,16 @@ def start_with_patience(
 ) -> None:
     """Call `start` until it succeeds, a few times where it is slow; `clean` follows each failure.
 
-    Raises RunFailed where it fails for another reason, or too often.
+    Raises UserError as `start` does, and RunFailed where it fails for another reason, or too
+    often.
     """
     for left in reversed(range(TRIES)):
         try:
             start()
             return
+        except UserError:
+            clean()
+            raise
         except Exception as error:
             # Ray raises bare Exceptions, and errors of its C++ part: all of them mean that nothing
             # was started.

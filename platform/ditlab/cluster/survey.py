@@ -15,7 +15,7 @@ from pathlib import Path
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.cluster.node_report import FILE_TIMEOUT, node_report, versions
 from ditlab.cluster.nodes import alive_nodes, node_name, run_on_nodes, wait_for
-from ditlab.errors import UserError
+from ditlab.errors import UserError, cannot_write
 from ditlab.home import Home, resolve_user_path
 from ditlab.runs.launch import Launch
 from ditlab.spec.experiment import Experiment
@@ -135,7 +135,7 @@ def probe_file(folder: Path, what: str, remedy: str) -> Iterator[str]:
         try:
             (folder / name).write_text(name)
         except OSError as error:
-            raise UserError(f"{what} cannot be written ({error.strerror}); {remedy}.") from error
+            raise cannot_write(what, error, remedy) from error
         try:
             yield name
         finally:

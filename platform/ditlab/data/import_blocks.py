@@ -32,7 +32,7 @@ from ditlab.data.stores.manifest import Columns, Source
 from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ManifestRecord
 from ditlab.data.stores.writer import WrittenShard, finish_store
 from ditlab.data.stores.writing import PARTIAL, WrittenStore
-from ditlab.errors import UserError
+from ditlab.errors import UserError, disk_remedy
 from ditlab.progress import Progress
 from ditlab.storage.files import encode_json_line, parse_json_line, write_durably, writing_into
 
@@ -252,10 +252,11 @@ class BlockWork:
                 self.folder / block.receipt, encode_json_line(receipt.model_dump(mode="json"))
             )
         except OSError as error:
+            remedy = "choose another folder with --out"
             raise UserError(
-                f"{self.folder.parent} cannot be written ({error.strerror}); free space there "
-                "or choose another folder with --out, and give the same command again: it goes "
-                "on from its whole blocks."
+                f"{self.folder.parent} cannot be written ({error.strerror}); "
+                f"{disk_remedy(error, remedy)}, and give the same command again: it goes on from "
+                "its whole blocks."
             ) from error
         return receipt
 

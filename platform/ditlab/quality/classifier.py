@@ -19,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ditlab.data.splits import DataSplits
-from ditlab.errors import UserError, first_line
+from ditlab.errors import cannot_write
 from ditlab.home import Home
 from ditlab.inputs.noise import derived_seed
 from ditlab.quality.images import ImageFields, RealImages, batches
@@ -158,7 +158,7 @@ def cached_classifier(
     found = _load(path, fields)
     if found:
         return found
-    remedy = "free disk space there, or set DITLAB_HOME to another folder"
+    remedy = "set DITLAB_HOME to another folder"
     writable_folder(home.classifiers, f"DITLAB_HOME={home.root}", remedy)
     try:
         with os.fdopen(open_for_append(path.with_suffix(".lock"))) as lock:
@@ -174,9 +174,7 @@ def cached_classifier(
                 _save(path, trained)
             return trained
     except OSError as error:
-        raise UserError(
-            f"DITLAB_HOME={home.root} cannot be written ({first_line(error)}); {remedy}."
-        ) from error
+        raise cannot_write(f"DITLAB_HOME={home.root}", error, remedy) from error
 
 
 def _load(path: Path, fields: ImageFields) -> TrainedClassifier | None:

@@ -15,6 +15,7 @@ from ditlab.data.splits import DataSplits
 from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.view import RowSequence, View
 from ditlab_models.contract import BatchField
+from ditlab_models.pixels import to_bytes
 
 RANGE = (-1.0, 1.0)
 """Range of an image's values, the same for every image model."""
@@ -153,13 +154,8 @@ def images_per_batch(shape: Sequence[int]) -> int:
 
 def npz_of_images(images: Tensor) -> bytes:
     """Content of an .npz file of samples (num, channels, H, W) in [-1, 1] as ADM writes them:
-    `arr_0`, uint8 NHWC.
+    `arr_0`, uint8 NHWC. Raises NotFiniteError for NaN and infinities.
     """
     content = BytesIO()
     np.savez(content, to_bytes(images).permute(0, 2, 3, 1).expand(-1, -1, -1, 3).cpu().numpy())
     return content.getvalue()
-
-
-def to_bytes(images: Tensor) -> Tensor:
-    """Round images in [-1, 1] to uint8, 127.5 steps to 1; values beyond are clipped."""
-    return ((images.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)

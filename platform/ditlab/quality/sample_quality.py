@@ -59,6 +59,7 @@ from ditlab.quality.measurement import quality_measurement
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import Samples
+from ditlab_models.pixels import num_not_finite
 from ditlab_models.processes.draws import draw_samples
 
 Classes = Mapping[str, Tensor]
@@ -163,7 +164,7 @@ class QualityReference:
         """Return the metrics of `QualityBasis.metrics` for at least 20 samples, as `quality` does;
         `captions`: texts that samples were drawn from, for figures of captions."""
         agrees = self.agreement_real is not None and bool(expected)
-        if samples.isnan().any():
+        if num_not_finite(samples):
             return dict.fromkeys(self.basis.metrics(agrees, bool(captions)), float("nan"))
         ready = samples.to(self.device, torch.float32).clamp(*RANGE)
         images = ready.split(images_per_batch(ready.shape[1:]))

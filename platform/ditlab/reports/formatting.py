@@ -179,7 +179,7 @@ def terminal_table(
 
     Ids and numbers are kept in one line, numbers to the right; a text is wrapped between its words.
     A narrow terminal gets the table without the columns of `optional`, the first of them first.
-    Title and caption may be wider than the rows.
+    Title and caption may be wider than the rows, and are wrapped where the terminal ends.
     """
     from rich.text import Text
 
@@ -188,7 +188,7 @@ def terminal_table(
     def heading_text(text: str | None, style: str) -> Text | None:
         if text is None:
             return None
-        return Text(text, style, no_wrap=True, overflow="ignore")
+        return Text(text, style, overflow="fold")
 
     table = WholeTable(
         title=heading_text(title, "table.title"),

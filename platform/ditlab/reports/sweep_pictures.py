@@ -19,6 +19,7 @@ from ditlab.secrets import hide
 from ditlab.storage.files import write_whole
 from ditlab.storage.plain_files import MIB, read_plain
 from ditlab_models.figures import Figure, ImageGrid
+from ditlab_models.pixels import to_pixels
 
 COLUMNS = 8
 """Samples of a row."""
@@ -41,9 +42,9 @@ def save_strip(figure: Figure, path: Path) -> Path | None:
     grid = next((panel for panel in figure.panels if isinstance(panel, ImageGrid)), None)
     if grid is None or not len(grid.images):
         return None
-    images = np.nan_to_num(np.asarray(grid.images[:COLUMNS], dtype=float))
+    images = np.asarray(grid.images[:COLUMNS], dtype=float)
     content = BytesIO()
-    pixels = np.rint(255 * np.clip(np.concatenate(images, axis=1), 0, 1)).astype(np.uint8)
+    pixels = to_pixels(np.concatenate(images, axis=1))
     Image.fromarray(pixels).save(content, format="PNG")
     return write_whole(path, content.getvalue())
 

@@ -40,7 +40,8 @@ def save_text(figure: Figure, path: Path) -> Path | None:
 
 def read_texts(path: Path) -> list[str]:
     """Read the texts of the first panel that `save_text` wrote. Raises OSError."""
-    parts = path.read_text(errors="replace").removesuffix("\n").split("--- 1 ---\n")
+    text = path.read_text(encoding="utf-8", errors="replace")
+    parts = text.removesuffix("\n").split("--- 1 ---\n")
     if len(parts) == 1:
         return []
     first = parts[1]

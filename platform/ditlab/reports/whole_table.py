@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
@@ -34,11 +35,20 @@ class WholeTable(Table):
             yield from self._as_lists(console, options)
             return
         shown = copy.copy(self)
-        shown.columns = [copy.copy(self.columns[number]) for number in kept]
+        shown.title = None
+        shown.caption = None
+        # by its number Rich knows the last column, which has no space behind it
+        shown.columns = [
+            replace(self.columns[number], _index=place) for place, number in enumerate(kept)
+        ]
         widest = [_widest(console, wide, column) for column in shown.columns]
         for column, width in zip(shown.columns, _widened(widths, widest, spare), strict=True):
             column.width = width
+        if self.title:
+            yield self.title
         yield from Table.__rich_console__(shown, console, options)
+        if self.caption:
+            yield self.caption
         names = [
             _heading(column) for number, column in enumerate(self.columns) if number not in kept
         ]

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.errors import RunFailed, UserError, cannot_write, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.runs.launch import Launch
 from ditlab.runs.requests import withdraw_stops
@@ -110,10 +110,7 @@ class RunLifecycle:
 
 def home_write_error(home: Home, error: OSError) -> UserError:
     """UserError for a DITLAB_HOME whose disk refuses a write."""
-    return UserError(
-        f"DITLAB_HOME={home.root} cannot be written ({error.strerror}); make room there, or "
-        "point DITLAB_HOME at another folder."
-    )
+    return cannot_write(f"DITLAB_HOME={home.root}", error, "point DITLAB_HOME at another folder")
 
 
 def _update(folder: RunFolder, **changes: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 from ditlab.data.splits import classes_with_samples
 from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.encoders.checkpoint import folder_digests
-from ditlab.errors import RunFailed, Unreachable, UserError, first_line
+from ditlab.errors import RunFailed, Unreachable, UserError, disk_remedy, first_line
 from ditlab.numerics import NUMERICS_VERSION
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB
@@ -148,7 +148,7 @@ class TrackedRequests(Requests):
         except OSError as error:
             sentence = (
                 f"the samples asked for at step {step} cannot be stored ({error.strerror}); "
-                "make room there."
+                f"{disk_remedy(error)}."
             )
             raise UserError(sentence) from None  # the answer says so
         self._tracker.log_image("asked-samples", step, picture)

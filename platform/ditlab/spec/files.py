@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
@@ -29,6 +29,8 @@ SpecT = TypeVar("SpecT")
 _log = logging.getLogger("ditlab.spec")
 FILES = ("model.init.from", "evaluation.features.weights", "evaluation.features.reference")
 """Fields with files whose own name tells their kind, whatever they link to."""
+OUTPUTS = ("checkpoint.storage",)
+"""Fields with folders that a run makes."""
 STANDARD_INPUT = Path("-")
 """SPEC on a command line, for the spec that is piped in; paths in it are taken from the working
 directory.
@@ -62,6 +64,25 @@ def spec_files(path: Path) -> list[Path]:
     files = [file for file, _ in _lineage(path)]
     base = read_with_parents(path).get("base")
     return [*files, *(spec_files(Path(base)) if isinstance(base, str) else [])]
+
+
+def relative_inputs(path: Path, overrides: Sequence[str] = ()) -> dict[str, Path]:
+    """Files and folders that relative paths of a spec and of its overrides name, by field, where
+    they are there: a copy of the folder has to hold them.
+    """
+    found: dict[str, Path] = {}
+
+    def note(folder: Path, field: str, text: str) -> str:
+        place = _resolve_path(field, text, folder, "")
+        if place != text and path_field(field) not in OUTPUTS and Path(place).exists():
+            found[f"{field}={text}"] = Path(place)
+        return text
+
+    for file in spec_files(path):
+        map_texts(read_mapping(file, ""), partial(note, file.parent))
+    for each in parse_overrides(overrides):
+        map_texts(each.value, partial(note, Path()), each.path)
+    return found
 
 
 def read_mapping(path: Path, named_by: str) -> dict[str, Any]:

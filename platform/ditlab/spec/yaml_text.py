@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ MAX_NODES = 10_000  # a spec has a few hundred; nested aliases reach billions
 MAX_DEPTH = 100
 PLAIN = {"!!str", "!!int", "!!float", "!!bool", "!!null", "!!seq", "!!map"}
 """Tags of the values that a spec may hold."""
+_OLD_VERSION = re.compile(r"^(%YAML[ \t]+)1\.1\b", re.MULTILINE)
+"""Head of a file in YAML 1.1, where 0123 is 83, 1:30 is 90 and yes is true."""
 
 
 def parse_yaml(text: str, source: str) -> Any:
@@ -32,6 +36,33 @@ def parse_yaml(text: str, source: str) -> Any:
         raise UserError(
             f"{source}: has {size:,} bytes, and at most {MAX_BYTES:,} are read; write less."
         )
+    current = _OLD_VERSION.sub(r"\g<1>1.2", text, count=1)
+    found = _parsed(current, source)
+    if current != text:
+        with warnings.catch_warnings(action="ignore"):  # ruamel's, of what 1.1 has otherwise
+            _check_meaning(_parsed(text, source), found, source)
+    return found
+
+
+def _check_meaning(old: Any, new: Any, source: str, path: str = "") -> None:
+    """Raise UserError for the first value that YAML 1.1, as a file's head says, and YAML 1.2 read
+    differently.
+    """
+    if isinstance(old, dict) and isinstance(new, dict) and old.keys() == new.keys():
+        for key, value in old.items():
+            _check_meaning(value, new[key], source, f"{path}.{key}" if path else str(key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, value in enumerate(old):
+            _check_meaning(value, new[number], source, f"{path}.{number}")
+    elif type(old) is not type(new) or old != new:
+        raise UserError(
+            f"{source}: {path or 'its content'} is {format_value(old)} in YAML 1.1, as its head "
+            f"`%YAML 1.1` says, and {format_value(new)} in YAML 1.2, which is read here; remove "
+            "the head and write the value that you mean."
+        )
+
+
+def _parsed(text: str, source: str) -> Any:
     yaml = YAML(typ="safe", pure=True)
     # unbounded, 5,000 open brackets take 4 s, and Python's recursion ends
     yaml.max_depth = MAX_DEPTH
@@ -109,10 +140,13 @@ def read_recorded(path: Path) -> dict[str, Any]:
     return mapping if isinstance(mapping, dict) else {}
 
 
-def dump_yaml(mapping: Mapping[str, Any]) -> str:
-    """The written form of a mapping; `parse_yaml` of it gives the same mapping."""
+def dump_yaml(mapping: Mapping[str, Any], ascii_only: bool = False) -> str:
+    """The written form of a mapping; `parse_yaml` of it gives the same mapping. Under `ascii_only`
+    other characters are escaped.
+    """
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
+    yaml.allow_unicode = not ascii_only
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
     yaml.representer.add_representer(float, _written_float)
     out = io.StringIO()

@@ -6,8 +6,10 @@ The checksum of a JSON object is its last field, `"crc"`: the CRC-32 of the text
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +20,12 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 from zlib import crc32
 
-from ditlab.errors import UserError
+from ditlab.errors import cannot_write, first_line
 from ditlab.storage.plain_files import UnusableFile, open_for_append, parse_json, read_plain
 
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Numbers of errors by which file systems say that they have no locks."""
+_log = logging.getLogger("ditlab.storage")
 _STAMP = "# SHA-256 of the lines above: "
 _LENGTH = len(b',"crc":"12345678"}')
 MAX_LINES_BYTES = 256 << 20
@@ -91,9 +96,9 @@ def flush_to_disk(file: IO[bytes]) -> None:
     os.fsync(file.fileno())
 
 
-def take_lock(file: IO[Any] | int, wait: bool = False) -> bool:
+def take_lock(file: IO[Any], wait: bool = False) -> bool:
     """Lock an open file until it is closed; False where another process holds it and `wait` is not
-    set. A file system without locks gives it always."""
+    set. A file system without locks gives it always, which is warned of once."""
     operation = fcntl.LOCK_EX
     if not wait:
         operation |= fcntl.LOCK_NB
@@ -101,9 +106,41 @@ def take_lock(file: IO[Any] | int, wait: bool = False) -> bool:
         fcntl.flock(file, operation)
     except BlockingIOError:
         return False
-    except OSError:
-        pass
+    except OSError as error:
+        _warn_of_no_locks(os.fstat(file.fileno()).st_dev, file.name, first_line(error))
     return True
+
+
+def lock_fault(path: Path) -> str:
+    """Why the file system of an existing file has none of the locks that SQLite needs; empty where
+    it has them, or another process holds one.
+    """
+    try:
+        with path.open("ab") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return first_line(error)
+    return ""
+
+
+_devices_without_locks: set[int] = set()
+
+
+def _warn_of_no_locks(device: int, name: object, reason: str) -> None:
+    """Log a warning, once for each file system."""
+    if device in _devices_without_locks:
+        return
+    _devices_without_locks.add(device)
+    place = name
+    if isinstance(name, int):  # the number of a descriptor
+        place = "DITLAB_HOME"
+    message = (
+        f"the file system of {place} has no locks ({reason}): nothing keeps two processes from "
+        "writing there at once, such as a resume beside a training; start one at a time, or mount "
+        "it with locks"
+    )
+    _log.warning("%s", message)
 
 
 @contextmanager
@@ -112,10 +149,7 @@ def writing_into(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({error.strerror}); free space there or choose "
-            "another folder."
-        ) from error
+        raise cannot_write(folder, error, "choose another folder") from error
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ditlab.errors import Unreachable, UserError
+from ditlab.errors import Unreachable, UserError, cannot_write, disk_remedy
 from ditlab.storage.files import flush_to_disk, sync_folder, write_durably
 from ditlab.storage.plain_files import MIB
 
@@ -32,7 +32,7 @@ def writable_folder(path: Path, name: str, remedy: str) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise UserError(f"{name} cannot be written ({error.strerror}); {remedy}.") from error
+        raise cannot_write(name, error, remedy) from error
     return path
 
 
@@ -159,7 +159,8 @@ class LocalFiles:
             yield
         except OSError as error:
             raise Unreachable(
-                f"{self.knob}={self.path} {problem} ({error.strerror or error}); {remedy}."
+                f"{self.knob}={self.path} {problem} ({error.strerror or error}); "
+                f"{disk_remedy(error, remedy)}."
             ) from error
 
 

@@ -50,7 +50,12 @@ def git_state() -> str:
 def _git(*arguments: str) -> str:
     try:
         done = subprocess.run(
-            ["git", *arguments], capture_output=True, text=True, timeout=10, check=False
+            ["git", *arguments],
+            capture_output=True,
+            encoding="utf-8",  # whatever the locale says
+            errors="replace",
+            timeout=10,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -7,7 +7,6 @@ fewer.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
@@ -20,6 +19,7 @@ from ditlab.home import RunFolder
 from ditlab.storage.files import ends_torn, sync_folder
 from ditlab.tracking.history import JournalFacts, RunResults
 from ditlab.tracking.journal import (
+    LONGEST_LINE,
     current_time,
     damaged_lines,
     encode_record,
@@ -243,26 +243,40 @@ class JournalWriter:
         """Write a line; returns True if the whole line is in the file."""
         if self._closed.is_set():
             raise ValueError(f"{self.path} is closed")
+        if len(line) > LONGEST_LINE:  # no reader would take it
+            self._warn(
+                f"{self.path}: a record of {len(line):,} bytes is not kept, as a line holds at "
+                f"most {LONGEST_LINE:,}; training goes on"
+            )
+            return False
         try:
             if self._file is None:
                 self._open()
             assert self._file is not None
             line = b"\n" * self._needs_newline + line
             written = os.write(self._file, line)
-            if written == len(line):
-                self._needs_newline = False
-                return True
-            # Cut off the beginning of a line that filled the disk, or start the next with a
-            # newline.
+            while written < len(line):
+                written += self._write_rest(line, written)
+            self._needs_newline = False
+            return True
+        except OSError as error:
+            self._warn_once(error)
+        return False
+
+    def _write_rest(self, line: bytes, written: int) -> int:
+        """Write what a disk or a limit did not take at once. Raises the OSError that says why it
+        did not, once the beginning is cut off; else the next line starts with a newline.
+        """
+        assert self._file is not None
+        try:
+            return os.write(self._file, line[written:])
+        except OSError:
             size = os.fstat(self._file).st_size
             if os.pread(self._file, written, size - written) == line[:written]:
                 os.ftruncate(self._file, size - written)
             else:
                 self._needs_newline = True
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError as error:
-            self._warn_once(error)
-        return False
+            raise
 
     def _warn_once(self, error: OSError) -> None:
         if not self._has_warned:

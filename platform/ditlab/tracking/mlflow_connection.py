@@ -4,6 +4,7 @@ without MLflow.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -19,7 +20,7 @@ from urllib.parse import quote
 
 from ditlab.errors import first_line
 from ditlab.home import Home
-from ditlab.storage.files import take_lock
+from ditlab.storage.files import lock_fault, take_lock
 from ditlab.storage.plain_files import MIB
 from ditlab.tracking.access import (
     artifact_address,
@@ -39,6 +40,9 @@ _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 _NOISY_LOGGERS = ("alembic", "mlflow.store.tracking.sqlalchemy_store")
+_NO_LOCKS = (
+    "which SQLite needs; name a server, or a database on another file system, as tracking.uri"
+)
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_ALREADY_EXISTS"})
 REFILL = "run `ditlab runs sync`, which fills a new one from the runs' journals and keeps this file"
 """Remedy."""
@@ -129,8 +133,12 @@ def _database_lock(uri: str) -> Iterator[None]:
         return
     path = sqlite_path(uri)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with Path(f"{path}.lock").open("ab") as lock:
+    lock_file = Path(f"{path}.lock")
+    with lock_file.open("ab") as lock:
         take_lock(lock, wait=True)
+        fault = lock_fault(lock_file)
+        if fault:  # SQLite itself would say `database is locked` after half a minute
+            raise OSError(errno.ENOLCK, f"its file system has no locks ({fault}), {_NO_LOCKS}")
         yield
 
 

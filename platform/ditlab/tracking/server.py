@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.errors import RunFailed, UserError, cannot_write
 from ditlab.home import Home
 from ditlab.secrets import hide
 from ditlab.tracking.access import (
@@ -162,9 +162,7 @@ class MlflowServer:
         try:
             return self.log.open("wb")
         except OSError as error:
-            raise UserError(
-                f"{self.log} cannot be written ({first_line(error)}); remove it."
-            ) from None
+            raise cannot_write(self.log, error, "remove it") from None
 
     def _command(self) -> list[str]:
         artifacts = artifact_address(self.home.artifacts)

@@ -81,7 +81,8 @@ class CheckpointManager:
         """Path or URI of the last complete checkpoint."""
         self.num_pending = 0
         """Saves that were begun and not reported yet."""
-        self._is_complete = True  # the last save that was reported gave a checkpoint
+        self._failure: SaveFailed | None = None
+        """Failure of the last save that was reported; None where it gave a checkpoint."""
         self.loaded_receipt: Mapping[str, str] = {}
         """Receipt of this run's checkpoint that was loaded last; {} where there was none."""
 
@@ -214,7 +215,7 @@ class CheckpointManager:
             self.snapshots.report_finished()
         for outcome in self._saver.poll():
             self.num_pending -= 1
-            self._is_complete = outcome.error is None
+            self._failure = outcome.error
             if outcome.error:
                 self._report_failed(outcome.step, outcome.error)
             else:
@@ -254,10 +255,11 @@ class CheckpointManager:
     def finish(self) -> None:
         """Wait for the run's last checkpoint. Raises RunFailed where it could not be written."""
         self.wait()
-        if not self._is_complete:
+        if self._failure:
+            remedy = self._failure.remedy
             raise RunFailed(
-                "the last checkpoint could not be written; the last whole one is "
-                f"{self.last or 'none'}. Free disk space or repair checkpoint.storage, then "
+                f"the last checkpoint could not be written ({self._failure.reason}); the last "
+                f"whole one is {self.last or 'none'}. {remedy[0].upper()}{remedy[1:]}, then "
                 "continue with --resume.",
                 kind="storage",
             )

@@ -25,7 +25,7 @@ from ditlab.checkpoints.manifest import CheckpointManifest
 from ditlab.checkpoints.shard import CHUNK, header_entries, raw_bytes, with_length
 from ditlab.checkpoints.store import open_checkpoint
 from ditlab.data.text.tokenizer import TOKENIZER_BYTES, TOKENIZER_NAME
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, cannot_write, first_line
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_experiment
 from ditlab.spec.plugins import check_installed, plugin_packages
@@ -90,9 +90,7 @@ def write_export(
             )
         write_weights(weights, tensors, metadata, beside)
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({first_line(error)}); make room or name another folder."
-        ) from error
+        raise cannot_write(folder, error, "name another folder") from error
     return [weights, *beside]
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from ditlab.api.run import Run
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, cannot_write
 from ditlab.home import RunFolder
 from ditlab.progress import ignore
 from ditlab.receipts.records import STOP_VERB, VERBS
@@ -84,9 +84,7 @@ def ask(
     try:
         request = post_request(folder, verb)
     except OSError as error:
-        raise UserError(
-            f"{folder.requests} cannot be written ({first_line(error)}); make room there."
-        ) from None
+        raise cannot_write(folder.requests, error, "correct that folder") from None
     inbox = Inbox(folder.requests)
     begin = time.monotonic()
     while True:

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from ditlab.cli import options, output
 from ditlab.cli.output_types import FilesOutput
-from ditlab.errors import UserError
+from ditlab.errors import cannot_write
 from ditlab.home import Home
 
 
@@ -27,6 +27,8 @@ class StatisticsOutput(FilesOutput):
     images: int
     figures: dict[str, EndsOutput]
     """Figures against the other set, by name; empty without one."""
+    notes: list[str]
+    """Sentences on what the other set does not say of itself, or has otherwise."""
 
 
 RESULTS = {"data statistics": StatisticsOutput}
@@ -83,17 +85,18 @@ def statistics(
         try:
             write_durably(out, found.statistics.to_npz())
         except OSError as error:
-            raise UserError(
-                f"--out {out} cannot be written ({error.strerror}); name another file."
-            ) from error
+            raise cannot_write(f"--out {out}", error, "name another file") from error
     figures = {
         name: {"value": each.mean, "low": each.low, "high": each.high}
         for name, each in found.figures.items()
     }
+    for note in found.notes:
+        output.say(f"warning: {note}.")
     for name, each in found.figures.items():
         output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
     files = [str(out)] if out else []
-    output.emit({"images": found.num, "figures": figures, "files": files}, as_json)
+    result = {"images": found.num, "figures": figures, "notes": list(found.notes), "files": files}
+    output.emit(result, as_json)
     if out is not None:
         settings = output.repeated_arguments("place", "against", "out", "as_json")
         output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ditlab.analysis.averages import ExportSource
 from ditlab.analysis.user_errors import output_folder
 from ditlab.checkpoints.reader import CheckpointReader
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, cannot_write
 from ditlab.storage.files import replacing, write_durably
 from ditlab_models.layers.lora import A, B, adapted_names
 
@@ -77,6 +77,4 @@ def write_adapter(
             write_durably(folder / PEFT_CONFIG, json.dumps(config, indent=2).encode()),
         ]
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({first_line(error)}); make room or name another folder."
-        ) from error
+        raise cannot_write(folder, error, "name another folder") from error

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ditlab.analysis.averages import ExportSource
 from ditlab.checkpoints.manifest import CheckpointManifest
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, cannot_write
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import write_durably
@@ -142,9 +142,7 @@ def write_self_contained(
             files = _write_diffusers(folder, trained, tensors, config)
         return [*files, _write(folder / CARD, _card(form, trained, spec, tensors, facts))]
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be written ({first_line(error)}); make room or name another folder."
-        ) from error
+        raise cannot_write(folder, error, "name another folder") from error
 
 
 def _write_diffusers(

@@ -14,7 +14,7 @@ import click
 import ditlab
 from ditlab.cli import output
 from ditlab.cli.options import as_json as json_option
-from ditlab.errors import UserError, nearest
+from ditlab.errors import UserError, cannot_write, nearest
 from ditlab.reports.formatting import terminal_table
 from ditlab.spec.experiment import check_name, class_for
 from ditlab.spec.files import build_experiment, is_sweep, read_with_parents
@@ -121,9 +121,7 @@ def write_commented(target: str, like: str) -> Path:
             f"{path} exists, and is left as it is; give another NAME, or move it away."
         ) from None
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be written ({error.strerror}); give another NAME."
-        ) from None
+        raise cannot_write(path, error, "give another NAME") from None
     except ValueError as error:
         raise UserError(str(error)) from None
     return path

@@ -45,7 +45,7 @@ from ditlab.data.stores.manifest import (
     row_bytes,
 )
 from ditlab.data.stores.store import Store, StoredBlock
-from ditlab.errors import StorageOutage, Unreachable, UserError, first_line
+from ditlab.errors import StorageOutage, Unreachable, UserError, disk_remedy, first_line
 from ditlab.home import Home
 from ditlab.spec.values import format_bytes
 from ditlab.storage.files import folder_size, write_whole
@@ -84,6 +84,9 @@ small range.
 """
 
 
+_CACHE_REMEDY = "delete that folder, or point DITLAB_CACHE at another disk of this node"
+
+
 class BlockCache:
     """Files of about `limit_bytes` at most, each a block named by the hash of its content.
 
@@ -108,8 +111,7 @@ class BlockCache:
         except OSError as error:
             raise UserError(
                 f"The cache of blocks in {folder} cannot be used ({error.strerror or error}); "
-                "delete that folder, make room there, or point DITLAB_CACHE at another disk of "
-                "this node."
+                f"{disk_remedy(error, _CACHE_REMEDY)}."
             ) from None
 
     def get(self, key: str) -> pa.Buffer | None:

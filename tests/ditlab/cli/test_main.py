@@ -186,10 +186,7 @@ def test_an_interruption_that_a_library_makes_another_error_of():
     assert (done.returncode, done.stderr) == (130, "ditlab: interrupted.\n")
 
 
-FULL = (
-    "ditlab: standard output cannot be used (No space left on device); make room there, or "
-    "correct its permissions."
-)
+FULL = "ditlab: standard output cannot be used (No space left on device); make room there."
 ENDS = {
     "<&-": None,
     ">&-": None,

@@ -181,11 +181,18 @@ def sample(
         f"{len(drawn):,} sample{plural} of step {drawn.step:,}: "
         f"{format_duration(drawn.seconds)}{threads}"
     )
-    output.emit(
-        {"run_id": opened.id, "step": drawn.step, "files": [str(file) for file in files]},
-        as_json,
-        files,
-    )
+    if drawn.num_not_finite:
+        output.say(
+            f"warning: {drawn.num_not_finite:,} of {len(drawn):,} samples hold values that are not "
+            "finite (NaN): such pixels are magenta."
+        )
+    result = {
+        "run_id": opened.id,
+        "step": drawn.step,
+        "not_finite": drawn.num_not_finite,
+        "files": [str(file) for file in files],
+    }
+    output.emit(result, as_json, files)
     output.hint(as_json, "evaluate", opened.id)
 
 

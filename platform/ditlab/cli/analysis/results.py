@@ -18,10 +18,17 @@ class MeasurementOutput(TypedDict):
 
 
 class StepFilesOutput(FilesOutput):
-    """`ditlab sample`, `ditlab export`: files made of a run's weights at a step."""
+    """`ditlab export`: files made of a run's weights at a step."""
 
     run_id: str
     step: int
+
+
+class SampleOutput(StepFilesOutput):
+    """`ditlab sample`."""
+
+    not_finite: int
+    """Samples with a value that is NaN or infinite."""
 
 
 class EvaluationOutput(TypedDict):
@@ -60,7 +67,7 @@ KindsOutput = TypedDict("KindsOutput", {"kinds": list[str]})
 
 
 RESULTS = {
-    "sample": StepFilesOutput,
+    "sample": SampleOutput,
     "evaluate": EvaluationOutput | AveragesOutput,
     "figures": FilesOutput | KindsOutput,
     "export": StepFilesOutput,

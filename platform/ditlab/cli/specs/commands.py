@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ditlab.cli import options, output
-from ditlab.errors import UserError
+from ditlab.cli.terminal import echo
+from ditlab.errors import UserError, cannot_write
 from ditlab.parts import command_options, load_part
 from ditlab.reports.formatting import terminal_table
 
@@ -130,15 +131,13 @@ def schema(sweep: bool, result: str | None, out: Path | None, as_json: bool, **a
     else:
         found = sweep_schema() if sweep else experiment_schema()
     if out is None:
-        click.echo(json.dumps(found, indent=None if as_json else 2))
+        echo(json.dumps(found, indent=None if as_json else 2))
         return
     try:
         out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise UserError(
-            f"--out {out} cannot be written ({error.strerror}); name another file."
-        ) from error
-    click.echo(out, err=as_json)
+        raise cannot_write(f"--out {out}", error, "name another file") from error
+    output.print_line(out, as_json)
     output.emit({"files": [str(out)]}, as_json)
 
 

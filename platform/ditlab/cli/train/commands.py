@@ -384,7 +384,7 @@ def submit(
     if sweep:
         _refuse_options_of_train(spec)
     name = _name_of_spec(spec, overrides, sweep, quick)
-    _refuse_files_outside(root, spec)
+    needed = _refuse_files_outside(root, spec, overrides)
     command = [
         "python",
         "-m",
@@ -394,6 +394,7 @@ def submit(
     ]
     command += output.repeated_arguments("spec", "address", "working_dir", "home", "no_wait")
     environment = job_environment(root, home, grace)
+    _refuse_files_unsent(root, needed)
     with open_job_server(address or default_address()) as jobs:
         with ProgressBars(f"sending {root} to {jobs.address}"):
             job = jobs.submit(name, command, environment)
@@ -452,15 +453,39 @@ class JobLines:
             self.show("\n")
 
 
-def _refuse_files_outside(root: Path, spec: Path) -> None:
-    """Raise UserError for a file of a spec, its own or a parent's, that is not sent along."""
-    from ditlab.spec.files import spec_files
+def _refuse_files_outside(root: Path, spec: Path, overrides: tuple[str, ...]) -> dict[str, Path]:
+    """Files and folders that a job reads by a relative path, those of the spec and those that its
+    fields name, by how a message calls them. Raises UserError for one outside the folder that is
+    sent.
+    """
+    from ditlab.spec.files import relative_inputs, spec_files
 
-    for file in spec_files(spec):
-        if not file.is_relative_to(root):
+    needed = {str(file): file for file in spec_files(spec)}
+    inputs = relative_inputs(spec, overrides)
+    needed |= {f"{field}: {place}": place for field, place in inputs.items()}
+    for name, place in needed.items():
+        if not place.is_relative_to(root):
             raise UserError(
-                f"{file} does not lie below --working-dir {root}, the only folder that is sent "
+                f"{name} does not lie below --working-dir {root}, the only folder that is sent "
                 "along; name a folder that holds it."
+            )
+    return needed
+
+
+def _refuse_files_unsent(root: Path, needed: Mapping[str, Path]) -> None:
+    """Raise UserError for what a job needs and Ray leaves here, or a file of it."""
+    from ditlab.cluster.ray_internals import sent_files
+
+    sent = sent_files(root)
+    for name, place in needed.items():
+        files = [place] if place.is_file() else place.rglob("*")
+        unsent = [file for file in files if file.is_file() and file not in sent]
+        if unsent:
+            raise UserError(
+                f"{name} would not be sent to the job: {unsent[0]} is named by a .gitignore or "
+                ".rayignore, or lies in a folder that Ray leaves out; take it off that file, set "
+                "RAY_RUNTIME_ENV_IGNORE_GITIGNORE=1 to send what .gitignore names, or give a path "
+                "from / that all nodes see."
             )
 
 

@@ -2,9 +2,11 @@
 them.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -37,6 +39,8 @@ REMEDIES = {
 
 Line = tuple[str | None, str | None]
 """Caption and class of an image."""
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,18})?")
+"""Names of classes that are numbers; one with a leading zero is a text."""
 
 
 @dataclass(frozen=True)
@@ -122,23 +126,30 @@ def caption_bytes(value: Any) -> bytes | None:
 
 
 def class_name(value: Any) -> str | None:
-    """Return a class's name: text as it is, whole numbers in digits; None for null. Raises
-    TypeError for another.
+    """Return a class's name: text as it is, whole numbers in digits, also those that a table holds
+    as floats, as pandas does beside missing ones; None for null and NaN. Raises TypeError for
+    another.
     """
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int):
         return str(value).lower()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     raise TypeError(type(value).__name__)
 
 
 def class_table(names: Iterable[str | None]) -> tuple[str, ...]:
-    """Order the names of classes, whose numbers are their places: whole numbers by value, others as
-    text.
+    """Order the names of classes, whose numbers are their places: numbers by value, others as text.
+
+    A table of pandas holds the class 8 as 8.0 where another is missing; as text, 10.0 would come
+    before it.
     """
     found = set(filter(None, names))
-    if all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in found):
-        return tuple(sorted(found, key=int))
+    if all(_NUMBER.fullmatch(name) for name in found):
+        return tuple(sorted(found, key=lambda name: (Decimal(name), name)))
     return tuple(sorted(found))
 
 

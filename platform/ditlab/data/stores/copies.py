@@ -27,7 +27,7 @@ from ditlab.data.stores.manifest import (
     parse_manifest,
 )
 from ditlab.data.stores.store import Store
-from ditlab.errors import Unreachable, UserError, first_line
+from ditlab.errors import Unreachable, UserError, disk_remedy, first_line
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri, refuse_storage
 from ditlab.spec.values import format_bytes
@@ -253,8 +253,8 @@ def fetch_copy(
                     _copy(files, root, copy, notify, is_copied)
         except OSError as error:
             raise UserError(
-                f"{place} cannot be copied to {copy} ({error.strerror or error}); make room "
-                "there, or point DITLAB_CACHE at a larger disk of this node."
+                f"{place} cannot be copied to {copy} ({error.strerror or error}); "
+                f"{disk_remedy(error, 'point DITLAB_CACHE at a larger disk of this node')}."
             ) from error
     return copy
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ditlab.reports.rendering.theme import CAPTION_POINTS, DPI, THEME, printable
 from ditlab_models.figures import ImageGrid, grid_columns
+from ditlab_models.pixels import to_pixels
 
 _LEGIBLE_PIXELS = 88
 """Smallest length of a tile's longer side, so that an 8x8 digit is legible."""
@@ -22,8 +23,8 @@ MARGIN = 8
 """Pixels around a tile."""
 _CAPTION_CHARACTERS = 400
 """Characters of a caption that are wrapped, more than any three lines hold."""
-_NOT_FINITE = (1.0, 0.0, 1.0)
-"""Magenta, so that a NaN pixel is not mistaken for a black one."""
+_NOT_FINITE = "not finite"
+"""Caption of an image with such pixels, which are magenta, before its own."""
 
 
 class _CaptionWrapper(textwrap.TextWrapper):
@@ -32,6 +33,19 @@ class _CaptionWrapper(textwrap.TextWrapper):
     """
 
     wordsep_simple_re = re.compile(r"([\t\n ]+|(?<=\w[-_/])(?=\w))")
+
+
+def _captions(grid: ImageGrid) -> list[str]:
+    """Captions of a grid's images, which say where one has pixels that are not finite."""
+    finite = [bool(np.isfinite(np.asarray(image, dtype=float)).all()) for image in grid.images]
+    captions = list(grid.captions)
+    if all(finite):
+        return captions
+    captions += [""] * (len(finite) - len(captions))
+    for number, is_finite in enumerate(finite):
+        if not is_finite:
+            captions[number] = " ".join(filter(None, [_NOT_FINITE, captions[number]]))
+    return captions
 
 
 class GridLayout:
@@ -52,7 +66,7 @@ class GridLayout:
             characters, max_lines=_CAPTION_LINES, placeholder=" ...", break_on_hyphens=False
         )
         self.wrapped = [
-            wrapper.wrap(printable(text[:_CAPTION_CHARACTERS])) for text in grid.captions
+            wrapper.wrap(printable(text[:_CAPTION_CHARACTERS])) for text in _captions(grid)
         ]
         """Lines of each caption, as wide as a tile."""
         lines = max(map(len, self.wrapped), default=0)
@@ -75,11 +89,9 @@ class GridLayout:
         picture = np.tile(background, (self.height, self.width, 1))
         for index, image in enumerate(self.grid.images):
             top, left = self.corner(index)
-            values = np.asarray(image, dtype=float)
-            if values.ndim == 2:
-                values = values[..., None].repeat(3, axis=-1)
-            values = np.where(np.isfinite(values).all(axis=-1, keepdims=True), values, _NOT_FINITE)
-            colours = np.round(np.clip(values, 0.0, 1.0) * 255).astype(np.uint8)
+            colours = to_pixels(np.asarray(image, dtype=float))
+            if colours.ndim == 2:
+                colours = colours[..., None].repeat(3, axis=-1)
             tile = colours.repeat(self.scale, axis=0).repeat(self.scale, axis=1)
             picture[top : top + self.tile_height, left : left + self.tile_width] = tile
             # An outline, as an image of the page's colour has no visible border.

@@ -23,16 +23,19 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
 from ditlab.intervals import Interval
 from ditlab.progress import Progress, ignore_progress
-from ditlab.quality.images import RANGE, image_batches, to_bytes
+from ditlab.quality.images import RANGE, image_batches
 from ditlab.spec.engine import ImageFeatures
 from ditlab_addons.figures.images.published import (
     BATCH,
     ORDER,
     PublishedFigures,
+    Sizes,
     Statistics,
+    noted,
     read_npz,
 )
 from ditlab_models.contract import BatchField
+from ditlab_models.pixels import NotFiniteError, to_bytes
 
 NPZ = ".npz"
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
@@ -46,6 +49,8 @@ class MeasuredImages:
     statistics: Statistics
     figures: dict[str, Interval]
     """Figures by name; empty without another set."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what is not known of the other set, or differs."""
 
 
 def measure_images(
@@ -67,10 +72,10 @@ def measure_images(
     figures = PublishedFigures(features, home)
     figures.check()
 
-    def gathered(name: str) -> Tensor:
+    def gathered(name: str, sizes: Sizes) -> Tensor:
         found: list[Tensor] = []
         num = 0
-        for each in figures.features(_images(name, home), device):
+        for each in figures.features(noted(_images(name, home), sizes), device):
             found.append(each)
             num += len(each)
             progress(f"measuring {name}", num, None, "images")
@@ -79,16 +84,22 @@ def measure_images(
         # places may be sorted by class
         return torch.cat(found)[torch.from_numpy(keyed_permutation(ORDER, num))]
 
-    own = gathered(place)
+    own_sizes = Sizes()
+    own = gathered(place, own_sizes)
     found = dict[str, Interval]()
+    notes: list[str] = []
     if against is not None:
         is_file = against.endswith(NPZ)
         if is_file:
             other = figures.reference("", list, device)
         else:
-            other = Statistics.of([gathered(against)])
+            sizes = Sizes()
+            other = Statistics.of([gathered(against, sizes)])
+            other = other.made_with(figures.network_digest, sizes)
+        notes = figures.doubts(other, own_sizes)
         found = figures.compare(other, own)
-    return MeasuredImages(len(own), Statistics.of([own]), found)
+    statistics = Statistics.of([own]).made_with(figures.network_digest, own_sizes)
+    return MeasuredImages(len(own), statistics, found, tuple(notes))
 
 
 def _images(place: str, home: Home) -> Iterator[Tensor]:
@@ -110,22 +121,32 @@ def _images(place: str, home: Home) -> Iterator[Tensor]:
             while batch := list(islice(same, BATCH)):
                 yield torch.cat(batch)
     else:
-        store = open_named_store("PLACE", place, home)
-        whole = View(store, hold_out_blocks(store, 0.0)[0], place)
-        for view in (whole.in_part(number) for number in range(len(store.parts))):
-            columns = {
-                name: each
-                for name, each in view.columns.items()
-                if len(each.shape) == 3 and each.value_range
-            }
-            if not columns:
-                raise UserError(
-                    f"{place} holds no column of images; name a store, folder or .npz file of "
-                    "images."
-                )
-            name, column = next(iter(columns.items()))
-            field = BatchField(name, column.shape, "float32", value_range=RANGE)
+        yield from _stored_images(place, home)
+
+
+def _stored_images(place: str, home: Home) -> Iterator[Tensor]:
+    """Yield a store's images as `_images` does."""
+    store = open_named_store("PLACE", place, home)
+    whole = View(store, hold_out_blocks(store, 0.0)[0], place)
+    for view in (whole.in_part(number) for number in range(len(store.parts))):
+        columns = {
+            name: each
+            for name, each in view.columns.items()
+            if len(each.shape) == 3 and each.value_range
+        }
+        if not columns:
+            raise UserError(
+                f"{place} holds no column of images; name a store, folder or .npz file of images."
+            )
+        name, column = next(iter(columns.items()))
+        field = BatchField(name, column.shape, "float32", value_range=RANGE)
+        try:
             yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))
+        except NotFiniteError:
+            raise UserError(
+                f"{place} holds images with values that are not finite (NaN) in column "
+                f"{name}; import them again without these."
+            ) from None
 
 
 def _picture(path: Path) -> Tensor:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -23,13 +24,12 @@ from torch import Tensor
 from ditlab.data.permutations import keyed_permutation
 from ditlab.data.splits import DataSplits
 from ditlab.encoders.checkpoint import encoder_digest
-from ditlab.errors import UserError, first_line
+from ditlab.errors import UserError, first_line, shortened
 from ditlab.home import Home, resolve_user_file
 from ditlab.intervals import Interval
 from ditlab.progress import ignore
 from ditlab.quality.features import moments
 from ditlab.quality.figures import ComparedSamples, QualityFigures
-from ditlab.quality.images import to_bytes
 from ditlab.quality.text import draws_text
 from ditlab.spec.engine import ImageFeatures
 from ditlab.spec.experiment import Experiment
@@ -38,6 +38,7 @@ from ditlab.storage.plain_files import open_regular_file, read_plain
 from ditlab.weights.files import WeightFiles
 from ditlab_addons.figures.images import estimates
 from ditlab_addons.figures.networks.embeddings import ImageEmbedder
+from ditlab_models.pixels import num_not_finite, to_bytes
 
 VERSION = 1
 """Version of everything that decides the figures beside weights and images: numbers of two versions
@@ -50,8 +51,12 @@ FIGURES = {
 }
 """Figures by kind of features, the Frechet distance first."""
 CLIP_SCORE = "clip_score"
-ARRAYS = ("mu", "sigma", "features", "arr_0")
+ARRAYS = ("mu", "sigma", "features", "network", "sizes", "num", "arr_0")
 """Arrays of an .npz file of statistics, and that of images."""
+ASYMMETRY = 1e-4
+"""Largest difference of two mirrored values of a covariance, and its lowest eigenvalue below 0, in
+parts of its largest value and eigenvalue: a file in single precision has about 1e-6.
+"""
 LARGEST_ROWS = 5_000
 """Reference images whose features are kept one by one; mean and covariance are of all."""
 UNBIASED_FROM = 5
@@ -62,6 +67,17 @@ ORDER = "ditlab.quality"
 """Name of the order that images of a place are taken in."""
 LARGEST_FILE = 1 << 30
 """Most bytes of kept statistics: those of 2,048 features take 75 MB."""
+
+
+Sizes = set[tuple[int, int]]
+"""Heights and widths of pictures."""
+
+
+def noted(batches: Iterable[Tensor], sizes: Sizes) -> Iterator[Tensor]:
+    """Pass batches of images (num, channels, H, W) on, and add their sizes to `sizes`."""
+    for batch in batches:
+        sizes.add((batch.shape[2], batch.shape[3]))
+        yield batch
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,12 @@ class Statistics:
     """Features of the first images, (at most LARGEST_ROWS, width), float32; (0, width) where only
     moments are known.
     """
+    network: str = ""
+    """Digest of the network (`PublishedFigures.network_digest`); empty where it is not known."""
+    sizes: tuple[tuple[int, int], ...] = ()
+    """Heights and widths of the pictures; empty where they are not known."""
+    num: int = 0
+    """Number of pictures; 0 where it is not known."""
 
     @classmethod
     def of(cls, batches: Iterable[Tensor]) -> Statistics:
@@ -100,18 +122,47 @@ class Statistics:
         mu = total / num
         if num == kept:  # without the cancellation of sums
             features = torch.cat(rows)
-            return cls(*moments(features.double()), features)
-        return cls(mu.cpu(), ((products - num * mu.outer(mu)) / (num - 1)).cpu(), torch.cat(rows))
+            mu, sigma = moments(features.double())
+        else:
+            features = torch.cat(rows)
+            sigma = (products - num * mu.outer(mu)) / (num - 1)
+        return cls(mu.cpu(), sigma.cpu(), features, num=num)
+
+    def made_with(self, network: str, sizes: Sizes) -> Statistics:
+        """These statistics, with the network and the sizes of the pictures that they are of."""
+        return replace(self, network=network, sizes=tuple(sorted(sizes)))
 
     def to_npz(self) -> bytes:
         """Content of a file in the layout of ADM's reference statistics: `mu`, `sigma`; beside them
-        `features`.
+        `features`, and what the statistics are of.
         """
         content = BytesIO()
         np.savez(
-            content, mu=self.mu.numpy(), sigma=self.sigma.numpy(), features=self.features.numpy()
+            content,
+            mu=self.mu.numpy(),
+            sigma=self.sigma.numpy(),
+            features=self.features.numpy(),
+            network=np.array(self.network),
+            sizes=np.array(self.sizes, np.int64).reshape(-1, 2),
+            num=np.array(self.num),
         )
         return content.getvalue()
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], features: Tensor) -> Statistics:
+        """Statistics of the arrays of `to_npz`; those of other tools have `mu` and `sigma` alone.
+        Raises ValueError and TypeError for arrays of another kind.
+        """
+        mu, sigma = (torch.from_numpy(arrays[name].astype(np.float64)) for name in ("mu", "sigma"))
+        sizes = np.asarray(arrays.get("sizes", ()), np.int64).reshape(-1, 2)
+        return cls(
+            mu,
+            sigma,
+            features,
+            str(arrays.get("network", "")),
+            tuple((int(height), int(width)) for height, width in sizes),
+            int(arrays.get("num", 0)),
+        )
 
 
 def features_named(fields: Mapping[str, str]) -> ImageFeatures:
@@ -133,7 +184,8 @@ def npz_arrays(path: Path, name: str) -> list[str]:
     """
     with _opened(path, name) as content:
         found = [key for key in ARRAYS if key in content.files]
-    if "arr_0" not in found and not {"mu", "sigma"} <= set(found):
+    is_whole = {"mu", "sigma"} <= set(found)
+    if not is_whole and ("arr_0" not in found or {"mu", "sigma"} & set(found)):
         raise UserError(
             f"{name} holds neither images (arr_0) nor statistics (mu, sigma); name a file that "
             "does."
@@ -156,13 +208,32 @@ def read_npz(path: Path, name: str) -> dict[str, np.ndarray]:
             f"{name} holds arr_0 of {images.dtype} {images.shape}, and images are uint8 (num, "
             "height, width, 3); write them so."
         )
-    mu = found.get("mu")
-    if mu is not None and (mu.ndim != 1 or found["sigma"].shape != 2 * mu.shape):
-        raise UserError(
-            f"{name} holds mu of {mu.shape} and sigma of {found['sigma'].shape}, which do not "
-            "fit; name a whole file."
-        )
+    if "mu" in found:
+        problem = _fault_of(found["mu"], found["sigma"])
+        if problem:
+            raise UserError(f"{name} holds {problem}; name a whole file of mu and sigma.")
     return found
+
+
+def _fault_of(mu: np.ndarray, sigma: np.ndarray) -> str:
+    """Clause on a mean and a covariance that are none; empty for those that are."""
+    for key, values in (("mu", mu), ("sigma", sigma)):
+        if values.dtype.kind not in "fiu":
+            return f"{key} of {values.dtype}, no real numbers"
+    if mu.ndim != 1 or sigma.shape != 2 * mu.shape:
+        return f"mu of {mu.shape} and sigma of {sigma.shape}, which do not fit"
+    for key, values in (("mu", mu), ("sigma", sigma)):
+        bad = int((~np.isfinite(values)).sum())
+        if bad:
+            return f"{bad:,} values of {key} that are not finite (NaN)"
+    sigma = sigma.astype(np.float64)
+    asymmetry = float(np.abs(sigma - sigma.T).max(initial=0.0))
+    if asymmetry > ASYMMETRY * float(np.abs(sigma).max(initial=0.0)):
+        return f"a sigma that is not symmetric (by {asymmetry:.3g}), so no covariance"
+    eigenvalues = np.linalg.eigvalsh(sigma)
+    if len(eigenvalues) and eigenvalues[0] < -ASYMMETRY * max(eigenvalues[-1], -eigenvalues[0]):
+        return f"a sigma with the eigenvalue {eigenvalues[0]:.3g}, so no covariance"
+    return ""
 
 
 @contextmanager
@@ -337,7 +408,9 @@ class PublishedFigures(QualityFigures):
         if self.given:
             made = self._statistics_of(self.given, device, tick)
         else:
-            made = Statistics.of(self.features(real(), device, tick))
+            sizes = Sizes()
+            features = self.features(noted(real(), sizes), device, tick)
+            made = Statistics.of(features).made_with(self.network_digest, sizes)
         content = made.to_npz()
         with suppress(OSError):  # a full disk costs a second pass, no run
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -354,14 +427,45 @@ class PublishedFigures(QualityFigures):
             order = keyed_permutation(ORDER, len(images))  # images may be sorted by class
             parts = np.split(order, range(BATCH, len(order), BATCH))
             batches = (torch.from_numpy(images[part]).permute(0, 3, 1, 2) for part in parts)
-            found = Statistics.of(self.features(batches, device, tick))
+            sizes = Sizes()
+            gathered = self.features(noted(batches, sizes), device, tick)
+            found = Statistics.of(gathered).made_with(self.network_digest, sizes)
             if len(arrays.get("mu", ())) != len(found.mu):  # none, or those of another network
                 return found
-        mu, sigma = (torch.from_numpy(arrays[name]).double() for name in ("mu", "sigma"))
-        features = torch.zeros(0, len(mu))
+        features = torch.zeros(0, len(arrays["mu"]))
         if images is not None:
             features = found.features
-        return Statistics(mu, sigma, features)
+        try:
+            return Statistics.from_arrays(arrays, features)
+        except (ValueError, TypeError) as error:
+            raise UserError(
+                f"{given.option} holds facts that cannot be read ({first_line(error)}); make it "
+                "again with `ditlab data statistics --out`."
+            ) from None
+
+    def doubts(self, reference: Statistics, sizes: Sizes) -> list[str]:
+        """Sentences on what a reference does not say of itself, and on pictures of another size
+        than those of `sizes`. Raises UserError for the reference of another network.
+        """
+        name = self.given.option if self.given else "the reference"
+        if reference.network not in ("", self.network_digest):
+            raise UserError(
+                f"{name} is of the network {reference.network[:12]}, and kind={self.spec.kind} "
+                f"with these weights is {self.network_digest[:12]}; make the reference again "
+                "with `ditlab data statistics --out`, or name the network that it was made with."
+            )
+        if not (reference.network and reference.num and reference.sizes):
+            return [
+                f"{name} does not say its network, its pictures' size and their number, as files "
+                "of other tools do not: it is taken to be of the same network and size"
+            ]
+        if sizes and set(reference.sizes) != sizes:
+            return [
+                f"{name} is of pictures of {_listed_sizes(reference.sizes)}, and those that are "
+                f"measured are of {_listed_sizes(sorted(sizes))}: the figures hold that "
+                "difference, too"
+            ]
+        return []
 
     def measure(self, samples: ComparedSamples) -> dict[str, float]:
         """Return the metrics of `names`. Warns of few images once.
@@ -369,11 +473,23 @@ class PublishedFigures(QualityFigures):
         Raises UserError for too few images, and a reference of other features.
         """
         device = samples.device
+        bad = sum(map(num_not_finite, samples.values))
+        if bad:
+            total = sum(map(len, samples.values))
+            samples.warn(
+                f"{bad:,} of {total:,} samples hold values that are not finite (NaN), so they have "
+                f"no figures of kind={self.spec.kind}."
+            )
+            return dict.fromkeys(self.names(bool(samples.captions)), math.nan)
         is_first = self._statistics is None
         if self._statistics is None:
             self._statistics = self.reference(
                 samples.real_key, lambda: map(to_bytes, samples.real()), device, samples.tick
             )
+        if is_first:
+            sizes = {(each.shape[2], each.shape[3]) for each in samples.values}
+            for doubt in self.doubts(self._statistics, sizes):
+                samples.warn(f"{doubt}.")
         embedder = ImageEmbedder(self.spec.kind, self.files, device)
         generated = torch.cat(
             list(self.features(map(to_bytes, samples.values), device, samples.tick, embedder))
@@ -436,6 +552,10 @@ class PublishedFigures(QualityFigures):
         return found
 
 
+def _listed_sizes(sizes: Iterable[tuple[int, int]]) -> str:
+    return shortened([f"{height} x {width}" for height, width in sizes], 3)
+
+
 def _kept(path: Path) -> Statistics | None:
     """Read kept statistics; None where they are missing or damaged."""
     try:
@@ -446,8 +566,8 @@ def _kept(path: Path) -> Statistics | None:
         ):
             return None
         with np.load(BytesIO(content), allow_pickle=False) as arrays:
-            return Statistics(
-                *(torch.from_numpy(arrays[name]) for name in ("mu", "sigma", "features"))
-            )
+            if "num" not in arrays.files:  # of an earlier version
+                return None
+            return Statistics.from_arrays(arrays, torch.from_numpy(arrays["features"]))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
