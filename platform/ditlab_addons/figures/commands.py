@@ -27,6 +27,8 @@ class StatisticsOutput(FilesOutput):
     images: int
     figures: dict[str, EndsOutput]
     """Figures against the other set, by name; empty without one."""
+    notes: list[str]
+    """Lines on what of folders was measured, and how their pictures were changed."""
 
 
 RESULTS = {"data statistics": StatisticsOutput}
@@ -66,8 +68,8 @@ def statistics(
     """Measure images by a published network: FID and others against another PLACE, and statistics
     as ADM's .npz.
 
-    PLACE: a store's folder or name, a folder of pictures, or an .npz file of images (arr_0, uint8,
-    NHWC).
+    PLACE: a store's folder or name, a folder or zip of pictures (with the folders below, as imports
+    read them), or an .npz file of images (arr_0, uint8, NHWC).
     """
     from ditlab.analysis.opened_run import default_device
     from ditlab.cli.progress import ProgressBars
@@ -92,8 +94,11 @@ def statistics(
     }
     for name, each in found.figures.items():
         output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
+    for note in found.notes:
+        output.say(note)
     files = [str(out)] if out else []
-    output.emit({"images": found.num, "figures": figures, "files": files}, as_json)
+    facts = {"images": found.num, "figures": figures, "files": files, "notes": found.notes}
+    output.emit(facts, as_json)
     if out is not None:
         settings = output.repeated_arguments("place", "against", "out", "as_json")
         output.hint(as_json, "data statistics", "PLACE", *settings, "--against", out)

@@ -3,16 +3,20 @@ them.
 """
 
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
-from ditlab.data.source_files import BadRecord, SourceFile
+from ditlab.data.source_files import BadRecord, SourceFile, not_utf8
 from ditlab.data.sources.records import SourceRecord, read_records, text_problem
-from ditlab.errors import UserError
+from ditlab.errors import UserError, first_line, shortened
+from ditlab.spec.values import escaped
 
 PATH = "it the image's path"
 """Name, in the place of a flag's, of what a line's key of the path gives."""
@@ -22,6 +26,10 @@ metadata.csv.
 """
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Names of Hugging Face's tables of captions and classes, whose paths begin beside them."""
+WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+"""Pattern of class names that are whole numbers."""
+MOST_ALIKE = 3
+"""Groups of classes that a sentence lists."""
 CAPTIONS = "--caption-column"
 LABELS = "--label-column"
 REMEDIES = {
@@ -76,15 +84,24 @@ class Annotations:
         if self.label == "folder":
             label = folder_class(path, place)
         elif self.label == "cls":
-            label = named_class(beside.get(".cls", b""))
+            try:
+                label = named_class(beside.get(".cls", b""))
+            except BadRecord as error:
+                problem = f"its class {error}"
         if problem:
             image = None
         return CaptionedImage(place, image, text, label, problem)
 
 
 def named_class(content: bytes) -> str | None:
-    """Return the class that the file beside an image names; None for an empty one."""
-    return content.decode(errors="replace").strip() or None
+    """Return the class that the file beside an image names; None for an empty one. Raises BadRecord
+    for bytes that are not UTF-8.
+    """
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(0, error) from error
+    return text.removeprefix("\ufeff").strip() or None
 
 
 def folder_class(path: str, place: str) -> str:
@@ -95,7 +112,7 @@ def folder_class(path: str, place: str) -> str:
             f"--label-from=folder: {place} lies in no folder below --source; move it into the "
             "folder of its class, or name the folder of the class folders as --source."
         )
-    return folder
+    return escaped(folder)
 
 
 def caption_text(value: Any) -> Any:
@@ -122,14 +139,20 @@ def caption_bytes(value: Any) -> bytes | None:
 
 
 def class_name(value: Any) -> str | None:
-    """Return a class's name: text as it is, whole numbers in digits; None for null. Raises
-    TypeError for another.
+    """Return a class's name: text as it is, whole numbers in digits; None for null and for text
+    without a character. Raises TypeError for another.
     """
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
     if isinstance(value, int):
         return str(value).lower()
-    raise TypeError(type(value).__name__)
+    if not isinstance(value, str):
+        raise TypeError(type(value).__name__)
+    if text_problem(LABELS, "", value):
+        raise TypeError("half of a surrogate pair")
+    if not value.strip():
+        return None
+    return value
 
 
 def class_table(names: Iterable[str | None]) -> tuple[str, ...]:
@@ -137,9 +160,68 @@ def class_table(names: Iterable[str | None]) -> tuple[str, ...]:
     text.
     """
     found = set(filter(None, names))
-    if all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", name) for name in found):
+    if all(map(WHOLE_NUMBER.fullmatch, found)):
         return tuple(sorted(found, key=int))
     return tuple(sorted(found))
+
+
+def read_classes(path: Path) -> tuple[str, ...]:
+    """Read the classes of --classes, a name a line in the order of their numbers. Raises UserError
+    for a file that holds none, or one twice.
+    """
+    option = f"--classes={path}"
+    try:
+        text = path.read_bytes().decode().removeprefix("\ufeff")
+    except OSError as error:
+        raise UserError(f"{option} cannot be read ({first_line(error)}); correct it.") from error
+    except UnicodeDecodeError as error:
+        bad_text = not_utf8(0, error)
+        raise UserError(f"{option} {bad_text}; {bad_text.remedy}.") from error
+    names = [line.strip() for line in text.splitlines()]
+    while names and not names[-1]:
+        names.pop()
+    if not names or not all(names):
+        raise UserError(f"{option} holds a line without a name; write a class on each line.")
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    if twice:
+        raise UserError(f"{option} names '{twice[0]}' twice; remove one of the lines.")
+    return tuple(names)
+
+
+def class_notes(names: Sequence[str], are_ordered: bool) -> list[str]:
+    """Return sentences on classes that may be meant otherwise: names that differ by their writing
+    alone, and numbers that are not the class's own.
+
+    `are_ordered`: the user or the file has said the order.
+    """
+    notes = []
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(_plain_form(name), []).append(name)
+    groups = [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]
+    if groups:
+        notes.append(
+            "Classes that differ by case, space or the writing of a number alone are classes of "
+            f"their own: {shortened(groups, MOST_ALIKE)}; name them alike if they are one."
+        )
+    moved = [(number, name) for number, name in enumerate(names) if name != str(number)]
+    if moved and not are_ordered and all(map(WHOLE_NUMBER.fullmatch, names)):
+        number, name = moved[0]
+        notes.append(
+            f"Class '{name}' is number {number}, as classes are numbered from 0 in their order; "
+            "where a model has numbers for them, give the names in its order by --classes FILE."
+        )
+    return notes
+
+
+def _plain_form(name: str) -> str:
+    """Return a form that names share if they differ by case, space or the writing of a number
+    alone.
+    """
+    plain = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("_", " ").split())
+    with suppress(ValueError, OverflowError):
+        plain = f"{float(plain):.17g}"
+    return plain
 
 
 def read_lines(files: Sequence[SourceFile], keys: Mapping[str, str]) -> dict[str, Line]:

@@ -6,39 +6,51 @@ Of every file, member and row it is known in the end whether it was used.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
+from ditlab.choices import Choice
 from ditlab.data.images.annotations import (
     CAPTIONS,
     LABELS,
     METADATA,
+    WHOLE_NUMBER,
     Annotations,
     Line,
     caption_bytes,
     class_name,
+    class_notes,
     class_table,
     folder_class,
     named_class,
+    read_classes,
     read_lines,
 )
-from ditlab.data.images.decoding import IMAGE_SUFFIXES, CaptionedImage
+from ditlab.data.images.decoding import CaptionedImage
+from ditlab.data.images.pictures import IMAGE_SUFFIXES
 from ditlab.data.import_blocks import InputBlock, block_bytes, group_files
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import (
+    ESCAPED,
     UNREADABLE,
+    BadRecord,
     SourceFile,
     endings,
     list_source,
+    num_escaped,
     read_source,
     with_suffix,
+    zip_names_note,
 )
 from ditlab.data.sources.records import (
+    column_names,
     files_level,
     not_read,
     read_records,
@@ -47,9 +59,16 @@ from ditlab.data.sources.records import (
 )
 from ditlab.data.sources.tables import named_classes, other_columns, table_schema
 from ditlab.data.sources.tars import tar_members
-from ditlab.data.stores.receipt import DAMAGED, DroppedRecord, ReceiptLevel
+from ditlab.data.stores.receipt import (
+    DAMAGED,
+    NO_RECORD,
+    REPLACED,
+    DroppedRecord,
+    ReceiptLevel,
+)
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.spec.importing import ImagesOptions
+from ditlab.spec.values import escaped
 
 KINDS = {"images": "images", "tar": ".tar files", "parquet": ".parquet files"}
 """Kinds of blocks, and their names for people."""
@@ -63,6 +82,12 @@ BESIDE = "captions and classes"
 """Use of files and members that are an image's caption or class."""
 ALONE = "without an image"
 """Reason of captions and classes that belong to no image."""
+SHARED = "images that share a caption or class file with another"
+REPEATED = "images of a tar with the name of one before"
+"""Names of the counts of these."""
+CAPTION_NAMES = ("caption", "captions", "description", "prompt", "text", "txt")
+LABEL_NAMES = ("class", "class_id", "class_name", "category", "label", "labels", "target")
+"""Names of columns that hold captions, or classes, as people name them."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +106,10 @@ class ImageSource:
     files_left_out: Sequence[DroppedRecord] = ()
     """The first files that are dropped."""
     warnings: Sequence[str] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of `SHARED` images and `ESCAPED` names, as far as the listing has them."""
+    has_named_numbers: bool = False
+    """True where the source itself numbers its classes."""
 
 
 def open_image_source(options: ImagesOptions) -> ImageSource:
@@ -110,10 +139,68 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
         )
     annotations = _annotations(options, kinds[0], metadata)
     if kinds[0] == "images":
-        return _image_files(listing, held["images"], metadata, annotations, options.source)
-    if kinds[0] == "tar":
-        return _tar_files(listing, held["tar"], annotations)
-    return _table_files(listing, held["parquet"], annotations)
+        source = _image_files(listing, held["images"], metadata, annotations, options.source)
+    elif kinds[0] == "tar":
+        source = _tar_files(listing, held["tar"], annotations)
+    else:
+        source = _table_files(listing, held["parquet"], annotations)
+    tables = metadata or held["parquet"]
+    notes = [*source.warnings, zip_names_note(listing)]
+    if tables:
+        notes += _column_notes(options, annotations, tables[0])
+    return _with_classes(options, replace(source, warnings=[*filter(None, notes)]))
+
+
+def _with_classes(options: ImagesOptions, source: ImageSource) -> ImageSource:
+    """Return a source with the classes of --classes, if any, and what there is to say of its
+    classes. Raises UserError for classes that are not listed there.
+    """
+    classes = source.classes
+    if options.classes is not None:
+        option = f"--classes={options.classes}"
+        if not source.annotations.label:
+            raise UserError(
+                f"{option} lists classes, and none are read; give --label-from or --label-column."
+            )
+        classes = read_classes(Path(options.classes))
+        missing = [name for name in source.classes if name not in set(classes)]
+        if missing:
+            raise UserError(
+                f"{option} lacks {shortened(missing, 3)}, of the classes of "
+                f"--source={options.source}; add a line for each."
+            )
+    is_ordered = source.has_named_numbers or options.classes is not None
+    notes = class_notes(classes, is_ordered)
+    return replace(source, classes=classes, warnings=[*source.warnings, *notes])
+
+
+def _column_notes(options: ImagesOptions, annotations: Annotations, table: SourceFile) -> list[str]:
+    """Return sentences on columns of a table that could be captions or classes and are not read."""
+    names: Sequence[str] = ()
+    with suppress(*UNREADABLE, BadRecord):  # told as its rows are read
+        names = column_names(table)
+    notes = []
+    is_default = "caption_column" not in options.model_fields_set
+    others = [
+        name
+        for name in names
+        if name.lower() in CAPTION_NAMES and name not in annotations.keys.values()
+    ]
+    if CAPTIONS in annotations.keys and is_default and others:
+        taken = Choice(f"column {options.caption_column}", tuple(others), option=CAPTIONS)
+        notes.append(f"Captions are of {taken}.")
+    held = [name for name in names if name.lower() in LABEL_NAMES]
+    with suppress(*UNREADABLE):
+        held += [name for name in named_classes(table_schema(table)) if name not in held]
+    if annotations.label is None and held:
+        verb = "holds" if len(held) == 1 else "hold"
+        columns = "Column" if len(held) == 1 else "Columns"
+        quoted = ", ".join(f"'{name}'" for name in held)
+        notes.append(
+            f"{columns} {quoted} {verb} classes, which were not imported; give --label-column "
+            f"{held[0]} for them."
+        )
+    return notes
 
 
 def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]) -> Annotations:
@@ -189,24 +276,38 @@ def _table_files(
 ) -> ImageSource:
     """Cut tables into blocks; their classes are the column's names, or its values."""
     blocks = record_blocks(tables, block_bytes(sum(file.size for file in tables)))
-    named: Mapping[str, Sequence[str]] = {}
-    with suppress(*UNREADABLE):  # told as its rows are read
-        named = named_classes(table_schema(tables[0]))
     classes: Sequence[str] = ()
-    warnings = []
     if annotations.label:
         column = annotations.keys[LABELS]
-        names = tuple(named.get(column, ()))
+        names = _named_numbers(tables[0], column)
         classes = names or _column_classes(blocks, column)
         annotations = replace(annotations, numbered=names)
-    elif named:
-        name = next(iter(named))
-        warnings.append(
-            f"Column '{name}' holds classes, which were not imported; give --label-column "
-            f"{name} for them."
-        )
     level, left_out = files_level(listing, {"read": tables})
-    return ImageSource(annotations, blocks, classes, level, left_out, warnings)
+    return ImageSource(
+        annotations,
+        blocks,
+        classes,
+        level,
+        left_out,
+        counts={ESCAPED: num_escaped(file.name for file in listing)},
+        has_named_numbers=bool(annotations.numbered),
+    )
+
+
+def _named_numbers(table: SourceFile, column: str) -> tuple[str, ...]:
+    """Return the names of a column's numbers, as its table has them; none where it has none or
+    cannot be read. Raises UserError for a name that is there twice.
+    """
+    names: tuple[str, ...] = ()
+    with suppress(*UNREADABLE):  # told as its rows are read
+        names = named_classes(table_schema(table)).get(column, ())
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    if twice:
+        raise UserError(
+            f"{table.place}: '{column}' has two classes '{twice[0]}'; give one of them another "
+            "name, or remove the names to import numbers."
+        )
+    return names
 
 
 def _image_files(
@@ -219,28 +320,42 @@ def _image_files(
     """Cut the images of a listing into blocks, each with the files and lines that belong to it."""
     _refuse_unknown_images(annotations, images, metadata, source)
     files = [file for file in listing if not file.set_aside]
-    beside = {
-        (file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)
-    }
-    stems = {file.stem for file in images}
+    companions = with_suffix(files, *annotations.companions)
+    beside = {(file.stem, file.suffix): file for file in companions}
+    sharing = Counter(file.stem for file in images)
     used = {
         "images": images,
-        BESIDE: [file for file in beside.values() if file.stem in stems],
+        BESIDE: [file for file in beside.values() if sharing[file.stem]],
         "metadata": metadata if annotations.lines else [],
     }
-    level, left_out = files_level(
-        listing, used, dict.fromkeys([file.name for file in beside.values()], ALONE)
-    )
+    reasons = dict.fromkeys([file.name for file in companions], REPLACED)
+    reasons |= dict.fromkeys([file.name for file in beside.values()], ALONE)
+    level, left_out = files_level(listing, used, reasons)
     blocks = _image_blocks(images, beside, annotations)
+    folders = _class_folders(source, files)
     labels: Iterable[str | None]
     if annotations.label == "folder":
         labels = {folder_class(file.name, file.name) for file in images}
-        labels |= _class_folders(source, files)
+        labels |= {escaped(folder) for folder in folders}
     elif annotations.label == "cls":
         labels = map(_class_beside, with_suffix(used[BESIDE], ".cls"))
     else:
         labels = [label for _, label in annotations.lines.values()]
-    return ImageSource(replace(annotations, lines={}), blocks, class_table(labels), level, left_out)
+    with_companion = {file.stem for file in used[BESIDE]}
+    counts = {
+        SHARED: sum(
+            number for stem, number in sharing.items() if number > 1 and stem in with_companion
+        ),
+        ESCAPED: num_escaped([*(file.name for file in listing), *folders]),
+    }
+    return ImageSource(
+        replace(annotations, lines={}),
+        blocks,
+        class_table(labels),
+        level,
+        left_out,
+        counts=counts,
+    )
 
 
 def _refuse_unknown_images(
@@ -296,7 +411,7 @@ def _class_beside(file: SourceFile) -> str | None:
     """Return the class that a file beside an image names; None where it cannot be read, as is told
     with its image.
     """
-    with suppress(*UNREADABLE):
+    with suppress(BadRecord, *UNREADABLE):
         return named_class(read_source(file))
     return None
 
@@ -374,12 +489,39 @@ def _read_tables(
         for flag, column in columns.items():
             values[flag] = _converted(flag, values[flag], column, record.file)
         label = values.get(LABELS)
-        if annotations.numbered and label is not None:
-            number = int(label)
-            label = None
-            if 0 <= number < len(annotations.numbered):
-                label = annotations.numbered[number]
+        if annotations.numbered:
+            label = _label_of(label, _numbered_in(record.file, annotations))
         yield CaptionedImage(record.place, values[IMAGES], values.get(CAPTIONS), label)
+
+
+def _label_of(value: str | None, names: Sequence[str]) -> str | None:
+    """Return the class of a value of a column of numbers that have names: by its number, or its
+    name; None for neither.
+    """
+    if value is None or value in names:
+        return value
+    if WHOLE_NUMBER.fullmatch(value) and 0 <= int(value) < len(names):
+        return names[int(value)]
+    return None
+
+
+@lru_cache(maxsize=16)
+def _names_of(table: SourceFile, column: str) -> tuple[str, ...]:
+    return _named_numbers(table, column)
+
+
+def _numbered_in(table: SourceFile, annotations: Annotations) -> Sequence[str]:
+    """Return the names of the classes' numbers in one of several tables. Raises UserError for names
+    that the first table has not.
+    """
+    names = _names_of(table, annotations.keys[LABELS])
+    more = [name for name in names if name not in annotations.numbered]
+    if more:
+        raise UserError(
+            f"{table.place} has other classes than the first table ({shortened(more, 3)}); name "
+            "tables of the same classes as --source."
+        )
+    return names or annotations.numbered
 
 
 def _read_image_files(block: InputBlock, annotations: Annotations) -> Iterator[CaptionedImage]:
@@ -428,13 +570,19 @@ def tar_images(
     """
     damage: list[str] = []
     wanted = (*IMAGE_SUFFIXES, *annotations.companions)
+    before: set[int] = set()  # hashes of names: a tar may have millions
     for _, group in groupby(
         tar_members(file, damage, wanted), lambda member: _key_and_ending(member[0])[0]
     ):
         members = list(group)
         if damage:  # known with the last sample, which may lack its caption
             break
-        yield from _sample(file, members, annotations)
+        for each in _sample(file, members, annotations):
+            if isinstance(each, CaptionedImage):
+                if hash(each.name) in before:
+                    each = replace(each, remarks=(*each.remarks, REPEATED))
+                before.add(hash(each.name))
+            yield each
     for each in damage:
         yield DroppedRecord(place=file.name, reason=DAMAGED, detail=each)
 
@@ -446,29 +594,36 @@ def _sample(
     own.
     """
     images: dict[str, bytes | str | None] = {}
-    beside: dict[str, bytes] = {}
+    beside: dict[str, tuple[str, bytes]] = {}
     for name, content in members:
         ending = _key_and_ending(name)[1]
         as_file = SourceFile("", name.removeprefix("./"), 0, "")
+        place = f"{file.name}: {as_file.name}"
         if as_file.set_aside or not (ending in IMAGE_SUFFIXES or ending in annotations.companions):
             reason = as_file.set_aside or not_read(ending or as_file.ending)
-            yield DroppedRecord(place=f"{file.name}: {as_file.name}", reason=reason)
+            yield DroppedRecord(place=place, reason=reason)
         elif ending in IMAGE_SUFFIXES:
+            if as_file.name in images:
+                yield DroppedRecord(place=place, reason=REPLACED)
             images[as_file.name] = content
         elif isinstance(content, bytes):
-            beside[ending] = content
+            if ending in beside:
+                yield DroppedRecord(place=beside[ending][0], reason=REPLACED, detail=f"by {name}")
+            beside[ending] = (place, content)
+        else:
+            yield DroppedRecord(place=place, reason=NO_RECORD, detail=content or "")
+    contents = {ending: content for ending, (_, content) in beside.items()}
     used = len(beside)
+    shared = [SHARED] if beside and len(images) > 1 else []
     for name, content in images.items():
         problem = content if isinstance(content, str) else ""
-        yield replace(
-            annotations.annotate(name, f"{file.name}: {name}", content, beside, problem),
-            beside=used,
-        )
+        one = annotations.annotate(name, f"{file.name}: {name}", content, contents, problem)
+        remarks = shared + [ESCAPED] * num_escaped([name])
+        yield replace(one, beside=used, remarks=tuple(remarks))
         used = 0
     if not images:
-        for ending in beside:
-            name = _key_and_ending(members[0][0])[0] + ending
-            yield DroppedRecord(place=f"{file.name}: {name}", reason=ALONE)
+        for place, _ in beside.values():
+            yield DroppedRecord(place=place, reason=ALONE)
 
 
 def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str | None]:
@@ -481,5 +636,6 @@ def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str | None]:
         if annotations.label == "folder" and ending in IMAGE_SUFFIXES and not inside.set_aside:
             labels.add(folder_class(inside.name, f"{file.name}: {inside.name}"))
         elif isinstance(content, bytes):
-            labels.add(named_class(content))
+            with suppress(BadRecord):  # told with its image
+                labels.add(named_class(content))
     return labels

@@ -4,20 +4,31 @@ against another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from operator import attrgetter
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.data.images.decoding import BROKEN, TooManyPixels, in_rgb, open_picture
+from ditlab.data.images.pictures import BROKEN, IMAGE_SUFFIXES, TooManyPixels, open_picture
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.permutations import keyed_permutation
+from ditlab.data.source_files import (
+    UNREADABLE,
+    ZIP,
+    SourceFile,
+    endings,
+    list_source,
+    read_source,
+    with_suffix,
+)
+from ditlab.data.sources.records import files_level
+from ditlab.data.stores.bucketed_store import holds_store
+from ditlab.data.stores.receipt import make_receipt
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
@@ -35,7 +46,6 @@ from ditlab_addons.figures.images.published import (
 from ditlab_models.contract import BatchField
 
 NPZ = ".npz"
-PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,8 @@ class MeasuredImages:
     statistics: Statistics
     figures: dict[str, Interval]
     """Figures by name; empty without another set."""
+    notes: list[str]
+    """Lines on what of folders was measured, and how their pictures were changed."""
 
 
 def measure_images(
@@ -67,10 +79,12 @@ def measure_images(
     figures = PublishedFigures(features, home)
     figures.check()
 
+    notes: list[str] = []
+
     def gathered(name: str) -> Tensor:
         found: list[Tensor] = []
         num = 0
-        for each in figures.features(_images(name, home), device):
+        for each in figures.features(_images(name, home, notes), device):
             found.append(each)
             num += len(each)
             progress(f"measuring {name}", num, None, "images")
@@ -88,12 +102,12 @@ def measure_images(
         else:
             other = Statistics.of([gathered(against)])
         found = figures.compare(other, own)
-    return MeasuredImages(len(own), Statistics.of([own]), found)
+    return MeasuredImages(len(own), Statistics.of([own]), found, notes)
 
 
-def _images(place: str, home: Home) -> Iterator[Tensor]:
-    """Yield images of a place in batches of one size, uint8 (num, channels, H, W). Raises
-    UserError.
+def _images(place: str, home: Home, notes: list[str]) -> Iterator[Tensor]:
+    """Yield images of a place in batches of one size, uint8 (num, channels, H, W); `notes` takes
+    lines on those of a folder. Raises UserError.
     """
     path = resolve_user_file(place)
     if path.suffix == NPZ:
@@ -103,12 +117,8 @@ def _images(place: str, home: Home) -> Iterator[Tensor]:
                 f"{place} holds statistics and no images (arr_0); name a file with images."
             )
         yield from torch.from_numpy(arrays["arr_0"]).permute(0, 3, 1, 2).split(BATCH)
-    elif path.is_dir() and (
-        pictures := sorted(each for each in path.iterdir() if each.suffix.lower() in PICTURES)
-    ):
-        for _, same in groupby(map(_picture, pictures), attrgetter("shape")):
-            while batch := list(islice(same, BATCH)):
-                yield torch.cat(batch)
+    elif (path.is_dir() and not holds_store(path)) or path.suffix.lower() == ZIP:
+        yield from _pictures(place, list_source(str(path)), notes)
     else:
         store = open_named_store("PLACE", place, home)
         whole = View(store, hold_out_blocks(store, 0.0)[0], place)
@@ -128,10 +138,33 @@ def _images(place: str, home: Home) -> Iterator[Tensor]:
             yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))
 
 
-def _picture(path: Path) -> Tensor:
-    """Read a picture as uint8, (1, 3, H, W)."""
+def _pictures(place: str, listing: Sequence[SourceFile], notes: list[str]) -> Iterator[Tensor]:
+    """Yield the pictures of a folder, with those of the folders below it, as an import reads them.
+    Raises UserError.
+    """
+    pictures = with_suffix([file for file in listing if not file.set_aside], *IMAGE_SUFFIXES)
+    if not pictures:
+        raise UserError(
+            f"{place} holds neither a store nor a picture ({endings(listing)}); name a store, or a "
+            f"folder of {', '.join(IMAGE_SUFFIXES)} files."
+        )
+    level, left_out = files_level(listing, {"images": pictures})
+    changes = Counter[str]()
+    for _, same in groupby(
+        (_picture(each, changes) for each in pictures), lambda picture: picture.shape
+    ):
+        while batch := list(islice(same, BATCH)):
+            yield torch.cat(batch)
+    changed = {what: number for what, number in changes.items() if number}
+    notes += [f"{place}: {line}" for line in make_receipt([level], left_out, changed).lines()]
+
+
+def _picture(file: SourceFile, changes: Counter[str]) -> Tensor:
+    """Read a picture as uint8, (1, 3, H, W), and count what was changed. Raises UserError."""
     try:
-        with open_picture(path) as image:
-            return torch.from_numpy(np.asarray(in_rgb(image)).copy()).permute(2, 0, 1)[None]
-    except (TooManyPixels, *BROKEN) as error:
-        raise UserError(f"{path} cannot be read ({first_line(error)}); remove it.") from error
+        with open_picture(file.path if file.has_path else read_source(file)) as picture:
+            pixels = torch.from_numpy(np.asarray(picture.read()).copy())
+    except (TooManyPixels, *BROKEN, *UNREADABLE) as error:
+        raise UserError(f"{file.place} cannot be read ({first_line(error)}); remove it.") from error
+    changes.update(picture.changes)
+    return pixels.permute(2, 0, 1)[None]
