@@ -355,7 +355,7 @@ def zip_names_note(listing: Sequence[SourceFile]) -> str:
             for member in opened.infolist()
             if not member.filename.isascii() and not member.flag_bits & ZIP_UTF8
         ]
-        if unknown and opened.metadata_encoding is None:
+        if unknown and opened.metadata_encoding is None:  # type: ignore[attr-defined]
             return (
                 f"{escaped(root)} does not say the encoding of {len(unknown):,} names, which are "
                 f"read as code page 437: {shortened(unknown, 2)}; where that is wrong, unpack it "

@@ -50,6 +50,8 @@ class WeightsFormat:
     """
     notes: Callable[[Mapping[str, Any]], Sequence[str]] = lambda model: ()
     """Return sentences on what of `model` is assumed."""
+    classes: Callable[[WeightFiles], Sequence[str]] = lambda files: ()
+    """Return the names of the classes of the label table, as far as they lie beside the files."""
 
 
 def known_formats() -> dict[str, WeightsFormat]:

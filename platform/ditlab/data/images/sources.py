@@ -577,12 +577,15 @@ def tar_images(
         members = list(group)
         if damage:  # known with the last sample, which may lack its caption
             break
-        for each in _sample(file, members, annotations):
-            if isinstance(each, CaptionedImage):
-                if hash(each.name) in before:
-                    each = replace(each, remarks=(*each.remarks, REPEATED))
-                before.add(hash(each.name))
-            yield each
+        for item in _sample(file, members, annotations):
+            if isinstance(item, DroppedRecord):
+                yield item
+                continue
+            remarks = item.remarks
+            if hash(item.name) in before:
+                remarks = (*remarks, REPEATED)
+            before.add(hash(item.name))
+            yield replace(item, remarks=remarks)
     for each in damage:
         yield DroppedRecord(place=file.name, reason=DAMAGED, detail=each)
 

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ditlab.choices import Choice
 from ditlab.data.images.pictures import BROKEN, IMAGE_SUFFIXES, TooManyPixels, open_picture
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
@@ -21,7 +23,6 @@ from ditlab.data.source_files import (
     UNREADABLE,
     ZIP,
     SourceFile,
-    endings,
     list_source,
     read_source,
     with_suffix,
@@ -117,12 +118,13 @@ def _images(place: str, home: Home, notes: list[str]) -> Iterator[Tensor]:
                 f"{place} holds statistics and no images (arr_0); name a file with images."
             )
         yield from torch.from_numpy(arrays["arr_0"]).permute(0, 3, 1, 2).split(BATCH)
-    elif (path.is_dir() and not holds_store(path)) or path.suffix.lower() == ZIP:
-        yield from _pictures(place, list_source(str(path)), notes)
+    elif listing := _listing(path):
+        yield from _pictures(place, listing, notes)
     else:
         store = open_named_store("PLACE", place, home)
         whole = View(store, hold_out_blocks(store, 0.0)[0], place)
-        for view in (whole.in_part(number) for number in range(len(store.parts))):
+        views = [whole.in_part(number) for number in range(len(store.parts))]
+        for number, view in enumerate(views):
             columns = {
                 name: each
                 for name, each in view.columns.items()
@@ -133,21 +135,34 @@ def _images(place: str, home: Home, notes: list[str]) -> Iterator[Tensor]:
                     f"{place} holds no column of images; name a store, folder or .npz file of "
                     "images."
                 )
-            name, column = next(iter(columns.items()))
+            name, *others = columns
+            column = columns[name]
+            if others and not number:
+                notes.append(f"{place}: measured {Choice(f'column {name}', tuple(others))}")
             field = BatchField(name, column.shape, "float32", value_range=RANGE)
             yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))
+
+
+def _listing(path: Path) -> list[SourceFile]:
+    """List a folder or zip with pictures; empty for another place, also a store's. Raises
+    UserError.
+    """
+    listing: list[SourceFile] = []
+    is_zip = path.suffix.lower() == ZIP and path.is_file()
+    if is_zip or (path.is_dir() and not holds_store(path)):
+        listing = list_source(str(path))
+    return listing if _picture_files(listing) else []
+
+
+def _picture_files(listing: Sequence[SourceFile]) -> list[SourceFile]:
+    return with_suffix([file for file in listing if not file.set_aside], *IMAGE_SUFFIXES)
 
 
 def _pictures(place: str, listing: Sequence[SourceFile], notes: list[str]) -> Iterator[Tensor]:
     """Yield the pictures of a folder, with those of the folders below it, as an import reads them.
     Raises UserError.
     """
-    pictures = with_suffix([file for file in listing if not file.set_aside], *IMAGE_SUFFIXES)
-    if not pictures:
-        raise UserError(
-            f"{place} holds neither a store nor a picture ({endings(listing)}); name a store, or a "
-            f"folder of {', '.join(IMAGE_SUFFIXES)} files."
-        )
+    pictures = _picture_files(listing)
     level, left_out = files_level(listing, {"images": pictures})
     changes = Counter[str]()
     for _, same in groupby(
