@@ -95,10 +95,10 @@ def write_export(
             beside.append(
                 write_durably(folder / TOKENIZER_NAME, read_plain(tokenizer, TOKENIZER_BYTES))
             )
-        lines = class_lines(classes)
-        if lines:
-            beside.append(write_durably(folder / CLASSES_NAME, lines))
         write_weights(weights, tensors, metadata, beside)
+        lines = class_lines(classes)
+        if lines:  # not hashed: the weights are whole without it
+            beside.append(write_durably(folder / CLASSES_NAME, lines))
     except OSError as error:
         raise UserError(
             f"{folder} cannot be written ({first_line(error)}); make room or name another folder."
