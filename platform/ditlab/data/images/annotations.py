@@ -11,11 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ditlab.choices import Choice
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
-from ditlab.data.source_files import BadRecord, SourceFile, not_utf8
-from ditlab.data.sources.records import SourceRecord, read_records, text_problem
+from ditlab.data.source_files import UNREADABLE, BadRecord, SourceFile, not_utf8
+from ditlab.data.sources.records import SourceRecord, column_names, read_records, text_problem
+from ditlab.data.sources.tables import named_classes, table_schema
 from ditlab.errors import UserError, first_line, shortened
+from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.values import escaped
 
 PATH = "it the image's path"
@@ -30,6 +33,10 @@ WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 """Pattern of class names that are whole numbers."""
 MOST_ALIKE = 3
 """Groups of classes that a sentence lists."""
+ALONE = "without an image"
+"""Reason of captions and classes that belong to no image."""
+SHARED = "images that share a caption or class file with another"
+"""Name of the count of these."""
 CAPTIONS = "--caption-column"
 LABELS = "--label-column"
 REMEDIES = {
@@ -41,6 +48,11 @@ REMEDIES = {
     "column": "write one into the column of --caption-column",
 }
 """Remedies for an image without a caption, by the origin of captions."""
+KINDS = {"images": "images", "tar": ".tar files", "parquet": ".parquet files"}
+"""Kinds of blocks, and their names for people."""
+CAPTION_NAMES = ("caption", "captions", "description", "prompt", "text", "txt")
+LABEL_NAMES = ("class", "class_id", "class_name", "category", "label", "labels", "target")
+"""Names of columns that hold captions, or classes, as people name them."""
 
 
 Line = tuple[str | None, str | None]
@@ -267,3 +279,118 @@ def _read_line(record: SourceRecord, keys: Mapping[str, str]) -> tuple[str, Line
     except TypeError as error:
         finding = f"'{keys[LABELS]}' holds a {error}, no class"
         raise BadRecord(finding, "write text or a whole number there") from error
+
+
+def find_annotations(
+    options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]
+) -> Annotations:
+    """Read the rules for a kind of source. Raises UserError for an origin that this kind does not
+    have.
+    """
+    caption = _caption_origin(options, kind, bool(metadata))
+    label = _label_origin(options, kind, bool(metadata))
+    keys = {}
+    if caption in ("metadata", "column"):
+        keys[CAPTIONS] = options.caption_column
+    if options.label_column:
+        keys[LABELS] = options.label_column
+    lines: Mapping[str, Line] = read_lines(metadata, keys) if metadata and keys else {}
+    return Annotations(caption, label, keys, lines)
+
+
+def _caption_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str:
+    """Return where captions are, as asked or as a kind of source has them by itself. Raises
+    UserError.
+    """
+    is_table = kind == "parquet"
+    if is_table:
+        default = "column"
+    elif has_metadata:
+        default = "metadata"
+    else:
+        default = "none" if options.label_from or options.label_column else "txt"
+    caption = options.caption_from or default
+    has = {"column": is_table, "txt": not is_table, "metadata": has_metadata, "none": True}
+    if not has[caption]:
+        raise UserError(
+            f"--caption-from={caption}: --source={options.source} holds {KINDS[kind]}, which "
+            "have their captions in a column (Parquet), in .txt files of the same stem, or in "
+            "a metadata.jsonl or .csv beside images."
+        )
+    return caption
+
+
+def _label_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str | None:
+    """Return where classes are; None for no classes. Raises UserError for what a kind of source
+    does not have.
+    """
+    is_table = kind == "parquet"
+    if options.label_column:
+        if not (is_table or has_metadata):
+            raise _no_classes(options, kind, "--label-from")
+        return "column"
+    if options.label_from and is_table:
+        raise _no_classes(options, kind, "--label-column")
+    return options.label_from
+
+
+def _no_classes(options: ImagesOptions, kind: str, right: str) -> UserError:
+    return UserError(f"classes: --source={options.source} holds {KINDS[kind]}; give {right}.")
+
+
+def listed_classes(
+    options: ImagesOptions, annotations: Annotations, found: Sequence[str]
+) -> Sequence[str]:
+    """Return the classes of --classes; without it those that were found. Raises UserError for found
+    ones that are not listed there.
+    """
+    if options.classes is None:
+        return found
+    option = f"--classes={options.classes}"
+    if not annotations.label:
+        raise UserError(
+            f"{option} lists classes, and none are read; give --label-from or --label-column."
+        )
+    classes = read_classes(Path(options.classes))
+    missing = [name for name in found if name not in set(classes)]
+    if missing:
+        raise UserError(
+            f"{option} lacks {shortened(missing, 3)}, of the classes of "
+            f"--source={options.source}; add a line for each."
+        )
+    return classes
+
+
+def caption_note(options: ImagesOptions, annotations: Annotations, table: SourceFile) -> str:
+    """Return a sentence on other columns that could be captions, where the user named none; empty
+    for none.
+    """
+    if CAPTIONS not in annotations.keys or "caption_column" in options.model_fields_set:
+        return ""
+    taken = annotations.keys.values()
+    others = [name for name in _names(table) if name.lower() in CAPTION_NAMES]
+    others = [name for name in others if name not in taken]
+    if not others:
+        return ""
+    choice = Choice(f"column {options.caption_column}", tuple(others), option=CAPTIONS)
+    return f"Captions are of {choice}."
+
+
+def class_note(annotations: Annotations, table: SourceFile) -> str:
+    """Return a sentence on columns that hold classes, where none are imported; empty for none."""
+    if annotations.label is not None:
+        return ""
+    held = [name for name in _names(table) if name.lower() in LABEL_NAMES]
+    with suppress(*UNREADABLE):  # told as its rows are read
+        held += [name for name in named_classes(table_schema(table)) if name not in held]
+    if not held:
+        return ""
+    quoted = ", ".join(f"'{name}'" for name in held)
+    subject = f"Column {quoted} holds" if len(held) == 1 else f"Columns {quoted} hold"
+    return f"{subject} classes, which were not imported; give {LABELS} {held[0]} for them."
+
+
+def _names(table: SourceFile) -> Sequence[str]:
+    with suppress(*UNREADABLE, BadRecord):  # told as its rows are read
+        return column_names(table)
+    return ()

@@ -109,7 +109,7 @@ class CaptionedImage:
     beside: int = 0
     """Members of an archive that are its caption or class."""
     remarks: tuple[str, ...] = ()
-    """What was chosen about it, as receipts count it."""
+    """Choices about it, as receipts count them: `SHARED`."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class DecodedImage:
     """UTF-8, at least a byte; empty where images need no captions."""
     caption_was_cut: bool
     changes: tuple[str, ...] = ()
-    """What was changed in reading it, as receipts count it."""
+    """Changes that reading it made, as receipts count them."""
     label: str | None = None
 
 

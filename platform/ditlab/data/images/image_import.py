@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.images.annotations import REMEDIES, Annotations
+from ditlab.data.images.annotations import REMEDIES, SHARED, Annotations
 from ditlab.data.images.captions import LABEL, caption_column, encode_captions
 from ditlab.data.images.decoding import (
     TOO_SMALL,
@@ -34,14 +34,8 @@ from ditlab.data.images.pictures import (
     NO_PROFILE,
     ImageSize,
 )
-from ditlab.data.images.sources import (
-    BESIDE,
-    REPEATED,
-    SHARED,
-    ImageSource,
-    open_image_source,
-    read_images,
-)
+from ditlab.data.images.sources import BESIDE, ImageSource, open_image_source, read_images
+from ditlab.data.images.tar_samples import REPEATED
 from ditlab.data.import_blocks import (
     BlockReceipt,
     InputBlock,

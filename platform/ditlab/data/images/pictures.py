@@ -67,8 +67,8 @@ class TooManyPixels(ValueError):
     """A picture has more pixels than are decoded."""
 
 
-class Picture:
-    """Picture of an open file."""
+class PictureFile:
+    """Open file of a picture."""
 
     def __init__(self, image: Image.Image) -> None:
         self._image = image
@@ -81,15 +81,14 @@ class Picture:
             image.load()  # its size is that of the turned picture from here on
             orientation = 1
         self._is_upright = orientation == 1
-        width, height = image.size
+        self.size = ImageSize(image.height, image.width)
         if orientation in TURNED:
-            width, height = height, width
-        self.size = ImageSize(height, width)
+            self.size = ImageSize(image.width, image.height)
         """Size of the upright picture."""
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """What was changed, once it is read: `CONVERTED` and others."""
+        """Changes that reading it made: `CONVERTED` and others."""
         return tuple(self._changes)
 
     def draft(self, scale: float) -> None:
@@ -117,7 +116,7 @@ class Picture:
 
 
 @contextmanager
-def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterator[Picture]:
+def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterator[PictureFile]:
     """Open a picture. Raises TooManyPixels for one of more pixels, by its header, and errors of
     `BROKEN` otherwise.
     """
@@ -136,7 +135,7 @@ def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterato
         with opened as image:
             if image.width * image.height > max_pixels:
                 raise TooManyPixels(f"{image.width:,}x{image.height:,} pixels")
-            yield Picture(image)
+            yield PictureFile(image)
 
 
 def _is_deep(image: Image.Image) -> bool:

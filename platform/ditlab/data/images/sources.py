@@ -12,29 +12,33 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ditlab.choices import Choice
 from ditlab.data.images.annotations import (
+    ALONE,
     CAPTIONS,
+    KINDS,
     LABELS,
     METADATA,
+    SHARED,
     WHOLE_NUMBER,
     Annotations,
-    Line,
     caption_bytes,
+    caption_note,
     class_name,
+    class_note,
     class_notes,
     class_table,
+    find_annotations,
     folder_class,
+    listed_classes,
     named_class,
-    read_classes,
-    read_lines,
 )
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.images.pictures import IMAGE_SUFFIXES
+from ditlab.data.images.tar_samples import tar_images, tar_labels
 from ditlab.data.import_blocks import InputBlock, block_bytes, group_files
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import (
@@ -49,29 +53,13 @@ from ditlab.data.source_files import (
     with_suffix,
     zip_names_note,
 )
-from ditlab.data.sources.records import (
-    column_names,
-    files_level,
-    not_read,
-    read_records,
-    record_blocks,
-    record_files,
-)
+from ditlab.data.sources.records import files_level, read_records, record_blocks, record_files
 from ditlab.data.sources.tables import named_classes, other_columns, table_schema
-from ditlab.data.sources.tars import tar_members
-from ditlab.data.stores.receipt import (
-    DAMAGED,
-    NO_RECORD,
-    REPLACED,
-    DroppedRecord,
-    ReceiptLevel,
-)
+from ditlab.data.stores.receipt import REPLACED, DroppedRecord, ReceiptLevel
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.values import escaped
 
-KINDS = {"images": "images", "tar": ".tar files", "parquet": ".parquet files"}
-"""Kinds of blocks, and their names for people."""
 IMAGES = "--image-column"
 """Flag that names a table's column of images."""
 ROWS = 16
@@ -80,14 +68,6 @@ AHEAD = 16
 """Files behind a URI that are read at once: each takes a request's latency."""
 BESIDE = "captions and classes"
 """Use of files and members that are an image's caption or class."""
-ALONE = "without an image"
-"""Reason of captions and classes that belong to no image."""
-SHARED = "images that share a caption or class file with another"
-REPEATED = "images of a tar with the name of one before"
-"""Names of the counts of these."""
-CAPTION_NAMES = ("caption", "captions", "description", "prompt", "text", "txt")
-LABEL_NAMES = ("class", "class_id", "class_name", "category", "label", "labels", "target")
-"""Names of columns that hold captions, or classes, as people name them."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +100,30 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     captions of other images.
     """
     listing = list_source(options.source)
+    kind, files, metadata = _files_of_kind(options, listing)
+    annotations = find_annotations(options, kind, metadata)
+    if kind == "images":
+        source = _image_files(listing, files, metadata, annotations, options.source)
+    elif kind == "tar":
+        source = _tar_files(listing, files, annotations)
+    else:
+        source = _table_files(listing, files, annotations)
+    notes = [*source.warnings, *filter(None, [zip_names_note(listing)])]
+    tables = files if kind == "parquet" else metadata
+    for table in tables[:1]:
+        notes += [caption_note(options, annotations, table), class_note(annotations, table)]
+    is_ordered = source.has_named_numbers or options.classes is not None
+    classes = listed_classes(options, annotations, source.classes)
+    notes += class_notes(classes, is_ordered)
+    return replace(source, classes=classes, warnings=[*filter(None, notes)])
+
+
+def _files_of_kind(
+    options: ImagesOptions, listing: Sequence[SourceFile]
+) -> tuple[str, Sequence[SourceFile], Sequence[SourceFile]]:
+    """Return the kind of a source, its files that hold images, and its metadata files. Raises
+    UserError for none, and for several kinds of files.
+    """
     files = [file for file in listing if not file.set_aside]
     held = {"images": with_suffix(files, *IMAGE_SUFFIXES), "tar": with_suffix(files, ".tar")}
     metadata: list[SourceFile] = []
@@ -137,125 +141,7 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
         raise UserError(
             f"--source={options.source} holds {names}; name a folder of one kind, or a single file."
         )
-    annotations = _annotations(options, kinds[0], metadata)
-    if kinds[0] == "images":
-        source = _image_files(listing, held["images"], metadata, annotations, options.source)
-    elif kinds[0] == "tar":
-        source = _tar_files(listing, held["tar"], annotations)
-    else:
-        source = _table_files(listing, held["parquet"], annotations)
-    tables = metadata or held["parquet"]
-    notes = [*source.warnings, zip_names_note(listing)]
-    if tables:
-        notes += _column_notes(options, annotations, tables[0])
-    return _with_classes(options, replace(source, warnings=[*filter(None, notes)]))
-
-
-def _with_classes(options: ImagesOptions, source: ImageSource) -> ImageSource:
-    """Return a source with the classes of --classes, if any, and what there is to say of its
-    classes. Raises UserError for classes that are not listed there.
-    """
-    classes = source.classes
-    if options.classes is not None:
-        option = f"--classes={options.classes}"
-        if not source.annotations.label:
-            raise UserError(
-                f"{option} lists classes, and none are read; give --label-from or --label-column."
-            )
-        classes = read_classes(Path(options.classes))
-        missing = [name for name in source.classes if name not in set(classes)]
-        if missing:
-            raise UserError(
-                f"{option} lacks {shortened(missing, 3)}, of the classes of "
-                f"--source={options.source}; add a line for each."
-            )
-    is_ordered = source.has_named_numbers or options.classes is not None
-    notes = class_notes(classes, is_ordered)
-    return replace(source, classes=classes, warnings=[*source.warnings, *notes])
-
-
-def _column_notes(options: ImagesOptions, annotations: Annotations, table: SourceFile) -> list[str]:
-    """Return sentences on columns of a table that could be captions or classes and are not read."""
-    names: Sequence[str] = ()
-    with suppress(*UNREADABLE, BadRecord):  # told as its rows are read
-        names = column_names(table)
-    notes = []
-    is_default = "caption_column" not in options.model_fields_set
-    others = [
-        name
-        for name in names
-        if name.lower() in CAPTION_NAMES and name not in annotations.keys.values()
-    ]
-    if CAPTIONS in annotations.keys and is_default and others:
-        taken = Choice(f"column {options.caption_column}", tuple(others), option=CAPTIONS)
-        notes.append(f"Captions are of {taken}.")
-    held = [name for name in names if name.lower() in LABEL_NAMES]
-    with suppress(*UNREADABLE):
-        held += [name for name in named_classes(table_schema(table)) if name not in held]
-    if annotations.label is None and held:
-        verb = "holds" if len(held) == 1 else "hold"
-        columns = "Column" if len(held) == 1 else "Columns"
-        quoted = ", ".join(f"'{name}'" for name in held)
-        notes.append(
-            f"{columns} {quoted} {verb} classes, which were not imported; give --label-column "
-            f"{held[0]} for them."
-        )
-    return notes
-
-
-def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]) -> Annotations:
-    """Read the rules for a kind of source. Raises UserError for an origin that this kind does not
-    have.
-    """
-    caption = _caption_origin(options, kind, bool(metadata))
-    label = _label_origin(options, kind, bool(metadata))
-    keys = {}
-    if caption in ("metadata", "column"):
-        keys[CAPTIONS] = options.caption_column
-    if options.label_column:
-        keys[LABELS] = options.label_column
-    lines: Mapping[str, Line] = read_lines(metadata, keys) if metadata and keys else {}
-    return Annotations(caption, label, keys, lines)
-
-
-def _caption_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str:
-    """Return where captions are, as asked or as a kind of source has them by itself. Raises
-    UserError.
-    """
-    is_table = kind == "parquet"
-    if is_table:
-        default = "column"
-    elif has_metadata:
-        default = "metadata"
-    else:
-        default = "none" if options.label_from or options.label_column else "txt"
-    caption = options.caption_from or default
-    has = {"column": is_table, "txt": not is_table, "metadata": has_metadata, "none": True}
-    if not has[caption]:
-        raise UserError(
-            f"--caption-from={caption}: --source={options.source} holds {KINDS[kind]}, which "
-            "have their captions in a column (Parquet), in .txt files of the same stem, or in "
-            "a metadata.jsonl or .csv beside images."
-        )
-    return caption
-
-
-def _label_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str | None:
-    """Return where classes are; None for no classes. Raises UserError for what a kind of source
-    does not have.
-    """
-    is_table = kind == "parquet"
-    if options.label_column:
-        if not (is_table or has_metadata):
-            raise _no_classes(options, kind, "--label-from")
-        return "column"
-    if options.label_from and is_table:
-        raise _no_classes(options, kind, "--label-column")
-    return options.label_from
-
-
-def _no_classes(options: ImagesOptions, kind: str, right: str) -> UserError:
-    return UserError(f"classes: --source={options.source} holds {KINDS[kind]}; give {right}.")
+    return kinds[0], held[kinds[0]], metadata
 
 
 def _tar_files(
@@ -265,7 +151,7 @@ def _tar_files(
     labels: set[str | None] = set()
     if annotations.label is not None:
         with ThreadPoolExecutor(AHEAD if tars[0].is_remote else 1) as pool:
-            labels = labels.union(*pool.map(lambda file: _tar_labels(file, annotations), tars))
+            labels = labels.union(*pool.map(lambda file: tar_labels(file, annotations), tars))
     blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
     level, left_out = files_level(listing, {"read": tars})
     return ImageSource(annotations, blocks, class_table(labels), level, left_out)
@@ -322,40 +208,39 @@ def _image_files(
     files = [file for file in listing if not file.set_aside]
     companions = with_suffix(files, *annotations.companions)
     beside = {(file.stem, file.suffix): file for file in companions}
-    sharing = Counter(file.stem for file in images)
-    used = {
-        "images": images,
-        BESIDE: [file for file in beside.values() if sharing[file.stem]],
-        "metadata": metadata if annotations.lines else [],
-    }
+    stems = Counter(file.stem for file in images)
+    taken = [file for file in beside.values() if file.stem in stems]
+    used = {"images": images, BESIDE: taken, "metadata": metadata if annotations.lines else []}
     reasons = dict.fromkeys([file.name for file in companions], REPLACED)
     reasons |= dict.fromkeys([file.name for file in beside.values()], ALONE)
     level, left_out = files_level(listing, used, reasons)
     blocks = _image_blocks(images, beside, annotations)
     folders = _class_folders(source, files)
-    labels: Iterable[str | None]
-    if annotations.label == "folder":
-        labels = {folder_class(file.name, file.name) for file in images}
-        labels |= {escaped(folder) for folder in folders}
-    elif annotations.label == "cls":
-        labels = map(_class_beside, with_suffix(used[BESIDE], ".cls"))
-    else:
-        labels = [label for _, label in annotations.lines.values()]
-    with_companion = {file.stem for file in used[BESIDE]}
-    counts = {
-        SHARED: sum(
-            number for stem, number in sharing.items() if number > 1 and stem in with_companion
-        ),
-        ESCAPED: num_escaped([*(file.name for file in listing), *folders]),
-    }
+    sharing = [stems[stem] for stem in {file.stem for file in taken} if stems[stem] > 1]
+    names = [file.name for file in listing]
     return ImageSource(
         replace(annotations, lines={}),
         blocks,
-        class_table(labels),
+        class_table(_image_labels(annotations, images, taken, folders)),
         level,
         left_out,
-        counts=counts,
+        counts={SHARED: sum(sharing), ESCAPED: num_escaped([*names, *folders])},
     )
+
+
+def _image_labels(
+    annotations: Annotations,
+    images: Sequence[SourceFile],
+    beside: Sequence[SourceFile],
+    folders: Iterable[str],
+) -> Iterable[str | None]:
+    """Return the classes of image files, from the origin of classes."""
+    if annotations.label == "folder":
+        labels = {folder_class(file.name, file.name) for file in images}
+        return labels | {escaped(folder) for folder in folders}
+    if annotations.label == "cls":
+        return map(_class_beside, with_suffix(beside, ".cls"))
+    return [label for _, label in annotations.lines.values()]
 
 
 def _refuse_unknown_images(
@@ -549,96 +434,3 @@ def _read_image_files(block: InputBlock, annotations: Annotations) -> Iterator[C
         return
     with ThreadPoolExecutor(AHEAD) as pool:
         yield from results_in_order(pool, read, block.files, AHEAD)
-
-
-def _key_and_ending(name: str) -> tuple[str, str]:
-    """Split the path of a tar's member as WebDataset does, at its name's first dot: a sample's key,
-    and an ending.
-    """
-    folder, slash, file = name.rpartition("/")
-    stem, dot, ending = file.partition(".")
-    return f"{folder}{slash}{stem}", f"{dot}{ending}".lower()
-
-
-def tar_images(
-    file: SourceFile, annotations: Annotations
-) -> Iterator[CaptionedImage | DroppedRecord]:
-    """Iterate over the images of a tar, and what is none; all from the sample before a damage on is
-    one item.
-
-    Neighbours of one key are one sample.
-    """
-    damage: list[str] = []
-    wanted = (*IMAGE_SUFFIXES, *annotations.companions)
-    before: set[int] = set()  # hashes of names: a tar may have millions
-    for _, group in groupby(
-        tar_members(file, damage, wanted), lambda member: _key_and_ending(member[0])[0]
-    ):
-        members = list(group)
-        if damage:  # known with the last sample, which may lack its caption
-            break
-        for item in _sample(file, members, annotations):
-            if isinstance(item, DroppedRecord):
-                yield item
-                continue
-            remarks = item.remarks
-            if hash(item.name) in before:
-                remarks = (*remarks, REPEATED)
-            before.add(hash(item.name))
-            yield replace(item, remarks=remarks)
-    for each in damage:
-        yield DroppedRecord(place=file.name, reason=DAMAGED, detail=each)
-
-
-def _sample(
-    file: SourceFile, members: Sequence[tuple[str, bytes | str | None]], annotations: Annotations
-) -> Iterator[CaptionedImage | DroppedRecord]:
-    """Iterate over the images of neighbours of one key, and over those that are none of their
-    own.
-    """
-    images: dict[str, bytes | str | None] = {}
-    beside: dict[str, tuple[str, bytes]] = {}
-    for name, content in members:
-        ending = _key_and_ending(name)[1]
-        as_file = SourceFile("", name.removeprefix("./"), 0, "")
-        place = f"{file.name}: {as_file.name}"
-        if as_file.set_aside or not (ending in IMAGE_SUFFIXES or ending in annotations.companions):
-            reason = as_file.set_aside or not_read(ending or as_file.ending)
-            yield DroppedRecord(place=place, reason=reason)
-        elif ending in IMAGE_SUFFIXES:
-            if as_file.name in images:
-                yield DroppedRecord(place=place, reason=REPLACED)
-            images[as_file.name] = content
-        elif isinstance(content, bytes):
-            if ending in beside:
-                yield DroppedRecord(place=beside[ending][0], reason=REPLACED, detail=f"by {name}")
-            beside[ending] = (place, content)
-        else:
-            yield DroppedRecord(place=place, reason=NO_RECORD, detail=content or "")
-    contents = {ending: content for ending, (_, content) in beside.items()}
-    used = len(beside)
-    shared = [SHARED] if beside and len(images) > 1 else []
-    for name, content in images.items():
-        problem = content if isinstance(content, str) else ""
-        one = annotations.annotate(name, f"{file.name}: {name}", content, contents, problem)
-        remarks = shared + [ESCAPED] * num_escaped([name])
-        yield replace(one, beside=used, remarks=tuple(remarks))
-        used = 0
-    if not images:
-        for place, _ in beside.values():
-            yield DroppedRecord(place=place, reason=ALONE)
-
-
-def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str | None]:
-    """Return the classes of a tar's images, whose pictures are not read for them."""
-    labels: set[str | None] = set()
-    wanted = tuple(annotations.companions - {".txt"})
-    for name, content in tar_members(file, [], wanted):
-        inside = SourceFile("", name.removeprefix("./"), 0, "")
-        ending = _key_and_ending(name)[1]
-        if annotations.label == "folder" and ending in IMAGE_SUFFIXES and not inside.set_aside:
-            labels.add(folder_class(inside.name, f"{file.name}: {inside.name}"))
-        elif isinstance(content, bytes):
-            with suppress(BadRecord):  # told with its image
-                labels.add(named_class(content))
-    return labels
