@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ditlab.api.imports import import_data
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.importing import ImportRequest, run_import
+from ditlab.data.named_stores import open_named_store
 from ditlab.data.stores.bucketed_store import open_store
 from ditlab.spec.importing import ImagesOptions
 from support.damage import refused
@@ -496,6 +498,18 @@ def test_what_is_taken_is_right_or_said(tmp_path, name):
     assert len(said) == len(case.says) and all(map(str.__contains__, said, case.says)), said
     if case.found is not None:
         assert receipt.levels[-1].found == case.found
+
+
+def test_a_store_of_a_source_whose_name_is_not_utf8_opens_by_its_name(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("DITLAB_HOME", str(home.root))
+    source = folder({raw(b"caf\xe9/dog/a.png"): A}, raw(b"caf\xe9"))(tmp_path)
+    options = ImagesOptions(
+        source=source, resolution=16, patch=4, sizes="square", processes=1, **FOLDER
+    )
+    for outcome in ("written", "unchanged"):
+        (written,) = import_data("images", options)
+        assert (written.store.name, written.outcome) == ("images-caf_xe9-16", outcome)
+    assert len(open_named_store("PLACE", "images-caf_xe9-16", home)) == 1
 
 
 @pytest.mark.parametrize(
