@@ -167,6 +167,33 @@ def class_name(value: Any) -> str | None:
     return value
 
 
+def named_numbers(table: SourceFile, column: str) -> tuple[str, ...]:
+    """Return the names of a column's numbers, as its table has them; none where it has none or
+    cannot be read. Raises UserError for a name that is there twice.
+    """
+    names: tuple[str, ...] = ()
+    with suppress(*UNREADABLE):  # told as its rows are read
+        names = named_classes(table_schema(table)).get(column, ())
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    if twice:
+        raise UserError(
+            f"{table.place}: '{column}' has two classes '{twice[0]}'; give one of them another "
+            "name, or remove the names to import numbers."
+        )
+    return names
+
+
+def label_of(value: str | None, names: Sequence[str]) -> str | None:
+    """Return the class of a value of a column of numbers that have names: by its number, or its
+    name; None for neither.
+    """
+    if value is None or value in names:
+        return value
+    if WHOLE_NUMBER.fullmatch(value) and 0 <= int(value) < len(names):
+        return names[int(value)]
+    return None
+
+
 def class_table(names: Iterable[str | None]) -> tuple[str, ...]:
     """Order the names of classes, whose numbers are their places: whole numbers by value, others as
     text.
@@ -246,9 +273,10 @@ def read_lines(files: Sequence[SourceFile], keys: Mapping[str, str]) -> dict[str
     asked = {PATH: FILE_NAME, **keys}
     lines: dict[str, Line] = {}
     for file in files:
+        names = _names_of_numbers(file, keys)
         for record in read_records(InputBlock(0, (file,), file.kind), asked):
             try:
-                name, line = _read_line(record, asked)
+                name, (caption, label) = _read_line(record, asked)
             except BadRecord as problem:
                 raise replace(record, problem=problem).error() from None
             path = str(PurePosixPath(file.name).parent / name.replace("\\", "/"))
@@ -257,8 +285,17 @@ def read_lines(files: Sequence[SourceFile], keys: Mapping[str, str]) -> dict[str
                     f"{file.place}, {record.where}: names {path} a second time; remove one of "
                     "the lines."
                 )
-            lines[path] = line
+            if names:
+                label = label_of(label, names)
+            lines[path] = (caption, label)
     return lines
+
+
+def _names_of_numbers(file: SourceFile, keys: Mapping[str, str]) -> Sequence[str]:
+    """Return the names of the numbers of a metadata file's classes; none where it has none."""
+    if LABELS not in keys or file.kind != "parquet":
+        return ()
+    return named_numbers(file, keys[LABELS])
 
 
 def _read_line(record: SourceRecord, keys: Mapping[str, str]) -> tuple[str, Line]:
@@ -294,8 +331,10 @@ def find_annotations(
         keys[CAPTIONS] = options.caption_column
     if options.label_column:
         keys[LABELS] = options.label_column
-    lines: Mapping[str, Line] = read_lines(metadata, keys) if metadata and keys else {}
-    return Annotations(caption, label, keys, lines)
+    if not metadata or not keys:
+        return Annotations(caption, label, keys)
+    numbered = _names_of_numbers(metadata[0], keys)
+    return Annotations(caption, label, keys, read_lines(metadata, keys), numbered)
 
 
 def _caption_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str:

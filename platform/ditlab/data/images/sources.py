@@ -23,7 +23,6 @@ from ditlab.data.images.annotations import (
     LABELS,
     METADATA,
     SHARED,
-    WHOLE_NUMBER,
     Annotations,
     caption_bytes,
     caption_note,
@@ -33,8 +32,10 @@ from ditlab.data.images.annotations import (
     class_table,
     find_annotations,
     folder_class,
+    label_of,
     listed_classes,
     named_class,
+    named_numbers,
 )
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.images.pictures import IMAGE_SUFFIXES
@@ -54,7 +55,7 @@ from ditlab.data.source_files import (
     zip_names_note,
 )
 from ditlab.data.sources.records import files_level, read_records, record_blocks, record_files
-from ditlab.data.sources.tables import named_classes, other_columns, table_schema
+from ditlab.data.sources.tables import other_columns
 from ditlab.data.stores.receipt import REPLACED, DroppedRecord, ReceiptLevel
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.spec.importing import ImagesOptions
@@ -165,7 +166,7 @@ def _table_files(
     classes: Sequence[str] = ()
     if annotations.label:
         column = annotations.keys[LABELS]
-        names = _named_numbers(tables[0], column)
+        names = named_numbers(tables[0], column)
         classes = names or _column_classes(blocks, column)
         annotations = replace(annotations, numbered=names)
     level, left_out = files_level(listing, {"read": tables})
@@ -178,22 +179,6 @@ def _table_files(
         counts={ESCAPED: num_escaped(file.name for file in listing)},
         has_named_numbers=bool(annotations.numbered),
     )
-
-
-def _named_numbers(table: SourceFile, column: str) -> tuple[str, ...]:
-    """Return the names of a column's numbers, as its table has them; none where it has none or
-    cannot be read. Raises UserError for a name that is there twice.
-    """
-    names: tuple[str, ...] = ()
-    with suppress(*UNREADABLE):  # told as its rows are read
-        names = named_classes(table_schema(table)).get(column, ())
-    twice = [name for name, number in Counter(names).items() if number > 1]
-    if twice:
-        raise UserError(
-            f"{table.place}: '{column}' has two classes '{twice[0]}'; give one of them another "
-            "name, or remove the names to import numbers."
-        )
-    return names
 
 
 def _image_files(
@@ -218,13 +203,16 @@ def _image_files(
     folders = _class_folders(source, files)
     sharing = [stems[stem] for stem in {file.stem for file in taken} if stems[stem] > 1]
     names = [file.name for file in listing]
+    labels = class_table(_image_labels(annotations, images, taken, folders))
+    has_named_numbers = set(labels) <= set(annotations.numbered)
     return ImageSource(
         replace(annotations, lines={}),
         blocks,
-        class_table(_image_labels(annotations, images, taken, folders)),
+        annotations.numbered if has_named_numbers else labels,
         level,
         left_out,
         counts={SHARED: sum(sharing), ESCAPED: num_escaped([*names, *folders])},
+        has_named_numbers=has_named_numbers,
     )
 
 
@@ -375,24 +363,13 @@ def _read_tables(
             values[flag] = _converted(flag, values[flag], column, record.file)
         label = values.get(LABELS)
         if annotations.numbered:
-            label = _label_of(label, _numbered_in(record.file, annotations))
+            label = label_of(label, _numbered_in(record.file, annotations))
         yield CaptionedImage(record.place, values[IMAGES], values.get(CAPTIONS), label)
-
-
-def _label_of(value: str | None, names: Sequence[str]) -> str | None:
-    """Return the class of a value of a column of numbers that have names: by its number, or its
-    name; None for neither.
-    """
-    if value is None or value in names:
-        return value
-    if WHOLE_NUMBER.fullmatch(value) and 0 <= int(value) < len(names):
-        return names[int(value)]
-    return None
 
 
 @lru_cache(maxsize=16)
 def _names_of(table: SourceFile, column: str) -> tuple[str, ...]:
-    return _named_numbers(table, column)
+    return named_numbers(table, column)
 
 
 def _numbered_in(table: SourceFile, annotations: Annotations) -> Sequence[str]:

@@ -404,6 +404,19 @@ TABLES = {
     "tables that number classes otherwise": Case(
         tables(["x", "y"], ["y", "x"]), "a b c d", LABEL, labels="x y y x"
     ),
+    "numbers of a metadata file that have names": Case(
+        lambda into: (
+            table(
+                {"file_name": ["a.png", "b.png", "c.png"], "label": [1, 0, 7]},
+                class_labels(["y", "x"]),
+                "set/metadata.parquet",
+            )(below({"a.png": A, "b.png": B, "c.png": C})(into).parent).parent
+        ),
+        "a b",
+        LABEL,
+        labels="x y",
+        listed=("c.png: missing class",),
+    ),
     "two columns that could be captions": Case(
         below({"a.png": A, "metadata.csv": "file_name,caption,text\na.png,x,y\n"}),
         "a",
