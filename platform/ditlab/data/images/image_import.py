@@ -213,10 +213,13 @@ def _note(
         rows = sum(written.shard.rows for written in shards_of(receipts, part))
         pixels += math.prod(size) * rows
     channels = 1 if options.grey else 3
-    return (
+    note = (
         f"read from {source_name(options.source)}; {pixels * channels:,} "
         f"bytes of decoded pixels, areas of at most {options.resolution}x{options.resolution}"
     )
+    if options.classes:
+        note += f"; classes in the order of {source_name(options.classes)}"
+    return note
 
 
 def _description(rules: ImageRules, rows: int, num_sizes: int) -> str:

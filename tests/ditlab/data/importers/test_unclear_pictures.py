@@ -536,6 +536,7 @@ def test_a_file_of_classes_fixes_their_numbers(tmp_path, listed, numbers):
     assert store.tensor("label").tolist() == numbers
     assert store.columns["label"].names == tuple(listed.removeprefix("\ufeff").split())
     assert not any("is number" in each for each in store.manifest.receipt.warnings)
+    assert store.manifest.source.note.endswith("; classes in the order of classes.txt")
 
 
 @pytest.mark.parametrize(
