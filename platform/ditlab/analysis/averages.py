@@ -19,12 +19,14 @@ from ditlab.analysis.saved_evaluation import CheckpointEvaluation, evaluate_run
 from ditlab.analysis.user_errors import output_folder
 from ditlab.averages import AverageProfile, ExponentialProfile, PowerProfile
 from ditlab.checkpoints.kept_averages import open_averages
+from ditlab.data.images.captions import LABEL
 from ditlab.errors import UserError, nearest
 from ditlab.parts import OWN_FORMATS, absent_part, export_formats, load_part
 from ditlab.reports.formatting import terminal_table
 from ditlab.runs.launch import checkpoint_store
 from ditlab.spec.optimization import LONGEST, SHORTEST
 from ditlab.spec.values import format_value
+from ditlab.tracking.journal import recorded_dataset
 from ditlab.training.export import write_export
 
 _DECAY = "decay="
@@ -127,7 +129,9 @@ def export_saved(
             facts = {"average": label} if label else {}
             trained = saved.checkpoint.manifest
             place = output_folder(folder)
-            return write_export(trained, weights, place, saved.folder.tokenizer, facts)
+            named = recorded_dataset(saved.folder.journal).get("classes", {})
+            classes = named.get(LABEL, ())
+            return write_export(trained, weights, place, saved.folder.tokenizer, facts, classes)
         write: Callable[[ExportSource, Path], list[Path]] = load_part(
             "export format", form, other.target
         )

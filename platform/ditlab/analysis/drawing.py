@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -43,12 +42,11 @@ from ditlab.analysis.sample_options import (
 )
 from ditlab.analysis.user_errors import building, output_folder, writing
 from ditlab.data.images.captions import LABEL
-from ditlab.data.images.decoding import (
+from ditlab.data.images.pictures import (
     BROKEN,
     FORMATS,
     MAX_PIXELS,
     TooManyPixels,
-    in_rgb,
     open_picture,
 )
 from ditlab.data.stores.view import View
@@ -436,10 +434,8 @@ def start_image(path: Path, size: tuple[int, int]) -> Tensor:
             f"--start {path} cannot be read (it is no plain file); name another picture."
         )
     try:
-        with warnings.catch_warnings(action="ignore"), open_picture(path) as image:
-            fitted = ImageOps.fit(
-                in_rgb(ImageOps.exif_transpose(image)), (width, height), Image.Resampling.LANCZOS
-            )
+        with open_picture(path) as picture:
+            fitted = ImageOps.fit(picture.read(), (width, height), Image.Resampling.LANCZOS)
     except TooManyPixels as error:
         raise UserError(
             f"--start {path} has {error}, and at most {MAX_PIXELS:,} are read; scale it down."

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ditlab.data.stores.store import Store
 
 
-VERSION = 6
+VERSION = 7
 """Version of blocks and receipts: another one begins imports again."""
 LEAST_BYTES = 16 * 2**20
 MOST_BYTES = 2**30

@@ -13,9 +13,9 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError
 
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.copies import Notify, open_remote_store, write_to_stderr
@@ -24,7 +24,7 @@ from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.home import Home
 from ditlab.spec.uris import is_uri
-from ditlab.spec.values import format_bytes
+from ditlab.spec.values import escaped, format_bytes
 from ditlab.storage.files import folder_size, sync_folder, write_durably, writing_into
 
 SHOWN = 12
@@ -42,7 +42,7 @@ class StoreName(ManifestRecord):
     version: Literal[1] = 1
     store: PlainName
     """Folder beside the file: `pets@1a2b3c4d5e6f`."""
-    source: str = ""
+    source: Annotated[str, BeforeValidator(escaped)] = ""
     """Folder or URI that it was imported from, by which another one that gives the same name is
     told; empty where the store grew."""
 

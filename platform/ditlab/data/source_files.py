@@ -14,7 +14,7 @@ import time
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -23,8 +23,10 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from ditlab.errors import Unreachable, UserError, first_line, nearest_file
+from ditlab.data.stores.receipt import REPLACED
+from ditlab.errors import Unreachable, UserError, first_line, nearest_file, shortened
 from ditlab.spec.uris import is_uri
+from ditlab.spec.values import escaped
 from ditlab.storage.plain_files import MIB
 from ditlab.storage.remote import HUB, RemoteFiles, split_uri
 
@@ -32,6 +34,8 @@ ZIP = ".zip"
 """Ending of archives whose members are listed as the files of a folder."""
 SHOWN_ENDINGS = 6
 """Endings of files that a sentence lists."""
+ZIP_UTF8 = 1 << 11
+"""Flag of a zip's member whose name is UTF-8."""
 COMPRESSED = {".gz": "gzip", ".zst": "zstd"}
 """Endings of compressed files, and Arrow's names of their compression."""
 SYSTEM_NAMES = (
@@ -47,6 +51,8 @@ dot.
 """
 SYSTEM = "hidden or of the system"
 """Reason for which these are skipped."""
+ESCAPED = "names that are not UTF-8 written with escapes"
+"""Name of the count of these."""
 CONVERT = "convert it, for one with `iconv -f latin1 -t utf-8`"
 """Remedy for text that is not UTF-8."""
 UNREADABLE = (
@@ -112,6 +118,8 @@ class SourceFile:
     """Time of its last change, which another content does not share."""
     in_zip: bool = False
     """True for a member of the zip that `root` names."""
+    is_replaced: bool = False
+    """True for a member of a zip behind which another one of its name follows."""
 
     @property
     def is_remote(self) -> bool:
@@ -125,7 +133,11 @@ class SourceFile:
 
     @property
     def set_aside(self) -> str:
-        """Reason why it is skipped whatever it holds: hidden, or left there by a system."""
+        """Reason why it is skipped whatever it holds: replaced, hidden, or left there by a
+        system.
+        """
+        if self.is_replaced:
+            return REPLACED
         for part in self.name.split("/"):
             if part.startswith(".") or part in SYSTEM_NAMES:
                 return SYSTEM
@@ -165,7 +177,7 @@ class SourceFile:
     @property
     def place(self) -> str:
         """Path or URI of the file, for people."""
-        return f"{self.root.rstrip('/')}/{self.name}"
+        return escaped(f"{self.root.rstrip('/')}/{self.name}")
 
     @property
     def path(self) -> Path:
@@ -215,11 +227,6 @@ def list_source(source: str) -> list[SourceFile]:
                 f"--source={source} matches no file; correct the pattern, and quote it for the "
                 "shell."
             )
-    for file in files:
-        if not file.name.isascii() and file.name.encode(errors="replace").decode() != file.name:
-            raise UserError(
-                f"--source={source} holds a name that is not UTF-8 ({file.name!r}); rename it."
-            )
     return files
 
 
@@ -236,10 +243,20 @@ def _list_local(source: str, base: str, is_pattern: bool) -> list[SourceFile]:
     return [file] if file else []
 
 
+def num_escaped(paths: Iterable[str]) -> int:
+    """Return how many names of files and folders in paths are not UTF-8."""
+    odd = (path.split("/") for path in paths if not path.isascii())
+    return len({name for path in odd for name in path if escaped(name) != name})
+
+
 def source_name(source: str) -> str:
     """Return a source's name for people: that of its file or folder, of a pattern the folder that
     it begins below.
     """
+    return escaped(_last_name(source))
+
+
+def _last_name(source: str) -> str:
     if source.startswith("hf://datasets/") and source.count("/") > 3:
         return source.split("/")[4].partition("@")[0]  # that of the data set
     path = split_uri(source)[1] if is_uri(source) else source
@@ -294,24 +311,57 @@ def _zip_members(file: SourceFile) -> list[SourceFile]:
             "unpack it."
         )
     try:
-        members = _opened_zip(file.place, file.stamp).infolist()
+        members = _opened_zip(str(file.path), file.stamp).infolist()
     except UNREADABLE as error:
         raise UserError(
             f"--source={file.place} is no zip that can be read ({first_line(error)}); copy it "
             "again."
         ) from error
     # as unpacking does it, the last member of a name replaces the others
-    last = {member.filename: member for member in members if not member.is_dir()}
+    last = {member.filename: member for member in members}
     return [
-        SourceFile(file.place, name, member.file_size, file.stamp, in_zip=True)
-        for name, member in last.items()
+        SourceFile(
+            str(file.path),
+            member.filename,
+            member.file_size,
+            file.stamp,
+            in_zip=True,
+            is_replaced=member is not last[member.filename],
+        )
+        for member in members
+        if not member.is_dir()
     ]
 
 
 @lru_cache(maxsize=4)
 def _opened_zip(path: str, stamp: str) -> zipfile.ZipFile:
-    """Open a zip, once as long as its time of change is this one."""
-    return zipfile.ZipFile(path)
+    """Open a zip, once as long as its time of change is this one.
+
+    Names of members that do not say their encoding are UTF-8 if all of them can be.
+    """
+    try:
+        return zipfile.ZipFile(path, metadata_encoding="utf-8")
+    except UnicodeDecodeError:
+        return zipfile.ZipFile(path)
+
+
+def zip_names_note(listing: Sequence[SourceFile]) -> str:
+    """Return a sentence on names of a zip whose encoding is not known; empty for none."""
+    zips = {(file.root, file.stamp) for file in listing if file.in_zip}
+    for root, stamp in zips:
+        opened = _opened_zip(root, stamp)
+        unknown = [
+            member.filename
+            for member in opened.infolist()
+            if not member.filename.isascii() and not member.flag_bits & ZIP_UTF8
+        ]
+        if unknown and opened.metadata_encoding is None:  # type: ignore[attr-defined]
+            return (
+                f"{escaped(root)} does not say the encoding of {len(unknown):,} names, which are "
+                f"read as code page 437: {shortened(unknown, 2)}; where that is wrong, unpack it "
+                "and name the folder."
+            )
+    return ""
 
 
 def _list_uri(source: str, root: str) -> list[SourceFile]:

@@ -9,6 +9,7 @@ from torch import nn
 
 from ditlab.checkpoints.reader import CheckpointReader
 from ditlab.checkpoints.start_point import order_changes
+from ditlab.data.images.captions import LABEL
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder
 from ditlab.runs.launch import checkpoint_store, recorded_checkpoints, start_point
@@ -20,6 +21,7 @@ from ditlab.storage.local import LocalFiles
 from ditlab.tracking.journal import recorded_dataset
 from ditlab.tracking.records import find_training_run, list_runs
 from ditlab.training.state import named_tensors
+from ditlab.weights.class_names import REMEDY, moved_class, unmatched_names
 from ditlab_models.layers.lora import A, B
 from ditlab_models.parameters import MetaModel
 
@@ -119,12 +121,12 @@ def check_start(
     with point.open(verify=isinstance(store.files, LocalFiles)) as reader:
         before = reader.manifest.spec["model"].get("num_classes")
         now = getattr(experiment.model, "num_classes", None)
-        _check_classes(
+        class_note = _check_classes(
             start.run,
             before,
             now,
             recorded_dataset(home.run(start.run).journal).get("classes", {}),
-            classes or {},
+            classes,
         )
         check_state(experiment, model, start, reader)
         others = other_factors(reader.manifest.spec, experiment)
@@ -138,6 +140,8 @@ def check_start(
                 f", its table of classes grown from {before} to {now} (a new class begins as "
                 "the null class)"
             )
+        if class_note:
+            line += f"; {class_note.rstrip('.')}"
         changed = order_changes(reader.manifest.spec, experiment)
     if start.state != "all":
         return (
@@ -156,25 +160,28 @@ def _check_classes(
     before: int | None,
     now: int | None,
     theirs: Mapping[str, list[str]],
-    own: Mapping[str, list[str]],
-) -> None:
+    own: Mapping[str, list[str]] | None,
+) -> str:
     """Raise UserError for fewer classes than the parent's, and for numbers that mean other classes
-    than there.
+    than there; return a sentence on classes that nothing compares. `own` None: not known yet.
     """
     if before and now and now < before:
         raise UserError(
             f"model.num_classes={now} is less than the {before} of run {run}: a table of "
             f"classes grows and never shrinks; set it to {before} or more."
         )
+    if own is None:
+        return ""
     for column, names in theirs.items():
-        pairs = enumerate(zip(names, own.get(column, []), strict=False))
-        moved = next(((number, *pair) for number, pair in pairs if pair[0] != pair[1]), None)
+        moved = moved_class(f"run {run}", names, own.get(column, []), column)
         if moved:
             raise UserError(
-                f"class {moved[0]} of {column} is {moved[2]} in the data, and {moved[1]} to "
-                f"run {run}, whose numbers a fork keeps; add new classes to its data with "
-                "`ditlab data import images --into`."
+                f"{moved}, whose numbers a fork keeps; {REMEDY}: name its classes there in their "
+                "order, new ones behind them."
             )
+    if not before or not now:
+        return ""
+    return unmatched_names(f"run {run}", theirs.get(LABEL, []), own.get(LABEL, []))
 
 
 def check_state(

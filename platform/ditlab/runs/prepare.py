@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ditlab.checkpoints.store import CheckpointStore
+from ditlab.data.images.captions import LABEL
 from ditlab.data.named_stores import portable_name, store_folder
 from ditlab.encoders.checkpoint import encoder_difference
 from ditlab.errors import UserError, nearest
@@ -48,6 +49,7 @@ from ditlab.tracking.records import (
     read_record,
 )
 from ditlab.training.metrics import metric_names
+from ditlab.weights.class_names import unused_numbers
 
 if TYPE_CHECKING:
     from ditlab.runs.seed_group import GroupPlace
@@ -112,7 +114,8 @@ def check_launch(
     weights = weights_of(launch.experiment, home, resumed)
     if weights:
         if not resumed:
-            launch = launch.changed(start_note=weights.check(launch.model.network))
+            classes = launch.data.classes.get(LABEL, ())
+            launch = launch.changed(start_note=weights.check(launch.model.network, classes))
         launch = launch.changed(weights=weights.recorded())
     total_steps = launch.plan.total_steps
     if launch.experiment.start:
@@ -222,11 +225,21 @@ def launch_notes(launch: Launch) -> list[str]:
         launch.start_note,
         launch.plan.mixture,
         launch.data.note,
+        _unused_classes(launch),
         launch.plan.note,
     ]
     if threads and threads.reason:
         notes.append(f"threads of each worker: {threads.number}, as {threads.reason}")
     return [line, *filter(None, notes), *resume_lines(launch)]
+
+
+def _unused_classes(launch: Launch) -> str:
+    """Return a sentence on classes of the model that the data do not have; empty for none."""
+    label = launch.data.train.columns.get(LABEL)
+    table = getattr(launch.experiment.model, "num_classes", None)
+    if table is None or label is None or label.num_classes is None:
+        return ""
+    return unused_numbers(table, label.num_classes, label.names)
 
 
 def _workers_text(resources: Resources) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ditlab.data.images.captions import LABEL
 from ditlab.data.splits import classes_with_samples
 from ditlab.data.text.tokenizer import copy_tokenizer
 from ditlab.encoders.checkpoint import folder_digests
@@ -464,7 +465,12 @@ class TrackedReporter(Reporter):
         if outcome.status == "finished" and outcome.checkpoint:
             try:
                 exported = self._folder.media / "export"
-                export_weights(outcome.checkpoint, exported, tokenizer=self._folder.tokenizer)
+                export_weights(
+                    outcome.checkpoint,
+                    exported,
+                    tokenizer=self._folder.tokenizer,
+                    classes=self._launch.data.classes.get(LABEL, ()),
+                )
                 log_model(self._tracker, outcome.step, exported)
             except UserError as error:
                 self.warn(

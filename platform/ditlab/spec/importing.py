@@ -84,6 +84,10 @@ class ImagesOptions(Spec):
     label_column: Nonempty | None = None
     """Column of Parquet or metadata that holds classes: whole numbers or text. Names that Hugging
     Face's `datasets` has written (ClassLabel) are kept."""
+    classes: Nonempty | None = None
+    """Text file of all classes, a name on each line in the order of their numbers from 0, such as
+    those of a model that goes on with these images. A class that it lacks is refused [default: the
+    source's, in the order of --label-from]."""
     sizes: Literal["aspect", "square"] = "aspect"
     """`aspect`: several sizes, as the images' shapes need. `square`: all images in one,
     --resolution by itself.

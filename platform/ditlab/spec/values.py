@@ -37,6 +37,13 @@ def printable(text: str) -> str:
     )
 
 
+def escaped(name: str) -> str:
+    """A name of a file as text: bytes that are not UTF-8, which Python keeps as half surrogates, as
+    escapes.
+    """
+    return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
 def printable_sentence(text: object) -> str:
     """A message as `printable` writes it, words of over 200 characters cut: a check may repeat the
     value that it refuses."""

@@ -23,6 +23,7 @@ from ditlab.cluster.capacity import (
     runs_that_fit,
 )
 from ditlab.cluster.session import is_connected
+from ditlab.data.images.captions import LABEL
 from ditlab.data.splits import DataSplits
 from ditlab.errors import UserError, nearest
 from ditlab.home import Home
@@ -475,7 +476,7 @@ def _check_trial(
         check_parts(launch, False, remote)
         weights = weights_of(experiment, home)
         if weights:
-            weights.check(launch.model.network)
+            weights.check(launch.model.network, launch.data.classes.get(LABEL, ()))
         known[key] = launch.model.counts.total, launch.plan.total_steps
     found = known[key]
     if experiment.start is None:

@@ -32,6 +32,7 @@ from ditlab.spec.plugins import check_installed, plugin_packages
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.storage.files import replacing, write_durably
 from ditlab.storage.plain_files import MIB, open_regular_file, parse_json, read_plain
+from ditlab.weights.class_names import CLASSES_NAME, class_lines
 
 WEIGHTS_NAME = "weights.safetensors"
 SPEC_NAME = "spec.yaml"
@@ -45,17 +46,22 @@ CONTENT = "content"
 
 
 def export_weights(
-    checkpoint: str | Path, folder: Path, averaged: bool = True, tokenizer: Path | None = None
+    checkpoint: str | Path,
+    folder: Path,
+    averaged: bool = True,
+    tokenizer: Path | None = None,
+    classes: Sequence[str] = (),
 ) -> list[Path]:
     """Write `weights.safetensors` (float32, averaged weights where there are any) and `spec.yaml`;
     return both.
 
     `checkpoint` is the path or URI of one; `tokenizer`, where that file exists, is copied beside
-    them. The same weights and spec give the same bytes. Raises UserError where the checkpoint is
-    not whole, or the disk refuses.
+    them, and names of `classes` are written there. The same weights and spec give the same bytes.
+    Raises UserError where the checkpoint is not whole, or the disk refuses.
     """
     with open_checkpoint(checkpoint) as reader:
-        return write_export(reader.manifest, reader.weights(averaged), folder, tokenizer)
+        weights = reader.weights(averaged)
+        return write_export(reader.manifest, weights, folder, tokenizer, classes=classes)
 
 
 def write_export(
@@ -64,9 +70,10 @@ def write_export(
     folder: Path,
     tokenizer: Path | None,
     facts: Mapping[str, str] = MappingProxyType({}),
+    classes: Sequence[str] = (),
 ) -> list[Path]:
     """Write an export of the network's weights at a checkpoint; `facts` join the metadata of the
-    weights.
+    weights, and `classes` are the names of its label table's.
 
     Raises UserError where the disk refuses.
     """
@@ -89,6 +96,9 @@ def write_export(
                 write_durably(folder / TOKENIZER_NAME, read_plain(tokenizer, TOKENIZER_BYTES))
             )
         write_weights(weights, tensors, metadata, beside)
+        lines = class_lines(classes)
+        if lines:  # not hashed: the weights are whole without it
+            beside.append(write_durably(folder / CLASSES_NAME, lines))
     except OSError as error:
         raise cannot_write(folder, error, "name another folder") from error
     return [weights, *beside]

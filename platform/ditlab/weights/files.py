@@ -22,6 +22,7 @@ from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
 from ditlab.storage.plain_files import MIB, is_relative, open_regular_file, parse_json, read_plain
 from ditlab.storage.remote import HUB, NotFetched, fetch_repository
+from ditlab.weights.class_names import CLASSES_NAME
 from ditlab.weights.pickled import SUFFIXES, read_pickled
 from ditlab.weights.tensor_sets import AUTO, UnreadableSets, take_tensors
 
@@ -29,7 +30,7 @@ INDEX = ".index.json"
 """End of the name of a file that lists shards."""
 SAFE = ("*.safetensors",)
 PICKLED = tuple(f"*{suffix}" for suffix in SUFFIXES)
-BESIDE = ("*.json", "*.yaml")
+BESIDE = ("*.json", "*.yaml", CLASSES_NAME)
 """Files that are fetched with weights."""
 MAX_TEXT_FILE = 64 * MIB
 """Bytes of an index or a configuration."""

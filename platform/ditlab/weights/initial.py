@@ -12,6 +12,7 @@ from ditlab.choices import MOST_LISTED, choice_sentences
 from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.values import format_value
+from ditlab.weights.class_names import CLASSES_NAME, REMEDY, moved_class, unmatched_names
 from ditlab.weights.published import PublishedWeights
 from ditlab.weights.rules import Fit
 from ditlab_models.contract import ModelSpec, WeightsInit
@@ -78,11 +79,14 @@ class InitialWeights:
             facts |= {f"sha256 of {name}": digest for name, digest in found.files.hashes.items()}
         return {name: text for name, text in facts.items() if text}
 
-    def check(self, network: Any) -> str:
+    def check(self, network: Any, classes: Sequence[str] | None = None) -> str:
         """Check that they fit a network, on the meta device too, and return a line for people.
-        Raises as `load`.
+
+        `classes`: names of the data's, empty where they have none; None: not compared. Raises as
+        `load`, and UserError where numbers mean other classes to the weights.
         """
         found = self.open()
+        class_note = self._class_note(found, classes)
         fit = self._checked(found, network)
         plural = "s" if len(fit.values) > 1 else ""
         line = (
@@ -104,10 +108,28 @@ class InitialWeights:
         others = self._others(found)
         if others:
             line += f"; the weights' own spec has {', '.join(others.values())}"
+        if class_note:
+            line += f"; {class_note}"
         assumed = self._assumed(found)
         if assumed:
             line += f"; {' '.join(assumed)}"
         return line
+
+    def _class_note(self, found: PublishedWeights, classes: Sequence[str] | None) -> str:
+        """Return a sentence on classes that nothing compares, or that `strict: false` lets be
+        others; empty for none. Raises UserError where numbers mean other classes to the weights.
+        """
+        if classes is None or getattr(self.model, "num_classes", None) is None:
+            return ""
+        owner = f"the weights at {self._init.source}"
+        theirs = found.format.classes(found.files)
+        moved = moved_class(owner, theirs, classes, "label")
+        if moved and self._init.strict:
+            raise UserError(
+                f"{found.files.option}: {moved}; {REMEDY} (that of the weights is their "
+                f"{CLASSES_NAME}), or set model.init.strict to false."
+            )
+        return moved or unmatched_names(owner, theirs, classes).rstrip(".")
 
     @property
     def _init(self) -> WeightsInit:

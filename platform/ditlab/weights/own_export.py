@@ -4,11 +4,12 @@ writes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ditlab.errors import UserError
 from ditlab.spec.files import load_experiment
+from ditlab.weights.class_names import CLASSES_NAME
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.published import WeightsFormat, outline
 from ditlab.weights.rules import Shapes, Tensors, rename
@@ -26,6 +27,13 @@ def _model(shapes: Shapes, files: WeightFiles) -> Mapping[str, Any]:
     return {name: value for name, value in model.items() if name != "init"}
 
 
+def _classes(files: WeightFiles) -> Sequence[str]:
+    try:
+        return (files.folder / CLASSES_NAME).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return ()
+
+
 def _recognise(tensors: Tensors, files: WeightFiles) -> bool:
     """Return True where the network of the spec beside the weights has one of the tensors."""
     try:
@@ -41,4 +49,5 @@ FORMAT = WeightsFormat(
     (rename("{name}", "{name}"),),
     _model,
     _recognise,
+    classes=_classes,
 )

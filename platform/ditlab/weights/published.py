@@ -51,6 +51,8 @@ class WeightsFormat:
     """
     notes: Callable[[Mapping[str, Any], WeightFiles], Sequence[str]] = lambda model, files: ()
     """Return sentences on what of `model` is assumed, as nothing in or beside the files says it."""
+    classes: Callable[[WeightFiles], Sequence[str]] = lambda files: ()
+    """Return the names of the classes of the label table, as far as they lie beside the files."""
 
 
 def known_formats() -> dict[str, WeightsFormat]:

@@ -28,7 +28,9 @@ class StatisticsOutput(FilesOutput):
     figures: dict[str, EndsOutput]
     """Figures against the other set, by name; empty without one."""
     notes: list[str]
-    """Sentences on what the other set does not say of itself, or has otherwise."""
+    """Lines on what of folders was measured, how their pictures were changed, and what the other
+    set does not say of itself or has otherwise.
+    """
 
 
 RESULTS = {"data statistics": StatisticsOutput}
@@ -68,8 +70,8 @@ def statistics(
     """Measure images by a published network: FID and others against another PLACE, and statistics
     as ADM's .npz.
 
-    PLACE: a store's folder or name, a folder of pictures, or an .npz file of images (arr_0, uint8,
-    NHWC).
+    PLACE: a store's folder or name, a folder or zip of pictures (with the folders below, as imports
+    read them), or an .npz file of images (arr_0, uint8, NHWC).
     """
     from ditlab.analysis.opened_run import default_device
     from ditlab.cli.progress import ProgressBars
@@ -90,12 +92,12 @@ def statistics(
         name: {"value": each.mean, "low": each.low, "high": each.high}
         for name, each in found.figures.items()
     }
-    for note in found.notes:
-        output.say(f"warning: {note}.")
     for name, each in found.figures.items():
         output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
+    for note in found.notes:
+        output.say(note)
     files = [str(out)] if out else []
-    result = {"images": found.num, "figures": figures, "notes": list(found.notes), "files": files}
+    result = {"images": found.num, "figures": figures, "notes": found.notes, "files": files}
     output.emit(result, as_json)
     if out is not None:
         settings = output.repeated_arguments("place", "against", "out", "as_json")

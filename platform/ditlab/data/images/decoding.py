@@ -5,22 +5,23 @@ bytes.
 from __future__ import annotations
 
 import math
-import struct
-import warnings
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from io import BytesIO
 from itertools import product
 from pathlib import Path
-from typing import IO, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageCms, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ditlab.data.images.captions import cut
+from ditlab.data.images.pictures import (
+    BROKEN,
+    FORMATS,
+    MAX_PIXELS,
+    ImageSize,
+    TooManyPixels,
+    open_picture,
+)
 from ditlab.data.source_files import not_utf8
 from ditlab.data.stores.receipt import NO_RECORD, DroppedRecord
 from ditlab.errors import first_line
@@ -29,38 +30,6 @@ TOO_SMALL = "too small"
 """Reason of an image that no size takes."""
 ASPECT_WEIGHT = 0.7
 """Weight of the aspect ratio's mismatch in an image's score; the rest is that of the area."""
-FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
-"""Pillow's names of the formats that are read; others are not tried, as some start other
-programs.
-"""
-IMAGE_SUFFIXES = (".bmp", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-ORIENTATION = 0x0112
-"""Orientation tag of EXIF."""
-TURNED = (5, 6, 7, 8)
-"""Orientations that turn an image by a quarter."""
-BROKEN = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    EOFError,
-    IndexError,
-    struct.error,
-    zlib.error,
-    MemoryError,
-    ArithmeticError,
-)
-"""Errors of Pillow for files that are no images, or damaged ones."""
-MAX_PIXELS = 64_000_000
-"""Most pixels of a picture, unless --max-pixels says otherwise: decoded, it takes up to 16 bytes a
-pixel (1 GB).
-"""
-
-
-class ImageSize(NamedTuple):
-    """Size of an image, in pixels."""
-
-    height: int
-    width: int
 
 
 @dataclass(frozen=True)
@@ -123,10 +92,6 @@ class AspectBuckets:
         return min(filter(fits, self.sizes), default=None, key=preference)
 
 
-class TooManyPixels(ValueError):
-    """A picture has more pixels than are decoded."""
-
-
 @dataclass(frozen=True)
 class CaptionedImage:
     """Image and caption as a source has them."""
@@ -143,6 +108,8 @@ class CaptionedImage:
     """Reason why the source could not read it, if any."""
     beside: int = 0
     """Members of an archive that are its caption or class."""
+    remarks: tuple[str, ...] = ()
+    """Choices about it, as receipts count them: `SHARED`."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +139,8 @@ class DecodedImage:
     caption: bytes
     """UTF-8, at least a byte; empty where images need no captions."""
     caption_was_cut: bool
-    was_converted: bool = False
-    """True where its colours were those of another profile than sRGB."""
+    changes: tuple[str, ...] = ()
+    """Changes that reading it made, as receipts count them."""
     label: str | None = None
 
 
@@ -207,9 +174,7 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Dropped
     if item.image is None:
         return dropped(NO_RECORD, "no image there")
     try:
-        # of large images and odd metadata: only errors matter
-        with warnings.catch_warnings(action="ignore"):
-            fitted, was_converted = _fitted(item.image, rules)
+        fitted, changes = _fitted(item.image, rules)
     except TooManyPixels as error:
         return dropped("too large", f"{error}, more than --max-pixels={rules.max_pixels}")
     except UnidentifiedImageError:
@@ -225,123 +190,43 @@ def decode(rules: DecodingRules, item: CaptionedImage) -> DecodedImage | Dropped
         pixels,
         kept,
         len(kept) < len(caption),
-        was_converted,
+        changes,
         item.label,
     )
 
 
-@contextmanager
-def open_picture(content: bytes | Path, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
-    """Open a picture. Raises TooManyPixels for one of more pixels, by its header, and errors of
-    `BROKEN` otherwise.
-    """
-    # Pillow refuses twice as many, even where more are wanted
-    if Image.MAX_IMAGE_PIXELS is not None:
-        Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, max_pixels)
-    source: IO[bytes] = BytesIO(content) if isinstance(content, bytes) else content.open("rb")
-    with source as file:
-        try:
-            opened = Image.open(file, formats=FORMATS)
-        except Image.DecompressionBombError as error:
-            raise TooManyPixels(
-                str(error).partition("(")[2].partition(")")[0] or "too many pixels"
-            ) from error
-        with opened as image:
-            if image.width * image.height > max_pixels:
-                raise TooManyPixels(f"{image.width:,}x{image.height:,} pixels")
-            yield image
-
-
-def _fitted(content: bytes | Path, rules: DecodingRules) -> tuple[Image.Image | ImageSize, bool]:
+def _fitted(
+    content: bytes | Path, rules: DecodingRules
+) -> tuple[Image.Image | ImageSize, tuple[str, ...]]:
     """Fit an image in sRGB, or its luma, to its bucket; gives its size where it has no bucket.
 
-    Gives as well whether its colours were converted.
+    Gives as well what was changed in reading it.
     """
     buckets = rules.buckets
-    with open_picture(content, rules.max_pixels) as image:
-        orientation = image.getexif().get(ORIENTATION, 1)
-        width, height = image.size
-        if orientation in TURNED:
-            width, height = height, width
+    with open_picture(content, rules.max_pixels) as picture:
+        height, width = picture.size
         size = buckets.choose(height, width)
         if size is None:
-            return ImageSize(height, width), False
+            return picture.size, ()
         scales = size.height / height, size.width / width
         scale = min(scales) if buckets.fit == "pad" else max(scales)
         if round(scale * min(height, width)) == 0:  # a line, of which padding would leave no pixel
-            return ImageSize(height, width), False
-        # a JPEG comes out at a half, a quarter or an eighth for a fraction of the time: still twice
-        # as large as needed
-        image.draft(None, (round(2 * scale * image.width), round(2 * scale * image.height)))
-        image.load()
-        upright: Image.Image = image
-        if orientation != 1:
-            upright = ImageOps.exif_transpose(image)
-        upright, was_converted = in_srgb(upright)
+            return picture.size, ()
+        picture.draft(2 * scale)  # still twice as large as needed
+        upright = picture.read()
+        changes = picture.changes
     if rules.grey:
         upright = upright.convert("L")
     if buckets.fit == "pad":
         padded = ImageOps.pad(
             upright, (size.width, size.height), Image.Resampling.LANCZOS, color="white"
         )
-        return padded, was_converted
+        return padded, changes
     # the part of the image that the bucket shows: cropping here saves scaling the rest
     shown_width = min(upright.width, upright.height * size.width / size.height)
     shown_height = min(upright.height, upright.width * size.height / size.width)
     left = (upright.width - shown_width) / 2
     top = (upright.height - shown_height) / 2
     box = (left, top, left + shown_width, top + shown_height)
-    return upright.resize(
-        (size.width, size.height), Image.Resampling.LANCZOS, box=box
-    ), was_converted
-
-
-def in_srgb(image: Image.Image) -> tuple[Image.Image, bool]:
-    """Convert an image to 8-bit RGB with sRGB's colours, transparency on white; gives as well
-    whether they changed.
-
-    Colours without a profile are taken for sRGB's, and so are those whose profile cannot be read or
-    is of grey.
-    """
-    profile = image.info.get("icc_profile")
-    mode = "CMYK" if image.mode == "CMYK" else "RGB"
-    transform = _transform(profile, mode) if profile else None
-    if transform is None:
-        return in_rgb(image), False
-    if mode == "RGB":
-        image = in_rgb(image)
-    converted = ImageCms.applyTransform(image, transform)
-    assert converted is not None, "it is not converted in place"
-    return converted, True
-
-
-@lru_cache(maxsize=16)  # the photographs of a camera have one
-def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
-    """Return the conversion of a profile's colours to sRGB's; None for sRGB itself and for one of
-    other channels.
-    """
-    try:
-        opened = ImageCms.ImageCmsProfile(BytesIO(profile))
-        if opened.profile.xcolor_space.strip() != mode:
-            return None
-        if "sRGB" in ImageCms.getProfileDescription(opened):
-            return None
-        return ImageCms.buildTransform(opened, ImageCms.createProfile("sRGB"), mode, "RGB")
-    except (ImageCms.PyCMSError, OSError):
-        return None
-
-
-def in_rgb(image: Image.Image) -> Image.Image:
-    """Convert an image to 8-bit RGB, transparency on white; one that is in RGB is returned
-    itself.
-    """
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode == "F":
-        raise ValueError("numbers of 32 bits with a point, whose white is not known")
-    if image.mode.startswith("I"):  # 16-bit grey, which Pillow's own conversion clips at 255
-        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
-    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+    shown = upright.resize((size.width, size.height), Image.Resampling.LANCZOS, box=box)
+    return shown, changes

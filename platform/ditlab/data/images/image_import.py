@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ditlab.data.images.annotations import REMEDIES, Annotations
+from ditlab.data.images.annotations import REMEDIES, SHARED, Annotations
 from ditlab.data.images.captions import LABEL, caption_column, encode_captions
 from ditlab.data.images.decoding import (
     TOO_SMALL,
@@ -24,10 +24,18 @@ from ditlab.data.images.decoding import (
     CaptionedImage,
     DecodedImage,
     DecodingRules,
-    ImageSize,
     decode,
 )
+from ditlab.data.images.pictures import (
+    CONVERTED,
+    DEEP,
+    FIRST_FRAME,
+    NEARLY_BLACK,
+    NO_PROFILE,
+    ImageSize,
+)
 from ditlab.data.images.sources import BESIDE, ImageSource, open_image_source, read_images
+from ditlab.data.images.tar_samples import REPEATED
 from ditlab.data.import_blocks import (
     BlockReceipt,
     InputBlock,
@@ -41,7 +49,7 @@ from ditlab.data.import_blocks import (
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import results_in_order
-from ditlab.data.source_files import source_name
+from ditlab.data.source_files import ESCAPED, source_name
 from ditlab.data.stores.manifest import RGB, Column, Source, class_column, folder_name, image_column
 from ditlab.data.stores.receipt import (
     DAMAGED,
@@ -61,12 +69,23 @@ from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 
 IRRELEVANT = {"source", "processes", "name"}
-"""Options that do not change the images of a store; the source enters by its listing."""
-CUT = "captions cut"
-CONVERTED = "images of other colour profiles converted to sRGB"
-"""Names of the counts of captions that were longer than their column, and of images whose colours
-were converted.
+"""Options that do not change the images of a store; the source enters by its listing, and --classes
+by its lines.
 """
+CUT = "captions cut"
+"""Name of the count of captions that were longer than their column."""
+CHANGES = (
+    CUT,
+    CONVERTED,
+    NO_PROFILE,
+    FIRST_FRAME,
+    DEEP,
+    NEARLY_BLACK,
+    SHARED,
+    REPEATED,
+    ESCAPED,
+)
+"""Names of the counts of what was changed or chosen on the way into a store."""
 AHEAD = 8
 """Images that are decoded ahead of what is written."""
 
@@ -143,7 +162,7 @@ def _receipt(
     images.
     """
     dropped = dropped_of(receipts)
-    counts = sums_of(receipts)
+    counts = sums_of(receipts) + Counter(source.counts)
     used = {"images": sum(receipt.rows for receipt in receipts)}
     kind = source.blocks[0].kind
     files = source.files
@@ -161,7 +180,12 @@ def _receipt(
             [store.columns[LABEL].statistics.class_counts or () for store in stores], axis=0
         )
         warnings += class_warnings(dict(zip(rules.classes, rows.tolist(), strict=True)))
-    changed = {what: counts[what] for what in (CUT, CONVERTED)}
+    changed = {what: counts[what] for what in CHANGES}
+    if counts[NEARLY_BLACK]:
+        warnings.append(
+            f"{counts[NEARLY_BLACK]:,} {NEARLY_BLACK}: if white is a lower value in them, scale it "
+            "to 65,535 first."
+        )
     return make_receipt(levels, [*source.files_left_out, *dropped.first], changed, warnings)
 
 
@@ -189,10 +213,13 @@ def _note(
         rows = sum(written.shard.rows for written in shards_of(receipts, part))
         pixels += math.prod(size) * rows
     channels = 1 if options.grey else 3
-    return (
+    note = (
         f"read from {source_name(options.source)}; {pixels * channels:,} "
         f"bytes of decoded pixels, areas of at most {options.resolution}x{options.resolution}"
     )
+    if options.classes:
+        note += f"; classes in the order of {source_name(options.classes)}"
+    return note
 
 
 def _description(rules: ImageRules, rows: int, num_sizes: int) -> str:
@@ -254,6 +281,7 @@ class ImageRules:
             for item, image in results_in_order(ThreadPoolExecutor(1), self._decoded, items, AHEAD):
                 if isinstance(item, CaptionedImage):
                     counts[BESIDE] += item.beside
+                    counts.update(item.remarks)
                 if isinstance(image, DroppedRecord):
                     self.check(image)
                     dropped.add(image)
@@ -265,7 +293,7 @@ class ImageRules:
                     series[image.size] = ShardSeries(part, block.prefix, columns)
                 series[image.size].append(self.row(image))
                 counts[CUT] += image.caption_was_cut
-                counts[CONVERTED] += image.was_converted
+                counts.update(image.changes)
                 rows += 1
             parts = {"{}x{}".format(*size): tuple(series[size].finish()) for size in sorted(series)}
         finally:

@@ -6,53 +6,61 @@ Of every file, member and row it is known in the end whether it was used.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import groupby, product
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ditlab.data.images.annotations import (
+    ALONE,
     CAPTIONS,
+    KINDS,
     LABELS,
     METADATA,
+    SHARED,
     Annotations,
-    Line,
     caption_bytes,
+    caption_note,
     class_name,
+    class_note,
+    class_notes,
     class_table,
+    find_annotations,
     folder_class,
+    label_of,
+    listed_classes,
     named_class,
-    read_lines,
+    named_numbers,
 )
-from ditlab.data.images.decoding import IMAGE_SUFFIXES, CaptionedImage
+from ditlab.data.images.decoding import CaptionedImage
+from ditlab.data.images.pictures import IMAGE_SUFFIXES
+from ditlab.data.images.tar_samples import tar_images, tar_labels
 from ditlab.data.import_blocks import InputBlock, block_bytes, group_files
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import (
+    ESCAPED,
     UNREADABLE,
+    BadRecord,
     SourceFile,
     endings,
     list_source,
+    num_escaped,
     read_source,
     with_suffix,
+    zip_names_note,
 )
-from ditlab.data.sources.records import (
-    files_level,
-    not_read,
-    read_records,
-    record_blocks,
-    record_files,
-)
-from ditlab.data.sources.tables import named_classes, other_columns, table_schema
-from ditlab.data.sources.tars import tar_members
-from ditlab.data.stores.receipt import DAMAGED, DroppedRecord, ReceiptLevel
+from ditlab.data.sources.records import files_level, read_records, record_blocks, record_files
+from ditlab.data.sources.tables import other_columns
+from ditlab.data.stores.receipt import REPLACED, DroppedRecord, ReceiptLevel
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.spec.importing import ImagesOptions
+from ditlab.spec.values import escaped
 
-KINDS = {"images": "images", "tar": ".tar files", "parquet": ".parquet files"}
-"""Kinds of blocks, and their names for people."""
 IMAGES = "--image-column"
 """Flag that names a table's column of images."""
 ROWS = 16
@@ -61,8 +69,6 @@ AHEAD = 16
 """Files behind a URI that are read at once: each takes a request's latency."""
 BESIDE = "captions and classes"
 """Use of files and members that are an image's caption or class."""
-ALONE = "without an image"
-"""Reason of captions and classes that belong to no image."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,10 @@ class ImageSource:
     files_left_out: Sequence[DroppedRecord] = ()
     """The first files that are dropped."""
     warnings: Sequence[str] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of `SHARED` images and `ESCAPED` names, as far as the listing has them."""
+    has_named_numbers: bool = False
+    """True where the source itself numbers its classes."""
 
 
 def open_image_source(options: ImagesOptions) -> ImageSource:
@@ -91,6 +101,30 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
     captions of other images.
     """
     listing = list_source(options.source)
+    kind, files, metadata = _files_of_kind(options, listing)
+    annotations = find_annotations(options, kind, metadata)
+    if kind == "images":
+        source = _image_files(listing, files, metadata, annotations, options.source)
+    elif kind == "tar":
+        source = _tar_files(listing, files, annotations)
+    else:
+        source = _table_files(listing, files, annotations)
+    notes = [*source.warnings, *filter(None, [zip_names_note(listing)])]
+    tables = files if kind == "parquet" else metadata
+    for table in tables[:1]:
+        notes += [caption_note(options, annotations, table), class_note(annotations, table)]
+    is_ordered = source.has_named_numbers or options.classes is not None
+    classes = listed_classes(options, annotations, source.classes)
+    notes += class_notes(classes, is_ordered)
+    return replace(source, classes=classes, warnings=[*filter(None, notes)])
+
+
+def _files_of_kind(
+    options: ImagesOptions, listing: Sequence[SourceFile]
+) -> tuple[str, Sequence[SourceFile], Sequence[SourceFile]]:
+    """Return the kind of a source, its files that hold images, and its metadata files. Raises
+    UserError for none, and for several kinds of files.
+    """
     files = [file for file in listing if not file.set_aside]
     held = {"images": with_suffix(files, *IMAGE_SUFFIXES), "tar": with_suffix(files, ".tar")}
     metadata: list[SourceFile] = []
@@ -108,67 +142,7 @@ def open_image_source(options: ImagesOptions) -> ImageSource:
         raise UserError(
             f"--source={options.source} holds {names}; name a folder of one kind, or a single file."
         )
-    annotations = _annotations(options, kinds[0], metadata)
-    if kinds[0] == "images":
-        return _image_files(listing, held["images"], metadata, annotations, options.source)
-    if kinds[0] == "tar":
-        return _tar_files(listing, held["tar"], annotations)
-    return _table_files(listing, held["parquet"], annotations)
-
-
-def _annotations(options: ImagesOptions, kind: str, metadata: Sequence[SourceFile]) -> Annotations:
-    """Read the rules for a kind of source. Raises UserError for an origin that this kind does not
-    have.
-    """
-    caption = _caption_origin(options, kind, bool(metadata))
-    label = _label_origin(options, kind, bool(metadata))
-    keys = {}
-    if caption in ("metadata", "column"):
-        keys[CAPTIONS] = options.caption_column
-    if options.label_column:
-        keys[LABELS] = options.label_column
-    lines: Mapping[str, Line] = read_lines(metadata, keys) if metadata and keys else {}
-    return Annotations(caption, label, keys, lines)
-
-
-def _caption_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str:
-    """Return where captions are, as asked or as a kind of source has them by itself. Raises
-    UserError.
-    """
-    is_table = kind == "parquet"
-    if is_table:
-        default = "column"
-    elif has_metadata:
-        default = "metadata"
-    else:
-        default = "none" if options.label_from or options.label_column else "txt"
-    caption = options.caption_from or default
-    has = {"column": is_table, "txt": not is_table, "metadata": has_metadata, "none": True}
-    if not has[caption]:
-        raise UserError(
-            f"--caption-from={caption}: --source={options.source} holds {KINDS[kind]}, which "
-            "have their captions in a column (Parquet), in .txt files of the same stem, or in "
-            "a metadata.jsonl or .csv beside images."
-        )
-    return caption
-
-
-def _label_origin(options: ImagesOptions, kind: str, has_metadata: bool) -> str | None:
-    """Return where classes are; None for no classes. Raises UserError for what a kind of source
-    does not have.
-    """
-    is_table = kind == "parquet"
-    if options.label_column:
-        if not (is_table or has_metadata):
-            raise _no_classes(options, kind, "--label-from")
-        return "column"
-    if options.label_from and is_table:
-        raise _no_classes(options, kind, "--label-column")
-    return options.label_from
-
-
-def _no_classes(options: ImagesOptions, kind: str, right: str) -> UserError:
-    return UserError(f"classes: --source={options.source} holds {KINDS[kind]}; give {right}.")
+    return kinds[0], held[kinds[0]], metadata
 
 
 def _tar_files(
@@ -178,7 +152,7 @@ def _tar_files(
     labels: set[str | None] = set()
     if annotations.label is not None:
         with ThreadPoolExecutor(AHEAD if tars[0].is_remote else 1) as pool:
-            labels = labels.union(*pool.map(lambda file: _tar_labels(file, annotations), tars))
+            labels = labels.union(*pool.map(lambda file: tar_labels(file, annotations), tars))
     blocks = [InputBlock(number, group, "tar") for number, group in enumerate(group_files(tars))]
     level, left_out = files_level(listing, {"read": tars})
     return ImageSource(annotations, blocks, class_table(labels), level, left_out)
@@ -189,24 +163,22 @@ def _table_files(
 ) -> ImageSource:
     """Cut tables into blocks; their classes are the column's names, or its values."""
     blocks = record_blocks(tables, block_bytes(sum(file.size for file in tables)))
-    named: Mapping[str, Sequence[str]] = {}
-    with suppress(*UNREADABLE):  # told as its rows are read
-        named = named_classes(table_schema(tables[0]))
     classes: Sequence[str] = ()
-    warnings = []
     if annotations.label:
         column = annotations.keys[LABELS]
-        names = tuple(named.get(column, ()))
+        names = named_numbers(tables[0], column)
         classes = names or _column_classes(blocks, column)
         annotations = replace(annotations, numbered=names)
-    elif named:
-        name = next(iter(named))
-        warnings.append(
-            f"Column '{name}' holds classes, which were not imported; give --label-column "
-            f"{name} for them."
-        )
     level, left_out = files_level(listing, {"read": tables})
-    return ImageSource(annotations, blocks, classes, level, left_out, warnings)
+    return ImageSource(
+        annotations,
+        blocks,
+        classes,
+        level,
+        left_out,
+        counts={ESCAPED: num_escaped(file.name for file in listing)},
+        has_named_numbers=bool(annotations.numbered),
+    )
 
 
 def _image_files(
@@ -219,28 +191,44 @@ def _image_files(
     """Cut the images of a listing into blocks, each with the files and lines that belong to it."""
     _refuse_unknown_images(annotations, images, metadata, source)
     files = [file for file in listing if not file.set_aside]
-    beside = {
-        (file.stem, file.suffix): file for file in with_suffix(files, *annotations.companions)
-    }
-    stems = {file.stem for file in images}
-    used = {
-        "images": images,
-        BESIDE: [file for file in beside.values() if file.stem in stems],
-        "metadata": metadata if annotations.lines else [],
-    }
-    level, left_out = files_level(
-        listing, used, dict.fromkeys([file.name for file in beside.values()], ALONE)
-    )
+    companions = with_suffix(files, *annotations.companions)
+    beside = {(file.stem, file.suffix): file for file in companions}
+    stems = Counter(file.stem for file in images)
+    taken = [file for file in beside.values() if file.stem in stems]
+    used = {"images": images, BESIDE: taken, "metadata": metadata if annotations.lines else []}
+    reasons = dict.fromkeys([file.name for file in companions], REPLACED)
+    reasons |= dict.fromkeys([file.name for file in beside.values()], ALONE)
+    level, left_out = files_level(listing, used, reasons)
     blocks = _image_blocks(images, beside, annotations)
-    labels: Iterable[str | None]
+    folders = _class_folders(source, files)
+    sharing = [stems[stem] for stem in {file.stem for file in taken} if stems[stem] > 1]
+    names = [file.name for file in listing]
+    labels = class_table(_image_labels(annotations, images, taken, folders))
+    has_named_numbers = set(labels) <= set(annotations.numbered)
+    return ImageSource(
+        replace(annotations, lines={}),
+        blocks,
+        annotations.numbered if has_named_numbers else labels,
+        level,
+        left_out,
+        counts={SHARED: sum(sharing), ESCAPED: num_escaped([*names, *folders])},
+        has_named_numbers=has_named_numbers,
+    )
+
+
+def _image_labels(
+    annotations: Annotations,
+    images: Sequence[SourceFile],
+    beside: Sequence[SourceFile],
+    folders: Iterable[str],
+) -> Iterable[str | None]:
+    """Return the classes of image files, from the origin of classes."""
     if annotations.label == "folder":
         labels = {folder_class(file.name, file.name) for file in images}
-        labels |= _class_folders(source, files)
-    elif annotations.label == "cls":
-        labels = map(_class_beside, with_suffix(used[BESIDE], ".cls"))
-    else:
-        labels = [label for _, label in annotations.lines.values()]
-    return ImageSource(replace(annotations, lines={}), blocks, class_table(labels), level, left_out)
+        return labels | {escaped(folder) for folder in folders}
+    if annotations.label == "cls":
+        return map(_class_beside, with_suffix(beside, ".cls"))
+    return [label for _, label in annotations.lines.values()]
 
 
 def _refuse_unknown_images(
@@ -296,7 +284,7 @@ def _class_beside(file: SourceFile) -> str | None:
     """Return the class that a file beside an image names; None where it cannot be read, as is told
     with its image.
     """
-    with suppress(*UNREADABLE):
+    with suppress(BadRecord, *UNREADABLE):
         return named_class(read_source(file))
     return None
 
@@ -374,12 +362,28 @@ def _read_tables(
         for flag, column in columns.items():
             values[flag] = _converted(flag, values[flag], column, record.file)
         label = values.get(LABELS)
-        if annotations.numbered and label is not None:
-            number = int(label)
-            label = None
-            if 0 <= number < len(annotations.numbered):
-                label = annotations.numbered[number]
+        if annotations.numbered:
+            label = label_of(label, _numbered_in(record.file, annotations))
         yield CaptionedImage(record.place, values[IMAGES], values.get(CAPTIONS), label)
+
+
+@lru_cache(maxsize=16)
+def _names_of(table: SourceFile, column: str) -> tuple[str, ...]:
+    return named_numbers(table, column)
+
+
+def _numbered_in(table: SourceFile, annotations: Annotations) -> Sequence[str]:
+    """Return the names of the classes' numbers in one of several tables. Raises UserError for names
+    that the first table has not.
+    """
+    names = _names_of(table, annotations.keys[LABELS])
+    more = [name for name in names if name not in annotations.numbered]
+    if more:
+        raise UserError(
+            f"{table.place} has other classes than the first table ({shortened(more, 3)}); name "
+            "tables of the same classes as --source."
+        )
+    return names or annotations.numbered
 
 
 def _read_image_files(block: InputBlock, annotations: Annotations) -> Iterator[CaptionedImage]:
@@ -407,79 +411,3 @@ def _read_image_files(block: InputBlock, annotations: Annotations) -> Iterator[C
         return
     with ThreadPoolExecutor(AHEAD) as pool:
         yield from results_in_order(pool, read, block.files, AHEAD)
-
-
-def _key_and_ending(name: str) -> tuple[str, str]:
-    """Split the path of a tar's member as WebDataset does, at its name's first dot: a sample's key,
-    and an ending.
-    """
-    folder, slash, file = name.rpartition("/")
-    stem, dot, ending = file.partition(".")
-    return f"{folder}{slash}{stem}", f"{dot}{ending}".lower()
-
-
-def tar_images(
-    file: SourceFile, annotations: Annotations
-) -> Iterator[CaptionedImage | DroppedRecord]:
-    """Iterate over the images of a tar, and what is none; all from the sample before a damage on is
-    one item.
-
-    Neighbours of one key are one sample.
-    """
-    damage: list[str] = []
-    wanted = (*IMAGE_SUFFIXES, *annotations.companions)
-    for _, group in groupby(
-        tar_members(file, damage, wanted), lambda member: _key_and_ending(member[0])[0]
-    ):
-        members = list(group)
-        if damage:  # known with the last sample, which may lack its caption
-            break
-        yield from _sample(file, members, annotations)
-    for each in damage:
-        yield DroppedRecord(place=file.name, reason=DAMAGED, detail=each)
-
-
-def _sample(
-    file: SourceFile, members: Sequence[tuple[str, bytes | str | None]], annotations: Annotations
-) -> Iterator[CaptionedImage | DroppedRecord]:
-    """Iterate over the images of neighbours of one key, and over those that are none of their
-    own.
-    """
-    images: dict[str, bytes | str | None] = {}
-    beside: dict[str, bytes] = {}
-    for name, content in members:
-        ending = _key_and_ending(name)[1]
-        as_file = SourceFile("", name.removeprefix("./"), 0, "")
-        if as_file.set_aside or not (ending in IMAGE_SUFFIXES or ending in annotations.companions):
-            reason = as_file.set_aside or not_read(ending or as_file.ending)
-            yield DroppedRecord(place=f"{file.name}: {as_file.name}", reason=reason)
-        elif ending in IMAGE_SUFFIXES:
-            images[as_file.name] = content
-        elif isinstance(content, bytes):
-            beside[ending] = content
-    used = len(beside)
-    for name, content in images.items():
-        problem = content if isinstance(content, str) else ""
-        yield replace(
-            annotations.annotate(name, f"{file.name}: {name}", content, beside, problem),
-            beside=used,
-        )
-        used = 0
-    if not images:
-        for ending in beside:
-            name = _key_and_ending(members[0][0])[0] + ending
-            yield DroppedRecord(place=f"{file.name}: {name}", reason=ALONE)
-
-
-def _tar_labels(file: SourceFile, annotations: Annotations) -> set[str | None]:
-    """Return the classes of a tar's images, whose pictures are not read for them."""
-    labels: set[str | None] = set()
-    wanted = tuple(annotations.companions - {".txt"})
-    for name, content in tar_members(file, [], wanted):
-        inside = SourceFile("", name.removeprefix("./"), 0, "")
-        ending = _key_and_ending(name)[1]
-        if annotations.label == "folder" and ending in IMAGE_SUFFIXES and not inside.set_aside:
-            labels.add(folder_class(inside.name, f"{file.name}: {inside.name}"))
-        elif isinstance(content, bytes):
-            labels.add(named_class(content))
-    return labels

@@ -85,6 +85,20 @@ def json_rows(
                 yield where, values
 
 
+def first_keys(file: SourceFile) -> list[str]:
+    """Return the keys of the first line of JSON. Raises as the libraries do."""
+    with open_unpacked(file) as source:
+        found = json.loads(source.readline().decode("utf-8-sig"))
+    return [*found] if isinstance(found, dict) else []
+
+
+def csv_columns(file: SourceFile) -> list[str]:
+    """Return the line of names of a CSV file. Raises as the libraries do."""
+    with io.TextIOWrapper(open_unpacked(file), "utf-8-sig", newline="") as text:
+        delimiter = "\t" if file.suffix == ".tsv" else ","
+        return next(csv.reader(text, delimiter=delimiter), [])
+
+
 def csv_rows(file: SourceFile, columns: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     """Iterate over columns (by the flag that names each) of a CSV file, with commas or tabs, below
     a line of names.

@@ -15,8 +15,8 @@ from typing import Any
 
 from ditlab.data.import_blocks import InputBlock, group_files
 from ditlab.data.source_files import UNREADABLE, BadRecord, SourceFile
-from ditlab.data.sources.lines import csv_rows, json_rows
-from ditlab.data.sources.tables import parquet_batches, parquet_rows
+from ditlab.data.sources.lines import csv_columns, csv_rows, first_keys, json_rows
+from ditlab.data.sources.tables import parquet_batches, parquet_rows, table_schema
 from ditlab.data.stores.receipt import (
     DAMAGED,
     NO_RECORD,
@@ -43,6 +43,17 @@ def record_files(listing: Sequence[SourceFile], kinds: Sequence[str]) -> list[So
         for file in listing
         if file.kind in kinds and (file.kind in UNPACKED or not file.compression)
     ]
+
+
+def column_names(file: SourceFile) -> Sequence[str]:
+    """Return the names of a table's columns, of JSON lines the keys of the first. Raises BadRecord
+    and errors of `UNREADABLE`.
+    """
+    if file.kind == "parquet":
+        return table_schema(file).names
+    if file.kind == "jsonl":
+        return first_keys(file)
+    return csv_columns(file)
 
 
 def files_level(

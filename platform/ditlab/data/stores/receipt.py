@@ -13,10 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    NonNegativeInt,
+    PositiveInt,
+)
 
 from ditlab.errors import shortened
-from ditlab.spec.values import printable
+from ditlab.spec.values import escaped, printable
 
 MAX_BYTES = 200
 """Most bytes of a name. File systems take 255; a copy in the making has a longer name."""
@@ -28,6 +35,8 @@ DAMAGED = "damaged file"
 """Reason for which all of a file behind its damage is dropped."""
 NO_RECORD = "unreadable"
 """Reason of a record that cannot be read."""
+REPLACED = "replaced by a later one"
+"""Reason of a file or member that gives way to another one of its name."""
 MUCH = 0.1
 """Share of a level above which a warning says what was dropped."""
 
@@ -59,7 +68,7 @@ class ManifestRecord(BaseModel):
 class DroppedRecord(ManifestRecord):
     """Record of a source that is not in the store."""
 
-    place: str
+    place: Annotated[str, BeforeValidator(escaped)]
     """Place for people: a path below the source, a tar's member, a row of a file."""
     reason: str
     """Reason, which records are counted by: `too small`."""

@@ -4,20 +4,32 @@ against another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
-from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.data.images.decoding import BROKEN, TooManyPixels, in_rgb, open_picture
+from ditlab.choices import Choice
+from ditlab.data.images.pictures import BROKEN, IMAGE_SUFFIXES, TooManyPixels, open_picture
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
 from ditlab.data.permutations import keyed_permutation
+from ditlab.data.source_files import (
+    UNREADABLE,
+    ZIP,
+    SourceFile,
+    list_source,
+    read_source,
+    with_suffix,
+)
+from ditlab.data.sources.records import files_level
+from ditlab.data.stores.bucketed_store import holds_store
+from ditlab.data.stores.receipt import make_receipt
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
@@ -38,7 +50,6 @@ from ditlab_models.contract import BatchField
 from ditlab_models.pixels import NotFiniteError, to_bytes
 
 NPZ = ".npz"
-PICTURES = (".png", ".jpg", ".jpeg", ".webp")
 
 
 @dataclass(frozen=True)
@@ -49,8 +60,10 @@ class MeasuredImages:
     statistics: Statistics
     figures: dict[str, Interval]
     """Figures by name; empty without another set."""
-    notes: tuple[str, ...] = ()
-    """Sentences on what is not known of the other set, or differs."""
+    notes: list[str]
+    """Lines on what of folders was measured, how their pictures were changed, and what the other
+    set does not say of itself or has otherwise.
+    """
 
 
 def measure_images(
@@ -71,11 +84,12 @@ def measure_images(
         features = features.model_copy(update={"reference": against})
     figures = PublishedFigures(features, home)
     figures.check()
+    notes: list[str] = []
 
     def gathered(name: str, sizes: Sizes) -> Tensor:
         found: list[Tensor] = []
         num = 0
-        for each in figures.features(noted(_images(name, home), sizes), device):
+        for each in figures.features(noted(_images(name, home, notes), sizes), device):
             found.append(each)
             num += len(each)
             progress(f"measuring {name}", num, None, "images")
@@ -87,7 +101,6 @@ def measure_images(
     own_sizes = Sizes()
     own = gathered(place, own_sizes)
     found = dict[str, Interval]()
-    notes: list[str] = []
     if against is not None:
         is_file = against.endswith(NPZ)
         if is_file:
@@ -96,15 +109,15 @@ def measure_images(
             sizes = Sizes()
             other = Statistics.of([gathered(against, sizes)])
             other = other.made_with(figures.network_digest, sizes)
-        notes = figures.doubts(other, own_sizes)
+        notes += figures.doubts(other, own_sizes)
         found = figures.compare(other, own)
     statistics = Statistics.of([own]).made_with(figures.network_digest, own_sizes)
-    return MeasuredImages(len(own), statistics, found, tuple(notes))
+    return MeasuredImages(len(own), statistics, found, notes)
 
 
-def _images(place: str, home: Home) -> Iterator[Tensor]:
-    """Yield images of a place in batches of one size, uint8 (num, channels, H, W). Raises
-    UserError.
+def _images(place: str, home: Home, notes: list[str]) -> Iterator[Tensor]:
+    """Yield images of a place in batches of one size, uint8 (num, channels, H, W); `notes` takes
+    lines on those of a folder. Raises UserError.
     """
     path = resolve_user_file(place)
     if path.suffix == NPZ:
@@ -114,21 +127,18 @@ def _images(place: str, home: Home) -> Iterator[Tensor]:
                 f"{place} holds statistics and no images (arr_0); name a file with images."
             )
         yield from torch.from_numpy(arrays["arr_0"]).permute(0, 3, 1, 2).split(BATCH)
-    elif path.is_dir() and (
-        pictures := sorted(each for each in path.iterdir() if each.suffix.lower() in PICTURES)
-    ):
-        for _, same in groupby(map(_picture, pictures), attrgetter("shape")):
-            while batch := list(islice(same, BATCH)):
-                yield torch.cat(batch)
+    elif listing := _listing(path):
+        yield from _pictures(place, listing, notes)
     else:
-        yield from _stored_images(place, home)
+        yield from _stored_images(place, home, notes)
 
 
-def _stored_images(place: str, home: Home) -> Iterator[Tensor]:
+def _stored_images(place: str, home: Home, notes: list[str]) -> Iterator[Tensor]:
     """Yield a store's images as `_images` does."""
     store = open_named_store("PLACE", place, home)
     whole = View(store, hold_out_blocks(store, 0.0)[0], place)
-    for view in (whole.in_part(number) for number in range(len(store.parts))):
+    views = [whole.in_part(number) for number in range(len(store.parts))]
+    for number, view in enumerate(views):
         columns = {
             name: each
             for name, each in view.columns.items()
@@ -138,7 +148,10 @@ def _stored_images(place: str, home: Home) -> Iterator[Tensor]:
             raise UserError(
                 f"{place} holds no column of images; name a store, folder or .npz file of images."
             )
-        name, column = next(iter(columns.items()))
+        name, *others = columns
+        column = columns[name]
+        if others and not number:
+            notes.append(f"{place}: measured {Choice(f'column {name}', tuple(others))}")
         field = BatchField(name, column.shape, "float32", value_range=RANGE)
         try:
             yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))
@@ -149,10 +162,43 @@ def _stored_images(place: str, home: Home) -> Iterator[Tensor]:
             ) from None
 
 
-def _picture(path: Path) -> Tensor:
-    """Read a picture as uint8, (1, 3, H, W)."""
+def _listing(path: Path) -> list[SourceFile]:
+    """List a folder or zip with pictures; empty for another place, also a store's. Raises
+    UserError.
+    """
+    listing: list[SourceFile] = []
+    is_zip = path.suffix.lower() == ZIP and path.is_file()
+    if is_zip or (path.is_dir() and not holds_store(path)):
+        listing = list_source(str(path))
+    return listing if _picture_files(listing) else []
+
+
+def _picture_files(listing: Sequence[SourceFile]) -> list[SourceFile]:
+    return with_suffix([file for file in listing if not file.set_aside], *IMAGE_SUFFIXES)
+
+
+def _pictures(place: str, listing: Sequence[SourceFile], notes: list[str]) -> Iterator[Tensor]:
+    """Yield the pictures of a folder, with those of the folders below it, as an import reads them.
+    Raises UserError.
+    """
+    pictures = _picture_files(listing)
+    level, left_out = files_level(listing, {"images": pictures})
+    changes = Counter[str]()
+    for _, same in groupby(
+        (_picture(each, changes) for each in pictures), lambda picture: picture.shape
+    ):
+        while batch := list(islice(same, BATCH)):
+            yield torch.cat(batch)
+    changed = {what: number for what, number in changes.items() if number}
+    notes += [f"{place}: {line}" for line in make_receipt([level], left_out, changed).lines()]
+
+
+def _picture(file: SourceFile, changes: Counter[str]) -> Tensor:
+    """Read a picture as uint8, (1, 3, H, W), and count what was changed. Raises UserError."""
     try:
-        with open_picture(path) as image:
-            return torch.from_numpy(np.asarray(in_rgb(image)).copy()).permute(2, 0, 1)[None]
-    except (TooManyPixels, *BROKEN) as error:
-        raise UserError(f"{path} cannot be read ({first_line(error)}); remove it.") from error
+        with open_picture(file.path if file.has_path else read_source(file)) as picture:
+            pixels = torch.from_numpy(np.asarray(picture.read()).copy())
+    except (TooManyPixels, *BROKEN, *UNREADABLE) as error:
+        raise UserError(f"{file.place} cannot be read ({first_line(error)}); remove it.") from error
+    changes.update(picture.changes)
+    return pixels.permute(2, 0, 1)[None]

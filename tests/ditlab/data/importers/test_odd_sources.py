@@ -199,6 +199,7 @@ FOLDERS = {
         CLS,
         labels="10 9",
         counts=(1, 1),
+        warns="Class '9' is number 0",
     ),
     "a class is missing": Case(
         below({"a.png": A, "a.cls": "x", "b.png": B, "c.cls": "y"}),
@@ -235,6 +236,7 @@ FOLDERS = {
         "3 files: 2 images, 1 captions and classes",
         "b a",
         captions=["x", "x"],
+        changed={"images that share a caption or class file with another": 2},
     ),
     "special files": Case(
         below(
@@ -349,6 +351,7 @@ ARCHIVES = {
         CLS,
         labels="2 10",
         counts=(1, 1),
+        warns="Class '2' is number 0",
     ),
     "a tar with hidden members and links": Case(
         tarred(
@@ -417,6 +420,7 @@ TABLES = {
         LABEL | NONE,
         labels="10 9 -1",
         counts=(1, 1, 1),
+        warns="Class '-1' is number 0",
     ),
     "bytes and path": Case(
         table(
