@@ -33,7 +33,7 @@ from ditlab.reports.sweep_records import Trial
 from ditlab.runs.budget import check_home_budget
 from ditlab.runs.cores import allowed_cores, worker_threads
 from ditlab.runs.forks import check_start
-from ditlab.runs.launch import Launch, build_model, weights_of
+from ditlab.runs.launch import Launch, weights_of
 from ditlab.runs.prepare import absolute_paths, check_parts
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import nested
@@ -75,7 +75,7 @@ MEASURED = ("eval", "quality", "train")
 alone.
 """
 # Those that a fork's start depends on, besides its length and the kind of its optimiser.
-STARTED_SECTIONS = ("start", "model", "objective", "training")
+STARTED_SECTIONS = ("start", "model", "objective", "training", "data")
 UNPAIRED = ": their difference is taken between means over seeds, not from pairs"
 
 
@@ -486,6 +486,7 @@ def _check_trial(
     sections = [spec[section] for section in STARTED_SECTIONS]
     key = json.dumps([total_steps, experiment.optimizer.kind, *sections], sort_keys=True)
     if key not in known:
-        check_start(experiment, build_model(experiment), home, total_steps)
+        launch = Launch(experiment, home)
+        check_start(experiment, launch.model, home, total_steps, classes=launch.data.classes)
         known[key] = found
     return found

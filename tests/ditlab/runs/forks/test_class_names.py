@@ -11,6 +11,7 @@ from ditlab.data.importing import ImportRequest, run_import
 from ditlab.runs.prepare import check_launch, launch_notes
 from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.start import Start
+from ditlab.sweeps.prepare import _check_trial
 from ditlab.training.export import export_weights
 from ditlab.weights.class_names import class_lines, unmatched_names, unused_numbers
 from support.damage import refused
@@ -91,6 +92,12 @@ def test_names_are_compared_with_those_of_a_parent(stores, named):
         said(fork(named, "other"))
     with refused(r"class 0 of label is 0 in the data, and 3 to run"):
         said(fork(named, "ten"))
+
+
+def test_trials_of_a_sweep_are_compared_as_runs_are(stores, named):
+    assert _check_trial(fork(named, "three"), stores, False, {})[1] == 1
+    with refused(rf"class 1 of label is 8 in the data, and 7 to run {named}"):
+        _check_trial(fork(named, "other"), stores, False, {})
 
 
 def test_names_are_compared_with_those_of_weights(stores, named, tmp_path):
