@@ -12,7 +12,7 @@ from typing import Any
 
 from ditlab.api.imports import ListedStore, list_stores
 from ditlab.data.named_stores import pointed_folder
-from ditlab.errors import RunFailed, UserError, first_line
+from ditlab.errors import RunFailed, UserError, disk_remedy, first_line
 from ditlab.home import Home, RunFolder
 from ditlab.runs.description import flat_spec, storage_of
 from ditlab.runs.launch import recorded_checkpoints
@@ -99,9 +99,9 @@ class RemovalPlan:
             shutil.rmtree(trash)  # also what a killed process has left there
         except OSError as error:
             place = error.filename or trash
+            remedy = disk_remedy(error, "change its permissions")
             raise RunFailed(
-                f"{place} cannot be deleted ({error.strerror}); change its permissions and try "
-                "again."
+                f"{place} cannot be deleted ({error.strerror}); {remedy}, and try again."
             ) from error
 
 
