@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ditlab.choices import MOST_LISTED, Choice
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
+from ditlab.selection import MOST_LISTED, Selection
 from ditlab.storage.plain_files import MIB, is_relative, open_regular_file, parse_json, read_plain
 from ditlab.storage.remote import HUB, NotFetched, fetch_repository
 from ditlab.weights.class_names import CLASSES_NAME
@@ -49,7 +49,7 @@ class WeightFiles:
     """Commit on the hub; empty for files of this machine."""
     index: Mapping[str, str] = field(default_factory=dict)
     """Name of the file of each tensor that an index of shards lists; {} without one."""
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[Selection, ...] = ()
     """What was taken among the files of a folder."""
 
     @classmethod
@@ -62,7 +62,7 @@ class WeightFiles:
         name = f"{option}={place}"
         path = resolve_user_file(place)
         commit = ""
-        choices: tuple[Choice, ...] = ()
+        choices: tuple[Selection, ...] = ()
         if place.startswith(HUB):
             path, commit = _from_hub(place, name, home, revision)
         if path.is_dir():
@@ -116,7 +116,9 @@ class WeightFiles:
             raise self._unreadable(path, error) from None
         return content if isinstance(content, dict) else {}
 
-    def read(self, wanted: str = AUTO, option: str = "") -> tuple[dict[str, Tensor], list[Choice]]:
+    def read(
+        self, wanted: str = AUTO, option: str = ""
+    ) -> tuple[dict[str, Tensor], list[Selection]]:
         """Return the tensors of one set by name, and what was chosen among files and sets.
 
         `wanted` names the set where a file holds several (`tensor_sets.take_tensors`), `option`
@@ -149,7 +151,7 @@ class WeightFiles:
             )
         by_index = []
         if unlisted:
-            by_index.append(Choice("the tensors of its index", tuple(unlisted)))
+            by_index.append(Selection("the tensors of its index", tuple(unlisted)))
         try:
             tensors, choices = take_tensors(found, wanted, option)
         except UnreadableSets as error:
@@ -214,7 +216,7 @@ def _fetched(repository: str, inside: PurePosixPath, cache: Path, revision: str 
     return fetch(PICKLED)
 
 
-def _in_folder(folder: Path, name: str) -> tuple[Path, tuple[Choice, ...]]:
+def _in_folder(folder: Path, name: str) -> tuple[Path, tuple[Selection, ...]]:
     """Return the one file of weights in a folder, safetensors before others, an index before its
     shards, and what was not taken.
     """
@@ -238,7 +240,7 @@ def _in_folder(folder: Path, name: str) -> tuple[Path, tuple[Choice, ...]]:
     )
 
 
-def _skipped_beside(taken: Path, name: str) -> tuple[Choice, ...]:
+def _skipped_beside(taken: Path, name: str) -> tuple[Selection, ...]:
     """Return what was not taken of the files of weights in a folder; () for none."""
     paths, _ = _shards(taken, name)
     of_taken = {taken.name, *(path.name for path in paths)}
@@ -248,7 +250,7 @@ def _skipped_beside(taken: Path, name: str) -> tuple[Choice, ...]:
     if not skipped:
         return ()
     reason = "safetensors and indexes come first; name another file to take it"
-    return (Choice(f"its {taken.name}", tuple(skipped), reason),)
+    return (Selection(f"its {taken.name}", tuple(skipped), reason),)
 
 
 def read_index(path: Path) -> dict[str, str]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ditlab.choices import MOST_LISTED, choice_sentences
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.selection import MOST_LISTED, selection_sentences
 from ditlab.spec.values import format_value
 from ditlab.weights.class_names import CLASSES_NAME, REMEDY, moved_class, unmatched_names
 from ditlab.weights.published import PublishedWeights
@@ -72,7 +72,7 @@ class InitialWeights:
             "source": self._init.source,
             "revision": found.files.revision,
             "format": found.format.name,
-            "taken": choice_sentences(found.choices),
+            "taken": selection_sentences(found.choices),
             "sha256": found.files.sha256,
         }
         if len(found.files.hashes) > 1:
@@ -94,7 +94,7 @@ class InitialWeights:
             f"{len(fit.values)} tensor{plural}"
         )
         if found.choices:
-            line += f" ({choice_sentences(found.choices)})"
+            line += f" ({selection_sentences(found.choices)})"
         if fit.kept:
             line += (
                 f"; {len(fit.kept)} that the format lacks stay as the seed gives them "

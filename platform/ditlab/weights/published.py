@@ -14,10 +14,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from ditlab.choices import MOST_LISTED, Choice
 from ditlab.errors import UserError, first_line, nearest
 from ditlab.home import Home
 from ditlab.parts import OF_ADDONS, absent_part, load_part, named
+from ditlab.selection import MOST_LISTED, Selection
 from ditlab.spec.overrides import explain
 from ditlab.weights.files import WeightFiles
 from ditlab.weights.rules import AnyRule, Fit, Shapes, Tensors, fit_tensors, read_published
@@ -117,7 +117,7 @@ class PublishedWeights:
     format: WeightsFormat
     tensors: dict[str, Tensor]
     """Tensors by published name."""
-    choices: tuple[Choice, ...]
+    choices: tuple[Selection, ...]
     """What was taken among several files, and among the sets of tensors in them."""
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ditlab.choices import Choice
+from ditlab.selection import Selection
 
 AUTO = "auto"
 """Name of the set that is chosen by the rules of `choose`."""
@@ -73,7 +73,7 @@ class TensorSet:
 
 def take_tensors(
     content: Mapping[Any, Any], wanted: str = AUTO, option: str = ""
-) -> tuple[dict[str, Tensor], list[Choice]]:
+) -> tuple[dict[str, Tensor], list[Selection]]:
     """Return the tensors of one set of a file's content by name, and what was chosen for that.
 
     `wanted` names the set, `option` what the user chooses it by, for messages. Raises
@@ -83,11 +83,11 @@ def take_tensors(
     choices = []
     if chosen.name or others:
         skipped = tuple(_with_reason(each) for each in others)
-        choices.append(Choice(chosen.quoted, skipped, chosen.reason, option))
+        choices.append(Selection(chosen.quoted, skipped, chosen.reason, option))
     tensors = dict(chosen.tensors)
     while prefix := _common_prefix(tensors):
         tensors = {name.removeprefix(prefix): each for name, each in tensors.items()}
-        choices.append(Choice(f"names without `{prefix}`"))
+        choices.append(Selection(f"names without `{prefix}`"))
     return tensors, choices
 
 

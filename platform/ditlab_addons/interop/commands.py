@@ -143,7 +143,7 @@ def inspect_weights(place: str, home: Home, format: str, wanted: str = _AUTO) ->
     return WeightsDescription(weights, given, model, weights.fit(network), count, wanted)
 
 
-class ChoiceOutput(TypedDict):
+class SelectionOutput(TypedDict):
     taken: str
     skipped: list[str]
     reason: str
@@ -153,7 +153,7 @@ class ChoiceOutput(TypedDict):
 class WeightsOutput(TypedDict):
     format: str
     family: str
-    choices: list[ChoiceOutput]
+    choices: list[SelectionOutput]
     model: dict[str, Any]
     num_file: int
     num_network: int

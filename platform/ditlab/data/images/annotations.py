@@ -13,13 +13,13 @@ from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ditlab.choices import Choice
 from ditlab.data.images.decoding import CaptionedImage
 from ditlab.data.import_blocks import InputBlock
 from ditlab.data.source_files import UNREADABLE, BadRecord, SourceFile, not_utf8
 from ditlab.data.sources.records import SourceRecord, column_names, read_records, text_problem
 from ditlab.data.sources.tables import named_classes, table_schema
 from ditlab.errors import UserError, first_line, shortened
+from ditlab.selection import Selection
 from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.values import escaped
 
@@ -422,7 +422,7 @@ def caption_note(options: ImagesOptions, annotations: Annotations, table: Source
     others = [name for name in others if name not in taken]
     if not others:
         return ""
-    choice = Choice(f"column {options.caption_column}", tuple(others), option=CAPTIONS)
+    choice = Selection(f"column {options.caption_column}", tuple(others), option=CAPTIONS)
     return f"Captions are of {choice}."
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ditlab.choices import Choice
 from ditlab.data.images.pictures import BROKEN, IMAGE_SUFFIXES, TooManyPixels, open_picture
 from ditlab.data.loading.held_out import hold_out_blocks
 from ditlab.data.named_stores import open_named_store
@@ -36,6 +35,7 @@ from ditlab.home import Home, resolve_user_file
 from ditlab.intervals import Interval
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.images import RANGE, image_batches
+from ditlab.selection import Selection
 from ditlab.spec.engine import ImageFeatures
 from ditlab_addons.figures.images.published import (
     BATCH,
@@ -151,7 +151,7 @@ def _stored_images(place: str, home: Home, notes: list[str]) -> Iterator[Tensor]
         name, *others = columns
         column = columns[name]
         if others and not number:
-            notes.append(f"{place}: measured {Choice(f'column {name}', tuple(others))}")
+            notes.append(f"{place}: measured {Selection(f'column {name}', tuple(others))}")
         field = BatchField(name, column.shape, "float32", value_range=RANGE)
         try:
             yield from map(to_bytes, image_batches(view, field, torch.device("cpu")))

@@ -1,4 +1,4 @@
-"""Choices: what was taken where an input can mean several things, said and recorded."""
+"""Selections: one of several readings of an input is taken, which is said and recorded."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ MOST_LISTED = 5
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What was taken where an input can mean several things.
+class Selection:
+    """One of several things that an input can mean, and the others.
 
     It is told to the user, printed under `--json`, and kept in the record of what was made of it.
     """
 
     taken: str
-    """What was taken, with an article or pronoun: ``its `ema` ``."""
+    """The one that was taken, with an article or pronoun: ``its `ema` ``."""
     skipped: tuple[str, ...] = ()
-    """What was not, likewise; empty where there was nothing else."""
+    """The others, likewise; empty where there was nothing else."""
     reason: str = ""
-    """Why; empty where the names say it."""
+    """Reason; empty where the names say it."""
     option: str = ""
     """Option or field that chooses otherwise: `model.init.weights`."""
 
@@ -39,7 +39,7 @@ class Choice:
         return phrase
 
     def to_dict(self) -> dict[str, Any]:
-        """The choice in JSON's types."""
+        """The selection in JSON's types."""
         return {
             "taken": self.taken,
             "skipped": list(self.skipped),
@@ -48,6 +48,6 @@ class Choice:
         }
 
 
-def choice_sentences(choices: Sequence[Choice]) -> str:
-    """Return choices in one phrase, for records and for the ends of lines."""
-    return "; ".join(map(str, choices))
+def selection_sentences(selections: Sequence[Selection]) -> str:
+    """Return selections in one phrase, for records and for the ends of lines."""
+    return "; ".join(map(str, selections))
