@@ -136,8 +136,8 @@ class WeightsInit(Spec):
     shapes.
     """
     weights: Annotated[str, Field(min_length=1)] = "auto"
-    """Which tensors of a file that holds several sets of them, by the keys above them (`ema`,
-    `model`); `auto` takes the moving average, or the network's own where there is none."""
+    """Set of tensors that is taken of a file with several, by the keys above it (`ema`, `model`);
+    `auto` takes the moving average, or the network's own tensors where there is none."""
     strict: bool = True
     """True to refuse weights that do not fill the network or hold more; false loads what fits, and
     says what did not."""

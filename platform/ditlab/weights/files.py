@@ -50,7 +50,7 @@ class WeightFiles:
     index: Mapping[str, str] = field(default_factory=dict)
     """Name of the file of each tensor that an index of shards lists; {} without one."""
     choices: tuple[Selection, ...] = ()
-    """What was taken among the files of a folder."""
+    """Selections among the files of a folder."""
 
     @classmethod
     def find(cls, place: str, option: str, home: Home, revision: str = "") -> WeightFiles:

@@ -118,7 +118,7 @@ class PublishedWeights:
     tensors: dict[str, Tensor]
     """Tensors by published name."""
     choices: tuple[Selection, ...]
-    """What was taken among several files, and among the sets of tensors in them."""
+    """Selections among several files, and among the sets of tensors in them."""
 
     @classmethod
     def open(
