@@ -203,7 +203,7 @@ def test_components_of_the_default_setting(name, components, training_only):
                 "": [(2, 1, 28, 28)],
                 "patch_embedding": [(2, 49, 256)],
                 "time": [(2, 1024)],
-                "blocks.5.attention.qkv": 3 * [(2, 49, 256)],
+                "blocks.5.attention.qkv": [(2, 49, 768)],
                 "head": [(2, 49, 16)],
             },
         ),

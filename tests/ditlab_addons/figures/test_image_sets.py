@@ -12,7 +12,7 @@ from ditlab.home import Home
 from ditlab.spec.importing import ImagesOptions
 from ditlab_addons.figures.images.image_sets import measure_images
 from ditlab_addons.figures.images.published import features_named
-from support.datasets.odd_sources import display_p3
+from support.datasets.odd_sources import red_and_green_exchanged
 from support.datasets.photographs import encoded, smooth
 from support.datasets.tiny_encoders import write_dinov2
 
@@ -40,7 +40,7 @@ def folder(tmp_path):
             image = image.transpose(Image.Transpose.ROTATE_90)
             options["exif"] = turned
         if number % 4 > 1:
-            options["icc_profile"] = display_p3()
+            options["icc_profile"] = red_and_green_exchanged()
         if number == 0:
             options |= {"save_all": True, "append_images": [smooth(16, 16, 99)]}
         kind = ("PNG", "TIFF", "BMP")[number % 3]

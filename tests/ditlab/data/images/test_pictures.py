@@ -9,7 +9,7 @@ from PIL import Image
 from ditlab.analysis.drawing import start_image
 from ditlab.data.images.decoding import AspectBuckets, CaptionedImage, DecodingRules, decode
 from ditlab.data.images.pictures import CONVERTED, NO_PROFILE, open_picture
-from support.datasets.odd_sources import display_p3, pic
+from support.datasets.odd_sources import pic, red_and_green_exchanged
 from support.datasets.photographs import encoded, smooth
 
 UPRIGHT = smooth(48, 80, seed=1)
@@ -72,18 +72,21 @@ def test_every_mode_is_rgb_on_white(content, expected):
 
 def test_colours_are_converted_or_it_is_said_why_not():
     grey = Image.new("L", (8, 8), 100)
-    assert read(pic("n", icc_profile=display_p3()))[1] == (CONVERTED,)
+    assert read(pic("n", icc_profile=red_and_green_exchanged()))[1] == (CONVERTED,)
     assert read(encoded(grey, icc_profile=b"none"))[1] == (NO_PROFILE,)
-    assert read(encoded(Image.new("CMYK", (8, 8)), "TIFF", icc_profile=display_p3()))[1] == (
-        NO_PROFILE,
-    ), "a profile of other channels"
+    assert read(encoded(Image.new("CMYK", (8, 8)), "TIFF", icc_profile=red_and_green_exchanged()))[
+        1
+    ] == (NO_PROFILE,), "a profile of other channels"
 
 
 def test_a_start_of_samples_is_read_as_an_import_reads_it(tmp_path: Path):
     exif = Image.Exif()
     exif[0x0112] = 6
     content = encoded(
-        UPRIGHT.transpose(Image.Transpose.ROTATE_90), "TIFF", exif=exif, icc_profile=display_p3()
+        UPRIGHT.transpose(Image.Transpose.ROTATE_90),
+        "TIFF",
+        exif=exif,
+        icc_profile=red_and_green_exchanged(),
     )
     (tmp_path / "a.tif").write_bytes(content)
     start = start_image(tmp_path / "a.tif", (48, 80))

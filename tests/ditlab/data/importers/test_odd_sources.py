@@ -191,6 +191,7 @@ FOLDERS = {
         FOLDER,
         labels="10 9 9",
         counts=(2, 1),
+        warns="Class '9' is number 0",
     ),
     "cls files": Case(
         below({"a.png": A, "a.cls": "10\n", "b.png": B, "b.CLS": "9"}),
