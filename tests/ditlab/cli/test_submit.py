@@ -35,11 +35,13 @@ def said(capfd, monkeypatch, *arguments):
     return done.err
 
 
-def test_an_address_of_another_kind(capfd, monkeypatch):
+def test_an_address_of_another_kind_or_where_nothing_answers(capfd, monkeypatch):
     monkeypatch.chdir(CHECKOUT)
     for address in ("127.0.0.1:6379", "http://"):
         err = said(capfd, monkeypatch, SPEC, "--address", address)
         assert f"--address {address} is no address of a job server; write http://HOST:PORT" in err
+    err = said(capfd, monkeypatch, SPEC, "--address", "http://127.0.0.1:9")
+    assert "--address http://127.0.0.1:9: no job server of Ray answers there (Connection" in err
 
 
 def test_train_names_submit_for_a_job_servers_address(capfd, monkeypatch):
