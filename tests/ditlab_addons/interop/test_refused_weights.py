@@ -13,11 +13,13 @@ from safetensors.torch import save_file
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from ditlab.spec.yaml_text import dump_yaml
 from ditlab.weights.initial import InitialWeights
 from ditlab_addons.interop.commands import inspect_weights
 from ditlab_models.families import find_family
 from support.models.published_dit import PublishedDiT
 from support.models.published_networks import get_shapes, random_weights, sedd_weights
+from support.trainings.workers import TINY, tiny
 
 HEADS = {"num_heads": 4}
 SEDD = {"graph": {"type": "uniform"}, "model": {"n_heads": 4, "length": 16}}
@@ -38,13 +40,61 @@ def get():
     return random_weights(get_shapes(5, 64, 1), dtype=torch.float32)
 
 
-FORMATS = {"dit": (dit, HEADS), "sedd": (sedd, SEDD), "get": (get, {})}
+def diffusers_dit():
+    block = "transformer_blocks.0"
+    layers = {
+        "pos_embed.proj": (32, 3, 2, 2),
+        f"{block}.norm1.emb.timestep_embedder.linear_1": (32, 256),
+        f"{block}.norm1.emb.timestep_embedder.linear_2": (32, 32),
+        f"{block}.norm1.linear": (192, 32),
+        **{f"{block}.attn1.to_{part}": (32, 32) for part in ("q", "k", "v", "out.0")},
+        f"{block}.ff.net.0.proj": (128, 32),
+        f"{block}.ff.net.2": (32, 128),
+        "proj_out_1": (64, 32),
+        "proj_out_2": (24, 32),
+    }
+    shapes = {f"{name}.weight": shape for name, shape in layers.items()}
+    shapes |= {f"{name}.bias": shape[:1] for name, shape in layers.items()}
+    shapes[f"{block}.norm1.emb.class_embedder.embedding_table.weight"] = (6, 32)
+    return random_weights(shapes, dtype=torch.float32)
 
 
-def inspected(folder, tensors, config):
+def export():
+    spec = tiny()
+    torch.manual_seed(0)
+    return spec.family.build_network(spec.model).state_dict()
+
+
+FORMATS = {
+    "dit": (dit, HEADS, "auto"),
+    "sit": (dit, HEADS, "sit"),
+    "sedd": (sedd, SEDD, "auto"),
+    "get": (get, {}, "auto"),
+    "diffusers_dit": (diffusers_dit, {"num_attention_heads": 4, "sample_size": 8}, "auto"),
+    "export": (export, {}, "auto"),
+}
+"""Tensors, config.json, and the format that is asked for."""
+
+
+def inspected(folder, tensors, config, format="auto"):
     torch.save(tensors, folder / "weights.pt")
     (folder / "config.json").write_text(json.dumps(config))
-    return inspect_weights(str(folder / "weights.pt"), Home(folder / "home"), "auto")
+    return inspect_weights(str(folder / "weights.pt"), Home(folder / "home"), format)
+
+
+def folder_of(name, folder):
+    folder = folder / name
+    folder.mkdir(exist_ok=True)
+    if name == "export":
+        (folder / "spec.yaml").write_text(dump_yaml(TINY))
+    return folder
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_whole_files_of_every_format_fit(tmp_path, name):
+    make, config, format = FORMATS[name]
+    found = inspected(folder_of(name, tmp_path), make(), config, format)
+    assert found.weights.format.name == name and not found.fit.problems
 
 
 def swapped(table):
@@ -176,14 +226,16 @@ VALUES = st.sampled_from([0, -1, 10**12, 1.5, "4", None, [], {}, True])
 
 
 @settings(
-    max_examples=60,
+    max_examples=100,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_any_change_of_a_file_is_a_right_load_or_one_sentence(tmp_path, data):
-    make, config = FORMATS[data.draw(st.sampled_from(sorted(FORMATS)))]
+    name = data.draw(st.sampled_from(sorted(FORMATS)))
+    make, config, format = FORMATS[name]
+    folder = folder_of(name, tmp_path)
     tensors = make()
     for _ in range(data.draw(st.integers(1, 2))):
         name = data.draw(st.sampled_from(sorted(tensors)))
@@ -199,11 +251,12 @@ def test_any_change_of_a_file_is_a_right_load_or_one_sentence(tmp_path, data):
         config = {**config, data.draw(st.sampled_from([*sorted(config), "x"])): data.draw(VALUES)}
     began = time.perf_counter()
     try:
-        found = inspected(tmp_path, tensors, config)
+        found = inspected(folder, tensors, config, format)
         if found.fit.problems:
             return
         family = find_family(found.model["family"])
-        model = family.model.model_validate({**found.model, "init": {"from": found.place}})
+        init = {"from": found.place, "format": format}
+        model = family.model.model_validate({**found.model, "init": init})
         network = family.build_network(model)
         InitialWeights(model, Home(tmp_path), {}).load(network)
     except UserError as error:
