@@ -213,7 +213,7 @@ CHANGES = {
     "turned": lambda x: x.transpose(0, -1).contiguous() if x.dim() else x,
     "NaN": lambda x: x * torch.nan,
     "int": lambda x: x.int(),
-    "bool": lambda x: x > 0,
+    "bool": lambda x: x.bool(),
     "complex": lambda x: x.to(torch.complex64),
     "half precision": lambda x: x.half(),
     "float64": lambda x: x.double(),
