@@ -193,6 +193,7 @@ def test_training_and_evaluation_give_the_same_figures(store, dinov2, tmp_path, 
         {
             "name": "small",
             "training.steps": 2,
+            "schedule.warmup": 0,
             "evaluation.every": 2,
             "evaluation.samples": 0,
             "checkpoint.every": 2,
