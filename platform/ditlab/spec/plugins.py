@@ -103,16 +103,16 @@ def parts_in(mapping: Mapping[str, Any]) -> AddedParts:
     # they stand in every spec
     own_orders = [kind for kind in OF_ADDONS["order"] if not absent_part("order", kind)]
     solver = value_at(mapping, ["sampling", "solver"])
-    added_solvers: Mapping[str, str] = {}
+    solvers: tuple[tuple[str, str], ...] = ()
     if isinstance(solver, str):
-        added_solvers = named("solvers")
+        solvers = tuple(each for each in named("solvers").items() if each[0] == solver)
     return AddedParts(
         sources=tuple(filter(None, map(DATA_SOURCES.load, kinds))),
         orders=_added_orders([*own_orders, *source_kinds(mapping.get("data"), "order")]),
         schedules=_added_to(mapping, "schedule", ScheduleSpec, Schedule),
         optimizers=_added_to(mapping, "optimizer", OptimizerSpec, Optimizer),
         sections=section_classes(mapping),
-        solvers=((solver, added_solvers[solver]),) if solver in added_solvers else (),
+        solvers=solvers,
     )
 
 

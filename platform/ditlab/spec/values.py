@@ -38,9 +38,11 @@ def printable(text: str) -> str:
 
 
 def escaped(name: str) -> str:
-    """A name of a file as text: bytes that are not UTF-8, which Python keeps as half surrogates, as
-    escapes.
+    """Return a name of a file as text: bytes that are not UTF-8, which Python keeps as half
+    surrogates, as escapes. As a validator it leaves to others what is no text.
     """
+    if not isinstance(name, str):
+        return name
     return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 

@@ -187,7 +187,13 @@ def test_names_and_fingerprints(tmp_path, monkeypatch, make_store):
     (home.stores / "pets@1a2bffffffff").mkdir()
     with refused("is the beginning of several stores' names"):
         pointed_folder(home.stores / "pets@1a2b")
-    for content in ("", "{}", '{"format": "ditlab-name", "version": 1, "store": "../x"}'):
+    odd_source = '{"format": "ditlab-name", "version": 1, "store": "x", "source": [3]}'
+    for content in (
+        "",
+        "{}",
+        odd_source,
+        '{"format": "ditlab-name", "version": 1, "store": "../x"}',
+    ):
         (home.stores / "pets").write_text(content)
         with refused("is no name of a store"):
             store_folder("pets", home)

@@ -96,6 +96,7 @@ MISTAKES = [
         {"objective": {"process": "gaussian"}, "sampling": {"solver": "heun"}},
         "sampling.solver=heun is for objective.process=flow, and",
     ),
+    ({"sampling": {"solver": ["euler"]}}, "sampling.solver=['euler'] must be"),
     (
         {"sampling": {"solver": "ddpm"}},
         "sampling.solver=ddpm is for objective.process=gaussian, and",
