@@ -81,7 +81,7 @@ def test_a_full_checkpoint_storage(ditlab, home, spec, tmp_path, unbroken):
     with small_disk(tmp_path / "disk", "2m") as disk:  # room for two checkpoints
         options = ["--local", "--json", *LONG, "--set", f"checkpoint.storage={disk.path}"]
         said = ditlab("train", spec, *options)
-        one_sentence(said, 1, "the last checkpoint could not be written; the last whole one is")
+        one_sentence(said, 1, "No space left on device); the last whole one is")
         assert said.json["exit_code"] == 1
         assert (
             "the checkpoint of step 6 was not saved" in said.err
