@@ -1,4 +1,4 @@
-"""What every family's network, loss and sampler promise, on small networks of each kind."""
+"""Promises of every family's network, loss and sampler, on small networks of each kind."""
 
 import dataclasses
 

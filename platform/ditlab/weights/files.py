@@ -62,17 +62,20 @@ class WeightFiles:
         name = f"{option}={place}"
         path = resolve_user_file(place)
         commit = ""
-        choices: tuple[Selection, ...] = ()
         if place.startswith(HUB):
             path, commit = _from_hub(place, name, home, revision)
-        if path.is_dir():
-            path, choices = _in_folder(path, name)
+        is_folder = path.is_dir()
+        if is_folder:
+            path = _in_folder(path, name)
         elif not path.exists():
             raise UserError(
                 f"{name} is not there; name a file or folder of weights, or "
                 "hf://OWNER/NAME@REVISION."
             )
         paths, index = _shards(path, name)
+        choices: tuple[Selection, ...] = ()
+        if is_folder:
+            choices = _skipped_beside(path, paths)
         return cls(name, paths, commit, index, choices)
 
     @property
@@ -216,9 +219,9 @@ def _fetched(repository: str, inside: PurePosixPath, cache: Path, revision: str 
     return fetch(PICKLED)
 
 
-def _in_folder(folder: Path, name: str) -> tuple[Path, tuple[Selection, ...]]:
+def _in_folder(folder: Path, name: str) -> Path:
     """Return the one file of weights in a folder, safetensors before others, an index before its
-    shards, and what was not taken.
+    shards.
     """
     for patterns in (
         [f"{each}{INDEX}" for each in SAFE],
@@ -233,16 +236,17 @@ def _in_folder(folder: Path, name: str) -> tuple[Path, tuple[Selection, ...]]:
                 f"{name} holds {len(found)} files of weights ({listed}); name one of them."
             )
         if found:
-            return found[0], _skipped_beside(found[0], name)
+            return found[0]
     raise UserError(
         f"{name} holds no file of weights (*.safetensors, {', '.join(PICKLED)}); name one that "
         "does."
     )
 
 
-def _skipped_beside(taken: Path, name: str) -> tuple[Selection, ...]:
-    """Return what was not taken of the files of weights in a folder; () for none."""
-    paths, _ = _shards(taken, name)
+def _skipped_beside(taken: Path, paths: Sequence[Path]) -> tuple[Selection, ...]:
+    """Return what was not taken of the files of weights in a folder beside `taken` and its shards
+    `paths`; () for none.
+    """
     of_taken = {taken.name, *(path.name for path in paths)}
     patterns = (*SAFE, *PICKLED, f"*{INDEX}")
     beside = {path.name for path in chain.from_iterable(map(taken.parent.glob, patterns))}

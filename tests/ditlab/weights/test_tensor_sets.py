@@ -1,5 +1,5 @@
-"""Which of a file's tensors are taken: the average before the network's own, and what else is
-said.
+"""A file with several sets of tensors: the average is taken before the network's own, and the
+others are named.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What nodes and workers of a cluster tell of themselves, made by hand."""
+"""Reports of a cluster's nodes and workers on themselves, made by hand."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ REQUIRED = NodeRequirements(OWN, "/shared/runs", "/shared/checkpoints")
 def heartbeat(
     rank: int, node: str = "a", written: float = 1.0, num_done: int = 5, idle: float = 0.0
 ) -> Heartbeat:
-    """Of process 1000 + rank, which trains step 3 and has begun seven things."""
+    """Return the report of a worker with process id 1000 + rank at step 3, with seven events."""
     return Heartbeat(rank, 1000 + rank, node, written, 3, "training", 7, num_done, idle)
 
 
@@ -38,7 +38,7 @@ class Values(dict[str, Any]):
 
 
 def recorded(error: Exception, resumed: bool = False) -> Values:
-    """What worker 1 leaves on its channel when it fails."""
+    """Return a channel with the record that worker 1 leaves as it fails."""
     channel = Values()
     try:
         raise error
