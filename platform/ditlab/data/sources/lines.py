@@ -64,7 +64,7 @@ def parse_line(line: bytes, begin: int, keys: Mapping[str, str]) -> tuple[Any, .
         )
     for flag, key in keys.items():
         if key not in record:
-            raise BadRecord(f"has no key '{key}'", f"{nearest(key, list(record))} Give {flag}")
+            raise BadRecord(f"has no key '{key}'", f"give {flag} ({nearest(key, list(record))})")
     return tuple(record[key] for key in keys.values())
 
 

@@ -87,8 +87,8 @@ def check_columns(file: SourceFile, columns: Mapping[str, str], there: Sequence[
     for flag, column in columns.items():
         if column not in there:
             raise UserError(
-                f"{file.place} has no column '{column}'; {nearest(column, list(there))} Give "
-                f"{flag}."
+                f"{file.place} has no column '{column}'; give {flag} "
+                f"({nearest(column, list(there))})."
             )
 
 

@@ -574,7 +574,7 @@ def test_texts(tmp_path, name):
         (
             table({"image": BYTES, "text": ["x", "y"]}),
             {},
-            r"has no column 'caption'; .*text.* Give --caption-column",
+            r"has no column 'caption'; give --caption-column .*text",
         ),
         (
             below(

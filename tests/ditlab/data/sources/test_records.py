@@ -84,7 +84,7 @@ def test_all_records_come_once_in_order_whatever_the_blocks(tmp_path, kind):
         ),
         (b"[" * 10**5, "is no JSON ("),
         (b'"text"', "holds a str, not a JSON object; a line takes one object."),
-        (b'{"txt": "a"}', "has no key 'text'; did you mean 'txt'? Give --column."),
+        (b'{"txt": "a"}', "has no key 'text'; give --column (did you mean 'txt'?)."),
         (
             b'{"text": "\xe9"}',
             "is not UTF-8: byte 0xe9 at offset 24 (from 0); convert it, for one with `iconv",
