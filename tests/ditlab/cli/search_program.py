@@ -25,7 +25,9 @@ def finished_runs():
     )[1]["rows"]
 
 
-spec, dice, tried = sys.argv[1], random.Random(0), {}
+spec = sys.argv[1]
+dice = random.Random(0)
+tried = {}  # rates by run
 code, checked = ditlab("validate", spec)
 if code:
     sys.exit(checked["message"])

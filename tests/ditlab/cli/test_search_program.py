@@ -23,7 +23,6 @@ def device_seconds(home: Path) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_program_searches_until_the_budget_refuses_the_next_run(spec, home, monkeypatch):
-    assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) <= 40
     text = (
         spec.read_text(encoding="utf-8")
         .replace("steps: 4}", "steps: 120}", 1)
