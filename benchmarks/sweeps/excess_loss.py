@@ -128,7 +128,7 @@ def by_trial(sweep: Sweep, budget: int, total: int) -> Curve:
     drawn = iter(enumerate_trials(sweep) or [])
     search = OptunaTrials(sweep, [], plan) if sweep.search.kind == "optuna" else None
     stopped: set[int] = set()
-    scheduler = make_scheduler(sweep, total, {}, stopped.add)
+    scheduler = make_scheduler(sweep, total, [], stopped.add)
     curve, spent, controller = Curve(), 0, SimpleNamespace()
     for number in range(sweep.trials or 0):
         if spent >= budget:
@@ -136,7 +136,7 @@ def by_trial(sweep: Sweep, budget: int, total: int) -> Curve:
         proposed: Any = (
             search.suggest(str(number))
             if search
-            else {"trial": {"number": number, "values": next(drawn)}}
+            else {"trial": {"number": number, "run_id": str(number), "values": next(drawn)}}
         )
         trial: Any = InProcessTrial(proposed, Path())
         scheduler.on_trial_add(controller, trial)
@@ -180,7 +180,7 @@ def by_population(sweep: Sweep, total: int, folder: Path) -> Curve:
         )
         for number, values in enumerate(enumerate_trials(sweep) or [])
     ]
-    scheduler = make_scheduler(sweep, total, {}, lambda number: None)
+    scheduler = make_scheduler(sweep, total, [], lambda number: None)
     controller = SimpleNamespace(
         search_alg=None,
         get_live_trials=lambda: trials,

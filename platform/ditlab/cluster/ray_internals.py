@@ -51,7 +51,6 @@ INTERNALS = {
     "WorkerHealthCheckTimeoutError": "ray.train.v2._internal.exceptions",
     "TuneController._schedule_trial_train": "ray.tune.execution.tune_controller",
     "PopulationBasedTraining._get_new_config": "ray.tune.schedulers.pbt",
-    "PopulationBasedTraining._quantiles": "ray.tune.schedulers.pbt",
     "PopulationBasedTraining._save_trial_state": "ray.tune.schedulers.pbt",
 }
 """Module of each name; `sweeps.search` inherits those of PopulationBasedTraining."""

@@ -23,6 +23,8 @@ _ORDER = {"finished": 0, "stopped": 1, "interrupted": 2, "running": 3}
 _WITHOUT_VALUES = ["running", "interrupted", "waiting", "finished", "stopped", "failed"]
 """Statuses of a configuration whose runs have no value, the one that it has first."""
 _WITHOUT_A_VALUE = 4
+_SPEEDS = ("time/", "perf/")
+"""Beginnings of metrics that are measured over a whole trial, at no step."""
 _GROUPS = {"failed": 5, "waiting": 6}
 
 
@@ -251,6 +253,59 @@ def objectives(summary: SweepSummary, trial: Trial) -> tuple[float, ...] | None:
     if not _has_values(trial, summary.metrics):
         return None
     return tuple(trial.metrics[name] for name in summary.metrics)
+
+
+def value_step(summary: SweepSummary, trial: Trial) -> int:
+    """Return the step at which the last value of the first metric was measured; of a trial without
+    one, and of a speed, the last step of the trial.
+    """
+    name = summary.metrics[0]
+    curve = trial.curves.get(name)
+    if curve is None or not curve.steps or name.startswith(_SPEEDS):
+        return trial.step
+    return curve.steps[-1]
+
+
+def steps_sentence(summary: SweepSummary) -> str:
+    """Say at which steps the values are by which the best trial is the first of its status, where
+    these differ, and which trial is the best at the last step that all of them have.
+
+    Empty where all values are of one step, and where there is no best trial.
+    """
+    first = best(summary)
+    name = summary.metrics[0]
+    if first is None or name.startswith(_SPEEDS):
+        return ""
+    peers = [trial for trial in comparable(summary)[0] if trial.status == first.status]
+    step = value_step(summary, first)
+    other = next((trial for trial in peers if value_step(summary, trial) != step), None)
+    if other is None:
+        return ""
+    unit = summary.unit
+    found = (
+        f"Values are of different steps: {unit} {first.number} has {first.metrics[name]:.4g} at "
+        f"step {step:,}, {unit} {other.number} has {other.metrics[name]:.4g} at step "
+        f"{value_step(summary, other):,}."
+    )
+    values = [_values_by_step(trial, name) for trial in peers]
+    common = set.intersection(*(set(each) for each in values)) - {0}
+    if not common:
+        return f"{found} There is no step at which all {len(peers)} have a value."
+    last = max(common)
+    sign = -1 if summary.modes[0] == "max" else 1
+    losses = [sign * each[last] for each in values]
+    leader = peers[losses.index(min(losses))]
+    return (
+        f"{found} At step {last:,}, the last at which all {len(peers)} have a value, {unit} "
+        f"{leader.number} is the best with {_values_by_step(leader, name)[last]:.4g}."
+    )
+
+
+def _values_by_step(trial: Trial, name: str) -> dict[int, float]:
+    """Finite values of a metric by step."""
+    curve = trial.curves.get(name, MetricCurve([], []))
+    points = zip(curve.steps, curve.values, strict=True)
+    return {step: value for step, value in points if math.isfinite(value)}
 
 
 def rank(summary: SweepSummary) -> list[Trial]:

@@ -66,6 +66,8 @@ from ditlab.reports.sweep_records import (
     objectives,
     pareto,
     rank,
+    steps_sentence,
+    value_step,
     why_incomparable,
 )
 from ditlab_models.figures import Figure
@@ -182,7 +184,7 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
         extra["Pareto"] = dict.fromkeys((trial.number for trial in pareto(summary)), "yes")
     rows: list[Cells] = []
     for trial in rank(summary):
-        row: Cells = [trial.number, trial.run_id, trial.status, trial.step]
+        row: Cells = [trial.number, trial.run_id, trial.status, value_step(summary, trial)]
         row += [_value(summary, trial, name) for name in summary.metrics]
         row += [cells.get(trial.number) for cells in extra.values()]
         row += [_axis_cell(trial.values.get(axis.path)) for axis in summary.axes]
@@ -202,7 +204,8 @@ def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
     caption = (
         f"Best first: finished {summary.unit}s, then those stopped early, interrupted and "
         f"running, each by {summary.goals[0]}; of several metrics inside a front of the "
-        "non-dominated sorting. An empty cell: not used, or not known. "
+        f"non-dominated sorting. The step is that of {summary.metrics[0]}. An empty cell: not "
+        "used, or not known. "
         f"{why_incomparable(summary)}"
     )
     if summary.num_seeds > 1:
@@ -372,6 +375,7 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
             f"It is {first.status} at step {first.step:,} of {first.total_steps:,}: none has "
             "finished yet."
         )
+    sentences += filter(None, [steps_sentence(summary)])
     if differences:
         return [*sentences, difference_sentence(summary, differences[0], first)]
     if not trade_off:
@@ -479,6 +483,7 @@ def _axes(summary: SweepSummary) -> Iterator[str]:
         f"{path} {each.spread:.0f} (by chance {each.by_chance:.0f})" for path, each in found.items()
     ]
     title = f"Spread of mean ranks along each axis, of 100, in {num} {summary.unit}s"
+    title += _step_range(summary)
     sentences = [f"{title}: {', '.join(spreads)}."]
     clear = {path: each for path, each in found.items() if each.is_clear}
     if clear:
@@ -495,6 +500,15 @@ def _axes(summary: SweepSummary) -> Iterator[str]:
             "Values that the search proposes follow earlier results, so spreads are a hint only."
         )
     yield " ".join(sentences)
+
+
+def _step_range(summary: SweepSummary) -> str:
+    """Name the steps of the finished trials' values, where these differ; else empty."""
+    ended = [trial for trial in ended_with_value(summary) if trial.status == "finished"]
+    steps = sorted(value_step(summary, trial) for trial in ended)
+    if not steps or steps[0] == steps[-1]:
+        return ""
+    return f" with values of steps {steps[0]:,} to {steps[-1]:,}"
 
 
 def _next(summary: SweepSummary) -> Iterator[str]:

@@ -223,8 +223,9 @@ class Sweep(NamedSpec):
     metric.
     """
     trials: Annotated[int, Field(ge=1, le=MAX_TRIALS)] | None = None
-    """Number of trials. Null, with grid search only: the whole grid. With `seeds` it counts
-    configurations, each of which takes a run under every seed."""
+    """Number of trials; of draws, where some repeat earlier ones and are not trained again. Null,
+    with grid search only: the whole grid. With `seeds` it counts configurations, each of which
+    takes a run under every seed."""
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)] | SeedRange = 1
     """Seeds that every configuration (values of the axes) is trained under: `seed` of the base, the
     next number, and so on. A configuration is ranked by its mean over them: `trials: 12` with

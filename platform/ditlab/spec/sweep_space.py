@@ -4,6 +4,7 @@ of that works.
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -84,9 +85,49 @@ def crossed_axes(sweep: Sweep) -> dict[str, Axis]:
     }
 
 
+def values_key(values: Mapping[str, Any]) -> str:
+    """Return a text that is equal for equal values of axes alone, where `true` is not 1."""
+    return json.dumps(values, sort_keys=True, default=repr)
+
+
 def enumerate_trials(sweep: Sweep) -> list[dict[str, Any]] | None:
-    """The values of every trial, by its number; None for a search that chooses them as it goes
-    (optuna).
+    """The values of every configuration, by its number; None for a search that chooses them as it
+    goes (optuna).
+
+    Draws that repeat an earlier one are dropped (`num_repeats`), save those of a population, whose
+    trials train apart from their first perturbation on.
+    """
+    drawn = _drawn_trials(sweep)
+    if drawn is None or isinstance(sweep.scheduler, Pbt):
+        return drawn
+    distinct: dict[str, dict[str, Any]] = {}
+    for values in drawn:
+        distinct.setdefault(values_key(values), values)
+    return list(distinct.values())
+
+
+def num_repeats(sweep: Sweep) -> int:
+    """Count the draws that repeat an earlier one, and are not trained again."""
+    return len(_drawn_trials(sweep) or ()) - len(enumerate_trials(sweep) or ())
+
+
+def valid_combinations(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Yield all values that make an experiment, in the order of a grid; none where an axis has no
+    end of values, or where there are more than `MAX_TRIALS`.
+    """
+    if any(axis.listed() is None for axis in sweep.space.values()):
+        return
+    found = combinations(sweep.space, MAX_TRIALS + 1)
+    if len(found) > MAX_TRIALS:
+        return
+    for values in found:
+        with suppress(UserError):
+            experiment_for(sweep, values)
+            yield values
+
+
+def _drawn_trials(sweep: Sweep) -> list[dict[str, Any]] | None:
+    """Draw the values of `trials`, by number; None for a search that chooses them as it goes.
 
     Grid: the product in the file's order, later axes fastest; an axis whose `when` does not hold is
     absent, and no combination comes twice. Random: a value depends on seed, number and path

@@ -56,7 +56,7 @@ class Takeover:
     values: dict[str, Any]
     """Value by axis path after the mutation."""
     key: str
-    """Unique key of the takeover."""
+    """Key of the takeover, unique among those of the trial."""
 
     def sentence(self) -> str:
         """Describe the takeover."""

@@ -25,6 +25,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import load_recorded_experiment
 from ditlab.spec.start import first_step
 from ditlab.spec.sweep import Asha, Median, Scheduler, Sweep
+from ditlab.spec.sweep_space import num_repeats
 from ditlab.sweeps.prepare import CheckedTrial, PreparedSweep
 from ditlab.tracking.history import metric_history
 from ditlab.tracking.index import DeviceHours
@@ -95,6 +96,7 @@ class Forecast:
         return {
             "trials": trials,
             "num_trials": prepared.num_trials,
+            "repeats": num_repeats(prepared.sweep),
             "concurrent": prepared.concurrency.num_trials,
             "seconds": self.total,
             "device_hours": self.device_hours,

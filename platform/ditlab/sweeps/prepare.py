@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import chain, islice, product
 from typing import Any
 
 import torch
@@ -45,8 +45,10 @@ from ditlab.spec.sweep_space import (
     check_sweep,
     enumerate_trials,
     experiment_for,
+    num_repeats,
     typical_values,
     unshared_axes,
+    valid_combinations,
     values_with,
     written,
 )
@@ -241,7 +243,7 @@ def prepare_sweep(
     total_steps = max([base_steps, *(trial.total_steps for trial in trials)])
     _check_metrics(sweep, base, home)
     incomparable = _check_comparable(sweep, home)
-    num_runs = len(trials) or (sweep.trials or 1) * len(sweep.first_seeds)
+    num_runs = len(trials) or _most_configurations(sweep) * len(sweep.first_seeds)
     nodes = nodes_for_workers(base, nodes, grows)
     resources = base.resources
     concurrency = plan_concurrency(sweep, resources, nodes, num_runs, grows)
@@ -253,6 +255,7 @@ def prepare_sweep(
         share = CpuShare(threads, min(float(threads), concurrency.share.cpus))
         concurrency = replace(concurrency, share=share)
     notes = [_about(sweep, base, concurrency), *seeds_notes(sweep, num_runs)]
+    notes += filter(None, [repeats_note(sweep)])
     notes += filter(None, [fewer_trials, fewer_threads])
     if incomparable:
         notes.append(
@@ -324,6 +327,36 @@ def _about(sweep: Sweep, base: Experiment, concurrency: Concurrency) -> str:
         f"search, scheduler {sweep.scheduler.kind}, {resources.max_workers} {workers} with "
         f"{devices} a trial"
     )
+
+
+def _most_configurations(sweep: Sweep) -> int:
+    """Number of configurations of a search that proposes them: `trials`, or all that there are."""
+    trials = sweep.trials or 1
+    if any(axis.listed() is None for axis in sweep.space.values()):
+        return trials
+    return len(list(islice(valid_combinations(sweep), trials))) or trials
+
+
+def repeats_note(sweep: Sweep) -> str:
+    """Say how many different configurations there are, where these are fewer than `trials`; else
+    empty.
+    """
+    trials = sweep.trials or 0
+    num = num_repeats(sweep)
+    if num:
+        return (
+            f"different configurations: {trials - num} in {trials} draws; a draw that repeats an "
+            "earlier one is not trained again."
+        )
+    most = trials
+    if isinstance(sweep.search, OptunaSearch):
+        most = _most_configurations(sweep)
+    if most < trials:
+        return (
+            f"different configurations: {most} in all, fewer than trials={trials}; none is "
+            "trained twice."
+        )
+    return ""
 
 
 def seeds_notes(sweep: Sweep, num_runs: int) -> list[str]:

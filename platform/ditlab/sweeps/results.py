@@ -30,6 +30,7 @@ from ditlab.reports.sweep_records import (
     objectives,
     rank,
     shared_values,
+    value_step,
     why_incomparable,
 )
 from ditlab.reports.sweep_report import settings, write_sweep_report
@@ -114,25 +115,9 @@ def best_spec(sweep: Sweep, summary: SweepSummary) -> str:
     return head + dump_yaml({**spec, "name": f"{summary.name}-best"})
 
 
-def past_curves(sweep: Sweep, summary: SweepSummary) -> dict[str, MetricCurve]:
-    """Select the metric's curve of each finished or stopped trial by run id, without step 0, for
-    the schedulers.
-    """
-    found = {}
-    for trial in summary.runs:
-        curve = trial.curves.get(sweep.metrics[0])
-        if curve is None or trial.status not in ("finished", "stopped"):
-            continue
-        points = zip(curve.steps, curve.values, strict=True)
-        later = [(step, value) for step, value in points if step > 0]
-        found[trial.run_id] = MetricCurve(
-            [step for step, _ in later], [value for _, value in later]
-        )
-    return found
-
-
 def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
-    """Make a table of the trials or configurations for MLflow: columns by name, the best first.
+    """Make a table of the trials or configurations for MLflow: columns by name, the best first;
+    `step` is that of the first metric's value.
 
     Of configurations with the seeds behind their means, the interval of each mean, and that of the
     difference to the best configuration.
@@ -142,7 +127,7 @@ def ranking_table(summary: SweepSummary) -> dict[str, list[Any]]:
         summary.unit: [trial.number for trial in ranked],
         "run": [trial.run_id for trial in ranked],
         "status": [trial.status for trial in ranked],
-        "step": [trial.step for trial in ranked],
+        "step": [value_step(summary, trial) for trial in ranked],
     }
     if summary.num_seeds > 1:
         table["seeds"] = [len(trial.by_seed) for trial in ranked]
@@ -366,6 +351,7 @@ def _result(summary: SweepSummary, trial: Trial) -> dict[str, Any]:
         "number": trial.number,
         "run_id": trial.run_id,
         "values": dict(trial.values),
+        "step": value_step(summary, trial),
         "metrics": {name: trial.metrics[name] for name in summary.metrics},
     }
     if trial.members:

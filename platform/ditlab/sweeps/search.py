@@ -1,4 +1,4 @@
-"""Tune's searches and schedulers for a sweep, fed with the metrics of earlier sessions.
+"""Tune's searches and schedulers for a sweep, which go on from the trials of earlier sessions.
 
 Search is Optuna's (Akiba et al. 2019, arXiv:1907.10902). ASHA: Li et al. 2020, arXiv:1810.05934;
 median stopping: Golovin et al. 2017; population-based training, here synchronous: Jaderberg et al.
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import random
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -31,9 +31,17 @@ from ditlab.errors import UserError
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep import Asha, Median, OptunaSearch, Pbt, Scheduler, Sweep, TrialCurve
 from ditlab.spec.sweep_axes import Axis, Choice, Grid, Integer, LogUniform, same
-from ditlab.spec.sweep_space import draw_values, experiment_for
+from ditlab.spec.sweep_space import draw_values, experiment_for, valid_combinations, values_key
 from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
 from ditlab.sweeps.folder import free_numbers
+from ditlab.sweeps.memory import (
+    Generation,
+    Member,
+    PastTrial,
+    SeenEvaluation,
+    in_order,
+    last_generation,
+)
 
 MAX_PROPOSALS = 100  # in a row that make no valid experiment
 
@@ -77,8 +85,7 @@ class LedgerSearcher(NeverCopied, Searcher):
 
 
 class OptunaTrials(LedgerSearcher):
-    """Tune's searcher on an Optuna study, which is refilled from the ledger when a sweep is
-    resumed.
+    """Tune's searcher that proposes by Optuna, from the trials of the ledger alone.
 
     Ray's own OptunaSearch cannot be refilled: it takes no evaluated points of a space with
     conditions.
@@ -89,20 +96,16 @@ class OptunaTrials(LedgerSearcher):
         super().__init__()
         self._sweep = sweep
         self._plan = plan
-        self._study = make_study(sweep, past)
-        self._configurations = _by_configuration(past)
-        """Trials of each configuration that have ended or are known."""
+        self.trials = {trial.number: trial for trial in past}
+        """All trials of the ledger, as far as they are known."""
         self._waiting = [trial for trial in past if not trial.has_ended]
         self._numbers = free_numbers(past)
+        known = {trial.configuration for trial in past}
         self._free_configurations = [
             configuration
             for configuration in range(sweep.trials or 0)
-            if configuration not in self._configurations
+            if configuration not in known
         ]
-        self._proposals: dict[int, Any] = {trial.configuration: None for trial in self._waiting}
-        """Optuna's trial by configuration; None for one of an earlier session that Optuna has not
-        been asked for again.
-        """
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Configure the next trial: first unfinished ones of an earlier session, then Optuna's
@@ -110,48 +113,27 @@ class OptunaTrials(LedgerSearcher):
         if not self._waiting and not self._propose():
             return Searcher.FINISHED
         trial = self._running[trial_id] = self._waiting.pop(0)
-        if self._proposals[trial.configuration] is None:
-            self._proposals[trial.configuration] = _ask_again(
-                self._study, self._sweep, trial.values
-            )
         return {"trial": trial.to_dict()}
 
     def _propose(self) -> bool:
-        """Ask Optuna for a configuration and plan its trials; False where there is none left, or
-        none that is valid.
-        """
-        from optuna.trial import TrialState
-
+        """Ask for a configuration and plan its trials; False where there is none left."""
         if not self._free_configurations:
             return False
-        for _ in range(MAX_PROPOSALS):
-            proposal = self._study.ask()
-            values = suggest_values(self._sweep, proposal)
-            try:
-                experiment_for(self._sweep, values)
-            except UserError:  # counts as pruned: Optuna would propose failed ones again
-                self._study.tell(proposal, state=TrialState.PRUNED)
-                continue
-            configuration = self._free_configurations.pop(0)
-            self._waiting = [
-                self._plan(next(self._numbers), values, configuration, seed)
-                for seed in self._sweep.seed_list
-            ]
-            self._configurations[configuration] = list(self._waiting)
-            self._proposals[configuration] = proposal
-            return True
-        return False
+        configuration = self._free_configurations.pop(0)
+        values = propose(self._sweep, list(self.trials.values()), configuration)
+        if values is None:
+            return False
+        self._waiting = [
+            self._plan(next(self._numbers), values, configuration, seed)
+            for seed in self._sweep.seed_list
+        ]
+        self.trials |= {trial.number: trial for trial in self._waiting}
+        return True
 
     def _complete(self, trained: Trial, status: str, last: dict[str, Any]) -> None:
         metrics = {name: float(last[name]) for name in self._sweep.metrics if name in last}
         ended = replace(trained, status=status, step=int(last.get("step", 0)), metrics=metrics)
-        before = self._configurations[trained.configuration]
-        configuration = [ended if each.number == ended.number else each for each in before]
-        self._configurations[trained.configuration] = configuration
-        if all(each.has_ended for each in configuration):  # others are resumed in the next session
-            _report(
-                self._study, self._proposals.pop(trained.configuration), self._sweep, configuration
-            )
+        self.trials[ended.number] = ended  # an interrupted one is resumed in the next session
 
 
 class ChosenTrials(LedgerSearcher):
@@ -237,43 +219,122 @@ class ChosenTrials(LedgerSearcher):
         self._on_round(found)
 
 
-def make_study(sweep: Sweep, past: Sequence[Trial]) -> Any:
-    """Make a study that holds every trial that has ended."""
+def propose(sweep: Sweep, trials: Sequence[Trial], configuration: int) -> dict[str, Any] | None:
+    """Let Optuna propose the values of a configuration, by its number, after those of `trials`.
+
+    Equal trials give equal values, so that a sweep that was killed goes on alike. Values that make
+    no valid experiment count as pruned, as Optuna would propose failed ones again. Those of an
+    earlier configuration count once more with its result, and others are asked for. None where no
+    valid values are found that are new.
+    """
+    from optuna.trial import TrialState
+
+    seed = random.Random(f"{sweep.seed}/{configuration}").randrange(2**32)
+    study = make_study(sweep, trials, seed)
+    known = {}
+    by_configuration = _by_configuration(trials).values()
+    for ended, members in zip(study.trials, by_configuration, strict=True):
+        known[values_key(members[0].values)] = ended
+    for _ in range(MAX_PROPOSALS):
+        proposal = study.ask()
+        values = suggest_values(sweep, proposal)
+        twin = known.get(values_key(values))
+        if twin is not None:
+            _tell_again(study, proposal, twin)
+            continue
+        try:
+            experiment_for(sweep, values)
+        except UserError:
+            study.tell(proposal, state=TrialState.PRUNED)
+            continue
+        return values
+    new = (one for one in valid_combinations(sweep) if values_key(one) not in known)
+    return next(new, None)
+
+
+def make_study(sweep: Sweep, trials: Sequence[Trial], seed: int = 0) -> Any:
+    """Make a study with a trial for each configuration, by its number; those that have not ended
+    count as running. `seed` decides what it proposes next.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     search = sweep.search
     assert isinstance(search, OptunaSearch)
-    # Another seed than that of the earlier sessions, whose trials would be proposed again.
-    seed = (sweep.seed + 1_000_003 * len(past)) % 2**32
     sampler = optuna.samplers.TPESampler(
         seed=seed, n_startup_trials=search.startup, constant_liar=True
     )
     directions: Any = ["minimize" if mode == "min" else "maximize" for mode in sweep.modes]
     study = optuna.create_study(sampler=sampler, directions=directions)
-    for configuration in _by_configuration(past).values():
-        if all(trial.has_ended for trial in configuration):
-            _report(study, _ask_again(study, sweep, configuration[0].values), sweep, configuration)
+    study.add_trials(
+        [_study_trial(sweep, members) for members in _by_configuration(trials).values()]
+    )
     return study
 
 
 def _by_configuration(trials: Sequence[Trial]) -> dict[int, list[Trial]]:
+    """Group the trials of each configuration, both by number."""
     configurations: dict[int, list[Trial]] = {}
-    for trial in trials:
+    for trial in sorted(trials, key=lambda trial: (trial.configuration, trial.number)):
         configurations.setdefault(trial.configuration, []).append(trial)
     return configurations
 
 
-def _ask_again(study: Any, sweep: Sweep, values: Mapping[str, Any]) -> Any:
-    """Let Optuna propose a trial's values."""
+def _study_trial(sweep: Sweep, members: Sequence[Trial]) -> Any:
+    """Describe a configuration to Optuna by its means over seeds.
+
+    One that a scheduler stopped counts as pruned at its step, if there is one metric; one of which
+    a seed failed has failed; one of which a seed has not ended is running.
+    """
+    from optuna.trial import TrialState, create_trial
+
+    values = members[0].values
     parameters = dict(values)
+    distributions = {}
     for path, axis in sweep.space.items():
-        if path in values and isinstance(axis, Choice | Grid):
+        if path not in values:
+            continue
+        distributions[path] = _distribution(axis)
+        if isinstance(axis, Choice | Grid):
             parameters[path] = index_of(axis, values[path])
-    study.enqueue_trial(parameters)
-    proposal = study.ask()
-    suggest_values(sweep, proposal)
-    return proposal
+    found: dict[str, Any] = {"params": parameters, "distributions": distributions}
+    if not all(trial.has_ended for trial in members):
+        return create_trial(state=TrialState.RUNNING, **found)
+    means = [
+        fmean(trial.metrics.get(name, math.nan) for trial in members) for name in sweep.metrics
+    ]
+    statuses = {trial.status for trial in members}
+    if "failed" in statuses or not all(math.isfinite(value) for value in means):
+        return create_trial(state=TrialState.FAIL, **found)
+    if "stopped" in statuses and len(means) == 1:
+        step = min(trial.step for trial in members)
+        found["intermediate_values"] = {step: means[0]}
+        return create_trial(state=TrialState.PRUNED, **found)
+    return create_trial(values=means, **found)
+
+
+def _distribution(axis: Axis) -> Any:
+    """Optuna's distribution of an axis. Choices are suggested by index, as they may be mappings."""
+    from optuna import distributions
+
+    if isinstance(axis, Choice | Grid):
+        return distributions.CategoricalDistribution(list(range(len(axis.values))))
+    if isinstance(axis, Integer):
+        return distributions.IntDistribution(axis.low, axis.high, step=axis.step)
+    is_log = isinstance(axis, LogUniform)
+    return distributions.FloatDistribution(axis.low, axis.high, log=is_log)
+
+
+def _tell_again(study: Any, proposal: Any, twin: Any) -> None:
+    """Tell the result of a configuration for one with equal values; nothing while it runs."""
+    from optuna.trial import TrialState
+
+    if twin.state == TrialState.COMPLETE:
+        study.tell(proposal, twin.values)
+    elif twin.state != TrialState.RUNNING:
+        for step, value in twin.intermediate_values.items():
+            proposal.report(value, step)
+        study.tell(proposal, state=twin.state)
 
 
 def suggest_values(sweep: Sweep, proposal: Any) -> dict[str, Any]:
@@ -296,46 +357,27 @@ def index_of(axis: Choice | Grid, value: Any) -> int:
     return next(index for index, known in enumerate(axis.values) if same(known, value))
 
 
-def _report(study: Any, proposal: Any, sweep: Sweep, configuration: Sequence[Trial]) -> None:
-    """Report a configuration's end to Optuna by its means over seeds. One that a scheduler stopped
-    counts as pruned at its step, if there is one metric; one of which a seed failed has failed."""
-    from optuna.trial import TrialState
-
-    values = [
-        fmean(trial.metrics.get(name, math.nan) for trial in configuration)
-        for name in sweep.metrics
-    ]
-    statuses = {trial.status for trial in configuration}
-    if "failed" in statuses or not all(math.isfinite(value) for value in values):
-        study.tell(proposal, state=TrialState.FAIL)
-    elif "stopped" in statuses and len(values) == 1:
-        proposal.report(values[0], min(trial.step for trial in configuration))
-        study.tell(proposal, state=TrialState.PRUNED)
-    else:
-        study.tell(proposal, values)
-
-
 def make_scheduler(
     sweep: Sweep,
     total_steps: int,
-    past: Mapping[str, MetricCurve],
+    past: Sequence[PastTrial],
     stop_trial: Callable[[int], None],
 ) -> TrialScheduler:
     """Make the sweep's scheduler, whose time is a trial's training step.
 
-    `total_steps` are those of the longest trial; `past` has the curves, by run id, of trials that
-    ended in earlier sessions, which the scheduler receives again; `stop_trial` makes the trial with
-    a number stop after a checkpoint.
+    `total_steps` are those of the longest trial; `past` has the trials of earlier sessions, whose
+    evaluations it receives again in the order in which they were measured; `stop_trial` makes the
+    trial with a number stop after a checkpoint.
     """
     ranked: dict[str, Any] = {
         "time_attr": "step",
         "metric": sweep.metrics[0],
         "mode": sweep.modes[0],
     }
-    scheduler: _Asha | _Median | _Added
+    rule: TrialScheduler
     match sweep.scheduler:
         case Asha() as asha:
-            scheduler = _Asha(
+            rule = AsyncHyperBandScheduler(
                 max_t=total_steps,
                 grace_period=asha.grace,
                 reduction_factor=asha.reduction,
@@ -343,9 +385,10 @@ def make_scheduler(
                 **ranked,
             )
         case Median() as median:
-            scheduler = _Median(
+            rule = _Median(
                 grace_period=median.grace,
                 min_samples_required=median.min_trials,
+                min_time_slice=math.inf,  # it would pause trials that have nothing to compare with
                 hard_stop=True,
                 **ranked,
             )
@@ -355,6 +398,7 @@ def make_scheduler(
             }
             return Population(
                 sweep,
+                last_generation(past, pbt.interval, total_steps),
                 perturbation_interval=pbt.interval,
                 quantile_fraction=pbt.quantile,
                 resample_probability=pbt.resample,
@@ -362,48 +406,91 @@ def make_scheduler(
                 **ranked,
             )
         case Scheduler(chooser="") as added:
-            scheduler = _Added(added, sweep.metrics[0], sweep.modes[0])
+            rule = _StopsByCurves(added, sweep.metrics[0], sweep.modes[0])
         case _:
             return FIFOScheduler()
-    controller: Any = None
-    for run_id, curve in past.items():  # as if its metrics had just been measured
-        trial: Any = _EndedTrial(run_id)
-        scheduler.on_trial_add(controller, trial)
-        result: dict[str, Any] = {}
-        for step, value in zip(curve.steps, curve.values, strict=True):
-            result = {"step": step, ranked["metric"]: value}
-            # it only needs to remember them: this trial has ended
-            if isinstance(scheduler, _Median):
-                scheduler.on_trial_complete(controller, trial, result)
-            else:
-                scheduler.on_trial_result(controller, trial, result)
-        if not isinstance(scheduler, _Median):
-            scheduler.on_trial_complete(controller, trial, result)
-    scheduler.stop_trial = stop_trial
+    scheduler = EvaluationScheduler(rule, sweep.metrics[0], stop_trial)
+    scheduler.replay(in_order(past))
     return scheduler
 
 
-class _StopsAfterCheckpoint:
-    """Mixin that requests a trial to stop after a checkpoint: Tune itself would kill it ten seconds
-    later.
+@dataclass(frozen=True)
+class _RuledTrial:
+    """The part of Tune's trial that a rule reads: a run, which later sessions know too."""
+
+    trial_id: str
+
+
+class EvaluationScheduler(FIFOScheduler):
+    """Tune's side of a rule that stops trials. Each evaluation is decided once, in whichever
+    session it comes first.
+
+    A trial that is stopped is asked to end after a checkpoint: Tune itself would kill it ten
+    seconds later.
     """
 
-    stop_trial: Callable[[int], None] | None = None
-    _stopped: tuple[str, ...] = ()
+    def __init__(
+        self, rule: TrialScheduler, metric: str, stop_trial: Callable[[int], None]
+    ) -> None:
+        """`rule` decides on trials whose ids are those of their runs, by `metric`."""
+        super().__init__()
+        self._rule = rule
+        self._metric = metric
+        self._stop_trial = stop_trial
+        self._seen: dict[str, set[int]] = {}
+        """Steps of the evaluations that the rule knows, by run."""
+        self._stops: dict[str, int] = {}
+        """Step at which a run is stopped."""
+
+    def replay(self, evaluations: Sequence[SeenEvaluation]) -> None:
+        """Show the evaluations of earlier sessions to the rule, in their order."""
+        for each in evaluations:
+            result = {"step": each.step, self._metric: each.value}
+            if each.is_end:
+                self._end(None, each.run_id, result)
+                continue
+            self._decide(None, each.run_id, result)
+            if each.went_on:
+                self._stops.pop(each.run_id, None)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        if trial.trial_id not in self._stopped:
-            decision: str = super().on_trial_result(tune_controller, trial, result)  # type: ignore[misc]
-            if decision != TrialScheduler.STOP or self.stop_trial is None:
-                return decision
-            self._stopped = (*self._stopped, trial.trial_id)
-        assert self.stop_trial
-        self.stop_trial(int(trial.config["trial"]["number"]))
+        """Decide after an evaluation; one that is known keeps its decision."""
+        run_id = trial.config["trial"]["run_id"]
+        if self._metric in result and run_id not in self._stops:
+            self._decide(tune_controller, run_id, result)
+        if result["step"] >= self._stops.get(run_id, math.inf):
+            self._stop_trial(_number(trial))
         return TrialScheduler.CONTINUE
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Take in the last value of a trial that has finished."""
+        if self._metric in result and result.get("status") == "finished":
+            self._end(tune_controller, trial.config["trial"]["run_id"], result)
+
+    def _decide(self, controller: Any, run_id: str, result: dict[str, Any]) -> None:
+        step = result["step"]
+        if self._is_new(controller, run_id, step):
+            decision = self._rule.on_trial_result(controller, _RuledTrial(run_id), result)
+            if decision == TrialScheduler.STOP:
+                self._stops[run_id] = step
+
+    def _end(self, controller: Any, run_id: str, result: dict[str, Any]) -> None:
+        if self._is_new(controller, run_id, result["step"]):
+            self._rule.on_trial_complete(controller, _RuledTrial(run_id), result)
+
+    def _is_new(self, controller: Any, run_id: str, step: int) -> bool:
+        """Return True for an evaluation that the rule does not know, which it does from here on."""
+        if run_id not in self._seen:
+            self._seen[run_id] = set()
+            self._rule.on_trial_add(controller, _RuledTrial(run_id))
+        if step in self._seen[run_id]:
+            return False
+        self._seen[run_id].add(step)
+        return True
 
 
 class _StopsByCurves(FIFOScheduler):
-    """Tune's side of a scheduler that decides by the curves of all trials."""
+    """Rule of a scheduler of an add-on, which decides by the curves of all trials."""
 
     def __init__(self, scheduler: Scheduler, metric: str, mode: str) -> None:
         super().__init__()
@@ -414,42 +501,31 @@ class _StopsByCurves(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Decide after an evaluation."""
-        value = result.get(self._metric)
-        if value is None:
-            return TrialScheduler.CONTINUE
-        before = self._curves.get(trial.trial_id, TrialCurve([], []))
-        curve = TrialCurve([*before.steps, result["step"]], [*before.values, self._sign * value])
-        self._curves[trial.trial_id] = curve
+        curve = self._extend(trial, result)
         others = [other for trial_id, other in self._curves.items() if trial_id != trial.trial_id]
         is_over = result["step"] >= self._scheduler.grace and self._scheduler.stops(curve, others)
         if is_over:
             return TrialScheduler.STOP
         return TrialScheduler.CONTINUE
 
-
-class _Added(_StopsAfterCheckpoint, _StopsByCurves):
-    """Scheduler of an add-on."""
-
-
-class _Asha(_StopsAfterCheckpoint, AsyncHyperBandScheduler):
-    """Tune's ASHA."""
-
-
-class _Median(_StopsAfterCheckpoint, MedianStoppingRule):
-    """Tune's median stopping, which assumes that a trial's last result has the metric; a failed
-    trial's has not.
-    """
-
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        if self._metric in result:
-            super().on_trial_complete(tune_controller, trial, result)
+        """Take in a trial's last value."""
+        self._extend(trial, result)
+
+    def _extend(self, trial: Any, result: dict[str, Any]) -> TrialCurve:
+        before = self._curves.get(trial.trial_id, TrialCurve([], []))
+        values = [*before.values, self._sign * result[self._metric]]
+        curve = self._curves[trial.trial_id] = TrialCurve([*before.steps, result["step"]], values)
+        return curve
 
 
-@dataclass(frozen=True)
-class _EndedTrial:
-    """The part of Tune's trial that schedulers read of an ended one."""
+class _Median(MedianStoppingRule):
+    """Tune's median stopping, for trials that an earlier session may have let train on."""
 
-    trial_id: str
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        self._stopped_trials.discard(trial)
+        decision: str = super().on_trial_result(tune_controller, trial, result)
+        return decision
 
 
 def _mutation(axis: Axis) -> Any:
@@ -466,16 +542,30 @@ def _mutation(axis: Axis) -> Any:
 
 
 class Population(PopulationBasedTraining):
-    """Tune's quantiles and mutations, applied once all trials wait at the same step.
+    """Tune's mutations, applied once all trials wait at the same step.
 
     A trial that shall take over another one's checkpoint gets `takeover` in its config.
     """
 
-    def __init__(self, sweep: Sweep, **settings: Any) -> None:
+    def __init__(self, sweep: Sweep, past: Generation, **settings: Any) -> None:
+        """`past` is the last perturbation of an earlier session."""
         super().__init__(log_config=False, **settings)
         self._sweep = sweep
+        self._past = past
         self._waiting: list[Any] = []
         self._ended: list[Any] = []
+
+    def open_takeovers(self) -> dict[int, dict[str, Any]]:
+        """Return the configurations of takeovers that an earlier session has decided and not done,
+        by the trial's number.
+        """
+        found = self._takeovers(self._past.members, self._past.step)
+        return {number: found[number] for number in found if number in self._past.open_numbers}
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Add a trial, which was perturbed last in an earlier session or never."""
+        super().on_trial_add(tune_controller, trial)
+        self._trial_state[trial].last_perturbation_time = self._past.step
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Let a trial wait that has reached a perturbation."""
@@ -485,9 +575,6 @@ class Population(PopulationBasedTraining):
         if result["step"] - state.last_perturbation_time < self._perturbation_interval:
             return TrialScheduler.CONTINUE
         self._save_trial_state(state, result["step"], result, trial)
-        if math.isnan(state.last_score):
-            # Tune would drop it from the ranking, and never replace it
-            state.last_score = -math.inf
         # its process may have been lost while it waited, and restarted
         if trial not in self._waiting:
             self._waiting.append(trial)
@@ -495,10 +582,9 @@ class Population(PopulationBasedTraining):
         return TrialScheduler.NOOP
 
     def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:
-        """Remove an ended trial, for which alone the others may have waited, and its score. Tune's
-        own does nothing.
+        """Remove an ended trial, for which alone the others may have waited. Tune's own does
+        nothing.
         """
-        self._trial_state[trial].last_score = None
         self._ended.append(trial)
         self._waiting = [each for each in self._waiting if each is not trial]
         self._perturb_when_complete(tune_controller)
@@ -527,40 +613,56 @@ class Population(PopulationBasedTraining):
                 states[trial].last_perturbation_time = front - self._perturbation_interval
                 schedule_training(controller, trial)
             return
-        lower, upper = self._quantiles()
+        members = []
         for trial in waiting:
-            states[trial].last_perturbation_time = states[trial].last_train_time
+            own = trial.config["trial"]
+            states[trial].last_perturbation_time = front
+            value = states[trial].last_result[self._metric]
+            members.append(Member(own["number"], own["run_id"], own["values"], value))
+        takeovers = self._takeovers(members, front)
         for trial in waiting:
-            if trial not in lower:
+            if _number(trial) not in takeovers:
                 schedule_training(controller, trial)
                 continue
             # Restart it from the donor's checkpoint. Tune reuses one process a perturbation; others
             # start again.
-            donor = self._random(trial).choice(sorted(upper, key=_number))
-            config, _ = self._get_new_config(trial, donor)
             controller.pause_trial(trial, should_checkpoint=False)
-            trial.set_config(config)
+            trial.set_config({"trial": takeovers[_number(trial)]})
 
-    def _random(self, trial: Any) -> random.Random:
-        """Random numbers keyed by seed, trial and step."""
-        return random.Random(
-            f"{self._sweep.seed}/{_number(trial)}/{self._trial_state[trial].last_train_time}"
-        )
+    def _takeovers(self, members: Sequence[Member], step: int) -> dict[int, dict[str, Any]]:
+        """Configure the trials that take over the checkpoint of another one at a step, by number:
+        a function of the members and the seed.
+        """
+        if len(members) < 2:
+            return {}
+        ranked = sorted(members, key=lambda member: (self._score(member), member.number))
+        num = min(math.ceil(len(ranked) * self._quantile_fraction), len(ranked) // 2)
+        donors = sorted(ranked[-num:], key=lambda member: member.number)
+        return {
+            member.number: self._takeover(member, donors, step)
+            for member in sorted(ranked[:num], key=lambda member: member.number)
+        }
 
-    def _get_new_config(
-        self, trial: Any, trial_to_clone: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Configure the trial with the donor's values, perturbed within their axes.
+    def _score(self, member: Member) -> float:
+        """The metric with a sign such that higher is better; that of a NaN is the worst."""
+        if math.isnan(member.value):
+            return -math.inf
+        return float(self._metric_op * member.value)
+
+    def _takeover(self, member: Member, donors: Sequence[Member], step: int) -> dict[str, Any]:
+        """Configure a trial with the values of one of the donors, perturbed within their axes.
 
         Values that make no valid experiment together stay the donor's.
         """
+        # keyed by seed, trial and step
+        generator = random.Random(f"{self._sweep.seed}/{member.number}/{step}")
+        donor = generator.choice(donors)
         # Tune mutates by the global generators, which other threads use too.
-        generator = self._random(trial)
+        generator = random.Random(f"{self._sweep.seed}/{member.number}/{step}")
         random.seed(generator.random())
         np.random.seed(generator.randrange(2**32))
-        mutated, operations = super()._get_new_config(trial, trial_to_clone)
-        donor = trial_to_clone.config["trial"]
-        own = trial.config["trial"]
+        cloned: Any = SimpleNamespace(config={"trial": {"values": dict(donor.values)}})
+        mutated, _ = self._get_new_config(cloned, cloned)
         values = {
             path: nearest_value(self._sweep.space[path], value)
             for path, value in mutated["trial"]["values"].items()
@@ -568,16 +670,13 @@ class Population(PopulationBasedTraining):
         try:
             experiment_for(self._sweep, values)
         except UserError:
-            values = dict(donor["values"])
-        step = self._trial_state[trial_to_clone].last_train_time
-        takeover = {"run_id": donor["run_id"], "step": step, "key": secrets.token_hex(4)}
-        config = {
-            "number": own["number"],
-            "run_id": own["run_id"],
+            values = dict(donor.values)
+        return {
+            "number": member.number,
+            "run_id": member.run_id,
             "values": values,
-            "takeover": takeover,
+            "takeover": {"run_id": donor.run_id, "step": step, "key": f"step {step}"},
         }
-        return {"trial": config}, operations
 
 
 def nearest_value(axis: Axis, value: Any) -> Any:

@@ -31,18 +31,24 @@ from ditlab.runs.budget import CHECK_INTERVAL, BudgetWatch, device_kind
 from ditlab.runs.locks import lock_run
 from ditlab.runs.observers import EndStatus, ObserverMaker, RunEnd, RunObservers
 from ditlab.runs.signals import StopRequests, stop_signals
-from ditlab.spec.sweep import NoScheduler, OptunaSearch, Pbt
+from ditlab.spec.sweep import NoScheduler, OptunaSearch
 from ditlab.sweeps.chooser import Round, TrialChooser, stop_waiting
 from ditlab.sweeps.folder import SweepFolder, current_values
+from ditlab.sweeps.memory import read_memory
 from ditlab.sweeps.progress import SweepProgress, SweepTrials
 from ditlab.sweeps.results import (
     ParentRun,
     SweepResult,
     finish_sweep,
-    past_curves,
     summarize_sweep,
 )
-from ditlab.sweeps.search import ChosenTrials, NeverCopied, OptunaTrials, make_scheduler
+from ditlab.sweeps.search import (
+    ChosenTrials,
+    NeverCopied,
+    OptunaTrials,
+    Population,
+    make_scheduler,
+)
 from ditlab.sweeps.start import StartedSweep
 from ditlab.sweeps.trial import TrialThread, stop_trial
 from ditlab.tracking.index import DeviceHours
@@ -111,7 +117,7 @@ class SweepSession:
             )
             self._channel.clear()
             past = None
-            if not isinstance(started.sweep.scheduler, NoScheduler | Pbt):
+            if started.prepared.chooser:
                 past = summarize_sweep(started, self._elapsed())
             tuner = TunerThread(started, self._channel, past, self._trials)
             try:
@@ -251,7 +257,7 @@ class TunerThread(threading.Thread):
         past: SweepSummary | None,
         trials: SweepTrials,
     ) -> None:
-        """`past` is the sweep's state at the start of this session, for schedulers that need it."""
+        """`past` is the sweep's state at the start of this session, for a chooser."""
         super().__init__(name="ray-tune", daemon=True)
         self._sweep = started
         self._channel = channel
@@ -297,14 +303,17 @@ class TunerThread(threading.Thread):
         )
         # Tune copies its schedulers with all that they hold
         stop = partial(stop_trial, self._channel)
-        past = past_curves(sweep, self._past) if self._past else {}
+        chooser = started.prepared.chooser
+        past = []
+        if not chooser and not isinstance(sweep.scheduler, NoScheduler):
+            past = read_memory(home, sweep, started.past)
+        scheduler = make_scheduler(sweep, started.prepared.total_steps, past, stop)
         config: dict[str, Any] = {
             "max_concurrent_trials": concurrency.num_trials,
             "reuse_actors": sweep.reuse_workers,
-            "scheduler": make_scheduler(sweep, started.prepared.total_steps, past, stop),
+            "scheduler": scheduler,
         }
         space: dict[str, Any] = {}
-        chooser = started.prepared.chooser
         if chooser:
             config["search_alg"] = self._chosen_trials(chooser)
             config["num_samples"] = -1  # as many as it asks for
@@ -312,10 +321,12 @@ class TunerThread(threading.Thread):
             config["search_alg"] = OptunaTrials(sweep, started.past, self._plan)
             config["num_samples"] = started.num_remaining
         else:
+            takeovers = scheduler.open_takeovers() if isinstance(scheduler, Population) else {}
             remaining = []  # with their latest values
             for trial in started.past:
                 if not trial.has_ended:
-                    remaining.append(replace(trial, values=current_values(home, trial)).to_dict())
+                    latest = replace(trial, values=current_values(home, trial)).to_dict()
+                    remaining.append(takeovers.get(trial.number, latest))
             space["trial"] = tune.grid_search(remaining)
         return tune.Tuner(
             # The workers take the resources; Tune refuses none at all, and with a little CPU would

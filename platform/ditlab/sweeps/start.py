@@ -13,7 +13,7 @@ from ditlab.runs.lifecycle import home_write_error
 from ditlab.runs.locks import lock_run
 from ditlab.spec.files import encode_recorded
 from ditlab.spec.sweep import Sweep
-from ditlab.spec.sweep_space import check_sweep, differences, written
+from ditlab.spec.sweep_space import check_sweep, differences, values_key, written
 from ditlab.storage.files import write_durably
 from ditlab.sweeps.folder import SweepFolder, find_record, free_numbers, seed_of
 from ditlab.sweeps.prepare import PreparedSweep, portable_sweep
@@ -44,8 +44,10 @@ class StartedSweep:
 
     @property
     def num_trials(self) -> int:
-        """Number of trials of the whole sweep."""
-        return self.prepared.num_trials
+        """Number of trials of the whole sweep; a chooser may have added more to the ledger."""
+        if self.prepared.chooser:
+            return self.prepared.num_trials
+        return max(self.prepared.num_trials, len(self.past))
 
     @property
     def num_remaining(self) -> int:
@@ -167,7 +169,16 @@ def read_past_trials(prepared: PreparedSweep, folder: SweepFolder) -> list[Trial
     """
     planned = folder.planned_trials()
     known = {trial.configuration: trial.values for trial in prepared.trials}
-    others = [trial for trial in planned if trial.values != known.get(trial.configuration)]
+    # An earlier version planned repeats too: the number of a configuration without them.
+    places: dict[str, int] = {}
+    for trial in sorted(planned, key=lambda trial: trial.configuration):
+        places.setdefault(values_key(trial.values), len(places))
+    others = [
+        trial
+        for trial in planned
+        if trial.values != known.get(trial.configuration)
+        and trial.values != known.get(places[values_key(trial.values)])
+    ]
     if known and others:
         raise UserError(
             f"sweep {folder.sweep_id}: trial {others[0].number} has "
@@ -190,8 +201,8 @@ def _store(prepared: PreparedSweep, folder: SweepFolder, past: list[Trial]) -> l
     return the trials of the whole ledger. Those of a configuration that a search proposed are
     known, too, where the sweep has more seeds now."""
     write_durably(folder.spec, encode_recorded(prepared.sweep.to_dict()))
-    configurations = {trial.configuration: dict(trial.values) for trial in past}
-    configurations |= {trial.configuration: trial.values for trial in prepared.trials}
+    configurations = {trial.configuration: trial.values for trial in prepared.trials}
+    configurations |= {trial.configuration: dict(trial.values) for trial in past}
     there = {(trial.configuration, seed_of(prepared.sweep, trial)) for trial in past}
     numbers = free_numbers(past)
     places = []

@@ -39,6 +39,8 @@ from ditlab.tracking.environment import source_tags
 from ditlab.tracking.history import PACE, final_values, metric_history
 from ditlab.tracking.mlflow_runs import GROUP_TAG, PARENT_TAG, SEED_TAG
 from ditlab.tracking.records import create_run, list_runs, read_record, update_record
+from ditlab.tracking.review import end_run
+from ditlab.tracking.tracker import RunTracker
 from ditlab.training.reporting import RunOutcome
 
 POLL_INTERVAL = 0.05  # seconds between checks for an evaluation
@@ -67,7 +69,7 @@ class TrialThread(threading.Thread):
         trial is replaced.
         """
         values = dict(config)
-        self._takeover = values.pop("takeover", None)
+        self._takeover: dict[str, Any] = values.pop("takeover", {})
         self._until = values.pop("until", None)
         self._trial = Trial(**values)
         super().__init__(name=f"trial-{self._trial.number}", daemon=True)
@@ -91,7 +93,12 @@ class TrialThread(threading.Thread):
         if self.ident is None:
             if self._stop_requests.count:
                 return self._stopped_before_start()
+            waiting = self._waiting_evaluation()
+            if waiting:
+                return waiting
             self._channel.clear()
+            # where that checkpoint is damaged, training passes known evaluations again
+            self._channel.put("go", self._reported_step)
             self.start()
         elif not self._stop_requests.count:
             self._channel.put("go", self._reported_step)
@@ -105,11 +112,61 @@ class TrialThread(threading.Thread):
 
     def _stopped_before_start(self) -> dict[str, Any]:
         """Record that a stop was requested before the training began; return Tune's result."""
-        status = "stopped" if self._stop_requests.reason == STOPPED else "interrupted"
+        if not self._folder.record.exists():
+            return {"step": 0, "done": True, "status": "interrupted"}
+        if self._stop_requests.reason == STOPPED:
+            return self._stopped_where_it_waited()
         # a process that led the trial before may have been killed
-        if self._folder.record.exists() and read_record(self._folder).status == "running":
-            update_record(self._folder, status=status)
-        return {"step": 0, "done": True, "status": status}
+        if read_record(self._folder).status == "running":
+            update_record(self._folder, status="interrupted")
+        return {"step": 0, "done": True, "status": "interrupted"}
+
+    def _stopped_where_it_waited(self) -> dict[str, Any]:
+        """Record that the scheduler stopped the trial at its last evaluation, after which the
+        process that led it was lost; return Tune's result.
+        """
+        name = self._sweep.metrics[0]
+        history = metric_history(self._folder)
+        step = int(history[name].steps[-1]) if name in history else 0
+        experiment = trial_experiment(self._sweep, self._trial)
+        with lock_run(self._folder, LOCK_TIMEOUT):
+            update_record(self._folder, status="stopped", step=step)
+            if self._folder.journal.exists():
+                uri = experiment.tracking.uri
+                with RunTracker(self._folder, uri, self._home) as tracker:
+                    end_run(tracker, "stopped")
+        metrics = values_at(self._folder, step, self._sweep.metrics)
+        return {"step": step, **metrics, "done": True, "status": "stopped"}
+
+    def _waiting_evaluation(self) -> dict[str, Any] | None:
+        """Return the evaluation at which the trial's newest checkpoint is, of which the process
+        that led it may not have heard what the scheduler decides; None where there is none.
+
+        Training goes on after that checkpoint, and would report later evaluations alone.
+        """
+        is_gated = not isinstance(self._sweep.scheduler, NoScheduler) and self._until is None
+        is_known = self._reported_step > 0 or not self._folder.record.exists()
+        if not is_gated or is_known or self._is_takeover_open():
+            return None
+        experiment = trial_experiment(self._sweep, self._trial)
+        store = checkpoint_store(self._folder, experiment.checkpoint.storage)
+        step = -1
+        with suppress(UserError):  # the training itself says why it cannot be reached
+            step = store.last_step()
+        if not 0 < step < read_record(self._folder).total_steps:
+            return None
+        metrics = values_at(self._folder, step, self._sweep.metrics)
+        if not metrics:
+            return None
+        self._reported_step = step
+        return {"step": step, **metrics}
+
+    def _is_takeover_open(self) -> bool:
+        """Return True while another trial's checkpoint is to be taken over."""
+        if not self._takeover:
+            return False
+        key = self._takeover["key"]
+        return all(done.key != key for done in read_takeovers(self._folder))
 
     def _evaluated(self, step: int, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Return Tune's result of an evaluation; end the training where it was to wait there."""
@@ -181,9 +238,8 @@ class TrialThread(threading.Thread):
         lifecycle = RunLifecycle(launch)
         with lock_run(folder, LOCK_TIMEOUT):
             with lifecycle.recording_failure():
-                takeover = self._takeover
-                if takeover and all(done.key != takeover["key"] for done in read_takeovers(folder)):
-                    self._take_over(experiment, **takeover)
+                if self._is_takeover_open():
+                    self._take_over(experiment, **self._takeover)
                 lifecycle.start(launch.plan.total_steps)
                 callbacks = RunCallbacks(
                     lambda progress: self._sweep_channel.try_put(topic, asdict(progress)),
@@ -262,7 +318,6 @@ class TrialThread(threading.Thread):
         disk.
         """
         before = load_recorded_experiment(self._folder.spec)
-        reached = read_record(self._folder).step
         donor = self._home.run(run_id)
         donor_store = checkpoint_store(
             donor, load_recorded_experiment(donor.spec).checkpoint.storage
@@ -272,7 +327,7 @@ class TrialThread(threading.Thread):
             checkpoint_store(self._folder, experiment.checkpoint.storage), donor_store, step
         )
         record_takeover(
-            self._folder, Takeover(reached, run_id, taken, dict(self._trial.values), key), before
+            self._folder, Takeover(step, run_id, taken, dict(self._trial.values), key), before
         )
 
     def _warn(self, message: str) -> None:

@@ -11,9 +11,8 @@ from pydantic import Field
 
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.optimization import Count
-from ditlab.spec.sweep import MAX_TRIALS, Reduction, Scheduler, Sweep
-from ditlab.spec.sweep_axes import combinations
-from ditlab.spec.sweep_space import crossed_axes, off_evaluations, unshared_axes
+from ditlab.spec.sweep import Reduction, Scheduler, Sweep
+from ditlab.spec.sweep_space import enumerate_trials, off_evaluations, unshared_axes
 from ditlab.spec.values import format_value
 
 
@@ -98,11 +97,11 @@ class SeedRace(Scheduler):
                 "scheduler.kind=race starts all configurations at once; set search.kind to "
                 "random or grid."
             )
-        num_configurations = sweep.trials or len(combinations(crossed_axes(sweep), MAX_TRIALS))
+        num_configurations = len(enumerate_trials(sweep) or ())
         if num_configurations == 1:
             yield (
                 f"trials={format_value(sweep.trials)} is one configuration, and a race "
-                "compares at least two; set trials to 2 or more."
+                "compares at least two; set trials to 2 or more, or give an axis more values."
             )
         first = self.grace * num_configurations * num_seeds
         if self.max_steps is not None and self.max_steps < first:

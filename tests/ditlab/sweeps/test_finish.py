@@ -74,6 +74,7 @@ def test_result_for_json(sweep_with):
         "number": 1,
         "run_id": trials[1].run_id,
         "values": trials[1].values,
+        "step": 6,
         "metrics": {METRIC: 2.0},
     }
     alike = {"where": {}, "trials": 2, **found["best"]}

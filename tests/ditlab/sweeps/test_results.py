@@ -5,7 +5,7 @@ import pytest
 from ditlab.reports.sweep_records import MetricCurve, best, rank
 from ditlab.spec.files import load_experiment
 from ditlab.sweeps.folder import Takeover, record_takeover, trial_experiment
-from ditlab.sweeps.results import best_spec, past_curves, ranking_table, summarize_sweep
+from ditlab.sweeps.results import best_spec, ranking_table, summarize_sweep
 from ditlab.sweeps.trial import values_at
 from support.damage import refused
 from support.sweeps import METRIC, log, planned, prepared, started, sweep_of, trial_run, trial_runs
@@ -97,14 +97,6 @@ def test_ranking_table(sweep):
     assert {len(column) for column in table.values()} == {7}
     rates = [trial.values["optimizer.lr"] for trial in planned(sweep)]
     assert table["optimizer.lr"] == [rates[number] for number in table["trial"]]
-
-
-def test_past_curves_are_those_of_finished_and_stopped_trials(sweep):
-    curves = past_curves(sweep.sweep, summarize_sweep(sweep, 0.0))
-    run_ids = [trial.run_id for trial in planned(sweep)[:3]]
-    assert list(curves) == run_ids
-    # without step 0, before any training
-    assert curves[run_ids[0]] == MetricCurve([2, 4, 6], [3.0, 2.0, 1.0])
 
 
 def test_pause_between_sessions_is_no_training_time(home, monkeypatch):

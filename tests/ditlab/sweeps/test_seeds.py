@@ -11,7 +11,7 @@ from ditlab.spec.sweep_space import check_sweep
 from ditlab.sweeps.folder import trial_experiment
 from ditlab.sweeps.prepare import unshared_axes
 from ditlab.sweeps.results import summarize_sweep
-from ditlab.sweeps.search import OptunaTrials
+from ditlab.sweeps.search import OptunaTrials, make_study
 from ditlab.sweeps.start import find_stored_sweep, resume_sweep
 from support.damage import refused
 from support.sweeps import METRIC, planned, prepared, started, sweep_of, trial_run
@@ -57,10 +57,15 @@ def test_the_study_gets_the_mean_of_a_configuration(home):
     asked = [search.suggest(f"tune-{number}")["trial"] for number in range(3)]
     assert [(trial["configuration"], trial["seed"]) for trial in asked] == [(0, 0), (0, 1), (0, 2)]
     assert len({str(trial["values"]) for trial in asked}) == 1
+
+    def finished():
+        study = make_study(one.sweep, list(search.trials.values()))
+        return [trial for trial in study.trials if trial.state.is_finished()]
+
     for number, value in enumerate((1.0, 2.0, 6.0)):
-        assert not [trial for trial in search._study.trials if trial.state.is_finished()]
+        assert not finished()
         search.on_trial_complete(f"tune-{number}", {METRIC: value, "step": 6, "status": "finished"})
-    assert search._study.trials[0].value == 3.0
+    assert [trial.value for trial in finished()] == [3.0]
     assert search.suggest("tune-3")["trial"]["configuration"] == 1 and len(planned(one)) == 6
 
 

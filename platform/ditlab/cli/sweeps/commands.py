@@ -27,7 +27,15 @@ from ditlab.reports.formatting import (
     short_names,
     terminal_table,
 )
-from ditlab.reports.sweep_records import ENDED, SweepSummary, Trial, best, why_incomparable
+from ditlab.reports.sweep_records import (
+    ENDED,
+    SweepSummary,
+    Trial,
+    best,
+    steps_sentence,
+    value_step,
+    why_incomparable,
+)
 
 if TYPE_CHECKING:
     from ditlab.spec.experiment import Experiment
@@ -215,12 +223,16 @@ def _best_lines(summary: SweepSummary) -> list[str]:
         return []
     values = ", ".join(f"{path}={describe_value(value)}" for path, value in found.values.items())
     metrics = ", ".join(f"{name} {found.metrics[name]:.5g}" for name in summary.metrics)
+    steps = steps_sentence(summary)
+    if steps:
+        metrics += f" at step {value_step(summary, found):,}"
     where = f"{summary.unit} {found.number} (run {found.run_id}), {metrics}: {values}"
-    if summary.num_seeds == 1:
-        return [f"  best: {where}"]
-    from ditlab.reports.sweep_report import seeds_lines
+    lines = [f"best: {where}"]
+    if summary.num_seeds > 1:
+        from ditlab.reports.sweep_report import seeds_lines
 
-    return [f"  {line}" for line in seeds_lines(summary, where)]
+        lines = seeds_lines(summary, where)
+    return [f"  {line}" for line in (*lines, steps) if line]
 
 
 def _left_over(summary: SweepSummary) -> str:

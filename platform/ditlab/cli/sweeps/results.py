@@ -30,6 +30,8 @@ class BestOutput(TypedDict):
     number: int
     run_id: str
     values: dict[str, Any]
+    step: int
+    """Step of the first metric's value."""
     metrics: dict[str, float]
     seeds: NotRequired[list[int]]
     intervals: NotRequired[dict[str, IntervalOutput]]
@@ -95,6 +97,8 @@ class SweepDryRunOutput(TypedDict):
     trials: list[PlannedTrialOutput]
     """Empty for a search that proposes values as it goes."""
     num_trials: int
+    repeats: int
+    """Draws of a random search that repeat an earlier one, and are not trained again."""
     concurrent: int
     seconds: float | None
     """Expected duration of what is left of the sweep."""

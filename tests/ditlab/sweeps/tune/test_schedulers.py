@@ -7,9 +7,9 @@ import pytest
 from ray.tune.schedulers import TrialScheduler
 
 from ditlab import parts
-from ditlab.reports.sweep_records import MetricCurve
 from ditlab.spec.sweep import Sweep
 from ditlab.spec.sweep_space import check_sweep
+from ditlab.sweeps.memory import PastTrial, TrialEvaluation
 from ditlab.sweeps.search import make_scheduler
 from support.damage import refused
 from support.sweeps import METRIC, sweep_of
@@ -69,18 +69,20 @@ def scheduler_of(name, past=None, **changes):
         fixed={"training.steps": STEPS, "evaluation.every": 1}, scheduler=base, **changes
     )
     stopped = []
-    scheduler = make_scheduler(sweep, STEPS, past or {}, stopped.append)
+    scheduler = make_scheduler(sweep, STEPS, past or [], stopped.append)
     assert stopped == []  # trials of an earlier session have ended
     return Scheduled(scheduler, stopped)
 
 
 def curve(name, value, last=9):
-    return {name: MetricCurve(list(range(1, last + 1)), [value] * last)}
+    """A finished trial of an earlier session with one value at all of its steps."""
+    points = [TrialEvaluation(step, value, 0) for step in range(1, last + 1)]
+    return [PastTrial(0, name, {}, "finished", points, last, last)]
 
 
-PAST: dict[str, MetricCurve] = {}
+PAST: list[PastTrial] = []
 for number in range(1, 6):
-    PAST |= curve(f"past-{number}", float(number))
+    PAST += curve(f"past-{number}", float(number))
 
 
 @pytest.mark.parametrize("name", ["asha", "median"])
@@ -98,7 +100,7 @@ def test_new_trial_is_compared_with_those_of_earlier_sessions(name):
 @pytest.mark.parametrize(
     "past",
     [
-        {},
+        [],
         curve("a", 1.0, last=0),
         curve("a", float("nan")),
         curve("a", float("inf")),
@@ -113,7 +115,7 @@ def test_any_past_can_be_replayed(name, past):
 @pytest.mark.parametrize("name", ["asha", "median"])
 def test_past_whose_worst_trial_comes_last_can_be_replayed(name):
     """In its own session that trial was the first to reach these steps, so it was not stopped."""
-    past = curve("a", 1.0) | curve("b", 1.0) | curve("c", 1.0) | curve("worst", 50.0)
+    past = curve("a", 1.0) + curve("b", 1.0) + curve("c", 1.0) + curve("worst", 50.0)
     assert scheduler_of(name, past).stop_step(7, {3: 60.0}) == 3
 
 
@@ -157,7 +159,8 @@ def test_a_kind_of_a_package_stops_trials(tmp_path, monkeypatch, mode):
     own = parts.Parts(schedulers={"gap": "gap_scheduler:Gap"})
     monkeypatch.setattr(parts, "all_parts", lambda: [own])
     sign = -1.0 if mode == "max" else 1.0
-    past = {"run-9": MetricCurve([3, 6], [sign * 5.0, sign * 2.0])}
+    points = [TrialEvaluation(3, sign * 5.0, 1), TrialEvaluation(6, sign * 2.0, 2)]
+    past = [PastTrial(9, "run-9", {}, "finished", points, 6, 6)]
     sweep = sweep_of(scheduler={"kind": "gap", "grace": 4, "most": 2}, mode=mode)
     assert sweep.to_dict()["scheduler"] == {"kind": "gap", "grace": 4, "most": 2.0}
     assert Sweep.model_validate(sweep.to_dict()) == sweep

@@ -70,7 +70,7 @@ class Session:
         return found
 
     def study(self):
-        return self.search._study
+        return make_study(self.sweep, list(self.search.trials.values()))
 
     def states(self):
         return [trial.state for trial in self.study().trials]
@@ -91,16 +91,12 @@ def test_only_values_that_make_a_valid_experiment_are_proposed():
     """128 is no multiple of 5."""
     session = Session(optuna_sweep(PAIRS, trials=20))
     found = session.rest()
-    assert [trial.number for trial in found] == list(range(20)) and session.ledger == found
+    assert [trial.number for trial in found] == list(range(3)) and session.ledger == found
     assert session.ask() is None
-    seen = {(trial.values["model.width"], trial.values["model.num_heads"]) for trial in found}
-    assert seen == {(128, 4), (160, 4), (160, 5)}
+    seen = [(trial.values["model.width"], trial.values["model.num_heads"]) for trial in found]
+    assert sorted(seen) == [(128, 4), (160, 4), (160, 5)]  # each once
     assert all(experiment_for(session.sweep, trial.values) for trial in found)
-    refused = [trial for trial in session.study().trials if trial.state != TrialState.COMPLETE]
-    assert refused and all(
-        trial.params == {"model.width": 0, "model.num_heads": 1} for trial in refused
-    )
-    assert session.states().count(TrialState.COMPLETE) == 20
+    assert session.states() == [TrialState.COMPLETE] * 3
 
 
 def test_search_ends_where_no_values_make_a_valid_experiment():
@@ -108,7 +104,6 @@ def test_search_ends_where_no_values_make_a_valid_experiment():
     nothing = dict(zip(PAIRS, (Choice(values=(128,)), Choice(values=(5,))), strict=True))
     session = Session(sweep.model_copy(update={"space": nothing}))
     assert session.ask() is None and session.ledger == []
-    assert not session.study().best_trials and len(session.states()) == 100
 
 
 def test_axis_exists_where_its_condition_holds():
