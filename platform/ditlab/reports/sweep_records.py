@@ -13,6 +13,8 @@ from operator import attrgetter
 from statistics import fmean
 from typing import Any, Literal
 
+from ditlab.reports.formatting import listed
+
 Status = Literal["finished", "stopped", "failed", "interrupted", "running", "waiting"]
 """Status of a trial: the scheduler `stopped` it; a person or the machine `interrupted` it."""
 
@@ -294,10 +296,14 @@ def steps_sentence(summary: SweepSummary) -> str:
     last = max(common)
     sign = -1 if summary.modes[0] == "max" else 1
     losses = [sign * each[last] for each in values]
-    leader = peers[losses.index(min(losses))]
+    least = min(losses)
+    leaders = [trial.number for trial, loss in zip(peers, losses, strict=True) if loss == least]
+    verdict = f"{unit} {leaders[0]} is the best"
+    if len(leaders) > 1:
+        verdict = f"{unit}s {listed(leaders, 8)} are equally good"
     return (
-        f"{found} At step {last:,}, the last at which all {len(peers)} have a value, {unit} "
-        f"{leader.number} is the best with {_values_by_step(leader, name)[last]:.4g}."
+        f"{found} At step {last:,}, the last at which all {len(peers)} have a value, {verdict} "
+        f"with {sign * least:.4g}."
     )
 
 

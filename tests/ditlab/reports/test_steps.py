@@ -58,6 +58,11 @@ def test_the_higher_value_is_the_best_where_more_is_better():
     assert steps_sentence(found).endswith("have a value, trial 3 is the best with 0.95.")
 
 
+def test_trials_that_are_equal_at_the_common_step_are_named_together():
+    found = summary_of([trial(3, SHORT), trial(4, LONG | {320: 0.31})])
+    assert steps_sentence(found).endswith("trials 3, 4 are equally good with 0.31.")
+
+
 def test_trials_without_a_common_step_are_said_to_have_none():
     found = summary_of([trial(3, {0: 9.0, 5: 1.0}), trial(4, {0: 9.0, 7: 2.0})])
     assert steps_sentence(found).endswith("There is no step at which all 2 have a value.")
