@@ -73,6 +73,7 @@ SMALL = {
     "step/step_time": ["--rounds", "2", "--block", "1"],
     "step/workers_step": ["--rounds", "2", "--block", "1"],
     "sweeps/coverage": ["--groups", "500"],
+    "sweeps/equal_trials": ["--groups", "5", "--reports", "5", "--laws", "gaussian"],
     "sweeps/many_trials": ["--trials", "20", "--few", "5", "--rounds", "1", "--pages", "1"],
     "sweeps/pair_correlation": ["--seeds", "2", "--steps", "21", "--only", "digits"],
     "quality/text_coverage": ["--repeats", "20", "--samples", "100"],

@@ -10,7 +10,9 @@ seed]}}, of two configurations), the coverage is printed. Then intervals at ever
 pairs, wanted to hold it at all stops together in 94.5 %: the product's, and a confidence sequence
 beside them (t mixture, Wang and Ramdas 2023, arXiv:2310.03722, with a Gaussian prior of variance g
 on mean over deviation). Both decide whether the mean is zero; printed is how many pairs that takes.
-Figures are coverage over 0.95.
+Then other intervals: of means over many held-out samples, of two groups without pairs (Welch), of a
+whole curve within its band, and of pairs of which one in ten nearly diverges, with the share in
+which the far pair is named (`far_values`). Figures are coverage over 0.95.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ sys.path.extend(str(Path(__file__).parents[2] / folder) for folder in ("", "test
 import numpy as np
 
 from benchmarks.rounds import report
-from ditlab.intervals import seed_band
+from ditlab.intervals import far_values, seed_band, unpaired_interval
 from ditlab_addons.race.race import analysis_confidence, analysis_sizes
 
 CONFIDENCE = 0.95
@@ -36,6 +38,18 @@ SIZES = (3, 5, 10)
 BLOCKS = 10
 """Parts of the groups, each of which gives a ratio."""
 SKEWNESS = (0.5, 1.0, 2.0)
+HELD_OUT = (100, 1000)
+"""Held-out samples of an evaluation."""
+UNPAIRED = (3, 5, 10)
+POINTS = 20
+"""Evaluations of a curve."""
+DIVERGES = 0.1
+"""Share of seeds that nearly diverge."""
+JUMPS = (5.0, 10.0, 30.0)
+"""By how many deviations a pair's difference is moved where one seed nearly diverges."""
+FAR_SIZES = (3, 5, 8, 12)
+MOST_FAR = 0.1
+"""Share of Gaussian groups in which a pair may be named."""
 VARIANCES = (1.0, 3.0, 10.0, 30.0)
 """Prior variances g of the mixture."""
 
@@ -123,6 +137,72 @@ def report_coverage(name: str, held: np.ndarray, wanted: str = "") -> None:
     )
 
 
+def report_held_out(generator: np.random.Generator, num_groups: int) -> None:
+    """Print the coverage of Student's t over many samples of skewed values."""
+    for law, draw in laws(generator, None).items():
+        for num in HELD_OUT:
+            report_coverage(f"{law}, {num} samples", is_held(draw((num, num_groups)), CONFIDENCE))
+
+
+def report_unpaired(generator: np.random.Generator, num_groups: int) -> None:
+    """Print the coverage of Welch's interval for equal and unequal spreads."""
+    for num in UNPAIRED:
+        for spread in (1.0, 3.0, 10.0):
+            for law in ("gaussian", "gamma of skewness 2"):
+                draw = laws(generator, None)[law]
+                first = spread * draw((num, num_groups))
+                second = draw((num, num_groups))
+                found = [
+                    unpaired_interval(one, other)
+                    for one, other in zip(first.T.tolist(), second.T.tolist(), strict=True)
+                ]
+                held = np.array([each.low <= 0 <= each.high for each in found])
+                name = f"{law}, {num} and {num} seeds without pairs, spreads 1 and {spread:g}"
+                report_coverage(name, held)
+
+
+def report_bands(generator: np.random.Generator, num_groups: int) -> None:
+    """Print how often a whole curve lies within its band; neighbours have correlation 0.9."""
+    for num in SIZES:
+        draws = generator.standard_normal((POINTS, num, num_groups))
+        for point in range(1, POINTS):
+            draws[point] = 0.9 * draws[point - 1] + math.sqrt(1 - 0.9**2) * draws[point]
+        held = np.stack([is_held(each, CONFIDENCE) for each in draws])
+        report_coverage(f"a point of a curve, {num} seeds", held[-1])
+        report_coverage(f"all {POINTS} points of a curve, {num} seeds", held.all(axis=0))
+
+
+def report_far(generator: np.random.Generator, num_groups: int) -> None:
+    """Print coverage where seeds nearly diverge, and in which share of groups far pairs are named:
+    of all, of those with a diverged pair in them, and of those whose interval misses the mean.
+    """
+    for num in FAR_SIZES:
+        named = is_far(generator.standard_normal((num, num_groups)))
+        print(
+            f"gaussian, {num} pairs: a far pair named in {named.mean():.1%}, wanted at most "
+            f"{MOST_FAR:.0%}"
+        )
+    for jump in JUMPS:
+        for num in FAR_SIZES:
+            diverges = generator.random((num, num_groups)) < DIVERGES
+            draws = generator.standard_normal((num, num_groups)) + jump * diverges
+            held = is_held(draws - jump * DIVERGES, CONFIDENCE)
+            named = is_far(draws)
+            has_one = diverges.any(axis=0)
+            name = f"one seed in ten moved by {jump:g} deviations, {num} pairs"
+            report_coverage(name, held)
+            print(
+                f"  a far pair named in {named[has_one].mean():.1%} of the {has_one.mean():.0%} "
+                f"with one, {named[~has_one].mean():.1%} of the others; intervals that miss: "
+                f"{(~has_one)[~held].mean():.0%} have none, named in {named[~held].mean():.0%}"
+            )
+
+
+def is_far(draws: np.ndarray) -> np.ndarray:
+    """Return True for groups with values that are far from the others; draws (num, num_groups)."""
+    return np.array([bool(far_values(each)) for each in draws.T.tolist()])
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(
@@ -162,6 +242,10 @@ def main() -> None:
     bands = {num: seed_band(draws[:num]) for num in SIZES}
     widths = (f"{num} pairs {np.mean(band.high - band.low) / 2:.2f}" for num, band in bands.items())
     print(f"mean half width of fixed intervals, in deviations: {', '.join(widths)}")
+    report_held_out(generator, options.groups // 10)
+    report_unpaired(generator, options.groups // 4)
+    report_bands(generator, options.groups)
+    report_far(generator, options.groups)
     print(f"figures are coverage over {CONFIDENCE:g}: a ratio of 1 is what was promised")
 
 

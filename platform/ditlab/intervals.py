@@ -8,12 +8,16 @@ One observation here is one seed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+OWN_SHARE = 0.2
+"""Share of the error of `simultaneous_differences` that intervals of a pair's own spread have."""
 
 
 def student_quantile(degrees: ArrayLike, confidence: float) -> Any:
@@ -41,6 +45,8 @@ class Interval:
     confidence: float
     num_other: int = 0
     """Values of the second group where a difference is not one of pairs; 0 for pairs."""
+    num_together: int = 1
+    """Intervals that all hold the truth together with this confidence; 1: this one alone."""
 
     @property
     def half_width(self) -> float:
@@ -165,6 +171,170 @@ def unpaired_interval(
     return Interval(mean, mean - half, mean + half, one.num, std, confidence, other.num)
 
 
+def simultaneous_differences(
+    groups: Sequence[Mapping[Any, float]], confidence: float = 0.95
+) -> list[Interval]:
+    """Return an interval of each later group's mean minus the first one's, which all hold together
+    with `confidence`, whichever group is the first: also the best by these values.
+
+    A group is the value of each of its runs by what the run's draws depend on; runs of equal keys
+    in two groups are a pair. Two groups with two pairs or more are compared by pairs, others by
+    means. An interval is the narrower of two. Tukey's (1953, studentised range over all groups)
+    goes by the spread that pairs share, or by its own if that is larger; it takes four fifths of
+    the error. The other goes by its own spread alone, at a fifth of the error over all pairs of
+    groups (Bonferroni), so that a group that diverges does not widen the others' intervals. With
+    two groups it is `paired_interval` or `unpaired_interval`. Raises ValueError for an empty group,
+    and for a value that is not finite.
+    """
+    num_groups = len(groups)
+    if num_groups < 2:
+        return []
+    values = _table(groups)
+    paired_spread, unpaired_spread = _shared_spreads(values)
+    num_pairs = num_groups * (num_groups - 1) // 2
+    own_level = 1 - OWN_SHARE * (1 - confidence) / num_pairs
+    range_level = 1 - (1 - OWN_SHARE) * (1 - confidence)
+    if num_groups == 2:
+        own_level = confidence
+    first = list(groups[0].values())
+    band = seed_band(values[:, 1:] - values[:, :1], own_level)
+    found = []
+    for place, group in enumerate(groups[1:]):
+        if band.num[place] > 1:
+            own = band.at(place)
+            spread = paired_spread
+            per_variance = 1 / own.num
+            error = own.std**2 / own.num
+        else:
+            one = list(group.values())
+            own = unpaired_interval(one, first, own_level)
+            spread = unpaired_spread
+            per_variance = (1 / len(one) + 1 / len(first)) / 2
+            error = _squared_error(one) + _squared_error(first)
+        half = own.half_width
+        if num_groups > 2 and spread.degrees > 0 and math.isfinite(half):
+            quantile = _range_quantile(num_groups, spread.degrees, range_level)
+            tukey = quantile * math.sqrt(max(spread.variance * per_variance, error) / 2)
+            half = min(half, tukey) if half else tukey
+        found.append(
+            replace(
+                own,
+                low=own.mean - half,
+                high=own.mean + half,
+                confidence=confidence,
+                num_together=num_groups - 1,
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _SharedSpread:
+    """Variance of the difference of two single values, which all groups share."""
+
+    variance: float
+    degrees: int
+
+
+def _table(groups: Sequence[Mapping[Any, float]]) -> np.ndarray:
+    """Values (num_keys, num_groups); NaN where a group has none. Raises ValueError as
+    `simultaneous_differences` does.
+    """
+    keys = dict.fromkeys(key for group in groups for key in group)
+    rows = {key: row for row, key in enumerate(keys)}
+    values = np.full((len(rows), len(groups)), np.nan)
+    for column, group in enumerate(groups):
+        if not group or not all(map(math.isfinite, group.values())):
+            raise ValueError(f"groups[{column}]={group} must have finite values, at least one.")
+        for key, value in group.items():
+            values[rows[key], column] = value
+    return values
+
+
+def _shared_spreads(values: np.ndarray) -> tuple[_SharedSpread, _SharedSpread]:
+    """Spread of paired differences, and of unpaired ones, over all groups of `_table`.
+
+    Of the mean of variances over pairs of groups, and of their median over that of chi-squared, the
+    smaller: a group that diverges has a part in few pairs.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    is_there = np.isfinite(values)
+    known = np.where(is_there, values - np.nanmean(values, axis=0), 0.0)
+    places = is_there.astype(float)
+    upper = np.triu_indices(values.shape[1], 1)
+    num = is_there.sum(axis=0)
+    num_common = (places.T @ places)[upper]
+    # of the differences of each two groups over their common keys
+    sums = (known.T @ places - places.T @ known)[upper]
+    squares = (known**2).T @ places + places.T @ known**2 - 2 * known.T @ known
+    is_pair = num_common > 1
+    degrees = num_common[is_pair] - 1
+    variances = squares[upper][is_pair] - sums[is_pair] ** 2 / num_common[is_pair]
+    num_parts, _ = connected_components(places.T @ places)
+    num_keys = int(is_there.any(axis=1).sum())
+    paired = _shared(variances / degrees, degrees, num.sum() - num.size - num_keys + num_parts)
+
+    is_several = (num > 1)[upper[0]] & (num > 1)[upper[1]] & ~is_pair
+    own = (known**2).sum(axis=0) / np.maximum(num - 1, 1)
+    variances = (own[upper[0]] + own[upper[1]])[is_several]
+    degrees = (num[upper[0]] + num[upper[1]] - 2)[is_several]
+    return paired, _shared(variances, degrees, (num - 1).sum())
+
+
+def _shared(variances: np.ndarray, degrees: np.ndarray, all_degrees: int) -> _SharedSpread:
+    """Spread that variances of equal expectation share; none of them: without degrees."""
+    from scipy.special import gammaincinv
+
+    if not variances.size:
+        return _SharedSpread(math.nan, 0)
+    mean = float(np.average(variances, weights=degrees))
+    several, places = np.unique(degrees, return_inverse=True)
+    median_of_law = 2 * gammaincinv(several / 2, 0.5)  # of chi-squared
+    median = float(np.median(variances * (several / median_of_law)[places]))
+    return _SharedSpread(max(0.0, min(mean, median)), int(all_degrees))
+
+
+def _squared_error(values: Sequence[float]) -> float:
+    """Squared standard error of the mean of values; infinite of one."""
+    if len(values) < 2:
+        return math.inf
+    return float(np.var(values, ddof=1)) / len(values)
+
+
+@lru_cache(maxsize=256)
+def _range_quantile(num_groups: int, degrees: int, confidence: float) -> float:
+    """Quantile of the studentised range of groups, with so many degrees of freedom."""
+    from scipy.stats import studentized_range  # takes seconds, for which only a report waits
+
+    return float(studentized_range.ppf(confidence, num_groups, degrees))
+
+
+def far_values(values: Sequence[float]) -> list[int]:
+    """Return the places of at most a third of the values that lie far from all others; [] for
+    none.
+
+    A gap between them and the others takes more than 1.85 n^-0.6 of the range of n values, as it
+    does in at most 8 % of Gaussian samples (benchmarks/sweeps/coverage.py). An interval depends on
+    such values, and another sample's would often be a different one.
+    """
+    num = len(values)
+    order = np.argsort(values, kind="stable")
+    ordered = np.asarray(values, dtype=np.float64)[order]
+    if num < 3 or not np.isfinite(ordered).all() or ordered[-1] == ordered[0]:
+        return []
+    gaps = np.diff(ordered)
+    widest = int(gaps.argmax())
+    if gaps[widest] <= 1.85 / num**0.6 * (ordered[-1] - ordered[0]):
+        return []
+    below = order[: widest + 1]
+    above = order[widest + 1 :]
+    fewer = min(below, above, key=len)
+    if len(fewer) > num // 3:
+        return []
+    return sorted(fewer.tolist())
+
+
 def describe_difference(
     interval: Interval, configurations: tuple[str, str], mode: Literal["min", "max"], metric: str
 ) -> str:
@@ -179,7 +349,10 @@ def describe_difference(
         counted = f"{interval.num} and {interval.num_other} seeds, unpaired"
     else:
         counted = f"{interval.num} pairs"
-    basis = f"({interval.confidence * 100:.4g} %, {counted})"
+    level = f"{interval.confidence * 100:.4g} %"
+    if interval.num_together > 1:
+        level += f" for all {interval.num_together} differences together"
+    basis = f"({level}, {counted})"
     if math.isinf(interval.half_width):
         size = f"differ by {abs(interval.mean):.3g} in {metric} with one seed"
         return f"{first} and {second} {size}; one seed tells nothing of other seeds"
@@ -189,7 +362,7 @@ def describe_difference(
         better, worse = configurations if is_first_better else configurations[::-1]
         size = _rounded(abs(interval.mean), interval.half_width)
         return f"{better} before {worse} by {size} +- {half} in {metric} {basis}"
-    if interval.std == 0:
+    if interval.std == 0 and interval.mean == 0:
         return f"{first} and {second}: {metric} is equal with every seed ({counted})"
     largest = max(-interval.low, interval.high)
     found = f"no difference larger than {_rounded(largest, largest)} in {metric} was found {basis}"

@@ -52,6 +52,8 @@ class IntervalOutput(TypedDict):
     confidence: float
     num_other: int
     """Values of the second group where a difference is not one of pairs; else 0."""
+    num_together: int
+    """Intervals that hold together with this confidence; 1: this one alone."""
 
 
 class FilesOutput(TypedDict):

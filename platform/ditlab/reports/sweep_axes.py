@@ -12,16 +12,23 @@ from typing import Any
 import numpy as np
 
 from ditlab.reports.formatting import describe_value, format_number, is_numeric
-from ditlab.reports.sweep_records import AxisInfo, SweepSummary, Trial, objectives, why_incomparable
+from ditlab.reports.sweep_records import (
+    AxisInfo,
+    SweepSummary,
+    Trial,
+    best,
+    objectives,
+    why_incomparable,
+)
 
 _FENCE = 3.0
 """A value this many interquartile ranges beyond the upper quartile is far out (Tukey 1977, section
 2D).
 """
 MIN_TRIALS = 8
-_SHUFFLES = 400
-_ERROR = 0.05
-"""Share of sweeps of equal trials in which any axis counts as clear."""
+_SHUFFLES = 999
+ERROR = 0.05
+"""Share of reports on equal trials that name an axis or a difference to the best configuration."""
 _GROUPS = 4
 _LEAST_IN_GROUP = 3
 METHOD = (
@@ -117,8 +124,8 @@ class Importance:
     best: str
     """Values of the best group."""
     is_clear: bool
-    """True where no more than `_ERROR` of shuffles have an axis that spreads as far for its
-    groups.
+    """True if ranks that are shuffled spread as far for its groups, along any axis, in no more than
+    `error_of_each` of shuffles; never where `can_name_axes` is False.
     """
 
 
@@ -126,6 +133,43 @@ def ended_with_value(summary: SweepSummary) -> list[Trial]:
     """Return the finished and stopped trials that have a value of every metric."""
     ended = [trial for trial in summary.trials if trial.status in {"finished", "stopped"}]
     return [trial for trial in ended if objectives(summary, trial)]
+
+
+def can_name_axes(summary: SweepSummary) -> bool:
+    """Return True if the report may say that an axis matters: trials are enough and are measured
+    alike, and nothing speaks against it (`why_no_axis`).
+    """
+    is_enough = len(ended_with_value(summary)) >= MIN_TRIALS
+    return is_enough and not why_no_axis(summary) and not why_incomparable(summary)
+
+
+def why_no_axis(summary: SweepSummary) -> str:
+    """Return a sentence on why shuffled ranks are no measure of chance; empty where they are."""
+    if len({trial.step for trial in ended_with_value(summary)}) > 1:
+        return "The values are of different steps, so no axis is named."
+    if summary.verdict:
+        return "The results decided on the seeds of each configuration, so no axis is named."
+    if summary.scheduler == "pbt":
+        return "Trials took over each other's weights, so no axis is named."
+    return ""
+
+
+def compares_configurations(summary: SweepSummary) -> bool:
+    """Return True if the report has the difference of each configuration to the best one.
+
+    It has none of one seed, of several metrics, without a best configuration, and where the
+    scheduler has a verdict: its number of seeds followed the results, so that its own intervals
+    alone hold.
+    """
+    if summary.num_seeds < 2 or summary.verdict or len(summary.metrics) > 1:
+        return False
+    return best(summary) is not None
+
+
+def error_of_each(summary: SweepSummary) -> float:
+    """Return the error of each kind of conclusion of a report, so that all together have ERROR."""
+    kinds = [can_name_axes(summary), compares_configurations(summary)]
+    return ERROR / max(1, sum(kinds))
 
 
 def outcome_ranks(summary: SweepSummary, trials: Sequence[Trial]) -> np.ndarray:
@@ -156,11 +200,13 @@ def importance(summary: SweepSummary) -> dict[str, Importance]:
     ranks = outcome_ranks(summary, trials)
     if len(trials) < MIN_TRIALS or np.ptp(ranks) == 0 or why_incomparable(summary):
         return {}
+    is_tested = can_name_axes(summary)
+    error = error_of_each(summary)
     ranks = 100 * ranks / (len(trials) - 1)
     shuffled = np.random.default_rng(0).permuted(np.tile(ranks, (_SHUFFLES, 1)), axis=1)
     spreads: dict[str, float] = {}
     by_shuffle: dict[str, np.ndarray] = {}
-    best: dict[str, str] = {}
+    best_values: dict[str, str] = {}
     for axis in summary.axes:
         placed = plot_axis(axis, trials)
         groups = _groups(placed, trials)
@@ -175,17 +221,18 @@ def importance(summary: SweepSummary) -> dict[str, Importance]:
             placed.raw[trials[index].number] for index in np.flatnonzero(is_in[means.argmin()])
         ]
         ends = dict.fromkeys(placed.text(value) for value in (min(values), max(values)))
-        best[axis.path] = " to ".join(ends)
+        best_values[axis.path] = " to ".join(ends)
     if not spreads:
         return {}
     # One limit for all axes, as each spread is compared with its own mean by chance.
     by_chance = {path: float(each.mean()) for path, each in by_shuffle.items()}
     largest = np.max([each / by_chance[path] for path, each in by_shuffle.items()], axis=0)
-    limit = float(np.quantile(largest, 1 - _ERROR))
-    return {
-        path: Importance(spread, by_chance[path], best[path], spread > limit * by_chance[path])
-        for path, spread in sorted(spreads.items(), key=lambda item: -item[1])
-    }
+    found = {}
+    for path, spread in sorted(spreads.items(), key=lambda item: -item[1]):
+        num_as_far = int((largest >= spread / by_chance[path]).sum())
+        is_clear = is_tested and (1 + num_as_far) / (1 + _SHUFFLES) <= error
+        found[path] = Importance(spread, by_chance[path], best_values[path], is_clear)
+    return found
 
 
 def _groups(axis: PlotAxis, trials: Sequence[Trial]) -> np.ndarray:

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ditlab.intervals import Interval, describe_difference, paired_interval, unpaired_interval
+from ditlab.intervals import (
+    Interval,
+    describe_difference,
+    far_values,
+    paired_interval,
+    simultaneous_differences,
+)
 from ditlab.reports.formatting import listed
+from ditlab.reports.sweep_axes import compares_configurations, error_of_each
 from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, rank
-
-CONFIDENCE = 0.95
-"""Confidence that all intervals of a sweep hold together."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,15 @@ class ConfigurationDifference:
     configuration: Trial
     interval: Interval
     """Interval of the configuration's value minus the best one's."""
+    far_seeds: Sequence[int] = ()
+    """Seeds of pairs whose difference is far from the other pairs' (`far_values`)."""
 
     def to_dict(self) -> dict[str, Any]:
         """The difference in JSON's types."""
         return {
             "configuration": self.configuration.number,
             "is_paired": not self.interval.num_other,
+            "far_seeds": list(self.far_seeds),
             **self.interval.to_dict(),
         }
 
@@ -43,47 +50,53 @@ def differences_to_best(summary: SweepSummary) -> list[ConfigurationDifference]:
     """Return the difference of every configuration to the best one, in the order of `rank`: of
     configurations of its status alone.
 
-    The error is shared (Bonferroni), so that all intervals hold together with CONFIDENCE. Empty for
-    a sweep of one seed, of several metrics, and where there is no best configuration; and where the
-    scheduler has a verdict: its number of seeds followed the results, so that its own intervals
-    alone hold.
+    All intervals hold together with 95 %, although the data chose the best one
+    (`simultaneous_differences`); where the report may name axes, too, with 97.5 %, so that the
+    whole report errs in 5 % (`error_of_each`). Configurations are compared by pairs of seeds where
+    they share draws, else by means. Empty where `compares_configurations` is False.
     """
     first = best(summary)
-    if first is None or summary.verdict or summary.num_seeds < 2 or len(summary.metrics) > 1:
+    if first is None or not compares_configurations(summary):
         return []
-    alike = [
-        configuration
-        for configuration in rank(summary)
-        if configuration.status == first.status and objectives(summary, configuration)
-    ]
-    others = alike[1:]
-    confidence = 1 - (1 - CONFIDENCE) / max(1, len(others))
+    alike = [each for each in rank(summary) if _is_comparable(summary, each, first)]
+    if first not in alike:
+        return []
+    groups = [_values_by_draws(summary, configuration) for configuration in alike]
+    intervals = simultaneous_differences(groups, 1 - error_of_each(summary))
     found = []
-    for configuration in others:
-        interval = configuration_interval(summary, configuration, first, confidence)
-        found.append(ConfigurationDifference(configuration, interval))
+    for configuration, group, interval in zip(alike[1:], groups[1:], intervals, strict=True):
+        far = [] if interval.num_other else _far_seeds(group, groups[0])
+        found.append(ConfigurationDifference(configuration, interval, far))
     return found
 
 
-def configuration_interval(
-    summary: SweepSummary, configuration: Trial, other: Trial, confidence: float
-) -> Interval:
-    """Interval of one configuration's value minus another's: of pairs by seed where they share
-    draws, else between means.
-    """
+def _is_comparable(summary: SweepSummary, configuration: Trial, first: Trial) -> bool:
+    """True if a configuration has values and the best one's status; not finished: at its step."""
+    if configuration.status != first.status or not objectives(summary, configuration):
+        return False
+    if first.status == "finished":
+        return True
+    members = [each for each in configuration.members if each.status == first.status]
+    return all(each.step == first.step for each in members)
+
+
+def _values_by_draws(
+    summary: SweepSummary, configuration: Trial
+) -> dict[tuple[int, tuple[str, ...]], float]:
+    """A configuration's values by seed and the values of axes along which seeds share no draws."""
+    axes = tuple(repr(configuration.values.get(path)) for path in summary.unshared)
     metric = summary.metrics[0]
-    shared = [seed for seed in configuration.by_seed if seed in other.by_seed]
-    are_pairs = all(
-        configuration.values.get(path) == other.values.get(path) for path in summary.unshared
-    )
-    if are_pairs and shared:
-        return paired_interval(
-            [configuration.by_seed[seed][metric] - other.by_seed[seed][metric] for seed in shared],
-            confidence,
-        )
-    one = [values[metric] for values in configuration.by_seed.values()]
-    two = [values[metric] for values in other.by_seed.values()]
-    return unpaired_interval(one, two, confidence)
+    if not configuration.by_seed:
+        return {(0, axes): configuration.metrics[metric]}
+    return {(seed, axes): values[metric] for seed, values in configuration.by_seed.items()}
+
+
+def _far_seeds(
+    group: dict[tuple[int, tuple[str, ...]], float], other: dict[tuple[int, tuple[str, ...]], float]
+) -> list[int]:
+    keys = [key for key in group if key in other]
+    far = far_values([group[key] - other[key] for key in keys])
+    return [keys[place][0] for place in far]
 
 
 def not_told_apart(differences: Sequence[ConfigurationDifference]) -> list[int]:
@@ -102,7 +115,18 @@ def difference_sentence(
     text = describe_difference(
         difference.interval, configurations, summary.modes[0], summary.metrics[0]
     )
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{text[0].upper()}{text[1:]}.{far_sentence(difference.far_seeds)}"
+
+
+def far_sentence(seeds: Sequence[int | str]) -> str:
+    """Say that the pairs of some seeds are far from the others, after a space; empty for none."""
+    if not seeds:
+        return ""
+    if len(seeds) == 1:
+        subject = f"The pair of seed {seeds[0]} is"
+    else:
+        subject = f"The pairs of seeds {listed(seeds, 8)} are"
+    return f" {subject} far from the others, and the interval depends on it: train more seeds."
 
 
 def fewer_seeds_sentences(summary: SweepSummary) -> list[str]:

@@ -37,12 +37,14 @@ from ditlab.reports.sweep_axes import (
     METHOD,
     MIN_TRIALS,
     Importance,
+    can_name_axes,
     ended_with_value,
     importance,
     plot_axis,
+    why_no_axis,
 )
 from ditlab.reports.sweep_differences import (
-    CONFIDENCE,
+    ConfigurationDifference,
     difference_sentence,
     differences_to_best,
     fewer_seeds_sentences,
@@ -169,9 +171,8 @@ def _best_spec(first: Trial | None, unit: str, spec: str) -> list[Part]:
 
 
 def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
-    differences = {
-        each.configuration.number: each.interval for each in differences_to_best(summary)
-    }
+    compared = differences_to_best(summary)
+    differences = {each.configuration.number: each.interval for each in compared}
     columns = [summary.unit, "run", "status", "step", *summary.metrics]
     extra: dict[str, Mapping[int, Cell]] = {}
     if summary.num_seeds > 1:
@@ -190,7 +191,7 @@ def _ranking(summary: SweepSummary, names: Mapping[str, str]) -> Section:
         row += [_axis_cell(trial.values.get(axis.path)) for axis in summary.axes]
         row.append(format_duration(trial.seconds) if trial.seconds else None)
         rows.append(row)
-    caption = _ranking_caption(summary, bool(differences))
+    caption = _ranking_caption(summary, compared)
     return Section("Ranking", [Table([*columns, *extra, *names.values(), "time"], rows, caption)])
 
 
@@ -200,7 +201,7 @@ def _axis_cell(value: Any) -> Cell:
     return shorten(describe_value(value), _VALUE_CHARACTERS)
 
 
-def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
+def _ranking_caption(summary: SweepSummary, differences: Sequence[ConfigurationDifference]) -> str:
     caption = (
         f"Best first: finished {summary.unit}s, then those stopped early, interrupted and "
         f"running, each by {summary.goals[0]}; of several metrics inside a front of the "
@@ -211,13 +212,20 @@ def _ranking_caption(summary: SweepSummary, has_differences: bool) -> str:
     if summary.num_seeds > 1:
         caption += (
             " A configuration's values are means over its seeds, with half the 95 % interval "
-            "of the mean; its run is the first of them."
+            "of this mean by itself; its run is the first of them."
         )
-    if has_differences:
+    if differences:
+        confidence = 100 * differences[0].interval.confidence
         caption += (
             " To the best: the configuration's value minus the best configuration's, with half "
-            f"the interval; all these intervals hold together with {CONFIDENCE:.0%}. "
-            f"{_pairing(summary)}"
+            f"the interval; all these intervals hold together with {confidence:.4g} % "
+            f"(Tukey's method). {_pairing(summary)}"
+        )
+    far = [each.configuration.number for each in differences if each.far_seeds]
+    if far:
+        caption += (
+            f"Seeds far from the others decide the intervals of: {listed(far, 8)}; the other "
+            "configurations may lack such seeds by chance."
         )
     return caption
 
@@ -364,6 +372,8 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
     elif open_ones:
         others = _others(open_ones)
         claim = f"has the {place} mean {of}, not significantly different from {others}"
+    elif summary.num_seeds > 1 and num > 1 and not differences:
+        claim = f"has the {place} mean {of}"
     head = (
         f"{unit.capitalize()} {first.number} {claim}: {name} = "
         f"{_value_text(summary, first, name)} ({better(mode)})"
@@ -410,6 +420,8 @@ def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
         return [f"best mean: {where}", *summary.verdict]
     open_ones = not_told_apart(differences)
     head = "best"
+    if len(summary.metrics) == 1 and len(summary.trials) > 1 and not differences:
+        head = "best mean"
     if open_ones:
         head = f"best mean, not significantly different from {_others(open_ones)}"
     next_one = [difference_sentence(summary, each, first) for each in differences[:1]]
@@ -466,11 +478,11 @@ def conclusions(summary: SweepSummary) -> list[str]:
     """
     if why_incomparable(summary):
         return list(_cost(summary))
-    return [*_axes(summary), *_next(summary), *_cost(summary)]
-
-
-def _axes(summary: SweepSummary) -> Iterator[str]:
     found = importance(summary)
+    return [*_axes(summary, found), *_next(summary, found), *_cost(summary)]
+
+
+def _axes(summary: SweepSummary, found: Mapping[str, Importance]) -> Iterator[str]:
     num = len(ended_with_value(summary))
     if num < MIN_TRIALS and summary.axes:
         yield (
@@ -485,16 +497,10 @@ def _axes(summary: SweepSummary) -> Iterator[str]:
     title = f"Spread of mean ranks along each axis, of 100, in {num} {summary.unit}s"
     title += _step_range(summary)
     sentences = [f"{title}: {', '.join(spreads)}."]
-    clear = {path: each for path, each in found.items() if each.is_clear}
-    if clear:
-        best = ", ".join(f"{path} at {each.best}" for path, each in clear.items())
-        sentences.append(f"Ranks are best with {best}: search there.")
-    unclear = [path for path in found if path not in clear]
-    if unclear:
-        sentences.append(
-            f"Along {', '.join(unclear)} ranks differ no more than they may by chance: fix "
-            "what is not needed."
-        )
+    if can_name_axes(summary):
+        sentences += _named_axes(found)
+    else:
+        sentences.append(why_no_axis(summary))
     if summary.search == "optuna":
         sentences.append(
             "Values that the search proposes follow earlier results, so spreads are a hint only."
@@ -511,15 +517,28 @@ def _step_range(summary: SweepSummary) -> str:
     return f" with values of steps {steps[0]:,} to {steps[-1]:,}"
 
 
-def _next(summary: SweepSummary) -> Iterator[str]:
-    """Name axes at whose end all of the best trials lie."""
+def _named_axes(found: Mapping[str, Importance]) -> Iterator[str]:
+    """Name the axes along which ranks differ by more than chance, and the others."""
+    clear = {path: each for path, each in found.items() if each.is_clear}
+    if clear:
+        best = ", ".join(f"{path} at {each.best}" for path, each in clear.items())
+        yield f"Ranks are best with {best}: search there."
+    unclear = [path for path in found if path not in clear]
+    if unclear:
+        yield (
+            f"Along {', '.join(unclear)} ranks differ no more than they may by chance: fix "
+            "what is not needed."
+        )
+
+
+def _next(summary: SweepSummary, found: Mapping[str, Importance]) -> Iterator[str]:
+    """Name axes that matter at whose end all of the best trials lie."""
+    axes = [axis for axis in summary.axes if axis.path in found and found[axis.path].is_clear]
     trials = ended_with_value(summary)
-    if len(trials) < MIN_TRIALS:
-        return
     numbers = {trial.number for trial in trials}
     top = [trial for trial in rank(summary) if trial.number in numbers][: max(3, len(trials) // 10)]
-    found = []
-    for axis in summary.axes:
+    wider = []
+    for axis in axes:
         placed = plot_axis(axis, trials)
         if placed.names:
             continue
@@ -531,10 +550,10 @@ def _next(summary: SweepSummary) -> Iterator[str]:
             highest = max(placed.raw.values())
             ends = f"from {placed.text(lowest)} to {placed.text(highest)}"
             end = "low" if is_low else "high"
-            found.append(f"the best {len(top)} trials lie at the {end} end of {axis.path} ({ends})")
-    if found:
-        axes = "it" if len(found) == 1 else "them"
-        yield f"To try next: {'; '.join(found)}, so widen {axes} there."
+            wider.append(f"the best {len(top)} trials lie at the {end} end of {axis.path} ({ends})")
+    if wider:
+        them = "it" if len(wider) == 1 else "them"
+        yield f"To try next: {'; '.join(wider)}, so widen {them} there."
 
 
 def _cost(summary: SweepSummary) -> Iterator[str]:

@@ -4,6 +4,7 @@ comparable.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -11,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from ditlab.intervals import Interval, paired_interval, unpaired_interval
+from ditlab.intervals import Interval, far_values, paired_interval, simultaneous_differences
 from ditlab.receipts.records import ROUNDING, Measurement, differing_parts
 from ditlab.reports.charts import running_median
 from ditlab.reports.sweep_records import shared_keys
@@ -328,20 +329,37 @@ class Comparison:
         """Interval over seeds of the lowest minus the next at a budget; None unless both are groups
         measured there.
 
-        From pairs of runs that share all draws, else between means. The error is shared over all
-        comparisons with the lowest (Bonferroni).
+        From pairs of runs that share all draws, else between means. It holds together with those of
+        all pairs of groups (`simultaneous_differences`), as the values chose the lowest.
         """
-        found = [self._member_values(self.evaluated[place], budget) for place in budget.order[:2]]
-        if len(found) < 2 or not all(found):
+        groups = self._groups(budget)
+        if groups is None:
             return None
-        first, second = found
-        confidence = 1 - 0.05 / (len(self.evaluated) - 1)
-        pairs = [a - b for one, a in first for other, b in second if one.draws == other.draws]
-        if len(pairs) > 1:
-            return paired_interval(pairs, confidence)
-        return unpaired_interval(
-            [value for _, value in first], [value for _, value in second], confidence
-        )
+        found = simultaneous_differences(groups)[0]  # the next minus the lowest
+        return replace(found, mean=-found.mean, low=-found.high, high=-found.low)
+
+    def far_pairs(self, budget: EqualBudget) -> list[str]:
+        """Seeds of pairs of the lowest and the next at a budget that are far from the others."""
+        groups = self._groups(budget)
+        if groups is None:
+            return []
+        first, second, *_ = groups
+        shared = [draws for draws in first if draws in second]
+        far = far_values([first[draws] - second[draws] for draws in shared])
+        return [str(json.loads(shared[place]).get("seed")) for place in far]
+
+    def _groups(self, budget: EqualBudget) -> list[dict[str, float]] | None:
+        """Value of each run by its draws, of the groups measured at a budget in its order; None
+        unless the two lowest are such.
+        """
+        found = [self._member_values(self.evaluated[place], budget) for place in budget.order]
+        if len(found) < 2 or not all(found[:2]):
+            return None
+        return [
+            {json.dumps(run.draws, sort_keys=True, default=str): value for run, value in group}
+            for group in found
+            if group
+        ]
 
     def _member_values(
         self, group: ComparedRun, budget: EqualBudget

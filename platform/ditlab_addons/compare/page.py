@@ -22,6 +22,7 @@ from ditlab.reports.page import (
     write_markdown,
 )
 from ditlab.reports.rendering.render import save_figure
+from ditlab.reports.sweep_differences import far_sentence
 from ditlab.tracking.journal import TRAIN_LOSS
 from ditlab_addons.compare.comparison import (
     AXES,
@@ -54,8 +55,8 @@ _NOTES = (
 _BUDGETS = (
     "lower is better, at the most that all runs reach, linear between two evaluations. A run "
     "that goes on well beyond is met there in the middle of its learning-rate schedule, which "
-    "counts against it. The difference has its error over held-out draws, of groups over seeds "
-    "(95 %)."
+    "counts against it. The difference has its error over held-out draws; of groups over seeds, "
+    "together with those of all groups (95 %)."
 )
 _CURVES = (
     f"Pale: as logged. Strong: running median over 1/{WINDOWS} of the run's points. Heights "
@@ -257,6 +258,9 @@ def _ranking(comparison: Comparison) -> Iterator[str]:
         return
     clauses = [_clause(comparison, budget) for budget in comparison.budgets]
     yield f"Held-out error ({comparison.main}): {'; '.join(clauses)}."
+    far = {seed: None for budget in comparison.budgets for seed in comparison.far_pairs(budget)}
+    if far:
+        yield far_sentence([*far]).strip()
     if None in [comparison.difference(budget) for budget in comparison.budgets]:
         yield "Each is one run: whether the settings or the seed made a difference is not known."
     if any(len(budget.order) > 1 and not comparison.error(budget) for budget in comparison.budgets):

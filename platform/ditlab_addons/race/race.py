@@ -29,7 +29,7 @@ from typing import Literal
 
 import numpy as np
 
-from ditlab.intervals import Interval, describe_difference, seed_band
+from ditlab.intervals import Interval, describe_difference, far_values, seed_band
 from ditlab.reports.sweep_records import MetricCurve, Trial
 from ditlab.spec.sweep import Sweep
 from ditlab.sweeps.chooser import ChosenTrial, Round, TrialChooser
@@ -132,6 +132,8 @@ class RungDifference:
     """
     held_out_noise: float | None
     """Root mean square over the trials of both configurations with a known one."""
+    num_far: int = 0
+    """Pairs that are far from the others (`far_values`)."""
 
     def sentence(self, rules: RaceRules) -> str:
         """Describe the difference, without a full stop."""
@@ -143,9 +145,11 @@ class RungDifference:
         sentence = describe_difference(
             self.interval, (self.configuration, self.better), rules.mode, rules.metric
         )
-        if self.held_out_noise is None:
-            return sentence
-        return f"{sentence}, held-out noise of a value {self.held_out_noise:.2g}"
+        if self.held_out_noise is not None:
+            sentence += f", held-out noise of a value {self.held_out_noise:.2g}"
+        if self.num_far:
+            sentence += f", {self.num_far} of the pairs far from the others"
+        return sentence
 
 
 @dataclass(frozen=True)
@@ -335,8 +339,11 @@ class Race:
 
         def difference(configuration: int, better: int) -> RungDifference:
             noise = table.held_out_noise((ranked[configuration], ranked[better]), num_seeds, step)
+            pairs = values[:, configuration] - values[:, better]
+            num_far = len(far_values(pairs[np.isfinite(pairs)].tolist()))
+            interval = band.at(configuration, better)
             return RungDifference(
-                ranked[configuration], ranked[better], step, band.at(configuration, better), noise
+                ranked[configuration], ranked[better], step, interval, noise, num_far
             )
 
         behind = []

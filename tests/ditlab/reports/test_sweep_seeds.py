@@ -3,6 +3,7 @@ one is significantly different.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -95,3 +96,21 @@ def test_the_interval_without_pairs_is_welchs():
     found = unpaired_interval(one, other)
     expected = ttest_ind(one, other, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_pair_far_from_the_others_is_said_under_the_interval():
+    seeds = range(6)
+    runs = [run(0, seed, 1 + 0.01 * seed) for seed in seeds]
+    runs += [run(1, seed, 1.1 + 0.012 * seed + (seed == 4)) for seed in seeds]
+    summary = summary_of(runs, seeds=6)
+    (difference,) = differences_to_best(summary)
+    assert difference.to_dict()["far_seeds"] == [4]
+    said = "The pair of seed 4 is far from the others, and the interval depends on it"
+    assert said in summary_text(summary, {})
+
+
+def test_runs_at_different_steps_have_no_difference():
+    runs = [replace(each, status="running", step=1 + each.seed) for each in block(0, 0.0)]
+    runs += [replace(each, status="running", step=2) for each in block(1, 0.1)]
+    assert differences_to_best(summary_of(runs)) == []
+    assert "has the lowest mean of the 2 configurations" in summary_text(summary_of(runs), {})

@@ -65,3 +65,17 @@ def test_groups_without_common_draws_are_compared_by_means():
     assert (found.num, found.num_other) == (3, 3) and not found.excludes_zero
     text = summary_text(compared(one, two))
     assert "no difference larger than" in text and "3 and 3 seeds, unpaired" in text
+
+
+def test_the_lowest_of_three_groups_holds_together_with_all_of_them():
+    noisy = (0.02, -0.01, -0.01)
+    groups = [group("one", 0.0), group("two", 0.1, noise=(0.0, 0.0, 0.0))]
+    found = steps_difference(*groups, group("three", 0.3, noise=noisy))
+    assert found.num_together == 2 and found.mean == pytest.approx(-0.1)
+    assert found.half_width > steps_difference(*groups).half_width
+
+
+def test_a_pair_far_from_the_others_is_named():
+    groups = [group("one", 0.0, 4), group("two", 0.1, 4, noise=(0.0, 0.0, 3.0, 0.01))]
+    said = "The pair of seed 2 is far from the others, and the interval depends on it"
+    assert said in summary_text(compared(*groups))

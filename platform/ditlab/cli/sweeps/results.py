@@ -49,6 +49,8 @@ class DifferenceOutput(IntervalOutput):
 
     configuration: int
     is_paired: bool
+    far_seeds: list[int]
+    """Seeds of pairs that are far from the others: the interval depends on them."""
 
 
 class SweepOutput(TypedDict):

@@ -45,7 +45,9 @@ def cost_table(summary: SweepSummary) -> Table:
     names = list(dict.fromkeys(name for each in ranked for name in each.metrics))
     rows: list[Cells] = [[each.number, *(_text(each, name) for name in names)] for each in ranked]
     return Table(
-        [summary.unit, *names], rows, "Means over seeds of the noise, with half the 95 % interval."
+        [summary.unit, *names],
+        rows,
+        "Means over seeds of the noise, each with half its own 95 % interval.",
     )
 
 
