@@ -524,6 +524,18 @@ class PreparingObjective(Protocol):
         ...
 
 
+@runtime_checkable
+class CountingObjective(PreparingObjective, Protocol):
+    """An objective whose loss is a sum over a pass, divided by a count that `prepare` returns.
+
+    Training puts the mean of that count over all passes of the step's batch, of all workers, in its
+    place: the mean of the passes' losses is then one sum over one count, however the batch is cut.
+    """
+
+    counted: Collection[str]
+    """Names of the counts among the tensors that `prepare` returns, () in float64 each."""
+
+
 class LossComponent(ABC):
     """A loss component that a package adds to the objectives of existing families.
 

@@ -5,6 +5,7 @@ roles themselves.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,6 +25,7 @@ NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_LAST_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ class ParameterCount:
     """Parameters of the network's named groups; their sum is `total`."""
     training_only: dict[str, int] = field(default_factory=dict)
     """Parameters of the objective's modules by name: trained, never part of `total`."""
+    not_trained: dict[str, int] = field(default_factory=dict)
+    """Parameters without gradients by the widest module that holds no others, `*` for numbers of
+    blocks; those of the objective's modules are below `objective`.
+    """
 
     @property
     def frozen(self) -> int:
@@ -76,7 +82,8 @@ class MetaModel:
         """Build both, in milliseconds for a network of any size, with what `tuning` freezes and
         adapts.
 
-        Raises ValueError where they do not fit, and for patterns that match nothing.
+        Raises ValueError where they do not fit, where nothing would be trained, and for patterns
+        that match nothing.
         """
         with torch.device("meta"), _NoInitialValues():
             family = family_of(model)
@@ -84,6 +91,13 @@ class MetaModel:
             built = cls(network, family.build_objective(objective, model))
             if tuning is not None:
                 fine_tune(network, built.objective.modules, tuning)
+            trained = (network, built.objective.modules or nn.Module())
+            parameters = chain.from_iterable(each.parameters() for each in trained)
+            if not any(each.requires_grad for each in parameters):
+                raise ValueError(
+                    f"model.family={model.family} freezes every parameter of its network, so "
+                    "nothing would be trained; leave some with requires_grad."
+                )
             return built
 
     def check_rates(self, patterns: Iterable[str]) -> None:
@@ -143,10 +157,47 @@ def count_network(network: Network, objective_modules: nn.Module | None = None) 
     assert not missed, f"no component holds {', '.join(missed)}"
     trainable = _size(parameter for parameter in network.parameters() if parameter.requires_grad)
     training_only = {}
+    not_trained = _frozen_groups(network)
     if objective_modules is not None:
         children = objective_modules.named_children()
         training_only = {name: _size(child.parameters()) for name, child in children}
-    return ParameterCount(sum(components.values()), trainable, components, training_only)
+        not_trained |= _frozen_groups(nn.ModuleDict({"objective": objective_modules}))
+    return ParameterCount(
+        sum(components.values()), trainable, components, training_only, not_trained
+    )
+
+
+def _frozen_groups(root: nn.Module) -> dict[str, int]:
+    """Return the parameters that take no gradients, by the widest modules that hold no others.
+    Those of all blocks have one name, with `*` for the numbers.
+    """
+    sizes: dict[str, int] = {}
+    seen = set[int]()
+
+    def visit(module: nn.Module, path: str) -> None:
+        own = [each for each in module.parameters() if id(each) not in seen]
+        if own and not any(each.requires_grad for each in own):
+            sizes[path or "network"] = _size(own)
+            seen.update(map(id, own))
+            return
+        for name, parameter in module.named_parameters(path, recurse=False):
+            if not parameter.requires_grad and id(parameter) not in seen:
+                sizes[name] = parameter.numel()
+                seen.add(id(parameter))
+        for name, child in module.named_children():
+            visit(child, f"{path}.{name}".lstrip("."))
+
+    visit(root, "")
+    names = chain(dict(root.named_modules()), dict(root.named_parameters()))
+    num_alike = Counter(_LAST_NUMBER.sub("*", name) for name in names)
+    num_frozen = Counter(_LAST_NUMBER.sub("*", name) for name in sizes)
+    found = Counter[str]()
+    for name, size in sizes.items():
+        label = _LAST_NUMBER.sub("*", name)
+        if num_frozen[label] < num_alike[label]:
+            label = name
+        found[label] += size
+    return dict(found)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,11 @@ checkpoint holds the version it was written with.
 - 5: on a GPU the loss of `dlm` is summed in larger chunks, and a gradient is divided by its norm's
   share of the limit of adaptive clipping, in the place of a product. A CPU's numbers are those of
   version 3.
+- 6: the loss of `region` under `objective.reduction: entry_mean` counts masked entries over the
+  whole batch, in the place of a micro-batch or a worker's part. All else is that of version 5.
 """
 
-NUMERICS_VERSION = 5
+NUMERICS_VERSION = 6
 ON_GPUS_ALONE = (4, 5)
 """Versions that changed nothing on a CPU."""
 

@@ -31,6 +31,8 @@ EVALUATION_RATIO = 0.5
 the model better.
 """
 AGREEMENT = ("mse", "r2", "pearson")
+ENTRIES = "entries"
+"""Name of the number of masked regions, by which `entry_mean` divides."""
 TINY = 1e-12
 """Largest sum of squares that counts as 0: rounding of sums of numbers near 1."""
 
@@ -46,6 +48,7 @@ class RegionObjective(FigureDrawer):
         self._spec = spec
         self._model = model
         self._schedule = linear_schedule(spec.noise)
+        self.counted = (ENTRIES,) if spec.reduction == "entry_mean" else ()
 
     def loss(
         self, network: nn.Module, batch: Batch, noise_source: NoiseSource
@@ -62,18 +65,22 @@ class RegionObjective(FigureDrawer):
         noise = partial(noise_source.normal, "noise")
         x_t, t = self._corrupt(batch["regions"], mask, time, noise)
         prediction = evaluate_network(network, x_t, mask, t, prepared.get("key_mask"), rows)
-        return errors(prediction, batch, rows, self.active, self._spec.reduction)
+        return errors(
+            prediction, batch, rows, self.active, self._spec.reduction, prepared.get(ENTRIES)
+        )
 
     def prepare(self, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Draw the `mask` (B, R), index its regions, and add `key_mask` where a window is padded:
-        values of the batch."""
+        values of the batch. Under `entry_mean`, add how many `entries` are masked."""
         mask = draw_mask(batch, noise_source, self._spec.mask_ratio)
         rows = masked_rows(mask)
         present = present_or_none(batch["present"])
         prepared = {"mask": mask, "query_index": rows.index, "query_valid": rows.valid}
-        if present is None:
-            return prepared
-        return prepared | {"key_mask": present}
+        if present is not None:
+            prepared["key_mask"] = present
+        if self.counted:
+            prepared[ENTRIES] = rows.valid.sum().double()
+        return prepared
 
     @torch.no_grad()
     def metrics(
@@ -215,17 +222,24 @@ def draw_masks(batch: Batch, noise_source: NoiseSource, ratios: Sequence[float])
 
 
 def errors(
-    prediction: Tensor, batch: Batch, rows: Rows, names: Sequence[str], reduction: Reduction
+    prediction: Tensor,
+    batch: Batch,
+    rows: Rows,
+    names: Sequence[str],
+    reduction: Reduction,
+    entries: Tensor | None,
 ) -> dict[str, Tensor]:
     """Mean squared errors of masked regions; prediction (B, Q, F). `RegionObjectiveSpec.reduction`
     says which mean.
 
-    A window without a masked region counts as 0, in `entry_mean` not at all.
+    A window without a masked region counts as 0, in `entry_mean` not at all. `entries`: what
+    `entry_mean` divides by, (); 0 where nothing is masked.
     """
     sums = _sums(prediction, batch, rows, names)
+    if entries is not None:
+        divisor = torch.where(entries > 0, entries, torch.ones_like(entries))
+        return {name: each.sum() / divisor.to(each.dtype) for name, each in sums.items()}
     num = rows.valid.sum(1) if reduction != "zeroed_mean" else batch["present"].sum(1)
-    if reduction == "entry_mean":
-        return {name: each.sum() / num.sum().clamp(min=1) for name, each in sums.items()}
     return {name: each.div(num.clamp(min=1)).mean() for name, each in sums.items()}
 
 

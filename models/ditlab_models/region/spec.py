@@ -167,10 +167,10 @@ class RegionObjectiveSpec(ObjectiveSpec):
     reduction: Reduction = "masked_mean"
     """Mean of squared errors. `masked_mean`: in each window over the entries of its masked regions,
     then over windows, which count alike. `entry_mean`: over the masked entries of all windows of a
-    micro-batch, which count alike: windows with more masked regions count more, and `batch.micro`
-    plays a part. `zeroed_mean`: in each window over all its entries, those that are not masked
-    counting as zeros, then over windows (the published code; the loss is then lower by the masked
-    share). Held-out `masked` is always `masked_mean`, held-out `mse` the mean over entries."""
+    batch, which count alike: windows with more masked regions count more. `zeroed_mean`: in each
+    window over all its entries, those that are not masked counting as zeros, then over windows (the
+    published code; the loss is then lower by the masked share). Held-out `masked` is always
+    `masked_mean`, held-out `mse` the mean over entries."""
     noise: LinearBetas = LinearBetas()
     """Noise by timestep. Under `corruption: mask` only its number of timesteps plays a part; under
     `ddpm` it must end in noise: alpha_bar at the last timestep is at most 0.05."""

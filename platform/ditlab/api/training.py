@@ -106,6 +106,8 @@ class TrainingPlan:
     num_parameters: int
     notes: list[str]
     """Lines that describe the run and its data."""
+    not_trained: Mapping[str, int]
+    """Parameters that stay as they are, by the module that holds them."""
 
 
 def train(
@@ -407,9 +409,13 @@ def plan_training(
     launch = check_launch(experiment, resume, local=local, remote=address is not None)
     if not address:
         launch = _with_threads(launch, local)
-    total = launch.model.counts.total
+    counts = launch.model.counts
     return TrainingPlan(
-        experiment.content_hash(), launch.plan.total_steps, total, launch_notes(launch)
+        experiment.content_hash(),
+        launch.plan.total_steps,
+        counts.total,
+        launch_notes(launch),
+        counts.not_trained,
     )
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ditlab.data.stores.store import Store
 
 
-VERSION = 7
+VERSION = 8
 """Version of blocks and receipts: another one begins imports again."""
 LEAST_BYTES = 16 * 2**20
 MOST_BYTES = 2**30
@@ -407,9 +407,10 @@ def finish_parts(
     receipts: Sequence[BlockReceipt],
     columns: Mapping[str, Columns],
     source: Source,
+    attachments: Mapping[str, Mapping[str, bytes]],
 ) -> dict[str, Store]:
-    """Make stores of the shards and columns by part (a folder below the import's), to be moved to
-    their places.
+    """Make stores of the shards, columns and attachments by part (a folder below the import's), to
+    be moved to their places.
     """
     stores: dict[str, Store] = {}
     for part, those in columns.items():
@@ -417,7 +418,14 @@ def finish_parts(
         shutil.rmtree(place, ignore_errors=True)
         shards = shards_of(receipts, part)
         stores[part] = _place_store(
-            shards, folder / part, place, those, name=part, description="", source=source
+            shards,
+            folder / part,
+            place,
+            those,
+            name=part,
+            description="",
+            source=source,
+            attachments=attachments.get(part),
         )
     return stores
 

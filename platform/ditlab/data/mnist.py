@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ditlab.data.importing import ImportRequest
+from ditlab.data.stores.duplicates import REPEATS, content_digests, duplicate_rows
 from ditlab.data.stores.manifest import ImportedFile, Source, class_column, image_column
 from ditlab.data.stores.writing import WrittenStore, write_store
 from ditlab.errors import UserError, first_line
@@ -185,12 +186,17 @@ def _import_split(
         note = (
             "no MD5 is published for the unpacked training files: their contents were not checked"
         )
+    images_of_digits = pixels[:, None]
+    duplicates = duplicate_rows(content_digests(images_of_digits))
+    if len(duplicates):
+        note = "; ".join(filter(None, [note, f"{len(duplicates):,} {REPEATS}"]))
     name = f"mnist-{split}"
     return write_store(
         request.out / name,
         COLUMNS,
-        [{"image": pixels[:, None], "label": classes.astype(np.int64)}],
+        [{"image": images_of_digits, "label": classes.astype(np.int64)}],
         name=name,
+        attachments=duplicates.attachments(request.options.keep_duplicates),
         description=f"{len(pixels):,} handwritten digits, 28x28 grey values ({split} files)",
         source=Source(
             kind="mnist",

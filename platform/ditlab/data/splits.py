@@ -20,6 +20,7 @@ from ditlab.data.loading.held_out import (
     hold_out_evenly,
     hold_out_rows,
     hold_out_runs,
+    without_duplicates,
 )
 from ditlab.data.mixture_store import Draw, JoinedStore, joined_views
 from ditlab.data.named_stores import open_named_store, pointed_folder, store_folder
@@ -28,6 +29,7 @@ from ditlab.data.planted_modules import PlantedModules
 from ditlab.data.region_windows import WHOLE_CHROMOSOMES, windows_overlap
 from ditlab.data.stores.bucketed_store import AnyStore, holds_store, open_store
 from ditlab.data.stores.copies import Notify, write_to_stderr
+from ditlab.data.stores.duplicates import Duplicates, read_duplicates
 from ditlab.data.stores.manifest import MANIFEST_NAME, StoredColumn
 from ditlab.data.stores.receipt import plain_name
 from ditlab.data.stores.row_changes import CAPTION, IMAGE, RowChanges
@@ -262,14 +264,22 @@ def _split(
 ) -> DataSplits:
     """Split a store; `group`: number of neighbouring rows that are held out together."""
     left_out = dict[str, tuple[str, ...]]()
+    duplicates = read_duplicates(store)
     if isinstance(hold_out, float | int):
-        train, held_out = _hold_out_share(store, hold_out, group, order)
+        train, held_out = _hold_out_share(store, hold_out, group, order, duplicates)
     else:
         classes = (hold_out,) if isinstance(hold_out, HoldOutClasses) else hold_out
         train, held_out = hold_out_classes(store, *classes)
         for each in classes:
             left_out[each.column] = (*left_out.get(each.column, ()), *map(str, each.values))
     notes = []
+    num_chosen = len(train)
+    train = _without_duplicates(train, duplicates, f"{origin} with data.hold_out={hold_out}")
+    if len(train) < num_chosen:
+        notes.append(
+            f"{origin}: {num_chosen - len(train):,} samples repeat a held-out one, and are not "
+            "trained on."
+        )
     by_large_blocks = order.holds_out_blocks and len(store) > MOST_OVERLAPPING
     if not len(held_out):
         notes.append(
@@ -301,8 +311,19 @@ def _split(
     )
 
 
+def _without_duplicates(train: RowNumbers, duplicates: Duplicates, setting: str) -> RowNumbers:
+    """Return training rows without copies of held-out ones. Raises UserError where none is left."""
+    left = without_duplicates(train, duplicates)
+    if len(duplicates) and not len(left):
+        raise UserError(
+            f"{setting} leaves nothing to train on, as all other samples repeat held-out ones; set "
+            "data.hold_out to 0, or import the data again with --keep-duplicates."
+        )
+    return left
+
+
 def _hold_out_share(
-    store: AnyStore, share: float, group: int, order: OrderSpec
+    store: AnyStore, share: float, group: int, order: OrderSpec, duplicates: Duplicates
 ) -> tuple[RowNumbers, RowNumbers]:
     """Return the rows of training and those of a share that is held out, as the store and the order
     need it.
@@ -312,8 +333,8 @@ def _hold_out_share(
     if store.manifest.text:
         return hold_out_runs(len(store), share)
     if len(store.parts) > 1:
-        return hold_out_evenly([len(part) for part in store.parts], share)
-    return hold_out_rows(len(store), share, group)
+        return hold_out_evenly([len(part) for part in store.parts], share, duplicates)
+    return hold_out_rows(len(store), share, group, duplicates)
 
 
 def _mixture(spec: MixtureData, open_part: Callable[[str, SourceSpec], DataSplits]) -> DataSplits:

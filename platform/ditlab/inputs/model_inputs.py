@@ -36,7 +36,14 @@ from ditlab.inputs.stored_fields import (
 from ditlab.progress import ignore
 from ditlab.spec.encoders import IMAGE, LATENTS, TEXT
 from ditlab.spec.experiment import Experiment
-from ditlab_models.contract import ANY, BatchField, NoiseSource, PreparingObjective, Samples
+from ditlab_models.contract import (
+    ANY,
+    BatchField,
+    CountingObjective,
+    NoiseSource,
+    PreparingObjective,
+    Samples,
+)
 
 MULTIPLE = 16
 """Padded lengths are multiples of this, or the store's: half-precision attention is fast at
@@ -294,9 +301,38 @@ def prepare_on_host(
     whatever the device."""
     if not isinstance(objective, PreparingObjective):
         return {}
-    batch = inputs.only(objective.prepared_from).prepare_batch(raw, columns, CPU, rows)
-    prepared = objective.prepare(batch, replace(noise, device=CPU))
+    prepared = _prepared(objective, raw, columns, inputs, noise, rows)
     return {name: send(values, noise.device) for name, values in prepared.items()}
+
+
+def _prepared(
+    objective: PreparingObjective,
+    raw: Mapping[str, Tensor],
+    columns: Columns,
+    inputs: ModelInputs,
+    noise: KeyedNoise,
+    rows: slice | None,
+) -> dict[str, Tensor]:
+    """Return what an objective prepares, on the host."""
+    batch = inputs.only(objective.prepared_from).prepare_batch(raw, columns, CPU, rows)
+    return objective.prepare(batch, replace(noise, device=CPU))
+
+
+def counts_on_host(
+    objective: Any,
+    raw: Mapping[str, Tensor],
+    columns: Columns,
+    inputs: ModelInputs,
+    noise: KeyedNoise,
+    rows: slice | None = None,
+) -> dict[str, Tensor]:
+    """Return the counts of rows by which an objective divides its loss, () in float64 each, on the
+    host; {} if it counts nothing. See `CountingObjective`.
+    """
+    if not isinstance(objective, CountingObjective) or not objective.counted:
+        return {}
+    prepared = _prepared(objective, raw, columns, inputs, noise, rows)
+    return {name: prepared[name] for name in objective.counted}
 
 
 def check_inputs(experiment: Experiment, data: DataSplits, home: Home | None = None) -> None:

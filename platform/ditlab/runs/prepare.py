@@ -15,7 +15,7 @@ from ditlab.checkpoints.store import CheckpointStore
 from ditlab.data.images.captions import LABEL
 from ditlab.data.named_stores import portable_name, store_folder
 from ditlab.encoders.checkpoint import encoder_difference
-from ditlab.errors import UserError, nearest
+from ditlab.errors import UserError, nearest, shortened
 from ditlab.home import Home, RunFolder, resolve_user_file, resolve_user_path
 from ditlab.inputs.model_inputs import check_inputs
 from ditlab.parts import places
@@ -65,6 +65,8 @@ RESUMABLE_CHANGES = (
 ends its stable rate, and the rest costs only time."""
 
 
+GROUPS = 6
+"""Parts of a model that a line names."""
 WEIGHTS_TAG = "ditlab.weights"
 """Tag with source, revision, format and hashes of the published weights that a run began from."""
 
@@ -172,10 +174,19 @@ def begin_launch(
         tags |= change_tags(home, launch.run_id, experiment.name, experiment.to_dict())
     if launch.weights:
         tags[WEIGHTS_TAG] = ", ".join(f"{key} {value}" for key, value in launch.weights.items())
-    tags["ditlab.compile"] = str(_compile_decision(experiment))
+    tags |= _model_tags(launch)
     if proof:
         tags[PROOF_TAG] = proof.summary
     return launch.changed(tags=tags)
+
+
+def _model_tags(launch: Launch) -> dict[str, str]:
+    """Return tags on how the model is trained."""
+    tags = {"ditlab.compile": str(_compile_decision(launch.experiment))}
+    groups = _groups_not_trained(launch)
+    if groups:
+        tags["ditlab.not_trained"] = ", ".join(groups)
+    return tags
 
 
 def _make_run(launch: Launch, place: GroupPlace | None) -> RunFolder:
@@ -226,11 +237,29 @@ def launch_notes(launch: Launch) -> list[str]:
         launch.plan.mixture,
         launch.data.note,
         _unused_classes(launch),
+        _not_trained(launch),
         launch.plan.note,
     ]
     if threads and threads.reason:
         notes.append(f"threads of each worker: {threads.number}, as {threads.reason}")
     return [line, *filter(None, notes), *resume_lines(launch)]
+
+
+def _groups_not_trained(launch: Launch) -> list[str]:
+    """Return the parts of the model that stay as they are, with their numbers of parameters."""
+    return [f"{name} ({number:,})" for name, number in launch.model.counts.not_trained.items()]
+
+
+def _not_trained(launch: Launch) -> str:
+    """Return a sentence on the parts of the model that stay as they are; empty for none."""
+    groups = _groups_not_trained(launch)
+    if not groups:
+        return ""
+    training = launch.experiment.training
+    settings = {"training.freeze": training.freeze, "training.lora": training.lora}
+    given = [name for name, value in settings.items() if value is not None]
+    reason = " and ".join(given) or "as the family freezes them itself"
+    return f"not trained ({reason}): {shortened(groups, GROUPS)}"
 
 
 def _unused_classes(launch: Launch) -> str:

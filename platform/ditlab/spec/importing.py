@@ -52,6 +52,10 @@ class MnistOptions(Spec):
     """Folder that holds the idx files; without it they are downloaded."""
     checksum: bool = True
     """Refuse files whose MD5 is not the published one."""
+    keep_duplicates: bool = False
+    """Let digits of equal pixels lie on both sides of a split; else all of them train, or all are
+    held out. They are counted and stored in both cases.
+    """
 
 
 class ImagesOptions(Spec):
@@ -127,6 +131,10 @@ class ImagesOptions(Spec):
     """Most pixels of an image; larger ones are skipped and listed. Decoding takes up to 16 bytes a
     pixel.
     """
+    keep_duplicates: bool = False
+    """Let images of equal stored pixels lie on both sides of a split; else all of them train, or
+    all are held out. They are counted and stored in both cases, with their captions and classes.
+    """
     processes: PositiveInt | None = None
     """Processes that decode; the store is the same for any number [default: the cores, fewer for
     few images].
@@ -186,6 +194,10 @@ class TextOptions(Spec):
     unreadable: Literal["skip", "refuse"] = "skip"
     """Treatment of a document that cannot be read: a file that is not UTF-8, a line that is no
     JSON, a damaged row.
+    """
+    keep_duplicates: bool = False
+    """Keep documents whose text repeats an earlier one's; else they are dropped and counted, for
+    which the source is read twice.
     """
     processes: PositiveInt | None = None
     """Processes that tokenise; the store is the same for any number [default: the cores, fewer for

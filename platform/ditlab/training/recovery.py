@@ -6,7 +6,7 @@ stop, skip the update, or roll back to the last checkpoint.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -109,6 +109,8 @@ class NonFiniteMonitor:
     """Non-finite steps since the last finite one."""
     _num_rollbacks: int = 0
     _rollback_step: int = -1
+    _rolled_back: set[int] = field(default_factory=set)
+    """Steps (from 1) that this process has rolled back from, whose batches are skipped."""
 
     def record(self, step: int, loss: float, norm: float) -> None:
         """Count a step (from 1) whose loss or gradient norm is not finite.
@@ -132,6 +134,7 @@ class NonFiniteMonitor:
         many to one step.
         """
         limit = self.experiment.training.non_finite.limit
+        self._rolled_back.add(step)
         if to > self._rollback_step:
             self._num_rollbacks = 0
         self._num_rollbacks += 1
@@ -139,6 +142,22 @@ class NonFiniteMonitor:
         if self._num_rollbacks > limit:
             raise self._diverged(
                 f"step {step} had a NaN or infinite loss, after {limit} roll-backs to step {to}"
+            )
+
+    def check_end(self, last_step: int, has_loss: bool) -> None:
+        """Raise RunFailed for a run that ends in non-finite steps: more than one, or one without
+        `has_loss`, which says that a step before it had a loss.
+
+        Fewer steps than the limit may be left, so that the limit alone would let it pass. A last
+        step alone may be a bad batch: the weights are those of the step before.
+        """
+        num = self.num_consecutive
+        while last_step - num in self._rolled_back:
+            num += 1
+        if num > 1 or (num and not has_loss):
+            raise self._diverged(
+                f"the loss or gradient of the run's last {num:,} of {last_step:,} steps was NaN "
+                "or infinite, and none of them changed the weights"
             )
 
     def _diverged(self, what: str) -> RunFailed:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, distributed
 
-from ditlab.data.loading.transfer import MicroBatch
+from ditlab.data.loading.transfer import MicroBatch, send
 from ditlab.engine.distributed import Rank
 from ditlab.engine.phase_clock import PhaseClock
-from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
+from ditlab.inputs.model_inputs import ModelInputs, counts_on_host, prepare_on_host
 from ditlab.inputs.noise import KeyedNoise
 from ditlab.training.hooks import ConsumedPass, Hooks
 from ditlab.training.metrics import StepMetrics
@@ -119,12 +119,14 @@ class Stepper:
 
     def _accumulate(self, micro_batches: Sequence[MicroBatch]) -> list[ConsumedPass]:
         passes = self.share.passes
+        with self._clock.phase("forward"):
+            counts = self._mean_counts(micro_batches)
         consumed = []
         for number, part in enumerate(passes):
             with self._clock.phase("forward"):
                 micro = micro_batches[part.number]
                 noise = self.noise(part)
-                batch = self.batch(part, micro, noise, micro.on_device())
+                batch = self.batch(part, micro, noise, micro.on_device()) | counts
             weight = self.share.weight if part.counts else 0.0
             components = self.state.engine.forward_backward(
                 batch, noise, number == len(passes) - 1, weight
@@ -143,6 +145,32 @@ class Stepper:
                     )
                 )
         return consumed
+
+    def _mean_counts(self, micro_batches: Sequence[MicroBatch]) -> dict[str, Tensor]:
+        """Return the mean over all passes of the step's batch, of all workers, of each count by
+        which the objective divides its loss.
+        """
+        totals: dict[str, Tensor] = {}
+        for part in self.share.passes:
+            if not part.counts:
+                continue
+            counts = counts_on_host(
+                self.state.objective,
+                micro_batches[part.number].rows,
+                self._columns,
+                self.inputs,
+                self.noise(part),
+                slice(part.start, part.stop),
+            )
+            for name, count in counts.items():
+                totals[name] = totals[name] + count if name in totals else count
+        means = {}
+        for name, total in totals.items():
+            on_device = send(total, self.rank.device)
+            if self.rank.world_size > 1:
+                distributed.all_reduce(on_device)
+            means[name] = on_device / self.share.total_passes
+        return means
 
     def _place(self, part: ForwardPass) -> int:
         """Place of a pass's first sample in the global batch."""

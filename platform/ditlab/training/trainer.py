@@ -352,6 +352,8 @@ class Trainer:
             metrics.read_steps(step, wait=True)
             if metrics.bad_step:
                 raise RollBack(metrics.bad_step)
+            if facts.is_last:
+                metrics.monitor.check_end(step, "train/loss" in metrics.latest)
         snapshots = self.checkpoints.snapshots
         if snapshots and snapshots.is_due(step):
             with self.clock.phase("checkpoint"):

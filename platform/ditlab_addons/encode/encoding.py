@@ -374,24 +374,29 @@ def encode_rows(
         request.progress,
         "encoding",
     ) as (folder, receipts):
+        attachments = {part: _attachments(each) for part, each in parts.items()}
         if isinstance(store, BucketedStore):
-            stores = finish_parts(folder, receipts, columns, source)
+            stores = finish_parts(folder, receipts, columns, source, attachments)
             sizes = {
                 (bucket.height, bucket.width): bucket.size for bucket in store.manifest.buckets
             }
             return place_buckets(
                 path, {size: stores[part] for size, part in sizes.items()}, name=path.name, **facts
             )
-        attachments = {name: (store.path / name).read_bytes() for name in manifest.attachments}
         return finish_import(
             path,
             folder,
             receipts,
             columns["."],
             text=manifest.text,
-            attachments=attachments,
+            attachments=attachments["."],
             **facts,
         )
+
+
+def _attachments(store: Store) -> dict[str, bytes]:
+    """Return the attachments of a store of the same rows: its tokeniser, and its duplicates."""
+    return {name: (store.path / name).read_bytes() for name in store.manifest.attachments}
 
 
 def _place(store: AnyStore, name: str | None, out: Path) -> Path:

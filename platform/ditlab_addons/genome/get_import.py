@@ -34,6 +34,7 @@ from ditlab.data.region_windows import (
 )
 from ditlab.data.source_files import SourceFile, source_name
 from ditlab.data.stores.block_index import WHOLE_BYTES, block_rows
+from ditlab.data.stores.duplicates import REPEATS, content_digests, duplicate_rows
 from ditlab.data.stores.manifest import Column, Source, folder_name, row_bytes
 from ditlab.data.stores.receipt import (
     LISTED,
@@ -49,7 +50,7 @@ from ditlab_addons.genome.get_zarr import MOST_LISTED, GetZarrStore, open_get_za
 from ditlab_addons.genome.options import GetOptions
 from ditlab_addons.genome.zarr_arrays import ZarrArray, ZarrFiles, open_array
 
-IRRELEVANT = {"source", "processes", "name"}
+IRRELEVANT = {"source", "processes", "name", "keep_duplicates"}
 """Options that do not change a store; the source enters by its listing."""
 QUICKER = 16
 """Factor by which scores take less time a byte of input than images, so that more of them make a
@@ -68,6 +69,8 @@ PEAK_COLUMN = Column(
     description="the window's largest accessibility, by which its others were divided",
 )
 """Column of windows whose accessibilities were measured."""
+DIGESTS = "digests"
+"""Key of a receipt's detail: the digests of its windows' features."""
 LARGEST = "largest scores"
 """Key of a receipt's detail: the largest score of each motif over the block's kept peaks."""
 
@@ -130,7 +133,9 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
         with imported_blocks(
             path, "get", blocks, described, rules, executor, progress, "writing"
         ) as (folder, receipts):
-            note, receipt = _origin(source, kept, windows, options)
+            digests = [unpacked(receipt.detail[DIGESTS], np.uint64) for receipt in receipts]
+            duplicates = duplicate_rows(np.concatenate(digests))
+            note, receipt = _origin(source, kept, windows, options, len(duplicates))
             features = f"{len(source.motifs)} motifs and accessibility"
             of_cells = f", cell type {options.cell_type}" if options.cell_type else ""
             return finish_import(
@@ -149,6 +154,7 @@ def import_get(request: ImportRequest[GetOptions]) -> WrittenStore:
                     note=note,
                 ),
                 receipt=receipt,
+                attachments=duplicates.attachments(options.keep_duplicates),
             )
 
 
@@ -169,7 +175,11 @@ def _open_peaks(source: GetZarrStore, cell_type: str, options: GetOptions) -> np
 
 
 def _origin(
-    source: GetZarrStore, kept: np.ndarray, windows: Windows, options: GetOptions
+    source: GetZarrStore,
+    kept: np.ndarray,
+    windows: Windows,
+    options: GetOptions,
+    num_repeats: int,
 ) -> tuple[str, SourceReceipt]:
     """Return the note on where a store's windows come from, and the receipt."""
     num = len(source.peaks)
@@ -197,9 +207,12 @@ def _origin(
         ReceiptLevel(unit="peaks", used={"in windows": num_inside}, left_out=unused),
         ReceiptLevel(unit="windows", used={"rows": len(windows.first)}, left_out=wide),
     ]
-    zeros = {f"{data.kind_of_files} without a file, read as zeros": missing}
+    changed = {
+        f"{data.kind_of_files} without a file, read as zeros": missing,
+        REPEATS: num_repeats,
+    }
     dropped = [DroppedRecord(place=name, reason="zero atpm") for name in names]
-    return "; ".join(parts), make_receipt(levels, dropped, zeros)
+    return "; ".join(parts), make_receipt(levels, dropped, changed)
 
 
 def score_blocks(source: GetZarrStore, rows: np.ndarray) -> Sequence[InputBlock]:
@@ -353,8 +366,11 @@ class WindowRules:
             values[:, -1] = atpm / largest[-1]
             return values
 
+        digests: list[np.ndarray] = []
+
         def batches() -> Iterator[dict[str, np.ndarray]]:
             for batch in window_batches(peaks, windows, regions, num_features, features):
+                digests.append(content_digests(batch["regions"]))
                 if PEAK_NAME in self.columns:
                     batch[PEAK_NAME] = np.array(largest)
                 yield batch
@@ -363,7 +379,12 @@ class WindowRules:
         shards = write_shards(
             folder, block.prefix, self.columns, batches(), rows_per_block=self.rows_per_block
         )
-        return BlockReceipt(block=block.number, rows=len(windows.first), parts={".": tuple(shards)})
+        return BlockReceipt(
+            block=block.number,
+            rows=len(windows.first),
+            parts={".": tuple(shards)},
+            detail={DIGESTS: packed(np.concatenate(digests))},
+        )
 
     def _scores(self, data: ZarrArray, rows: np.ndarray) -> Callable[[int, int], np.ndarray]:
         """Return a function of ascending (first, stop): those peaks' scores over the divisors,

@@ -31,6 +31,10 @@ class GetOptions(Spec):
     """
     max_span: Annotated[int, Field(ge=1)] = 5_000_000
     """Base pairs that a window may reach over; longer ones are dropped."""
+    keep_duplicates: bool = False
+    """Let windows of equal features lie on both sides of a split; else all of them train, or all
+    are held out. They are counted and stored in both cases.
+    """
     processes: Annotated[int, Field(ge=1)] | None = None
     """Processes that read; the store is the same for any number [default: the cores, fewer for a
     small source].

@@ -64,7 +64,7 @@ def test_importers_are_listed_with_a_line_each_and_their_own_options(ditlab):
     ):
         assert re.search(rf"^ +{line}", listed, re.MULTILINE)
     assert "..." not in listed.partition("Commands:")[2]
-    get = ditlab("import", "get", "--help").out
+    get = " ".join(ditlab("import", "get", "--help").out.split())
     for flag in ("--source TEXT", "--accessibility [atpm|ones]", "[required]"):
         assert flag in get
     assert "[default: 5000000; x>=1]" in get and "--checksum" not in get
@@ -111,7 +111,7 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     done = ditlab("import", "images", "--source", "photos", "--resolution", "128", "--json")
     (store,) = last_line(done)["stores"]
     assert (store["name"], store["rows"], store["outcome"]) == ("images-photos-128", 3, "written")
-    lines = done.err.splitlines()[-5:]
+    lines = done.err.splitlines()[-6:]
     assert (
         lines[0].startswith("images-photos-128: 3 rows in ")
         and "bytes of decoded pixels" in lines[1]
@@ -119,10 +119,11 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     assert lines[2] == (
         "  10 files found: 3 images, 5 captions and classes; 2 dropped: 1 too small, 1 unreadable"
     )
-    assert lines[3].startswith(
+    assert lines[3] == "  1 rows that repeat an earlier one"
+    assert lines[4].startswith(
         "  dropped: 3.png: too small (20x20 pixels); broken.png: unreadable (no BMP, JPEG"
     )
-    assert lines[4] == "warning: 2 of 10 files (20%) were dropped, most as too small."
+    assert lines[5] == "warning: 2 of 10 files (20%) were dropped, most as too small."
     seen = last_line(ditlab("inspect", "images-photos-128", "--json"))
     assert [(bucket["height"], bucket["width"], bucket["rows"]) for bucket in seen["buckets"]] == [
         (64, 64, 2),
@@ -131,6 +132,7 @@ def test_import_and_inspect_captioned_images(ditlab, tmp_path):
     assert seen["receipt"] == store["receipt"] and store["left_out"] == {
         "too small": 1,
         "unreadable": 1,
+        "rows that repeat an earlier one": 1,
     }
     table = ditlab("inspect", "images-photos-128").out
     assert re.search(r"64x128 +2 +1 +33\.3%", table) and "(3, 64, any)" in table

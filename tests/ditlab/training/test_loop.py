@@ -44,15 +44,15 @@ def test_many_skipped_steps_are_counted_and_not_listed(home, tmp_path, monkeypat
     experiment = tiny(
         training__steps=13, checkpoint={"every": None}, training__non_finite={"limit": 20}
     )
-    poisoned(monkeypatch, lambda step: step > 0)
+    poisoned(monkeypatch, lambda step: 0 < step < 12)
     _, recorder = train_here(experiment, home, tmp_path / "run")
     why = "loss or gradient was NaN or infinite."
     assert recorder.warnings == [
         f"step 2 was skipped: its {why}",
         f"10 steps were skipped up to step 11: their {why}",
-        f"12 steps were skipped up to step 13: their {why}",
+        f"11 steps were skipped up to step 13: their {why}",
     ]
-    assert recorder.tagged["ditlab.skipped_steps"] == "12"
+    assert recorder.tagged["ditlab.skipped_steps"] == "11"
 
 
 def test_rolling_back_leaves_the_batch_out_and_logs_no_step_twice(home, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ ParamsOutput = TypedDict(
         "trainable": int,
         "components": dict[str, int],
         "training_only": dict[str, int],
+        "not_trained": dict[str, int],
         "roles": dict[str, int],
         "by_parameter": list[dict[str, Any]],
         "shapes": NotRequired[list[dict[str, Any]]],

@@ -167,6 +167,7 @@ def _show_plan(
         "spec_hash": plan.spec_hash,
         "steps": plan.total_steps,
         "total": plan.num_parameters,
+        "not_trained": dict(plan.not_trained),
         **changes,
     }
     output.emit(result, as_json)

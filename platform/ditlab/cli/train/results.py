@@ -51,6 +51,8 @@ class TrainDryRunOutput(TypedDict):
     steps: int
     total: int
     """Parameters."""
+    not_trained: dict[str, int]
+    """Parameters that stay as they are, by the module that holds them."""
     quick: NotRequired[Changes]
 
 

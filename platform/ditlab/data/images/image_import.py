@@ -44,12 +44,15 @@ from ditlab.data.import_blocks import (
     dropped_of,
     finish_parts,
     imported_blocks,
+    packed,
     shards_of,
     sums_of,
+    unpacked,
 )
 from ditlab.data.importing import ImportRequest
 from ditlab.data.processes import results_in_order
 from ditlab.data.source_files import ESCAPED, source_name
+from ditlab.data.stores.duplicates import REPEATS, content_digests, duplicate_rows
 from ditlab.data.stores.manifest import RGB, Column, Source, class_column, folder_name, image_column
 from ditlab.data.stores.receipt import (
     DAMAGED,
@@ -68,7 +71,7 @@ from ditlab.data.stores.writing import WrittenStore, place_buckets, refuse_plain
 from ditlab.errors import UserError
 from ditlab.spec.importing import ImagesOptions
 
-IRRELEVANT = {"source", "processes", "name"}
+IRRELEVANT = {"source", "processes", "name", "keep_duplicates"}
 """Options that do not change the images of a store; the source enters by its listing, and --classes
 by its lines.
 """
@@ -84,8 +87,11 @@ CHANGES = (
     SHARED,
     REPEATED,
     ESCAPED,
+    REPEATS,
 )
 """Names of the counts of what was changed or chosen on the way into a store."""
+DIGESTS = "digests"
+"""Key of a receipt's detail: the digests of its images' pixels, by size."""
 AHEAD = 8
 """Images that are decoded ahead of what is written."""
 
@@ -130,15 +136,31 @@ def import_images(request: ImportRequest[ImagesOptions]) -> WrittenStore:
         sizes = {part: ImageSize(*map(int, part.split("x"))) for part in parts}
         origin = Source(kind="images", license="not stated", note=_note(options, receipts, sizes))
         columns = {part: rules.columns(size) for part, size in sizes.items()}
-        stores = finish_parts(folder, receipts, columns, origin)
+        duplicates = {part: duplicate_rows(_digests(receipts, part)) for part in sizes}
+        attachments = {
+            part: found.attachments(options.keep_duplicates) for part, found in duplicates.items()
+        }
+        stores = finish_parts(folder, receipts, columns, origin, attachments)
         return place_buckets(
             path,
             {sizes[part]: store for part, store in stores.items()},
             name=path.name,
             description=_description(rules, sum(map(len, stores.values())), len(sizes)),
             source=origin,
-            receipt=_receipt(source, rules, receipts, [*stores.values()]),
+            receipt=_receipt(
+                source, rules, receipts, [*stores.values()], sum(map(len, duplicates.values()))
+            ),
         )
+
+
+def _digests(receipts: Sequence[BlockReceipt], part: str) -> np.ndarray:
+    """Return the digests of the images of one size, uint64 (rows,)."""
+    digests = [
+        unpacked(receipt.detail[DIGESTS][part], np.uint64)
+        for receipt in receipts
+        if part in receipt.detail[DIGESTS]
+    ]
+    return np.concatenate(digests)
 
 
 def _described(rules: ImageRules) -> dict[str, Any]:
@@ -157,12 +179,13 @@ def _receipt(
     rules: ImageRules,
     receipts: Sequence[BlockReceipt],
     stores: Sequence[Store],
+    num_repeats: int,
 ) -> SourceReceipt:
     """Return an import's receipt: levels of files and of what they hold, in one where all files are
     images.
     """
     dropped = dropped_of(receipts)
-    counts = sums_of(receipts) + Counter(source.counts)
+    counts = sums_of(receipts) + Counter(source.counts) + Counter({REPEATS: num_repeats})
     used = {"images": sum(receipt.rows for receipt in receipts)}
     kind = source.blocks[0].kind
     files = source.files
@@ -272,6 +295,7 @@ class ImageRules:
         dropped = DroppedRecords()
         rows = 0
         series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
+        digests: dict[str, list[np.ndarray]] = {}
         try:
             items = islice(
                 read_images(block, self.annotations, self.options.image_column), self.limit
@@ -286,12 +310,15 @@ class ImageRules:
                     self.check(image)
                     dropped.add(image)
                     continue
+                part = "{}x{}".format(*image.size)
                 if image.size not in series:
                     columns = self.columns(image.size)
-                    part = folder / "{}x{}".format(*image.size)
-                    part.mkdir(parents=True, exist_ok=True)
-                    series[image.size] = ShardSeries(part, block.prefix, columns)
+                    place = folder / part
+                    place.mkdir(parents=True, exist_ok=True)
+                    series[image.size] = ShardSeries(place, block.prefix, columns)
+                    digests[part] = []
                 series[image.size].append(self.row(image))
+                digests[part].append(content_digests(image.pixels[None]))
                 counts[CUT] += image.caption_was_cut
                 counts.update(image.changes)
                 rows += 1
@@ -306,6 +333,7 @@ class ImageRules:
             left_out=dropped.counts,
             listed=tuple(dropped.first),
             counts=dict(+counts),
+            detail={DIGESTS: {part: packed(np.concatenate(of)) for part, of in digests.items()}},
         )
 
     def _decoded(

@@ -1,5 +1,5 @@
 """Training and held-out rows of a store: by a split of its rows, or by whole blocks, computed when
-they are read.
+they are read. Rows of equal contents (`stores.duplicates`) are on one side.
 
 Every choice depends on the store alone, never on an experiment's seed: held-out figures of two
 experiments compare the same samples.
@@ -7,6 +7,7 @@ experiments compare the same samples.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +26,8 @@ from ditlab.data.permutations import (
 )
 from ditlab.data.stores.block_index import BlockLayout
 from ditlab.data.stores.bucketed_store import AnyStore
-from ditlab.data.stores.view import RowSequence
+from ditlab.data.stores.duplicates import NO_DUPLICATES, Duplicates
+from ditlab.data.stores.view import RowNumbers, RowSequence
 from ditlab.errors import UserError, nearest
 from ditlab.spec.data import HoldOutClasses
 
@@ -50,9 +52,11 @@ RowSplit = tuple[np.ndarray, np.ndarray]
 """Training rows and held-out rows of a store, int64."""
 
 
-def hold_out_rows(length: int, share: float, group: int = 1) -> RowSplit:
+def hold_out_rows(
+    length: int, share: float, group: int = 1, duplicates: Duplicates = NO_DUPLICATES
+) -> RowSplit:
     """Return (training rows, held-out rows) of a store of `length` rows, int64; `group` neighbours
-    are never parted.
+    are never parted, nor are duplicates, where `group` is 1.
 
     A larger share holds out all that a smaller one does. Training rows are ascending; held-out rows
     stay shuffled, so that the first few are a good sample. A share above 0 holds out at least one
@@ -61,22 +65,33 @@ def hold_out_rows(length: int, share: float, group: int = 1) -> RowSplit:
     assert length % group == 0, (length, group)
     if not share:  # a permutation of a million rows is a third of the time to the first batch
         return np.arange(length), np.empty(0, np.int64)
-    train, held_out = _cut(keyed_permutation("ditlab.hold-out", length // group), share)
+    order = keyed_permutation("ditlab.hold-out", length // group)
     if group == 1:
-        return train, held_out
+        return _cut(order, share, duplicates)
     train, held_out = (
-        (groups[:, None] * group + np.arange(group)).reshape(-1) for groups in (train, held_out)
+        (groups[:, None] * group + np.arange(group)).reshape(-1) for groups in _cut(order, share)
     )
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
-def _cut(order: np.ndarray, share: float) -> RowSplit:
+def _cut(order: np.ndarray, share: float, duplicates: Duplicates = NO_DUPLICATES) -> RowSplit:
+    """Hold out the first rows of an order, and the duplicates of the last of them."""
     num = 0
     if share > 0:
         num = max(1, round(len(order) * share))
     is_train = np.ones(len(order), bool)
-    is_train[order[:num]] = False
-    return np.flatnonzero(is_train), order[:num]
+    if not (num and len(duplicates)):
+        is_train[order[:num]] = False
+        return np.flatnonzero(is_train), order[:num]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    place[duplicates.rows] = place[duplicates.firsts]
+    together = np.argsort(place, kind="stable")
+    is_repeat = np.zeros(len(order), bool)
+    is_repeat[duplicates.rows] = True
+    num += int(np.argmin(np.append(is_repeat[together[num:]], False)))
+    is_train[together[:num]] = False
+    return np.flatnonzero(is_train), order[~is_train[order]]
 
 
 def hold_out_runs(length: int, share: float) -> RowSplit:
@@ -94,7 +109,9 @@ def hold_out_runs(length: int, share: float) -> RowSplit:
     return train, held_out[keyed_permutation("ditlab.hold-out", len(held_out))]
 
 
-def hold_out_evenly(lengths: Sequence[int], share: float) -> RowSplit:
+def hold_out_evenly(
+    lengths: Sequence[int], share: float, duplicates: Duplicates = NO_DUPLICATES
+) -> RowSplit:
     """Return rows as `hold_out_rows` does, of a store with buckets of these lengths, the same share
     of each.
 
@@ -108,7 +125,8 @@ def hold_out_evenly(lengths: Sequence[int], share: float) -> RowSplit:
     ]
     rows = np.concatenate([first + order for first, order in zip(firsts, orders, strict=True)])
     places = np.concatenate([(np.arange(length) + 0.5) / length for length in lengths])
-    return _cut(rows[np.lexsort((keyed_permutation("ditlab.hold-out", len(rows)), places))], share)
+    order = rows[np.lexsort((keyed_permutation("ditlab.hold-out", len(rows)), places))]
+    return _cut(order, share, duplicates)
 
 
 def hold_out_classes(store: AnyStore, *classes: HoldOutClasses) -> RowSplit:
@@ -256,6 +274,25 @@ class ComputedRows(RowSequence):
         )
         return found
 
+    def without(self, rows: np.ndarray) -> ComputedRows:
+        """Return these rows but some of them, the store's (int64, ascending)."""
+        parts = []
+        for part, first in zip(self.parts, self.store_first.tolist(), strict=True):
+            dropped = rows[(rows >= first) & (rows < first + part.layout.rows)] - first
+            firsts = np.sort(np.concatenate([part.first_rows, dropped + 1]))
+            stops = np.sort(np.concatenate([part.first_rows + part.sizes, dropped]))
+            is_some = stops > firsts
+            digest = hashlib.sha256(dropped.tobytes()).hexdigest()
+            parts.append(
+                BlockRows(
+                    part.layout,
+                    firsts[is_some],
+                    (stops - firsts)[is_some],
+                    f"{part.key}, without {digest}",
+                )
+            )
+        return ComputedRows(parts)
+
     def in_part(self, part: int) -> ComputedRows:
         return ComputedRows([self.parts[part]])
 
@@ -347,3 +384,30 @@ def hold_out_blocks(store: AnyStore, share: float) -> tuple[ComputedRows, Shuffl
             key = f"{cut.num_blocks} blocks of {cut.block_rows}, {num} held out: {is_held}"
             rows.append(BlockRows(layout, cut.first_row(chosen), cut.rows_of(chosen), key))
     return ComputedRows(train), ComputedRows(held_out).shuffled("ditlab.held-out")
+
+
+def without_duplicates(train: RowNumbers, duplicates: Duplicates) -> RowNumbers:
+    """Return training rows, ascending, without those whose content is held out.
+
+    Rows of a store that are not in training are held out.
+    """
+    if not len(duplicates):
+        return train
+
+    def num_before(rows: np.ndarray) -> np.ndarray:
+        if isinstance(train, ComputedRows):
+            return train.num_before(rows)
+        assert isinstance(train, np.ndarray), "other sequences are held-out rows"
+        return np.searchsorted(train, rows)
+
+    rows = np.concatenate([duplicates.rows, np.unique(duplicates.firsts)])
+    contents = np.concatenate([duplicates.firsts, np.unique(duplicates.firsts)])
+    is_held_out = num_before(rows + 1) == num_before(rows)
+    is_dropped = np.isin(contents, contents[is_held_out]) & ~is_held_out
+    dropped = np.sort(rows[is_dropped])
+    if not len(dropped):
+        return train
+    if isinstance(train, ComputedRows):
+        return train.without(dropped)
+    assert isinstance(train, np.ndarray), "other sequences are held-out rows"
+    return train[~np.isin(train, dropped)]

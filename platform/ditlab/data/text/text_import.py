@@ -5,7 +5,8 @@ document.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -39,7 +40,16 @@ from ditlab.data.stores.manifest import Column, Source, TextFacts, folder_name
 from ditlab.data.stores.receipt import DroppedRecord, DroppedRecords, ReceiptLevel, make_receipt
 from ditlab.data.stores.writer import write_shards
 from ditlab.data.stores.writing import WrittenStore, refuse_bucketed_store
-from ditlab.data.text.documents import PIECE_LENGTH, TextPiece, block_pieces
+from ditlab.data.text.documents import (
+    DUPLICATE,
+    PIECE_LENGTH,
+    DocumentRules,
+    TextPiece,
+    beginning,
+    block_pieces,
+    mark_repeats,
+    without_repeats,
+)
 from ditlab.data.text.tokenizer import (
     TOKENIZER_NAME,
     ByteTokenizer,
@@ -178,11 +188,17 @@ class TextRules:
             first_problem = first_problem or message
             dropped.add(record.dropped())
 
+        def drop_repeat(place: str) -> None:
+            dropped.add(DroppedRecord(place=place, reason=DUPLICATE))
+
         rest = np.empty(0, tokenizer.dtype)
         counts = {"documents": 0, "bytes": 0, "tokens": 0}
 
         def counted() -> Iterator[TextPiece]:
-            for piece in beginning(block_pieces(block, self.column, drop), self.limit):
+            found = without_repeats(
+                block_pieces(block, self.column, drop), set(block.detail or ()), drop_repeat
+            )
+            for piece in beginning(found, self.limit):
                 counts["documents"] += piece.last
                 counts["bytes"] += piece.num_bytes
                 yield piece
@@ -207,17 +223,6 @@ class TextRules:
             counts=counts,
             detail={REST: packed(rest), FIRST: first_problem},
         )
-
-
-def beginning(pieces: Iterable[TextPiece], num_bytes: int | None) -> Iterator[TextPiece]:
-    """Iterate over pieces of about `num_bytes` (None: all); a document that is cut ends there."""
-    found = 0
-    for piece in pieces:
-        found += piece.num_bytes
-        if num_bytes is not None and found >= num_bytes:
-            yield replace(piece, last=True)
-            return
-        yield piece
 
 
 _load_once = lru_cache(maxsize=1)(load_tokenizer)
@@ -245,10 +250,12 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
     """Write one store: column `tokens` (--length,), uint8, uint16 or int32, as the vocabulary
     needs; and the tokeniser.
 
-    What fills no row of a block is joined, block after block, to the last rows. The store depends
-    on the source and the options alone. Memory does not grow with the source (but for the distinct
-    words that a BPE learns from). Raises UserError for a source that cannot be read or has no text,
-    a tokeniser that cannot be read or fetched, and a length beyond the source.
+    A document whose text repeats an earlier one's is dropped, unless the options keep it; for that
+    the source is read twice. What fills no row of a block is joined, block after block, to the last
+    rows. The store depends on the source and the options alone. Memory does not grow with the
+    source, but for 28 bytes a document, and the distinct words that a BPE learns from. Raises
+    UserError for a source that cannot be read or has no text, a tokeniser that cannot be read or
+    fetched, and a length beyond the source.
     """
     options = request.options
     origin = f"--source={options.source}"
@@ -275,12 +282,26 @@ def import_text(request: ImportRequest[TextOptions]) -> WrittenStore:
         "unreadable": options.unreadable,
     }
     executor = request.executor or ProcessExecutor(options.processes, "tokenises")
-    with imported_blocks(
-        path, "text", blocks, described, rules, executor, request.progress, "tokenising"
-    ) as (
-        folder,
-        receipts,
-    ):
+    with ExitStack() as unfinished:
+        if not options.keep_duplicates:
+            _, documents_found = unfinished.enter_context(
+                imported_blocks(
+                    path,
+                    "text documents",
+                    blocks,
+                    {"column": options.column},
+                    DocumentRules(options.column, limit),
+                    executor,
+                    request.progress,
+                    "comparing documents",
+                )
+            )
+            blocks = mark_repeats(blocks, documents_found)
+        folder, receipts = unfinished.enter_context(
+            imported_blocks(
+                path, "text", blocks, described, rules, executor, request.progress, "tokenising"
+            )
+        )
         sums = sums_of(receipts)
         if not sums["bytes"]:
             raise _without_text(options, blocks[0], receipts)

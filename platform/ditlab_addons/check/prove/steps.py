@@ -207,9 +207,15 @@ class StepComparer:
                 and not is_stored(batch[each.name], raw[each.name], each, columns[each.name])
             ]
             batch |= prepare_on_host(self._objective, raw, columns, inputs, noise)
-            found.append((batch, replace(noise, draws=prepared_digests(batch, inputs))))
+            found.append((batch, noise))
         self._same("draws", "fields as the store has them", wrong)
-        return found
+        for name in getattr(self._objective, "counted", ()):
+            mean = torch.stack([batch[name] for batch, _ in found]).sum() / len(found)
+            for batch, _ in found:
+                batch[name] = mean
+        return [
+            (batch, replace(noise, draws=prepared_digests(batch, inputs))) for batch, noise in found
+        ]
 
     def _stored(self, places: np.ndarray, position: int) -> dict[str, Tensor]:
         """Return the fields of consecutive samples of the order from `position` on, as the store

@@ -94,6 +94,7 @@ def test_progress_is_reported_in_bytes_of_text(tmp_path):
     assert seen == {
         "reading": (size, None, "bytes"),
         "learning the vocabulary": (size, size, "bytes"),
+        "comparing documents": (1, 1, "blocks"),
         "tokenising": (1, 1, "blocks"),
     }
 
