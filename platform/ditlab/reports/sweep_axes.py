@@ -18,6 +18,7 @@ from ditlab.reports.sweep_records import (
     Trial,
     best,
     objectives,
+    value_step,
     why_incomparable,
 )
 
@@ -145,8 +146,9 @@ def can_name_axes(summary: SweepSummary) -> bool:
 
 def why_no_axis(summary: SweepSummary) -> str:
     """Return a sentence on why shuffled ranks are no measure of chance; empty where they are."""
-    if len({trial.step for trial in ended_with_value(summary)}) > 1:
-        return "The values are of different steps, so no axis is named."
+    steps = sorted(value_step(summary, trial) for trial in ended_with_value(summary))
+    if steps and steps[0] < steps[-1]:
+        return f"The values are of steps {steps[0]:,} to {steps[-1]:,}, so no axis is named."
     if summary.verdict:
         return "The results decided on the seeds of each configuration, so no axis is named."
     if summary.scheduler == "pbt":

@@ -495,7 +495,6 @@ def _axes(summary: SweepSummary, found: Mapping[str, Importance]) -> Iterator[st
         f"{path} {each.spread:.0f} (by chance {each.by_chance:.0f})" for path, each in found.items()
     ]
     title = f"Spread of mean ranks along each axis, of 100, in {num} {summary.unit}s"
-    title += _step_range(summary)
     sentences = [f"{title}: {', '.join(spreads)}."]
     if can_name_axes(summary):
         sentences += _named_axes(found)
@@ -506,15 +505,6 @@ def _axes(summary: SweepSummary, found: Mapping[str, Importance]) -> Iterator[st
             "Values that the search proposes follow earlier results, so spreads are a hint only."
         )
     yield " ".join(sentences)
-
-
-def _step_range(summary: SweepSummary) -> str:
-    """Name the steps of the finished trials' values, where these differ; else empty."""
-    ended = [trial for trial in ended_with_value(summary) if trial.status == "finished"]
-    steps = sorted(value_step(summary, trial) for trial in ended)
-    if not steps or steps[0] == steps[-1]:
-        return ""
-    return f" with values of steps {steps[0]:,} to {steps[-1]:,}"
 
 
 def _named_axes(found: Mapping[str, Importance]) -> Iterator[str]:
