@@ -39,6 +39,7 @@ NEEDS = {
     "runs/checkpoint_stall": ("deepspeed",),
     "runs/command_start_up": ("mlflow", "deepspeed"),
     "runs/async_evaluation": ("ray", "deepspeed"),
+    "runs/prove_cost": ("mlflow", "deepspeed"),
     "runs/recovery_time": ("ray", "deepspeed"),
     "runs/start_up": ("ray", "mlflow", "deepspeed"),
     "runs/sweep_cost": ("ray", "mlflow", "deepspeed"),

@@ -31,6 +31,7 @@ SMALL = {
     "runs/checkpoint_stall": [],
     "runs/command_start_up": ["--rounds", "1"],
     "runs/async_evaluation": ["--rounds", "1", "--steps", "60", "--every", "30"],
+    "runs/prove_cost": ["--rounds", "1", "--family", "dit"],
     "runs/recovery_time": ["--rounds", "1"],
     "runs/start_up": ["--rounds", "1", "--ray-rounds", "1"],
     "runs/sweep_cost": ["--trials", "2", "--fresh", "2", "--beside", "2", "--rounds", "1"],

@@ -106,6 +106,32 @@ class BatchField:
     """Settings to change where data do not fit."""
 
 
+@dataclass(frozen=True)
+class InputLaw:
+    """Law that an argument of the network's forward pass has in training."""
+
+    argument: str
+    """Name of the argument, (batch, ...): the first number of each sample has this law."""
+    cdf: Callable[[float], float]
+    """Distribution function: the probability of a number up to the given one."""
+    law: str
+    """The law in words: `uniform on [0, 1)`."""
+
+
+@dataclass(frozen=True)
+class SamplingTimes:
+    """Times at which the network is evaluated for one sample, in order, written in closed form."""
+
+    argument: str
+    """Name of the forward pass' argument that holds the time, (batch,)."""
+    values: tuple[float, ...]
+    rounding: float = 0.0
+    """Distance that a whole timestep may have from its value here."""
+    shift: float | None = None
+    """Change of the sample where every output of the network is 1 more, as an exact integration of
+    a velocity has it; None: not known."""
+
+
 class Spec(BaseModel):
     """Base of every spec: frozen, unknown keys refused, no infinities or NaN, no silent type
     conversion.
@@ -225,6 +251,16 @@ class ObjectiveSpec(Spec):
         """
         return {"": self.model_dump(mode="json", exclude={"weights"})}
 
+    def input_laws(self, model: ModelSpec) -> tuple[InputLaw, ...]:
+        """Return the laws of the network's random inputs in training, such as its times, as far as
+        they are known: proofs compare what `loss` draws with them."""
+        return ()
+
+    def least_losses(self, model: ModelSpec) -> Mapping[str, float]:
+        """Return the least value that a loss component can have, by the names of those for which
+        one is known."""
+        return {}
+
     def check(self, model: ModelSpec) -> None:
         """Raise ValueError if this loss does not fit the model, as far as the specs show."""
 
@@ -253,6 +289,15 @@ class SamplingSpec(Spec):
         if name in own:
             return own[name]
         return resolve_name(self.added_solvers[name])
+
+    def evaluation_times(self, model: ModelSpec, objective: ObjectiveSpec) -> SamplingTimes | None:
+        """Return the times at which the network is evaluated for one sample; None: not known."""
+        return None
+
+    def guided_by(self, scale: float, model: ModelSpec) -> SamplingSpec | None:
+        """Return this spec with one guidance scale at all times and nothing else that changes a
+        guided prediction; None: samples of this model are not guided."""
+        return None
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError if a model trained with this objective cannot sample so, as far as the
@@ -483,6 +528,16 @@ class KnownOptimumObjective(Protocol):
 
 
 @runtime_checkable
+class KnownTargetObjective(Protocol):
+    """An objective that knows which output of the network its components are least at."""
+
+    def best_output(self, batch: Batch, noise_source: NoiseSource) -> Tensor:
+        """Return the output that predicts the targets of `loss` for this batch and these draws
+        exactly, in the network's own shape (batch, ...)."""
+        ...
+
+
+@runtime_checkable
 class DetachingObjective(Protocol):
     """An objective with components whose gradient skips a branch on purpose, so that it is not the
     gradient of their value.
@@ -569,6 +624,11 @@ class TimeDensity(Spec):
         """
         raise NotImplementedError
 
+    def cdf(self, t: float) -> float | None:
+        """Return the probability of a time up to `t`; None: not known, and `ditlab prove` does not
+        compare what is drawn."""
+        return None
+
     @property
     def bounds(self) -> tuple[float, float]:
         """Smallest and largest time."""
@@ -645,6 +705,20 @@ class Sampler(Protocol):
 
     def show(self, samples: Samples) -> Figure:
         """Return the samples as a figure: an image grid, text, a heatmap."""
+        ...
+
+
+@runtime_checkable
+class GuidedSampler(Sampler, Protocol):
+    """A sampler whose predictions are guided away from those without conditions (Ho and Salimans
+    2022, arXiv:2207.12598)."""
+
+    def guided(self, network: nn.Module, conditions: Conditions) -> Callable[[Tensor, Any], Tensor]:
+        """Return the guided prediction as a function of x (num, ...) and one time."""
+        ...
+
+    def unconditioned(self, conditions: Conditions) -> Conditions:
+        """Return conditions under which the network predicts what it does without any."""
         ...
 
 

@@ -25,7 +25,13 @@ from ditlab_models.contract import (
     Samples,
     TextCodec,
 )
-from ditlab_models.dlm.spec import BlockSampling, DLMObjectiveSpec, DLMSamplingSpec, DLMSpec
+from ditlab_models.dlm.spec import (
+    LAST_TIME,
+    BlockSampling,
+    DLMObjectiveSpec,
+    DLMSamplingSpec,
+    DLMSpec,
+)
 from ditlab_models.figures import Figure, Text, evenly_spaced
 from ditlab_models.layers.attention import KVCache
 from ditlab_models.processes.draws import SampleDraws, check_noise_shape, state_dtype
@@ -33,8 +39,6 @@ from ditlab_models.processes.score_entropy import ScoreName, log_scores
 from ditlab_models.processes.uniform_graph import posterior, reverse_rate
 from ditlab_models.tensors import widened
 
-LAST_TIME = 1e-5
-"""Last time of the steps, as in the paper's public code."""
 CHUNK_ENTRIES = 2**21
 """Probabilities that are computed at once: 8 MiB of float32 a tensor, of which a few live at a
 time.

@@ -15,6 +15,7 @@ from ditlab_models.checks import check_mlp_ratio, check_multiple
 from ditlab_models.contract import (
     BatchField,
     FieldOptions,
+    InputLaw,
     MetricSettings,
     ModelSpec,
     NoiseSource,
@@ -22,14 +23,22 @@ from ditlab_models.contract import (
     PositiveFloat,
     PositiveInt,
     SamplingSpec,
+    SamplingTimes,
     Spec,
 )
-from ditlab_models.processes.specs import TokenNoiseSchedule, quarter_names
+from ditlab_models.processes.specs import (
+    TokenNoiseSchedule,
+    logit_normal_cdf,
+    quarter_names,
+    uniform_cdf,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+LAST_TIME = 1e-5
+"""Last time of a sampler's steps, as in the paper's public code."""
 TINY = 1e-6
 """Distance from 0 and 1 within which a density is taken for that at the distance."""
 
@@ -52,6 +61,10 @@ class UniformTokenTime(Spec):
     def draw(self, noise_source: NoiseSource, shape: tuple[int, int]) -> DrawnTimes:
         """Draw times under the name `time`."""
         return DrawnTimes(noise_source.uniform("time", shape), None)
+
+    def cdf(self, s: float) -> float:
+        """Return the probability of a time up to `s`."""
+        return uniform_cdf(s)
 
 
 class BellTokenTime(Spec):
@@ -85,6 +98,11 @@ class BellTokenTime(Spec):
         if self.weighting == "drawn":
             return DrawnTimes(s, None)
         return DrawnTimes(s, 1 / self.density(s))
+
+    def cdf(self, s: float) -> float:
+        """Return the probability of a time up to `s`."""
+        bell = logit_normal_cdf(s, self.mean, self.std)
+        return self.uniform_share * uniform_cdf(s) + (1 - self.uniform_share) * bell
 
     def density(self, s: Tensor) -> Tensor:
         """Return the density at times s, in their shape."""
@@ -233,6 +251,19 @@ class DLMObjectiveSpec(ObjectiveSpec):
         by_time = dict.fromkeys(("unweighted", *quarter_names("score_entropy")), noise)
         return {"": {"score": self.score}, "score_entropy": ends, "excess_loss": ends, **by_time}
 
+    def input_laws(self, model: ModelSpec) -> tuple[InputLaw, ...]:
+        def cdf(sigma: float) -> float:
+            time = self.noise.time_of(sigma)
+            return self.time.cdf((time - self.time_min) / (1 - self.time_min))
+
+        law = f"noise levels of {self.time.kind} times from {self.time_min:g} to 1"
+        return (InputLaw("sigma", cdf, law),)
+
+    def least_losses(self, model: ModelSpec) -> Mapping[str, float]:
+        if self.score == "softmax":
+            return {}
+        return {"score_entropy": 0.0, "unweighted": 0.0}
+
     @field_validator("scale_by_sigma")
     @classmethod
     def _not_for_the_uniform_graph(cls, value: bool) -> bool:
@@ -277,6 +308,25 @@ class DLMSamplingSpec(SamplingSpec):
     """
     length: PositiveInt | None = None
     """Tokens to draw; null: `model.length`."""
+
+    def evaluation_times(self, model: ModelSpec, objective: ObjectiveSpec) -> SamplingTimes | None:
+        assert isinstance(model, DLMSpec) and isinstance(objective, DLMObjectiveSpec)
+        num = self.num_steps
+        is_reverse = self.solver != "categorical"
+        parts = num if is_reverse else max(1, num - 1)
+        times = [1 - (1 - LAST_TIME) * step / parts for step in range(num)]
+        if is_reverse and self.denoise:
+            times.append(LAST_TIME)
+        levels = [objective.noise.level(time) for time in times]
+        if self.block is None:
+            return SamplingTimes("sigma", tuple(levels))
+        assert model.block_size is not None
+        blocks = (self.length or model.length) // model.block_size
+        finished = objective.noise.sigma_min
+        if self.block.cache:  # each block but the last is read again when it is finished
+            return SamplingTimes("sigma", tuple([*levels, finished] * (blocks - 1) + levels))
+        again = [each for level in levels for each in (finished, level)]
+        return SamplingTimes("sigma", tuple(levels + again * (blocks - 1)))
 
     @property
     def num_steps(self) -> int:

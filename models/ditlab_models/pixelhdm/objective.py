@@ -82,6 +82,13 @@ class PixelHDMObjective(FigureDrawer):
             errors[first] = errors[first] + 0 * self.modules(tokens, features, num_rows=1)
         return errors
 
+    def best_output(self, batch: Batch, noise_source: NoiseSource) -> Tensor:
+        """Return data minus noise, or the image where that is predicted, (B, 3, H, W)."""
+        image = batch["image"]
+        if self._spec.prediction == "image":
+            return image
+        return image - noise_source.normal("noise", image.shape)
+
     @torch.no_grad()
     def metrics(
         self, network: nn.Module, batch: Batch, noise_source: NoiseSource

@@ -243,6 +243,15 @@ class PixelHDMSampler(Sampler):
             eps + (1 - strength) * (1 - 2 * eps), 1 - eps, steps + 1, dtype=torch.float64
         )
 
+    def guided(self, network: nn.Module, conditions: Conditions) -> Velocity:
+        """Return `velocity`."""
+        return self.velocity(network, conditions)
+
+    def unconditioned(self, conditions: Conditions) -> Conditions:
+        """Return the conditions with `keep` (num,) bool, false for the null condition."""
+        text = conditions[self.row_fields[0]]
+        return {**conditions, "keep": torch.zeros(len(text), dtype=torch.bool, device=text.device)}
+
     def velocity(self, network: nn.Module, conditions: Conditions) -> Velocity:
         """Return dz/dt at z_t = t x + (1 - t) eps, (B, 3, H, W), by z_t and a scalar t, in z_t's
         dtype.
@@ -263,7 +272,7 @@ class PixelHDMSampler(Sampler):
             text = conditional[names[0]]
             keep = torch.ones(len(text), dtype=torch.bool, device=text.device)
             negative = conditional | {"keep": ~keep}
-            conditional["keep"] = keep
+            conditional["keep"] = conditions.get("keep", keep)
 
         def predict(x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
             limit = max(

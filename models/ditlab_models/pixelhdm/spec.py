@@ -5,7 +5,8 @@ parameters).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -15,6 +16,7 @@ from ditlab_models.contract import (
     ANY,
     BatchField,
     FieldOptions,
+    InputLaw,
     MetricSettings,
     ModelSpec,
     NonNegativeFloat,
@@ -22,12 +24,13 @@ from ditlab_models.contract import (
     PositiveFloat,
     PositiveInt,
     SamplingSpec,
+    SamplingTimes,
     Shapes,
     Share,
     Spec,
     Weight,
 )
-from ditlab_models.processes.specs import DCT_BLOCK, LogitNormalTime, UniformTime
+from ditlab_models.processes.specs import DCT_BLOCK, LogitNormalTime, UniformTime, time_law
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "constant": lambda t: 1.0,
@@ -328,6 +331,12 @@ class PixelHDMObjectiveSpec(ObjectiveSpec):
             ),
         )
 
+    def input_laws(self, model: ModelSpec) -> tuple[InputLaw, ...]:
+        return time_law(self.time)
+
+    def least_losses(self, model: ModelSpec) -> Mapping[str, float]:
+        return {"velocity": 0.0, "frequency": 0.0, "alignment": 0.0}
+
     def assumed_shapes(self, model: ModelSpec, known: Shapes) -> Shapes:
         """Return images of 256 x 256 pixels, or the model's largest, and features of the images'
         patches.
@@ -450,6 +459,44 @@ class PixelHDMSamplingSpec(SamplingSpec):
         if not t_start < t < t_end:
             return 1.0
         return max(self.guidance * SCHEDULES[self.guidance_schedule](t), self.min_scale)
+
+    def evaluation_times(self, model: ModelSpec, objective: ObjectiveSpec) -> SamplingTimes | None:
+        assert isinstance(objective, PixelHDMObjectiveSpec)
+        if self.solver in self.added_solvers:
+            return None
+        span = 1 - 2 * self.eps
+        grid = [self.eps + span * number / self.steps for number in range(self.steps + 1)]
+        values: list[float] = []
+        for first, last in pairwise(grid):
+            values.append(first)
+            if self.solver == "midpoint":
+                values.append((first + last) / 2)
+            if self.solver == "dpmpp_2s":
+                odds = math.sqrt(first / (1 - first) * last / (1 - last))
+                values.append(odds / (1 + odds))
+            if self.solver == "heun" and last != grid[-1]:
+                values.append(last)
+        shift = span
+        if self.final_projection:
+            values.append(1 - self.eps)
+            shift += self.eps
+        is_plain = objective.prediction == "velocity" and self.rescale == 0
+        return SamplingTimes("t", tuple(values), shift=shift if is_plain else None)
+
+    def guided_by(self, scale: float, model: ModelSpec) -> PixelHDMSamplingSpec | None:
+        assert isinstance(model, PixelHDMSpec)
+        if model.condition_dropout == 0:
+            return None
+        return self.model_copy(
+            update={
+                "guidance": scale,
+                "guidance_schedule": "constant",
+                "min_scale": 0.0,
+                "interval": (-1.0, 2.0),
+                "rescale": 0.0,
+                "negative_prompt": None,
+            }
+        )
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError for a size that the model does not draw, for a text that is empty or too

@@ -196,6 +196,10 @@ class VelocityObjective(ImageObjective):
         components = {name: self._components[name] for name in self.active}
         return self._errors(network, image, noise, t, label, components)
 
+    def best_output(self, batch: Batch, noise_source: NoiseSource) -> Tensor:
+        """Return noise minus data, (B, C, H, W)."""
+        return noise_source.normal("noise", batch["image"].shape) - batch["image"]
+
     @torch.no_grad()
     def metrics(
         self, network: nn.Module, batch: Batch, noise_source: NoiseSource

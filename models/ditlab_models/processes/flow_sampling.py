@@ -93,6 +93,10 @@ class ImageSampler(Sampler):
 
         return at_time
 
+    def unconditioned(self, conditions: Conditions) -> Conditions:
+        """Return the null class in place of each label."""
+        return {"label": torch.full_like(conditions["label"], self.num_classes or 0)}
+
     @torch.no_grad()
     def sample(
         self,

@@ -67,6 +67,14 @@ class NoiseObjective(ImageObjective):
         errors = self._errors(network, image, noise, t, label, with_bound=self.weights["bound"] > 0)
         return {name: value.mean() for name, value in errors.items()}
 
+    def best_output(self, batch: Batch, noise_source: NoiseSource) -> Tensor:
+        """Return the noise, with channels of 0 for a learned variance, which `bound` alone
+        trains."""
+        noise = noise_source.normal("noise", batch["image"].shape)
+        if self._spec.variance != "learned_range":
+            return noise
+        return torch.cat((noise, torch.zeros_like(noise)), dim=1)
+
     @torch.no_grad()
     def metrics(
         self, network: nn.Module, batch: Batch, noise_source: NoiseSource

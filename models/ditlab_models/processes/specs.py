@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -12,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from ditlab_models.contract import (
     BatchField,
     FieldOptions,
+    InputLaw,
     MetricSettings,
     ModelSpec,
     NoiseSource,
@@ -20,6 +22,7 @@ from ditlab_models.contract import (
     PositiveFloat,
     PositiveInt,
     SamplingSpec,
+    SamplingTimes,
     Share,
     Spec,
     TimeDensity,
@@ -51,6 +54,50 @@ def quarter_names(component: str) -> tuple[str, ...]:
     return tuple(f"{component}_t{quarter}" for quarter in range(NUM_QUARTERS))
 
 
+SOLVER_NODES: Mapping[str, tuple[float, ...]] = {
+    "euler": (0.0,),
+    "heun": (0.0, 1.0),
+    "midpoint": (0.0, 0.5),
+    "rk4": (0.0, 0.5, 0.5, 1.0),
+}
+"""Parts of a step after which each solver evaluates the velocity, the nodes of its tableau."""
+
+
+def uniform_cdf(t: float) -> float:
+    """Return the probability of a number of U[0, 1) up to `t`."""
+    return min(max(t, 0.0), 1.0)
+
+
+def logit_normal_cdf(t: float, mean: float, std: float) -> float:
+    """Return the probability of sigmoid(mean + std u), u ~ N(0, 1), up to `t`."""
+    if not 0 < t < 1:
+        return uniform_cdf(t)
+    return NormalDist(mean, std).cdf(math.log(t / (1 - t)))
+
+
+def time_law(time: TimeDensity) -> tuple[InputLaw, ...]:
+    """Return the law of the network's argument `t` under a density of times, where it is known."""
+    if time.cdf(0.5) is None:
+        return ()
+    return (InputLaw("t", lambda t: time.cdf(t) or 0.0, f"times of kind {time.kind}"),)
+
+
+def timestep_law(num_steps: int) -> tuple[InputLaw, ...]:
+    """Return the law of an argument `t` that is uniform over the timesteps 0 to T - 1."""
+
+    def cdf(t: float) -> float:
+        return uniform_cdf((math.floor(t) + 1) / num_steps)
+
+    return (InputLaw("t", cdf, f"uniform over the timesteps 0 to {num_steps - 1}"),)
+
+
+def even_timesteps(num_steps: int, taken: int) -> SamplingTimes:
+    """Return `taken` timesteps of T = `num_steps` at even distances from T - 1 down to 0."""
+    last = num_steps - 1
+    values = tuple(last * (1 - number / max(1, taken - 1)) for number in range(taken))
+    return SamplingTimes("t", values, rounding=0.5)
+
+
 class UniformTime(TimeDensity):
     """t ~ U[0, 1)."""
 
@@ -60,6 +107,9 @@ class UniformTime(TimeDensity):
     def draw(self, noise_source: NoiseSource, num: int) -> Tensor:
         """Training times, (num,), drawn under the name `time`."""
         return noise_source.uniform("time", (num,))
+
+    def cdf(self, t: float) -> float:
+        return uniform_cdf(t)
 
 
 class LogitNormalTime(TimeDensity):
@@ -80,6 +130,9 @@ class LogitNormalTime(TimeDensity):
         """Training times, (num,), drawn under the name `time`."""
         t = (self.mean + self.std * noise_source.normal("time", (num,))).sigmoid()
         return self.eps + (1 - 2 * self.eps) * t
+
+    def cdf(self, t: float) -> float:
+        return logit_normal_cdf((t - self.eps) / (1 - 2 * self.eps), self.mean, self.std)
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -188,6 +241,12 @@ class VelocitySpec(ObjectiveSpec):
         """Return {}: held-out errors are those of any network's velocity at uniform times."""
         return {}
 
+    def input_laws(self, model: ModelSpec) -> tuple[InputLaw, ...]:
+        return time_law(self.time)
+
+    def least_losses(self, model: ModelSpec) -> Mapping[str, float]:
+        return {"velocity": 0.0, "direction": 0.0}
+
 
 class FlowSamplingSpec(SamplingSpec):
     """Integration of the velocity from t = 1 (noise) to t = 0 (data)."""
@@ -213,11 +272,29 @@ class FlowSamplingSpec(SamplingSpec):
             raise wrong_solver(solver, "gaussian")
         return solver
 
+    def evaluation_times(self, model: ModelSpec, objective: ObjectiveSpec) -> SamplingTimes | None:
+        if self.solver not in SOLVER_NODES:
+            return None
+        nodes = SOLVER_NODES[self.solver]
+        values = [1 - (step + node) / self.steps for step in range(self.steps) for node in nodes]
+        return SamplingTimes("t", tuple(values), shift=-1.0)
+
+    def guided_by(self, scale: float, model: ModelSpec) -> FlowSamplingSpec | None:
+        if not is_guided(model):
+            return None
+        return self.model_copy(update={"guidance": scale, "guided_channels": None})
+
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError where the model has not learned what `solver` or `guidance` needs."""
         if isinstance(objective, GaussianSpec):
             raise wrong_solver(self.solver, "flow")
         check_guidance(self.guidance, self.guided_channels, model)
+
+
+def is_guided(model: ModelSpec) -> bool:
+    """Return True for a model of classes that has seen the null class in training."""
+    assert isinstance(model, ImageModelSpec), f"{type(model).__name__} is no image model"
+    return model.num_classes is not None and model.label_dropout > 0
 
 
 def check_guidance(guidance: float, guided_channels: int | None, model: ModelSpec) -> None:
@@ -339,6 +416,12 @@ class GaussianSpec(ObjectiveSpec):
     weights: GaussianWeights = GaussianWeights()
     """Weight of each loss component."""
 
+    def input_laws(self, model: ModelSpec) -> tuple[InputLaw, ...]:
+        return timestep_law(self.noise.steps)
+
+    def least_losses(self, model: ModelSpec) -> Mapping[str, float]:
+        return {"noise": 0.0, "bound": 0.0}
+
     @model_validator(mode="after")
     def _bound_trains_something(self) -> GaussianSpec:
         if self.variance != "learned_range" and self.weights.bound:
@@ -397,6 +480,15 @@ class GaussianSamplingSpec(SamplingSpec):
         if solver in FLOW_SOLVERS:
             raise wrong_solver(solver, "flow")
         return solver
+
+    def evaluation_times(self, model: ModelSpec, objective: ObjectiveSpec) -> SamplingTimes | None:
+        assert isinstance(objective, GaussianSpec)
+        return even_timesteps(objective.noise.steps, self.steps)
+
+    def guided_by(self, scale: float, model: ModelSpec) -> GaussianSamplingSpec | None:
+        if not is_guided(model):
+            return None
+        return self.model_copy(update={"guidance": scale, "guided_channels": None})
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError for a flow's objective, too many steps, or guidance that the model has
@@ -468,6 +560,23 @@ class TokenNoiseSchedule(Spec):
     def rate(self, t: Tensor) -> Tensor:
         """Compute d sigma/dt at times t, in t's shape."""
         return self.rate_at(self.sigma(t))
+
+    def level(self, t: float) -> float:
+        """Return sigma at one time, as its formula is written."""
+        if self.kind == "geometric":
+            return self.sigma_min ** (1 - t) * self.sigma_max**t
+        return -math.log((1 - t) * math.exp(-self.sigma_min) + t * math.exp(-self.sigma_max))
+
+    def time_of(self, sigma: float) -> float:
+        """Return the time of a level, the inverse of `level`; within [0, 1]."""
+        if sigma <= self.sigma_min:
+            return 0.0
+        if sigma >= self.sigma_max:
+            return 1.0
+        if self.kind == "geometric":
+            return math.log(sigma / self.sigma_min) / math.log(self.sigma_max / self.sigma_min)
+        stays = math.exp(-self.sigma_min)
+        return (stays - math.exp(-sigma)) / (stays - math.exp(-self.sigma_max))
 
     def sigma_at(self, t: float) -> float:
         """Compute sigma at one time."""

@@ -69,6 +69,11 @@ class RegionObjective(FigureDrawer):
             prediction, batch, rows, self.active, self._spec.reduction, prepared.get(ENTRIES)
         )
 
+    def best_output(self, batch: Batch, noise_source: NoiseSource) -> Tensor:
+        """Return the features of the masked regions, (B, Q, F)."""
+        prepared = batch if "mask" in batch else self.prepare(batch, noise_source)
+        return take_rows(batch["regions"], prepared["query_index"])
+
     def prepare(self, batch: Batch, noise_source: NoiseSource) -> dict[str, Tensor]:
         """Draw the `mask` (B, R), index its regions, and add `key_mask` where a window is padded:
         values of the batch. Under `entry_mean`, add how many `entries` are masked."""

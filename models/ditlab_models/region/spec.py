@@ -6,6 +6,7 @@ Regions to impute are chosen by chance, or by coordinates.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import comb
 from typing import Annotated, Literal
 
@@ -15,17 +16,19 @@ from ditlab_models.checks import check_mlp_ratio, check_multiple
 from ditlab_models.contract import (
     BatchField,
     FieldOptions,
+    InputLaw,
     MetricSettings,
     ModelSpec,
     ObjectiveSpec,
     PositiveFloat,
     PositiveInt,
     SamplingSpec,
+    SamplingTimes,
     Share,
     Spec,
     Weight,
 )
-from ditlab_models.processes.specs import LinearBetas, quarter_names
+from ditlab_models.processes.specs import LinearBetas, even_timesteps, quarter_names, timestep_law
 
 MaskRatio = Annotated[float, Field(gt=0, le=1)]
 Reduction = Literal["masked_mean", "entry_mean", "zeroed_mean"]
@@ -193,6 +196,12 @@ class RegionObjectiveSpec(ObjectiveSpec):
             **dict.fromkeys(means, self.noise.model_dump(mode="json")),
         }
 
+    def input_laws(self, model: ModelSpec) -> tuple[InputLaw, ...]:
+        return timestep_law(self.noise.steps)
+
+    def least_losses(self, model: ModelSpec) -> Mapping[str, float]:
+        return {"masked": 0.0, "accessibility": 0.0}
+
     def typical_reads(self, model: ModelSpec, batch_size: int) -> tuple[int, ...]:
         """Return the median of the largest number of masked regions among `batch_size` windows
         without padding.
@@ -215,6 +224,13 @@ class RegionSamplingSpec(SamplingSpec):
     """Noise that ddim adds on its way: 0 none, 1 as much as ddpm."""
     mask: SampledMask = RandomMask()
     """Regions to impute."""
+
+    def evaluation_times(self, model: ModelSpec, objective: ObjectiveSpec) -> SamplingTimes | None:
+        assert isinstance(model, RegionSpec) and isinstance(objective, RegionObjectiveSpec)
+        if self.solver != "predict":
+            return even_timesteps(objective.noise.steps, self.steps)
+        first = 0 if model.corruption == "mask" else objective.noise.steps - 1
+        return SamplingTimes("t", (first,))
 
     def check(self, model: ModelSpec, objective: ObjectiveSpec) -> None:
         """Raise ValueError where the model was not trained for the solver, or has fewer timesteps

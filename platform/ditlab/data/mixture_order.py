@@ -104,6 +104,9 @@ class MixtureOrder(Order):
         self._is_uniform = is_uniform
         self._lock = threading.Lock()
 
+    def sources(self) -> Sequence[Order]:
+        return [part.order for part in self._parts]
+
     def counts(self, batch: int) -> np.ndarray:
         """Return how often each part was drawn before a batch, int64 (parts,)."""
         with self._lock:

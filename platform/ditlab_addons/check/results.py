@@ -14,6 +14,10 @@ class ProofOutput(TypedDict):
     engine: str
     seconds: float
     made_by: dict[str, Any]
+    untrained: list[str]
+    """Sentences on parameters that do not train."""
+    unchecked: list[str]
+    """Clauses on properties that were not checked, with the reason."""
     untold: list[str]
     """Sentences on faults that rounding would hide."""
     comparisons: list[dict[str, Any]]

@@ -43,6 +43,10 @@ class Order(ABC):
         len(columns)). Several threads may call this at once.
         """
 
+    def sources(self) -> Sequence[Order]:
+        """Return the orders with epochs of their own that this one takes samples from: itself."""
+        return (self,)
+
     def shape_run(self, batch: int, most: int) -> tuple[int, int]:
         """Return (number in the store's `parts`, how many batches from this one on are of that
         part's shapes, 1 to `most`)."""

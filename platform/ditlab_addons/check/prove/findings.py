@@ -18,7 +18,11 @@ from ditlab.reports.formatting import listed, terminal_table
 from ditlab_addons.check.report import Report, as_verdict
 
 PHASES = (
+    "parameters",
+    "order of epochs",
     "draws",
+    "laws of draws",
+    "loss components",
     "loss",
     "gradient",
     "norm",
@@ -30,11 +34,30 @@ PHASES = (
     "average",
     "resume",
     "labels",
+    "dropout of conditions",
+    "held-out rows",
+    "held-out draws",
     "evaluation",
     "sample",
-    "dropout of conditions",
+    "sampler",
+    "guidance",
 )
 """Phases in the order in which a step goes through them, then those of a run's life."""
+PROPERTIES = frozenset(
+    (
+        "parameters",
+        "order of epochs",
+        "laws of draws",
+        "loss components",
+        "labels",
+        "dropout of conditions",
+        "held-out rows",
+        "held-out draws",
+        "sampler",
+        "guidance",
+    )
+)
+"""Phases that compare with what spec and data say themselves, not with the reference."""
 KeyT = TypeVar("KeyT")
 
 
@@ -77,6 +100,11 @@ class ProofComparison:
         return self.distance <= self.bound
 
     @property
+    def is_property(self) -> bool:
+        """Return True for a comparison that needs no second implementation."""
+        return self.phase in PROPERTIES
+
+    @property
     def relative(self) -> float:
         """Distance relative to the reference's own value, by which modules that are off are
         ranked.
@@ -110,6 +138,10 @@ class Findings:
         """Step that comparisons are added of, from 1; 0 for none."""
         self.untold: list[str] = []
         """Sentences on what rounding would hide."""
+        self.unchecked: list[str] = []
+        """Clauses on properties that were not checked, with the reason."""
+        self.untrained: list[str] = []
+        """Sentences on parameters that do not train."""
         self._found: dict[tuple[str, str, str], ProofComparison] = {}
 
     def near(
@@ -188,6 +220,10 @@ class Proof(Report):
     """Sentences on what rounding would hide: gradients whose scale half precision does not tell
     well enough.
     """
+    unchecked: tuple[str, ...] = ()
+    """Clauses on properties that were not checked, with the reason."""
+    untrained: tuple[str, ...] = ()
+    """Sentences on parameters that do not train."""
 
     @property
     def holds(self) -> bool:
@@ -210,9 +246,13 @@ class Proof(Report):
         return sorted((each for each in self.comparisons if not each.holds), key=order)
 
     @property
-    def num(self) -> int:
-        """Number of all comparisons, step by step."""
-        return sum(each.times for each in self.comparisons)
+    def counts(self) -> str:
+        """Clause on the numbers of comparisons with the reference, step by step, and of
+        properties."""
+        numbers = [0, 0]
+        for each in self.comparisons:
+            numbers[each.is_property] += each.times
+        return f"{numbers[0]:,} comparisons with the reference and {numbers[1]:,} properties"
 
     @property
     def first_off(self) -> str:
@@ -244,13 +284,13 @@ class Proof(Report):
         if not self.comparisons:
             return "Nothing was compared."
         if self.holds:
-            return f"All {self.num:,} comparisons hold: the engine computes what the spec says."
+            return f"All {self.counts} hold: the engine computes what the spec says."
         return f"{self._num_off}. {self.first_off}"
 
     @property
     def summary(self) -> str:
         """Clause on the whole for a tag: verdict, engine, code and date."""
-        verdict = f"holds, {self.num:,} comparisons" if self.holds else self._num_off
+        verdict = f"holds, {self.counts}" if self.holds else self._num_off
         parts = [verdict, self.engine]
         if self.made_by:
             parts.append("code {code:.12}, torch {torch}, {date}".format(**self.made_by))
@@ -260,6 +300,7 @@ class Proof(Report):
         """Yield what was proved, a table with a row for each quantity over its modules, and the
         verdict.
         """
+        yield from map(Text, self.untrained)
         yield Text(f"{self.spec}: {self.engine}; {self.seconds:.0f} s.")
         groups: dict[tuple[str, str], list[ProofComparison]] = {}
         for each in sorted(self.comparisons, key=lambda each: PHASES.index(each.phase)):
@@ -280,6 +321,7 @@ class Proof(Report):
                 phase, f"{what} ({num:,})", f"{worst.distance:.1e}", bound, as_verdict(worst.holds)
             )
         yield table
+        yield from (Text(f"Not checked: {each}.") for each in self.unchecked)
         yield from map(Text, (*self.untold, self.verdict))
 
     def to_dict(self) -> dict[str, Any]:
@@ -291,7 +333,11 @@ class Proof(Report):
             return value
 
         comparisons = [
-            {**{name: known(value) for name, value in asdict(each).items()}, "holds": each.holds}
+            {
+                **{name: known(value) for name, value in asdict(each).items()},
+                "holds": each.holds,
+                "is_property": each.is_property,
+            }
             for each in self.comparisons
         ]
         return {
@@ -301,6 +347,8 @@ class Proof(Report):
             "engine": self.engine,
             "seconds": round(self.seconds, 3),
             "made_by": dict(self.made_by),
+            "untrained": list(self.untrained),
+            "unchecked": list(self.unchecked),
             "untold": list(self.untold),
             "comparisons": comparisons,
         }

@@ -44,6 +44,11 @@ from ditlab_addons.check.prove.observing import (
     perturbed,
     seed_generators,
 )
+from ditlab_addons.check.prove.properties import (
+    PropertyChecker,
+    compare_order,
+    compare_parameters,
+)
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
     UNITS,
@@ -172,9 +177,12 @@ class _RunProof:
         with self._trainer(process_seed=1) as trainer:
             trainer.resume()
             begun = CopiedState.of(trainer.state)
-            masters = self._whole(begun, "master")
+            fields = self._fields(begun, "master")
             if comparer:
-                comparer.compare_plan(masters)
+                trained = fields.get("master", {})
+                compare_parameters(comparer.reference, trained, self.findings)
+                compare_order(comparer.order.sources(), self.findings)
+                comparer.compare_plan(merged(fields))
             moments = self._run.experiment.optimizer.rates("matrix").moments
             due = dict.fromkeys(["master", *moments, self._kind])
             missing = [FIELDS[kind] for kind in due if begun.tensors and not begun.has(kind)]
@@ -230,14 +238,15 @@ class _RunProof:
     def _whole(self, state: CopiedState, kind: str) -> Whole:
         """Put the workers' slices of one field together, flat tensors by name, with frozen weights
         and buffers. All workers call."""
+        return merged(self._fields(state, kind))
+
+    def _fields(self, state: CopiedState, kind: str) -> dict[str, Whole]:
+        """Put the workers' slices of one field, of frozen weights and of buffers together. All
+        workers call."""
         kinds = (kind, *BESIDE)
         own = {key: value for key, value in state.tensors.items() if key[0] in kinds}
         parts: Any = self._channel.gather(own)
-        whole, _ = join_slices(parts)
-        found: Whole = {}
-        for field in kinds:
-            found |= whole.get(field, {})
-        return found
+        return join_slices(parts)[0]
 
     def _perturb(self, state: TrainingState, step: int) -> None:
         """Put a perturbed state of a step in the place of a training's own, and compare what was
@@ -341,6 +350,17 @@ class _RunProof:
             reader.compare_sample(sample)
             reader.compare_labels()
             reader.compare_dropout()
+            PropertyChecker(
+                self._run, self._comparer.reference, trainer.inputs, size, self.findings, averaged
+            ).compare()
+
+
+def merged(fields: Mapping[str, Whole]) -> Whole:
+    """Return the tensors of all fields by name."""
+    found: Whole = {}
+    for each in fields.values():
+        found |= each
+    return found
 
 
 def taken_and_given(step: RecordedStep) -> dict[str, str]:

@@ -3,9 +3,10 @@
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,24 @@ def prove_experiment(
         "code": code_digest(tuple(plugin_packages(experiment.to_dict()))),
         **library_versions(),
     }
-    comparisons = tuple(each for part in parts for each in part.all())
-    untold = tuple(sentence for part in parts for sentence in part.untold)
     engine = describe_engine(own, use_gpu, threads) + lacks
-    return Proof(comparisons, experiment.name, engine, time.monotonic() - begun, made_by, untold)
+    return join_findings(parts, experiment.name, engine, time.monotonic() - begun, made_by)
+
+
+def join_findings(
+    parts: Sequence[Findings], spec: str, engine: str, seconds: float, made_by: Mapping[str, str]
+) -> Proof:
+    """Return the proof that all workers' findings are together."""
+    return Proof(
+        tuple(chain.from_iterable(part.all() for part in parts)),
+        spec,
+        engine,
+        seconds,
+        made_by,
+        untold=tuple(chain.from_iterable(part.untold for part in parts)),
+        unchecked=tuple(chain.from_iterable(part.unchecked for part in parts)),
+        untrained=tuple(chain.from_iterable(part.untrained for part in parts)),
+    )
 
 
 def prove_worker(rank: Rank, spec: Mapping[str, Any], root: str, folder: str) -> Findings:

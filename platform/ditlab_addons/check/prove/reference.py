@@ -359,6 +359,8 @@ class ReferenceTrainer:
         factor = float(self.rates(np.array([step]))[0])
         found = ReferenceUpdate()
         for name, own in self.settings.items():
+            if name not in before["master"]:
+                continue  # the engine does not train it, which is a finding of its own
             weights = before["master"][name].double()
             lr = own.lr * factor
             if name in gradients:

@@ -119,7 +119,7 @@ class StepComparer:
         self.inputs = ModelInputs.from_experiment(
             experiment, run.data.train.columns, rank.device, home=run.home
         )
-        self._order = training_order(
+        self.order = training_order(
             experiment.data, run.data, experiment.batch.size, experiment.seed
         )
         self._rounding: dict[str, float] = {}
@@ -188,7 +188,7 @@ class StepComparer:
         columns = self._run.data.train.columns
         num = experiment.batch.size
         unit = experiment.batch.micro or num
-        places = self._order.batches(step, 1).reshape(-1)
+        places = self.order.batches(step, 1).reshape(-1)
         if isinstance(self._objective, RetiringObjective):
             inputs.retire(self._objective.retired_fields(step))
         found = []

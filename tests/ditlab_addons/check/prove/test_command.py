@@ -158,9 +158,13 @@ def test_a_run_keeps_its_proof(tmp_path):
     assert kept["made_by"]["torch"]
     assert "All" in (folder / "proof.txt").read_text()
     shown = run_inside("runs", "show", folder.name, "--json", home=home).json
+    numbers = {
+        kind: sum(each["times"] for each in kept["comparisons"] if each["is_property"] == kind)
+        for kind in (False, True)
+    }
     assert shown["proof"].startswith(
-        f"holds, {sum(each['times'] for each in kept['comparisons']):,} comparisons; 1 worker "
-        "on CPU"
+        f"holds, {numbers[False]:,} comparisons with the reference and {numbers[True]:,} "
+        "properties; 1 worker on CPU"
     )
     stored = sorted(path.name for path in (home / "artifacts").rglob("proof.*"))
     assert stored == ["proof.json", "proof.txt"]

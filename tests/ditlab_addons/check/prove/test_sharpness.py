@@ -193,6 +193,7 @@ OF_THE_SAME_QUANTITY = [
         "loss, the same inputs and draws again",
     )
 ]
+TRAINED = "those that do not train are frozen by the spec"
 SETTINGS: dict[str, Any] = {
     "optimizer": {
         "kind": "adamw",
@@ -253,8 +254,12 @@ def test_frozen_parameters_are_no_traceback(home, monkeypatch, stage):
 
     wrapped(monkeypatch, DiT, "__init__", build)
     found = prove_here(smallest("dit", engine__zero__stage=stage), home)
-    # A checkpoint holds no frozen weights, and that is a finding of its own.
-    assert {each.what for each in found if not each.holds} <= {"weights that sampling opens"}
+    wrong = {each.what: each.detail for each in found if not each.holds}
+    # The spec freezes nothing. A checkpoint holds no frozen weights, a finding of its own.
+    assert wrong.keys() <= {TRAINED, "weights that sampling opens"}
+    assert "patch_embedding" in wrong[TRAINED] and "training.freeze" in wrong[TRAINED]
+    asked = smallest("dit", engine__zero__stage=stage, training__freeze=["patch_embedding"])
+    assert all(each.holds for each in prove_here(asked, home) if each.what == TRAINED)
 
 
 def decided(rate, shared=False, seed=0):
