@@ -63,8 +63,10 @@ class DLMEvaluator:
         "distinct_3",
         "bigram_perplexity_low",
         "bigram_perplexity_high",
+        "bigram_perplexity_df",
         "token_entropy_low",
         "token_entropy_high",
+        "token_entropy_df",
         "bigram_perplexity_held_out",
         "token_entropy_held_out",
         "distinct_1_held_out",
@@ -72,6 +74,7 @@ class DLMEvaluator:
         "distinct_3_held_out",
         "token_entropy_held_out_low",
         "token_entropy_held_out_high",
+        "token_entropy_held_out_df",
     )
     """Metrics of drawn text, the ends of their intervals, and the values of held-out text."""
 
@@ -271,10 +274,10 @@ def _likelihood_table(likelihoods: Mapping[str, Mapping[str, float]], kind: str)
 
 def bound_ends(bound: Estimate, bytes_per_token: float | None) -> dict[str, float]:
     """Return the ends of the bound's interval under the names and in the units of its figures."""
-    bits = Estimate(*(each / math.log(2) for each in bound))
+    bits = bound.over(math.log(2))
     units = {"bound": bound, "bits_per_token": bits, "perplexity": bound.exp()}
     if bytes_per_token:
-        units["bits_per_byte"] = Estimate(*(each / bytes_per_token for each in bits))
+        units["bits_per_byte"] = bits.over(bytes_per_token)
     ends = dict[str, float]()
     for name, each in units.items():
         ends |= each.named(name)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ditlab_models.contract import EvaluationResult, RealRows, RowSet, Samples
 from ditlab_models.figures import Curve, Figure, Lines, Panel, Text
-from ditlab_models.intervals import correlation_ends, ratio_estimate
+from ditlab_models.intervals import Estimate, correlation_estimate, ratio_estimate
 from ditlab_models.region.figures import ONE_PREDICTION
 from ditlab_models.region.network import evaluate_network, one_step_inputs, present_or_none
 from ditlab_models.region.objective import TINY, Agreement, draw_masks
@@ -98,7 +98,7 @@ class RegionEvaluator:
             for ratio, values in by_ratio.items():
                 for figure in STATISTICS:
                     metrics[f"{prefixes[name]}{figure}/{_at_ratio(ratio)}"] = values[figure]
-        metrics |= sums.interval_ends(whole["model"][MAIN_RATIO])
+        metrics |= sums.interval_ends()
         tables = _tables(whole, overall, sums.features) | sums.group_tables()
         within = {name: by_ratio[MAIN_RATIO]["r2_within"] for name, by_ratio in overall.items()}
         for best in references:
@@ -182,8 +182,8 @@ class PredictorSums:
         self.features: list[str] = []
         """Names of the features."""
         self._windows: list[np.ndarray] = []
-        """At MAIN_RATIO by window, (W, 4): number of masked values, their sum and squares, and the
-        model's squared errors."""
+        """At MAIN_RATIO by window, (W, 7): number of masked values, sums of them, of the model's
+        predictions, of both squares, of products and of squared errors."""
         self._by_ratio: Sums = {name: {ratio: {} for ratio in RATIOS} for name in predictors}
         """Sums by predictor, mask ratio and chromosome."""
         self._by_cell = {name: dict[str, Agreement]() for name in predictors}
@@ -202,10 +202,20 @@ class PredictorSums:
                 _add(self._by_cell[name], rows, mask, prediction, "cell_type")
         if ratio == MAIN_RATIO:
             target = rows.batch["regions"][mask].double()
-            error = target - predictions["model"]
-            parts = (torch.ones_like(target), target, target.square(), error.square())
-            values = torch.stack([each.sum(1) for each in parts], 1)  # (M, 4)
-            windows = values.new_zeros(len(mask), 4).index_add_(0, mask.nonzero()[:, 0], values)
+            predicted = predictions["model"].double()
+            parts = (
+                torch.ones_like(target),
+                target,
+                predicted,
+                target.square(),
+                predicted.square(),
+                target * predicted,
+                (target - predicted).square(),
+            )
+            values = torch.stack([each.sum(1) for each in parts], 1)  # (M, 7)
+            windows = values.new_zeros(len(mask), len(parts)).index_add_(
+                0, mask.nonzero()[:, 0], values
+            )
             self._windows.append(to_numpy(windows))
 
     def whole(self) -> dict[str, dict[float, Agreement]]:
@@ -215,25 +225,28 @@ class PredictorSums:
             for name, by_ratio in self._by_ratio.items()
         }
 
-    def interval_ends(self, model: Agreement) -> dict[str, float]:
-        """Return the ends of the model's intervals at MAIN_RATIO, where they are known; `model`:
-        its sums there.
-
-        R^2's takes windows for independent samples, the correlation's, Fisher's, masked regions:
-        neighbours are not quite, so that it is somewhat narrow.
+    def interval_ends(self) -> dict[str, float]:
+        """Return the ends of the model's intervals at MAIN_RATIO, and their degrees of freedom,
+        where they are known. They take windows for independent samples.
         """
-        regions = round(float(model.total().count) / max(1, len(model.count)))
-        ends = {"pearson": correlation_ends(float(model.total().pearson()), regions)}
-        num, x, xx, error = np.concatenate(self._windows).T
+        windows = np.concatenate(self._windows)
+        num, x, _, xx, yy, _, error = windows.T
         mean = x.sum() / max(1, num.sum())
         variation = xx - 2 * mean * x + num * mean**2
+        found = {}
         if variation.sum() > TINY and len(error) > 1:
-            _, low, high = ratio_estimate(error, variation)
-            ends["r2"] = 1 - high, 1 - low
-        named = {}
-        for figure, (low, high) in ends.items():
-            named[f"{figure}/{_at_ratio(MAIN_RATIO)}_low"] = low
-            named[f"{figure}/{_at_ratio(MAIN_RATIO)}_high"] = high
+            ratio = ratio_estimate(error, variation)
+            found["r2"] = Estimate(1 - ratio.value, 1 - ratio.high, 1 - ratio.low, ratio.df)
+            predicted = windows[:, 2]
+            spread = yy.sum() - predicted.sum() ** 2 / num.sum()
+            if spread > TINY:
+                found["pearson"] = correlation_estimate(windows[:, :6])
+        named: dict[str, float] = {}
+        for figure, each in found.items():
+            name = f"{figure}/{_at_ratio(MAIN_RATIO)}"
+            ends = each.named(name)
+            ends.pop(name)
+            named |= ends
         return named
 
     def group_tables(self) -> dict[str, Table]:

@@ -54,10 +54,10 @@ from ditlab.runs.cores import computing_beside_others, thread_text
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.overrides import Assignment
 from ditlab.tracking.history import held_out_text
-from ditlab.tracking.names import interval_ends
 from ditlab.tracking.review import renew_review
-from ditlab.training.evaluation import Ends, Evaluated, Protocol, StateEvaluator, evaluated_modules
+from ditlab.training.evaluation import Evaluated, Protocol, StateEvaluator, evaluated_modules
 from ditlab.training.inbox import EVALUATE, Inbox, Request
+from ditlab_models.intervals import Estimate, doubtful_intervals, interval_ends
 
 FOLDER = "assessment"
 """Folder below the run's media, and among MLflow's artifacts."""
@@ -90,7 +90,7 @@ class CheckpointEvaluation:
     """Number of drawn samples behind `quality/...`; None: none."""
     measurements: Mapping[str, Measurement]
     """Measurement behind each group of metrics: `eval`, `held_out`, `assessed`, `quality`."""
-    intervals: Mapping[str, Ends]
+    intervals: Mapping[str, Estimate]
     """95 % intervals by name: over held-out samples, and those that drawn samples came with."""
     differences: Mapping[str, Sequence[str]]
     """Differences from training in words, by group: `threads 1 in place of 2`; without the groups
@@ -120,6 +120,9 @@ class CheckpointEvaluation:
             kept_out = [f"{column} {', '.join(names)}" for column, names in self.left_out.items()]
             yield Text(f"left out of training: {'; '.join(kept_out)}")
         yield self._metrics_table()
+        doubt = doubtful_intervals(self.intervals)
+        if doubt:
+            yield Text(doubt)
         if self.quality:
             note = QUALITY_NOTE
             if any(name.startswith("quality/") and "perplexity" in name for name in self.metrics):
@@ -153,14 +156,15 @@ class CheckpointEvaluation:
         """Metrics with their intervals, but those that have tables of their own, from the family's
         evaluator; the ends of an interval stand beside its figure.
         """
-        ends = {f"{name}{end}" for name in self.intervals for end in ("_low", "_high")}
+        ends = {f"{name}{end}" for name in self.intervals for end in ("_low", "_high", "_df")}
         rows = []
         for name, value in self.metrics.items():
             if name.startswith("assessed/") or name in ends:
                 continue
             interval = ""
             if name in self.intervals:
-                interval = "{:.5f} to {:.5f}".format(*self.intervals[name])
+                found = self.intervals[name]
+                interval = f"{found.low:.5f} to {found.high:.5f}"
             rows.append((name, f"{value:.5f}", interval))
         return terminal_table(
             {"metric": "text", "value": "number", "95 % interval": "number"}, rows
@@ -174,7 +178,8 @@ class CheckpointEvaluation:
             "metrics": self.metrics,
             "evaluation": self.evaluation,
             "measurements": {name: each.to_dict() for name, each in self.measurements.items()},
-            "intervals": {name: list(ends) for name, ends in self.intervals.items()},
+            "intervals": {name: [each.low, each.high] for name, each in self.intervals.items()},
+            "doubtful_intervals": doubtful_intervals(self.intervals),
             "differences": {group: list(words) for group, words in self.differences.items()},
         }
         if self.left_out:
@@ -191,7 +196,9 @@ class CheckpointEvaluation:
 def _family_table(table: Mapping[str, np.ndarray], title: str) -> RenderableType:
     """A short table of the family's evaluator, without the ends of intervals."""
     columns = {
-        header: values for header, values in table.items() if not header.endswith(("_low", "_high"))
+        header: values
+        for header, values in table.items()
+        if not header.endswith(("_low", "_high", "_df"))
     }
     kinds = {
         header: "id" if values.dtype.kind in "UO" else "number"

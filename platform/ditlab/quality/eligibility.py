@@ -100,8 +100,10 @@ class QualityBasis:
         names = [*(CLASSIFIER_DISTANCES if self.classes else ()), *NEAREST]
         names += ENCODER_DISTANCES if self.encoder else ()
         if self.classes and from_captions:
-            shares = [f"{AGREEMENT}_{fields.label.name}" for fields in self.classes]
-            names += [AGREEMENT, *shares, AGREEMENT_REAL, AGREEMENT_CHANCE]
+            columns = [f"{AGREEMENT}_{fields.label.name}" for fields in self.classes]
+            for share in (AGREEMENT, *columns):
+                names += [share, f"{share}_low", f"{share}_high"]
+            names += [AGREEMENT_REAL, AGREEMENT_CHANCE]
         for figures in self.figures:
             names += figures.names(has_captions)
         return tuple(names)

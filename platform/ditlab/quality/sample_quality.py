@@ -59,6 +59,7 @@ from ditlab.quality.measurement import quality_measurement
 from ditlab.receipts.records import Measurement
 from ditlab.spec.experiment import Experiment
 from ditlab_models.contract import Samples
+from ditlab_models.intervals import share_estimate
 from ditlab_models.pixels import num_not_finite
 from ditlab_models.processes.draws import draw_samples
 
@@ -239,16 +240,18 @@ def agreement_metrics(
     expected: Classes,
     recognised: Classes,
 ) -> dict[str, float]:
-    """Return the agreement metrics; `real` is the share of held-out images whose classes are all
-    recognised.
+    """Return the agreement metrics, shares with the ends of their intervals over samples; `real` is
+    the share of held-out images whose classes are all recognised.
     """
-    right = {name: expected[name] == recognised[name] for name in classifiers}
-    return {
-        AGREEMENT: float(_all_right(expected, recognised).double().mean()),
-        **{f"{AGREEMENT}_{name}": float(each.double().mean()) for name, each in right.items()},
-        AGREEMENT_REAL: real,
-        AGREEMENT_CHANCE: prod(trained.chance for trained in classifiers.values()),
-    }
+    right = {AGREEMENT: _all_right(expected, recognised)}
+    for name in classifiers:
+        right[f"{AGREEMENT}_{name}"] = expected[name] == recognised[name]
+    found: dict[str, float] = {}
+    for name, each in right.items():
+        found |= share_estimate(int(each.sum()), len(each)).named(name)
+    found[AGREEMENT_REAL] = real
+    found[AGREEMENT_CHANCE] = prod(trained.chance for trained in classifiers.values())
+    return found
 
 
 def classes_of(view: View, fields: Sequence[ImageFields], indices: np.ndarray) -> dict[str, Tensor]:

@@ -52,10 +52,11 @@ from ditlab.tracking.journal import (
     damaged_lines,
     read_content,
 )
-from ditlab.tracking.names import differing, flatten, interval_ends
+from ditlab.tracking.names import differing, flatten
 from ditlab.tracking.notes import baselines, untrained
 from ditlab.tracking.records import RunRecord, read_record
 from ditlab.tracking.tracker import RunTracker
+from ditlab_models.intervals import doubtful_intervals, interval_ends
 
 if TYPE_CHECKING:
     from ditlab.runs.launch import Launch  # imports torch, which a page needs not
@@ -586,7 +587,9 @@ def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> 
     rows: list[list[Cell]] = []
     intervals = interval_ends({name: float(run.metrics[name].values[-1]) for name in names})
     names = [
-        name for name in names if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}
+        name
+        for name in names
+        if re.sub("_(low|high|df)$", "", name) not in intervals.keys() - {name}
     ]
     for name in names:
         steps = run.metrics[name].steps
@@ -594,7 +597,10 @@ def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> 
         lowest = math.nan
         if np.isfinite(values).any():
             lowest = float(np.nanmin(values))
-        between = " to ".join(map(format_number, intervals.get(name, ())))
+        between = ""
+        if name in intervals:
+            interval = intervals[name]
+            between = f"{format_number(interval.low)} to {format_number(interval.high)}"
         rows.append(
             [
                 name,
@@ -615,6 +621,7 @@ def _measured(run: RunContent, names: Sequence[str], chart: str, about: str) -> 
     ]
     groups = dict.fromkeys(name.partition("/")[0] for name in names)
     about = f"{about} {protocols_text(run.facts.tags, *groups)}".rstrip()
+    about = f"{about} {doubtful_intervals(intervals)}".rstrip()
     table = [html.Table(heads, rows, about)] if rows else []
     several = [name for name in names if len(run.metrics[name].values) > 1]
     return [*table, *_plain_charts(run, chart, several)]

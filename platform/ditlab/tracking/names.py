@@ -152,14 +152,3 @@ def as_count(text: str) -> int | None:
     if text.isascii() and text.isdecimal() and len(text) < 20:
         return int(text)
     return None
-
-
-def interval_ends(values: Mapping[str, float]) -> dict[str, tuple[float, float]]:
-    """Return 95 % intervals by the name of their figure, whose ends are figures `NAME_low` and
-    `NAME_high`.
-    """
-    return {
-        name: (values[f"{name}_low"], values[f"{name}_high"])
-        for name in values
-        if f"{name}_low" in values and f"{name}_high" in values
-    }

@@ -25,9 +25,9 @@ from ditlab.tracking.names import (
     as_count,
     change_texts,
     experiment_page,
-    interval_ends,
     shorten,
 )
+from ditlab_models.intervals import doubtful_intervals, interval_ends
 
 _PLAIN = re.compile(r"[^A-Za-z0-9 ,./()=+%-]", re.ASCII)
 _MARGIN = 1000
@@ -223,7 +223,7 @@ class RunNote:
         names = [
             name
             for name in names
-            if re.sub("_(low|high)$", "", name) not in intervals.keys() - {name}
+            if re.sub("_(low|high|df)$", "", name) not in intervals.keys() - {name}
         ]
         if not names:
             return []
@@ -234,7 +234,8 @@ class RunNote:
             span = self.results[name]
             now = number(span.last.value)
             if name in intervals:
-                now += " ({} to {})".format(*map(number, intervals[name]))
+                interval = intervals[name]
+                now += f" ({number(interval.low)} to {number(interval.high)})"
             known = baselines(name, self.results).items()
             compared = ", ".join(f"{plain(word, 60)} {number(value)}" for word, value in known)
             rows.append([plain(name), now, untrained(span), compared])
@@ -242,6 +243,7 @@ class RunNote:
             table(["metric", "now", "untrained", "to compare"], rows),
             protocols_text(self.facts.tags, *(prefix.rstrip("/") for prefix in RESULT_PREFIXES)),
             self.facts.held_out_text(self.results),
+            plain(doubtful_intervals(intervals), 2000),
         ]
         if len(names) > _MOST_ROWS:
             parts.append(f"{len(names) - _MOST_ROWS} more among the metrics.")

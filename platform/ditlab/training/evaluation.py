@@ -29,7 +29,6 @@ from ditlab.inputs.conditions import name_classes, rows_for_samples, sample_cond
 from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed, fixed_noise
-from ditlab.intervals import Interval, paired_interval
 from ditlab.progress import Progress, ignore, ignore_progress
 from ditlab.quality.measurement import held_out_measurement
 from ditlab.quality.sample_quality import DrawnSamples
@@ -44,6 +43,7 @@ from ditlab.training.state import TrainingState
 from ditlab_models.contract import KnownOptimumObjective, Samples, TextCodec
 from ditlab_models.figures import Figure
 from ditlab_models.finetuning import fine_tune
+from ditlab_models.intervals import Estimate, mean_estimate
 
 ASKED_SAMPLES = 16
 """Samples of a grid that is asked for, where evaluations draw none."""
@@ -57,8 +57,6 @@ NUDGE = 0.1
 """Standard errors by which a mean is moved to see what depends on it."""
 BySample = dict[str, np.ndarray]
 """Values of metrics by name for each held-out sample, in order, (num,) float64."""
-Ends = tuple[float, float]
-"""Ends of a 95 % interval."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ class Evaluated:
     """Measurements behind them by group: `eval`, `quality`."""
     by_sample: dict[str, BySample] = field(default_factory=dict)
     """Values of each held-out sample by group."""
-    intervals: dict[str, Ends] = field(default_factory=dict)
+    intervals: dict[str, Estimate] = field(default_factory=dict)
     """95 % intervals of means over held-out samples, by MLflow name."""
     grid: Figure | None = None
     """Samples as the family shows them."""
@@ -265,7 +263,7 @@ class StateEvaluator:
         """Add the metrics over each group's number of first held-out samples."""
         for group, limit in groups.items():
             by_sample = BySample()
-            intervals = dict[str, Ends]()
+            intervals = dict[str, Estimate]()
             values = metrics_by_part(
                 network,
                 objective,
@@ -383,7 +381,7 @@ def metrics_by_part(
     channel: ControlChannel,
     progress: Progress = ignore_progress,
     by_sample: BySample | None = None,
-    intervals: dict[str, Ends] | None = None,
+    intervals: dict[str, Estimate] | None = None,
 ) -> dict[str, float]:
     """Return the objective's held-out metrics; of a mixture those of all parts together, then
     `PART/...` of each.
@@ -547,54 +545,53 @@ def _batch_sums(values: Mapping[str, Tensor], size: int) -> BatchSums:
 
 def held_out_intervals(
     values: BySample, sums: Mapping[str, float], objective: Any
-) -> dict[str, Ends]:
+) -> dict[str, Estimate]:
     """Return 95 % intervals of the objective's metrics by name, of `held_out_sums` and its values
     by sample.
 
-    Student's t of a mean over samples. A metric of one mean (a perplexity) has the mean's ends,
-    mapped; one of several (an R^2) that of its linear approximation, the delta method (van der
-    Vaart 1998, Asymptotic Statistics, ch. 3).
+    `mean_estimate` gives a mean's. A metric of one mean (a perplexity) has the mean's ends, mapped;
+    one of several (an R^2) that of its linear approximation, the delta method (van der Vaart 1998,
+    Asymptotic Statistics, ch. 3).
     """
     means = _means(sums)
     known = {
         name: each for name, each in values.items() if len(each) > 1 and np.isfinite(each).all()
     }
-    bands = {name: paired_interval(each.tolist()) for name, each in known.items()}
     summary = summary_of(sums, objective)
 
     def moved(name: str, to: float) -> dict[str, float]:
         found: dict[str, float] = objective.summary({**means, name: to})
         return found
 
-    found: dict[str, Ends] = {}
-    for metric, slopes in _slopes(summary, means, bands, moved).items():
+    found: dict[str, Estimate] = {}
+    for metric, slopes in _slopes(summary, means, known, moved).items():
+        value = summary[metric]
         if len(slopes) == 1:
             (name,) = slopes
-            low, high = sorted(
-                moved(name, end)[metric] for end in (bands[name].low, bands[name].high)
-            )
+            mean = mean_estimate(known[name])
+            low, high = sorted(moved(name, end)[metric] for end in (mean.low, mean.high))
         else:
-            parts = [slope * (known[name] - bands[name].mean) for name, slope in slopes.items()]
-            linear = paired_interval(np.sum(parts, axis=0).tolist())
-            low = summary[metric] + linear.low
-            high = summary[metric] + linear.high
+            parts = [slope * (known[name] - known[name].mean()) for name, slope in slopes.items()]
+            mean = mean_estimate(value + np.sum(parts, axis=0))
+            low = mean.low
+            high = mean.high
         if math.isfinite(low) and math.isfinite(high):
-            found[metric] = low, high
+            found[metric] = Estimate(value, low, high, mean.df)
     return found
 
 
 def _slopes(
     summary: Iterable[str],
     means: Mapping[str, float],
-    bands: Mapping[str, Interval],
+    known: BySample,
     moved: Callable[[str, float], Mapping[str, float]],
 ) -> dict[str, dict[str, float]]:
-    """Return the slope of each metric of a summary along each mean that changes it; `moved` gives
-    the metrics with a mean at another value.
+    """Return the slope of each metric of a summary along each mean that changes it, of means of
+    `known` values; `moved` gives the metrics with a mean at another value.
     """
     slopes: dict[str, dict[str, float]] = {}
-    for name, band in bands.items():
-        nudge = NUDGE * band.std / math.sqrt(band.num)
+    for name, values in known.items():
+        nudge = NUDGE * float(values.std(ddof=1)) / math.sqrt(len(values))
         if not nudge:
             continue
         up = moved(name, means[name] + nudge)

@@ -89,11 +89,11 @@ def statistics(
         except OSError as error:
             raise cannot_write(f"--out {out}", error, "name another file") from error
     figures = {
-        name: {"value": each.mean, "low": each.low, "high": each.high}
+        name: {"value": each.value, "low": each.low, "high": each.high}
         for name, each in found.figures.items()
     }
     for name, each in found.figures.items():
-        output.say(f"{name} {each.mean:.5g} ({each.low:.5g} to {each.high:.5g})")
+        output.say(f"{name} {each.value:.5g} ({each.low:.5g} to {each.high:.5g})")
     for note in found.notes:
         output.say(note)
     files = [str(out)] if out else []

@@ -34,8 +34,11 @@ from support.trainings.workers import tiny
 CPU = torch.device("cpu")
 SHAPE = (3, 8, 8)
 DATA = {"kind": "captioned_digits", "size": 8, "colours": 3}
-AGREEMENT = tuple(
-    f"quality/agreement{end}" for end in ("", "_digit", "_colour", "_real", "_chance")
+SHARES = ("quality/agreement", "quality/agreement_digit", "quality/agreement_colour")
+AGREEMENT = (
+    *(f"{share}{end}" for share in SHARES for end in ("", "_low", "_high")),
+    "quality/agreement_real",
+    "quality/agreement_chance",
 )
 
 
@@ -81,9 +84,11 @@ def test_shares_of_samples_that_are_right():
     trained = {name: TrainedClassifier(network, 1.0, chance, 1) for name, chance in chances.items()}
     expected = {"digit": torch.tensor([1, 2, 3, 4]), "colour": torch.tensor([0, 0, 1, 1])}
     seen = {"digit": torch.tensor([1, 2, 3, 0]), "colour": torch.tensor([0, 1, 0, 1])}
-    assert agreement_metrics(trained, 0.9, expected, seen) == dict(
-        zip(AGREEMENT, (0.25, 0.75, 0.5, 0.9, 0.1), strict=True)
-    )
+    found = agreement_metrics(trained, 0.9, expected, seen)
+    assert tuple(found) == AGREEMENT
+    assert [found[name] for name in (*SHARES, *AGREEMENT[-2:])] == [0.25, 0.75, 0.5, 0.9, 0.1]
+    ends = [found[f"quality/agreement_{end}"] for end in ("low", "high")]
+    assert ends == pytest.approx([0.0456, 0.6994], abs=1e-4)  # Wilson's of one of four
 
 
 def test_real_images_agree_with_their_captions_and_with_no_others(reference):

@@ -37,7 +37,7 @@ def test_a_ratio_of_sums_is_that_of_means_where_bottoms_are_equal():
     """Four values: t of 3 degrees times the standard error; one value says nothing of others."""
     found = ratio_estimate(np.array([2.0, 4.0, 6.0, 8.0]), np.full(4, 2.0))
     half = 3.182446305 * math.sqrt(5 / 3) / 2
-    assert found == pytest.approx((2.5, 2.5 - half, 2.5 + half), rel=1e-3)
+    assert found == pytest.approx((2.5, 2.5 - half, 2.5 + half, 3), rel=1e-3)
     one = ratio_estimate(np.array([1.0]), np.array([2.0]))
     assert one.named("x") == {"x": 0.5} and list(one.exp().named("x")) == ["x"]
     assert Estimate(0.0, -1.0, 1.0).exp().named("p") == pytest.approx(

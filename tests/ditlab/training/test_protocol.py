@@ -15,7 +15,6 @@ from ditlab.data.splits import open_data
 from ditlab.engine.distributed import ControlChannel, Rank
 from ditlab.home import Home, RunFolder
 from ditlab.inputs.model_inputs import ModelInputs
-from ditlab.intervals import paired_interval
 from ditlab.receipts.records import Measurement, RecordedAttempt
 from ditlab.spec.experiment import Experiment
 from ditlab.storage.files import append_json_line
@@ -27,6 +26,7 @@ from ditlab.training.evaluation import (
     evaluated_modules,
     held_out_intervals,
 )
+from ditlab_models.intervals import mean_estimate
 from support.trainings.family_specs import FAMILIES, smallest
 from support.trainings.workers import logged, newest, tiny, train_here, train_workers
 
@@ -126,7 +126,7 @@ class Objective:
 
 
 def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
-    """Student's t; mapped by a monotone function; of a ratio the delta method's closed form."""
+    """That of a mean; mapped by a monotone function; of a ratio the delta method's closed form."""
     rng = np.random.default_rng(0)
     below = rng.uniform(1, 3, 500)
     values = {
@@ -137,16 +137,15 @@ def test_intervals_of_means_and_of_what_is_made_of_them() -> None:
     sums = {name: float(each.sum()) for name, each in values.items()}
     sums |= {NUM: 500.0, "one_value": 3.0}
     found = held_out_intervals(values, sums, Objective())
-    band = paired_interval(values["bound"])
-    assert found["bound"] == pytest.approx((band.low, band.high)) and "one_value" not in found
-    assert found["perplexity"] == pytest.approx((math.exp(band.low), math.exp(band.high)))
+    mean = mean_estimate(values["bound"])
+    assert found["bound"] == pytest.approx(mean) and "one_value" not in found
+    assert found["perplexity"] == pytest.approx(mean.exp())
     ratio = values["above"].mean() / below.mean()
-    linear = paired_interval((values["above"] - ratio * below) / below.mean())
-    assert found["ratio"] == pytest.approx((ratio + linear.low, ratio + linear.high), rel=1e-4)
-    half = (found["ratio"][1] - found["ratio"][0]) / 2
-    assert half < 0.2 * paired_interval(values["above"] / below.mean()).half_width, (
-        "the two go together"
-    )
+    linear = mean_estimate((values["above"] - ratio * below) / below.mean() + ratio)
+    assert found["ratio"] == pytest.approx(linear, rel=1e-4)
+    unpaired = mean_estimate(values["above"] / below.mean())
+    half = found["ratio"].high - found["ratio"].low
+    assert half < 0.2 * (unpaired.high - unpaired.low), "the two go together"
 
 
 def test_the_protocol_is_that_of_the_attempt_that_evaluated(tmp_path) -> None:

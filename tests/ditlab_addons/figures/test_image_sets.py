@@ -67,7 +67,7 @@ def test_a_folder_against_its_own_import_is_no_distance(tmp_path, folder, networ
     run_import("images", ImportRequest(home.stores, home.caches, options))
     found = measure_images(str(folder), network, "pets-16", home, torch.device("cpu"))
     assert found.num == 120
-    assert abs(found.figures["fd_dinov2"].mean) < 1e-4
+    assert abs(found.figures["fd_dinov2"].value) < 1e-4
     text = " ".join(found.notes)
     assert "121 files found: 120 images; 1 dropped: 1 not read (.gif)" in text
     assert "60 images of other colour profiles converted to sRGB" in text

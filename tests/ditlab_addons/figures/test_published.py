@@ -161,7 +161,7 @@ def test_npz_of_statistics_and_images_come_back(dinov2, tmp_path, monkeypatch):
         figures[name] = one.compare(one.reference("", list, CPU), generated)
     moments, whole = figures["moments"], figures["images"]
     assert [*moments] == ["fd_dinov2"] and [*whole] == ["fd_dinov2", "mmd_dinov2"]
-    assert moments["fd_dinov2"].mean == pytest.approx(whole["fd_dinov2"].mean, rel=1e-3)
+    assert moments["fd_dinov2"].value == pytest.approx(whole["fd_dinov2"].value, rel=1e-3)
     monkeypatch.setattr(PublishedFigures, "features", None)
     again = PublishedFigures(spec, home)
     assert again.compare(again.reference("", list, CPU), generated) == whole
@@ -204,7 +204,7 @@ def test_training_and_evaluation_give_the_same_figures(store, dinov2, tmp_path, 
     assert trained.code == 0, trained.err
     said = cli("evaluate", "small", "--quality", "100", "--json")
     assert said.code == 0, said.err
-    for name in (f"{name}{end}" for name in DINO for end in ("", "_low", "_high")):
+    for name in (f"{name}{end}" for name in DINO for end in ("", "_low", "_high", "_df")):
         assert said.json["metrics"][name] == pytest.approx(trained.json["metrics"][name], rel=1e-3)
     out = tmp_path / "samples.npz"
     drawn = cli("sample", "small", "--num", "3", "--out", out, "--json")
@@ -217,7 +217,12 @@ def test_clip_compares_images_and_their_captions(clip, tmp_path):
     real, generated = (images_of(100, seed) for seed in (7, 8))
     reference = of_quality.Statistics.of(figures.features([to_bytes(real)], CPU))
     assert torch.allclose(reference.features.norm(dim=1), torch.ones(100))
-    assert figures.names(False) == ("quality/cmmd", "quality/cmmd_low", "quality/cmmd_high")
+    assert figures.names(False) == (
+        "quality/cmmd",
+        "quality/cmmd_low",
+        "quality/cmmd_high",
+        "quality/cmmd_df",
+    )
     captions = ["a red seven", "two white digits " * 9] * 50
     found = figures.measure(ComparedSamples([generated], lambda: [real], "", CPU, captions))
     assert tuple(found) == figures.names(True) and 0 <= found["quality/clip_score"] <= 2.5

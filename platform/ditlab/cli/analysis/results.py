@@ -43,6 +43,8 @@ class EvaluationOutput(TypedDict):
     """Measurement by group of metrics: eval, held_out, assessed, quality."""
     intervals: dict[str, list[float | None]]
     """Ends of the 95 % interval by metric, where it has one."""
+    doubtful_intervals: str
+    """Sentence that names the intervals that few samples carry; empty where there are none."""
     differences: dict[str, list[str]]
     """Differences from training's measurement in words, by group; such a group is not added to the
     run.

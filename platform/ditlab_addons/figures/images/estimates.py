@@ -1,29 +1,33 @@
 """Figures of generated images on features, each with its 95 % interval: Frechet distance, MMD,
 precision and recall, density and coverage, CLIP score.
 
-Features are (num, dim). A figure is an `Interval` whose `mean` is its value and whose `num` counts
-generated images.
+Features are (num, dim). A figure is an `Estimate`, whose degrees of freedom say how well its
+interval's width is known.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ditlab.errors import UserError
-from ditlab.intervals import Interval, paired_interval, student_quantile
 from ditlab.quality.features import frechet_of_moments, moments, root
+from ditlab_models.intervals import Estimate, mean_estimate, student_quantile, variance_df
 
 Kernel = Callable[[Tensor, Tensor], Tensor]
 """Maps points (m, dim) and (n, dim), float64, to the kernel's values, (m, n)."""
-CONFIDENCE = 0.95
 FEWEST = 100
 """Images on either side below which no figure is given."""
 GROUPS = 10
 """Groups of generated images, each omitted once, that a Frechet distance's interval rests on."""
+MOST_EXPONENT = 50.0
+"""Most half width of a logarithm's interval: a distance of 0 has no logarithm."""
+SMALLEST_VARIANCE = 1e-9
+"""Least variance of a direction that images reach, in parts of the largest."""
 K_PRECISION = 3
 K_DENSITY = 5
 """Nearest neighbours that decide a ball's radius: of precision and recall, of density and coverage,
@@ -38,8 +42,17 @@ CLIP_WEIGHT = 2.5
 SIGMA = 10.0
 CMMD_SCALE = 1000.0
 """Width of CMMD's Gaussian kernel, and the factor on its value."""
+SPREAD_POINTS = 1000
+"""Points, the first ones, that the spread of a set in a kernel's feature space is taken from."""
+LARGEST_WEIGHT = 0.5
+"""Weight, in standard errors of an estimate of 0, of the largest variance that is possible: by
+`benchmarks/quality/coverage_by_law.py`."""
+TINY = 1e-300
 BLOCK = 2048
 """Rows of a kernel's matrix at once."""
+HALVES_DF = 16
+"""Degrees of freedom of a variance between halves: those of one set are not independent. Of 100 and
+200 images by five laws they were 7 to 29."""
 PART_VALUES = 2**23
 """Most distances, float64, that are gathered at once for halves and quarters: 64 MiB."""
 
@@ -52,24 +65,20 @@ def check_number(num: int, figure: str, side: str) -> None:
         )
 
 
-def interval(value: float, error: float, df: float, num: int) -> Interval:
-    """Student's t interval of a value by its standard error with `df` degrees of freedom."""
-    half = float(student_quantile(df, CONFIDENCE)) * error
-    return Interval(value, value - half, value + half, num, error * math.sqrt(num), CONFIDENCE)
-
-
-def frechet(reference: tuple[Tensor, Tensor], generated: Tensor) -> Interval:
+def frechet(reference: tuple[Tensor, Tensor], generated: Tensor) -> Estimate:
     """Frechet distance (FID, Heusel et al. 2017, arXiv:1706.08500, eq. 6) to a reference's mean and
     covariance.
 
     On DINOv2 features it is FD-DINOv2 (Stein et al. 2023, arXiv:2306.04675). The interval is the
-    delete-a-group jackknife's over generated images, the reference taken as it is. It is about the
-    mean of the figure over fresh sets of this size, which lies above the distance of the
-    distributions (docs/addons/figures.md), not about that distance.
+    delete-a-group jackknife's of the logarithm over generated images, or that of their influences
+    where it is wider, the reference taken as it is. It is about the mean of the figure over fresh
+    sets of this size, which lies above the distance of the distributions (docs/addons/figures.md),
+    not about that distance.
     """
     generated = generated.double()
     m1, s1 = (each.to(generated) for each in reference)
-    value = frechet_of_moments(m1, s1, *moments(generated))
+    m2, s2 = moments(generated)
+    value = frechet_of_moments(m1, s1, m2, s2)
     half = root(s1)
     left_out = []
     # shuffled: samples come class by class in turn
@@ -77,11 +86,28 @@ def frechet(reference: tuple[Tensor, Tensor], generated: Tensor) -> Interval:
         generated.device
     )
     for number in range(GROUPS):
-        m2, s2 = moments(generated[order % GROUPS != number])
-        cross = torch.linalg.eigvalsh(half @ s2 @ half).clamp(min=0).sqrt().sum()
-        left_out.append((m1 - m2).square().sum() + s1.trace() + s2.trace() - 2 * cross)
-    error = (GROUPS - 1) / math.sqrt(GROUPS) * float(torch.stack(left_out).std())
-    return interval(value, error, GROUPS - 1, len(generated))
+        mean, covariance = moments(generated[order % GROUPS != number])
+        cross = torch.linalg.eigvalsh(half @ covariance @ half).clamp(min=0).sqrt().sum()
+        left_out.append((m1 - mean).square().sum() + s1.trace() + covariance.trace() - 2 * cross)
+    centred = generated - m2
+    influences = 2 * centred @ (m2 - m1) + centred.square().sum(1)
+    influences -= ((centred @ _transport(half, s2)) * centred).sum(1)
+    error = max(
+        (GROUPS - 1) / math.sqrt(GROUPS) * float(torch.stack(left_out).std()),
+        float(influences.std()) / math.sqrt(len(generated)),
+    )
+    ratio = math.exp(min(student_quantile(GROUPS - 1) * error / max(value, TINY), MOST_EXPONENT))
+    return Estimate(value, value / ratio, value * ratio, _df(influences))
+
+
+def _transport(half: Tensor, covariance: Tensor) -> Tensor:
+    """Map of optimal transport from generated to real features, where generated ones reach; `half`
+    is the root of the real features' covariance.
+    """
+    values, vectors = torch.linalg.eigh(half @ covariance @ half)
+    is_reached = values > SMALLEST_VARIANCE * values[-1]
+    reached = vectors[:, is_reached]
+    return half @ (reached / values[is_reached].sqrt()) @ reached.T @ half
 
 
 def polynomial(x: Tensor, y: Tensor) -> Tensor:
@@ -98,7 +124,7 @@ def gaussian(x: Tensor, y: Tensor) -> Tensor:
 
 def mmd(
     real: Tensor, generated: Tensor, kernel: Kernel = polynomial, scale: float = 1.0
-) -> Interval:
+) -> Estimate:
     """Squared maximum mean discrepancy of all points, unbiased (MMD_u^2, Gretton et al. 2012, eq.
     3), times `scale`.
 
@@ -106,7 +132,10 @@ def mmd(
     doubly centred kernel, and its first, 4 v_x / m + 4 v_y / n of the points' own shares less what
     the second adds to these. The first order grows in proportion to the discrepancy and is 0 where
     distributions are equal, so that the interval holds each value whose own variance makes the
-    estimate likely (as Wilson's of a share does), which is not symmetric.
+    estimate likely (as Wilson's of a share does), which is not symmetric. Where the estimate is of
+    the size of its error, the proportion is not known, and drawn towards its largest possible
+    value (`_Spread.largest`). Student's t has the degrees of freedom of the order whose variance is
+    known worse.
     """
     x = real.double()
     y = generated.double()
@@ -116,9 +145,10 @@ def mmd(
     rows_y, _, squares_y = _sums(kernel, y, y)
     rows, columns, squares = _sums(kernel, x, y)
     value = rows_x.sum() / (m * (m - 1)) + rows_y.sum() / (n * (n - 1)) - 2 * rows.sum() / (m * n)
-    first = (
-        4 * (rows_x / (m - 1) - rows / n).var() / m + 4 * (rows_y / (n - 1) - columns / m).var() / n
-    )
+    shares_x = rows_x / (m - 1) - rows / n
+    shares_y = rows_y / (n - 1) - columns / m
+    first_x = float(4 * shares_x.var() / m)
+    first_y = float(4 * shares_y.var() / n)
 
     def within(rows: Tensor, squares: Tensor, num: int) -> Tensor:
         """Variance of the doubly centred kernel between points of one set."""
@@ -127,18 +157,83 @@ def mmd(
 
     between = squares / (m * n) - (rows.sum() / (m * n)) ** 2
     between = (between - (rows / n).var() - (columns / m).var()) / (1 - 1 / m - 1 / n)
-    second = 2 * within(rows_x, squares_x, m) / (m * (m - 1)) + 2 * within(rows_y, squares_y, n) / (
-        n * (n - 1)
+    between = 4 * between / (m * n)
+    second_x = float(2 * within(rows_x, squares_x, m) / (m * (m - 1)) + between / 2)
+    second_y = float(2 * within(rows_y, squares_y, n) / (n * (n - 1)) + between / 2)
+    spread_x = _spread(kernel, x)
+    spread_y = _spread(kernel, y)
+    df = min(
+        m - 1.0,
+        n - 1.0,
+        _pooled_df((first_x, _df(shares_x)), (first_y, _df(shares_y))),
+        _pooled_df((second_x, spread_x.df), (second_y, spread_y.df)),
     )
-    noise = float((second + 4 * between / (m * n)).clamp(min=0))
     estimate = float(value)
-    slope = max(0.0, float(first) - 2 * noise) / max(estimate, math.sqrt(noise), 1e-300)
-    t2 = float(student_quantile(min(m, n) - 1, CONFIDENCE)) ** 2
-    centre = estimate + t2 * slope / 2
-    half = math.sqrt(max(0.0, t2 * slope * estimate + (t2 * slope) ** 2 / 4 + t2 * noise))
-    low = scale * (centre - half)
-    high = scale * (centre + half)
-    return Interval(scale * estimate, low, high, n, scale * half * math.sqrt(n / t2), CONFIDENCE)
+    noise = max(0.0, second_x + second_y)
+    error = math.sqrt(noise)
+    first = max(0.0, first_x + first_y - 2 * noise)
+    largest = spread_x.largest + spread_y.largest
+    slope = (first + LARGEST_WEIGHT * error * largest) / max(
+        max(0.0, estimate) + LARGEST_WEIGHT * error, TINY
+    )
+    slope = min(slope, largest)
+    low, high = _discrepancy_ends(estimate, slope, noise, student_quantile(df))
+    return Estimate(scale * estimate, scale * low, scale * high, df)
+
+
+def _discrepancy_ends(
+    estimate: float, slope: float, noise: float, quantile: float
+) -> tuple[float, float]:
+    """Ends of the values v of which the estimate is at most `quantile` deviations away; their
+    variance is slope v + noise, below 0 that of 0.
+    """
+    of_equal = quantile * math.sqrt(noise)
+    rise = quantile**2 * slope
+    centre = estimate + rise / 2
+    half = math.sqrt(max(0.0, rise * estimate + rise**2 / 4 + of_equal**2))
+    low = estimate - of_equal
+    high = estimate + of_equal
+    if low > 0:
+        low = centre - half
+    if high > 0:
+        high = centre + half
+    return low, high
+
+
+class _Spread(NamedTuple):
+    """Facts on the covariance of a set of points in a kernel's feature space."""
+
+    largest: float
+    """Variance of the first order of MMD_u^2 for each unit of it, where the distributions differ
+    along the direction of the largest variance."""
+    df: float
+    """Degrees of freedom of the second order's variance."""
+
+
+def _spread(kernel: Kernel, points: Tensor) -> _Spread:
+    """Find the spread of points (num, dim) by the first SPREAD_POINTS of them."""
+    num = len(points)
+    some = points[:SPREAD_POINTS]
+    values = kernel(some, some)
+    values = values - values.mean(0) - values.mean(1)[:, None] + values.mean()
+    largest = float(torch.linalg.eigvalsh(values)[-1]) / len(some)
+    values.fill_diagonal_(0)
+    squares = values.square().sum(1)
+    variation = float(squares.var() / squares.mean() ** 2)
+    df = num / (2 * variation) if variation > 0 else math.inf
+    return _Spread(4 * largest / num, df)
+
+
+def _df(values: Tensor) -> float:
+    return variance_df((values - values.mean()).cpu().numpy())
+
+
+def _pooled_df(*parts: tuple[float, float]) -> float:
+    """Degrees of freedom of a sum of independent variances, each given with its own (Satterthwaite
+    1946)."""
+    total = sum(variance for variance, _ in parts)
+    spread = sum(variance**2 / df for variance, df in parts)
+    return max(1.0, total**2 / spread) if spread > 0 else math.inf
 
 
 def _sums(kernel: Kernel, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,19 +264,21 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
     )
 
 
-def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
+def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Estimate]:
     """Precision and recall (Kynkaanniemi et al. 2019, arXiv:1904.06991, k = 3), density and
     coverage (Naeem et al. 2020, arXiv:2002.09797, k = 5), of the first 5,000 images of either side.
 
     All depend on the sizes of both sets, and their intervals are about the mean over fresh sets of
-    these sizes. The variance of a half's figure is that between the halves of both sets, over
-    random halvings, and so of a quarter's; the whole set's follows from these two as a power of the
-    size. A share's is taken relative to p (1 - p), and Wilson's interval keeps it within [0, 1].
+    these sizes, real and generated. The variance of a half's figure is that between the halves of
+    both sets, over random halvings, and so of a quarter's; the whole set's is half of a half's or
+    follows from these two as a power of the size, whichever is larger. A share's is taken relative
+    to p (1 - p), and Wilson's interval keeps it within [0, 1].
     """
     x = real[:LARGEST_NEIGHBOURS]
     y = generated[:LARGEST_NEIGHBOURS]
     xx, yy, xy = _distances(x, y)
     values = _neighbours(xx, yy, xy)
+    dfs = _decisive_df(xx, yy, xy)
     of_parts = {num: _of_parts(xx, yy, xy, num) for num in (2, 4)}  # (halvings, parts, figures)
     results = {}
     for place, name in enumerate(("precision", "recall", "density", "coverage")):
@@ -193,14 +290,50 @@ def neighbour_figures(real: Tensor, generated: Tensor) -> dict[str, Interval]:
             if name != "density":
                 variance /= max(mean * (1 - mean), 1e-12)
             spreads.append(variance)
-        spread = spreads[0] * min(1.0, spreads[0] / spreads[1]) if spreads[1] else 0.0
+        spread = spreads[0] * max(0.5, min(1.0, spreads[0] / max(spreads[1], TINY)))
         if name == "density":
-            results[name] = interval(value, math.sqrt(spread), HALVINGS, len(y))
+            half = student_quantile(HALVES_DF) * math.sqrt(spread)
+            results[name] = Estimate(value, value - half, value + half, dfs[name])
         else:
             shared = y if name == "precision" else x
             num_shared = len(shared)  # images that the share is of
-            results[name] = _wilson(value, max(spread, 1 / num_shared), len(y))
+            low, high = _wilson(value, max(spread, 1 / num_shared))
+            results[name] = Estimate(value, low, high, dfs[name])
     return results
+
+
+def _decisive_df(xx: Tensor, yy: Tensor, xy: Tensor) -> dict[str, float]:
+    """Degrees of freedom of each figure's variance: few where one or two images decide it.
+
+    A share varies with the images that it is of, and with those whose balls hold some of them that
+    no other ball holds.
+    """
+    radii = xx.topk(1 + max(K_PRECISION, K_DENSITY), largest=False).values
+    of_generated = yy.kthvalue(1 + K_PRECISION).values
+    within = (xy <= radii[:, K_DENSITY, None]).double()
+    covers = {
+        "precision": (xy <= radii[:, K_PRECISION, None]).double(),
+        "recall": (xy <= of_generated[None]).double().T,
+        "coverage": within.T,
+    }  # (balls, images that the share is of)
+    of_reals = within.mean(1)
+    of_samples = within.mean(0)
+    most = min(xy.shape) - 1.0
+    found = {"density": min(most, _pooled_df(_part(of_reals), _part(of_samples)))}
+    for name, each in covers.items():
+        times = each.sum(0)
+        share = float((times > 0).double().mean())
+        only = (each * (times == 1)).sum(1) * len(each) / len(times)  # mean: share held by one ball
+        own = (share * (1 - share) / len(times), len(times) - 1.0)
+        found[name] = min(most, _pooled_df(own, _part(only)))
+    # counts in balls whose union few images decide
+    found["density"] = min(found["density"], found["precision"])
+    return found
+
+
+def _part(values: Tensor) -> tuple[float, float]:
+    """Variance of a mean, and its degrees of freedom."""
+    return float(values.var() / len(values)), _df(values)
 
 
 def _of_parts(xx: Tensor, yy: Tensor, xy: Tensor, num: int) -> Tensor:
@@ -249,21 +382,19 @@ def _neighbours(xx: Tensor, yy: Tensor, xy: Tensor) -> Tensor:
     return torch.stack(figures, -1)
 
 
-def _wilson(share: float, spread: float, num: int) -> Interval:
-    """Wilson's score interval (1927) of a share whose variance is `spread` times share (1 -
+def _wilson(share: float, spread: float) -> tuple[float, float]:
+    """Ends of Wilson's score interval (1927) of a share whose variance is `spread` times share (1 -
     share).
     """
-    t = float(student_quantile(HALVINGS, CONFIDENCE))
-    spread = spread * t**2
+    spread = spread * student_quantile(HALVES_DF) ** 2
     centre = (share + spread / 2) / (1 + spread)
     half = math.sqrt(spread * share * (1 - share) + spread**2 / 4) / (1 + spread)
-    std = half / t * math.sqrt(num)
-    return Interval(share, max(0.0, centre - half), min(1.0, centre + half), num, std, CONFIDENCE)
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
-def clip_score(images: Tensor, captions: Tensor) -> Interval:
+def clip_score(images: Tensor, captions: Tensor) -> Estimate:
     """Mean of 2.5 max(cos, 0) over images and their captions (Hessel et al. 2021, arXiv:2104.08718,
-    eq. 1), by CLIP's embeddings (num, dim) of both; the interval is Student's t over images."""
+    eq. 1), by CLIP's embeddings (num, dim) of both; the interval is that of a mean over images."""
     if len(images) != len(captions):
         raise UserError(
             f"quality/clip_score needs a caption for each image, and there are {len(captions)} "
@@ -271,5 +402,4 @@ def clip_score(images: Tensor, captions: Tensor) -> Interval:
             "captions."
         )
     cosines = torch.nn.functional.cosine_similarity(images.double(), captions.double())
-    scores: Sequence[float] = (CLIP_WEIGHT * cosines.clamp(min=0)).tolist()
-    return paired_interval(scores, CONFIDENCE)
+    return mean_estimate((CLIP_WEIGHT * cosines.clamp(min=0)).cpu().numpy())

@@ -32,7 +32,6 @@ from ditlab.data.stores.receipt import make_receipt
 from ditlab.data.stores.view import View
 from ditlab.errors import UserError, first_line
 from ditlab.home import Home, resolve_user_file
-from ditlab.intervals import Interval
 from ditlab.progress import Progress, ignore_progress
 from ditlab.quality.images import RANGE, image_batches
 from ditlab.selection import Selection
@@ -47,6 +46,7 @@ from ditlab_addons.figures.images.published import (
     read_npz,
 )
 from ditlab_models.contract import BatchField
+from ditlab_models.intervals import Estimate, doubtful_intervals
 from ditlab_models.pixels import NotFiniteError, to_bytes
 
 NPZ = ".npz"
@@ -58,7 +58,7 @@ class MeasuredImages:
 
     num: int
     statistics: Statistics
-    figures: dict[str, Interval]
+    figures: dict[str, Estimate]
     """Figures by name; empty without another set."""
     notes: list[str]
     """Lines on what of folders was measured, how their pictures were changed, and what the other
@@ -100,7 +100,7 @@ def measure_images(
 
     own_sizes = Sizes()
     own = gathered(place, own_sizes)
-    found = dict[str, Interval]()
+    found = dict[str, Estimate]()
     if against is not None:
         is_file = against.endswith(NPZ)
         if is_file:
@@ -111,6 +111,7 @@ def measure_images(
             other = other.made_with(figures.network_digest, sizes)
         notes += figures.doubts(other, own_sizes)
         found = figures.compare(other, own)
+        notes += filter(None, (figures.bias(found, *own.shape), doubtful_intervals(found)))
     statistics = Statistics.of([own]).made_with(figures.network_digest, own_sizes)
     return MeasuredImages(len(own), statistics, found, notes)
 

@@ -26,7 +26,6 @@ from ditlab.data.splits import DataSplits
 from ditlab.encoders.checkpoint import encoder_digest
 from ditlab.errors import UserError, first_line, shortened
 from ditlab.home import Home, resolve_user_file
-from ditlab.intervals import Interval
 from ditlab.progress import ignore
 from ditlab.quality.features import moments
 from ditlab.quality.figures import ComparedSamples, QualityFigures
@@ -38,6 +37,7 @@ from ditlab.storage.plain_files import open_regular_file, read_plain
 from ditlab.weights.files import WeightFiles
 from ditlab_addons.figures.images import estimates
 from ditlab_addons.figures.networks.embeddings import ImageEmbedder
+from ditlab_models.intervals import DF, Estimate
 from ditlab_models.pixels import num_not_finite, to_bytes
 
 VERSION = 1
@@ -334,8 +334,8 @@ class PublishedFigures(QualityFigures):
             )
 
     def names(self, has_captions: bool = False) -> tuple[str, ...]:
-        """Names of the metrics, each followed by the ends of its interval; CLIP score for images
-        with captions.
+        """Names of the metrics, each followed by the ends and degrees of freedom of its interval;
+        CLIP score for images with captions.
         """
         figures = FIGURES[self.spec.kind]
         if self.arrays and "arr_0" not in self.arrays:
@@ -344,7 +344,7 @@ class PublishedFigures(QualityFigures):
             figures = (*figures, CLIP_SCORE)
         names: list[str] = []
         for figure in figures:
-            names += [f"quality/{figure}{end}" for end in ("", "_low", "_high")]
+            names += [f"quality/{figure}{end}" for end in ("", "_low", "_high", DF)]
         return tuple(names)
 
     @cached_property
@@ -495,21 +495,9 @@ class PublishedFigures(QualityFigures):
             list(self.features(map(to_bytes, samples.values), device, samples.tick, embedder))
         )
         found = self.compare(self._statistics, generated)
-        frechet = FIGURES[self.spec.kind][0]
-        if (
-            is_first
-            and self.spec.kind != "clip"
-            and len(generated) < UNBIASED_FROM * generated.shape[1]
-        ):
-            other = FIGURES[self.spec.kind][1]
-            beside = ""
-            if other in found:
-                beside = f"; quality/{other}={found[other].mean:.4g} is unbiased"
-            samples.warn(
-                f"quality/{frechet}={found[frechet].mean:.4g} of {len(generated):,} images is "
-                f"biased upwards (fewer than {UNBIASED_FROM} for each of "
-                f"{generated.shape[1]:,} features): compare it at equal numbers alone{beside}."
-            )
+        bias = self.bias(found, *generated.shape)
+        if is_first and bias:
+            samples.warn(bias)
         captions = samples.captions
         if self.spec.kind == "clip" and captions:
             texts = [
@@ -517,14 +505,28 @@ class PublishedFigures(QualityFigures):
                 for start in range(0, len(captions), BATCH)
             ]
             found[CLIP_SCORE] = estimates.clip_score(generated, torch.cat(texts))
-        metrics = {}
+        metrics: dict[str, float] = {}
         for name, each in found.items():
-            metrics[f"quality/{name}"] = each.mean
-            metrics[f"quality/{name}_low"] = each.low
-            metrics[f"quality/{name}_high"] = each.high
+            metrics |= each.named(f"quality/{name}")
         return metrics
 
-    def compare(self, reference: Statistics, generated: Tensor) -> dict[str, Interval]:
+    def bias(self, found: Mapping[str, Estimate], num: int, width: int) -> str:
+        """Return a sentence on the bias of the Frechet distance of `num` images with `width`
+        features; empty where it is small, or there is no such distance.
+        """
+        if self.spec.kind == "clip" or num >= UNBIASED_FROM * width:
+            return ""
+        frechet, other = FIGURES[self.spec.kind][:2]
+        beside = ""
+        if other in found:
+            beside = f"; quality/{other}={found[other].value:.4g} is unbiased"
+        return (
+            f"quality/{frechet}={found[frechet].value:.4g} of {num:,} images is biased upwards "
+            f"(fewer than {UNBIASED_FROM} for each of {width:,} features): compare it at equal "
+            f"numbers alone{beside}."
+        )
+
+    def compare(self, reference: Statistics, generated: Tensor) -> dict[str, Estimate]:
         """Return the figures that compare features (num, width) with a reference. Raises as
         `measure` does.
         """
@@ -536,7 +538,7 @@ class PublishedFigures(QualityFigures):
                 f"{reference.mu.shape[0]} features, and kind={kind} gives "
                 f"{generated.shape[1]}; name a reference of the same network."
             )
-        names = [name.removeprefix("quality/") for name in self.names()[::3]]
+        names = [name.removeprefix("quality/") for name in self.names()[::4]]
         estimates.check_number(len(generated), f"quality/{names[0]}", "generated")
         if len(names) > 1 or kind == "clip":
             estimates.check_number(len(real), f"quality/{names[-1]}", "reference")

@@ -28,7 +28,7 @@ from ditlab.spec.encoders import Scorer
 from ditlab.spec.experiment import Experiment
 from ditlab.weights.files import WeightFiles
 from ditlab_models.contract import TextCodec
-from ditlab_models.intervals import Estimate, ratio_estimate
+from ditlab_models.intervals import DF, Estimate, ratio_estimate
 
 OPTION = "evaluation.scorer.model"
 PERPLEXITY = f"{GROUP}generative_perplexity"
@@ -106,7 +106,8 @@ class CausalScorer(QualityFigures):
         """Return the names of the samples' perplexity, the ends of its 95 % interval, and held-out
         rows' perplexity.
         """
-        return PERPLEXITY, f"{PERPLEXITY}_low", f"{PERPLEXITY}_high", f"{PERPLEXITY}_held_out"
+        of_samples = [f"{PERPLEXITY}{end}" for end in ("", "_low", "_high", DF)]
+        return (*of_samples, f"{PERPLEXITY}_held_out")
 
     def measure(self, samples: ComparedSamples) -> dict[str, float]:
         """Return the perplexities; that of the same held-out rows is computed once. Raises

@@ -19,6 +19,7 @@ from ditlab.reports.sweep_pictures import CAPTION
 from ditlab.reports.sweep_records import SweepSummary, Trial, best, objectives, rank
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab_models.figures import Figure
+from ditlab_models.intervals import DF, FEWEST_DF, doubtful_intervals, interval_ends
 
 EVALUATIONS = "cost/evaluations"
 SECONDS = "cost/seconds"
@@ -43,6 +44,7 @@ def cost_table(summary: SweepSummary) -> Table:
     """
     ranked = [each for each in rank(with_cost(summary)) if objectives(with_cost(summary), each)]
     names = list(dict.fromkeys(name for each in ranked for name in each.metrics))
+    names = [name for name in names if not name.endswith(DF)]
     rows: list[Cells] = [[each.number, *(_text(each, name) for name in names)] for each in ranked]
     return Table(
         [summary.unit, *names],
@@ -87,6 +89,16 @@ def write_sampling_report(
             f"Entropy fell more than {ENTROPY_FALL:.0%} below held-out text's with "
             f"{listed(fell, 8)}: text there repeats itself, by which its perplexity is too "
             "good; compare perplexities at equal entropy."
+        )
+        parts.append(Paragraphs(text))
+    doubtful = [
+        each.number for each in summary.trials if doubtful_intervals(interval_ends(each.metrics))
+    ]
+    if doubtful:
+        text = (
+            f"A few samples carry the variance of figures of {listed(doubtful, 8)} (fewer than "
+            f"{FEWEST_DF} degrees of freedom), so their intervals over samples may be too narrow: "
+            "draw more samples."
         )
         parts.append(Paragraphs(text))
     samples = None

@@ -234,6 +234,7 @@ def test_one_screen_answers_and_figures_are_small(run):
     quarters = {f"eval/velocity_t{quarter}": 0.5 for quarter in range(4)}
     for step in (0, 20, 40):
         drawn = {"quality/kid": 0.5, "quality/kid_low": 0.25, "quality/kid_high": 0.75}
+        drawn["quality/kid_df"] = 7.0
         run.evaluate(step, **quarters, **drawn, **{"eval/baseline/mean/velocity": 0.9})
     way = Measurement.of({"threads": 1})
     run.tags(measurement_tags({"eval": way, "quality": way}))
@@ -253,6 +254,7 @@ def test_one_screen_answers_and_figures_are_small(run):
         f"Protocol: quality {way.shown}.",
         "95 % interval",
         "0.25 to 0.75",
+        "too narrow (degrees of freedom below 20): quality/kid (7); measure more samples.",
         "GPU hours 1.0",
         "price 2.5",
     )

@@ -58,6 +58,7 @@ def test_a_note_says_what_the_run_is_and_how_its_result_compares():
         quality__kid=[(600, 0.5)],
         quality__kid_low=[(600, 0.25)],
         quality__kid_high=[(600, 0.75)],
+        quality__kid_df=[(600, 7.0)],
     )
     way = Measurement.of({"threads": 1})
     tags = {MAIN_TAG: "eval/velocity"} | measurement_tags({"eval": way, "quality": way})
@@ -79,6 +80,7 @@ def test_a_note_says_what_the_run_is_and_how_its_result_compares():
     assert "| assessed/bound | 1.9 |  | bigram 2.5 |" in rows
     assert "| quality/agreement | 0.8 |  | chance 0.1, real 0.97 |" in rows
     assert "| quality/kid | 0.5 (0.25 to 0.75) |  |  |" in rows and plain("kid_low") not in text
+    assert plain("narrow (degrees of freedom below 20): quality/kid (7); measure") in text
     assert rows[-1].startswith(f"| {plain('eval/velocity_t0')} ")
     sections = re.findall(r"^- (?:model|objective|data|optimizer|batch)&#58; ", text, re.MULTILINE)
     assert len(sections) == 5 and "Page of this run" not in text

@@ -99,4 +99,12 @@ def test_a_configuration_whose_entropy_fell_is_named(tmp_path, blank_pictures):
     of_text = {ENTROPY: entropies, f"{ENTROPY}_high": [each + 0.05 for each in entropies]}
     of_text |= {f"{ENTROPY}_held_out": [5.1] * 3, f"{ENTROPY}_held_out_low": [5.0] * 3}
     text, _ = page(tmp_path, summary(*[(10, about(2.0))] * 3, **of_text))
+    assert "few samples carry" not in text.lower()
     assert "Entropy fell more than 5% below held-out text's with 1: text there" in text
+
+
+def test_configurations_are_named_whose_figures_few_samples_carry(tmp_path, blank_pictures):
+    ends = {"quality/kid": [1.0] * 3, "quality/kid_low": [0.5] * 3, "quality/kid_high": [2.0] * 3}
+    ends["quality/kid_df"] = [300.0, 4.0, 20.0]
+    text, _ = page(tmp_path, summary(*[(10, about(2.0))] * 3, **ends))
+    assert "carry the variance of figures of 1 (fewer than 20 degrees of freedom)" in text
