@@ -289,21 +289,27 @@ def steps_sentence(summary: SweepSummary) -> str:
         f"step {step:,}, {unit} {other.number} has {other.metrics[name]:.4g} at step "
         f"{value_step(summary, other):,}."
     )
-    values = [_values_by_step(trial, name) for trial in peers]
+    return f"{found} {_at_common_step(summary, peers)}"
+
+
+def _at_common_step(summary: SweepSummary, trials: Sequence[Trial]) -> str:
+    """Say which trials are the best at the last step at which all have a value."""
+    name = summary.metrics[0]
+    values = [_values_by_step(trial, name) for trial in trials]
     common = set.intersection(*(set(each) for each in values)) - {0}
     if not common:
-        return f"{found} There is no step at which all {len(peers)} have a value."
+        return f"There is no step at which all {len(trials)} have a value."
     last = max(common)
     sign = -1 if summary.modes[0] == "max" else 1
-    losses = [sign * each[last] for each in values]
-    least = min(losses)
-    leaders = [trial.number for trial, loss in zip(peers, losses, strict=True) if loss == least]
-    verdict = f"{unit} {leaders[0]} is the best"
+    losses = {trial.number: sign * each[last] for trial, each in zip(trials, values, strict=True)}
+    least = min(losses.values())
+    leaders = [number for number, loss in losses.items() if loss == least]
+    verdict = f"{summary.unit} {leaders[0]} is the best"
     if len(leaders) > 1:
-        verdict = f"{unit}s {listed(leaders, 8)} are equally good"
+        verdict = f"{summary.unit}s {listed(leaders, 8)} are equally good"
     return (
-        f"{found} At step {last:,}, the last at which all {len(peers)} have a value, {verdict} "
-        f"with {sign * least:.4g}."
+        f"At step {last:,}, the last at which all {len(trials)} have a value, {verdict} with "
+        f"{sign * least:.4g}."
     )
 
 
