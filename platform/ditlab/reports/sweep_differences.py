@@ -99,7 +99,7 @@ def _far_seeds(
     return [keys[place][0] for place in far]
 
 
-def not_told_apart(differences: Sequence[ConfigurationDifference]) -> list[int]:
+def not_significantly_different(differences: Sequence[ConfigurationDifference]) -> list[int]:
     """Return the numbers of configurations that may be as good as the best one."""
     return [each.configuration.number for each in differences if not each.interval.excludes_zero]
 

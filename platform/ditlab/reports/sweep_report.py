@@ -49,7 +49,7 @@ from ditlab.reports.sweep_differences import (
     differences_to_best,
     fewer_seeds_sentences,
     mean_interval,
-    not_told_apart,
+    not_significantly_different,
 )
 from ditlab.reports.sweep_figures import (
     CURVES_CAPTION,
@@ -364,7 +364,7 @@ def _verdict(summary: SweepSummary, first: Trial, shares: Mapping[str, float]) -
     num = len(summary.trials)
     of = f"of the {num} {unit}s" if num > 1 else f"and only {unit}"
     differences = differences_to_best(summary)
-    open_ones = not_told_apart(differences)
+    open_ones = not_significantly_different(differences)
     place = "lowest" if mode == "min" else "highest"
     claim = f"is the best {of}"
     if trade_off:
@@ -418,7 +418,7 @@ def seeds_lines(summary: SweepSummary, where: str) -> list[str]:
         return []
     if summary.verdict:
         return [f"best mean: {where}", *summary.verdict]
-    open_ones = not_told_apart(differences)
+    open_ones = not_significantly_different(differences)
     head = "best"
     if len(summary.metrics) == 1 and len(summary.trials) > 1 and not differences:
         head = "best mean"

@@ -44,7 +44,7 @@ _SHOWN_TAGS = (
     "ditlab.best_run",
     "ditlab.asked",
     "ditlab.early_stop",
-    "ditlab.evaluations_passed_over",
+    "ditlab.evaluations_skipped",
     "ditlab.evaluation_error",
 )
 

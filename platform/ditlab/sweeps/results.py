@@ -17,7 +17,11 @@ import numpy as np
 from ditlab.errors import RunFailed
 from ditlab.home import Home, RunFolder
 from ditlab.receipts.records import TAG_PREFIX
-from ditlab.reports.sweep_differences import differences_to_best, mean_interval, not_told_apart
+from ditlab.reports.sweep_differences import (
+    differences_to_best,
+    mean_interval,
+    not_significantly_different,
+)
 from ditlab.reports.sweep_pictures import write_samples
 from ditlab.reports.sweep_records import (
     ENDED,
@@ -393,7 +397,7 @@ class SweepResult:
             differences = differences_to_best(summary)
             found["configurations"] = [_result(summary, configuration) for configuration in ranked]
             found["differences"] = [each.to_dict() for each in differences]
-            found["not_told_apart"] = not_told_apart(differences)
+            found["not_significantly_different"] = not_significantly_different(differences)
         if summary.verdict:
             found["verdict"] = list(summary.verdict)
         leader = best(summary)

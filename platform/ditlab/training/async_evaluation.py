@@ -16,7 +16,7 @@ from ditlab.training.reporting import Reporter
 
 TAKEN_TAG = "ditlab.evaluated_async"
 """Tag with the newest step whose asynchronous evaluation is in the journal."""
-PASSED_TAG = "ditlab.evaluations_passed_over"
+SKIPPED_EVALUATIONS_TAG = "ditlab.evaluations_skipped"
 """Tag with the steps that were not evaluated, as a newer checkpoint was there."""
 LOOK_INTERVAL = 0.5
 """Seconds from one search for answers to the next, while steps go on."""
@@ -98,8 +98,8 @@ class AsyncEvaluation(StepHook):
                 f"step{'s' if len(passed) > 1 else ''} {names} skipped: the newer checkpoint of "
                 f"step {step} was evaluated instead."
             )
-            before = reporter.recorded.tags().get(PASSED_TAG)
-            tags[PASSED_TAG] = f"{before}, {names}" if before else names
+            before = reporter.recorded.tags().get(SKIPPED_EVALUATIONS_TAG)
+            tags[SKIPPED_EVALUATIONS_TAG] = f"{before}, {names}" if before else names
         if answer.error:
             reporter.warn(
                 f"the checkpoint of step {step} was not evaluated ({answer.error}); the run "

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ditlab.intervals import unpaired_interval
-from ditlab.reports.sweep_differences import differences_to_best, not_told_apart
+from ditlab.reports.sweep_differences import differences_to_best, not_significantly_different
 from ditlab.reports.sweep_records import (
     AxisInfo,
     MetricCurve,
@@ -57,7 +57,7 @@ def test_configurations_are_ranked_by_means_and_compared_by_pairs():
     assert list(first.curves[METRIC].values)[-1] == pytest.approx(first.metrics[METRIC])
     differences = differences_to_best(summary)
     assert [each.interval.num for each in differences] == [3, 3]
-    assert not_told_apart(differences) == []
+    assert not_significantly_different(differences) == []
     text = summary_text(summary, {})
     assert "Configuration 1 is the best of the 3 configurations" in text
     assert "Configuration 1 before configuration 0 by 0.097" in text and "3 pairs" in text
@@ -67,7 +67,7 @@ def test_configurations_that_share_no_draws_are_compared_by_means():
     runs = [*block(0, 0.1, **{"batch.size": 8}), *block(1, 0.0, **{"batch.size": 16})]
     summary = summary_of(runs, unshared=["batch.size"], axis="batch.size")
     (difference,) = differences_to_best(summary)
-    assert difference.interval.num_other == 3 and not_told_apart([difference]) == [0]
+    assert difference.interval.num_other == 3 and not_significantly_different([difference]) == [0]
     text = summary_text(summary, {})
     claim = "has the lowest mean of the 2 configurations, not significantly different from "
     assert f"{claim}configuration 0" in text and "3 and 3 seeds, unpaired" in text
@@ -86,7 +86,9 @@ def test_two_pairs_are_stated_with_their_wide_interval():
     (difference,) = differences_to_best(summary)
     assert difference.interval.num == 2 and math.isfinite(difference.interval.half_width)
     one = summary_of([*block(0, 0.1)[:1], *block(1, 0.0)[:1]], seeds=2)
-    assert not_told_apart(differences_to_best(one)) == [0]  # a single seed tells nothing
+    assert not_significantly_different(differences_to_best(one)) == [
+        0
+    ]  # a single seed tells nothing
 
 
 def test_the_interval_without_pairs_is_welchs():

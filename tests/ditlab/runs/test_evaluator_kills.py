@@ -83,7 +83,7 @@ def test_killed_five_times_and_twice(tmp_path, mlflow_template):
     tags = JournalFacts.of(content).tags
     history = metric_history(folder)["eval/velocity"]
     steps = history.steps.tolist()
-    text = tags.get("ditlab.evaluations_passed_over", "")
+    text = tags.get("ditlab.evaluations_skipped", "")
     passed = [int(step) for step in filter(None, text.split(", "))]
     assert sorted(steps) == sorted(set(steps)) and steps[-1] == STEPS
     assert sorted([*steps, *passed]) == list(range(0, STEPS + 1, EVERY))

@@ -71,7 +71,7 @@ class SweepOutput(TypedDict):
     report: str
     configurations: NotRequired[list[BestOutput]]
     differences: NotRequired[list[DifferenceOutput]]
-    not_told_apart: NotRequired[list[int]]
+    not_significantly_different: NotRequired[list[int]]
     """Configurations whose interval of the difference to the best one holds zero."""
     verdict: NotRequired[list[str]]
     """Sentences of a scheduler that chooses trials: what is behind, what is left, how it ended."""
