@@ -48,11 +48,18 @@ def test_one_step_at_256_pixels(ditlab, tmp_path, encoders, features):
     photographs = {f"{n}.png": (smooth(300, 280, n), caption) for n, caption in enumerate(captions)}
     source = captioned_folder(tmp_path / "photographs", photographs)
     words = ["--source", source, "--resolution", "256", "--name", "images", "--processes", "1"]
-    if features == "stored":
-        words += ["--encode-text", encoders["text"], "--encode-images", encoders["image"]]
     ditlab("data", "import", "images", *words, "--json").ok()
+    store = "images"
+    if features == "stored":
+        store = "features"
+        options = ("--encode-text", encoders["text"], "--encode-images", encoders["image"])
+        ditlab("data", "encode", "images", *options, "--name", store, "--json").ok()
     named = {"text": "null", "image": "null"} if features == "stored" else encoders
-    changes = [*ONE_STEP, *(f"encoders.{kind}={place}" for kind, place in named.items())]
+    changes = [
+        *ONE_STEP,
+        f"data.path={store}",
+        *(f"encoders.{kind}={place}" for kind, place in named.items()),
+    ]
     said = ditlab(
         "train", SPEC, *(part for change in changes for part in ("--set", change)), "--json"
     ).ok()
