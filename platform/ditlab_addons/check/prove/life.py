@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ditlab.checkpoints.manifest import DamagedCheckpoint
 from ditlab.data.splits import classes_with_samples
@@ -44,11 +44,13 @@ from ditlab_addons.check.prove.observing import (
     perturbed,
     seed_generators,
 )
-from ditlab_addons.check.prove.properties import (
-    PropertyChecker,
-    compare_order,
-    compare_parameters,
-)
+from ditlab_addons.check.prove.properties.checked_run import CheckedRun
+from ditlab_addons.check.prove.properties.components import compare_components
+from ditlab_addons.check.prove.properties.held_out import compare_held_out
+from ditlab_addons.check.prove.properties.parameters import compare_parameters
+from ditlab_addons.check.prove.properties.sampler import compare_guidance, compare_sampler
+from ditlab_addons.check.prove.properties.training_draws import compare_training_draws
+from ditlab_addons.check.prove.properties.training_rows import compare_order, compare_split
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
     UNITS,
@@ -279,15 +281,14 @@ class _RunProof:
         for kind in dict.fromkeys(key[0] for key in (*one.tensors, *two.tensors)):
             where = [f"in {name}" for field, name, _ in wrong if field == kind]
             self.findings.alike("resume", f"{FIELDS.get(kind, kind)} {when}", where)
-        first, second = (
-            {"step": each.step, "position": each.position, **each.scalars} for each in (one, two)
-        )
-        counters = [
+        first = counters_of(one)
+        second = counters_of(two)
+        wrong_counters = [
             f"{name} {first.get(name)} and {second.get(name)}"
             for name in {**first, **second}
             if first.get(name) != second.get(name)
         ]
-        self.findings.same("resume", f"counters {when}", counters)
+        self.findings.same("resume", f"counters {when}", wrong_counters)
 
     def _train_again(self, trainer: Trainer, lost: Mapping[int, RecordedStep]) -> None:
         """Do the steps that the kill lost again, and compare all that they took and gave, to the
@@ -301,7 +302,9 @@ class _RunProof:
             two = self._recorder.kept[step]
             again = taken_and_given(two)
             for what, values in taken_and_given(one).items():
-                wrong = ["others than before the kill"] * (values != again[what])
+                wrong = []
+                if values != again[what]:
+                    wrong.append("others than before the kill")
                 self.findings.same("resume", what, wrong)
             self._compare_states(one.after, two.after, "of steps done again")
         self.findings.step = 0
@@ -350,9 +353,27 @@ class _RunProof:
             reader.compare_sample(sample)
             reader.compare_labels()
             reader.compare_dropout()
-            PropertyChecker(
-                self._run, self._comparer.reference, trainer.inputs, size, self.findings, averaged
-            ).compare()
+            compare_properties(
+                CheckedRun(
+                    self._run,
+                    self._comparer.reference,
+                    trainer.inputs,
+                    size,
+                    self.findings,
+                    averaged,
+                )
+            )
+
+
+def compare_properties(checked: CheckedRun) -> None:
+    """Compare what needs no second implementation, of networks without an engine: loss, data,
+    evaluation and sampler."""
+    compare_training_draws(checked)
+    compare_components(checked)
+    compare_split(checked.run.data, checked.findings)
+    compare_held_out(checked)
+    compare_sampler(checked)
+    compare_guidance(checked)
 
 
 def merged(fields: Mapping[str, Whole]) -> Whole:
@@ -376,6 +397,11 @@ def taken_and_given(step: RecordedStep) -> dict[str, str]:
     }
 
 
+def counters_of(state: CopiedState) -> dict[str, float]:
+    """Return a state's step, position and scalars by name."""
+    return {"step": state.step, "position": state.position, **state.scalars}
+
+
 def copied_with_network(state: TrainingState) -> CopiedState:
     """Copy a state, with the weights that the network computes with; ZeRO-3 holds shards, skipped
     here.
@@ -387,7 +413,7 @@ def copied_with_network(state: TrainingState) -> CopiedState:
     return found
 
 
-def draw_sample(run: TrainingRun, inputs: ModelInputs, network: Any, num: int = 1) -> Tensor:
+def draw_sample(run: TrainingRun, inputs: ModelInputs, network: nn.Module, num: int = 1) -> Tensor:
     """Draw one sample, or several, as an evaluation's grid does, from the same noise at every
     call.
     """
@@ -453,9 +479,10 @@ class EvaluationComparer:
             (abs(own[name] / value - 1) for name, value in exact.items() if value), default=0.0
         )
         for name in sorted({**own, **found}):
-            plain, reference, value, other = (
-                each.get(name, math.nan) for each in (exact, own, found, others)
-            )
+            plain = exact.get(name, math.nan)
+            reference = own.get(name, math.nan)
+            value = found.get(name, math.nan)
+            other = others.get(name, math.nan)
             # Two references of one figure may agree by chance; no more than a rounding is granted
             # for that.
             bound = MARGIN * max(
@@ -480,12 +507,12 @@ class EvaluationComparer:
             exact = draw_sample(self.run, self.inputs, self._model(torch.float64).network)
         if found.is_floating_point():
             scale = exact.double().norm()
-            away, between = (
-                float((one.double() - own.double()).norm() / scale) for one in (found, exact)
-            )
+            away = float((found.double() - own.double()).norm() / scale)
+            between = float((exact.double() - own.double()).norm() / scale)
             self.findings.near("sample", "one sample", away, MARGIN * max(between, FLOAT32))
         else:
-            others, by_chance = (float((one != own).sum()) for one in (found, exact))
+            others = float((found != own).sum())
+            by_chance = float((exact != own).sum())
             if self._dtype != torch.float32:
                 by_chance = MARGIN * max(by_chance, 1)
             self.findings.near(

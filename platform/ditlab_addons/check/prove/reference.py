@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ditlab.data.stores.row_changes import RowChanges
 from ditlab.inputs.noise import KeyedNoise, derived_seed
 from ditlab.spec.experiment import Experiment
-from ditlab_models.contract import TextCodec
+from ditlab_models.contract import Objective, TextCodec
 from ditlab_models.finetuning import fine_tune, matches
 from ditlab_models.parameters import parameter_roles
 
@@ -160,7 +160,7 @@ class ReferenceModel:
     """Network and objective in one precision."""
 
     network: nn.Module
-    objective: Any
+    objective: Objective
     module: nn.Module
     """Both as one module, whose parameters are named `network.PATH` and `objective.PATH`."""
 
@@ -271,7 +271,7 @@ class ReferenceTrainer:
 
     def components(
         self, model: ReferenceModel, batch: Tensors, noise: ReferenceNoise
-    ) -> dict[str, Any]:
+    ) -> dict[str, Tensor]:
         """Return the loss components of a batch, in the arithmetic of the model's parameters."""
         if next(model.network.parameters()).dtype == torch.float64:
             batch = {
@@ -493,9 +493,9 @@ def clip(
         return 1.0, {}
     if spec["kind"] == "norm":
         return max(1.0, (norm + CLIP_TINY) / spec["max_norm"]), {}
-    count, mean, variance = (
-        statistics.get(f"clip.{name}", 0.0) for name in ("count", "mean", "variance")
-    )
+    count = statistics.get("clip.count", 0.0)
+    mean = statistics.get("clip.mean", 0.0)
+    variance = statistics.get("clip.variance", 0.0)
     decay = spec["decay"]
     limit = math.inf
     if spec["kind"] == "zclip" and count < spec["warmup"]:
@@ -548,7 +548,9 @@ def schedule_factors(spec: Section, steps: np.ndarray, total: int, epoch_steps: 
     """
     n = steps.astype(np.float64)
 
-    def half_wave(phase: np.ndarray, peak: Any, valley: Any) -> np.ndarray:
+    def half_wave(
+        phase: np.ndarray, peak: np.ndarray | float, valley: np.ndarray | float
+    ) -> np.ndarray:
         found: np.ndarray = valley * np.sin(phase / 2) ** 2 + peak * np.cos(phase / 2) ** 2
         return found
 

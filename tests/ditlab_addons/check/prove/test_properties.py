@@ -16,13 +16,11 @@ from ditlab.home import Home
 from ditlab.inputs.model_inputs import ModelInputs
 from ditlab_addons.check.process_group import unattended_run
 from ditlab_addons.check.prove.findings import Findings, Proof, ProofComparison
-from ditlab_addons.check.prove.properties import (
-    PropertyChecker,
-    compare_order,
-    compare_parameters,
-    kolmogorov_bound,
-    kolmogorov_distance,
-)
+from ditlab_addons.check.prove.life import compare_properties
+from ditlab_addons.check.prove.properties.checked_run import CheckedRun
+from ditlab_addons.check.prove.properties.draws import kolmogorov_bound, kolmogorov_distance
+from ditlab_addons.check.prove.properties.parameters import compare_parameters
+from ditlab_addons.check.prove.properties.training_rows import compare_order
 from ditlab_addons.check.prove.reference import ReferenceTrainer
 from ditlab_models.processes.specs import timestep_law, uniform_cdf
 from support.trainings.family_specs import GAUSSIAN, smallest
@@ -87,7 +85,7 @@ def properties(experiment, home):
     compare_parameters(reference, reference.settings, findings)
     order = training_order(experiment.data, run.data, experiment.batch.size, experiment.seed)
     compare_order(order.sources(), findings)
-    PropertyChecker(run, reference, inputs, 3, findings, weights).compare()
+    compare_properties(CheckedRun(run, reference, inputs, 3, findings, weights))
     return findings
 
 
