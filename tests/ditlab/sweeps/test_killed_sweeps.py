@@ -53,13 +53,19 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def start_tune(home: Path, *arguments: str | Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "ditlab", "tune", *map(str, arguments), "--json"]
-    return subprocess.Popen(
-        command,
-        env={**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with log_of(home).open("ab") as log:
+        return subprocess.Popen(
+            command,
+            env={**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
+
+
+def log_of(home: Path) -> Path:
+    """Standard error of every session."""
+    return home.with_suffix(".log")
 
 
 def journaled(home: Path) -> int:
@@ -110,7 +116,7 @@ def test_a_sweep_that_was_killed_decides_as_an_unbroken_one(kind, tmp_path):
             return process.poll() is not None or journaled(home) >= least
 
         wait_until(is_reached, 600, f"{least:.0f} bytes of journals")
-        assert process.poll() is None, "it ended before the moment of a kill"
+        assert process.poll() is None, log_of(home).read_text()[-2000:]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(60)
         wait_until(lambda: processes_of(home) == [], 120, "the end of the killed session")
