@@ -93,7 +93,8 @@ def test_evaluated_afterwards(home, tmp_path, case: tuple[str, dict[str, Any]]) 
     found = afterwards(experiment, home, tmp_path)
     assert of_evaluations(recorder.values[step]) == found.values and len(found.values) > 1
     assert set(found.intervals) <= set(found.values) and found.intervals
-    assert all(low <= found.values[name] <= high for name, (low, high) in found.intervals.items())
+    for name, each in found.intervals.items():
+        assert each.low <= found.values[name] <= each.high, name
     assert (
         found.measurements["eval"].digest
         == Measurement.parse(recorder.tagged["ditlab.measurement.eval"]).digest
