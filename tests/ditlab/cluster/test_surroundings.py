@@ -122,8 +122,8 @@ def test_ray_packs_no_folder_below_uv_run_though_it_was_imported_before(tmp_path
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
-    """Below `uv run`, below mpirun, behind a proxy that takes nothing, with a long TMPDIR; the
-    doctor agrees.
+    """Below `uv run`, below mpirun, behind a proxy that takes nothing, with a long TMPDIR beside
+    the RAY_TMPDIR that its refusal names; the doctor agrees.
     """
     folder = tmp_path / ("x" * max(1, 94 - len(str(tmp_path))))
     folder.mkdir()
@@ -139,6 +139,7 @@ def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
         **os.environ,
         **MPI,
         "TMPDIR": str(folder),
+        "RAY_TMPDIR": "/tmp",
         "http_proxy": "http://127.0.0.1:9",
         "https_proxy": "http://[::1]:9",
         "all_proxy": "http://127.0.0.1:9",
@@ -146,7 +147,7 @@ def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
         "SLURM_PROCID": "3",
         "PMI_RANK": "3",
     }
-    for name in ("no_proxy", "NO_PROXY", "RAY_ADDRESS", "RAY_TMPDIR"):
+    for name in ("no_proxy", "NO_PROXY", "RAY_ADDRESS"):
         environment.pop(name, None)
     for command in (["train", str(spec), "--set", "resources.workers=1"], ["doctor", "--json"]):
         done = subprocess.run(
@@ -160,5 +161,4 @@ def test_a_training_on_ray_in_surroundings_that_are_for_other_things(tmp_path):
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert f"TMPDIR={folder} is no folder for Ray's sockets" in done.stderr + done.stdout
         assert "takes nothing" not in done.stderr and "crash" not in done.stderr
