@@ -20,6 +20,7 @@ from ditlab_addons.check.prove.life import compare_properties
 from ditlab_addons.check.prove.properties.checked_run import CheckedRun
 from ditlab_addons.check.prove.properties.draws import kolmogorov_bound, kolmogorov_distance
 from ditlab_addons.check.prove.properties.parameters import compare_parameters
+from ditlab_addons.check.prove.properties.sampler import compare_guided
 from ditlab_addons.check.prove.properties.training_rows import compare_order
 from ditlab_addons.check.prove.reference import ReferenceTrainer
 from ditlab_models.processes.specs import timestep_law, uniform_cdf
@@ -93,6 +94,13 @@ def properties(experiment, home):
 def test_no_setting_raises_an_alarm(family, changes, home):
     findings = properties(smallest(family, **changes), home)
     assert not off(findings.all())
+
+
+def test_guidance_of_a_network_that_predicts_nothing_is_said_to_be_unchecked():
+    findings = Findings()
+    compare_guided([torch.zeros(2, 1, 4, 4)] * 4, torch.zeros(2, 1, 4, 4), findings)
+    assert findings.unchecked == ["guidance, as all predictions of the network are 0"]
+    assert not findings.all()
 
 
 def test_what_a_family_does_not_give_is_said_to_be_unchecked(home):

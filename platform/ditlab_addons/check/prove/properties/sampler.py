@@ -151,6 +151,9 @@ def compare_guided(found: Sequence[Tensor], plain: Tensor, findings: Findings) -
     each."""
     phase = "guidance"
     size = max(float(each.norm()) for each in found)
+    if not size:
+        findings.unchecked.append("guidance, as all predictions of the network are 0")
+        return
     bends = [
         float((found[place] - 2 * found[place + 1] + found[place + 2]).norm()) / size
         for place in (0, 1)
