@@ -26,7 +26,7 @@ def own_token() -> AbstractContextManager[None]:
 
     Without one, any process of the machine could run code as this user.
     """
-    return _environment({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None})
+    return environment_of({TOKEN: secrets.token_hex(32), MODE: "token", TOKEN_PATH: None})
 
 
 def named(address: str) -> str:
@@ -57,7 +57,7 @@ def users_token() -> Iterator[None]:
         reload_token()
         if _has_token():
             values[MODE] = "token"
-    with _environment(values):
+    with environment_of(values):
         yield
 
 
@@ -86,7 +86,7 @@ def cluster_token(address: str) -> Iterator[None]:
     reports that it cannot connect.
     """
     if _accepts(address, {}):
-        with _environment({MODE: "disabled"}):
+        with environment_of({MODE: "disabled"}):
             yield
         return
     with users_token():
@@ -139,7 +139,7 @@ def token_refused(address: str) -> UserError:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+def environment_of(values: Mapping[str, str | None]) -> Iterator[None]:
     """Set environment variables (None: remove them) during the block, for this process and Ray's
     own code in it.
     """

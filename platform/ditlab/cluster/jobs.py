@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ditlab.cluster.access import named, token_refused, users_token
+from ditlab.cluster.access import environment_of, named, token_refused, users_token
 from ditlab.errors import RunFailed, UserError, first_line
 from ditlab.home import Home
 from ditlab.tracking.access import exempt_from_proxies
@@ -35,6 +35,8 @@ SUBMITTER = "DITLAB_SUBMITTER"
 _STOP_VARIABLE = "RAY_JOB_STOP_WAIT_TIME_S"
 _STOP_RESERVE = 10  # seconds of a job's end that are not the run's
 
+API_SERVER = "RAY_API_SERVER_ADDRESS"
+"""Variable of Ray that names a job server."""
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 """Address of a cluster's job server through the tunnel that `ray dashboard cluster.yaml` opens."""
 REQUEST_TIMEOUT = 10.0  # seconds for an answer of the job server
@@ -57,7 +59,7 @@ END_STATUSES = ("SUCCEEDED", "FAILED", "STOPPED")
 
 def default_address() -> str:
     """Address of the job server where no option names one."""
-    return os.environ.get("RAY_API_SERVER_ADDRESS") or DEFAULT_ADDRESS
+    return os.environ.get(API_SERVER) or DEFAULT_ADDRESS
 
 
 def describe_submitter(home: Home) -> str:
@@ -197,7 +199,9 @@ def open_job_server(address: str) -> Iterator[JobServer]:
             default_port = 443 if parts.scheme == "https" else 80
             place = (parts.hostname, parts.port or default_port)
             socket.create_connection(place, REQUEST_TIMEOUT).close()
-            client = JobSubmissionClient(address)
+            # Ray's client takes these variables in place of the address that it is given
+            with environment_of({API_SERVER: address}):
+                client = JobSubmissionClient(address)
         except AuthenticationError:
             raise token_refused(address) from None
         except _client_errors() as error:

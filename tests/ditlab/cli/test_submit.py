@@ -5,6 +5,9 @@ tests/ditlab/cluster/test_jobs.py.
 import contextlib
 import json
 import shlex
+import threading
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +15,11 @@ import pytest
 from ditlab.cli.sweeps.commands import tune
 from ditlab.cli.train.commands import submit, train
 from ditlab.cluster import jobs
-from ditlab.cluster.jobs import runtime_env
+from ditlab.cluster.jobs import open_job_server, runtime_env
 from support.clusters.nodes import CHECKOUT
 from support.clusters.ray_jobs import package_files
 from support.command import run_here
+from support.damage import refused
 
 SPEC = CHECKOUT / "experiments" / "digits" / "dit.yaml"
 
@@ -42,6 +46,33 @@ def test_an_address_of_another_kind_or_where_nothing_answers(capfd, monkeypatch)
         assert f"--address {address} is no address of a job server; write http://HOST:PORT" in err
     err = said(capfd, monkeypatch, SPEC, "--address", "http://127.0.0.1:9")
     assert "--address http://127.0.0.1:9: no job server of Ray answers there (Connection" in err
+
+
+def test_the_address_that_is_given_wins_over_those_of_the_environment(monkeypatch):
+    """Ray's client alone would send the job to the server that the environment names."""
+    asked = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.server.server_port)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    with ExitStack() as stack:
+        ports = []
+        for _ in range(2):
+            server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Answers))
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            stack.callback(server.shutdown)
+            ports.append(server.server_port)
+        given, other = ports
+        for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{other}")
+        with refused(f"127.0.0.1:{given}: no job server of Ray answers there"):
+            stack.enter_context(open_job_server(f"http://127.0.0.1:{given}"))
+    assert set(asked) == {given}
 
 
 def test_train_names_submit_for_a_job_servers_address(capfd, monkeypatch):
