@@ -126,7 +126,10 @@ def token_refused(address: str) -> UserError:
     missing.
     """
     if headers():
-        return UserError(f"{named(address)}: the cluster refuses this token; {REMEDY}.")
+        return UserError(
+            f"{named(address)}: the server there refuses this token; {REMEDY}. If it is no "
+            "cluster of Ray, correct the address."
+        )
     mode = os.environ.get(MODE)
     if mode and mode.lower() != "token":
         return UserError(

@@ -215,7 +215,7 @@ def test_a_wrong_token_none_and_another_server_are_one_sentence_each(here, tmp_p
         (
             {"RAY_AUTH_TOKEN": token},
             ["submit", SPEC, "--address", here.mlflow.url],
-            "no job server of Ray answers",
+            "If it is no cluster of Ray, correct the address.",
         ),
     ]
     before = len(here.nodes.get("/api/jobs/"))
