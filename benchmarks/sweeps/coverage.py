@@ -46,7 +46,7 @@ POINTS = 20
 DIVERGES = 0.1
 """Share of seeds that nearly diverge."""
 JUMPS = (5.0, 10.0, 30.0)
-"""By how many deviations a pair's difference is moved where one seed nearly diverges."""
+"""Deviations by which the difference of a pair is moved where one seed nearly diverges."""
 FAR_SIZES = (3, 5, 8, 12)
 MOST_FAR = 0.1
 """Share of Gaussian groups in which a pair may be named."""

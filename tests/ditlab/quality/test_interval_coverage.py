@@ -30,7 +30,7 @@ def held(draw, truth):
 
 
 def test_degrees_of_freedom_are_those_of_the_kurtosis():
-    """Of n values k are 1 or -1 and the others 0: the kurtosis is n / k. Equal squares know their
+    """The kurtosis is n / k where k of n values are 1 or -1 and the others 0. Equal squares know their
     variance as well as n values can."""
     values = np.zeros(100)
     values[:10] = [1, -1] * 5
@@ -75,7 +75,7 @@ def test_one_value_among_equal_ones_has_finite_ends():
 
 
 def test_shares_have_wilsons_interval():
-    """Of none of n it ends at z^2 / (n + z^2)."""
+    """The interval of none of n ends at z^2 / (n + z^2)."""
     assert share_estimate(0, 10) == pytest.approx((0, 0, 3.8415 / 13.8415, math.inf), rel=1e-4)
     assert share_estimate(10, 10)[:3] == pytest.approx((1, 10 / 13.8415, 1), rel=1e-4)
     covered = [

@@ -80,7 +80,7 @@ def sweep_ids(home: Path) -> list[str]:
 
 
 def decisions(home: Path, said: dict[str, Any]) -> list[Any]:
-    """What a sweep decided, and what came of it, by the numbers of its trials."""
+    """Decisions of a sweep, and its results, by the numbers of its trials."""
     (sweep_id,) = sweep_ids(home)
     planned = SweepFolder(Home(home).run(sweep_id)).planned_trials()
     numbers = {trial.run_id: trial.number for trial in planned}
