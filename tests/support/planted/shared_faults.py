@@ -32,7 +32,7 @@ from ditlab_models.region.objective import RegionObjective
 from support.trainings.family_specs import GAUSSIAN
 
 Changed = Callable[..., Any]
-"""What stands in a function's place: it gets the function, then its arguments."""
+"""Replacement of a function: it gets the function, then its arguments."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Clock:
 
 @dataclass
 class Journaled:
-    """What is on the disk of one trial."""
+    """Files that a trial has left on the disk."""
 
     number: int
     values: dict[str, Any] = field(default_factory=dict)
