@@ -63,6 +63,8 @@ NUM_REFERENCE = 20_000
 """Points of a Frechet distance's reference."""
 SEPARATE = 100
 """Fresh sets at once."""
+WINDOW_REPEATS = 10
+"""Repeats of windows, which are cheap, over those of other figures."""
 Draw = Callable[[torch.Generator, int, bool], Tensor]
 """Draws so many points, real or generated ones, (num, features) float64."""
 
@@ -315,7 +317,7 @@ def text_coverage(num: int, repeats: int) -> list[Row]:
         both = correlated(is_heavy)
         truths = [each.value for each in both(many, 200_000)]
         generator = np.random.default_rng(5)
-        for _ in range(repeats):
+        for _ in range(WINDOW_REPEATS * repeats):
             estimates = both(generator, num)
             for name, each, truth in zip(("pearson", "r2"), estimates, truths, strict=True):
                 tally.add(name, each, truth)

@@ -373,7 +373,7 @@ def prove_setting(name: str, options: argparse.Namespace) -> None:
         )
     if not proof.holds:
         raise ValueError(proof.first_off or proof.verdict)
-    print(f"  {proof.engine}: {proof.num} comparisons hold")
+    print(f"  {proof.engine}: {len(proof.comparisons)} comparisons hold")
 
 
 def run_test(name: str, options: argparse.Namespace) -> None:

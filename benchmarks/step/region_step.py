@@ -55,7 +55,7 @@ def build(
     def saving() -> torch.Tensor:
         rows = masked_rows(mask)
         prediction = network(windows["regions"], mask, t, None, rows.index)
-        return step(errors(prediction, windows, rows, ["masked"], "masked_mean")["masked"])
+        return step(errors(prediction, windows, rows, ["masked"], "masked_mean", None)["masked"])
 
     def plain() -> torch.Tensor:
         squared = (
