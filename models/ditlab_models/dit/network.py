@@ -164,7 +164,9 @@ class DiT(nn.Module):
         """Embed patches with their positions: (B, C, S, S) -> (B, N, D)."""
         # The weights' dtype, not the tokens': under autocast the sum, and so the residual stream,
         # stays float32.
-        return self.patch_embedding(x) + self.positions.values(self.head.weight.dtype)
+        # The table first: a sum has the memory layout of its first operand, and that of patches
+        # has the width before the tokens, which every norm would copy.
+        return self.positions.values(self.head.weight.dtype) + self.patch_embedding(x)
 
     def forward(self, x: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Predict the velocity (B, C, S, S) of x (B, C, S, S) at times t (B,) in [0, 1], label (B,)

@@ -50,6 +50,12 @@ def test_positions_are_the_fixed_table_and_no_parameter():
     assert not any("positions" in name for name in network.state_dict())
 
 
+def test_tokens_lie_in_memory_one_after_another():
+    """Blocks keep the layout, and each norm would copy another one."""
+    network = FAMILY.build_network(DiTSpec(**SMALL))
+    assert network.embed(torch.zeros(3, 1, 8, 8)).is_contiguous()
+
+
 @pytest.mark.parametrize("through", [torch.float32, torch.bfloat16])
 def test_positions_of_a_double_network_have_all_digits(through):
     """Also where the network was cast to another dtype before."""
