@@ -61,6 +61,7 @@ from benchmarks.rounds import Measured, Timed, report, report_beside, timed
 from benchmarks.run_all import is_installed
 from benchmarks.step.family_step import PRODUCT, product_rate
 from ditlab.data.loading.transfer import send
+from ditlab.data.processes import end_with_parent
 from ditlab.engine.compilation import compile_blocks
 from ditlab.engine.distributed import single_process
 from ditlab.engine.engine import Engine, TrainingModule
@@ -410,6 +411,7 @@ def run_part(name: str, options: argparse.Namespace) -> None:
     """Run a part, the body of its process; print how it ended, and exit with a code that says so
     too.
     """
+    end_with_parent()
     run = measure_family if name in FULL else prove_setting if name in PROVED else run_test
     try:
         run(name, options)

@@ -97,11 +97,16 @@ def _begin(work: Callable[[Any], Any]) -> None:
 def follow_parent() -> None:
     """Leave Ctrl-C to the process that began this one, and end at once where that is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """End this process at once where the one that began it is gone."""
     parent = multiprocessing.parent_process()
 
-    def end_with_parent() -> None:  # which was killed, perhaps: this process would wait for ever
+    def wait() -> None:  # which was killed, perhaps: this process would wait for ever
         if parent is not None:
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=wait, daemon=True).start()
