@@ -16,8 +16,9 @@ from ditlab.cluster.session import ray_session
 from ditlab.data.import_blocks import (
     BlockExecutor,
     BlockReceipt,
-    BlockTask,
+    BlockWork,
     InputBlock,
+    Receipts,
     RefusedSource,
 )
 from ditlab.errors import RunFailed, StorageOutage, Unreachable, UserError, first_line
@@ -48,7 +49,7 @@ class RayExecutor:
     that is made twice gives the same files.
     """
 
-    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockWork, blocks: Sequence[InputBlock]) -> Receipts:
         """Yield the receipts of blocks as they are done.
 
         Raises UserError as the work does, and RunFailed where Ray cannot go on.
@@ -83,7 +84,7 @@ class RayExecutor:
             ) from error
 
 
-def _import_block(work: BlockTask, row: dict[str, Any]) -> dict[str, str]:
+def _import_block(work: BlockWork, row: dict[str, Any]) -> dict[str, str]:
     """Do the work of a row of Ray Data, a block. A user's mistake comes back as a value, as Ray
     wraps errors.
     """

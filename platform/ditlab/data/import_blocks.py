@@ -15,9 +15,11 @@ import json
 import shutil
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -139,8 +141,10 @@ class BlockReceipt(ManifestRecord):
     """Other values, of the importer's choice: tokens that filled no row."""
 
 
-BlockTask = Callable[[InputBlock], BlockReceipt]
-"""Work of an import on a block."""
+BlockEnd = Callable[[], BlockReceipt]
+"""End of an import's work on a block."""
+Receipts = Generator[BlockReceipt, None, None]
+"""Receipts of blocks as they are there; closed, it waits for what it has begun."""
 
 
 def packed(array: np.ndarray) -> str:
@@ -204,9 +208,12 @@ class BlockRules(Protocol):
     pickled.
     """
 
-    def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
+    def convert(self, block: InputBlock, folder: Path) -> BlockReceipt | BlockEnd:
         """Write a block's shards below a folder, with `block.prefix`. Raises UserError for what the
         options refuse.
+
+        What is left to do may be returned as a function, which ends the block while the next one
+        is begun: the last rows, hashes, and the wait for the disk.
         """
         ...
 
@@ -214,7 +221,7 @@ class BlockRules(Protocol):
 class BlockExecutor(Protocol):
     """Runner of blocks, on one machine or several."""
 
-    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockWork, blocks: Sequence[InputBlock]) -> Receipts:
         """Yield the receipt of each block once, in any order, as it is there. Raises whatever
         `work` raises.
         """
@@ -242,15 +249,32 @@ class BlockWork:
 
         Raises UserError as the rules do, and for a folder not to be written.
         """
-        try:
-            receipt = whole_receipt(self.folder, block)
-            if receipt is not None:
-                return receipt
-            (self.folder / RECEIPTS).mkdir(parents=True, exist_ok=True)
-            receipt = self.rules.convert(block, self.folder)
+        return self.begin(block)()
+
+    def begin(self, block: InputBlock) -> BlockEnd:
+        """Do a block but for its end, which another thread may do. Raises as `__call__` does, and
+        so does the end.
+        """
+        converted: BlockReceipt | BlockEnd | None = whole_receipt(self.folder, block)
+        if converted is None:
+            with self._writing():
+                (self.folder / RECEIPTS).mkdir(parents=True, exist_ok=True)
+                converted = self.rules.convert(block, self.folder)
+        return partial(self._end, block, converted)
+
+    def _end(self, block: InputBlock, converted: BlockReceipt | BlockEnd) -> BlockReceipt:
+        with self._writing():
+            receipt = converted() if callable(converted) else converted
             write_durably(
                 self.folder / block.receipt, encode_json_line(receipt.model_dump(mode="json"))
             )
+        return receipt
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Raise UserError in place of OSError."""
+        try:
+            yield
         except OSError as error:
             remedy = "choose another folder with --out"
             raise UserError(
@@ -258,7 +282,6 @@ class BlockWork:
                 f"{disk_remedy(error, remedy)}, and give the same command again: it goes on from "
                 "its whole blocks."
             ) from error
-        return receipt
 
 
 @dataclass(frozen=True)
@@ -272,15 +295,30 @@ class ProcessExecutor:
     verb: str = "decodes"
     """Work of a process in messages: `decodes`."""
 
-    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockWork, blocks: Sequence[InputBlock]) -> Receipts:
         """Yield the receipts of blocks in their order. Raises as `processes.in_processes` does."""
         processes = min(
             self.processes or fitting_processes(sum(block.bytes for block in blocks)), len(blocks)
         )
         if processes <= 1:
-            yield from map(work, blocks)
+            yield from overlapping(work, blocks)
         else:
             yield from in_processes(work, blocks, processes, self.verb)
+
+
+def overlapping(work: BlockWork, blocks: Sequence[InputBlock]) -> Receipts:
+    """Yield the receipts of blocks in their order; a thread ends each while the next one is begun.
+    Raises as `work` does.
+    """
+    ending: Future[BlockReceipt] | None = None
+    with ThreadPoolExecutor(1) as pool:
+        for block in blocks:
+            before = ending
+            ending = pool.submit(work.begin(block))
+            if before is not None:
+                yield before.result()
+        if ending is not None:
+            yield ending.result()
 
 
 @dataclass(frozen=True)
@@ -291,7 +329,7 @@ class BeginningExecutor:
 
     limit: int
 
-    def run(self, work: BlockTask, blocks: Sequence[InputBlock]) -> Iterator[BlockReceipt]:
+    def run(self, work: BlockWork, blocks: Sequence[InputBlock]) -> Receipts:
         """Yield the receipts of the first blocks in their order."""
         found = 0
         for block in blocks:
@@ -339,9 +377,10 @@ def imported_blocks(
     try:
         progress(what, len(done), len(blocks), "blocks")
         if missing:
-            for receipt in executor.run(BlockWork(rules, folder), missing):
-                done[receipt.block] = receipt
-                progress(what, len(done), len(blocks), "blocks")
+            with closing(executor.run(BlockWork(rules, folder), missing)) as receipts:
+                for receipt in receipts:
+                    done[receipt.block] = receipt
+                    progress(what, len(done), len(blocks), "blocks")
         yield folder, [receipt for _, receipt in sorted(done.items())]
         is_over = True
     except RefusedSource:

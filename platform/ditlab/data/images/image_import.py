@@ -37,6 +37,7 @@ from ditlab.data.images.pictures import (
 from ditlab.data.images.sources import BESIDE, ImageSource, open_image_source, read_images
 from ditlab.data.images.tar_samples import REPEATED
 from ditlab.data.import_blocks import (
+    BlockEnd,
     BlockReceipt,
     InputBlock,
     ProcessExecutor,
@@ -287,54 +288,21 @@ class ImageRules:
     limit: int | None = None
     """Images of a block that are tried; None: all."""
 
-    def convert(self, block: InputBlock, folder: Path) -> BlockReceipt:
-        """Decode a block's images, in their order; write their shards by size. Raises RefusedSource
-        as `check` does.
+    def convert(self, block: InputBlock, folder: Path) -> BlockEnd:
+        """Decode a block's images, in their order; write their shards by size, the last rows in
+        its end. Raises RefusedSource as `check` does.
         """
-        counts = Counter[str]()
-        dropped = DroppedRecords()
-        rows = 0
-        series: dict[ImageSize, ShardSeries] = {}  # a few megabytes of each size are in memory
-        digests: dict[str, list[np.ndarray]] = {}
+        images = ImageBlock(self, block, folder)
+        items = islice(read_images(block, self.annotations, self.options.image_column), self.limit)
         try:
-            items = islice(
-                read_images(block, self.annotations, self.options.image_column), self.limit
-            )
             # Pillow and hashes work without the GIL, so that this thread hashes and writes while
             # another one decodes
             for item, image in results_in_order(ThreadPoolExecutor(1), self._decoded, items, AHEAD):
-                if isinstance(item, CaptionedImage):
-                    counts[BESIDE] += item.beside
-                    counts.update(item.remarks)
-                if isinstance(image, DroppedRecord):
-                    self.check(image)
-                    dropped.add(image)
-                    continue
-                part = "{}x{}".format(*image.size)
-                if image.size not in series:
-                    columns = self.columns(image.size)
-                    place = folder / part
-                    place.mkdir(parents=True, exist_ok=True)
-                    series[image.size] = ShardSeries(place, block.prefix, columns)
-                    digests[part] = []
-                series[image.size].append(self.row(image))
-                digests[part].append(content_digests(image.pixels[None]))
-                counts[CUT] += image.caption_was_cut
-                counts.update(image.changes)
-                rows += 1
-            parts = {"{}x{}".format(*size): tuple(series[size].finish()) for size in sorted(series)}
-        finally:
-            for each in series.values():
-                each.close()
-        return BlockReceipt(
-            block=block.number,
-            rows=rows,
-            parts=parts,
-            left_out=dropped.counts,
-            listed=tuple(dropped.first),
-            counts=dict(+counts),
-            detail={DIGESTS: {part: packed(np.concatenate(of)) for part, of in digests.items()}},
-        )
+                images.add(item, image)
+        except BaseException:
+            images.close()
+            raise
+        return images.end
 
     def _decoded(
         self, item: CaptionedImage | DroppedRecord
@@ -382,3 +350,68 @@ class ImageRules:
             raise RefusedSource(
                 f"{image.place}: {image.detail}; correct it, or give --unreadable skip."
             )
+
+
+class ImageBlock:
+    """Images of a block, which are written as they are decoded."""
+
+    def __init__(self, rules: ImageRules, block: InputBlock, folder: Path) -> None:
+        self._rules = rules
+        self._block = block
+        self._folder = folder
+        self._counts = Counter[str]()
+        self._dropped = DroppedRecords()
+        self._rows = 0
+        self._series: dict[ImageSize, ShardSeries] = {}
+        """Shards by size, of each of which a few megabytes are in memory."""
+        self._digests: dict[str, list[np.ndarray]] = {}
+
+    def add(
+        self, item: CaptionedImage | DroppedRecord, image: DecodedImage | DroppedRecord
+    ) -> None:
+        """Write an image, or count it as dropped. Raises RefusedSource as `ImageRules.check`
+        does.
+        """
+        if isinstance(item, CaptionedImage):
+            self._counts[BESIDE] += item.beside
+            self._counts.update(item.remarks)
+        if isinstance(image, DroppedRecord):
+            self._rules.check(image)
+            self._dropped.add(image)
+            return
+        part = "{}x{}".format(*image.size)
+        if image.size not in self._series:
+            place = self._folder / part
+            place.mkdir(parents=True, exist_ok=True)
+            columns = self._rules.columns(image.size)
+            self._series[image.size] = ShardSeries(place, self._block.prefix, columns)
+            self._digests[part] = []
+        self._series[image.size].append(self._rules.row(image))
+        self._digests[part].append(content_digests(image.pixels[None]))
+        self._counts[CUT] += image.caption_was_cut
+        self._counts.update(image.changes)
+        self._rows += 1
+
+    def end(self) -> BlockReceipt:
+        """Close the shards; return the block's receipt."""
+        parts = {}
+        try:
+            for size in sorted(self._series):
+                parts["{}x{}".format(*size)] = tuple(self._series[size].finish())
+        finally:
+            self.close()
+        digests = {part: packed(np.concatenate(each)) for part, each in self._digests.items()}
+        return BlockReceipt(
+            block=self._block.number,
+            rows=self._rows,
+            parts=parts,
+            left_out=self._dropped.counts,
+            listed=tuple(self._dropped.first),
+            counts=dict(+self._counts),
+            detail={DIGESTS: digests},
+        )
+
+    def close(self) -> None:
+        """Remove shards that have not ended."""
+        for each in self._series.values():
+            each.close()
