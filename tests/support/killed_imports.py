@@ -24,7 +24,7 @@ from support.datasets.photographs import captioned_folder, encoded, smooth
 BLOCK_BYTES = 30_000
 OPTIONS: dict[str, Any] = {"resolution": 768, "patch": 16, "missing_caption": "skip", "name": "set"}
 COUNTS = {"missing caption": 1, "unreadable": 1, REPEATS: 145}
-"""Of 148 images 3 are different."""
+"""Counts of the import's receipt; the 148 images are copies of three."""
 _CODE = """
 import json, sys
 from pathlib import Path
