@@ -6,6 +6,7 @@ import io
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 
 from ditlab.data.images.captions import decode_captions
+from ditlab.data.import_blocks import BlockReceipt, BlockWork, InputBlock, ProcessExecutor
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.writing import WrittenStore
 from support.damage import refused
@@ -130,6 +132,24 @@ def test_an_import_of_another_source_or_option_begins_at_the_first_block(
         assert told == [("decoding", done, 6, "blocks") for done in range(7)]
         assert left(home) == ["set"]
         assert not [path for path in (home.stores / "set").iterdir() if path.name.startswith(".")]
+
+
+def test_a_block_ends_while_the_next_one_is_begun(tmp_path):
+    second_is_begun = threading.Event()
+
+    class Rules:
+        def convert(self, block, folder):
+            def end():
+                assert second_is_begun.wait(30)
+                return BlockReceipt(block=block.number, rows=1, parts={})
+
+            if block.number == 1:
+                second_is_begun.set()
+            return end
+
+    blocks = [InputBlock(number, ()) for number in range(2)]
+    receipts = ProcessExecutor(1).run(BlockWork(Rules(), tmp_path), blocks)
+    assert [receipt.block for receipt in receipts] == [0, 1]
 
 
 def test_an_import_that_ends_before_its_first_block_leaves_nothing(run, folder, home):
