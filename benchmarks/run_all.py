@@ -37,6 +37,7 @@ NEEDS = {
     "runs/average_errors": ("deepspeed",),
     "runs/beside_work": ("mlflow", "deepspeed"),
     "runs/checkpoint_stall": ("deepspeed",),
+    "runs/commands_beside_work": ("mlflow", "deepspeed"),
     "runs/command_start_up": ("mlflow", "deepspeed"),
     "runs/async_evaluation": ("ray", "deepspeed"),
     "runs/prove_cost": ("mlflow", "deepspeed"),

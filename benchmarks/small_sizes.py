@@ -30,6 +30,7 @@ SMALL = {
     "runs/average_errors": ["--steps", "60"],
     "runs/beside_work": ["--rounds", "1", "--seconds", "1"],
     "runs/checkpoint_stall": [],
+    "runs/commands_beside_work": ["--rounds", "1", "--set", "sampling.steps=2"],
     "runs/command_start_up": ["--rounds", "1"],
     "runs/async_evaluation": ["--rounds", "1", "--steps", "60", "--every", "30"],
     "runs/prove_cost": ["--rounds", "1", "--family", "dit"],

@@ -108,7 +108,8 @@ def sleep_at_barriers(threads: int, workers: int = 1) -> None:
     # (GOMP_SPINCOUNT) was worst beside a busy process: 302 to 515 ms.
     if threads < 2 or {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         return
-    if threads * workers > round(len(os.sched_getaffinity(0)) - busy_cores()):
+    left = round(len(os.sched_getaffinity(0)) - busy_cores())
+    if threads * workers > min(allowed_cores()[0], left):
         os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
@@ -143,10 +144,7 @@ def worker_threads(
     """
     cores, limit = allowed_cores()
     workers = resources.max_workers * concurrent
-    machine = os.cpu_count() or 1
-    allowed = f"this machine has {cores} cores"
-    if limit:
-        allowed = f"{limit} allows {cores} of {machine} cores"
+    allowed = _allowed_text(cores, limit)
     number = resources.cpus_per_worker or recorded
     if number:
         if number * resources.min_workers <= cores:
@@ -156,7 +154,7 @@ def worker_threads(
             why = "resources.cpus_per_worker says so"
         return Threads(number, f"{why}, though {allowed}: it is slower")
     share = max(1, cores // workers)
-    reason = allowed if cores < machine else ""
+    reason = allowed if limit else ""
     most = _most_threads()
     if most is not None and most < share:
         share = max(1, most)
@@ -177,11 +175,23 @@ def beside_others(share: int, workers: int = 1) -> Threads | None:
         return None
     mask = len(os.sched_getaffinity(0))
     busy = busy_cores()
+    left = round(mask - busy)
     # a control group's quota is of time on any core: others take from it only where no core is free
-    free = max(1, min(allowed_cores()[0], round(mask - busy)) // workers)
+    cores, limit = allowed_cores()
+    free = max(1, min(cores, left) // workers)
     if free >= share:
         return None
-    return Threads(free, f"other processes keep {busy:.1f} of {mask} cores busy")
+    reason = f"other processes keep {busy:.1f} of {mask} cores busy"
+    if cores <= left:
+        reason = _allowed_text(cores, limit)
+    return Threads(free, reason)
+
+
+def _allowed_text(cores: int, limit: str) -> str:
+    """Say how many cores this process may use, and what limits them."""
+    if limit:
+        return f"{limit} allows {cores} of {os.cpu_count()} cores"
+    return f"this machine has {cores} cores"
 
 
 def _most_threads() -> int | None:

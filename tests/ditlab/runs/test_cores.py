@@ -70,6 +70,10 @@ def test_threads_that_outnumber_the_free_cores_sleep_while_they_wait(machine, mo
     assert "OMP_WAIT_POLICY" not in os.environ
     monkeypatch.delenv("GOMP_SPINCOUNT")
     sleep_at_barriers(2, workers=3)
+    assert os.environ.pop("OMP_WAIT_POLICY") == "passive"
+    machine[0] = 0.0
+    monkeypatch.setattr(cores, "allowed_cores", lambda: (3, "the control group"))
+    sleep_at_barriers(4)
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
 
 
@@ -87,6 +91,12 @@ def test_others_take_from_a_quota_only_where_no_core_is_free(machine, monkeypatc
     monkeypatch.setattr(cores, "allowed_cores", lambda: (3, "the control group"))
     machine[0] = 4.4
     assert worker_threads(Resources()) == (3, "the control group allows 3 of 8 cores")
+    said = []
+    with computing_beside_others(said.append, needed=4):
+        assert said == [
+            "computing with 4 threads, as in training, though the control group allows 3 of 8 "
+            "cores: it is slower"
+        ]
     machine[0] = 6.2
     assert worker_threads(Resources()).number == 2
 
