@@ -87,7 +87,7 @@ def train(
         _show_plan(experiment, plan_settings, changes, seeds, as_json)
         return 0
     if local:
-        _sleep_at_barriers(experiment, resume)
+        _sleep_at_barriers(experiment.resources.cpus_per_worker, resume)
     with ProgressLine("loading PyTorch") as line:
         from ditlab.api import training
         from ditlab.runs.launch import StartRefused
@@ -244,14 +244,13 @@ def _group_lines(group: GroupResult) -> list[str]:
     return lines
 
 
-def _sleep_at_barriers(experiment: Experiment, resume: str | None) -> None:
+def _sleep_at_barriers(threads: int | None, resume: str | None) -> None:
     """Set how this process's threads wait where their number is given: PyTorch, loaded next, reads
     it once.
     """
     from ditlab.runs.cores import recorded_threads, sleep_at_barriers
     from ditlab.tracking.records import find_training_run
 
-    threads = experiment.resources.cpus_per_worker
     if resume and resume != "auto" and not threads:
         threads = recorded_threads(find_training_run(Home.from_environment(), resume).folder)
     sleep_at_barriers(threads or 1)
