@@ -603,7 +603,7 @@ class SampleSet:
     def __len__(self) -> int:
         return len(self.values)
 
-    def _repr_png_(self) -> bytes:
+    def _repr_png_(self) -> tuple[bytes, dict[str, str]]:
         return self.plot._repr_png_()
 
 

@@ -48,10 +48,11 @@ class Plot:
                     return save_formats(self.figure, place.with_suffix(""), (kind,))[0]
             return save_figure(self.figure, place)
 
-    def _repr_png_(self) -> bytes:
+    def _repr_png_(self) -> tuple[bytes, dict[str, str]]:
+        # IPython takes what is said of a picture as the second value
         content = BytesIO()
         self.image.save(content, format="PNG")
-        return content.getvalue()
+        return content.getvalue(), {"alt": self.figure.alternative_text}
 
 
 def metric_plot(history: Mapping[str, Series]) -> Plot:

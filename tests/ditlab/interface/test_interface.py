@@ -119,7 +119,8 @@ def test_metrics_are_a_table(small):
 
 def test_curves_are_plots(small, tmp_path):
     for plot in (small.plot(), small.plot("train/loss", "eval/velocity")):
-        assert plot._repr_png_().startswith(b"\x89PNG") and plot.image.mode == "RGB"
+        png, about = plot._repr_png_()
+        assert png.startswith(b"\x89PNG") and about == {"alt": plot.figure.alternative_text}
     file = plot.save(tmp_path / "curves.png")
     assert file == tmp_path / "curves.png" and file.stat().st_size > 0
 
@@ -133,7 +134,8 @@ def test_samples_are_tensors_and_pictures(small, with_run, tmp_path):
     assert [image.size for image in drawn.images] == [(8, 8)] * 3
     pixels = np.asarray(drawn.images[1], dtype=np.float64) / 255
     np.testing.assert_allclose(pixels, (drawn.values[1, 0].clamp(-1, 1) + 1).numpy() / 2, atol=0.01)
-    assert drawn._repr_png_().startswith(b"\x89PNG") and len(drawn.animation.figure.frames) >= 5
+    assert drawn._repr_png_()[1]["alt"].startswith("3 samples")
+    assert len(drawn.animation.figure.frames) >= 5
     files = drawn.save(tmp_path / "python")
     words = ["--num", "3", "--seed", "7", "--trajectory", "--out", tmp_path / "command"]
     said = with_run("sample", "small", *words)
