@@ -112,11 +112,22 @@ class DiT(nn.Module):
         )
         self.time = time_embedding(spec)
         self.label = label_embedding(spec)
-        num_more = spec.depth - 1 if spec.embeddings == "per_block" else 0
-        self.block_embeddings = nn.ModuleList(ConditionEmbedding(spec) for _ in range(num_more))
-        sizes = (spec.width, spec.num_heads, spec.mlp_width, spec.condition_width)
-        kinds = (spec.norm_eps, spec.mlp_norm_eps, spec.gelu)
-        blocks = nn.ModuleList(BLOCKS[spec.adaln](*sizes, *kinds) for _ in range(spec.depth))
+        if spec.embeddings == "per_block":
+            self.block_embeddings = nn.ModuleList(
+                ConditionEmbedding(spec) for _ in range(spec.depth - 1)
+            )
+        blocks = nn.ModuleList(
+            BLOCKS[spec.adaln](
+                spec.width,
+                spec.num_heads,
+                spec.mlp_width,
+                spec.condition_width,
+                spec.norm_eps,
+                spec.mlp_norm_eps,
+                spec.gelu,
+            )
+            for _ in range(spec.depth)
+        )
         self.blocks = cast("Sequence[Block]", blocks)
         self.final_norm: nn.LayerNorm | FinalAdaLN
         if spec.final_norm == "affine":
@@ -156,7 +167,7 @@ class DiT(nn.Module):
         self, condition: Tensor, t: Tensor, label: Tensor | None = None
     ) -> list[Tensor]:
         """The condition of each block, (B, E) each, that of the first given."""
-        if not len(self.block_embeddings):
+        if self.spec.embeddings == "shared":
             return [condition] * len(self.blocks)
         return [condition, *(embedding(t, label) for embedding in self.block_embeddings)]
 

@@ -190,8 +190,12 @@ class DLM(nn.Module):
         block_size = self.spec.block_size
         if documents is None and copies == 1 and attends_to_all(length, block_size, first):
             return None
-        dtype = product_dtype(self.embedding.weight)
-        backend = attention_backend(device.type, dtype, self.spec.head_width, copies * length)
+        backend = attention_backend(
+            device.type,
+            product_dtype(self.embedding.weight),
+            self.spec.head_width,
+            copies * length,
+        )
         if first > 0 or backend == "dense":
             return dense_mask(length, block_size, copies, documents, device, first)
         if documents is None:

@@ -239,8 +239,9 @@ def attention_backend(
     `flex` is for training on CUDA: evaluations during training compile nothing.
     """
     fits = dtype in DTYPES and head_width >= LEAST_HEAD_WIDTH and num_tokens >= LEAST_TOKENS
-    is_flex = device_type == "cuda" and fits and torch.is_grad_enabled() and can_compile_kernels()
-    return "flex" if is_flex else "dense"
+    if device_type != "cuda" or not fits or not torch.is_grad_enabled():
+        return "dense"
+    return "flex" if can_compile_kernels() else "dense"
 
 
 @cache

@@ -8,7 +8,7 @@ Dosovitskiy et al. 2021 (arXiv:2010.11929).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -98,10 +98,16 @@ def table_2d(
     Under `column_first` it encodes the column, and the denominator is the half, as in
     facebookresearch/DiT.
     """
-    denominator = "half_minus_1" if order == "row_first" else "half"
-    layout: dict[str, Any] = {"layout": "sin_cos", "denominator": denominator, "dtype": dtype}
+    denominator: Denominator = "half_minus_1" if order == "row_first" else "half"
     row, column = (
-        embed(torch.arange(length, device="cpu"), dim // 2, **layout) for length in (rows, columns)
+        embed(
+            torch.arange(length, device="cpu"),
+            dim // 2,
+            layout="sin_cos",
+            denominator=denominator,
+            dtype=dtype,
+        )
+        for length in (rows, columns)
     )
     cells = (row[:, None].expand(-1, columns, -1), column[None].expand(rows, -1, -1))
     if order == "column_first":

@@ -130,7 +130,7 @@ class RegionSampler(Sampler):
 
     def select_rows(self, rows: RealRows) -> np.ndarray | None:
         """Select all windows, or those with a region that overlaps the BED file."""
-        if self.spec.mask.kind == "random":
+        if isinstance(self.spec.mask, RandomMask):
             return None
         return np.asarray(self._overlapping(rows.columns).any(axis=1))
 
@@ -139,7 +139,7 @@ class RegionSampler(Sampler):
         any.
         """
         mask = self.spec.mask
-        if mask.kind == "random":
+        if isinstance(mask, RandomMask):
             return ""
         num = sum(map(len, self._intervals.values()))
         missed = num - self._num_met(rows.columns)
@@ -178,7 +178,7 @@ class RegionSampler(Sampler):
         rows = request.rows
         assert rows is not None, "imputation begins with real rows"
         conditions = {name: rows.batch[name][:num] for name in FIELDS}
-        if self.spec.mask.kind == "bed":
+        if isinstance(self.spec.mask, BedMask):
             mask = torch.from_numpy(self._overlapping(rows.columns)[:num])
             conditions["mask"] = mask.to(conditions["present"].device)
         return conditions

@@ -37,7 +37,7 @@ DIFFUSERS_WEIGHTS = "diffusion_pytorch_model.safetensors"
 MEASURED = ("eval/", "held_out/", "quality/", "assessed/")
 """Beginnings of the names of metrics in a card."""
 TORCH_USE = """\
-from model import load  # the file of this folder; it needs torch, safetensors, numpy and pydantic
+from model import load  # the file of this folder; it needs torch, safetensors and numpy
 
 # On the CPU; load(device="cuda"), sample(..., noise=, label=, steps=) and so on.
 samples = load().sample(4)
@@ -129,17 +129,22 @@ def write_self_contained(
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--out {folder} is there already; remove it, or name another folder.")
-    config = {part: spec[part] for part in ("model", "objective", "sampling")}
-    # none: all of the model's
-    config |= {"seed": spec["seed"], "classes": list(facts.dataset.get("sampled", ()))}
+    objective = known.objective_of(spec["objective"])
+    settings = code.TrainedSettings(
+        known,
+        known.model.model_validate(spec["model"]),
+        objective.model_validate(spec["objective"]),
+        known.sampling_of(objective).model_validate(spec["sampling"]),
+        spec["seed"],
+        facts.dataset.get("sampled", ()),
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if form == "torch":
             files = write_export(trained, tensors, folder, tokenizer)
-            files.append(_write(folder / CONFIG, _json(config)))
-            files.append(_write(folder / "model.py", code.torch_module(family)))
+            files.append(_write(folder / "model.py", code.torch_module(settings)))
         else:
-            files = _write_diffusers(folder, trained, tensors, config)
+            files = _write_diffusers(folder, trained, tensors, settings)
         return [*files, _write(folder / CARD, _card(form, trained, spec, tensors, facts))]
     except OSError as error:
         raise cannot_write(folder, error, "name another folder") from error
@@ -149,11 +154,11 @@ def _write_diffusers(
     folder: Path,
     trained: CheckpointManifest,
     tensors: Mapping[str, Tensor],
-    config: Mapping[str, Any],
+    settings: code.TrainedSettings,
 ) -> list[Path]:
     """Write a pipeline whose network is DiTLab's own code, in `network`."""
     network = folder / "network"
-    family = str(config["model"]["family"])
+    family = settings.family.name
     network.mkdir()
     spec = _write(network / SPEC_NAME, dump_yaml(portable_spec(trained.spec)))
     weights = network / DIFFUSERS_WEIGHTS
@@ -168,10 +173,8 @@ def _write_diffusers(
     return [
         weights,
         spec,
-        _write(
-            network / CONFIG, _json({"_class_name": "TrainedNetwork", **VERSION, "trained": config})
-        ),
-        _write(network / "modeling.py", code.diffusers_network(family)),
+        _write(network / CONFIG, _json({"_class_name": "TrainedNetwork", **VERSION})),
+        _write(network / "modeling.py", code.diffusers_network(settings)),
         _write(folder / "pipeline.py", code.pipeline()),
         _write(folder / "model_index.json", _json({**VERSION, **index})),
     ]

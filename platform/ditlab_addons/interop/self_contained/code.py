@@ -5,37 +5,46 @@ the same bytes.
 from __future__ import annotations
 
 import ast
-import re
-import textwrap
-from collections.abc import Iterator
-from importlib.util import find_spec
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
-ROOT = "ditlab_models"
-NOT_SAMPLED = ("build_objective", "build_evaluator", "static_figures", "example_inputs")
-"""Methods of a family that no sampler calls: what they import is not copied."""
-PLACE = "SOURCES: dict[str, str] = {}\n"
-IMPORT = re.compile(r"^from ditlab\S* import .*\n+", re.M)
+from ditlab.flattening.printing import print_program
+from ditlab.flattening.program import Program
+from ditlab.flattening.sources import Imported, imports_of
+from ditlab.flattening.units import Unit
+from ditlab_models.contract import Family, ModelSpec, ObjectiveSpec, SamplingSpec
 
-
-def torch_module(family: str) -> str:
-    """Return the module that rebuilds networks of a family and samples from them, without
-    DiTLab.
-    """
-    literals = (
-        f"    {name!r}: {_literal(text)},\n" for name, text in sorted(_sources(family).items())
-    )
-    return _template("module").replace(
-        PLACE, f"SOURCES: dict[str, str] = {{\n{''.join(literals)}}}\n"
-    )
+OWN = ("ditlab", "ditlab_addons", "ditlab_models", "__future__")
+"""Packages whose imports a file does not keep."""
+END_OF_STAND_INS = "# The definitions above stand for those of a run.\n"
+READ = ("draws_per_prompt", "conditions", "solver")
+"""Attributes that the code around network and sampler reads, beside those that it names."""
+SUBSTITUTES = {"Network": "nn.Module"}
 
 
-def diffusers_network(family: str) -> str:
-    """Return the module of a network of a family as a model of diffusers."""
-    _, own = IMPORT.sub("", _template("diffusers_network")).split(
-        "from __future__ import annotations\n", 1
-    )
-    return torch_module(family) + own
+@dataclass(frozen=True)
+class TrainedSettings:
+    """Settings that the code of a folder is made from."""
+
+    family: Family
+    model: ModelSpec
+    objective: ObjectiveSpec
+    sampling: SamplingSpec
+    seed: int
+    classes: Sequence[int]
+    """Classes of the data; (): all of the model's."""
+
+
+def torch_module(settings: TrainedSettings) -> str:
+    """Return the module that rebuilds a network and samples from it, without DiTLab."""
+    return _module(settings, ["module"])
+
+
+def diffusers_network(settings: TrainedSettings) -> str:
+    """Return the module of a network as a model of diffusers."""
+    return _module(settings, ["module", "diffusers_network"])
 
 
 def pipeline() -> str:
@@ -43,55 +52,92 @@ def pipeline() -> str:
     return _template("pipeline")
 
 
+def _module(settings: TrainedSettings, names: Sequence[str]) -> str:
+    """Return the family's code with templates of code around it."""
+    roots = [
+        _method(settings.family, "build_network"),
+        _method(settings.family, "build_sampler"),
+        Unit("ditlab_models.contract", "Prompt"),
+        Unit("ditlab_models.contract", "SampleRequest"),
+        Unit("ditlab_models.contract", "TextCodec"),
+        Unit("ditlab_models.processes.draws", "draw_samples"),
+    ]
+    program = Program(
+        roots,
+        fixed=[settings.model, settings.objective],
+        variable=[settings.sampling],
+        read=READ,
+        substitutes=SUBSTITUTES,
+    )
+    templates = [_template(name) for name in names]
+    others = [each for text in templates for each in _library_imports(text)]
+    imports, definitions = print_program(program, others)
+    constants = [
+        f"MODEL = {type(settings.model).__name__}()",
+        f"OBJECTIVE = {type(settings.objective).__name__}()",
+        f"SAMPLING = {type(settings.sampling).__name__}()",
+        f"SEED = {settings.seed}",
+        f"CLASSES = {tuple(settings.classes)}",
+        f"CHOICES = {_choices(settings.sampling)}",
+        f"LEAST = {_least_values(settings.sampling)}",
+    ]
+    head = ast.get_docstring(ast.parse(templates[0]), clean=False)
+    parts = [
+        f'"""{head}"""\n',
+        "from __future__ import annotations\n",
+        imports + "\n",
+        definitions + "\n",
+        "\n".join(constants) + "\n\n",
+        "\n\n".join(_functions(text) for text in templates),
+    ]
+    return "\n".join(parts)
+
+
+def _choices(sampling: SamplingSpec) -> dict[str, tuple[Any, ...]]:
+    """Return the words that a field takes, by field."""
+    found = {}
+    for name, field in type(sampling).model_fields.items():
+        if get_origin(field.annotation) is Literal:
+            found[name] = get_args(field.annotation)
+    return found
+
+
+def _least_values(sampling: SamplingSpec) -> dict[str, float]:
+    """Return the least number that a field takes, by field."""
+    found = {}
+    for name, field in type(sampling).model_fields.items():
+        for each in [*field.metadata, *_inner_limits(field.annotation)]:
+            least = getattr(each, "ge", None)
+            if isinstance(least, int | float):
+                found[name] = least
+    return found
+
+
+def _inner_limits(annotation: Any) -> list[Any]:
+    """Return the limits of a number that may also be None."""
+    found = list[Any]()
+    for part in get_args(annotation):
+        for each in getattr(part, "__metadata__", ()):
+            found += getattr(each, "metadata", [])
+    return found
+
+
+def _method(family: Family, name: str) -> Unit:
+    """Return the unit of a family's method."""
+    owner = next(kind for kind in type(family).__mro__ if name in vars(kind))
+    return Unit(owner.__module__, owner.__name__, name)
+
+
 def _template(name: str) -> str:
     return Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
 
 
-def _literal(text: str) -> str:
-    """Return Python's spelling of a source with a bar before each line, readable where raw quotes
-    hold it.
-    """
-    barred = textwrap.indent(text, "|", lambda line: True)
-    if "'''" not in text:
-        return f"r'''{barred}'''"
-    return repr(barred)
+def _library_imports(template: str) -> list[Imported]:
+    """Return the imports of a template that are of libraries."""
+    found = imports_of(ast.parse(template))
+    return [each for each in found if each.module.partition(".")[0] not in OWN]
 
 
-def _sources(family: str) -> dict[str, str]:
-    """Return the source of each module of `ditlab_models` that network and sampler of a family
-    import, by its name.
-    """
-    found: dict[str, str] = {}
-    waiting = [f"{ROOT}.{family}.family", f"{ROOT}.contract", f"{ROOT}.processes.draws"]
-    while waiting:
-        name = waiting.pop()
-        inner = name.removeprefix(f"{ROOT}.")
-        if name == ROOT or inner in found or not (path := _path(name)):
-            continue
-        text = path.read_text(encoding="utf-8")
-        if path.name != "__init__.py":
-            found[inner] = text
-        waiting.extend(_imports(ast.parse(text)))
-    return found
-
-
-def _path(name: str) -> Path | None:
-    """Return the file of a module; None for what is no module, such as a function that is imported
-    from one.
-    """
-    try:
-        spec = find_spec(name)
-    except ModuleNotFoundError:
-        return None
-    return Path(spec.origin) if spec and spec.origin else None
-
-
-def _imports(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of modules below `ditlab_models`, and perhaps others, that code imports."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef) and node.name in NOT_SAMPLED:
-            continue
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == ROOT:
-            yield node.module
-            yield from (f"{node.module}.{each.name}" for each in node.names)
-        yield from _imports(node)
+def _functions(template: str) -> str:
+    """Return a template's functions and classes."""
+    return template.partition(END_OF_STAND_INS)[2].strip("\n") + "\n"

@@ -1,25 +1,27 @@
-"""The network as a model of diffusers (behind the content of module.py, in one file)."""
+"""The network as a model of diffusers; in a folder it stands behind the content of module.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from diffusers import ConfigMixin, ModelMixin
 from diffusers.configuration_utils import register_to_config
 
-from ditlab_addons.interop.self_contained.module import build_network, draw
+MODEL: Any = None
+build_network: Any = None
+draw: Any = None
+# The definitions above stand for those of a run.
 
 
 class TrainedNetwork(ModelMixin, ConfigMixin):
-    """A network that DiTLab trained; `trained` is what its sampler needs (`Config`)."""
+    """A network that DiTLab trained."""
 
     config_name = "config.json"
 
     @register_to_config
-    def __init__(self, trained: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.network = build_network(trained)
+        self.network = build_network(MODEL)
 
     def forward(self, *inputs: Any) -> Any:
         """Predict as the network itself."""
@@ -27,4 +29,4 @@ class TrainedNetwork(ModelMixin, ConfigMixin):
 
     def draw(self, num: int, **options: Any) -> Any:
         """Draw samples; `options` are those of the function `draw`."""
-        return draw(self.network, self.config.trained, num, **options)
+        return draw(self.network, num, **options)

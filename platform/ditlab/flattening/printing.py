@@ -1,0 +1,198 @@
+"""Text of a program: imports, constants and definitions in an order in which Python takes them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+from ditlab.flattening.definitions import class_members, spec_members
+from ditlab.flattening.program import Program
+from ditlab.flattening.sources import Imported, is_docstring
+from ditlab.flattening.units import Unit
+
+
+def print_program(program: Program, others: Iterable[Imported] = ()) -> tuple[str, str]:
+    """Return a program's imports, with `others` among them, and its definitions: each after those
+    that it needs, methods that are roots at the end, as functions.
+    """
+    parts = list[str]()
+    for name in module_order(program):
+        parts += _module_parts(program, name)
+    parts += [_function(program, unit) for unit in program.roots if unit.member]
+    text = "\n\n".join(part.strip("\n") + "\n" for part in parts)
+    return _imports(program, others), _tidy(text)
+
+
+def _function(program: Program, unit: Unit) -> str:
+    """Return a method as a function, without `self`."""
+    source = program.module(unit.module)
+    node: Any = program.node(unit)
+    own, *others = node.args.args
+    stop = source.offset(others[0].lineno, others[0].col_offset)
+    edits = program.edits_of(unit.module)
+    edits.delete(source.offset(own.lineno, own.col_offset), stop)
+    first = source.line_start(source.first_line(node))
+    last = source.line_start(source.last_line(node, None) + 1)
+    return textwrap.dedent(edits.render(first, last))
+
+
+def module_order(program: Program) -> list[str]:
+    """Return the program's modules, each after those that it imports."""
+    names = {unit.module for unit in program.units}
+    found: list[str] = []
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        if name in found or name in above:
+            return
+        source = program.module(name)
+        for each in source.tree.body:
+            if isinstance(each, ast.ImportFrom) and each.module in _package_names(program):
+                visit(str(each.module), (*above, name))
+        found.append(name)
+
+    for name in sorted(names):
+        visit(name, ())
+    return [name for name in found if name in names]
+
+
+def _package_names(program: Program) -> set[str]:
+    return {unit.module for unit in program.units}
+
+
+def _module_parts(program: Program, name: str) -> Iterator[str]:
+    source = program.module(name)
+    body = source.tree.body
+    for number, node in enumerate(body):
+        following = body[number + 1] if number + 1 < len(body) else None
+        units = [
+            Unit(name, each) for each, defined in source.definitions.items() if defined is node
+        ]
+        unit = next((each for each in units if each in program.units), None)
+        if unit is None:
+            continue
+        spec = program.spec_of(program.value_of(unit)) if isinstance(node, ast.ClassDef) else None
+        if spec is not None:
+            yield _spec_class(program, spec)
+        elif isinstance(node, ast.ClassDef):
+            yield _class(program, unit, node)
+        else:
+            first = source.line_start(source.first_line(node))
+            last = source.line_start(source.last_line(node, following) + 1)
+            yield program.edits_of(name).render(first, last)
+
+
+def _class(program: Program, unit: Unit, node: ast.ClassDef) -> str:
+    """Return a class with the members that the program uses."""
+    source = program.module(unit.module)
+    edits = program.edits_of(unit.module)
+    begin = source.line_start(source.first_line(node))
+    first = node.body[0]
+    text = edits.render(begin, source.line_start(first.lineno))
+    kept = list[str]()
+    body = node.body
+    members = class_members(node)
+    for number, each in enumerate(body):
+        following = body[number + 1] if number + 1 < len(body) else None
+        if number == 0 and is_docstring(each):
+            assert each.end_lineno is not None
+            text += edits.render(
+                source.line_start(each.lineno), source.line_start(each.end_lineno + 1)
+            )
+            continue
+        name = next((key for key, value in members.items() if value is each), None)
+        if name is None or unit._replace(member=name) not in program.units:
+            continue
+        start = source.line_start(source.first_line(each))
+        stop = source.line_start(source.last_line(each, following) + 1)
+        kept.append(edits.render(start, stop))
+    return text + "\n" + "\n".join(kept)
+
+
+def _spec_class(program: Program, spec: BaseModel) -> str:
+    """Return a spec's class as a dataclass of the fields and methods that the program uses."""
+    kind = type(spec)
+    lines = ["@dataclass(frozen=True)", f"class {kind.__name__}:"]
+    node: Any = program.module(kind.__module__).definitions[kind.__name__]
+    source = program.module(kind.__module__)
+    doc = node.body[0]
+    if is_docstring(doc):
+        lines.append("".join(source.lines[doc.lineno - 1 : doc.end_lineno]).rstrip("\n"))
+    fields = []
+    methods = []
+    for owner, name in spec_members(kind).values():
+        unit = Unit(owner.__module__, owner.__name__, name)
+        if unit not in program.units:
+            continue
+        if name in kind.model_fields:
+            fields.append((name, owner))
+        else:
+            methods.append((name, owner))
+    order = list(kind.model_fields)
+    for name, owner in sorted(fields, key=lambda each: order.index(each[0])):
+        lines.append(_field(program, spec, name, owner))
+    for name, owner in methods:
+        source = program.module(owner.__module__)
+        edits = program.edits_of(owner.__module__)
+        member: Any = class_members(source.definitions[owner.__name__])[name]  # type: ignore[arg-type]
+        start = source.line_start(source.first_line(member))
+        stop = source.line_start(source.last_line(member, None) + 1)
+        lines.append("\n" + edits.render(start, stop).rstrip("\n"))
+    return "\n".join(lines)
+
+
+def _field(program: Program, spec: BaseModel, name: str, owner: type) -> str:
+    source = program.module(owner.__module__)
+    node: Any = source.definitions[owner.__name__]
+    member = class_members(node)[name]
+    assert isinstance(member, ast.AnnAssign)
+    value = getattr(spec, name)
+    shown = f"{type(value).__name__}()" if isinstance(value, BaseModel) else repr(value)
+    text = f"    {name}: {_type_text(value)} = {shown}"
+    number = node.body.index(member)
+    following = node.body[number + 1] if number + 1 < len(node.body) else None
+    if following is not None and is_docstring(following):
+        text += "\n" + "".join(source.lines[following.lineno - 1 : following.end_lineno]).rstrip(
+            "\n"
+        )
+    return text
+
+
+def _type_text(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, tuple):
+        return "tuple[" + ", ".join(_type_text(each) for each in value) + "]"
+    return type(value).__name__
+
+
+def _imports(program: Program, others: Iterable[Imported]) -> str:
+    found = set(others)
+    for uses in program.units.values():
+        found |= uses.imports
+    if any(program.spec_of(program.value_of(unit)) for unit in program.units if not unit.member):
+        found.add(Imported("dataclasses", "dataclass", "dataclass"))
+    plain = sorted(each for each in found if each.name is None)
+    lines = [
+        f"import {each.module}"
+        + ("" if each.alias == each.module.partition(".")[0] else f" as {each.alias}")
+        for each in plain
+    ]
+    by_module: dict[str, list[str]] = {}
+    for each in found:
+        if each.name is not None:
+            shown = each.name if each.name == each.alias else f"{each.name} as {each.alias}"
+            by_module.setdefault(each.module, []).append(shown)
+    for module, names in sorted(by_module.items()):
+        lines.append(f"from {module} import {', '.join(sorted(names))}")
+    return "\n".join(lines) + "\n"
+
+
+def _tidy(text: str) -> str:
+    """Leave at most two empty lines, and none behind a signature."""
+    text = re.sub(r"( -> [^\n]*:\n)\n+(?= )", r"\1", text)
+    return re.sub(r"\n{4,}", "\n\n\n", text)

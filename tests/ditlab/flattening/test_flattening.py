@@ -1,0 +1,181 @@
+"""A program printed from its sources computes what they do, without what its specs never take."""
+
+import importlib
+import sys
+
+import pytest
+
+from ditlab.flattening.printing import print_program
+from ditlab.flattening.program import Program
+from ditlab.flattening.units import Unit
+
+SPECS = '''
+from pydantic import BaseModel
+
+
+class Spec(BaseModel):
+    """A spec."""
+
+
+class InnerSpec(Spec):
+    """Settings below."""
+
+    scale: float = 2.0
+    """A factor."""
+
+
+class ToySpec(Spec):
+    """Settings of a toy."""
+
+    kind: str = "b"
+    """Which branch is taken."""
+    width: int = 3
+    """Numbers of a layer."""
+    unused: int = 7
+    """Nobody reads it."""
+    inner: InnerSpec = InnerSpec()
+    """More settings."""
+
+    @property
+    def double(self) -> int:
+        """Twice the width."""
+        return 2 * self.width
+
+
+class OtherSpec(Spec):
+    """Settings that the program has none of."""
+'''
+CODE = '''
+"""A module."""
+
+from toy.specs import OtherSpec, ToySpec
+
+TABLE = {"a": min, "b": max}
+"""Functions by kind."""
+
+
+def branches(spec: ToySpec, x: float) -> float:
+    """Take one of three branches."""
+    if spec.kind == "a":
+        return x
+    elif spec.kind == "b":
+        # a comment that stays
+        y = x * spec.inner.scale
+    else:
+        y = -x
+    return y if spec.kind != "a" and x > 0 else branches_never(x)
+
+
+def branches_never(x: float, sign: int = 1, mode: str = "plain") -> float:
+    """Nobody passes a mode."""
+    if mode == "plain":
+        return x * sign
+    return forgotten(x)
+
+
+def forgotten(x: float) -> float:
+    """Never called."""
+    return x
+
+
+def looked_up(spec: ToySpec, x: float) -> float:
+    """Look a function up."""
+    return TABLE[spec.kind](x, spec.double)
+
+
+def kind_of(spec: ToySpec | OtherSpec) -> str:
+    """Tell the class of a spec."""
+    if isinstance(spec, OtherSpec):
+        return "other"
+    return spec.kind
+
+
+class Holder:
+    """Holds what nobody reads beside what is read."""
+
+    def __init__(self, spec: ToySpec, note: str) -> None:
+        self.width = spec.width
+        self.note = note
+        """A word that nobody reads."""
+
+    def wide(self, by: int | None = None) -> int:
+        """Return the width."""
+        if by is None:
+            return self.width
+        return self.width + by
+
+    def never(self) -> str:
+        """Return the note."""
+        return self.note
+
+
+def held(spec: ToySpec) -> int:
+    """Use a holder."""
+    return Holder(spec, "a note").wide()
+'''
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """A package of two modules: specs, and code that they decide."""
+    folder = tmp_path / "toy"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "specs.py").write_text(SPECS)
+    (folder / "code.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("toy", "toy.specs", "toy.code", "flat"):
+        sys.modules.pop(name, None)
+
+
+def flattened(folder, name):
+    """Print the program of a function of the toy, and import it."""
+    from toy.specs import ToySpec
+
+    program = Program([Unit("toy.code", name)], [ToySpec()], package="toy")
+    text = "".join(print_program(program))
+    (folder / "flat.py").write_text(f"from __future__ import annotations\n\n{text}")
+    return text, importlib.import_module("flat")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kept", "gone"),
+    [
+        (
+            "branches",
+            (1.5,),
+            ("# a comment that stays", "scale: float = 2.0"),
+            ("-x", "elif", "kind"),
+        ),
+        (
+            "branches",
+            (-1.5,),
+            ("def branches_never(x: float, sign: int = 1)",),
+            ("forgotten", "mode:", "unused"),
+        ),
+        ("looked_up", (9.0,), ("max(x, spec.double)",), ("TABLE", "min")),
+        ("kind_of", (), ('return "b"',), ("OtherSpec", "isinstance")),
+        ("held", (), ("def wide(self)", "Holder(spec)"), ("note", "by", "never")),
+    ],
+)
+def test_a_function_does_the_same_without_what_is_never_taken(toy, name, arguments, kept, gone):
+    import toy.code as original
+    from toy.specs import ToySpec
+
+    text, found = flattened(toy, name)
+    spec = getattr(found, "ToySpec", lambda: None)()
+    assert getattr(found, name)(spec, *arguments) == getattr(original, name)(ToySpec(), *arguments)
+    assert [part for part in kept if part not in text] == []
+    assert [part for part in gone if part in text] == []
+
+
+def test_a_spec_that_may_change_decides_no_branch(toy):
+    from toy.specs import ToySpec
+
+    program = Program(
+        [Unit("toy.code", "branches")], [], [ToySpec()], read=["inner"], package="toy"
+    )
+    _, text = print_program(program)
+    assert "elif" in text
+    assert "kind: str = 'b'" in text
