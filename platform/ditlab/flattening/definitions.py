@@ -41,6 +41,10 @@ class Definitions:
         self.roots = roots
         self.fixed = [*_with_parts(fixed)]
         self.variable = [*_with_parts(variable)]
+        by_class = {type(each): each for each in (*self.fixed, *self.variable)}
+        for each in (*self.fixed, *self.variable):
+            # a class is printed once, with its values
+            assert each == by_class[type(each)], f"two {type(each).__name__} have other values"
         self.package = package
         self.substitutes = substitutes or {}
         self.evaluated = evaluated
@@ -53,6 +57,7 @@ class Definitions:
         self._attributes: dict[tuple[Unit, bool], dict[str, Any]] = {}
 
     def spec_unit(self, unit: Unit) -> BaseModel | None:
+        """Return the spec whose class a unit is; None for other units."""
         if unit.member:
             return None
         value = self.value_of(unit)

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ditlab.flattening.constants import PLAIN
 from ditlab.flattening.definitions import class_members, spec_members
 from ditlab.flattening.program import Program
 from ditlab.flattening.sources import Imported, is_docstring
@@ -151,6 +152,7 @@ def _field(program: Program, spec: BaseModel, name: str, owner: type) -> str:
     member = class_members(node)[name]
     assert isinstance(member, ast.AnnAssign)
     value = getattr(spec, name)
+    assert isinstance(value, (BaseModel, *PLAIN)), f"{name}={value!r} is no default of a dataclass"
     shown = f"{type(value).__name__}()" if isinstance(value, BaseModel) else repr(value)
     text = f"    {name}: {_type_text(value)} = {shown}"
     number = node.body.index(member)
@@ -165,6 +167,8 @@ def _field(program: Program, spec: BaseModel, name: str, owner: type) -> str:
 def _type_text(value: Any) -> str:
     if value is None:
         return "None"
+    if value == ():
+        return "tuple[()]"
     if isinstance(value, tuple):
         return "tuple[" + ", ".join(_type_text(each) for each in value) + "]"
     return type(value).__name__

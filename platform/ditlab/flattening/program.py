@@ -21,10 +21,6 @@ Values = dict[str, Any]
 """Value by parameter; UNKNOWN for one that differs."""
 
 
-ALWAYS = ("__init__", "forward")
-"""Methods that a class keeps whether or not they are named."""
-
-
 def default_values(node: ast.FunctionDef) -> Values:
     """Return the value of each default that is a plain one, UNKNOWN for others."""
     positional = [*node.args.posonlyargs, *node.args.args]
@@ -216,9 +212,15 @@ class Program(Definitions):
         return uses
 
     def _is_kept(self, unit: Unit, name: str) -> bool:
-        """Return True for a member that a class keeps in any case, such as a field of a record."""
-        if name in ALWAYS or (name.startswith("__") and name.endswith("__")):
+        """Return True for a member that a class keeps in any case: a field of a record, or what a
+        base of a library may call.
+        """
+        if name.startswith("__") and name.endswith("__"):
             return True
+        for base in self.value_of(unit).__mro__[1:]:
+            is_own = base.__module__.partition(".")[0] == self.package
+            if not is_own and hasattr(base, name):
+                return True
         node = self.node(unit)
         is_record = any("dataclass" in ast.dump(each) for each in node.decorator_list)
         is_record = is_record or any("NamedTuple" in ast.dump(each) for each in node.bases)

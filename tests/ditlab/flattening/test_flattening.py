@@ -28,7 +28,7 @@ class ToySpec(Spec):
     """Settings of a toy."""
 
     kind: str = "b"
-    """Which branch is taken."""
+    """Name of the branch that is taken."""
     width: int = 3
     """Numbers of a layer."""
     unused: int = 7

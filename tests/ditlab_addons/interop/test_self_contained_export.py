@@ -3,6 +3,7 @@ refusals.
 """
 
 import json
+import runpy
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -17,11 +18,13 @@ import ditlab
 from ditlab.data.text.tokenizer import ByteTokenizer
 from ditlab.home import Home
 from ditlab.weights.initial import InitialWeights
+from ditlab_addons.interop.self_contained.code import TrainedSettings, torch_module
 from ditlab_addons.interop.self_contained_export import CardFacts, write_self_contained
 from ditlab_models.contract import WeightsInit
 from ditlab_models.families import find_family
 from support.command import run_inside
 from support.damage import refused
+from support.devices.variants import variants
 from support.trainings.family_specs import smallest
 from support.trainings.workers import tiny
 
@@ -226,6 +229,39 @@ def test_tools_that_search_the_code_of_a_folder_for_packages_find_the_needed_one
         found.update(hub.get_imports(script))
     assert set(asked) - sys.stdlib_module_names == expected
     assert found - sys.stdlib_module_names == expected
+
+
+@pytest.mark.parametrize("name", ["dit", "unet", "dlm", "pixelhdm", "region"])
+def test_fresh_weights_of_the_code_are_those_of_the_spec(tmp_path, name):
+    check_fresh_weights(smallest(name), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(sum(1 for _ in variants())))
+def test_every_option_of_a_family_is_exported(tmp_path, number):
+    name, model, objective = list(variants())[number]
+    chosen = {"model": model, "objective": objective}
+    if objective.get("process") == "gaussian":
+        chosen["sampling"] = {"solver": "ddim"}
+    if model.get("block_size"):
+        chosen["sampling"] = {"block": {}}
+    if model.get("text_encoder"):
+        chosen["model"] = model | {"patch_depth": 2}
+    check_fresh_weights(smallest(name, **chosen), tmp_path)
+
+
+def check_fresh_weights(experiment, folder):
+    """The module of a spec builds the network with the bits that its family draws."""
+    settings = TrainedSettings(
+        experiment.family, experiment.model, experiment.objective, experiment.sampling, 5, ()
+    )
+    (folder / "model.py").write_text(torch_module(settings))
+    found = runpy.run_path(str(folder / "model.py"))
+    torch.manual_seed(1)
+    expected = experiment.family.build_network(experiment.model).state_dict()
+    torch.manual_seed(1)
+    built = found["build_network"](found["MODEL"]).state_dict()
+    torch.testing.assert_close(built, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("form", "inside"), [("torch", "."), ("diffusers", "network")])
