@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ditlab_models.contract import Batch, NoiseSource
+from ditlab_models.contract import Batch, LossComponent, NoiseSource
 from ditlab_models.extensions import components_of
 from ditlab_models.figure_makers import FigureDrawer
 from ditlab_models.pixelhdm.figures import figure_makers
@@ -50,7 +50,7 @@ class PixelHDMObjective(FigureDrawer):
         self.figure_makers = figure_makers(spec)
         self._spec = spec
         self._model = model
-        self._others = components_of(spec.weights, PixelHDMWeights)
+        self._others: dict[str, LossComponent] = components_of(spec.weights, PixelHDMWeights)
         self._conditions = [field.name for field in model.batch_fields() if field.name != "image"]
         self._frequency_weights = frequency_weights(spec.frequency.quality)
         # Images of other patch sizes may not divide into blocks, which is an error if the loss

@@ -109,7 +109,7 @@ class PixelHDMSampler(Sampler):
                 name: values[index // each]
                 for name, values in self._encode(prompts, request).items()
             }
-            conditions["prompt"] = to_bytes(prompts)[index // each]
+            conditions["prompt"] = prompt_bytes(prompts)[index // each]
         elif request.rows is not None:
             conditions = self._of_rows(request.rows, num)
         else:
@@ -119,7 +119,7 @@ class PixelHDMSampler(Sampler):
             )
         if negative is not None:
             conditions |= self._beside_negative(conditions, negative, request)
-            conditions["negative_prompt"] = to_bytes([negative]).expand(num, -1)
+            conditions["negative_prompt"] = prompt_bytes([negative]).expand(num, -1)
         if request.seed is not None:
             if not 0 <= request.seed < 2**62:
                 raise ValueError(
@@ -345,13 +345,13 @@ def _padded(values: Tensor, length: int) -> Tensor:
     return functional.pad(values, (*(0, 0) * (values.ndim - 2), 0, length - values.shape[1]))
 
 
-def to_bytes(texts: Sequence[str]) -> Tensor:
+def prompt_bytes(texts: Sequence[str]) -> Tensor:
     """Encode whole texts as UTF-8: (number of texts, longest) int64, 0 behind the end."""
     return caption_bytes(texts, max(len(text.encode()) for text in texts))
 
 
 def to_texts(tokens: Tensor) -> list[str]:
-    """Decode the bytes of `to_bytes`."""
+    """Decode the bytes of `prompt_bytes`."""
     return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in tokens.tolist()]
 
 

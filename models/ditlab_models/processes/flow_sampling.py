@@ -69,7 +69,7 @@ class ImageSampler(Sampler):
     def guided(self, network: nn.Module, conditions: Conditions) -> Guided:
         """Return the guided prediction as a function of x (num, ...) and one time."""
         dtype = next(network.parameters()).dtype
-        null = {}
+        null: dict[str, Tensor] = {}
         scale = 1.0
         if "label" in conditions and self.num_classes is not None:
             null = {"label": torch.full_like(conditions["label"], self.num_classes)}

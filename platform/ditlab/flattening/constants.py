@@ -30,6 +30,14 @@ PLAIN = (bool, int, float, str, type(None), tuple)
 """Types of the values that fields of specs have, beside specs."""
 
 
+def is_record(value: Any) -> bool:
+    """Return True for a spec, or an object of a frozen dataclass: its fields do not change."""
+    if isinstance(value, BaseModel):
+        return True
+    parameters = getattr(value, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and not isinstance(value, type)
+
+
 @dataclass
 class Scope:
     """Knowledge of the names in a function."""
@@ -98,16 +106,16 @@ class Scope:
         ):
             return self.attributes.get(node.attr, UNKNOWN)
         base = self.value(node.value)
-        if not isinstance(base, BaseModel) or not hasattr(base, node.attr):
+        if not is_record(base) or not hasattr(base, node.attr):
             return UNKNOWN
         found = getattr(base, node.attr)
-        if isinstance(found, (BaseModel, *PLAIN)):
+        if is_record(found) or isinstance(found, PLAIN):
             return found
         return UNKNOWN
 
     def _comparison(self, node: ast.Compare) -> Any:
         values = [self.value(each) for each in (node.left, *node.comparators)]
-        if any(value is UNKNOWN or isinstance(value, BaseModel) for value in values):
+        if any(value is UNKNOWN or is_record(value) for value in values):
             is_none = all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops)
             if not is_none or UNKNOWN in values:
                 return UNKNOWN
@@ -116,10 +124,12 @@ class Scope:
 
     def _joined(self, node: ast.BoolOp) -> Any:
         is_and = isinstance(node.op, ast.And)
-        values = [self.value(each) for each in node.values]
-        for value in values:
-            if value is not UNKNOWN and bool(value) != is_and:
+        is_known = True
+        value = UNKNOWN
+        for each in node.values:
+            value = self.value(each)
+            if value is UNKNOWN:
+                is_known = False
+            elif bool(value) != is_and:
                 return value  # it decides, whatever the others are: none has an effect of its own
-        if any(value is UNKNOWN for value in values):
-            return UNKNOWN
-        return values[-1]
+        return value if is_known else UNKNOWN

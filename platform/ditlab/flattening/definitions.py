@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
-from ditlab.flattening.constants import PLAIN, UNKNOWN, Scope
+from ditlab.flattening.constants import PLAIN, UNKNOWN, Scope, is_record
 from ditlab.flattening.sources import Edits, Imported, SourceModule
 from ditlab.flattening.syntax import every_argument, names_of, parameters
 from ditlab.flattening.units import Cuts, Unit, Uses
@@ -29,14 +29,17 @@ class Definitions:
         read: Iterable[str] = (),
         substitutes: Mapping[str, str] | None = None,
         evaluated: Sequence[str] = (),
-        package: str = "ditlab_models",
+        packages: Sequence[str] = ("ditlab_models",),
+        is_brief: bool = False,
     ) -> None:
-        """Begin a program from `roots`, of a package.
+        """Begin a program from `roots`, of some packages.
 
         `fixed`: specs whose values are known; `variable`: specs whose values may be changed, which
         decide no branch; `read`: attributes that the code around the program reads; `substitutes`:
         classes of that code by the name of the protocol that they have; `evaluated`: functions that
-        are called with what is known, and replaced by what they return.
+        are called with what is known, and replaced by what they return; `packages`: those whose
+        definitions are taken, in the order in which they stand; `is_brief`: docstrings keep
+        their first paragraph, and those that cite a source.
         """
         self.roots = roots
         self.fixed = [*_with_parts(fixed)]
@@ -45,7 +48,8 @@ class Definitions:
         for each in (*self.fixed, *self.variable):
             # a class is printed once, with its values
             assert each == by_class[type(each)], f"two {type(each).__name__} have other values"
-        self.package = package
+        self.packages = packages
+        self.is_brief = is_brief
         self.substitutes = substitutes or {}
         self.evaluated = evaluated
         self.entry_names = frozenset((*read, *(unit.member for unit in roots if unit.member)))
@@ -182,7 +186,7 @@ class Definitions:
         imported = source.imports.get(name)
         if imported is None:
             return None
-        if imported.module.split(".")[0] != self.package or imported.name is None:
+        if imported.module.split(".")[0] not in self.packages or imported.name is None:
             return imported
         return self.resolve(imported.module, imported.name)
 
@@ -199,6 +203,14 @@ class Definitions:
             return UNKNOWN
         value = self.value_of(target)
         return value if isinstance(value, PLAIN) else UNKNOWN
+
+    def record(self, module: str, name: str) -> Any:
+        """Return the object of a frozen dataclass that a name of a module stands for; UNKNOWN for
+        anything else.
+        """
+        target = self.resolve(module, name)
+        value = self.value_of(target) if isinstance(target, Unit) else UNKNOWN
+        return value if is_record(value) else UNKNOWN
 
     def spec_of(self, kind: Any) -> BaseModel | None:
         """Return the spec of a class or one below it, or of a type variable of such classes; None
@@ -236,6 +248,14 @@ class Definitions:
         if issubclass(kind, BaseModel):
             return self.spec_of(kind) is None
         return self.cuts.live is not None and target not in self.cuts.live
+
+    def is_of_library(self, unit: Unit, name: str) -> bool:
+        """Return True for a member that a library's base of a class has, too, and so may call."""
+        for base in self.value_of(unit).__mro__[1:]:
+            is_own = base.__module__.partition(".")[0] in self.packages
+            if not is_own and hasattr(base, name):
+                return True
+        return False
 
     def substitute(self, target: Unit) -> str | None:
         """Return what an annotation names in the place of a unit; None: the unit itself."""
@@ -291,6 +311,7 @@ class Definitions:
             target = self.resolve(unit.module, base.id) if isinstance(base, ast.Name) else None
             if isinstance(target, Unit):
                 found |= self.known_attributes(target, are_fixed)
+        found |= self._annotated_specs(unit, are_fixed)
         initialise = class_members(node).get("__init__")
         if isinstance(initialise, ast.FunctionDef):
             arguments = self.spec_arguments(unit.module, initialise)
@@ -307,6 +328,16 @@ class Definitions:
                 known = [scope.value(each) for each in values]
                 if len(known) == 1 and known[0] is not UNKNOWN:
                     found[name] = known[0]
+        return found
+
+    def _annotated_specs(self, unit: Unit, are_fixed: bool) -> dict[str, BaseModel]:
+        """Return the specs of a record's fields, by their annotations."""
+        found = {}
+        for name, member in class_members(self.node(unit)).items():
+            if isinstance(member, ast.AnnAssign):
+                spec = self.annotated_spec(unit.module, member.annotation)
+                if spec is not None and (self.is_fixed(spec) or not are_fixed):
+                    found[name] = spec
         return found
 
     def _result_of(self, module: str, node: ast.Call) -> Any:

@@ -337,7 +337,10 @@ class ExpressionReader(NameReader):
         dropped = set()
         for number, each in enumerate(node.values):
             value = self._scope.value(each)
-            items.append((str(number), *self.source.span(each)))
+            items.append((str(number), *self._bracketed(each, node)))
+            is_last = number == len(node.values) - 1
+            if is_last and not isinstance(value, bool):
+                continue  # it is what the whole may be
             if value is not UNKNOWN and bool(value) == is_and:
                 dropped.add(str(number))
         if len(dropped) == len(items):
@@ -346,6 +349,20 @@ class ExpressionReader(NameReader):
             if name not in dropped:
                 self._expression(each)
         self._drop_items(items, dropped)
+
+    def _bracketed(self, part: ast.expr, whole: ast.expr) -> tuple[int, int]:
+        """Return begin and end of a part of an expression, with the brackets around it."""
+        start, stop = self.source.span(part)
+        first, last = self.source.span(whole)
+        text = self.source.text
+        while True:
+            before = len(text[:start].rstrip()) - 1
+            after = stop + len(text[stop:]) - len(text[stop:].lstrip())
+            is_inside = before >= first and after < last
+            if not is_inside or text[before] != "(" or text[after] != ")":
+                return start, stop
+            start = before
+            stop = after + 1
 
     def _write_entry(self, node: ast.Subscript, is_starred: bool = False) -> bool:
         """Put an entry of a table of a module in the place of its lookup; return True if its key
@@ -360,7 +377,10 @@ class ExpressionReader(NameReader):
         if is_starred and isinstance(value, ast.Tuple):
             start += 1  # without its brackets
             stop -= 1
-        self.edits.replace(*self.source.span(node), source.text[start:stop])
+        text = source.text[start:stop]
+        if isinstance(value, ast.Lambda):
+            text = f"({text})"
+        self.edits.replace(*self.source.span(node), text)
         for each in ast.walk(value):
             if isinstance(each, ast.Name):
                 self._use(self.program.resolve(table.module, each.id))
@@ -395,6 +415,9 @@ class ExpressionReader(NameReader):
     # calls
 
     def _call(self, node: ast.Call) -> None:
+        if self._result(node) == {}:
+            self.edits.replace(*self.source.span(node), "{}")
+            return
         callees = self._callees(node)
         if callees is None:
             return
@@ -424,6 +447,8 @@ class ExpressionReader(NameReader):
                 self._local_call(node, func.id)
             elif func.id == "cast" and isinstance(node.args[0], ast.Constant):
                 self._annotation(node.args[0])
+            elif func.id == "getattr" and isinstance(node.args[1], ast.Constant):
+                self.uses.read.add(str(node.args[1].value))
         self._expression(func)
         return []
 

@@ -6,10 +6,12 @@ import ast
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
+from sys import stdlib_module_names
 from typing import Any
 
 from pydantic import BaseModel
 
+from ditlab.errors import UserError
 from ditlab.flattening.constants import PLAIN
 from ditlab.flattening.definitions import class_members, spec_members
 from ditlab.flattening.program import Program
@@ -20,13 +22,40 @@ from ditlab.flattening.units import Unit
 def print_program(program: Program, others: Iterable[Imported] = ()) -> tuple[str, str]:
     """Return a program's imports, with `others` among them, and its definitions: each after those
     that it needs, methods that are roots at the end, as functions.
+
+    Raises UserError for two definitions of one name, which one file cannot hold.
     """
+    _check_names(program)
     parts = list[str]()
     for name in module_order(program):
         parts += _module_parts(program, name)
     parts += [_function(program, unit) for unit in program.roots if unit.member]
-    text = "\n\n".join(part.strip("\n") + "\n" for part in parts)
+    text = ""
+    was_constant = False
+    for part in parts:
+        is_constant = _is_constant(part)
+        if text:
+            text += "\n" if is_constant and was_constant else "\n\n"
+        text += part.strip("\n") + "\n"
+        was_constant = is_constant
     return _imports(program, others), _tidy(text)
+
+
+def _check_names(program: Program) -> None:
+    """Raise UserError for two definitions of one name."""
+    places: dict[str, str] = {}
+    for unit in program.units:
+        other = places.setdefault(unit.name, unit.module)
+        if other != unit.module:
+            raise UserError(
+                f"{unit.module} and {other} both define {unit.name}, and one file cannot hold "
+                "both; rename one of them."
+            )
+
+
+def _is_constant(part: str) -> bool:
+    """Return True for an assignment."""
+    return re.match(r"\s*(?:@|class |def )", part) is None
 
 
 def _function(program: Program, unit: Unit) -> str:
@@ -56,7 +85,8 @@ def module_order(program: Program) -> list[str]:
                 visit(str(each.module), (*above, name))
         found.append(name)
 
-    for name in sorted(names):
+    order = list(program.packages)
+    for name in sorted(names, key=lambda name: (order.index(name.partition(".")[0]), name)):
         visit(name, ())
     return [name for name in found if name in names]
 
@@ -110,8 +140,10 @@ def _class(program: Program, unit: Unit, node: ast.ClassDef) -> str:
             continue
         start = source.line_start(source.first_line(each))
         stop = source.line_start(source.last_line(each, following) + 1)
+        if isinstance(each, ast.FunctionDef) or not kept:
+            kept.append("\n")
         kept.append(edits.render(start, stop))
-    return text + "\n" + "\n".join(kept)
+    return text + "".join(kept)
 
 
 def _spec_class(program: Program, spec: BaseModel) -> str:
@@ -180,20 +212,35 @@ def _imports(program: Program, others: Iterable[Imported]) -> str:
         found |= uses.imports
     if any(program.spec_of(program.value_of(unit)) for unit in program.units if not unit.member):
         found.add(Imported("dataclasses", "dataclass", "dataclass"))
-    plain = sorted(each for each in found if each.name is None)
-    lines = [
-        f"import {each.module}"
-        + ("" if each.alias == each.module.partition(".")[0] else f" as {each.alias}")
-        for each in plain
-    ]
+    of_python = [each for each in found if each.module.partition(".")[0] in stdlib_module_names]
+    others = [each for each in found if each not in of_python]
+    sections = [_section(each) for each in (of_python, others) if each]
+    return "\n".join(sections)
+
+
+def _section(found: Iterable[Imported]) -> str:
+    """Return the import statements of a section: modules, then names, as isort orders them."""
+    found = sorted(found, key=lambda each: (each.module, each.name or "", each.alias))
+    lines = []
     by_module: dict[str, list[str]] = {}
     for each in found:
         if each.name is not None:
             shown = each.name if each.name == each.alias else f"{each.name} as {each.alias}"
             by_module.setdefault(each.module, []).append(shown)
-    for module, names in sorted(by_module.items()):
-        lines.append(f"from {module} import {', '.join(sorted(names))}")
+        elif each.alias == each.module.partition(".")[0]:
+            lines.append(f"import {each.module}")
+        else:
+            lines.append(f"import {each.module} as {each.alias}")
+    for module, names in by_module.items():
+        lines.append(f"from {module} import {', '.join(sorted(names, key=_import_order))}")
     return "\n".join(lines) + "\n"
+
+
+def _import_order(name: str) -> tuple[int, str]:
+    """Return the place of a name: constants, classes, functions."""
+    if name.isupper() and len(name) > 1:
+        return 0, name
+    return (1 if name[0].isupper() else 2), name
 
 
 def _tidy(text: str) -> str:

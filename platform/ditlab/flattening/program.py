@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ditlab.flattening.constants import PLAIN, UNKNOWN
+from ditlab.flattening.constants import PLAIN, UNKNOWN, is_record
 from ditlab.flattening.definitions import Definitions, class_members, spec_members
 from ditlab.flattening.reading import UnitReader
 from ditlab.flattening.sources import is_docstring
@@ -21,8 +21,11 @@ Values = dict[str, Any]
 """Value by parameter; UNKNOWN for one that differs."""
 
 
-def default_values(node: ast.FunctionDef) -> Values:
-    """Return the value of each default that is a plain one, UNKNOWN for others."""
+def default_values(program: Definitions, unit: Unit) -> Values:
+    """Return the value of each default of a function that is a plain one, or a record of the
+    program; UNKNOWN for others.
+    """
+    node = program.node(unit)
     positional = [*node.args.posonlyargs, *node.args.args]
     pairs = [
         *zip(reversed(positional), reversed(node.args.defaults), strict=False),
@@ -30,22 +33,25 @@ def default_values(node: ast.FunctionDef) -> Values:
     ]
     found = {}
     for argument, default in pairs:
-        if default is not None:
-            found[argument.arg] = default.value if isinstance(default, ast.Constant) else UNKNOWN
+        if isinstance(default, ast.Constant):
+            found[argument.arg] = default.value
+        elif isinstance(default, ast.Name):
+            found[argument.arg] = program.record(unit.module, default.id)
+        elif default is not None:
+            found[argument.arg] = UNKNOWN
     return found
 
 
-def passed(call: Call, node: ast.FunctionDef, is_method: bool) -> Values | None:
+def passed(program: Definitions, call: Call, unit: Unit) -> Values | None:
     """Return what a call passes by parameter, defaults included; None where it cannot be told, or
     is no call of this function.
     """
     if call.positional is None or "**" in call.keywords:
         return None
-    known = parameters(node, is_method)
-    names = [each.arg for each in known]
+    names = [each.arg for each in program.parameters(unit)]
     if len(call.positional) > len(names) or not call.keywords.keys() <= set(names):
         return None
-    values = default_values(node)
+    values = default_values(program, unit)
     values |= dict(zip(names, call.positional, strict=False))
     values |= call.keywords
     if not values.keys() >= set(names):
@@ -94,6 +100,8 @@ class CallSites:
             return self._constructions(unit)
         if unit.member == "forward":
             return self._passes(unit)
+        if self._program.is_of_library(unit._replace(member=""), unit.member):
+            return None
         if unit.member in self._program.entry_names or unit.member in self._method_values:
             return None
         return self._by_method.get(unit.member, [])
@@ -125,10 +133,9 @@ class CallSites:
             return None
         found = list(self._by_method.get("", []))
         for name, calls in self._by_method.items():
-            if not name or name in self._method_units:
-                continue
             classes = self._held.get(name, ())
-            if owner in classes or None in classes:
+            is_unclear = None in classes and name not in self._method_units
+            if name and (owner in classes or is_unclear):
                 found += calls
         return found
 
@@ -192,7 +199,7 @@ class Program(Definitions):
             return
         node = self.node(unit)
         if isinstance(node, ast.ClassDef):
-            is_abstract = self._is_abstract(node)
+            is_abstract = self._is_abstract(node) and unit not in self.cuts.named
             for member, each in class_members(node).items():
                 if not (is_abstract and _is_stub(each)):
                     yield unit._replace(member=member), None
@@ -217,10 +224,10 @@ class Program(Definitions):
         """
         if name.startswith("__") and name.endswith("__"):
             return True
-        for base in self.value_of(unit).__mro__[1:]:
-            is_own = base.__module__.partition(".")[0] == self.package
-            if not is_own and hasattr(base, name):
-                return True
+        if unit in self.cuts.named and getattr(self.value_of(unit), "_is_protocol", False):
+            return True  # `isinstance` looks for all of them
+        if self.is_of_library(unit, name):
+            return True
         node = self.node(unit)
         is_record = any("dataclass" in ast.dump(each) for each in node.decorator_list)
         is_record = is_record or any("NamedTuple" in ast.dump(each) for each in node.bases)
@@ -238,11 +245,6 @@ class Program(Definitions):
         parameters = {**self.cuts.parameters}
         for unit, names in unread_parameters(self).items():
             parameters[unit] = parameters.get(unit, frozenset()) | names
-        results = {
-            unit: uses.result
-            for unit, uses in self.units.items()
-            if uses.result is not UNKNOWN and isinstance(uses.result, bool | str | None)
-        }
         identities = {**self.cuts.identities}
         for unit, uses in self.units.items():
             if uses.identity is not None and (
@@ -253,13 +255,22 @@ class Program(Definitions):
             frozenset(self.cuts.attributes | (stored - self.read_names)),
             {**self.cuts.constants, **constant_parameters(self)},
             parameters,
-            {**self.cuts.results, **results},
+            {**self.cuts.results, **self._results()},
             identities,
             variables,
             CallSites(self).held,
             self._live_classes(),
+            self.cuts.named.union(*(uses.values for uses in self.units.values())),
             self.cuts.empty | self._empty_classes(),
         )
+
+    def _results(self) -> dict[Unit, Any]:
+        """Return the plain value of each function that always returns the same."""
+        return {
+            unit: uses.result
+            for unit, uses in self.units.items()
+            if uses.result is not UNKNOWN and isinstance(uses.result, bool | str | None)
+        }
 
     def _live_classes(self) -> frozenset[Unit]:
         named = {*self.roots}.union(*(uses.units for uses in self.units.values()))
@@ -303,7 +314,7 @@ def constant_parameters(program: Definitions) -> dict[Unit, Values]:
         is_forward = unit.member == "forward"
         all_values = []
         for call in calls:
-            values = passed(call, node, bool(unit.member))
+            values = passed(program, call, unit)
             if values is not None:
                 all_values.append(values)
             elif not is_forward or call.positional is None:
@@ -320,7 +331,7 @@ def _same(all_values: list[Values]) -> Iterator[tuple[str, Any]]:
         return
     for name, first in all_values[0].items():
         others = [values[name] for values in all_values]
-        if isinstance(first, BaseModel):
+        if is_record(first):
             is_same = all(each is first for each in others)
         else:
             is_same = isinstance(first, PLAIN) and all(
@@ -358,7 +369,7 @@ def _may_go(program: Definitions, sites: CallSites, unit: Unit, name: str) -> bo
     if unit.member and unit.member != "__init__":
         # other classes may have the method, too
         return len([each for each in program.units if each.member == unit.member]) == 1
-    return all(passed(call, node, bool(unit.member)) is not None for call in calls)
+    return all(passed(program, call, unit) is not None for call in calls)
 
 
 def _passes(call: Call, node: ast.FunctionDef, name: str) -> bool:

@@ -24,6 +24,7 @@ from ditlab.flattening.syntax import (
     is_elif,
     is_own_attribute,
     is_type_alias,
+    shortened,
 )
 from ditlab.flattening.units import Unit
 
@@ -94,6 +95,12 @@ class StatementReader(ExpressionReader):
                 return self._assignment(node)
             case ast.Assert():
                 return self._assert(node)
+            case ast.For() if self._scope.value(node.iter) == ():
+                self._delete(node)
+                return Left.NOTHING
+            case ast.Expr(value=ast.Call() as call) if self._is_idle(call):
+                self._delete(node)
+                return Left.NOTHING
             case ast.Return() | ast.Raise():
                 self._parts(node)
                 return Left.END
@@ -133,7 +140,7 @@ class StatementReader(ExpressionReader):
         module = node.names[0].name
         if isinstance(node, ast.ImportFrom):
             module = node.module or ""
-        if module.partition(".")[0] != self.program.package:
+        if module.partition(".")[0] not in self.program.packages:
             return Left.SOME
         self._delete(node)
         return Left.NOTHING
@@ -143,8 +150,20 @@ class StatementReader(ExpressionReader):
         if value is not UNKNOWN and value:
             self._delete(node)
             return Left.NOTHING
+        if value is not UNKNOWN and node.msg is not None:
+            message = self.source.text[slice(*self.source.span(node.msg))]
+            self.edits.replace(*self.source.span(node), f"raise AssertionError({message})")
+            return Left.END
         self._parts(node)
         return Left.SOME
+
+    def _is_idle(self, node: ast.Call) -> bool:
+        """Return True for a call that, as a statement, does nothing: a check of a spec, which has
+        been done, or a function of which nothing is left."""
+        func = node.func
+        if isinstance(func, ast.Attribute) and isinstance(self._scope.value(func.value), BaseModel):
+            return True
+        return self._result(node) is None
 
     # assignments
 
@@ -168,7 +187,8 @@ class StatementReader(ExpressionReader):
         if isinstance(target, ast.Name):
             self._made[target.id] = self._classes_made(value)
             known = self._scope.value(value)
-            if known is not UNKNOWN and target.id in self._once:
+            is_changeable = isinstance(value, ast.List | ast.Set)
+            if known is not UNKNOWN and target.id in self._once and not is_changeable:
                 self._scope.names[target.id] = known
         elif isinstance(target, ast.Attribute) and is_own_attribute(target):
             held = self.uses.held.setdefault(target.attr, set())
@@ -179,12 +199,16 @@ class StatementReader(ExpressionReader):
     def _is_unread(self, target: ast.expr) -> bool:
         if isinstance(target, ast.Name):
             return target.id in self.program.cuts.variables.get(self.unit, frozenset())
+        if isinstance(target, ast.Tuple):
+            return all(self._is_unread(each) for each in target.elts)
         if isinstance(target, ast.Attribute) and is_own_attribute(target):
             return target.attr in self.program.cuts.attributes
         return False
 
     def _does_nothing(self, node: ast.expr) -> bool:
         """Return True for an expression that only gives a value, or draws figures."""
+        if isinstance(node, ast.IfExp) and self._scope.value(node.test) is not UNKNOWN:
+            return self._does_nothing(node.body if self._scope.value(node.test) else node.orelse)
         if isinstance(node, ast.Call):
             callee = self._callee(node.func)
             if callee is not None and callee.module.endswith(".figures"):
@@ -328,6 +352,7 @@ class UnitReader(StatementReader):
 
     def _class(self, node: ast.ClassDef) -> None:
         """Read what stands above a class's members."""
+        self._docstring(node.body[0])
         for each in (*node.decorator_list, *(keyword.value for keyword in node.keywords)):
             self._expression(each)
         items = []
@@ -375,10 +400,21 @@ class UnitReader(StatementReader):
             if self.program.is_fixed(spec):
                 self._scope.names[name] = spec
         self._drop_parameters(node)
+        self._docstring(node.body[0])
         self._signature(node)
         self._suite(node.body)
         self.uses.unread = frozenset(set(assigned) - self.uses.local_reads)
         self._note_result(node)
+
+    def _docstring(self, node: ast.stmt) -> None:
+        """Write a docstring without sentences on parameters that are gone."""
+        if not is_docstring(node):
+            return
+        assert isinstance(node, ast.Expr)
+        gone = self.program.cuts.parameters.get(self.unit, frozenset())
+        text = shortened(node, gone, self.program.is_brief)
+        if text is not None:
+            self.edits.replace(*self.source.span(node), text)
 
     def _drop_parameters(self, node: ast.FunctionDef) -> None:
         """Delete the parameters that the function does not read."""
@@ -413,6 +449,8 @@ class UnitReader(StatementReader):
     def _note_result(self, node: ast.FunctionDef) -> None:
         """Note what the function returns, where that is all it does."""
         left = [each for each in self._left(node.body) if not is_docstring(each)]
+        if not left:
+            self.uses.result = None
         if len(left) != 1 or not isinstance(left[0], ast.Return) or left[0].value is None:
             return
         value = left[0].value

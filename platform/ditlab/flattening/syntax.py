@@ -1,8 +1,15 @@
-"""Questions about statements and expressions that their syntax answers."""
+"""Questions about statements and expressions that their syntax answers, and shorter docstrings."""
 
 from __future__ import annotations
 
 import ast
+import re
+import textwrap
+from collections.abc import Collection
+
+WIDTH = 100
+_SENTENCES = re.compile(r"(?<=[.;])\s+(?=[A-Z`])")
+_CITATION = re.compile(r"arXiv|et al\.|\b(19|20)\d\d\b")
 
 
 def is_elif(node: ast.If) -> bool:
@@ -34,10 +41,15 @@ def is_dump(node: ast.Call) -> bool:
     return is_named and not node.args and not node.keywords
 
 
+def is_partial(node: ast.Call) -> bool:
+    """Return True for `functools.partial` of something."""
+    return isinstance(node.func, ast.Name) and node.func.id == "partial"
+
+
 def has_no_effect(node: ast.expr) -> bool:
     """Return True for an expression that does nothing but give a value."""
     for each in ast.walk(node):
-        if isinstance(each, ast.Call) and not is_dump(each):
+        if isinstance(each, ast.Call) and not (is_dump(each) or is_partial(each)):
             return False
         if isinstance(each, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
             return False
@@ -109,3 +121,49 @@ def parameters(node: ast.FunctionDef, is_method: bool) -> list[ast.arg]:
     if is_method and "staticmethod" not in decorators:
         positional = positional[1:]
     return positional + node.args.kwonlyargs
+
+
+def shortened(node: ast.Expr, gone: Collection[str], is_brief: bool) -> str | None:
+    """Return a docstring as source text, from its quotes on, without sentences on parameters that
+    are gone; None where it stays as it is.
+
+    `is_brief`: of its paragraphs those behind the first are left that cite a source.
+    """
+    assert isinstance(node.value, ast.Constant)
+    text = str(node.value.value)
+    paragraphs = [" ".join(each.split()) for each in text.split("\n\n")]
+    kept = []
+    for number, paragraph in enumerate(paragraphs):
+        if is_brief and number and not _CITATION.search(paragraph):
+            continue
+        sentences = [
+            each
+            for each in _SENTENCES.split(paragraph)
+            if not any(f"`{name}`" in each for name in gone)
+        ]
+        if sentences:
+            kept.append(" ".join(sentences))
+    if kept == paragraphs or "\\" in text or not kept:
+        return None
+    return _written(kept, node.col_offset)
+
+
+def _written(paragraphs: Collection[str], indent: int) -> str:
+    """Return paragraphs between quotes, filled to the width of a line."""
+    margin = " " * indent
+    filled = [
+        textwrap.fill(
+            each,
+            WIDTH - indent,
+            initial_indent="" if number else '"""',
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for number, each in enumerate(paragraphs)
+    ]
+    text = textwrap.indent("\n\n".join(filled), margin).lstrip()
+    last = text.rpartition("\n")[2]
+    fits = len(last) + (indent if "\n" not in text else 0) + 3 <= WIDTH
+    if "\n" not in text and fits:
+        return f'{text}"""'
+    return f'{text}\n{margin}"""'

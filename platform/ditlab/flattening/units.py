@@ -88,5 +88,7 @@ class Cuts:
     """Classes of which each attribute holds objects; None among them: others."""
     live: frozenset[Unit] | None = None
     """Classes that code names, not annotations alone; None: not known yet."""
+    named: frozenset[Unit] = frozenset()
+    """Definitions that are named otherwise than to call them."""
     empty: frozenset[Unit] = frozenset()
     """Classes of which no member is left."""

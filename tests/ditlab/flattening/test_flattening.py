@@ -48,6 +48,8 @@ class OtherSpec(Spec):
 CODE = '''
 """A module."""
 
+from dataclasses import dataclass
+
 from toy.specs import OtherSpec, ToySpec
 
 TABLE = {"a": min, "b": max}
@@ -112,6 +114,48 @@ class Holder:
 def held(spec: ToySpec) -> int:
     """Use a holder."""
     return Holder(spec, "a note").wide()
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for."""
+
+    names: tuple[str, ...] = ()
+    """Names."""
+
+
+NOTHING = Request()
+"""A request of nothing."""
+
+
+def refuse(request: Request) -> None:
+    """Raise ValueError for names."""
+    if request.names:
+        raise ValueError("names")
+
+
+def summed(values: list[float], start: float = 0.0, request: Request = NOTHING) -> float:
+    """Sum values. `start` is added first. The sum is exact.
+
+    It is slow.
+
+    Its rounding is that of Kahan (1965).
+    """
+    refuse(request)
+    for name in request.names:
+        values.append(len(name))
+    found = []
+    for value in values:
+        found.append(value)
+    return sum(found)
+
+
+def requests(spec: ToySpec) -> float:
+    """Use a request that nobody makes, and brackets around a condition that never holds."""
+    is_wide = spec.width == 3 or (
+        spec.kind != "b" and spec.unused > 0
+    )
+    return summed([1.0, 2.0] if is_wide else [])
 '''
 
 
@@ -133,7 +177,7 @@ def flattened(folder, name):
     """Print the program of a function of the toy, and import it."""
     from toy.specs import ToySpec
 
-    program = Program([Unit("toy.code", name)], [ToySpec()], package="toy")
+    program = Program([Unit("toy.code", name)], [ToySpec()], packages=("toy",))
     text = "".join(print_program(program))
     (folder / "flat.py").write_text(f"from __future__ import annotations\n\n{text}")
     return text, importlib.import_module("flat")
@@ -157,6 +201,12 @@ def flattened(folder, name):
         ("looked_up", (9.0,), ("max(x, spec.double)",), ("TABLE", "min")),
         ("kind_of", (), ('return "b"',), ("OtherSpec", "isinstance")),
         ("held", (), ("def wide(self)", "Holder(spec)"), ("note", "by", "never")),
+        (
+            "requests",
+            (),
+            ("def summed(values: list[float])", "Sum values. The sum is exact.", "It is slow."),
+            ("refuse", "Request", "request:", "`start`", "(\n", "unused"),
+        ),
     ],
 )
 def test_a_function_does_the_same_without_what_is_never_taken(toy, name, arguments, kept, gone):
@@ -170,11 +220,20 @@ def test_a_function_does_the_same_without_what_is_never_taken(toy, name, argumen
     assert [part for part in gone if part in text] == []
 
 
+def test_brief_docstrings_keep_what_cites_a_source(toy):
+    from toy.specs import ToySpec
+
+    program = Program([Unit("toy.code", "requests")], [ToySpec()], packages=("toy",), is_brief=True)
+    _, text = print_program(program)
+    assert "It is slow." not in text
+    assert "Its rounding is that of Kahan (1965)." in text
+
+
 def test_a_spec_that_may_change_decides_no_branch(toy):
     from toy.specs import ToySpec
 
     program = Program(
-        [Unit("toy.code", "branches")], [], [ToySpec()], read=["inner"], package="toy"
+        [Unit("toy.code", "branches")], [], [ToySpec()], read=["inner"], packages=("toy",)
     )
     _, text = print_program(program)
     assert "elif" in text
