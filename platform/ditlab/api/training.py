@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partialmethod
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +27,7 @@ from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import validated
 from ditlab.tracking.access import redact
 from ditlab.tracking.records import read_record
-from ditlab.training.reporting import TrainingProgress
+from ditlab.training.reporting import RunOutcome, TrainingProgress
 
 if TYPE_CHECKING:
     from ditlab.intervals import Interval
@@ -190,24 +190,31 @@ def train(
             sleep_at_barriers(launch.threads.number, launch.experiment.resources.min_workers)
         for line in startup_lines(launch):
             say(line)
-        return _train_launch(launch, makers, local, grace, on_progress, on_stage, warn)
+        run_training: Callable[..., RunOutcome]
+        if local:
+            from ditlab.runs.local import train_in_process
+
+            run_training = train_in_process
+        else:
+            from ditlab.cluster.launch import train_on_ray
+
+            run_training = train_on_ray
+        return train_launch(
+            launch, makers, local, partial(run_training, grace=grace), on_progress, on_stage, warn
+        )
 
 
-def _train_launch(
+def train_launch(
     launch: Launch,
     makers: Sequence[ObserverMaker],
     local: bool,
-    grace: float,
+    run_training: Callable[[Launch, RunCallbacks], RunOutcome],
     on_progress: Callable[[TrainingProgress], None],
     on_stage: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> TrainingResult:
-    """Train a launch that has begun, in this process or on Ray, to its end. Raises RunFailed."""
+    """Train a launch that has begun, by `run_training`, to its end. Raises RunFailed."""
     lifecycle = RunLifecycle(launch)
-    if local:
-        from ditlab.runs.local import train_in_process as run_training
-    else:
-        from ditlab.cluster.launch import train_on_ray as run_training
     # the nodes of a cluster may be lost
     timeout = LOCK_LEASE if not local and is_connected() else 0.0
     with (
@@ -217,7 +224,7 @@ def _train_launch(
         callbacks = _callbacks(lifecycle, observers, on_progress, warn, on_stage)
         lifecycle.start(launch.plan.total_steps)
         with lifecycle.recording_failure():
-            outcome = run_training(launch, callbacks, grace)
+            outcome = run_training(launch, callbacks)
         lifecycle.end(outcome)
         reason = ""
         if outcome.status == "interrupted":

@@ -2,6 +2,8 @@
 name) alone.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,7 +68,7 @@ class KeyedNoise(_Drawn):
         return whole[self.start : self.start + shape[0]]
 
 
-def fixed_noise(first: int, device: torch.device, bucket: int = 0) -> "RowNoise":
+def fixed_noise(first: int, device: torch.device, bucket: int = 0) -> RowNoise:
     """Return the random numbers of held-out metrics, for rows from place `first` on among a view's
     rows of a bucket: the same in every experiment, so that a row has the same masks wherever it is
     evaluated."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,16 @@ from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, WorkerShare
 from ditlab.training.reporting import ProgressMarker
 from ditlab_models.finetuning import fine_tune
+
+
+class SavedState(Protocol):
+    """Whole tensors of a state by field and name."""
+
+    def has(self, kind: str, /) -> bool:
+        """Return True if any tensor of a field is there."""
+
+    def read(self, kind: str, name: str, start: int, stop: int, /) -> Tensor:
+        """Return values `start` to `stop` of a flattened tensor, float32."""
 
 
 class TrainingState:
@@ -95,7 +105,7 @@ class TrainingState:
 
     def load(
         self,
-        saved: CheckpointReader | CopiedState,
+        saved: SavedState,
         scalars: dict[str, float],
         step: int,
         position: int,
@@ -151,7 +161,7 @@ class TrainingState:
         self.engine.load_state(read, scalars, has_ema=False)
         self._load_buffers(saved)
 
-    def _load_buffers(self, saved: CheckpointReader | CopiedState | WholeTensors) -> None:
+    def _load_buffers(self, saved: SavedState | WholeTensors) -> None:
         for name, buffer in self.buffers.items():
             buffer.copy_(saved.read("buffer", name, 0, buffer.numel()).reshape(buffer.shape))
 

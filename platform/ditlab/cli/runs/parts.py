@@ -14,6 +14,7 @@ PARTS = Parts(
                 "ditlab runs log 1a2b3c4d",
                 'ditlab runs query "SELECT name, main_value FROM runs"',
                 "ditlab runs rename 1a2b3c4d wide",
+                "ditlab runs adopt out",
                 "ditlab runs rm 1a2b3c4d --dry-run",
                 "ditlab runs sync",
                 "ditlab runs sync 1a2b3c4d --tracking http://127.0.0.1:5000",
