@@ -14,8 +14,19 @@ ADDON = Parts(
                 "ditlab prove experiments/digits/dit.yaml",
                 "ditlab prove experiments/digits/dit.yaml --set engine.zero.stage=2",
                 "ditlab prove experiments/digits/unet.yaml --json",
+                "ditlab prove experiments/digits/dit.yaml --against train.py",
             ),
             position=60,
+        ),
+        Command(
+            name="eject",
+            summary="Write a spec's training as one file of plain torch.",
+            target="ditlab_addons.check.commands:eject",
+            examples=(
+                "ditlab eject experiments/digits/dit.yaml --out train.py",
+                "ditlab eject experiments/dlm/small.yaml --out text.py",
+            ),
+            position=65,
         ),
         Command(
             name="replay",
@@ -39,8 +50,11 @@ ADDON = Parts(
             position=80,
         ),
     ),
+    subcommands={"runs adopt": "ditlab_addons.check.commands:adopt"},
     results="ditlab_addons.check.results:RESULTS",
     functions={
+        "compare_file": "ditlab_addons.check.functions:compare_file",
+        "eject": "ditlab_addons.check.functions:eject",
         "prove": "ditlab_addons.check.functions:prove",
         "replay": "ditlab_addons.check.functions:replay",
         "verify": "ditlab_addons.check.functions:verify",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,17 @@ def _print(found: Report, as_json: bool) -> int:
 @click.command()
 @options.spec
 @options.overrides
+@click.option(
+    "--against",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help=(
+        "Compare FILE, which `ditlab eject` wrote and you have changed, with SPEC instead: the "
+        "first step, quantity and module that have other bits."
+    ),
+)
 @options.as_json
-def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
+def prove(spec: Path, overrides: tuple[str, ...], against: Path | None, as_json: bool) -> int:
     """Compare the engine that SPEC configures with a reference implementation, step by step.
 
     Twenty steps are trained by the real loop, with a kill and a resume within, and with the spec's
@@ -43,14 +53,69 @@ def prove(spec: Path, overrides: tuple[str, ...], as_json: bool) -> int:
     # before torch is imported: a mistake shows at once
     experiment = load_experiment(spec, overrides)
     with ProgressBars("loading PyTorch") as progress:
+        from ditlab_addons.check.functions import compare_file
         from ditlab_addons.check.functions import prove as prove_spec
 
+        if against:
+            return _print(compare_file(experiment, against, on_progress=progress), as_json)
         progress.stage("reading the spec's data")
         proof = prove_spec(experiment, on_progress=progress)
     code = _print(proof, as_json)
     if proof.holds:
         output.hint(as_json, "train", spec, *output.repeated_arguments("spec", "as_json"))
     return code
+
+
+@click.command()
+@options.spec
+@options.overrides
+@click.option(
+    "--out",
+    metavar="FILE",
+    required=True,
+    type=options.NewPath(path_type=Path),
+    help="File to write, such as train.py.",
+)
+@options.as_json
+def eject(spec: Path, overrides: tuple[str, ...], out: Path, as_json: bool) -> None:
+    """Write SPEC's training as one file of plain torch, to read and to change.
+
+    The file needs torch, numpy, safetensors and pyarrow, and nothing of DiTLab: network, loss,
+    sampler, order of samples, draws, optimiser, checkpoint, resume, evaluation and samples of this
+    spec alone. On a CPU its weights have the bits of `ditlab train`, for the same number of threads
+    and workers. `ditlab prove SPEC --against FILE` says where a changed file departs, and `ditlab
+    runs adopt FOLDER` makes a run of what it has trained.
+    """
+    from ditlab.spec.files import load_experiment
+
+    experiment = load_experiment(spec, overrides)
+    from ditlab_addons.check.functions import eject as write_file
+
+    found = write_file(experiment, out)
+    console = output.console(as_json)
+    console.print(f"{found.file}: {found.lines:,} lines", highlight=False)
+    for each in found.left_out:
+        console.print(each, highlight=False)
+    output.emit(found.to_dict(), as_json)
+    output.hint_text(as_json, f"python {found.file} FOLDER")
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@options.as_json
+def adopt(folder: Path, as_json: bool) -> None:
+    """Make a run of what a file of `ditlab eject` has trained into FOLDER.
+
+    Its log and checkpoints are taken over, and its last weights are evaluated by the spec's own
+    network. What was changed in the file is said, and kept as the run's tag `ditlab.adopted`.
+    """
+    from ditlab_addons.check.eject.adopting import adopt as adopt_folder
+
+    console = output.console(as_json)
+    found = adopt_folder(folder, say=partial(console.print, highlight=False), warn=output.say)
+    console.print(f"run {found.run_id}: {found.step:,} of {found.total_steps:,} steps")
+    output.emit(found.to_dict(), as_json)
+    output.hint(as_json, "runs show", found.run_id)
 
 
 _anyway = click.option(

@@ -23,6 +23,8 @@ from ditlab_addons.check.replay.report import ReplayReport
 from ditlab_addons.check.verify.verification import RunVerification, verify_run
 
 if TYPE_CHECKING:
+    from ditlab_addons.check.eject.against import FileComparison
+    from ditlab_addons.check.eject.ejecting import EjectedFile
     from ditlab_addons.check.prove.findings import Proof
 
 
@@ -50,6 +52,35 @@ def prove(
     return prove_experiment(
         validated(experiment, overrides), Home.from_environment(), on_progress, threads
     )
+
+
+def compare_file(
+    experiment: Experiment | str | Path,
+    file: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    on_progress: Progress = ignore_progress,
+) -> FileComparison:
+    """Compare a file that `eject` wrote and somebody changed with what its experiment gives, over
+    twenty steps. Raises UserError for a file that does not run.
+    """
+    from ditlab_addons.check.eject.against import compare_file as compare
+
+    own = validated(experiment, overrides)
+    return compare(own, Home.from_environment(), Path(file), on_progress)
+
+
+def eject(
+    experiment: Experiment | str | Path, out: str | Path, overrides: Sequence[str] = ()
+) -> EjectedFile:
+    """Write an experiment's training as one file of plain torch.
+
+    Raises UserError for a file that is there already, and for what one file cannot hold: streamed
+    data, frozen encoders, offload, adapters.
+    """
+    from ditlab_addons.check.eject.ejecting import write_file
+
+    return write_file(validated(experiment, overrides), Home.from_environment(), Path(out))
 
 
 def prove_before(

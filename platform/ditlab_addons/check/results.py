@@ -4,6 +4,8 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+from ditlab.cli.train.results import TrainedOutput
+
 
 class ProofOutput(TypedDict):
     """`ditlab prove`."""
@@ -26,6 +28,33 @@ class ProofOutput(TypedDict):
 class NotProvedOutput(TypedDict):
     status: Literal["not proved"]
     proof: ProofOutput
+
+
+class DepartureOutput(TypedDict):
+    step: int
+    quantity: str
+    where: list[str]
+
+
+class FileComparisonOutput(TypedDict):
+    """`ditlab prove --against`."""
+
+    holds: bool
+    verdict: str
+    spec: str
+    file: str
+    steps: int
+    changed: list[str]
+    departures: list[DepartureOutput]
+
+
+class EjectOutput(TypedDict):
+    """`ditlab eject`."""
+
+    file: str
+    lines: int
+    left_out: list[str]
+    """Sentences on settings without which the file trains."""
 
 
 class ReplayOutput(TypedDict):
@@ -60,7 +89,9 @@ class VerifyOutput(TypedDict):
 
 RESULTS = {
     "train": NotProvedOutput,
-    "prove": ProofOutput,
+    "prove": ProofOutput | FileComparisonOutput,
+    "eject": EjectOutput,
+    "runs adopt": TrainedOutput,
     "replay": ReplayOutput,
     "verify": VerifyOutput,
 }

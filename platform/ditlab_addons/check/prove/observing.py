@@ -20,7 +20,8 @@ from ditlab.inputs.model_inputs import ModelInputs
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.hooks import StepHook
 from ditlab.training.state import CopiedState, TrainingState
-from ditlab_addons.check.prove.reference import RecordedNoise, Tensors, Whole, tensor_digest
+from ditlab_addons.check.prove.reference import RecordedNoise, Tensors, Whole
+from ditlab_addons.check.tensor_digest import tensor_digest
 
 BESIDE = ("frozen", "buffer")
 """Fields of a state that are weights of any kind: trained, or averaged."""

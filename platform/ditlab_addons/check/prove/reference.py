@@ -2,16 +2,15 @@
 
 Loss and gradient are autograd's on one micro-batch after the other, random numbers those of the
 spec's keys, and AdamW, Muon, clipping, averages and schedules are written as in their papers, in
-float64. Settings are read from the spec as written (`Experiment.to_dict`). The network with its
-roles and the loss are the family's own: a mistake in them is one of the reference too.
+float64: the rules that an ejected file trains by (`eject.rules`). The network with its roles and
+the loss are the family's own: a mistake in them is one of the reference too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -22,9 +21,23 @@ from torch import Tensor, nn
 from ditlab.data.stores.row_changes import RowChanges
 from ditlab.inputs.noise import KeyedNoise, derived_seed
 from ditlab.spec.experiment import Experiment
+from ditlab.spec.optimization import ClipSpec
+from ditlab_addons.check.eject.rules import (
+    CLIP_TINY,
+    MOMENTS,
+    clip_limit,
+    ema_decay,
+    muon_change,
+    parameter_rates,
+    power_share,
+    rate_factor,
+)
+from ditlab_addons.check.eject.settings import UpdateSettings, update_settings
+from ditlab_addons.check.eject.trainer import keyed_uniform
+from ditlab_addons.check.tensor_digest import tensor_digest
 from ditlab_models.contract import Objective, TextCodec
-from ditlab_models.finetuning import fine_tune, matches
-from ditlab_models.parameters import parameter_roles
+from ditlab_models.finetuning import fine_tune
+from ditlab_models.parameters import ParameterRole, parameter_roles
 
 UNITS = {
     torch.float64: 2.0**-53,
@@ -37,20 +50,10 @@ one already.
 """
 FLOAT32 = UNITS[torch.float32]
 CPU = torch.device("cpu")
-CLIP_TINY = 1e-6
-"""Added to the norm that clipping divides by, as in torch.nn.utils.clip_grad_norm_."""
 Whole = dict[str, Tensor]
 """Whole tensors by parameter, flat."""
 Tensors = Mapping[str, Tensor]
 """Tensors by name."""
-Section = Mapping[str, Any]
-"""A section of a resolved spec."""
-
-
-def tensor_digest(values: Tensor) -> str:
-    """Return a digest of a tensor's dtype and bytes."""
-    raw = values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    return hashlib.blake2b(raw, digest_size=8, person=str(values.dtype)[-16:].encode()).hexdigest()
 
 
 def joint_norm(parts: Iterable[Tensor]) -> float:
@@ -65,18 +68,11 @@ def change_sample(
     in the run.
     """
 
-    def uniform(name: str) -> float:
-        digest = hashlib.blake2b(f"ditlab.{name}/{seed}".encode(), digest_size=8).digest()
-        word = (draw * 0x9E3779B97F4A7C15 + int.from_bytes(digest, "little")) % 2**64  # SplitMix64
-        word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-        word = (word ^ word >> 27) * 0x94D049BB133111EB % 2**64
-        return ((word ^ word >> 31) >> 11) / 2**53
-
-    if "image" in raw and uniform("flip") < change.flip:
+    if "image" in raw and keyed_uniform("flip", seed, draw) < change.flip:
         raw["image"][place] = raw["image"][place].flip(-1)
     if "caption" in raw and change.one_caption:
         lines = bytes(each for each in raw["caption"][place].tolist() if each).split(b"\n")
-        line = lines[int(uniform("caption") * len(lines))]
+        line = lines[int(keyed_uniform("caption", seed, draw) * len(lines))]
         padded = line.ljust(raw["caption"].shape[1], b"\0")
         raw["caption"][place] = torch.tensor(list(padded), dtype=raw["caption"].dtype)
 
@@ -118,41 +114,34 @@ class ReferenceNoise(RecordedNoise):
 class ParameterSettings:
     """How the spec has a parameter updated."""
 
-    role: str
+    kind: ParameterRole
     shape: torch.Size
     lr: float
     """Learning rate, without the schedule's factor."""
     weight_decay: float
     is_orthogonalised: bool
     """True for Muon's own parameters, False for AdamW's."""
-    num_parts: int
-    is_transposed: bool
-    """Both as in `ditlab_models.parameters.ParameterRole`."""
+
+    @property
+    def role(self) -> str:
+        """Name of the role."""
+        return self.kind.role
 
 
-def parameter_settings(module: nn.Module, optimizer: Section) -> dict[str, ParameterSettings]:
-    """Return the settings of each trained parameter by name: its role, then the fields `lr`,
-    `adamw_lr`, `lr_factors`, `lr_patterns`, `weight_decay` and `no_decay` of the optimiser's
-    section."""
+def parameter_settings(module: nn.Module, update: UpdateSettings) -> dict[str, ParameterSettings]:
+    """Return the settings of each trained parameter by name."""
     roles = parameter_roles(module)
-    found = {}
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        role, num_parts, is_transposed = astuple(roles[name])
-        is_muon = optimizer["kind"] == "muon" and role in ("matrix", "convolution")
-        lr = optimizer["lr"]
-        if not is_muon:
-            lr = optimizer.get("adamw_lr") or lr
-        for pattern, factor in optimizer["lr_patterns"].items():
-            if matches(pattern, name.removeprefix("network.")):
-                lr *= factor
-        lr *= optimizer["lr_factors"][role]
-        decay = 0.0 if role in optimizer["no_decay"] else optimizer["weight_decay"]
-        found[name] = ParameterSettings(
-            role, parameter.shape, lr, decay, is_muon, num_parts, is_transposed
+    parameters = dict(module.named_parameters())
+    return {
+        name: ParameterSettings(
+            roles[name],
+            parameters[name].shape,
+            update.lr * rates.lr_factor,
+            rates.weight_decay,
+            rates.is_orthogonalised,
         )
-    return found
+        for name, rates in parameter_rates(module, update).items()
+    }
 
 
 @dataclass(frozen=True)
@@ -224,7 +213,8 @@ class ReferenceTrainer:
         self._text = text
         self._models: dict[torch.dtype, ReferenceModel] = {}
         model = self.build()
-        self.settings = parameter_settings(model.module, self.spec["optimizer"])
+        self._update = update_settings(experiment.optimizer)
+        self.settings = parameter_settings(model.module, self._update)
         self.frozen = {
             name for name, each in model.module.named_parameters() if not each.requires_grad
         }
@@ -330,7 +320,13 @@ class ReferenceTrainer:
 
     def rates(self, steps: np.ndarray) -> np.ndarray:
         """Return the schedule's factor on the learning rate at steps (from 0)."""
-        return schedule_factors(self.spec["schedule"], steps, self._total_steps, self._epoch_steps)
+        schedule = self.experiment.schedule
+        return np.array(
+            [
+                rate_factor(schedule, step, self._total_steps, self._epoch_steps)
+                for step in steps.tolist()
+            ]
+        )
 
     def update(
         self,
@@ -355,7 +351,7 @@ class ReferenceTrainer:
                 Muon's change.
             begun: updates before averages of power-function profile began.
         """
-        spec = self.spec["optimizer"]
+        spec = self._update
         factor = float(self.rates(np.array([step]))[0])
         found = ReferenceUpdate()
         for name, own in self.settings.items():
@@ -397,26 +393,24 @@ class ReferenceTrainer:
         training = self.spec["training"]
         found = {}
         if training["ema"]:
-            found["ema"] = min(training["ema"]["decay"], (1 + step) / (10 + step))
+            found["ema"] = ema_decay(training["ema"]["decay"], step)
         if training["averages"]:
             for length in training["averages"]["lengths"]:
-                found[f"power_{length:g}"] = power_decay(length, max(1, updates))
+                found[f"power_{length:g}"] = 1 - power_share(length, max(1, updates))
         return found
 
 
-MOMENTS = ("exp_avg", "exp_avg_sq", "momentum")
-"""Fields of a state that optimisers keep."""
 Step = tuple[Tensor, dict[str, tuple[Tensor, Tensor]], Tensor]
 """Change that weights are moved against for a learning rate of 1; moments with their scales; the
 change's scale.
 """
 
 
-def adamw(spec: Section, gradient: Tensor, state: Tensors, number: int) -> Step:
+def adamw(spec: UpdateSettings, gradient: Tensor, state: Tensors, number: int) -> Step:
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) as the `number`-th update,
     without its decay.
     """
-    beta1, beta2 = spec["betas"]
+    beta1, beta2 = spec.betas
     first = beta1 * state["exp_avg"] + (1 - beta1) * gradient
     second = beta2 * state["exp_avg_sq"] + (1 - beta2) * gradient**2
     correction1 = 1 - beta1**number
@@ -424,7 +418,7 @@ def adamw(spec: Section, gradient: Tensor, state: Tensors, number: int) -> Step:
     # Each moment is a sum of two terms; 1 - beta, in float32, has a rounding of 1.
     size1 = beta1 * state["exp_avg"].abs() + gradient.abs()
     size2 = state["exp_avg_sq"] + gradient**2
-    rate = 1 / correction1 / ((second / correction2).sqrt() + spec["eps"])
+    rate = 1 / correction1 / ((second / correction2).sqrt() + spec.eps)
     change = rate * first
     tiny = torch.finfo(torch.float64).tiny
     scale = rate * size1 + change.abs() * size2 / (2 * second).clamp(min=tiny)
@@ -434,143 +428,29 @@ def adamw(spec: Section, gradient: Tensor, state: Tensors, number: int) -> Step:
 
 
 def muon(
-    spec: Section,
+    spec: UpdateSettings,
     own: ParameterSettings,
     gradient: Tensor,
     state: Tensors,
     dtype: torch.dtype = torch.float64,
 ) -> Step:
-    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) of one parameter, its matrices
-    one at a time.
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) of one parameter.
 
-    `dtype`: that of the iterations, whose roundings they enlarge. `scale: rms` is that of Liu et
-    al. 2025, arXiv:2502.16982, eq. 4.
+    `dtype`: that of the iterations, whose roundings they enlarge.
     """
-    beta = spec["momentum"]
-    momentum = beta * state["momentum"]
+    momentum = spec.momentum * state["momentum"]
     followed = momentum + gradient
-    direction = gradient + beta * followed if spec["nesterov"] else followed
-    turned = direction.view(own.shape)
-    if own.is_transposed:
-        turned = turned.transpose(0, 1)
-    changes = []
-    for matrix in turned.flatten(1).chunk(own.num_parts):
-        rows, columns = matrix.shape
-        scale = math.sqrt(max(1, rows / columns))
-        if spec["scale"] == "rms":
-            scale = 0.2 * math.sqrt(max(rows, columns))
-        changes.append(scale * orthogonalise(matrix, dtype))
-    whole = torch.cat(changes).view(turned.shape)
-    if own.is_transposed:
-        whole = whole.transpose(0, 1)
-    change = whole.reshape(-1)
+    direction = gradient + spec.momentum * followed if spec.nesterov else followed
+    orthogonal, factor = muon_change(spec, own.kind, direction.view(own.shape), dtype)
+    change = factor * orthogonal.reshape(-1)
     return change, {"momentum": (followed, momentum.abs() + gradient.abs())}, change.abs()
 
 
-def orthogonalise(matrix: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """The published quintic iteration, five times, on one matrix (rows, columns); the result is
-    float64.
-    """
-    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = (wide / (wide.norm() + 1e-7)).to(dtype)
-    for _ in range(5):
-        gram = x @ x.T
-        x = 3.4445 * x - 4.7750 * gram @ x + 2.0315 * gram @ gram @ x
-    x = x.double()
-    return x if wide is matrix else x.T
-
-
 def clip(
-    spec: Section, norm: float, statistics: Mapping[str, float]
+    spec: ClipSpec, norm: float, statistics: Mapping[str, float]
 ) -> tuple[float, dict[str, float]]:
     """Return the number that a gradient of this norm is divided by, and the statistics of norms
     after it.
-
-    By a fixed norm (Pascanu et al. 2013, arXiv:1211.5063), by z-score with reciprocal clipping
-    (ZClip: Kumar et al. 2025, arXiv:2504.02507, algorithm 1), or by ratio to a moving average.
     """
-    if spec["kind"] == "none":
-        return 1.0, {}
-    if spec["kind"] == "norm":
-        return max(1.0, (norm + CLIP_TINY) / spec["max_norm"]), {}
-    count = statistics.get("clip.count", 0.0)
-    mean = statistics.get("clip.mean", 0.0)
-    variance = statistics.get("clip.variance", 0.0)
-    decay = spec["decay"]
-    limit = math.inf
-    if spec["kind"] == "zclip" and count < spec["warmup"]:
-        # The mean and population variance of all norms so far, this one with them.
-        total = count * mean + norm
-        squares = count * (variance + mean**2) + norm**2
-        count += 1
-        mean = total / count
-        variance = squares / count - mean**2
-    elif spec["kind"] == "zclip":
-        away = norm - mean
-        spread = spec["z"] * math.sqrt(variance)
-        if away > spread:
-            limit = mean + spread**2 / away
-        seen = min(norm, limit)
-        mean = decay * mean + (1 - decay) * seen
-        variance = decay * variance + (1 - decay) * (seen - mean) ** 2
-    else:
-        if count:
-            limit = spec["ratio"] * mean
-            mean = decay * mean + (1 - decay) * min(norm, limit)
-        else:
-            mean = norm
-        count = 1.0
-    if spec.get("max_norm") is not None:
-        limit = min(limit, spec["max_norm"])
-    found = {"clip.count": count, "clip.mean": mean, "clip.variance": variance}
+    limit, found = clip_limit(spec, norm, statistics)
     return max(1.0, (norm + CLIP_TINY) / limit), found
-
-
-def power_decay(length: float, updates: int) -> float:
-    """Return beta of the average of power-function profile of a relative length after `updates`
-    updates (from 1).
-
-    Karras et al. 2024, arXiv:2312.02696, eq. 2 and appendix C: beta = (1 - 1/t)^(gamma + 1), where
-    the length is the profile's standard deviation, sqrt((gamma + 1) / ((gamma + 2)^2 (gamma + 3))),
-    solved for gamma by bracketing.
-    """
-    from scipy.optimize import brentq  # takes 0.2 s, for which no replay waits
-
-    gamma = brentq(
-        lambda gamma: math.sqrt((gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3))) - length, 0.0, 1e6
-    )
-    return float((1 - 1 / updates) ** (gamma + 1))
-
-
-def schedule_factors(spec: Section, steps: np.ndarray, total: int, epoch_steps: int) -> np.ndarray:
-    """Return the factor of a schedule at steps (from 0) of `total`, written as a formula over all
-    steps at once.
-    """
-    n = steps.astype(np.float64)
-
-    def half_wave(
-        phase: np.ndarray, peak: np.ndarray | float, valley: np.ndarray | float
-    ) -> np.ndarray:
-        found: np.ndarray = valley * np.sin(phase / 2) ** 2 + peak * np.cos(phase / 2) ** 2
-        return found
-
-    if spec["kind"] == "stepped_cosine_restart":
-        cycle = spec["cycle"] or epoch_steps
-        number, place = np.divmod(n, cycle)
-        peak = np.power(spec["decay"], number)
-        valley = np.maximum(spec["floor"], spec["valley"] * peak)
-        return half_wave(np.pi * place / cycle, np.maximum(spec["floor"], peak), valley)
-    if spec["warmup_epochs"]:
-        warmup = round(spec["warmup_epochs"] * epoch_steps)
-    else:
-        warmup = spec["warmup"]
-    rise = np.minimum(1.0, (n + 1) / max(1, warmup))
-    if spec["kind"] == "constant":
-        return rise
-    if spec["kind"] == "warmup_stable_decay":
-        start = total if spec["decay_start"] is None else spec["decay_start"]
-        done = np.clip((n + 1 - start) / max(1, total - start), 0, 1)
-        lost = np.power(done, 0.5 if spec["shape"] == "sqrt" else 1.0)
-        return np.minimum(rise, 1 - (1 - spec["final"]) * lost)
-    phase = np.pi * np.clip((n - warmup) / max(1, total - 1 - warmup), 0, 1)
-    return np.where(steps < warmup, rise, half_wave(phase, 1.0, spec["final"]))

@@ -25,6 +25,7 @@ from ditlab.inputs.meta_step import DTYPES
 from ditlab.inputs.model_inputs import ModelInputs, prepare_on_host
 from ditlab.inputs.noise import derived_seed
 from ditlab.training.plan import TrainingRun, learning_rate
+from ditlab_addons.check.eject.rules import MOMENTS
 from ditlab_addons.check.prove.findings import Findings, differing
 from ditlab_addons.check.prove.observing import (
     DrawKey,
@@ -35,7 +36,6 @@ from ditlab_addons.check.prove.observing import (
 )
 from ditlab_addons.check.prove.reference import (
     FLOAT32,
-    MOMENTS,
     UNITS,
     ReferenceGradient,
     ReferenceNoise,
@@ -450,7 +450,7 @@ class StepComparer:
 
     def _compare_clipping(self, whole: WholeStep) -> None:
         """Compare the factor and the statistics of clipping, within the rounding of the norm."""
-        spec = self.reference.spec["training"]["clip"]
+        spec = self._experiment.training.clip
         norm = joint_norm(whole.gradients.values())
         num = sum(each.numel() for each in whole.gradients.values())
         away = MARGIN * FLOAT32 * norm * max(1.0, math.sqrt(num))

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from ditlab_addons.check.prove.findings import Findings
-from ditlab_addons.check.prove.reference import tensor_digest
+from ditlab_addons.check.tensor_digest import tensor_digest
 from ditlab_models.processes.specs import uniform_cdf
 
 NORMAL = NormalDist()

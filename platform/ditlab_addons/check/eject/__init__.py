@@ -1,0 +1,1 @@
+"""A spec's training as one file of plain torch."""
