@@ -47,6 +47,7 @@ NEEDS = {
     "sampling/dit_peers": ("diffusers",),
     "step/averages_cost": ("deepspeed",),
     "step/dit_peers": ("deepspeed", "diffusers", "accelerate"),
+    "step/ejected_step": ("deepspeed",),
     "step/engine_cost": ("deepspeed",),
     "step/phase_cost": ("deepspeed",),
     "step/planned_step": ("deepspeed",),

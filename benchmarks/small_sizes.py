@@ -45,6 +45,7 @@ SMALL = {
     "step/caption_padding": ["--quick", "--rounds", "2"],
     "step/dit_peers": [*_SMALL_DIT, "--block", "1"],
     "step/dlm_loss": ["--quick", "--rounds", "2"],
+    "step/ejected_step": ["--rounds", "1", "--block", "1", "--set", "batch.size=16"],
     "step/engine_cost": ["--rounds", "2", "--set", "batch.size=16"],
     "step/family_step": ["--quick", "--rounds", "2"],
     "step/full_size": [
