@@ -27,6 +27,10 @@ BRANCHES = {
         "kernels are profiled in place of operators; a measurement waits",
     ),
     "platform/ditlab/analysis/opened_run.py": (2, "samples are drawn on a GPU if there is one"),
+    "platform/ditlab_addons/check/eject/trainer.py": (
+        2,
+        "a file trains on a GPU where there is one; Muon iterates in bfloat16 there",
+    ),
     "platform/ditlab_addons/check/prove/proving.py": (1, "a spec for GPUs is proved on them"),
     "platform/ditlab_addons/check/prove/steps.py": (
         1,

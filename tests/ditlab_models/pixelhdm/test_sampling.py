@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from ditlab_models.contract import Prompt, RealRows, SampleRequest
 from ditlab_models.pixelhdm.family import FAMILY
-from ditlab_models.pixelhdm.sampling import SOLVERS, to_bytes, to_texts
+from ditlab_models.pixelhdm.sampling import SOLVERS, prompt_bytes, to_texts
 from ditlab_models.pixelhdm.spec import PixelHDMSpec
 from ditlab_models.processes.draws import seeded_normal
 from support.models.draws import seeded
@@ -190,7 +190,7 @@ def test_each_prompt_gets_equally_many_samples_in_order():
 
 
 def test_prompts_of_a_request_go_before_the_specs_and_these_before_captions():
-    rows = RealRows({"caption": to_bytes(["from a row", "another"])}, {}, {}, None)
+    rows = RealRows({"caption": prompt_bytes(["from a row", "another"])}, {}, {}, None)
     sampler = sampler_of(prompts=("of the spec",))
     assert sampler.takes_rows == "none"
     assert to_texts(sampler.conditions(1, ask("asked", rows=rows))["prompt"]) == ["asked"]
@@ -220,7 +220,7 @@ def test_frozen_encoders_read_prompts_and_negative_prompts():
 def test_rows_of_cached_features_are_conditions_with_their_captions():
     rows = RealRows(
         encode(["four", "no"]),
-        {"caption": to_bytes(["four", "no"]).numpy().astype(np.uint8)},
+        {"caption": prompt_bytes(["four", "no"]).numpy().astype(np.uint8)},
         {},
         None,
     )

@@ -76,7 +76,9 @@ def reference_training(experiment: Experiment, script: Sequence[Step]) -> dict[s
         ]
         whole = {**weights, **{name: each.float() for name, each in state["master"].items()}}
         gradients = trainer.gradient(passes, whole, DTYPES[training["precision"]]).gradients
-        divisor, statistics = clip(training["clip"], joint_norm(gradients.values()), statistics)
+        divisor, statistics = clip(
+            experiment.training.clip, joint_norm(gradients.values()), statistics
+        )
         clipped = {name: each / divisor for name, each in gradients.items()}
         state = trainer.update(number, number + 1, state, clipped).values
     trained = {

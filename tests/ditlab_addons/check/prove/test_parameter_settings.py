@@ -39,7 +39,7 @@ def test_muon_has_the_matrices_and_decay_skips_the_roles_of_no_decay():
     assert {name for name, own in found.items() if own.is_orthogonalised} == {
         name for name, own in found.items() if own.role == "matrix"
     }
-    assert (found[QKV].is_orthogonalised, found[QKV].num_parts) == (True, 3)
+    assert (found[QKV].is_orthogonalised, found[QKV].kind.num_parts) == (True, 3)
     assert (found[HEAD].role, found[INPUT].role) == ("head", "input")
     decays = {QKV: 0.1, HEAD: 0.1, INPUT: 0.1, NORM: 0.0, BIAS: 0.0}
     assert {name: found[name].weight_decay for name in decays} == decays

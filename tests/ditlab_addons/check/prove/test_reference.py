@@ -2,22 +2,22 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from ditlab.engine.update import Ratio, ZScore
 from ditlab.spec.optimization import RatioZClip, ZClip
 from ditlab.training.plan import learning_rate
+from ditlab_addons.check.eject.rules import power_share, rate_factor
+from ditlab_addons.check.eject.settings import update_settings
 from ditlab_addons.check.prove.reference import (
     ParameterSettings,
     ReferenceTrainer,
     clip,
     muon,
-    power_decay,
-    schedule_factors,
 )
 from ditlab_addons.optimizers.muon import Muon
+from ditlab_models.parameters import ParameterRole
 from support.trainings.workers import tiny
 
 
@@ -26,12 +26,13 @@ def randn(*shape, seed=0):
 
 
 def matrix(*shape, num_parts=1, is_transposed=False):
-    return ParameterSettings("matrix", torch.Size(shape), 1.0, 0.0, True, num_parts, is_transposed)
+    role = ParameterRole("matrix", num_parts, is_transposed)
+    return ParameterSettings(role, torch.Size(shape), 1.0, 0.0, True)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_muon_is_that_of_torch_but_for_its_half_precision(nesterov):
-    spec = Muon(lr=1e-2, momentum=0.9, nesterov=nesterov).model_dump()
+    spec = update_settings(Muon(lr=1e-2, momentum=0.9, nesterov=nesterov))
     for shape in ((6, 20), (20, 6)):
         theirs = torch.nn.Parameter(randn(*shape).float())
         optimizer = torch.optim.Muon(
@@ -61,7 +62,7 @@ def test_adaptive_limits_are_the_engines_own(kind, spec):
     engine, statistics = kind(spec), {}
     for norm in (1.0, 2.0, 1.5, 9.0, 2.5, 1.2):
         limit = engine.limit(torch.tensor(norm, dtype=torch.float64), torch.tensor(True)).item()
-        divisor, statistics = clip(spec.model_dump(), norm, statistics)
+        divisor, statistics = clip(spec, norm, statistics)
         assert divisor == pytest.approx(max(1.0, norm / limit), rel=1e-5)
         assert engine.state() == pytest.approx(statistics)
 
@@ -73,9 +74,9 @@ def test_decays_of_averages():
     assert [*trainer.decays(0, 1)] == ["ema", "power_0.05", "power_0.1"]
     # Karras et al. 2024, table 1 of appendix C: gamma is 16.97 at 0.05 and 6.94 at 0.10.
     for length, gamma in ((0.05, 16.97), (0.10, 6.94)):
-        found = math.log(power_decay(length, 100)) / math.log(1 - 1 / 100) - 1
+        found = math.log(1 - power_share(length, 100)) / math.log(1 - 1 / 100) - 1
         assert found == pytest.approx(gamma, abs=6e-3)
-        assert power_decay(length, 1) == 0
+        assert power_share(length, 1) == 1
 
 
 SCHEDULES = [
@@ -91,6 +92,4 @@ def test_schedules_are_the_loops_own_over_a_whole_plan():
     for fields in SCHEDULES:
         spec = tiny(schedule=fields, training={"steps": 300}).schedule
         loop = [learning_rate(spec, 1.0, step, 300, 40) for step in range(300)]
-        np.testing.assert_allclose(
-            schedule_factors(spec.model_dump(), np.arange(300), 300, 40), loop, rtol=0, atol=1e-14
-        )
+        assert [rate_factor(spec, step, 300, 40) for step in range(300)] == loop
