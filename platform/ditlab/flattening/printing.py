@@ -11,7 +11,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ditlab.errors import UserError
 from ditlab.flattening.constants import PLAIN
 from ditlab.flattening.definitions import class_members, spec_members
 from ditlab.flattening.program import Program
@@ -23,7 +22,7 @@ def print_program(program: Program, others: Iterable[Imported] = ()) -> tuple[st
     """Return a program's imports, with `others` among them, and its definitions: each after those
     that it needs, methods that are roots at the end, as functions.
 
-    Raises UserError for two definitions of one name, which one file cannot hold.
+    Raises ValueError for two definitions of one name, which one file cannot hold.
     """
     _check_names(program)
     parts = list[str]()
@@ -42,12 +41,12 @@ def print_program(program: Program, others: Iterable[Imported] = ()) -> tuple[st
 
 
 def _check_names(program: Program) -> None:
-    """Raise UserError for two definitions of one name."""
+    """Raise ValueError for two definitions of one name."""
     places: dict[str, str] = {}
     for unit in program.units:
         other = places.setdefault(unit.name, unit.module)
         if other != unit.module:
-            raise UserError(
+            raise ValueError(
                 f"{unit.module} and {other} both define {unit.name}, and one file cannot hold "
                 "both; rename one of them."
             )

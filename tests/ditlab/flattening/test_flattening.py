@@ -220,6 +220,15 @@ def test_a_function_does_the_same_without_what_is_never_taken(toy, name, argumen
     assert [part for part in gone if part in text] == []
 
 
+def test_two_definitions_of_one_name_are_refused(toy):
+    from toy.specs import ToySpec
+
+    (toy / "toy/more.py").write_text("def held() -> int:\n    return 1\n")
+    roots = [Unit("toy.code", "held"), Unit("toy.more", "held")]
+    with pytest.raises(ValueError, match="both define held"):
+        print_program(Program(roots, [ToySpec()], packages=("toy",)))
+
+
 def test_brief_docstrings_keep_what_cites_a_source(toy):
     from toy.specs import ToySpec
 

@@ -137,7 +137,10 @@ def eject(experiment: Experiment, data: DataSplits, file: str = "train.py") -> s
             "ditlab_addons",
         ),
     )
-    imports, definitions = print_program(program, [Imported("sys", None, "sys")])
+    try:
+        imports, definitions = print_program(program, [Imported("sys", None, "sys")])
+    except ValueError as error:
+        raise UserError(str(error)) from None
     spec = dump_yaml(written_fields(experiment)).rstrip("\n")
     indented = "".join(f"    {line}\n" for line in spec.split("\n"))
     head = HEAD.format(name=experiment.name, file=file, spec=indented)

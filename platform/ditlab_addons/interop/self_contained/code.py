@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from ditlab.errors import UserError
 from ditlab.flattening.printing import print_program
 from ditlab.flattening.program import Program
 from ditlab.flattening.sources import Imported, imports_of
@@ -71,7 +72,10 @@ def _module(settings: TrainedSettings, names: Sequence[str]) -> str:
     )
     templates = [_template(name) for name in names]
     others = [each for text in templates for each in _library_imports(text)]
-    imports, definitions = print_program(program, others)
+    try:
+        imports, definitions = print_program(program, others)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     constants = [
         f"MODEL = {type(settings.model).__name__}()",
         f"OBJECTIVE = {type(settings.objective).__name__}()",
