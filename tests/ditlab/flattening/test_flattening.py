@@ -118,7 +118,7 @@ def held(spec: ToySpec) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for."""
+    """Names that are asked for."""
 
     names: tuple[str, ...] = ()
     """Names."""

@@ -200,6 +200,9 @@ class FileTrainer:
         )
         self.columns = columns
         self.epoch_steps = len(self.train_rows) // settings.batch_size
+        self.order = np.arange(0)
+        self.epoch = -1
+        """Epoch of the order."""
         self.network = network
         self.module = nn.ModuleDict({"network": network})
         if objective.modules is not None:
@@ -232,9 +235,11 @@ class FileTrainer:
         """
         settings = self.settings
         epoch, number = divmod(step, self.epoch_steps)
-        key = f"ditlab.epoch/{settings.seed}/{epoch}"
-        order = keyed_permutation(key, len(self.train_rows))
-        return order[number * settings.batch_size :][: settings.batch_size]
+        if epoch != self.epoch:
+            key = f"ditlab.epoch/{settings.seed}/{epoch}"
+            self.order = keyed_permutation(key, len(self.train_rows))
+            self.epoch = epoch
+        return self.order[number * settings.batch_size :][: settings.batch_size]
 
     def batch(self, rows: np.ndarray, draws: range | None = None) -> dict[str, Tensor]:
         """Return rows of the store as the model takes them, (rows, ...) each; `draws`: their
@@ -297,11 +302,12 @@ class FileTrainer:
             (total / num).backward()
             for name, value in {"loss": total, **components}.items():
                 sums[name] = sums.get(name, 0.0) + value.detach() / (num * self.world)
-        for value in (*sums.values(), *(group.gradient for group in self.groups)):
-            if self.world > 1:
+        if self.world > 1:
+            for value in sums.values():
                 distributed.all_reduce(value)
-        for group in self.groups:
-            group.gradient /= self.world
+            for group in self.groups:
+                distributed.all_reduce(group.gradient)
+                group.gradient /= self.world
         norm = self.gradient_norm()
         lr = self.learning_rate(self.step)
         self.update(norm, lr)
@@ -458,11 +464,12 @@ class FileTrainer:
         """Draw samples, the same at every call with the same weights."""
         settings = self.settings
         if settings.takes_rows != "none":
-            places = np.arange(num) % len(self.held_out_rows)
+            source = self.held_out_rows if len(self.held_out_rows) else self.train_rows
+            places = np.arange(num) % len(source)
             if settings.takes_rows == "completed":
-                places = np.arange(min(num, len(self.held_out_rows)))
+                places = np.arange(min(num, len(source)))
             noise = fixed_noise(0, torch.device("cpu"))
-            rows = RealRows(self.batch(self.held_out_rows[places]), {}, {}, noise)
+            rows = RealRows(self.batch(source[places]), {}, {}, noise)
             num = len(places)
             conditions = self.sampler.conditions(num, SampleRequest(rows=rows))
         elif settings.classes:
@@ -523,7 +530,8 @@ class FileTrainer:
         found = sorted(self.folder.glob("step-*.safetensors"))
         if not found:
             return
-        sys.stdout.write(f"going on from {found[-1]}\n")
+        if not self.rank:
+            sys.stdout.write(f"going on from {found[-1]}\n")
         with safe_open(found[-1], "pt") as file, torch.no_grad():
             about = file.metadata()
             for name, each in self.buffers():
