@@ -115,7 +115,10 @@ def compare_file(
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--against {file} cannot be read ({first_line(error)}).") from None
+        raise UserError(
+            f"--against {file} cannot be read ({first_line(error)}); name a file that `ditlab "
+            "eject` wrote."
+        ) from None
     expected = eject(experiment, open_data(experiment.data, home, verify=False))
     return compare_texts(experiment.name, expected, text, file, progress)
 
