@@ -197,14 +197,18 @@ class FinishedTokens:
         self._block = block
         self._sigma = sigma
         self._length = length
-        self._cache = KVCache(depth, length)
+        if block is not None:
+            self._cache = KVCache(depth, length)
 
     def output(self, x: Tensor, first: int, end: int, sigma: float) -> Tensor:
         """Return the network's output at the tokens from `first` to `end`, of this noise level."""
-        given = {}
-        if self._block is not None:
-            given = {"cache": self._before(x, first, end)}
-        found: Tensor = self._network(x[:, first:end], self._levels(x, sigma), **given)
+        block = x[:, first:end]
+        levels = self._levels(x, sigma)
+        found: Tensor
+        if self._block is None:
+            found = self._network(block, levels)
+        else:
+            found = self._network(block, levels, cache=self._before(x, first, end))
         return found
 
     def _before(self, x: Tensor, first: int, end: int) -> KVCache:

@@ -32,11 +32,28 @@ from ditlab_models.contract import (
 )
 from ditlab_models.processes.specs import DCT_BLOCK, LogitNormalTime, UniformTime, time_law
 
+
+def _constant(t: float) -> float:
+    return 1.0
+
+
+def _linear(t: float) -> float:
+    return 1 - t
+
+
+def _cosine(t: float) -> float:
+    return (1 + math.cos(math.pi * t)) / 2
+
+
+def _quadratic(t: float) -> float:
+    return (1 - t) ** 2
+
+
 SCHEDULES: dict[str, Callable[[float], float]] = {
-    "constant": lambda t: 1.0,
-    "linear": lambda t: 1 - t,
-    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
-    "quadratic": lambda t: (1 - t) ** 2,
+    "constant": _constant,
+    "linear": _linear,
+    "cosine": _cosine,
+    "quadratic": _quadratic,
 }
 """Factor of the guidance at time t, noise at 0 and data at 1: 1 at first, 0 at the end."""
 CHANNELS = 3

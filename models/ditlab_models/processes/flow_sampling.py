@@ -69,25 +69,27 @@ class ImageSampler(Sampler):
     def guided(self, network: nn.Module, conditions: Conditions) -> Guided:
         """Return the guided prediction as a function of x (num, ...) and one time."""
         dtype = next(network.parameters()).dtype
-        null: dict[str, Tensor] = {}
-        scale = 1.0
-        if "label" in conditions and self.num_classes is not None:
-            null = {"label": torch.full_like(conditions["label"], self.num_classes)}
-            scale = self.guidance
 
         def predict(x: Tensor, t: Tensor, conditions: Conditions) -> Tensor:
             output: Tensor = network(x.to(dtype), t, *conditions.values())
             return output.to(x.dtype)
 
+        def plain(x: Tensor, t: Tensor | float) -> Tensor:
+            return predict(x, repeat_time(t, x), {})
+
+        if self.num_classes is None or "label" not in conditions:
+            return plain
+        labels = {"label": conditions["label"]}
+        null = self.unconditioned(conditions)
+
         def at_time(x: Tensor, t: Tensor | float) -> Tensor:
-            labels = {name: conditions[name] for name in null}
             return guided_prediction(
                 predict,
                 x,
                 repeat_time(t, x),
                 labels,
                 null,
-                scale,
+                self.guidance,
                 num_channels=self.guided_channels,
             )
 

@@ -332,6 +332,10 @@ class ExpressionReader(NameReader):
 
     def _joined(self, node: ast.BoolOp) -> None:
         """Read operands of `and` or `or`, without those that decide nothing."""
+        whole = self._scope.value(node)
+        if isinstance(whole, bool):
+            self.edits.replace(*self.source.span(node), repr(whole))
+            return
         is_and = isinstance(node.op, ast.And)
         items = []
         dropped = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -13,9 +14,15 @@ from pydantic import BaseModel
 
 from ditlab.flattening.constants import PLAIN
 from ditlab.flattening.definitions import class_members, spec_members
+from ditlab.flattening.merging import merge_bases
 from ditlab.flattening.program import Program
 from ditlab.flattening.sources import Imported, is_docstring
+from ditlab.flattening.syntax import WIDTH
+from ditlab.flattening.tightening import tighten
 from ditlab.flattening.units import Unit
+
+IMPORT_WIDTH = 88
+"""Width of an import's line, that of formatters whose user chose none."""
 
 
 def print_program(program: Program, others: Iterable[Imported] = ()) -> tuple[str, str]:
@@ -32,12 +39,11 @@ def print_program(program: Program, others: Iterable[Imported] = ()) -> tuple[st
     text = ""
     was_constant = False
     for part in parts:
-        is_constant = _is_constant(part)
         if text:
-            text += "\n" if is_constant and was_constant else "\n\n"
+            text += "\n" if was_constant and is_constant(part) else "\n\n"
         text += part.strip("\n") + "\n"
-        was_constant = is_constant
-    return _imports(program, others), _tidy(text)
+        was_constant = is_constant(part)
+    return _imports(program, others), _tidy(tighten(merge_bases(_tidy(text))))
 
 
 def _check_names(program: Program) -> None:
@@ -52,8 +58,8 @@ def _check_names(program: Program) -> None:
             )
 
 
-def _is_constant(part: str) -> bool:
-    """Return True for an assignment."""
+def is_constant(part: str) -> bool:
+    """Return True for a text that begins with an assignment."""
     return re.match(r"\s*(?:@|class |def )", part) is None
 
 
@@ -153,7 +159,7 @@ def _spec_class(program: Program, spec: BaseModel) -> str:
     source = program.module(kind.__module__)
     doc = node.body[0]
     if is_docstring(doc):
-        lines.append("".join(source.lines[doc.lineno - 1 : doc.end_lineno]).rstrip("\n"))
+        lines.append("".join(source.lines[doc.lineno - 1 : doc.end_lineno]))
     fields = []
     methods = []
     for owner, name in spec_members(kind).values():
@@ -173,6 +179,8 @@ def _spec_class(program: Program, spec: BaseModel) -> str:
         member: Any = class_members(source.definitions[owner.__name__])[name]  # type: ignore[arg-type]
         start = source.line_start(source.first_line(member))
         stop = source.line_start(source.last_line(member, None) + 1)
+        if lines[-1].endswith("\n"):
+            lines[-1] = lines[-1].rstrip("\n")
         lines.append("\n" + edits.render(start, stop).rstrip("\n"))
     return "\n".join(lines)
 
@@ -184,8 +192,11 @@ def _field(program: Program, spec: BaseModel, name: str, owner: type) -> str:
     assert isinstance(member, ast.AnnAssign)
     value = getattr(spec, name)
     assert isinstance(value, (BaseModel, *PLAIN)), f"{name}={value!r} is no default of a dataclass"
-    shown = f"{type(value).__name__}()" if isinstance(value, BaseModel) else repr(value)
+    shown = f"{type(value).__name__}()" if isinstance(value, BaseModel) else value_text(value)
     text = f"    {name}: {_type_text(value)} = {shown}"
+    if isinstance(value, tuple) and len(text) > WIDTH:
+        items = "".join(f"        {value_text(each)},\n" for each in value)
+        text = f"    {name}: {_type_text(value)} = (\n{items}    )"
     number = node.body.index(member)
     following = node.body[number + 1] if number + 1 < len(node.body) else None
     if following is not None and is_docstring(following):
@@ -193,6 +204,16 @@ def _field(program: Program, spec: BaseModel, name: str, owner: type) -> str:
             "\n"
         )
     return text
+
+
+def value_text(value: Any) -> str:
+    """Return a plain value as formatters write it."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple):
+        items = [value_text(each) for each in value]
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+    return repr(value)
 
 
 def _type_text(value: Any) -> str:
@@ -231,7 +252,11 @@ def _section(found: Iterable[Imported]) -> str:
         else:
             lines.append(f"import {each.module} as {each.alias}")
     for module, names in by_module.items():
-        lines.append(f"from {module} import {', '.join(sorted(names, key=_import_order))}")
+        names = sorted(names, key=_import_order)
+        line = f"from {module} import {', '.join(names)}"
+        if len(line) > IMPORT_WIDTH:
+            line = "\n".join([f"from {module} import (", *(f"    {each}," for each in names), ")"])
+        lines.append(line)
     return "\n".join(lines) + "\n"
 
 

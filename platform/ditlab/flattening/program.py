@@ -368,7 +368,9 @@ def _may_go(program: Definitions, sites: CallSites, unit: Unit, name: str) -> bo
         return sites.are_exact(unit) or not any(_passes(call, node, name) for call in calls)
     if unit.member and unit.member != "__init__":
         # other classes may have the method, too
-        return len([each for each in program.units if each.member == unit.member]) == 1
+        named = [each for each in program.units if each.member == unit.member]
+        methods = [each for each in named if isinstance(program.node(each), ast.FunctionDef)]
+        return len(methods) == 1
     return all(passed(program, call, unit) is not None for call in calls)
 
 

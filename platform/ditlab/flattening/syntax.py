@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Collection
 
 WIDTH = 100
-_SENTENCES = re.compile(r"(?<=[.;])\s+(?=[A-Z`])")
+_SENTENCES = re.compile(r"(?<=[^.][.;])\s+(?=[A-Z`])")
 _CITATION = re.compile(r"arXiv|et al\.|\b(19|20)\d\d\b")
 
 
@@ -138,17 +138,23 @@ def shortened(node: ast.Expr, gone: Collection[str], is_brief: bool) -> str | No
             continue
         sentences = [
             each
-            for each in _SENTENCES.split(paragraph)
+            for each in sentences_of(paragraph)
             if not any(f"`{name}`" in each for name in gone)
         ]
         if sentences:
             kept.append(" ".join(sentences))
-    if kept == paragraphs or "\\" in text or not kept:
+    kept = kept or [sentences_of(text)[0]]
+    if kept == paragraphs or "\\" in text:
         return None
-    return _written(kept, node.col_offset)
+    return written_docstring(kept, node.col_offset)
 
 
-def _written(paragraphs: Collection[str], indent: int) -> str:
+def sentences_of(paragraph: str) -> list[str]:
+    """Return the sentences of a paragraph of a docstring, without its line breaks."""
+    return _SENTENCES.split(" ".join(paragraph.split()))
+
+
+def written_docstring(paragraphs: Collection[str], indent: int) -> str:
     """Return paragraphs between quotes, filled to the width of a line."""
     margin = " " * indent
     filled = [

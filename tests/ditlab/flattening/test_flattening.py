@@ -246,4 +246,4 @@ def test_a_spec_that_may_change_decides_no_branch(toy):
     )
     _, text = print_program(program)
     assert "elif" in text
-    assert "kind: str = 'b'" in text
+    assert 'kind: str = "b"' in text

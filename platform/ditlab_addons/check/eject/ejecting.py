@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from pydantic import BaseModel
+from torch import nn
 
 from ditlab.data.loading.held_out import MOST_RUNS, RUN_ROWS
 from ditlab.data.splits import DataSplits, classes_with_samples, open_data
@@ -18,7 +20,7 @@ from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.row_changes import RowChanges
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError, cannot_write
-from ditlab.flattening.printing import print_program
+from ditlab.flattening.printing import is_constant, print_program, value_text
 from ditlab.flattening.program import Program
 from ditlab.flattening.sources import Imported
 from ditlab.flattening.units import Unit
@@ -145,7 +147,8 @@ def eject(experiment: Experiment, data: DataSplits, file: str = "train.py") -> s
     indented = "".join(f"    {line}\n" for line in spec.split("\n"))
     head = HEAD.format(name=experiment.name, file=file, spec=indented)
     parts = [definitions, _constants(experiment, settings, data), MAIN]
-    return f"{head}\n{imports}\n\n" + "\n\n".join(parts)
+    gap = "\n" if is_constant(definitions) else "\n\n"  # as isort has it
+    return f"{head}\n{imports}{gap}" + "\n\n".join(parts)
 
 
 def written_fields(spec: BaseModel) -> dict[str, Any]:
@@ -170,7 +173,7 @@ def _constants(experiment: Experiment, settings: Settings, data: DataSplits) -> 
     }
     lines = [f"{name} = {type(section).__name__}()" for name, section in sections.items()]
     lines.append(f"TEXT = {_codec(data.text)}")
-    lines.append(f"STORE = Path({str(data.train.store.path)!r})")
+    lines.append(f"STORE = Path({value_text(str(data.train.store.path))})")
     return "\n".join(lines) + "\n"
 
 
@@ -179,7 +182,7 @@ def _codec(text: TextCodec | None) -> str:
     if text is None:
         return "None"
     facts = (text.vocabulary, text.end, text.bytes_per_token, text.packing)
-    return f"TextCodec(lambda text: [*text.encode()], str, {', '.join(map(repr, facts))})"
+    return f"TextCodec(lambda text: [*text.encode()], str, {', '.join(map(value_text, facts))})"
 
 
 def _method(family: Family, name: str) -> Unit:
@@ -225,6 +228,8 @@ def eject_settings(experiment: Experiment, data: DataSplits) -> Settings:
         update=update_settings(experiment.optimizer),
         schedule=experiment.schedule,
         cuts_captions=any(each.name == "caption" and each.shape[:1] == (ANY,) for each in fields),
+        has_buffers=has_buffers(experiment, objective.modules),
+        has_objective_weights=objective.modules is not None,
         prepares=isinstance(objective, PreparingObjective),
         counted=tuple(objective.counted) if isinstance(objective, CountingObjective) else (),
         retires=isinstance(objective, RetiringObjective),
@@ -242,6 +247,16 @@ def eject_settings(experiment: Experiment, data: DataSplits) -> Settings:
     )
     _check_split(settings, data)
     return settings
+
+
+def has_buffers(experiment: Experiment, objective_modules: nn.Module | None) -> bool:
+    """Return True where network or loss have buffers that belong to the state."""
+    with torch.device("meta"):
+        network: Any = experiment.family.build_network(experiment.model)
+    modules = [network, objective_modules or nn.Module()]
+    return any(
+        module.state_dict().keys() - dict(module.named_parameters()).keys() for module in modules
+    )
 
 
 def _of_training(training: Training) -> dict[str, Any]:

@@ -114,6 +114,10 @@ class Settings(BaseModel):
     """True where one of several captions is drawn."""
     cuts_captions: bool
     """True where captions are cut to the longest of a batch."""
+    has_buffers: bool
+    """True where modules have buffers that belong to the state."""
+    has_objective_weights: bool
+    """True where the loss has modules of its own."""
     prepares: bool
     """True where the loss prepares a part of its batch on the host."""
     counted: tuple[str, ...]

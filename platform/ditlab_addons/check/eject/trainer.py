@@ -29,6 +29,7 @@ from torch.optim.adamw import adamw
 
 from ditlab.data.permutations import keyed_permutation
 from ditlab.inputs.noise import KeyedNoise, derived_seed, fixed_noise
+from ditlab.spec.optimization import NormClip
 from ditlab_addons.check.eject.rules import (
     CLIP_TINY,
     UpdateRates,
@@ -42,7 +43,6 @@ from ditlab_addons.check.eject.rules import (
 from ditlab_addons.check.eject.settings import Settings
 from ditlab_models.contract import RealRows, SampleRequest
 from ditlab_models.parameters import parameter_roles
-from ditlab_models.pixels import to_bytes
 
 
 def read_store(folder: Path) -> dict[str, np.ndarray]:
@@ -127,7 +127,12 @@ class Group:
     """
 
     def __init__(
-        self, parameters: dict[str, nn.Parameter], rates: UpdateRates, rank: int, world: int
+        self,
+        settings: Settings,
+        parameters: dict[str, nn.Parameter],
+        rates: UpdateRates,
+        rank: int,
+        world: int,
     ) -> None:
         self.rates = rates
         self.names = list(parameters)
@@ -149,11 +154,13 @@ class Group:
         """Range of this worker."""
         self.updated = self.own
         """Range that it updates: its own, or all where an update needs whole matrices."""
-        if rates.is_orthogonalised:
+        moments = ["exp_avg", "exp_avg_sq"]
+        if settings.update.kind == "muon" and rates.is_orthogonalised:
             self.updated = slice(0, len(self.weights))
+            moments = ["momentum"]
         self.master = self.weights[self.updated].float()
         """Float32 weights of that range: the weights themselves, in float32."""
-        self.state: dict[str, Tensor] = {}
+        self.state = {name: torch.zeros_like(self.master) for name in moments}
         """Moments and averages of that range, by name."""
         self.count = torch.zeros((), device=self.weights.device)
         """Updates, as AdamW counts them."""
@@ -205,7 +212,7 @@ class FileTrainer:
         """Epoch of the order."""
         self.network = network
         self.module = nn.ModuleDict({"network": network})
-        if objective.modules is not None:
+        if settings.has_objective_weights:
             self.module["objective"] = objective.modules
         parameters = dict(self.module.named_parameters())
         rates = {name: UpdateRates(1.0, settings.update.weight_decay) for name in parameters}
@@ -217,11 +224,10 @@ class FileTrainer:
         members: dict[UpdateRates, dict[str, nn.Parameter]] = {}
         for name, own in rates.items():
             members.setdefault(own, {})[name] = parameters[name]
-        self.groups = [Group(each, own, self.rank, self.world) for own, each in members.items()]
+        self.groups = [
+            Group(settings, each, own, self.rank, self.world) for own, each in members.items()
+        ]
         for group in self.groups:
-            names = ["momentum"] if group.rates.is_orthogonalised else ["exp_avg", "exp_avg_sq"]
-            for name in names:
-                group.state[name] = torch.zeros_like(group.master)
             for name in self.averages(0, 1):
                 group.state[name] = group.master.clone()
         self.clip_statistics: dict[str, float] = {}
@@ -355,7 +361,12 @@ class FileTrainer:
     def update(self, norm: Tensor, lr: float) -> None:
         """Clip the gradient, update weights and averages, and share the new weights."""
         settings = self.settings
-        limit, self.clip_statistics = clip_limit(settings.clip, float(norm), self.clip_statistics)
+        if isinstance(settings.clip, NormClip):
+            limit = settings.clip.max_norm
+        else:
+            limit, self.clip_statistics = clip_limit(
+                settings.clip, float(norm), self.clip_statistics
+            )
         scale = ((norm + CLIP_TINY) / limit).clamp(min=1.0)
         for group in self.groups:
             gradient = group.gradient[group.updated].float() / scale
@@ -486,6 +497,7 @@ class FileTrainer:
         """Return the whole state by kind and parameter, such as `ema/network.head.weight`, on all
         workers.
         """
+        settings = self.settings
         found = {}
         for group in self.groups:
             for kind, own in {"master": group.master, **group.state}.items():
@@ -497,8 +509,9 @@ class FileTrainer:
                     group.names, group.shapes, whole.split(group.sizes), strict=False
                 ):
                     found[f"{kind}/{name}"] = values.view(shape)
-        for name, buffer in self.buffers():
-            found[f"buffer/{name}"] = buffer.float()
+        if settings.has_buffers:
+            for name, buffer in self.buffers():
+                found[f"buffer/{name}"] = buffer.float()
         return found
 
     def buffers(self) -> list[tuple[str, Tensor]]:
@@ -527,6 +540,7 @@ class FileTrainer:
         """Go on from the newest checkpoint, if there is one: with the bits of a training that never
         stopped.
         """
+        settings = self.settings
         found = sorted(self.folder.glob("step-*.safetensors"))
         if not found:
             return
@@ -534,8 +548,9 @@ class FileTrainer:
             sys.stdout.write(f"going on from {found[-1]}\n")
         with safe_open(found[-1], "pt") as file, torch.no_grad():
             about = file.metadata()
-            for name, each in self.buffers():
-                each.copy_(file.get_tensor(f"buffer/{name}"))
+            if settings.has_buffers:
+                for name, each in self.buffers():
+                    each.copy_(file.get_tensor(f"buffer/{name}"))
             scalars = json.loads(about["scalars"])
             count = scalars.pop("adam_step")
             for group in self.groups:
@@ -566,11 +581,11 @@ class FileTrainer:
             is_last = self.step == settings.steps
             if is_last or self.step % settings.log_every == 0:
                 self.log({f"train/{name}": value for name, value in values.items()})
-            if len(self.held_out_rows) and is_due(self.step, settings.evaluate_every, is_last):
+            if len(self.held_out_rows) and (is_last or self.step % settings.evaluate_every == 0):
                 with self.averaged():
                     measured = self.evaluate()
                 self.log({f"eval/{name}": value for name, value in measured.items()})
-            if is_due(self.step, settings.save_every, is_last):
+            if is_last or self.step % settings.save_every == 0:
                 self.save()
         if settings.samples:
             with self.averaged():
@@ -596,16 +611,10 @@ def keep_copy(file: Path, folder: Path) -> None:
     copy.write_bytes(text)
 
 
-def is_due(step: int, every: int, is_last: bool) -> bool:
-    """Return True where something that is done every so many steps, and at the end, is to be
-    done.
-    """
-    return is_last or step % every == 0
-
-
 def write_grid(images: Tensor, path: Path) -> None:
     """Write images (num, channels, height, width) in [-1, 1] as a PNG, eight a row."""
-    rows = [torch.cat(list(row), dim=2) for row in to_bytes(images).split(8)]
+    bytes_of_images = ((images.float() + 1) * 127.5).round().clamp(0, 255).byte()
+    rows = [torch.cat(list(row), dim=2) for row in bytes_of_images.split(8)]
     rows = [row for row in rows if row.shape == rows[0].shape]
     grid = torch.cat(rows, dim=1).movedim(0, 2).numpy()
     height, width, channels = grid.shape
