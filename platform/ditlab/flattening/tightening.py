@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 
 from ditlab.flattening.sources import is_docstring
 from ditlab.flattening.syntax import WIDTH, sentences_of, written_docstring
 
 INDENT = " " * 4
-_HEAD = re.compile(r"( *)(.*[(\[{])")
+_HEAD = re.compile(r"( *)([^#]*[(\[{])")
 _DESCRIBED = re.compile(
     r"^(?P<margin> *)(?P<code>[\w.]+(?:: [^=\n]+)?(?: = .*[^(\[{,\n])?)\n"
     r'(?P=margin)"""(?P<text>.*)"""$',
@@ -88,46 +89,66 @@ def _names(tree: ast.AST) -> set[str]:
     return found
 
 
+@dataclass(frozen=True)
+class _Bracket:
+    """Bracket with one item a line."""
+
+    head: str
+    """Line that opens it."""
+    items: list[str]
+    tail: str
+    """Line that closes it."""
+
+    @property
+    def is_call(self) -> bool:
+        """True for the arguments of a call, or the parameters of a function."""
+        return re.search(r"[\w)\]]\($", self.head) is not None
+
+    @property
+    def content(self) -> str:
+        """Items in one line, without a comma behind the last that is not a tuple's only one."""
+        content = " ".join(self.items)
+        is_tuple = self.head.endswith("(") and not self.is_call and len(self.items) == 1
+        return content if is_tuple else content.removesuffix(",")
+
+    def in_fewer_lines(self) -> list[str] | None:
+        """Return the bracket in one line, or its content in one; None where neither fits."""
+        whole = f"{self.head}{self.content}{self.tail.strip()}"
+        if len(whole) <= WIDTH:
+            return [whole]
+        margin = self.head[: -len(self.head.lstrip())]
+        between = f"{margin}{INDENT}{self.content}"
+        if self.is_call and len(self.items) > 1 and len(between) <= WIDTH:
+            return [self.head, between, self.tail]
+        return None
+
+
 def join_brackets(text: str) -> str:
     """Write brackets over several lines as a formatter writes their content without the last comma:
-    in one line where it fits, else between the brackets in one.
+    in one line where it fits, else, of calls, between the brackets in one.
     """
     lines = text.split("\n")
-    number = len(lines)
-    while number:
-        number -= 1
-        found = _joined(lines, number)
-        if found is not None:
-            shorter, end = found
-            lines[number:end] = shorter
+    for number in reversed(range(len(lines))):
+        bracket = _bracket_at(lines, number)
+        shorter = bracket.in_fewer_lines() if bracket else None
+        if bracket and shorter:
+            lines[number : number + len(bracket.items) + 2] = shorter
     return "\n".join(lines)
 
 
-def _joined(lines: list[str], number: int) -> tuple[list[str], int] | None:
-    """Return the lines in the place of the bracket that a line opens, and the line behind it; None
-    where they stay.
+def _bracket_at(lines: list[str], number: int) -> _Bracket | None:
+    """Return the bracket that a line opens; None where there is none, or one with comments, long
+    strings or other brackets over several lines.
     """
     head = _HEAD.fullmatch(lines[number])
-    if head is None or "#" in head[2]:
+    if head is None:
         return None
-    margin = head[1]
-    deeper = re.compile(rf"{margin}{INDENT}[^\s#)\]}}]")
+    deeper = re.compile(rf"{head[1]}{INDENT}[^\s#)\]}}]")
     end = number + 1
     while deeper.match(lines[end]):
         end += 1
-    inner = [each.strip() for each in lines[number + 1 : end]]
-    is_closed = re.match(rf"{margin}[)\]}}]", lines[end]) is not None
-    if not inner or not is_closed or any("#" in each or '"""' in each for each in inner):
+    items = [each.strip() for each in lines[number + 1 : end]]
+    is_closed = re.match(rf"{head[1]}[)\]}}]", lines[end]) is not None
+    if not items or not is_closed or any("#" in each or '"""' in each for each in items):
         return None
-    content = " ".join(inner)
-    is_call = re.search(r"[\w)\]]\($", head[2]) is not None
-    is_tuple = head[2].endswith("(") and not is_call
-    if content.endswith(",") and not (is_tuple and len(inner) == 1):
-        content = content[:-1]
-    whole = f"{lines[number]}{content}{lines[end].strip()}"
-    if len(whole) <= WIDTH:
-        return [whole], end + 1
-    between = f"{margin}{INDENT}{content}"
-    if is_call and len(inner) > 1 and len(between) <= WIDTH:
-        return [lines[number], between, lines[end]], end + 1
-    return None
+    return _Bracket(lines[number], items, lines[end])
