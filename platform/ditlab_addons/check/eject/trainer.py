@@ -47,7 +47,10 @@ from ditlab_models.parameters import parameter_roles
 
 def read_store(folder: Path) -> dict[str, np.ndarray]:
     """Read the columns of an Arrow store into memory: (rows, *shape) each."""
-    manifest = json.loads((folder / "store.json").read_text())
+    file = folder / "store.json"
+    if not file.is_file():
+        raise SystemExit(f"STORE names {folder}, which holds no store; correct it in this file")
+    manifest = json.loads(file.read_text())
     files = [pa.memory_map(str(folder / shard["file"])) for shard in manifest["shards"]]
     table = pa.concat_tables([pa.ipc.open_file(file).read_all() for file in files])
     found = {}
