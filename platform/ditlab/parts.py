@@ -33,6 +33,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
         "data statistics": "figures",
         "doctor": "doctor",
         "eject": "check",
+        "make": "steps",
         "new": "starters",
         "plan": "plan",
         "profile": "plan",
@@ -48,12 +49,14 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     },
     "export format": {"diffusers": "interop", "peft": "interop", "torch": "interop"},
     "importer": {"get": "genome"},
+    "file's field": {"steps": "steps"},
     "field": {"evaluation.features": "figures", "evaluation.scorer": "figures"},
     "function": {
         "compare": "compare",
         "compare_file": "check",
         "eject": "check",
         "harness_model": "figures",
+        "make": "steps",
         "plan_samples": "race",
         "prove": "check",
         "remove_runs": "housekeeping",
@@ -63,7 +66,7 @@ OF_ADDONS: dict[str, dict[str, str]] = {
     },
     "method": {"ask": "ask"},
     "optimizer": {"muon": "optimizers", "schedule_free_adamw": "optimizers"},
-    "option": {"--notify": "notify", "--prove": "check", "--samples": "race"},
+    "option": {"--notify": "notify", "--prove": "check", "--samples": "race", "--steps": "steps"},
     "order": {"interleaved": "streaming"},
     "schedule": {"inverse_sqrt": "optimizers"},
     "scheduler": {"race": "race"},
@@ -180,6 +183,23 @@ class SweepKind(NamedTuple):
     knows its kind, and its page in `report/report.html`."""
 
 
+class FileKind(NamedTuple):
+    """A kind of files beside experiments and sweeps, known by a field at their top that neither
+    has.
+    """
+
+    name: str
+    """The field: `steps`."""
+    noun: str
+    """Phrase for one of them: `graph of steps`."""
+    command: str
+    """Command that runs one: `make`."""
+    load: str
+    """Function of (path of a file, values of `--set`) that returns its spec, checked: an object
+    with `name`, `to_dict()`, and `describe()`, which returns a phrase on its size, `8 steps`. It
+    raises UserError."""
+
+
 class CommandOption(NamedTuple):
     """A flag of a command that takes flags of add-ons: `schema`, `watch`."""
 
@@ -219,6 +239,7 @@ class Parts(NamedTuple):
     """
     start_checks: tuple[StartCheck, ...] = ()
     sweep_kinds: tuple[SweepKind, ...] = ()
+    file_kinds: tuple[FileKind, ...] = ()
     options: tuple[CommandOption, ...] = ()
     weight_formats: Mapping[str, str] = NONE
     """Formats of published weights by name, with the `ditlab.weights.published.WeightsFormat` of
@@ -357,6 +378,14 @@ def sweep_kinds() -> dict[str, SweepKind]:
     field is taken.
     """
     return _described("sweep's base", listed("sweep_kinds"))
+
+
+def file_kinds() -> dict[str, FileKind]:
+    """Return all kinds of files beside experiments and sweeps by the field at their top. Warns of
+    those whose field is taken.
+    """
+    found = _first("file's field", [(kind.name, kind.load) for kind in listed("file_kinds")])
+    return {kind.name: kind for kind in listed("file_kinds") if found[kind.name] == kind.load}
 
 
 def command_options(command: str) -> dict[str, CommandOption]:

@@ -432,6 +432,36 @@ def test_a_kind_of_sweeps_of_a_package_is_validated_shown_and_run(hello, ditlab,
         package.load_sweep(path)
 
 
+BOXES = """
+from ditlab.parts import FileKind, Parts
+
+PARTS = Parts(file_kinds=(FileKind(name="boxes", noun="pile of boxes", command="pack", load="hello.parts:Pile"),))
+
+class Pile:
+    def __init__(self, path, overrides):
+        self.size = len(overrides)
+
+    def to_dict(self):
+        return {"size": self.size}
+
+    def describe(self):
+        return f"{self.size} boxes"
+"""
+
+
+def test_a_kind_of_files_of_a_package_is_validated_and_shown(hello, ditlab, tmp_path, addons):
+    (hello / "hello" / "parts.py").write_text(BOXES)
+    addons()
+    path = tmp_path / "pile.yaml"
+    path.write_text("boxes: []\n")
+    said = ditlab("validate", path, "--set", "a=1")
+    assert said.out.endswith("pile.yaml: valid (pile of boxes, 1 boxes)\n")
+    assert "next: ditlab pack" in said.err
+    assert ditlab("show", path).out == "size: 0\n"
+    for command in ("train", "tune"):
+        ditlab(command, path).refused("`boxes` is a pile of boxes; use `ditlab pack`")
+
+
 def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(
     ditlab, spec, monkeypatch, anew
 ):
@@ -487,7 +517,13 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(
         path.write_text(dump_yaml({"base": {name: "small"}}))
         return ditlab("tune", path).err
 
+    def file_field(name: str) -> str:
+        path = home.parent / "other.yaml"
+        path.write_text(dump_yaml({name: {}}))
+        return ditlab("validate", path).err
+
     called = {
+        "file's field": file_field,
         "command": lambda name: ditlab(*name.split()).err,
         "field": field,
         "importer": lambda name: ditlab("data", "import", name).err,
@@ -520,6 +556,7 @@ BY_NAME = {
     "importer": ("importers",),
     "option": ("start_checks", "options"),
     "sweep's base": ("sweep_kinds",),
+    "file's field": ("file_kinds",),
     "section": ("sections", "sweep_sections"),
     "function": ("functions",),
     "method": ("run_methods",),

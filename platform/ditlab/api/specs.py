@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ditlab.errors import UserError
 from ditlab.home import Home
-from ditlab.parts import SweepKind, load_part
+from ditlab.parts import FileKind, SweepKind, load_part
 from ditlab.spec.experiment import Experiment
 from ditlab.spec.files import (
+    find_file_kind,
     is_sweep,
     load_experiment,
     read_with_parents,
@@ -157,13 +158,22 @@ def kind_of_sweep(sweep: Path | None, resume: str | None = None) -> SweepKind | 
     return find_sweep_kind(read_with_parents(sweep), spec_name(sweep))
 
 
-def load_checked(path: Path, overrides: Sequence[str], kind: SweepKind | None) -> tuple[Any, str]:
+def kind_of_file(path: Path) -> SweepKind | FileKind | None:
+    """Return the kind of a file that an add-on or another package reads; None for an experiment,
+    and for a sweep that trains. Raises UserError as `kind_of_sweep` does.
+    """
+    return find_file_kind(path) or kind_of_sweep(path)
+
+
+def load_checked(
+    path: Path, overrides: Sequence[str], kind: SweepKind | FileKind | None
+) -> tuple[Any, str]:
     """Load and check an experiment or a sweep, and its data; return it, and what `check_data` says
     of the data.
 
-    `kind` is that of a sweep that trains nothing, and has no data. Raises UserError.
+    `kind` is that of a file that trains nothing itself, and has no data. Raises UserError.
     """
     if kind is not None:
-        return load_part("sweep's base", kind.name, kind.load)(path, overrides), ""
+        return load_part("kind of files", kind.name, kind.load)(path, overrides), ""
     spec = load_sweep(path, overrides) if is_sweep(path) else load(path, overrides)
     return spec, check_data(spec, path)

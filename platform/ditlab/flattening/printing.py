@@ -14,11 +14,9 @@ from pydantic import BaseModel
 
 from ditlab.flattening.constants import PLAIN
 from ditlab.flattening.definitions import class_members, spec_members
-from ditlab.flattening.merging import merge_bases
 from ditlab.flattening.program import Program
 from ditlab.flattening.sources import Imported, is_docstring
 from ditlab.flattening.syntax import WIDTH
-from ditlab.flattening.tightening import tighten
 from ditlab.flattening.units import Unit
 
 IMPORT_WIDTH = 88
@@ -43,7 +41,7 @@ def print_program(program: Program, others: Iterable[Imported] = ()) -> tuple[st
             text += "\n" if was_constant and is_constant(part) else "\n\n"
         text += part.strip("\n") + "\n"
         was_constant = is_constant(part)
-    return _imports(program, others), _tidy(tighten(merge_bases(_tidy(text))))
+    return _imports(program, others), _tidy(text)
 
 
 def _check_names(program: Program) -> None:

@@ -24,8 +24,8 @@ _NAME = re.compile(r"`([A-Za-z_][\w.]*)`")
 def tighten(text: str) -> str:
     """Return the text of a program in fewer lines, with the same code."""
     text = drop_stale_sentences(text)
-    text = join_brackets(text)
-    return _DESCRIBED.sub(_as_comment, text)
+    text = _DESCRIBED.sub(_as_comment, join_brackets(text))
+    return re.sub(r"\n{4,}", "\n\n\n", text)
 
 
 def _as_comment(found: re.Match[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Any, TextIO, TypeVar
 
 from ditlab.errors import UserError, first_line, nearest_file
 from ditlab.home import resolve_user_file, resolve_user_path
+from ditlab.parts import FileKind, absent_part, file_kinds
 from ditlab.spec.experiment import Experiment, class_for, validate_experiment
 from ditlab.spec.overrides import assign, merge, parse_overrides
 from ditlab.spec.uris import has_one_slash, is_uri, map_texts, path_field, variable_in
@@ -42,6 +43,47 @@ def is_sweep(spec: Path | Mapping[str, Any]) -> bool:
     unreadable file.
     """
     return "base" in (read_with_parents(spec) if isinstance(spec, Path) else spec)
+
+
+def find_file_kind(path: Path) -> FileKind | None:
+    """Return the kind of a file that is neither an experiment nor a sweep, by the field at its top.
+
+    Raises UserError for an unreadable file, and where the add-on of the kind is not here.
+    """
+    return _kind_of_mapping(read_with_parents(path), spec_name(path))
+
+
+def _kind_of_mapping(mapping: Mapping[str, Any], source: str) -> FileKind | None:
+    for name, kind in file_kinds().items():
+        if name in mapping:
+            return kind
+    for name in mapping:
+        reason = absent_part("file's field", name)
+        if reason:
+            raise UserError(f"{source}: {reason}")
+    return None
+
+
+def refuse_other_kinds(mapping: Mapping[str, Any], source: str) -> None:
+    """Raise UserError, beginning with `source`, for the mapping of a file that is neither an
+    experiment nor a sweep.
+    """
+    kind = _kind_of_mapping(mapping, source)
+    if kind is not None:
+        raise UserError(
+            f"{source}: a file with `{kind.name}` is a {kind.noun}; use `ditlab {kind.command}`."
+        )
+
+
+def command_for(path: Path) -> str:
+    """Return the command that runs a file: `train`, `tune`, or that of another kind of files.
+
+    Raises UserError as `find_file_kind` does.
+    """
+    kind = find_file_kind(path)
+    if kind is not None:
+        return kind.command
+    return "tune" if is_sweep(path) else "train"
 
 
 # a command reads a spec and its parents several times over
@@ -232,6 +274,7 @@ def build_experiment(mapping: Mapping[str, Any], source: str) -> Experiment:
     """Validates a resolved mapping. Raises UserError with one line per mistake, each beginning with
     `source`.
     """
+    refuse_other_kinds(mapping, source)
     if is_sweep(mapping):
         raise UserError(
             f"{source}: a file with `base` is a sweep; name an experiment, or use `ditlab tune`."

@@ -22,7 +22,14 @@ from pydantic import (
 from ditlab.errors import UserError, nearest
 from ditlab.parts import OF_ADDONS, SweepKind, absent_part, display_html, sweep_kinds
 from ditlab.spec.experiment import Experiment, NamedSpec, RunSeed, class_for
-from ditlab.spec.files import is_sweep, read_mapping, read_with_parents, resolve_paths, spec_name
+from ditlab.spec.files import (
+    is_sweep,
+    read_mapping,
+    read_with_parents,
+    refuse_other_kinds,
+    resolve_paths,
+    spec_name,
+)
 from ditlab.spec.optimization import Count
 from ditlab.spec.overrides import Assignment, ClassOf, assign, field_at, parse_overrides, validate
 from ditlab.spec.plugins import added_kinds, section_classes, section_fields
@@ -401,6 +408,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> Sweep:
     UserError, naming file and field, for what is wrong in its own fields; `check_sweep` checks the
     rest."""
     mapping = read_with_parents(path)
+    refuse_other_kinds(mapping, spec_name(path))
     if "base" not in mapping and "space" not in mapping:
         raise UserError(
             f"{spec_name(path)}: has no `base`, so it is an experiment; name a sweep, or use "

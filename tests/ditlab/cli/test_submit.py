@@ -202,4 +202,4 @@ def test_an_option_that_tune_lacks_is_refused_before_the_upload(capfd, monkeypat
     monkeypatch.chdir(CHECKOUT)
     sweep = "experiments/digits/sweep_schedule.yaml"
     err = said(capfd, monkeypatch, sweep, *option.split())
-    assert f"{option.split()[0]} is for experiments, and {sweep} is a sweep" in err
+    assert f"{option.split()[0]} is for experiments, and `ditlab tune` runs {sweep}" in err

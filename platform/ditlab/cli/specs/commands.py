@@ -35,8 +35,8 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     Columns, sizes and classes of the data are compared with the model's where the store is on this
     machine.
     """
-    from ditlab.api.specs import kind_of_sweep, load_checked
-    from ditlab.spec.files import is_sweep, spec_name
+    from ditlab.api.specs import kind_of_file, load_checked
+    from ditlab.spec.files import command_for, spec_name
     from ditlab.spec.sweep import Sweep
     from ditlab.spec.sweep_space import enumerate_trials
 
@@ -47,7 +47,7 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     for path in specs:
         remark = ""
         try:
-            kind = kind_of_sweep(path)
+            kind = kind_of_file(path)
             spec, absent = load_checked(path, overrides, kind)
             if kind is not None:
                 remark = f" ({kind.noun}, {spec.describe()})"
@@ -74,7 +74,7 @@ def validate(specs: tuple[Path, ...], overrides: tuple[str, ...], as_json: bool)
     if mistakes:
         raise UserError("\n".join(mistakes))
     output.emit({"valid": valid, "spec_hash": hashes, "not_compared": not_compared}, as_json)
-    command = "tune" if is_sweep(specs[0]) else "train"
+    command = command_for(specs[0])
     settings = output.repeated_arguments("specs", "as_json")
     output.hint(as_json, command, specs[0], *settings, "--dry-run")
 
@@ -87,19 +87,18 @@ def show(spec: Path, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print an experiment or a sweep with its parents, overrides and defaults resolved, as
     equivalent YAML.
     """
-    from ditlab.api.specs import kind_of_sweep, load_checked
+    from ditlab.api.specs import kind_of_file, load_checked
     from ditlab.spec.experiment import Experiment
+    from ditlab.spec.files import command_for
 
-    loaded, _ = load_checked(spec, overrides, kind_of_sweep(spec))
+    loaded, _ = load_checked(spec, overrides, kind_of_file(spec))
     shown = loaded.to_dict()
     hashes = {}
     if isinstance(loaded, Experiment):
         hashes["spec_hash"] = loaded.content_hash()
     output.print_yaml(shown, as_json)
     output.emit({"spec": shown, **hashes}, as_json)
-    output.hint(
-        as_json, "train" if hashes else "tune", *output.repeated_arguments("as_json"), "--dry-run"
-    )
+    output.hint(as_json, command_for(spec), *output.repeated_arguments("as_json"), "--dry-run")
 
 
 @click.command()

@@ -14,7 +14,7 @@ import click
 from ditlab.cli import options, output
 from ditlab.errors import UserError
 from ditlab.home import Home, RunFolder, resolve_user_path
-from ditlab.parts import start_checks
+from ditlab.parts import find_command, load_part, start_checks
 from ditlab.tracking.journal import RECENT_TEXT, TRAIN_LOSS
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ def submit(
     as_json: bool,
     **_: object,
 ) -> int:
-    """Run an experiment or a sweep as a job of a Ray cluster, and follow its log.
+    """Run an experiment, a sweep or another file as a job of a Ray cluster, and follow its log.
 
     The working directory is sent along, without the files that .gitignore and .rayignore name.
     Ctrl-C leaves the job running; `ray job stop` ends it after a final checkpoint. Other options
@@ -365,7 +365,7 @@ def submit(
     """
     from ditlab.cli.progress import ProgressBars
     from ditlab.cluster.jobs import default_address, job_environment, open_job_server
-    from ditlab.spec.files import STANDARD_INPUT, is_sweep
+    from ditlab.spec.files import STANDARD_INPUT, command_for
     from ditlab.spec.start import parse_start
 
     # a spec that is wrong or lies elsewhere is better refused here than after the upload
@@ -376,20 +376,20 @@ def submit(
     if start_from:
         parse_start(start_from)  # the run itself is known to the cluster's home alone
     root = resolve_user_path(working_dir)
-    sweep = is_sweep(spec)
+    command_name = command_for(spec)
     if not root.is_dir():
         raise UserError(
             f"--working-dir {working_dir} is no folder; name the one that holds {spec}."
         )
-    if sweep:
-        _refuse_options_of_train(spec)
-    name = _name_of_spec(spec, overrides, sweep, quick)
+    if command_name != "train":
+        _refuse_options_of_train(spec, command_name)
+    name = _name_of_spec(spec, overrides, quick)
     needed = _refuse_files_outside(root, spec, overrides)
     command = [
         "python",
         "-m",
         "ditlab",
-        "tune" if sweep else "train",
+        command_name,
         str(resolve_user_path(spec).relative_to(root)),
     ]
     command += output.repeated_arguments("spec", "address", "working_dir", "home", "no_wait")
@@ -489,28 +489,34 @@ def _refuse_files_unsent(root: Path, needed: Mapping[str, Path]) -> None:
             )
 
 
-def _name_of_spec(spec: Path, overrides: tuple[str, ...], sweep: bool, quick: bool) -> str:
-    """Name of the experiment or sweep that a job is to run. Raises UserError for a mistake in
-    it.
+def _name_of_spec(spec: Path, overrides: tuple[str, ...], quick: bool) -> str:
+    """Name of the experiment, sweep or other file that a job is to run. Raises UserError for a
+    mistake in it.
     """
     from ditlab.api.specs import quick as shorten
-    from ditlab.spec.files import load_experiment
+    from ditlab.spec.files import find_file_kind, is_sweep, load_experiment
     from ditlab.spec.sweep import load_sweep
 
     if quick:
         return str(shorten(spec, overrides).spec.name)
-    if sweep:
+    kind = find_file_kind(spec)
+    if kind is not None:
+        return str(load_part("kind of files", kind.name, kind.load)(spec, overrides).name)
+    if is_sweep(spec):
         return load_sweep(spec, overrides).name
     return load_experiment(spec, overrides).name
 
 
-def _refuse_options_of_train(sweep: Path) -> None:
-    """Raise UserError for an option that `ditlab tune` lacks."""
-    from ditlab.cli.sweeps.commands import tune
-
-    known = {parameter.name for parameter in tune.params}
+def _refuse_options_of_train(file: Path, command: str) -> None:
+    """Raise UserError for an option that the command that runs a file lacks."""
+    described = find_command(command)
+    assert described is not None
+    runs = load_part("command", command, described.target)
+    known = {parameter.name for parameter in runs.params}
     for parameter in train.params:
         is_of_train_alone = parameter.name != "spec" and parameter.name not in known
         if is_of_train_alone and output.is_typed(parameter.name or ""):
             option = "/".join([*parameter.opts, *parameter.secondary_opts])
-            raise UserError(f"{option} is for experiments, and {sweep} is a sweep; leave it out.")
+            raise UserError(
+                f"{option} is for experiments, and `ditlab {command}` runs {file}; leave it out."
+            )

@@ -20,9 +20,11 @@ from ditlab.data.stores.manifest import StoredColumn
 from ditlab.data.stores.row_changes import RowChanges
 from ditlab.data.stores.store import Store
 from ditlab.errors import UserError, cannot_write
+from ditlab.flattening.merging import merge_bases
 from ditlab.flattening.printing import is_constant, print_program, value_text
 from ditlab.flattening.program import Program
 from ditlab.flattening.sources import Imported
+from ditlab.flattening.tightening import tighten
 from ditlab.flattening.units import Unit
 from ditlab.home import Home
 from ditlab.spec.data import order_of
@@ -147,6 +149,7 @@ def eject(experiment: Experiment, data: DataSplits, file: str = "train.py") -> s
     indented = "".join(f"    {line}\n" for line in spec.split("\n"))
     head = HEAD.format(name=experiment.name, file=file, spec=indented)
     parts = [definitions, _constants(experiment, settings, data), MAIN]
+    definitions = tighten(merge_bases(definitions))
     gap = "\n" if is_constant(definitions) else "\n\n"  # as isort has it
     return f"{head}\n{imports}{gap}" + "\n\n".join(parts)
 

@@ -43,6 +43,7 @@ from ditlab_addons.check.eject.rules import (
 from ditlab_addons.check.eject.settings import Settings
 from ditlab_models.contract import RealRows, SampleRequest
 from ditlab_models.parameters import parameter_roles
+from ditlab_models.pixels import to_bytes
 
 
 def read_store(folder: Path) -> dict[str, np.ndarray]:
@@ -616,8 +617,7 @@ def keep_copy(file: Path, folder: Path) -> None:
 
 def write_grid(images: Tensor, path: Path) -> None:
     """Write images (num, channels, height, width) in [-1, 1] as a PNG, eight a row."""
-    bytes_of_images = ((images.float() + 1) * 127.5).round().clamp(0, 255).byte()
-    rows = [torch.cat(list(row), dim=2) for row in bytes_of_images.split(8)]
+    rows = [torch.cat(list(row), dim=2) for row in to_bytes(images).split(8)]
     rows = [row for row in rows if row.shape == rows[0].shape]
     grid = torch.cat(rows, dim=1).movedim(0, 2).numpy()
     height, width, channels = grid.shape

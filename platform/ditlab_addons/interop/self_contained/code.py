@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from ditlab.errors import UserError
+from ditlab.flattening.merging import merge_bases
 from ditlab.flattening.printing import print_program
 from ditlab.flattening.program import Program
 from ditlab.flattening.sources import Imported, imports_of
+from ditlab.flattening.tightening import tighten
 from ditlab.flattening.units import Unit
 from ditlab_models.contract import Family, ModelSpec, ObjectiveSpec, SamplingSpec
 
@@ -90,7 +92,7 @@ def _module(settings: TrainedSettings, names: Sequence[str]) -> str:
         f'"""{head}"""\n',
         "from __future__ import annotations\n",
         imports + "\n",
-        definitions + "\n",
+        tighten(merge_bases(definitions)) + "\n",
         "\n".join(constants) + "\n\n",
         "\n\n".join(_functions(text) for text in templates),
     ]

@@ -1,0 +1,1 @@
+"""Graphs of experiments that build on each other, each step run once (`ditlab make`)."""

@@ -1,0 +1,36 @@
+"""The command `make`, and files of steps, described without their code."""
+
+from ditlab.parts import Command, CommandOption, FileKind, Parts
+
+ADDON = Parts(
+    commands=(
+        Command(
+            name="make",
+            summary="Make a graph of experiments, each step once.",
+            target="ditlab_addons.steps.commands:make",
+            examples=(
+                "ditlab make experiments/digits/study.yaml --dry-run",
+                "ditlab make experiments/digits/study.yaml",
+            ),
+            position=45,
+        ),
+    ),
+    results="ditlab_addons.steps.commands:RESULTS",
+    functions={"make": "ditlab_addons.steps.making:make"},
+    options=(
+        CommandOption(
+            command="schema",
+            name="--steps",
+            help="The schema of files of steps.",
+            target="ditlab_addons.steps.graph:graph_schema",
+        ),
+    ),
+    file_kinds=(
+        FileKind(
+            name="steps",
+            noun="graph of steps",
+            command="make",
+            load="ditlab_addons.steps.graph:load_graph",
+        ),
+    ),
+)
