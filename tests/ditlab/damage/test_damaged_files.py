@@ -17,7 +17,7 @@ def test_damage_is_said(one, part):
     every = cases(readers.ledger(prepared(sweep_of())))
     verdicts = Verdicts()
     run_all(Judge(one, verdicts), every, NUM_FLIPS // part, NUM_TYPED // part)
-    print(verdicts.table())
+    print(verdicts.counts)
     assert not verdicts.faults, "\n\n".join(
         [f"{len(verdicts.faults)} faults", *verdicts.faults[:40]]
     )

@@ -75,8 +75,8 @@ def test_readers_neither_wait_nor_read_without_end(one, kinds):
             if case.name in OWN or OF_STORES.intersection(case.readers):
                 continue
             for kind in kinds:
-                judge.judge_place(case, lambda place, kind=kind: put(kind, place), kind)
-    print(verdicts.table())
+                judge.judge(case, lambda place, kind=kind: put(kind, place), kind)
+    print(verdicts.counts)
     assert not verdicts.faults, "\n\n".join(verdicts.faults)
 
 
@@ -102,7 +102,7 @@ def test_special_files_as_arguments_of_every_command(one, finished, tmp_path, ki
         "--weights": tmp_path / "weights",
         "--sha256": "0" * 64,
     }
-    faults, num = [], 0
+    faults = []
     for names, parameter, required in path_parameters():
         if (names[-1], parameter) in SKIPPED or (kind == "terabyte" and "import" in names):
             continue
@@ -111,7 +111,7 @@ def test_special_files_as_arguments_of_every_command(one, finished, tmp_path, ki
         for name in required:
             arguments += _given(name, values[name])
         with kept(one), watchdog(60):
-            said, num = run_watched(*arguments, one=one, cwd=tmp_path), num + 1
+            said = run_watched(*arguments, one=one, cwd=tmp_path)
         fault = fault_of(said)
         is_written = kind == "terabyte" and parameter == "--out"
         if not fault and said.code != 2 and not is_written:
@@ -119,7 +119,6 @@ def test_special_files_as_arguments_of_every_command(one, finished, tmp_path, ki
         if fault:
             faults.append(f"{' '.join(map(str, arguments))}: {fault}")
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    print(f"{num} commands, {len(faults)} faults")
     assert not faults, "\n\n".join(faults)
 
 

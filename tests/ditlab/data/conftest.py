@@ -1,7 +1,5 @@
 import gzip
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,15 +11,20 @@ make_store = writing.make_store
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path):
     return Home(tmp_path / "home")
 
 
+@pytest.fixture(scope="module")
+def module_home(tmp_path_factory):
+    return Home(tmp_path_factory.mktemp("home"))
+
+
 @pytest.fixture
-def write_idx() -> Callable[[Path, np.ndarray], bytes]:
+def write_idx():
     """Writes an array as an idx file, gzipped where the name says so; returns the idx bytes."""
 
-    def write(path: Path, values: np.ndarray) -> bytes:
+    def write(path, values):
         header = struct.pack(f">{1 + values.ndim}I", 0x0800 + values.ndim, *values.shape)
         content = header + values.astype(np.uint8).tobytes()
         path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)

@@ -1,8 +1,6 @@
 """Equal contents of a source: counted by its import, never on both sides of a split."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +17,10 @@ from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, HoldOutClasses, MnistData
 from ditlab.spec.importing import ImagesOptions, MnistOptions, TextOptions
 from ditlab_addons.streaming.interleaved_order import InterleavedOrderSpec
+from support.datasets.odd_sources import below, lines
 
 
-def save_pictures(folder: Path, numbers, ending="png"):
+def save_pictures(folder, numbers, ending="png"):
     """Write a picture of a seed of its own for each number; equal numbers give equal pixels."""
     folder.mkdir(parents=True, exist_ok=True)
     for place, number in enumerate(numbers):
@@ -45,6 +44,14 @@ def pictures(home, folder, name="set", **options):
 def contents(view, column="image"):
     """Return the bytes of each row of a view."""
     return [row.numpy().tobytes() for row in view.gather(column, np.arange(len(view)))]
+
+
+def check_plain_split(home, num_rows):
+    """Check that the store `set` is split as if no row had a copy."""
+    splits = open_data(ArrowData(path="set"), home)
+    train, held_out = hold_out_rows(num_rows, 0.1)
+    assert splits.train.rows.tolist() == train.tolist()
+    assert splits.held_out.rows.tolist() == held_out.tolist()
 
 
 @pytest.mark.parametrize("order", ["full", "interleaved"])
@@ -71,10 +78,7 @@ def test_kept_duplicates_are_split_as_before(home, tmp_path):
     folder = save_pictures(tmp_path / "files", [*range(100), *range(100)])
     store = pictures(home, folder, keep_duplicates=True)
     assert store.manifest.receipt.changed == {REPEATS: 100}
-    splits = open_data(ArrowData(path="set"), home)
-    train, held_out = hold_out_rows(200, 0.1)
-    assert splits.train.rows.tolist() == train.tolist()
-    assert splits.held_out.rows.tolist() == held_out.tolist()
+    check_plain_split(home, 200)
     assert pictures(home, folder, name="other").fingerprint != store.fingerprint
 
 
@@ -83,10 +87,7 @@ def test_a_store_without_duplicates_says_and_moves_nothing(home, tmp_path):
     assert store.manifest.receipt.changed == {}
     assert not store.parts[0].manifest.attachments
     assert not len(read_duplicates(store))
-    splits = open_data(ArrowData(path="set"), home)
-    train, held_out = hold_out_rows(100, 0.1)
-    assert splits.train.rows.tolist() == train.tolist()
-    assert splits.held_out.rows.tolist() == held_out.tolist()
+    check_plain_split(home, 100)
 
 
 def test_equal_pixels_of_other_files_and_captions_are_duplicates(home, tmp_path):
@@ -140,31 +141,25 @@ def texts(home, folder, **options):
 def test_texts_that_repeat_are_stored_once(home, tmp_path):
     words = [f"text {number} of {number * 7}, and its end" for number in range(20)]
     source = tmp_path / "texts.jsonl"
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in words * 2))
+    source.write_text(lines(*({"text": text} for text in words * 2)))
+    twice = texts(home, source, name="twice", keep_duplicates=True)
+    assert twice.manifest.text.documents == 40
     store = texts(home, source, name="once")
     (level,) = [each for each in store.manifest.receipt.levels if each.unit == "documents"]
     assert (level.used["documents"], level.left_out) == (20, {"repeating an earlier one": 20})
     assert store.manifest.receipt.listed[0].startswith("texts.jsonl, line 21: repeating")
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in words))
+    source.write_text(lines(*({"text": text} for text in words)))
     assert texts(home, source, name="alone").fingerprint == store.fingerprint
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in words * 2))
-    twice = texts(home, source, name="twice", keep_duplicates=True)
-    assert twice.manifest.text.documents == 40
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_texts_of_several_blocks_are_compared_as_wholes(home, tmp_path, monkeypatch, processes):
     """A file that is cut is no duplicate of one that shares a part with it alone."""
     monkeypatch.setattr("ditlab.data.text.text_import.block_bytes", lambda total: 400)
-    folder = tmp_path / "texts"
-    folder.mkdir()
     whole = "".join(f"line {number}\n" for number in range(100))
-    (folder / "a.txt").write_text(whole)
-    (folder / "b.txt").write_text(whole[:-9] + "line 00!\n")
-    (folder / "c.txt").write_text(whole)
-    (folder / "d.txt").write_text("short")
-    (folder / "e.txt").write_text("short")
-    store = texts(home, folder, processes=processes)
+    other = whole[:-9] + "line 00!\n"
+    files = {"a.txt": whole, "b.txt": other, "c.txt": whole, "d.txt": "short", "e.txt": "short"}
+    store = texts(home, below(files)(tmp_path), processes=processes)
     assert store.manifest.text.documents == 3
     assert store.manifest.text.bytes == 2 * len(whole) + len("short")
     assert store.manifest.receipt.listed == (

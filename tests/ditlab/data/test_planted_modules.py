@@ -17,27 +17,25 @@ SMALL = MotifsData(motifs=5, chromosomes=4, peaks=100, regions=16, domains=3, pr
 FIRST_CHROMOSOME = "88eac0b2d648f9fd"
 
 
-def hidden(shape: tuple[int, ...], seed: int = 0, ratio: float = 0.5) -> np.ndarray:
+def hidden(shape, seed=0, ratio=0.5):
     return np.random.default_rng(seed).random(shape) < ratio
 
 
 @pytest.fixture(scope="module")
-def law() -> PlantedModules:
+def law():
     """Default law."""
     return PlantedModules(MotifsData())
 
 
 @pytest.fixture(scope="module")
-def draw(law) -> tuple[np.ndarray, np.ndarray]:
+def draw(law):
     """372 windows of it (R = 64), with half of their regions masked."""
     features = [law.features(index) for index in range(6)]
     x = np.concatenate([along[: len(along) // 64 * 64].reshape(-1, 64, 32) for along in features])
     return x, hidden(x.shape[:2])
 
 
-def by_enumeration(
-    law: PlantedModules, x: np.ndarray, mask: np.ndarray, present: np.ndarray
-) -> np.ndarray:
+def by_enumeration(law, x, mask, present):
     """E[x | seen regions] of one window (R, C), summed over every sequence of pairs."""
     on, regions = law.on_probability, len(x)
     total, expected = 0.0, np.zeros(x.shape)
@@ -64,9 +62,8 @@ def test_the_optimum_is_the_sum_over_all_hidden_sequences(ratio):
         expected = by_enumeration(law, x[window], mask[window], present[window])
         asked = mask[window] & present[window]
         np.testing.assert_allclose(predicted[window][asked], expected[asked], rtol=1e-10)
-    assert np.array_equal(predicted[~mask & present], x[~mask & present]), (
-        "what is seen is its own expectation"
-    )
+    seen = ~mask & present
+    assert np.array_equal(predicted[seen], x[seen]), "what is seen is its own expectation"
     assert not predicted[~present].any()
 
 
@@ -80,7 +77,8 @@ def test_long_windows_of_many_features_stay_exact():
 
 def test_the_optimum_is_calibrated(law, draw):
     x, mask = draw
-    predicted, true = law.predict(x, mask)[mask].ravel(), x[mask].ravel()
+    predicted = law.predict(x, mask)[mask].ravel()
+    true = x[mask].ravel()
     for part in np.array_split(np.argsort(predicted), 20):
         assert abs(predicted[part].mean() - true[part].mean()) < 0.012
 
@@ -92,7 +90,7 @@ def test_the_optimum_uses_more_than_the_neighbouring_regions(law, draw):
     x, mask = draw
     spread = np.square(x[mask] - x[mask].mean(axis=0)).sum()
 
-    def explained(prediction: np.ndarray) -> float:
+    def explained(prediction):
         return float(1 - np.square((prediction - x)[mask]).sum() / spread)
 
     assert explained(law.predict(x, mask)) > 0.2
@@ -110,9 +108,8 @@ def test_modules_belong_to_pairs_and_a_program_alone_is_uninformative():
     law = PlantedModules(MotifsData(domains=5, programs=7))
     by_program = law.on_probability.reshape(5, 7, 32).mean(axis=0)
     np.testing.assert_allclose(by_program, np.broadcast_to(by_program[0], by_program.shape))
-    assert len(np.unique(law.on_probability > 0.1, axis=0)) == 35, (
-        "each pair has a module of its own"
-    )
+    modules = np.unique(law.on_probability > 0.1, axis=0)
+    assert len(modules) == 35, "each pair has a module of its own"
 
 
 def test_runs_have_the_stated_average_length():
@@ -131,11 +128,14 @@ def test_peaks_are_apart_and_about_400_wide(law):
 
 
 def test_a_chromosome_is_a_function_of_the_law_alone():
-    fewer = SMALL.model_copy(update={"chromosomes": 3, "hold_out": 0.1, "regions": 8})
-    assert np.array_equal(PlantedModules(SMALL).features(2), PlantedModules(fewer).features(2))
-    assert not np.array_equal(PlantedModules(SMALL).features(2), PlantedModules(SMALL).features(1))
-    reseeded = PlantedModules(SMALL.model_copy(update={"seed": 1}))
-    assert not np.array_equal(PlantedModules(SMALL).on_probability, reseeded.on_probability)
+    def changed(**options):
+        return PlantedModules(SMALL.model_copy(update=options))
+
+    small = changed()
+    fewer = changed(chromosomes=3, hold_out=0.1, regions=8)
+    assert np.array_equal(small.features(2), fewer.features(2))
+    assert not np.array_equal(small.features(2), small.features(1))
+    assert not np.array_equal(small.on_probability, changed(seed=1).on_probability)
 
 
 def test_numbers_of_old_runs_are_unchanged():
@@ -146,20 +146,20 @@ def test_numbers_of_old_runs_are_unchanged():
 
 def test_the_store_holds_the_chromosomes_and_the_last_two_are_held_out(home):
     splits = open_data(SMALL, home)
-    store, law = splits.train.store, PlantedModules(SMALL)
+    store = splits.train.store
+    law = PlantedModules(SMALL)
+    written = (store.path / "store.json").stat().st_mtime_ns
     assert store.path == home.stores / splits.name and splits.name.startswith("motifs-")
     assert (len(splits.train), len(splits.held_out)) == (14, 14)
     assert set(store.tensor("chromosome").numpy()[splits.train.rows]) == {0, 1}
     assert store.columns["chromosome"].names == ("chr1", "chr2", "chr3", "chr4")
     assert store.columns["regions"].names == feature_names(5)
     assert feature_names(5)[-2:] == ("motif-005", "accessibility")
-    rows = store.tensor("chromosome").numpy() == 1
-    present = store.tensor("present").numpy()[rows]
-    assert np.array_equal(store.tensor("regions").numpy()[rows][present], law.features(1))
-    assert np.array_equal(store.tensor("start").numpy()[rows][present], law.peaks(1)["start"])
-    assert (store.path / "store.json").stat().st_mtime_ns == (
-        open_data(SMALL, home).train.store.path / "store.json"
-    ).stat().st_mtime_ns, "it is written once"
+    present = store.tensor("present") & (store.tensor("chromosome") == 1)[:, None]
+    assert np.array_equal(store.tensor("regions")[present].numpy(), law.features(1))
+    assert np.array_equal(store.tensor("start")[present].numpy(), law.peaks(1)["start"])
+    open_data(SMALL, home)
+    assert (store.path / "store.json").stat().st_mtime_ns == written, "it is written once"
 
 
 def test_the_optimum_comes_with_the_data_and_survives_pickling(home):
@@ -169,16 +169,14 @@ def test_the_optimum_comes_with_the_data_and_survives_pickling(home):
     )
     mask = hidden(present.shape) & present
     optimal = splits.references["optimal"]
-    again = pickle.loads(pickle.dumps(dict(splits.references)))["optimal"]
+    again = pickle.loads(pickle.dumps(optimal))
     assert np.array_equal(optimal(x, mask, present), again(x, mask, present))
 
 
 def test_other_rows_can_be_held_out_of_the_same_store(home):
-    one = SMALL.model_copy(
-        update={"hold_out": HoldOutClasses(column="chromosome", values=("chr2",))}
-    )
-    share = SMALL.model_copy(update={"hold_out": 0.25})
-    assert [len(open_data(spec, home).held_out) for spec in (one, share)] == [7, 7]
+    for hold_out in (HoldOutClasses(column="chromosome", values=("chr2",)), 0.25):
+        spec = SMALL.model_copy(update={"hold_out": hold_out})
+        assert len(open_data(spec, home).held_out) == 7
     assert len(list(home.stores.iterdir())) == 1
 
 

@@ -2,14 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
 
 from ditlab.data.processes import WAITING_TASKS, in_processes
 from ditlab.errors import UserError
 from support.damage import refused
 
 
-def doubled(number: int) -> int:
+def doubled(number):
     if number == 13:
         os.kill(os.getpid(), signal.SIGKILL)
     if number < 0:
@@ -20,7 +19,7 @@ def doubled(number: int) -> int:
 def test_results_come_in_order_and_tasks_are_taken_as_needed():
     taken = 0
 
-    def tasks() -> Iterator[int]:
+    def tasks():
         nonlocal taken
         for taken in range(1, 101):
             yield 20 + taken
@@ -28,23 +27,6 @@ def test_results_come_in_order_and_tasks_are_taken_as_needed():
     results = in_processes(doubled, tasks(), 2, "doubles")
     assert next(results) == 42 and taken <= 2 * WAITING_TASKS
     assert list(results) == [2 * number for number in range(22, 121)]
-
-
-class Doubling:
-    """Work that counts how often it is pickled."""
-
-    times = 0
-
-    def __getstate__(self) -> None:
-        Doubling.times += 1
-
-    def __call__(self, number: int) -> int:
-        return 2 * number
-
-
-def test_the_work_travels_once_to_each_process():
-    assert list(in_processes(Doubling(), range(20), 2, "doubles")) == list(range(0, 40, 2))
-    assert 1 <= Doubling.times <= 2
 
 
 def test_errors_of_the_work_and_killed_processes_are_raised():

@@ -8,7 +8,7 @@ from ditlab.data.region_windows import make_peaks, plan_windows, region_columns,
 from support.datasets.writing import written
 
 
-def peaks_of(*counts: int, gap: int = 1000) -> np.ndarray:
+def peaks_of(*counts, gap=1000):
     """Return peaks of as many chromosomes as there are counts."""
     starts = [np.arange(count, dtype=np.int64) * gap + 10 for count in counts]
     return np.concatenate(
@@ -16,7 +16,7 @@ def peaks_of(*counts: int, gap: int = 1000) -> np.ndarray:
     )
 
 
-def windows_of(plan, peaks: np.ndarray) -> list[tuple[int, int, int]]:
+def windows_of(plan, peaks):
     """Return chromosome, first peak along it, and size of each window."""
     chromosome = peaks["chromosome"][plan.first]
     first = plan.first - np.searchsorted(peaks["chromosome"], chromosome)
@@ -30,37 +30,32 @@ def windows_of(plan, peaks: np.ndarray) -> list[tuple[int, int, int]]:
     stride=st.none() | st.integers(1, 15),
 )
 def test_no_window_comes_twice_and_no_peak_is_left_out(peaks, regions, stride):
-    plan = plan_windows(peaks_of(*peaks), regions, stride)
-    windows = windows_of(plan, peaks_of(*peaks))
+    table = peaks_of(*peaks)
+    plan = plan_windows(table, regions, stride)
     assert plan.dropped == 0
     held = [
-        {(number, peak) for peak in range(first, first + size)} for number, first, size in windows
+        {*range(first, first + size)} for first, size in zip(plan.first, plan.size, strict=True)
     ]
     for earlier, later in pairwise(held):
         assert not later <= earlier, "a window within the one before holds nothing new"
+    windows = windows_of(plan, table)
     assert windows == sorted(set(windows))
     if (stride or regions) <= regions:
-        assert set().union(*held) == {
-            (number, peak) for number, n in enumerate(peaks) for peak in range(n)
-        }
+        assert set().union(*held) == {*range(len(table))}
     for number, first, size in windows:
-        assert size == regions or first + size == peaks[number], (
-            "only a chromosome's last window is shorter"
-        )
+        is_last = first + size == peaks[number]
+        assert size == regions or is_last, "only a chromosome's last window is shorter"
 
 
 def test_windows_begin_a_stride_apart():
     peaks = peaks_of(10, 3)
-    assert windows_of(plan_windows(peaks, 4, stride=3), peaks) == [
-        (0, 0, 4),
-        (0, 3, 4),
-        (0, 6, 4),
-        (1, 0, 3),
-    ]
+    windows = windows_of(plan_windows(peaks, 4, stride=3), peaks)
+    assert windows == [(0, 0, 4), (0, 3, 4), (0, 6, 4), (1, 0, 3)]
 
 
 def test_windows_that_span_too_much_are_dropped_and_counted():
-    far = make_peaks(0, np.array([0, 100, 200, 9000]), np.array([50, 150, 250, 9050]))
+    start = np.array([0, 100, 200, 9000])
+    far = make_peaks(0, start, start + 50)
     near = np.arange(4) * 100 + 10
     peaks = np.concatenate([far, make_peaks(1, near, near + 400)])
     plan = plan_windows(peaks, 2, max_span=700)

@@ -1,7 +1,5 @@
 """Splits of an experiment's data: which store, which rows train, which are held out."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from ditlab.data.named_stores import store_folder
 from ditlab.data.region_windows import make_peaks, plan_windows, region_columns, window_batches
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import class_column
-from ditlab.home import Home
 from ditlab.parts import importers
 from ditlab.spec.data import ArrowData, DigitsData, HoldOutClasses, MnistData, MotifsData, TextData
 from ditlab.spec.importing import MnistOptions
@@ -48,12 +45,10 @@ def test_two_processes_may_write_built_in_stores_at_once(home):
         process.go()
     answers = {process.stdout.read().strip() for process in both}
     assert [process.wait(60) for process in both] == [0, 0]
-    assert answers == {
-        " ".join(open_data(spec, home).fingerprint for spec in (DigitsData(), motifs))
-    }
-    assert [sorted(path.suffix for path in store.iterdir()) for store in home.stores.iterdir()] == [
-        [".arrow", ".bin", ".json"]
-    ] * 2
+    expected = [open_data(spec, home).fingerprint for spec in (DigitsData(), motifs)]
+    assert answers == {" ".join(expected)}
+    files = [path.suffix for store in home.stores.iterdir() for path in store.iterdir()]
+    assert sorted(files) == [".arrow", ".arrow", ".bin", ".bin", ".json", ".json"]
 
 
 def test_any_store_by_path(make_store, home):
@@ -66,22 +61,20 @@ def test_any_store_by_path(make_store, home):
 
 
 @pytest.fixture
-def mnist(tmp_path: Path, home: Home, write_idx):
+def mnist(tmp_path, home, write_idx):
     """Imports files of MNIST's form: 300 train, 100 test."""
     folder = tmp_path / "idx"
     folder.mkdir()
 
-    def make(*splits: str) -> None:
+    def make(*splits):
         for split, stem, rows in (("train", "train", 300), ("test", "t10k", 100)):
             if split in splits:
                 digits = np.zeros((rows, 28, 28))
                 digits[:, 0, :2] = np.stack(divmod(np.arange(rows), 256), axis=1)
                 write_idx(folder / f"{stem}-images-idx3-ubyte", digits)
                 write_idx(folder / f"{stem}-labels-idx1-ubyte", np.arange(rows) % 10)
-        run_import(
-            "mnist",
-            ImportRequest(home.stores, home.caches, MnistOptions(source=folder, checksum=False)),
-        )
+        options = MnistOptions(source=folder, checksum=False)
+        run_import("mnist", ImportRequest(home.stores, home.caches, options))
 
     return make
 
@@ -135,14 +128,16 @@ def test_a_store_by_name(make_store, home, tmp_path, monkeypatch):
 
 
 def test_a_share_of_overlapping_windows_gives_a_note(home, tmp_path):
-    for stride, told in ((4, False), (5, False), (3, True)):
-        path = tmp_path / f"windows-{stride}"
-        write_windows(path, stride)
-        note = open_data(ArrowData(path=str(path)), home).note
-        assert ("neighbouring windows share regions" in note) == told
-        assert ("data.hold_out: {column: chromosome, values: [...]}" in note) == told
+    for stride in (3, 4, 5):
+        path = str(write_windows(tmp_path / f"windows-{stride}", stride).path)
+        note = open_data(ArrowData(path=path), home).note
+        for words in (
+            "neighbouring windows share regions",
+            "data.hold_out: {column: chromosome, values: [...]}",
+        ):
+            assert (words in note) == (stride == 3)
         classes = HoldOutClasses(column="chromosome", values=("chr2",))
-        assert open_data(ArrowData(path=str(path), hold_out=classes), home).note == ""
+        assert open_data(ArrowData(path=path, hold_out=classes), home).note == ""
 
 
 def test_chromosomes_and_cell_types_are_left_out_and_named(home, tmp_path):
@@ -154,10 +149,10 @@ def test_chromosomes_and_cell_types_are_left_out_and_named(home, tmp_path):
         "cell_type": class_column("", 3, ("B", "T", "none")),
     }
     rows = {"chromosome": np.repeat([0, 1, 2], [4, 6, 8]), "cell_type": np.arange(18) % 2}
-    written(tmp_path / "cells", columns, rows)
+    path = str(written(tmp_path / "cells", columns, rows).path)
 
     def split(*classes):
-        return open_data(ArrowData(path=str(tmp_path / "cells"), hold_out=list(classes)), home)
+        return open_data(ArrowData(path=path, hold_out=list(classes)), home)
 
     chromosome = {"column": "chromosome", "values": ["chr2"]}
     both = split(chromosome, {"column": "cell_type", "values": ["T"]})
@@ -165,24 +160,23 @@ def test_chromosomes_and_cell_types_are_left_out_and_named(home, tmp_path):
     assert both.left_out == {"chromosome": ("chr2",), "cell_type": ("T",)}
     kept = {name: values[both.train.rows].tolist() for name, values in rows.items()}
     assert kept == {"chromosome": [0, 0, 2, 2, 2, 2], "cell_type": [0] * 6}
-    assert open_data(ArrowData(path=str(tmp_path / "cells")), home).left_out == {}
+    assert open_data(ArrowData(path=path), home).left_out == {}
     with refused(r"data\.hold_out of chromosome and chromosome together"):
         split(chromosome, {**chromosome, "values": ["chr1", "chr3"]})
 
 
-def write_windows(path: Path, stride: int) -> None:
+def write_windows(path, stride):
     """Windows of 4 of the 1,000 peaks of one chromosome (at most 300 windows before their
     neighbours), 10 of another; peaks of the same place on both, and peaks that overlap each other,
     are none that windows share."""
     start = np.arange(1000, dtype=np.int64) * 100
-    peaks = np.concatenate(
-        [make_peaks(0, start, start + 150), make_peaks(1, start[:10], start[:10] + 150)]
-    )
-    plan = plan_windows(peaks, 4, stride)
+    peaks = [make_peaks(0, start, start + 150), make_peaks(1, start[:10], start[:10] + 150)]
+    plan = plan_windows(np.concatenate(peaks), 4, stride)
+    values = np.ones((1010, 1), np.float32)
     batches = window_batches(
-        peaks, plan, 4, 1, lambda first, stop: np.ones((stop - first, 1), np.float32)
+        np.concatenate(peaks), plan, 4, 1, lambda first, stop: values[first:stop]
     )
-    written(path, region_columns(4, ("A",), (1.0,), ("chr1", "chr2")), *batches)
+    return written(path, region_columns(4, ("A",), (1.0,), ("chr1", "chr2")), *batches)
 
 
 def test_packing_reaches_the_codec_and_needs_an_end_token(make_store, home):

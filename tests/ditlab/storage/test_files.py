@@ -20,6 +20,7 @@ from ditlab.storage.files import (
     write_whole,
 )
 from ditlab.storage.plain_files import UnusableFile
+from support.damage import bit_flips
 
 
 @pytest.mark.parametrize("write", [write_durably, write_whole])
@@ -31,9 +32,11 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path, write):
 
 
 def test_content_and_name_are_on_the_disk(tmp_path, monkeypatch):
-    path, synced, fsync = tmp_path / "run.json", list[str](), os.fsync
+    path = tmp_path / "run.json"
+    synced = []
+    fsync = os.fsync
 
-    def noted(descriptor: int) -> None:
+    def noted(descriptor):
         synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         fsync(descriptor)
 
@@ -46,14 +49,14 @@ def test_content_and_name_are_on_the_disk(tmp_path, monkeypatch):
     assert synced == ["lines", tmp_path.name, "lines"]
 
 
-@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("call", ["os.fsync", "pathlib.Path.replace"])
 def test_a_disk_that_refuses_leaves_the_old_file_alone(tmp_path, monkeypatch, call):
     path = write_durably(tmp_path / "run.json", b"old")
 
-    def refuse(*_: object) -> None:
+    def refuse(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(*((os, "fsync") if call == "fsync" else (Path, "replace")), refuse)
+    monkeypatch.setattr(call, refuse)
     with pytest.raises(OSError, match="No space left"):
         write_durably(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
@@ -100,28 +103,26 @@ RECORDS = [
 ]
 
 
-def written(path):
+@pytest.fixture
+def content(tmp_path):
     for record in RECORDS:
-        append_json_line(path, record)
-    return path.read_bytes()
+        append_json_line(tmp_path / "lines", record)
+    return (tmp_path / "lines").read_bytes()
 
 
-def test_a_line_ends_with_the_checksum_of_what_stands_before_it(tmp_path):
-    first = written(tmp_path / "lines").splitlines()[0]
+def test_a_line_ends_with_the_checksum_of_what_stands_before_it(content):
+    first = content.splitlines()[0]
     body = b'{"step":1,"values":{"a":[1.5,null,"x"]}'
     assert first == body + b',"crc":"%08x"}' % zlib.crc32(body)
 
 
-def test_no_flip_of_a_bit_changes_a_line_in_silence(tmp_path):
-    content = written(tmp_path / "lines")
-    for position in range(len(content) * 8):
-        damaged = bytearray(content)
-        damaged[position // 8] ^= 1 << position % 8
-        found = parse_json_lines(bytes(damaged))
-        assert all(record in RECORDS for record in found.records), f"bit {position}"
+def test_no_flip_of_a_bit_changes_a_line_in_silence(content):
+    for damaged in bit_flips(content, 8 * len(content)):
+        found = parse_json_lines(damaged)
+        assert all(record in RECORDS for record in found.records), damaged
         # a newline that is lost costs the lines on both sides
-        assert len(found.records) >= len(RECORDS) - 2, f"bit {position}"
-        assert found.num_damaged or found.records == RECORDS, f"bit {position}"
+        assert len(found.records) >= len(RECORDS) - 2, damaged
+        assert found.num_damaged or found.records == RECORDS, damaged
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/full")])

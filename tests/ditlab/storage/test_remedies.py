@@ -52,19 +52,22 @@ def test_any_other_error_has_the_remedy_that_always_helps():
 
 @ROWS
 def test_it_is_named_wherever_a_write_is_refused(number, tmp_path, monkeypatch):
-    said = [
-        str(home_write_error(Home(tmp_path), error_of(number))),
-        str(cannot_write("--out x", error_of(number), "name another place")),
-        str(SaveFailed("write", 3, f"worker 0: {os.strerror(number)}")),
-    ]
-    with pytest.raises(UserError) as refused, writing_into(tmp_path):
+    def refuse(_):
         raise error_of(number)
-    said.append(str(refused.value))
-    monkeypatch.setattr(Path, "touch", lambda _: (_ for _ in ()).throw(error_of(number)))
-    with pytest.raises(UserError) as refused:
+
+    with pytest.raises(UserError) as unwritten, writing_into(tmp_path):
+        refuse("")
+    monkeypatch.setattr(Path, "touch", refuse)
+    with pytest.raises(UserError) as unwritable:
         writable_folder(tmp_path, "here", "name another folder")
-    said.append(str(refused.value))
-    for sentence in said:
+    for error in (
+        home_write_error(Home(tmp_path), error_of(number)),
+        cannot_write("--out x", error_of(number), "name another place"),
+        SaveFailed("write", 3, f"worker 0: {os.strerror(number)}"),
+        unwritten.value,
+        unwritable.value,
+    ):
+        sentence = str(error)
         assert os.strerror(number) in sentence and WORDS[number] in sentence, sentence
         assert ("make room" in sentence) == (number == errno.ENOSPC)
 
@@ -82,9 +85,15 @@ def test_a_command_that_meets_one_ends_with_a_sentence(number, home, capfd, monk
     assert DISK_REMEDIES[number] in said.err
 
 
+@pytest.fixture
+def folder(home):
+    return create_run(Home.from_environment(), "small", family="dit", spec_hash="")
+
+
 @pytest.mark.parametrize("number", [errno.EFBIG, errno.EDQUOT, errno.ENOSPC])
-def test_a_line_of_the_journal_that_is_cut_names_the_true_error(number, home, monkeypatch, caplog):
-    folder = create_run(Home.from_environment(), "small", family="dit", spec_hash="")
+def test_a_line_of_the_journal_that_is_cut_names_the_true_error(
+    number, folder, monkeypatch, caplog
+):
     write = os.write
     journal = JournalWriter(folder)
     journal.append("tags", values={"a": "1"})
@@ -93,9 +102,9 @@ def test_a_line_of_the_journal_that_is_cut_names_the_true_error(number, home, mo
 
     def limited(descriptor, content):
         written.append(content)
-        if len(written) == 1:
-            return write(descriptor, content[:5])
-        raise error_of(number)
+        if len(written) > 1:
+            raise error_of(number)
+        return write(descriptor, content[:5])
 
     monkeypatch.setattr(os, "write", limited)
     journal.append("tags", values={"a": "2"})
@@ -107,8 +116,7 @@ def test_a_line_of_the_journal_that_is_cut_names_the_true_error(number, home, mo
     assert os.strerror(number) in caplog.text
 
 
-def test_a_line_that_is_taken_in_two_parts_is_whole(home, monkeypatch):
-    folder = create_run(Home.from_environment(), "small", family="dit", spec_hash="")
+def test_a_line_that_is_taken_in_two_parts_is_whole(folder, monkeypatch):
     write = os.write
     journal = JournalWriter(folder)
     monkeypatch.setattr(os, "write", lambda file, content: write(file, content[:20]))
@@ -118,8 +126,7 @@ def test_a_line_that_is_taken_in_two_parts_is_whole(home, monkeypatch):
     assert folder.journal.read_bytes().count(b"\n") == 1
 
 
-def test_a_record_that_no_line_holds_is_told_and_the_others_are_kept(home, caplog):
-    folder = create_run(Home.from_environment(), "small", family="dit", spec_hash="")
+def test_a_record_that_no_line_holds_is_told_and_the_others_are_kept(folder, caplog):
     journal = JournalWriter(folder)
     for value in ("first", "x" * (5 << 20), "last"):
         journal.append("tags", values={"ditlab.asked": value})

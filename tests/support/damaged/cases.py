@@ -8,6 +8,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -16,9 +17,33 @@ import yaml
 from ditlab.errors import RunFailed, UserError
 from ditlab.storage.files import without_checksum
 from support.damage import mutations
-from support.damaged import readers
 from support.damaged.home import DamagedHome
-from support.damaged.readers import Reader, spoken
+from support.damaged.readers import (
+    Reader,
+    averages,
+    best,
+    buckets,
+    classifier,
+    compare,
+    cursor,
+    database,
+    digits,
+    export,
+    marker,
+    named,
+    picture,
+    removal,
+    resume,
+    resume_auto,
+    runs,
+    sample,
+    show,
+    spec,
+    spoken,
+    stored_sweep,
+    sync,
+    tokenizer,
+)
 from support.special_files import remove
 from support.watchdog import Hang, watchdog
 
@@ -42,103 +67,99 @@ class Case:
 
 def cases(ledger: Reader) -> tuple[Case, ...]:
     """Every kind of file. `ledger` reads the trials of a sweep (`readers.ledger`)."""
-    journal = (readers.runs, readers.resume, readers.compare, readers.sync)
+    journal = (runs, resume, compare, sync)
     return (
         Case("journal", lambda one: one.first.journal, journal, "lines", 20),
         Case(
             "journal of node 1",
             lambda one: one.first.node_journal(1),
-            (readers.resume, readers.sync),
+            (resume, sync),
             "lines",
             8,
         ),
         Case(
             "run.json",
             lambda one: one.first.record,
-            (readers.runs, readers.show, readers.resume_auto),
+            (runs, show, resume_auto),
             "note",
             15,
         ),
-        Case("spec.yaml", lambda one: one.first.spec, (readers.spec, readers.compare), "yaml", 8),
+        Case("spec.yaml", lambda one: one.first.spec, (spec, compare), "yaml", 8),
         Case(
             "cursor",
             lambda one: one.first.journal.with_suffix(".cursor.json"),
-            (readers.cursor, readers.sync),
+            (cursor, sync),
             "note",
             5,
         ),
         Case(
             "checkpoint's manifest",
             lambda one: one.checkpoint / "manifest.json",
-            (readers.sample,),
+            (sample,),
             "json",
             5,
         ),
         Case(
             "checkpoint's shard",
             lambda one: next(one.checkpoint.glob("shard-*")),
-            (readers.sample,),
+            (sample,),
             "bytes",
             2,
         ),
         Case(
             "snapshot's manifest",
             lambda one: one.snapshot / "manifest.json",
-            (readers.averages,),
+            (averages,),
             "json",
             3,
         ),
         Case(
             "snapshot's shard",
             lambda one: next(one.snapshot.glob("shard-*")),
-            (readers.averages,),
+            (averages,),
             "bytes",
             2,
         ),
         Case(
             "store.json",
             lambda one: one.home.stores / "digits/store.json",
-            (readers.digits,),
+            (digits,),
             "json",
             5,
         ),
         Case(
             "store's rows",
             lambda one: next((one.home.stores / "digits").glob("*.arrow")),
-            (readers.digits,),
+            (digits,),
             "bytes",
             1,
         ),
         Case(
             "store's index",
             lambda one: next((one.home.stores / "digits").glob("blocks-*")),
-            (readers.digits,),
+            (digits,),
             "bytes",
             1,
         ),
-        Case("name of a store", lambda one: one.home.stores / "pets", (readers.named,), "json", 3),
-        Case(
-            "buckets.json", lambda one: one.bucketed / "buckets.json", (readers.buckets,), "json", 4
-        ),
+        Case("name of a store", lambda one: one.home.stores / "pets", (named,), "json", 3),
+        Case("buckets.json", lambda one: one.bucketed / "buckets.json", (buckets,), "json", 4),
         Case(
             "bucket's store.json",
             lambda one: next(one.bucketed.glob("*/store.json")),
-            (readers.buckets,),
+            (buckets,),
             "json",
             3,
         ),
         Case(
             "export's weights",
             lambda one: one.export / "weights.safetensors",
-            (readers.export,),
+            (export,),
             "bytes",
             3,
         ),
-        Case(
-            "export's spec.yaml", lambda one: one.export / "spec.yaml", (readers.export,), "yaml", 2
-        ),
-        Case("tokenizer.json", lambda one: one.tokenizer, (readers.tokenizer,), "json", 2),
-        Case("classifier", lambda one: one.classifier, (readers.classifier,), "bytes", 2),
+        Case("export's spec.yaml", lambda one: one.export / "spec.yaml", (export,), "yaml", 2),
+        Case("tokenizer.json", lambda one: one.tokenizer, (tokenizer,), "json", 2),
+        Case("classifier", lambda one: one.classifier, (classifier,), "bytes", 2),
         Case("trials.jsonl", lambda one: one.sweep.ledger, (ledger,), "lines", 6),
         Case(
             "exploits.jsonl", lambda one: one.trial.path / "exploits.jsonl", (ledger,), "lines", 3
@@ -147,14 +168,14 @@ def cases(ledger: Reader) -> tuple[Case, ...]:
         Case(
             "sweep.yaml",
             lambda one: one.sweep.spec,
-            (readers.stored_sweep, readers.removal),
+            (stored_sweep, removal),
             "yaml",
             3,
         ),
-        Case("best.yaml", lambda one: one.best, (readers.best, readers.removal), "yaml", 3),
-        Case("home.json", lambda one: one.home.marker, (readers.marker,), "json", 2),
-        Case("mlflow.db", lambda one: one.home.mlflow_database, (readers.database,), "bytes", 1),
-        Case("picture", lambda one: one.picture, (readers.picture,), "bytes", 1),
+        Case("best.yaml", lambda one: one.best, (best, removal), "yaml", 3),
+        Case("home.json", lambda one: one.home.marker, (marker,), "json", 2),
+        Case("mlflow.db", lambda one: one.home.mlflow_database, (database,), "bytes", 1),
+        Case("picture", lambda one: one.picture, (picture,), "bytes", 1),
     )
 
 
@@ -170,16 +191,6 @@ class Verdicts:
         self.counts[case, outcome] += 1
         if fault:
             self.faults.append(fault)
-
-    def table(self) -> str:
-        """A line for each kind of file."""
-        outcomes = ("same", "said", "silent", "crash", "hang")
-        names = list(dict.fromkeys(name for name, _ in self.counts))
-        rows = [
-            f"{name:22}" + "".join(f"{self.counts[name, each]:8}" for each in outcomes)
-            for name in names
-        ]
-        return "\n".join([f"{'':22}" + "".join(f"{each:>8}" for each in outcomes), *rows])
 
 
 def read(reader: Reader, one: DamagedHome) -> tuple[str, list[str]]:
@@ -211,13 +222,7 @@ class Judge:
             self._expected[reader] = found
         return self._expected[reader]
 
-    def judge(self, case: Case, damaged: bytes, label: str, may_be_silent: bool = False) -> None:
-        """Read the file of a case with other content, by all its readers; the content is put
-        back.
-        """
-        self.judge_place(case, lambda place: place.write_bytes(damaged), label, may_be_silent)
-
-    def judge_place(
+    def judge(
         self, case: Case, damage: Callable[[Path], object], label: str, may_be_silent: bool = False
     ) -> None:
         """Read the file of a case after `damage` of it, by all its readers; the file is put
@@ -246,22 +251,19 @@ class Judge:
             text = "".join(traceback.format_exception(error)[-4:])
             self.verdicts.add(case.name, "crash", f"{label}: {type(error).__name__}\n{text}")
         else:
+            outcome = "said" if said else "same"
+            fault = ""
             if any(len(sentence) > LONGEST_SENTENCE or not sentence.strip() for sentence in said):
-                self.verdicts.add(case.name, "crash", f"{label}: no sentence: {said[0][:300]!r}")
-            elif said:
-                self.verdicts.add(case.name, "said")
-            elif found == self.expected(reader):
-                self.verdicts.add(case.name, "same")
-            else:
-                self.verdicts.add(
-                    case.name,
-                    "silent",
-                    f"{label}: another content in silence" if not may_be_silent else "",
-                )
+                outcome = "crash"
+                fault = f"{label}: no sentence: {said[0][:300]!r}"
+            elif not said and found != self.expected(reader):
+                outcome = "silent"
+                fault = "" if may_be_silent else f"{label}: another content in silence"
+            self.verdicts.add(case.name, outcome, fault)
 
 
-def flips(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str, bytes]]:
-    """(Label, content with one bit flipped).
+def flips(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str, bytes, bool]]:
+    """(Label, content with one bit flipped, whether it may pass in silence).
 
     Of a journal, the last newline stays: a last line without one is a line that is being written.
     """
@@ -270,7 +272,7 @@ def flips(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str
         bit = draws.randrange(8 * (len(content) - (case.form == "lines")))
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
-        yield f"bit {bit % 8} of byte {bit // 8}", bytes(damaged)
+        yield f"bit {bit % 8} of byte {bit // 8}", bytes(damaged), case.form == "note"
 
 
 def typed(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str, bytes, bool]]:
@@ -286,7 +288,7 @@ def typed(case: Case, content: bytes, num: int, seed: int) -> Iterator[tuple[str
         yield (
             f"mutation {number} ({'with' if keeps else 'without'} checksum)",
             _mutated(case, content, draw, keeps),
-            not keeps,
+            not keeps or case.form == "note",
         )
 
 
@@ -297,15 +299,15 @@ def _mutated(case: Case, content: bytes, draw: random.Random, keeps: bool) -> by
         lines[place] = _mutated_json(lines[place].rstrip(b"\n"), draw, keeps) + b"\n"
         return b"".join(lines)
     if case.form in ("json", "note"):
-        return (
-            _mutated_json(content.rstrip(b"\n"), draw, keeps)
-            + content[len(content.rstrip(b"\n")) :]
-        )
+        text = content.rstrip(b"\n")
+        return _mutated_json(text, draw, keeps) + content[len(text) :]
     if case.form == "yaml":
-        mapping = yaml.safe_load(content)
-        changed = next(mutations(json.dumps(mapping).encode(), 1, draw.randrange(1 << 30)))
-        stamp = content.splitlines()[-1] if content.splitlines()[-1].startswith(b"#") else b""
-        return changed + b"\n" + (stamp + b"\n" if keeps else b"")
+        text = json.dumps(yaml.safe_load(content)).encode()
+        changed = next(mutations(text, 1, draw.randrange(1 << 30))) + b"\n"
+        stamp = content.splitlines()[-1]
+        if keeps and stamp.startswith(b"#"):
+            changed += stamp + b"\n"
+        return changed
     cut = draw.randrange(len(content))
     return draw.choice(
         (
@@ -332,15 +334,10 @@ def shares(every: Sequence[Case], num: int) -> Iterator[tuple[Case, int]]:
         yield case, max(1, round(num * case.weight / total))
 
 
-def run_all(
-    judge: Judge, every: Sequence[Case], num_flips: int, num_typed: int, seed: int = 0
-) -> None:
+def run_all(judge: Judge, every: Sequence[Case], num_flips: int, num_typed: int) -> None:
     """Judge every case with its share of flips and typed mutations."""
-    for case, num in shares(every, num_flips):
-        for label, damaged in flips(case, case.place(judge.one).read_bytes(), num, seed):
-            judge.judge(case, damaged, label, case.form == "note")
-    for case, num in shares(every, num_typed):
-        for label, damaged, may_be_silent in typed(
-            case, case.place(judge.one).read_bytes(), num, seed
-        ):
-            judge.judge(case, damaged, label, may_be_silent or case.form == "note")
+    for damage, total in ((flips, num_flips), (typed, num_typed)):
+        for case, num in shares(every, total):
+            content = case.place(judge.one).read_bytes()
+            for label, damaged, may_be_silent in damage(case, content, num, seed=0):
+                judge.judge(case, partial(Path.write_bytes, data=damaged), label, may_be_silent)

@@ -4,13 +4,13 @@ read.
 
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from ditlab.cli.main import cli
+from support.click_commands import every_command
 from support.command import Said, run_inside
 from support.damaged.home import OTHER, DamagedHome
 from support.watchdog import watchdog
@@ -34,7 +34,7 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
             return [*shown, compare, sample, ("runs", "rm", run, "--dry-run")]
         case "spec.yaml":
             return [sample, compare, shown[1]]
-        case "cursor":
+        case "cursor" | "home.json" | "mlflow.db":
             return [("runs", "sync"), shown[1]]
         case "store.json" | "store's rows" | "store's index":
             return [("data", "inspect", "digits"), sample]
@@ -46,8 +46,6 @@ def commands_of(case: str, one: DamagedHome, out: Path) -> list[tuple[object, ..
                 ("validate", one.best),
                 ("runs", "rm", OTHER, "--dry-run"),
             ]
-        case "home.json" | "mlflow.db":
-            return [("runs", "sync"), shown[1]]
         case "picture":
             return [("report", run), ("runs", "sync")]
         case "buckets.json" | "bucket's store.json":
@@ -95,27 +93,16 @@ def kept(one: DamagedHome) -> Iterator[None]:
         aside.rename(one.home.root)
 
 
-def path_parameters() -> Iterator[tuple[tuple[str, ...], str, tuple[str, ...]]]:
+def path_parameters() -> Iterator[tuple[list[str], str, list[str]]]:
     """(Command, parameter that takes a path, other required parameters) of the whole command
     line.
     """
-    for names, command in _walk(cli, ()):
-        required = tuple(each.opts[0] for each in command.params if each.required)
+    for words, command in every_command():
+        if isinstance(command, click.Group):
+            continue
+        required = [each.opts[0] for each in command.params if each.required]
         for each in command.params:
-            if isinstance(each.type, click.Path) or (
-                names[-1:] == ("inspect",) and each.opts[0] == "path"
-            ):
-                yield names, each.opts[0], tuple(name for name in required if name != each.opts[0])
-
-
-def _walk(
-    command: click.Command, names: Sequence[str]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            yield from _walk(below, (*names, name))
-    else:
-        yield tuple(names), command
+            name = each.opts[0]
+            is_place = words.endswith("inspect") and name == "path"
+            if is_place or isinstance(each.type, click.Path):
+                yield words.split(), name, [other for other in required if other != name]

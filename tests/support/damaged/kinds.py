@@ -10,7 +10,7 @@ CHECKPOINT = r"train/\w+/checkpoints/step-\d+/"
 SNAPSHOT = r"train/\w+/checkpoints/averages/step-\d+/"
 STORE = r"(stores/[^/]+|caches/stores/[^/]+)/"
 
-DAMAGED: tuple[tuple[str, str], ...] = (
+DAMAGED = (
     (r"train/\w+/journal\.jsonl", "journal"),
     (r"train/\w+/journal\.node-\d+\.jsonl", "journal of node 1"),
     (r"train/\w+/journal(\.node-\d+)?\.cursor\.json", "cursor"),
@@ -43,61 +43,53 @@ DAMAGED: tuple[tuple[str, str], ...] = (
 )
 """(Pattern of paths below the home, name of the case)."""
 
-NOT_READ: tuple[tuple[str, str], ...] = (
-    (
-        CHECKPOINT + r"fork-\w+",
-        "a fork's mark: another content than the checkpoint's hash is tried in runs/forks",
-    ),
-    (
-        r"train/\w+/receipts/(steps\.bin|attempts\.jsonl|spec-[0-9a-f]{16}\.yaml)",
-        "receipts: tests of receipts and check/verify damage them",
-    ),
-    (
-        r"train/\w+/receipts/spec-\w+\.yaml",
-        "the spec before a resume: check/verify/test_resumed_runs alters it",
-    ),
-    (
-        r"train/\w+/evaluations/\d+\.safetensors",
-        "values by held-out sample: training/test_evaluation cuts one short",
-    ),
-    (
-        r"train/\w+/journal\.parquet",
-        "made again where it is damaged: ditlab_addons/query/test_query",
-    ),
-    (r"train/\w+/proof\.(json|txt)", "for people, sent to MLflow as it is"),
-    (r".*\.lock", "a lock: what it holds is not read"),
-    (r"(.*/)?artifacts/.*", "MLflow's copies, which only its server reads"),
-    (
-        r"train/\w+/(report|figures|media)/.*\.(html|md|svg|pdf|gif|txt|csv)",
-        "for people, sent to MLflow as it is",
-    ),
-    (r"train/\w+/media/.*\.json", "a table or the machine's facts, sent to MLflow as they are"),
-    (r"train/\w+/(report\.html|samples/.*|figures/.*)", "for people"),
-    (r"train/\w+/media/.*\.parquet", "a table for people"),
-    (r"comparisons/.*", "for people"),
-    (
-        r"caches/device_hours\.json",
-        "made again where it is damaged: tracking/journal/test_device_hours",
-    ),
-    (r"caches/features/.*", "verified, or made again, when it is loaded: tests of quality"),
-    (
-        r"caches/(blocks|streamed)/.*",
-        "of streamed stores, verified when it is loaded: tests of the add-on streaming",
-    ),
-    (r"caches/(inspect|matplotlib|compiled-\d+)/.*", "may be deleted at any time"),
-    (
-        r"mlflow-(server-\d+\.log|key|users\.db|access\.ini)",
-        "the MLflow server's own: test_locks_and_keys, its tests",
-    ),
-    (r"(mlflow\.db|artifacts)\.before-[\d-]+.*|.*\.damaged", "put aside, and not read again"),
+NOT_READ = (
+    # a fork's mark: another content than the checkpoint's hash is tried in runs/forks
+    CHECKPOINT + r"fork-\w+",
+    # receipts: tests of receipts and check/verify damage them
+    r"train/\w+/receipts/(steps\.bin|attempts\.jsonl|spec-[0-9a-f]{16}\.yaml)",
+    # the spec before a resume: check/verify/test_resumed_runs alters it
+    r"train/\w+/receipts/spec-\w+\.yaml",
+    # values by held-out sample: training/test_evaluation cuts one short
+    r"train/\w+/evaluations/\d+\.safetensors",
+    # made again where it is damaged: ditlab_addons/query/test_query
+    r"train/\w+/journal\.parquet",
+    # for people, sent to MLflow as it is
+    r"train/\w+/proof\.(json|txt)",
+    # a lock: what it holds is not read
+    r".*\.lock",
+    # MLflow's copies, which only its server reads
+    r"(.*/)?artifacts/.*",
+    # for people, sent to MLflow as it is
+    r"train/\w+/(report|figures|media)/.*\.(html|md|svg|pdf|gif|txt|csv)",
+    # a table or the machine's facts, sent to MLflow as they are
+    r"train/\w+/media/.*\.json",
+    # for people
+    r"train/\w+/(report\.html|samples/.*|figures/.*)",
+    # a table for people
+    r"train/\w+/media/.*\.parquet",
+    # for people
+    r"comparisons/.*",
+    # made again where it is damaged: tracking/journal/test_device_hours
+    r"caches/device_hours\.json",
+    # verified, or made again, when it is loaded: tests of quality
+    r"caches/features/.*",
+    # of streamed stores, verified when it is loaded: tests of the add-on streaming
+    r"caches/(blocks|streamed)/.*",
+    # may be deleted at any time
+    r"caches/(inspect|matplotlib|compiled-\d+)/.*",
+    # the MLflow server's own: test_locks_and_keys, its tests
+    r"mlflow-(server-\d+\.log|key|users\.db|access\.ini)",
+    # put aside, and not read again
+    r"(mlflow\.db|artifacts)\.before-[\d-]+.*|.*\.damaged",
 )
-"""(Pattern, why no damage of it is tried)."""
+"""Patterns of files of which no damage is tried, each below the reason."""
 
 
 def unknown_files(root: Path) -> Iterator[str]:
     """Files below a home of which neither table says anything."""
-    patterns = [re.compile(pattern) for pattern, _ in (*DAMAGED, *NOT_READ)]
+    known = re.compile("|".join([*(pattern for pattern, _ in DAMAGED), *NOT_READ]))
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
-        if path.is_file() and not any(pattern.fullmatch(name) for pattern in patterns):
+        if path.is_file() and not known.fullmatch(name):
             yield name

@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ def spoken() -> Iterator[list[str]]:
         logger.propagate = before
 
 
-def runs(one: DamagedHome, say: Say) -> Any:
+def runs(one, say):
     """`ditlab runs`: the records, and the end of each journal. The other run is listed whatever
     happens.
     """
@@ -103,7 +103,11 @@ def content_of(journal: Path) -> str:
     return f"{damaged} damaged lines" if damaged else ""
 
 
-def show(one: DamagedHome, say: Say) -> Any:
+def content_of_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def show(one, say):
     """`ditlab runs show`."""
     described = describe_run(one.home, find_run(one.home, one.first.run_id))
     for note in described.notes:
@@ -112,14 +116,14 @@ def show(one: DamagedHome, say: Say) -> Any:
     return {key: found[key] for key in found.keys() - {"bytes", "notes"}}
 
 
-def resume_auto(one: DamagedHome, say: Say) -> Any:
+def resume_auto(one, say):
     """`ditlab train --resume auto`: which run goes on."""
     found = find_unfinished(one.home, "other", read_record(one.other).spec_hash)
     assert found is not None, "another run is lost"
     return found
 
 
-def resume(one: DamagedHome, say: Say) -> Any:
+def resume(one, say):
     """`ditlab train --resume`: what the writers of both nodes' journals take from them."""
     scratch = one.home.root / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -140,12 +144,12 @@ def resume(one: DamagedHome, say: Say) -> Any:
     return found
 
 
-def compare(one: DamagedHome, say: Say) -> Any:
+def compare(one, say):
     """`ditlab compare`, without its samples and pictures."""
     return summarise(open_training_run(one.first.run_id, one.home, say))
 
 
-def sync(one: DamagedHome, say: Say) -> Any:
+def sync(one, say):
     """`ditlab runs sync`, up to the calls of MLflow."""
     if fault := journal_fault(one.first):  # which the command says of each run in turn
         say(fault)
@@ -163,7 +167,7 @@ def sync(one: DamagedHome, say: Say) -> Any:
     return found
 
 
-def cursor(one: DamagedHome, say: Say) -> Any:
+def cursor(one, say):
     """The position up to which MLflow has the journals. From the beginning all is sent again, and
     nothing is lost.
     """
@@ -174,45 +178,41 @@ def cursor(one: DamagedHome, say: Say) -> Any:
     return found
 
 
-def sample(one: DamagedHome, say: Say) -> Any:
+def sample(one, say):
     """`ditlab sample`, `evaluate`, `export`: the spec and the newest whole checkpoint."""
     saved = open_training_run(one.first.run_id, one.home, say).saved()
-    weights = saved.checkpoint.weights()
     return (
         saved.step,
         saved.experiment.to_dict(),
-        {name: tensor.numpy().tobytes() for name, tensor in weights.items()},
+        content_of_tensors(saved.checkpoint.weights()),
     )
 
 
-def averages(one: DamagedHome, say: Say) -> Any:
+def averages(one, say):
     """`ditlab evaluate --ema`: the kept averages of the newest checkpoint and of the snapshots
     before it.
     """
     saved = open_training_run(one.first.run_id, one.home, say).saved()
     with open_averages(recorded_checkpoints(one.first), saved.checkpoint, say) as kept:
-        weights = kept.rebuild(PowerProfile(0.2)).weights()
-        return kept.num_snapshots, {
-            name: tensor.numpy().tobytes() for name, tensor in weights.items()
-        }
+        return kept.num_snapshots, content_of_tensors(kept.rebuild(PowerProfile(0.2)).weights())
 
 
-def spec(one: DamagedHome, say: Say) -> Any:
+def spec(one, say):
     """A run's spec alone."""
     return open_training_run(one.first.run_id, one.home, say).experiment.to_dict()
 
 
-def digits(one: DamagedHome, say: Say) -> Any:
+def digits(one, say):
     """The store of the run's data, its shards hashed."""
     return _store(one.home.stores / "digits")
 
 
-def named(one: DamagedHome, say: Say) -> Any:
+def named(one, say):
     """A store by its name."""
     return _store(store_folder("pets", one.home))
 
 
-def buckets(one: DamagedHome, say: Say) -> Any:
+def buckets(one, say):
     """A store of images of several sizes."""
     return _store(one.bucketed)
 
@@ -222,22 +222,19 @@ def _store(path: Any) -> Any:
     return store.fingerprint, len(store), store.name
 
 
-def tokenizer(one: DamagedHome, say: Say) -> Any:
+def tokenizer(one, say):
     """A tokeniser."""
     found = open_tokenizer(one.tokenizer)
     return type(found), found.content
 
 
-def export(one: DamagedHome, say: Say) -> Any:
+def export(one, say):
     """`ditlab.load_export`."""
     found = open_export(one.export, torch.device("cpu"), say)
-    weights = {
-        name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()
-    }
-    return found.spec.to_dict(), found.step, weights
+    return found.spec.to_dict(), found.step, content_of_tensors(found.network.state_dict())
 
 
-def classifier(one: DamagedHome, say: Say) -> Any:
+def classifier(one, say):
     """The classifier of an evaluation; a damaged one is trained again, which is as good as saying
     so.
     """
@@ -245,13 +242,11 @@ def classifier(one: DamagedHome, say: Say) -> Any:
     if found is None:
         say("trained again")
         return None
-    weights = {
-        name: tensor.numpy().tobytes() for name, tensor in found.network.state_dict().items()
-    }
+    weights = content_of_tensors(found.network.state_dict())
     return found.accuracy, found.chance, found.samples, weights
 
 
-def picture(one: DamagedHome, say: Say) -> Any:
+def picture(one, say):
     """A picture on a run's page."""
     try:
         content, kind = load_picture(one.picture)
@@ -262,12 +257,12 @@ def picture(one: DamagedHome, say: Say) -> Any:
         return kind, opened.size, opened.convert("RGB").tobytes()
 
 
-def best(one: DamagedHome, say: Say) -> Any:
+def best(one, say):
     """`ditlab train best.yaml`."""
     return load_experiment(one.best).to_dict()
 
 
-def removal(one: DamagedHome, say: Say) -> Any:
+def removal(one, say):
     """`ditlab runs rm`: a run that something needs stays, and one of which this cannot be known."""
     known, needed = scan_runs(one.home), []
     for run_id in (one.trial.run_id, OTHER):
@@ -280,20 +275,20 @@ def removal(one: DamagedHome, say: Say) -> Any:
     return one.trial.run_id in needed
 
 
-def marker(one: DamagedHome, say: Say) -> Any:
+def marker(one, say):
     """Ask whether the home is of this format and where it was made, as `train`, `tune`, `evaluate`
     and `ui` do.
     """
     one.home.check_format().check_place()
 
 
-def database(one: DamagedHome, say: Say) -> Any:
+def database(one, say):
     """MLflow's database, before MLflow opens it: `runs sync`, `ui`."""
     if damage := database_damage(one.home.mlflow_database):
         say(damage)
 
 
-def stored_sweep(one: DamagedHome, say: Say) -> Any:
+def stored_sweep(one, say):
     """`ditlab tune --resume`: the sweep's spec."""
     return find_stored_sweep(one.home, one.sweep.sweep_id, None).sweep.to_dict()
 
@@ -301,7 +296,7 @@ def stored_sweep(one: DamagedHome, say: Say) -> Any:
 def ledger(prepared: PreparedSweep) -> Reader:
     """`ditlab tune --resume`: its trials, whose checks were done before."""
 
-    def read(one: DamagedHome, say: Say) -> Any:
+    def read(one, say):
         past = read_past_trials(prepared, one.sweep)
         for note in one.sweep.damage(one.home):
             say(note)

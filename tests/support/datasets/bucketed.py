@@ -10,9 +10,8 @@ import numpy as np
 
 from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import Column, Source
-from ditlab.data.stores.store import Store
 from ditlab.data.stores.writing import PARTIAL, WrittenStore, place_buckets, refuse_plain_store
-from support.datasets.writing import StoreWriter
+from support.datasets.writing import written
 
 Sizes = Mapping[tuple[int, int], int]
 """Rows by (height, width)."""
@@ -54,14 +53,14 @@ def write_buckets(
 ) -> WrittenStore:
     """Write stores aside and place them as a bucketed store, as importers do."""
     refuse_plain_store(path)
-    aside, stores = path / f"{PARTIAL}{uuid.uuid4().hex}", {}
+    aside = path / f"{PARTIAL}{uuid.uuid4().hex}"
+    stores = {}
     try:
         for each in parts:
             size = f"{each.height}x{each.width}"
-            with StoreWriter(aside / size, each.columns, name=size, source=source) as writer:
-                for batch in each.batches():
-                    writer.append(batch)
-            stores[each.height, each.width] = Store.open(aside / size, verify=False)
+            stores[each.height, each.width] = written(
+                aside / size, each.columns, *each.batches(), source=source
+            )
         return place_buckets(path, stores, source=source, **about)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -77,7 +76,13 @@ def part(height: int, width: int, rows: int, seed: int = 0) -> BucketPart:
         0, 256, (rows, 3, height, width), dtype=np.uint8
     )
     number = np.arange(rows)
-    words = (np.arange(width) <= number[:, None] % 4).astype(np.float16)
+    content = {
+        "image": pixels,
+        "words": (np.arange(width) <= number[:, None] % 4).astype(np.float16),
+        "number": number,
+        "caption": CAPTIONS[number % 2],
+        "kind": number % 2,
+    }
     columns = {
         "image": Column(dtype="uint8", shape=(3, height, width), value_range=(0, 255)),
         "words": Column(dtype="float16", shape=(width,)),
@@ -88,15 +93,7 @@ def part(height: int, width: int, rows: int, seed: int = 0) -> BucketPart:
 
     def batches() -> Iterator[dict[str, np.ndarray]]:
         for start in range(0, rows, 7):
-            some = slice(start, start + 7)
-            kind = number[some] % 2
-            yield {
-                "image": pixels[some],
-                "words": words[some],
-                "number": number[some],
-                "caption": CAPTIONS[kind],
-                "kind": kind,
-            }
+            yield {name: values[start : start + 7] for name, values in content.items()}
 
     return BucketPart(height, width, columns, batches)
 

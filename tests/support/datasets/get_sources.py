@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zarr
@@ -55,20 +56,15 @@ class GetSource:
     ) -> Path:
         group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
         kind = {"variable": np.dtypes.StringDType(), "fixed": "U", "bytes": "S"}[self.text]
-        for key in ("data", "peak_names", "motif_names"):
-            values = {"data": self.data, "peak_names": self.peaks, "motif_names": self.motifs}[key]
-            if key != "data":
-                values = np.array(values).astype(kind)
-            chunks = (
-                tuple(max(1, each) for each in (chunk, *np.shape(values)[1:]))
-                if np.ndim(values)
-                else "auto"
-            )
+        names = {"peak_names": self.peaks, "motif_names": self.motifs}
+        arrays = {key: np.array(values).astype(kind) for key, values in names.items()}
+        for key, values in {"data": self.data, **arrays}.items():
+            chunks: Any = "auto"
+            if np.ndim(values):
+                chunks = tuple(max(1, each) for each in (chunk, *np.shape(values)[1:]))
             group.create_array(
                 key, data=values, chunks=chunks, shards=shards if key == "data" else None
             )
-        if self.atpm:
-            below = group.create_group("atpm")
-            for name, values in self.atpm.items():
-                below.create_array(name, data=values)
+        for name, values in self.atpm.items():
+            group.create_array(f"atpm/{name}", data=values)
         return path

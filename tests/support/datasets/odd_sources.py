@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image, ImageCms
 
+from ditlab.data.images.captions import decode_captions
+from ditlab.data.stores.bucketed_store import AnyStore
 from support.datasets.photographs import encoded
 from support.special_files import put
 
@@ -72,6 +74,25 @@ def below(files: Mapping[str, Content]) -> Build:
     return folder({f"set/{name}": content for name, content in files.items()})
 
 
+def placed(source: Build | Mapping[str, Content], into: Path) -> Path:
+    """Build a source, or place files below one."""
+    if callable(source):
+        return source(into)
+    return below(source)(into)
+
+
+def check_rows(store: AnyStore, rows: str, captions: list[str] | None, labels: str | None) -> None:
+    """Compare the letters of a store's pictures with `rows`, and captions and names of classes."""
+    if rows:
+        pixels = store.tensor("image").float()
+        assert [letter_of(image.mean((1, 2))) for image in pixels] == rows.split()
+    if captions is not None:
+        assert decode_captions(store.tensor("caption").numpy()) == captions
+    if labels is not None:
+        names = store.columns["label"].names
+        assert [names[number] for number in store.tensor("label").tolist()] == labels.split()
+
+
 def zipped(
     members: list[tuple[str, bytes | str]],
     change: Callable[[bytes], bytes] = bytes,
@@ -91,27 +112,28 @@ def zipped(
     return build
 
 
-def tarred(
-    members: list[tuple[str, bytes | str | None]], change: Callable[[bytes], bytes] = bytes
-) -> Build:
-    """A tar of members; None: a link."""
+def tarred(*members: tuple[str, bytes | str | tuple[bytes, str]]) -> Build:
+    """A tar of members; a pair: a link of a type to a name."""
 
     def build(into: Path) -> Path:
-        sink = io.BytesIO()
-        with tarfile.open(fileobj=sink, mode="w") as tar:
+        with tarfile.open(into / "t.tar", "w") as archive:
             for name, content in members:
                 member = tarfile.TarInfo(name)
-                if content is None:
-                    member.type, member.linkname = tarfile.SYMTYPE, "elsewhere"
-                    tar.addfile(member)
-                    continue
-                data = content if isinstance(content, bytes) else content.encode()
+                data = b""
+                if isinstance(content, tuple):
+                    member.type, member.linkname = content
+                else:
+                    data = content if isinstance(content, bytes) else content.encode()
                 member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-        (into / "t.tar").write_bytes(change(sink.getvalue()))
+                archive.addfile(member, io.BytesIO(data))
         return into / "t.tar"
 
     return build
+
+
+def symbolic(name: str) -> tuple[bytes, str]:
+    """A link of a tar."""
+    return tarfile.SYMTYPE, name
 
 
 def class_labels(names: list[str]) -> dict[str, str]:

@@ -22,8 +22,10 @@ def smooth(height: int, width: int, seed: int = 0) -> Image.Image:
     return Image.fromarray((start + rows * down + columns * right).round().astype(np.uint8))
 
 
-def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
-    """Return the content of an image file."""
+def encoded(image: Image.Image | np.ndarray, kind: str = "PNG", **options: object) -> bytes:
+    """Return the content of an image file, of an array (height, width) or with channels behind."""
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image)
     sink = io.BytesIO()
     image.save(sink, kind, **options)
     return sink.getvalue()

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from ditlab.data.stores.store import Store
 from ditlab.data.text.tokenizer import ByteTokenizer, Tokenizer
 
-WORDS = (
+WORDS = [
     "the",
     "cat",
     "sat",
@@ -27,7 +28,11 @@ WORDS = (
     "\n",
     "\n\n",
     "  ",
-)
+]
+
+
+EACH_KIND = pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+"""Kinds of files, for a test of each."""
 
 
 def prose(words: int, seed: int = 0) -> str:

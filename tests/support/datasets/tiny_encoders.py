@@ -2,6 +2,8 @@
 save_pretrained makes them.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,29 @@ DINOV3_VIT_B16: dict[str, Any] = {
 """Options of `write_image_encoder` for DINOv3 ViT-B/16: 86 million weights, 0.2 GB."""
 
 
+def byte_level_bpe(vocabulary: int) -> Any:
+    """Learn a tokeniser from `TEXTS`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return tokenizer
+
+
+def saved(folder: Path, make: Callable[[], Any], seed: int = 0) -> Path:
+    """Save a network with random weights, the same every time. Returns the folder."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        make().save_pretrained(folder)
+    return folder
+
+
 def write_text_encoder(
     folder: Path,
     width: int = 32,
@@ -52,19 +77,10 @@ def write_text_encoder(
 ) -> Path:
     """Write a Qwen3 causal language model of so many features a token, with a byte-level BPE. Equal
     sizes give equal weights. `options` are further ones of Qwen3Config. Returns the folder."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer)
     whole = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+        tokenizer_object=byte_level_bpe(300),
         pad_token=END,
         eos_token=END,
         padding_side=padding_side,
@@ -89,10 +105,7 @@ def write_text_encoder(
         eos_token_id=whole.eos_token_id,
         **small | options,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        Qwen3ForCausalLM(config).to(dtype).save_pretrained(folder)
-    return folder
+    return saved(folder, lambda: Qwen3ForCausalLM(config).to(dtype))
 
 
 def write_image_encoder(
@@ -119,10 +132,7 @@ def write_image_encoder(
         num_register_tokens=num_registers,
         **small | options,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        DINOv3ViTModel(config).to(dtype).save_pretrained(folder)
-    return folder
+    return saved(folder, lambda: DINOv3ViTModel(config).to(dtype))
 
 
 def write_dinov2(folder: Path, width: int = 8, **options: Any) -> Path:
@@ -140,10 +150,7 @@ def write_dinov2(folder: Path, width: int = 8, **options: Any) -> Path:
         initializer_range=0.2,
         **options,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        Dinov2Model(config).save_pretrained(folder)
-    return folder
+    return saved(folder, lambda: Dinov2Model(config))
 
 
 def write_clip(folder: Path, width: int = 8) -> Path:
@@ -164,10 +171,7 @@ def write_clip(folder: Path, width: int = 8) -> Path:
         vision_config={**tower, "image_size": 32, "patch_size": 16},
         projection_dim=width,
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        CLIPModel(config).save_pretrained(folder)
-    return folder
+    return saved(folder, lambda: CLIPModel(config))
 
 
 def write_autoencoder(folder: Path, channels: int = 4, seed: int = 0, **options: Any) -> Path:
@@ -176,18 +180,13 @@ def write_autoencoder(folder: Path, channels: int = 4, seed: int = 0, **options:
     """
     from diffusers import AutoencoderKL
 
-    blocks = {
-        "down_block_types": ("DownEncoderBlock2D",) * 2,
-        "up_block_types": ("UpDecoderBlock2D",) * 2,
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = AutoencoderKL(
-            latent_channels=channels,
-            block_out_channels=(8, 16),
-            norm_num_groups=4,
-            **blocks,
-            **options,
-        )
-    network.save_pretrained(folder)
-    return folder
+    network = partial(
+        AutoencoderKL,
+        latent_channels=channels,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        **options,
+    )
+    return saved(folder, network, seed)

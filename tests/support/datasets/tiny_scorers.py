@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from support.datasets.tiny_encoders import END, TEXTS
+from support.datasets.tiny_encoders import END, byte_level_bpe, saved
 
 
 def write_chain_scorer(folder: Path, transition: np.ndarray) -> Path:
@@ -43,22 +43,11 @@ def write_chain_scorer(folder: Path, transition: np.ndarray) -> Path:
 
 def write_gpt2(folder: Path, positions: int = 16) -> Path:
     """Write a random GPT-2 with a byte-level BPE. Returns the folder."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(
-        vocab_size=290, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END).save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=byte_level_bpe(290), eos_token=END)
+    tokenizer.save_pretrained(folder)
     config = GPT2Config(
         vocab_size=290, n_embd=16, n_layer=1, n_head=2, n_positions=positions, eos_token_id=0
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
+    return saved(folder, lambda: GPT2LMHeadModel(config))

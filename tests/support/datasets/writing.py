@@ -64,13 +64,9 @@ def make_store(tmp_path: Path) -> MakeStore:
             "image": Column(dtype="uint8", shape=(1, 3, 4), value_range=(0, 255)),
             "label": Column(dtype="int64", num_classes=5),
         }
-        with StoreWriter(
-            tmp_path / name, columns, name=Path(name).name, source=Source(kind="test"), **options
-        ) as writer:
-            for start in range(0, rows, batch):
-                part = slice(start, start + batch)
-                writer.append({"image": images[part], "label": labels[part]})
-        return Store.open(tmp_path / name)
+        parts = [slice(start, start + batch) for start in range(0, rows, batch)]
+        batches = [{"image": images[part], "label": labels[part]} for part in parts]
+        return written(tmp_path / name, columns, *batches, **options)
 
     return make
 

@@ -3,6 +3,7 @@ asks for it.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,8 +12,12 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import unquote, urlsplit
 
-DATASET, REVISIONS = "ann/pets", ("main", "refs/convert/parquet")
-"""Its data set, and the revisions of it, which are the same."""
+DATASET = "ann/pets"
+REVISION = "(main|refs/convert/parquet)"
+"""Revisions of its data set, which are the same."""
+PLACE = re.compile(
+    rf"/(api/)?datasets/{DATASET}(/revision/{REVISION}|/(?P<what>tree|resolve)/{REVISION}(/(?P<below>.*))?)?"
+)
 
 
 @contextmanager
@@ -43,30 +48,23 @@ class _Hub(BaseHTTPRequestHandler):
         return
 
     def do_GET(self) -> None:
-        parts = [unquote(part) for part in urlsplit(self.path).path.split("/")]
-        dataset = f"datasets/{DATASET}"
+        found = PLACE.fullmatch(unquote(urlsplit(self.path).path))
         if self.token and self.headers.get("Authorization") != f"Bearer {self.token}":
-            self._send(401, b"", **{"X-Error-Code": "RepoNotFound"})
-        elif "/".join(parts) in (
-            f"/api/{dataset}",
-            *(f"/api/{dataset}/revision/{each}" for each in REVISIONS),
-        ):
-            self._send(200, json.dumps({"id": DATASET, "sha": "0" * 40}).encode())
-        elif "/".join(parts[:6]) == f"/api/{dataset}/tree" and parts[6] in REVISIONS:
-            self._tree("/".join(parts[7:]))
-        elif "/".join(parts[:5]) == f"/{dataset}/resolve" and parts[5] in REVISIONS:
-            self._file(self.folder / "/".join(parts[6:]))
+            self._refuse(401, "RepoNotFound")
+        elif found is None:
+            self._refuse(404, "RepoNotFound")
+        elif found["what"] == "tree":
+            self._tree(self.folder / (found["below"] or ""))
+        elif found["what"] == "resolve":
+            self._file(self.folder / found["below"])
         else:
-            self._send(404, b"", **{"X-Error-Code": "RepoNotFound"})
+            self._send(200, json.dumps({"id": DATASET, "sha": "0" * 40}).encode())
 
-    def _tree(self, below: str) -> None:
-        recursive = "recursive=true" in self.path.lower()
-        if not (self.folder / below).is_dir():
-            self._send(404, b"", **{"X-Error-Code": "EntryNotFound"})
+    def _tree(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._refuse(404, "EntryNotFound")
             return
-        found = sorted(
-            (self.folder / below).rglob("*") if recursive else (self.folder / below).iterdir()
-        )
+        is_recursive = "recursive=true" in self.path.lower()
         entries = [
             {
                 "type": "directory" if each.is_dir() else "file",
@@ -74,25 +72,26 @@ class _Hub(BaseHTTPRequestHandler):
                 "size": each.stat().st_size,
                 "oid": "0" * 40,
             }
-            for each in found
+            for each in sorted(folder.rglob("*") if is_recursive else folder.iterdir())
         ]
         self._send(200, json.dumps(entries).encode())
 
     def _file(self, file: Path) -> None:
         if not file.is_file():
-            self._send(404, b"", **{"X-Error-Code": "EntryNotFound"})
+            self._refuse(404, "EntryNotFound")
             return
         content = file.read_bytes()
         first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
         self._send(206, content[int(first) : int(last or len(content)) + 1])
 
-    def _send(self, status: int, content: bytes, **headers: str) -> None:
+    def _refuse(self, status: int, code: str) -> None:
+        self._send(status, b"", code)
+
+    def _send(self, status: int, content: bytes, code: str = "") -> None:
         self.send_response(status)
-        for name, value in {
-            "Content-Length": str(len(content)),
-            "Content-Type": "application/json",
-            **headers,
-        }.items():
-            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Type", "application/json")
+        if code:
+            self.send_header("X-Error-Code", code)
         self.end_headers()
         self.wfile.write(content)

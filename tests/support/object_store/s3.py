@@ -1,10 +1,11 @@
 """An S3 server on loopback, for as long as a test session lasts; it can go down and come back."""
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from support.object_store.server import credentials
 
 
 class S3Server:
@@ -63,26 +64,15 @@ def s3_at_hand(bucket: str) -> Iterator[S3Server]:
     """
     import boto3
 
-    settings = {
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
     server = S3Server()
-    server.start()
-    try:
-        boto3.client("s3", endpoint_url=f"http://{server.endpoint}").create_bucket(Bucket=bucket)
-        yield server
-    finally:
-        server.stop()
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with credentials():
+        server.start()
+        try:
+            client = boto3.client("s3", endpoint_url=f"http://{server.endpoint}")
+            client.create_bucket(Bucket=bucket)
+            yield server
+        finally:
+            server.stop()
 
 
 @contextmanager

@@ -8,7 +8,6 @@ moto's server (`s3.py`) also takes uploads, and gives some tens of MB/s; this on
 200 MB/s.
 """
 
-import os
 import random
 import sys
 import threading
@@ -96,11 +95,9 @@ class ObjectServer:
         server: Any = ThreadingHTTPServer(
             ("127.0.0.1", self.port), _Handler, bind_and_activate=False
         )
-        server.allow_reuse_address, server.daemon_threads, server.request_queue_size = (
-            True,
-            True,
-            64,
-        )
+        server.allow_reuse_address = True
+        server.daemon_threads = True
+        server.request_queue_size = 64
         server.server_bind()
         server.server_activate()
         server.objects, self._server, self.port = self, server, server.server_port
@@ -118,11 +115,9 @@ class ObjectServer:
             self._thread.join()
             self._thread = None
 
-    def record(self, request: Request, sent: int) -> None:
+    def count(self, num_bytes: int) -> None:
         with self._lock:
-            self.bytes_sent += sent
-            if not sent:
-                self.requests.append(request)
+            self.bytes_sent += num_bytes
 
     def ranges(self) -> list[Request]:
         """Requests for content."""
@@ -148,16 +143,10 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(OSError):
             super().handle()
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *args: object) -> None:
         return
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
     def do_GET(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
         link = self._objects.link
         if link.latency:
             time.sleep(link.latency)
@@ -170,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
         size = path.stat().st_size if path.is_file() and "/" in key else -1
         first, stop = self._range(size)
         request = Request(self.command, key, first, stop, self._login())
-        self._objects.record(request, 0)
+        self._objects.requests.append(request)
         fault = self._objects.fault(request)
         if fault == "hang":
             self._objects.hang.wait(60)
@@ -181,6 +170,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "NoSuchKey")
         else:
             self._send(path, request, size // 2 if fault == "truncate" else size, fault)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def _range(self, size: int) -> tuple[int, int]:
         asked = self.headers.get("Range", "")
@@ -197,8 +189,12 @@ class _Handler(BaseHTTPRequestHandler):
         if first >= stop and request.method == "GET" and size:
             self._refuse(416, "InvalidRange")
             return
-        told = stop - first + {"short": -(stop - first) // 3, "long": 1000}.get(fault or "", 0)
-        if request.method == "HEAD" and fault in ("short", "long"):
+        told = stop - first
+        if fault == "short":
+            told += -told // 3
+        elif fault == "long":
+            told += 1000
+        if request.method == "HEAD":
             told = max(0, told)
         is_range = "Range" in self.headers
         self.send_response(206 if is_range else 200)
@@ -226,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
                     chunk = chunk[:place] + bytes([chunk[place] ^ 1]) + chunk[place + 1 :]
                 self._objects.link.pass_through(len(chunk))
                 self.wfile.write(chunk)
-                self._objects.record(request, len(chunk))
+                self._objects.count(len(chunk))
                 at += len(chunk)
         self.wfile.flush()
         if fault in ("drop", "long", "short"):
@@ -235,39 +231,37 @@ class _Handler(BaseHTTPRequestHandler):
                 self.connection.shutdown(2)
 
     def _refuse(self, status: int, code: str) -> None:
-        body = (
-            b""
-            if self.command == "HEAD"
-            else f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
-        )
-        self.send_response(status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>"
+        self._send_xml(status, "" if self.command == "HEAD" else body)
 
     def _list(self, bucket: str, query: dict[str, list[str]]) -> None:
-        prefix, delimiter = query.get("prefix", [""])[0], query.get("delimiter", [""])[0]
-        root, found, folders = self._objects.folder / bucket, [], set[str]()
-        for folder, _, names in os.walk(root):
-            for name in names:
-                key = str((Path(folder) / name).relative_to(root))
-                if key.startswith(prefix):
-                    below = key[len(prefix) :]
-                    if delimiter and delimiter in below:
-                        folders.add(prefix + below.split(delimiter)[0] + delimiter)
-                    else:
-                        found.append(
-                            f"<Contents><Key>{key}</Key><Size>{(root / key).stat().st_size}</Size></Contents>"
-                        )
+        prefix = query.get("prefix", [""])[0]
+        delimiter = query.get("delimiter", [""])[0]
+        root = self._objects.folder / bucket
+        found = []
+        folders = set[str]()
+        for file in root.rglob("*"):
+            key = str(file.relative_to(root))
+            if file.is_dir() or not key.startswith(prefix):
+                continue
+            below = key.removeprefix(prefix)
+            if delimiter and delimiter in below:
+                folders.add(prefix + below.split(delimiter)[0] + delimiter)
+            else:
+                size = file.stat().st_size
+                found.append(f"<Contents><Key>{key}</Key><Size>{size}</Size></Contents>")
         common = "".join(
             f"<CommonPrefixes><Prefix>{one}</Prefix></CommonPrefixes>" for one in sorted(folders)
         )
-        body = (
+        self._send_xml(
+            200,
             f"<ListBucketResult><Name>{bucket}</Name><KeyCount>{len(found) + len(folders)}</KeyCount>"
-            f"<IsTruncated>false</IsTruncated>{''.join(found)}{common}</ListBucketResult>"
-        ).encode()
-        self.send_response(200)
+            f"<IsTruncated>false</IsTruncated>{''.join(found)}{common}</ListBucketResult>",
+        )
+
+    def _send_xml(self, status: int, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -275,25 +269,29 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def object_server(
-    folder: Path, latency: float = 0.0, bandwidth: float | None = None
-) -> Iterator[ObjectServer]:
+def credentials() -> Iterator[None]:
+    """Credentials stand in the environment for the length of the block, as on a cluster."""
+    import pytest
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield
+
+
+@contextmanager
+def object_server(folder: Path) -> Iterator[ObjectServer]:
     """A running server of the folder's buckets. Credentials stand in the environment meanwhile, as
     on a cluster.
     """
-    before = {name: os.environ.get(name) for name in CREDENTIALS}
-    os.environ.update(CREDENTIALS)
-    server = ObjectServer(folder, latency, bandwidth)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.hang.set()
-        server.stop()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+    server = ObjectServer(folder)
+    with credentials():
+        server.start()
+        try:
+            yield server
+        finally:
+            server.hang.set()
+            server.stop()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ class Fault:
     """A fault, and what `ditlab prove` must say of it."""
 
     name: str
-    replacements: tuple[Replacement, ...]
+    file: str
+    old: str
+    new: str
     named: str
     """Regular expression that the verdict's sentence on what is off first begins with: `phase, what
     of module, ...`.
@@ -29,6 +31,11 @@ class Fault:
     """`--set` of the spec, in which the fault shows."""
     spec: str = "dit"
     """Name of the spec: one of `SPECS`."""
+    others: tuple[Replacement, ...] = ()
+
+    @property
+    def replacements(self) -> tuple[Replacement, ...]:
+        return (Replacement(self.file, self.old, self.new), *self.others)
 
 
 ENGINE = "platform/ditlab/engine/"
@@ -62,329 +69,300 @@ SPECS = {"dit": DIT, "dlm": DLM}
 """Specs under which faults are looked for, by name."""
 
 
-def _one(file: str, old: str, new: str) -> tuple[Replacement, ...]:
-    return (Replacement(file, old, new),)
-
-
 FAULTS = (
     Fault(
         "detached branch",
-        _one(
-            "models/ditlab_models/dit/network.py",
-            "x + self.attention(self.attention_norm(x, condition))",
-            "x + self.attention(self.attention_norm(x, condition)).detach()",
-        ),
+        "models/ditlab_models/dit/network.py",
+        "x + self.attention(self.attention_norm(x, condition))",
+        "x + self.attention(self.attention_norm(x, condition)).detach()",
         "gradient.*attention",
     ),
     Fault(
         "detached branch behind a gate",
-        _one(
-            "models/ditlab_models/layers/adaln.py",
-            "self.attention(normed, queries, attend_to(key_mask))",
-            "self.attention(normed, queries, attend_to(key_mask)).detach()",
-        ),
+        "models/ditlab_models/layers/adaln.py",
+        "self.attention(normed, queries, attend_to(key_mask))",
+        "self.attention(normed, queries, attend_to(key_mask)).detach()",
         "gradient.*attention",
         ("model.adaln=zero",),
     ),
     Fault(
         "detached loss component",
-        _one(
-            ENGINE + "engine.py",
-            "self._weights[name] * value for",
-            'self._weights[name] * (value.detach() if name == "direction" else value) for',
-        ),
+        ENGINE + "engine.py",
+        "self._weights[name] * value for",
+        'self._weights[name] * (value.detach() if name == "direction" else value) for',
         "gradient",
     ),
     Fault(
         "gradient scaled by 2 on one worker",
-        _one(
-            ENGINE + "engine.py",
-            "total if weight == 1 else total * weight",
-            "total * (1 + torch.distributed.get_rank())",
-        ),
+        ENGINE + "engine.py",
+        "total if weight == 1 else total * weight",
+        "total * (1 + torch.distributed.get_rank())",
         "gradient",
         TWO,
     ),
     Fault(
         "accumulation forgets a micro-batch",
-        _one(
-            TRAINING + "stepping.py",
-            "self.share.weight if part.counts else 0.0",
-            "self.share.weight if part.counts and number != 1 else 0.0",
-        ),
+        TRAINING + "stepping.py",
+        "self.share.weight if part.counts else 0.0",
+        "self.share.weight if part.counts and number != 1 else 0.0",
         "gradient",
     ),
     Fault(
         "clipping before reduction",
-        _one(
-            ENGINE + "engine.py",
-            "            self._engine.backward(total if",
-            "            for each in self._module.parameters():\n                "
-            "each.register_hook(lambda given: given * min(1.0, 0.01 / (1e-30 + "
-            "given.norm())))\n            self._engine.backward(total if",
-        ),
+        ENGINE + "engine.py",
+        "            self._engine.backward(total if",
+        "            for each in self._module.parameters():\n                "
+        "each.register_hook(lambda given: given * min(1.0, 0.01 / (1e-30 + "
+        "given.norm())))\n            self._engine.backward(total if",
         "gradient",
         (*TWO, "engine.zero.stage=0"),
     ),
     Fault(
         "norm of one worker's part",
-        _one(
-            ENGINE + "deepspeed_internals.py",
-            "if self._stage and self._world_size > 1:",
-            "if False:",
-        ),
+        ENGINE + "deepspeed_internals.py",
+        "if self._stage and self._world_size > 1:",
+        "if False:",
         "norm",
         (*TWO, "engine.zero.stage=2"),
     ),
     Fault(
         "missed all-reduce of one parameter",
-        _one(
-            ENGINE + "engine.py",
-            "            norm = self._gradient_norm.measure()\n",
-            "            next(self._module.parameters()).grad.mul_(1 + "
-            "torch.distributed.get_rank())\n            norm = self._gradient_norm.measure()\n",
-        ),
+        ENGINE + "engine.py",
+        "            norm = self._gradient_norm.measure()\n",
+        "            next(self._module.parameters()).grad.mul_(1 + "
+        "torch.distributed.get_rank())\n            norm = self._gradient_norm.measure()\n",
         "gradient",
         (*TWO, "engine.zero.stage=0"),
     ),
     Fault(
         "clipping left out",
-        _one(ENGINE + "update.py", "if limit is None:", "if True:"),
+        ENGINE + "update.py",
+        "if limit is None:",
+        "if True:",
         "clipping",
     ),
     Fault(
         "bf16 master weights",
-        _one(
-            ENGINE + "engine.py",
-            "        self._engine.step()\n        return norm",
-            "        self._engine.step()\n        _ = [flat.data.copy_(flat.data.bfloat16()) "
-            "for flat in self.partitions.flats]\n        return norm",
-        ),
+        ENGINE + "engine.py",
+        "        self._engine.step()\n        return norm",
+        "        self._engine.step()\n        _ = [flat.data.copy_(flat.data.bfloat16()) "
+        "for flat in self.partitions.flats]\n        return norm",
         "master weights",
     ),
     Fault(
         "bf16 arithmetic under fp32",
-        _one(ENGINE + "engine.py", 'if precision == "bf16":', 'if precision in ("bf16", "fp32"):'),
+        ENGINE + "engine.py",
+        'if precision == "bf16":',
+        'if precision in ("bf16", "fp32"):',
         "loss|gradient",
     ),
     Fault(
         "weight decay on what has none",
-        _one(
-            ENGINE + "optimizers.py",
-            '"weight_decay": rates.weight_decay',
-            '"weight_decay": spec.weight_decay',
-        ),
+        ENGINE + "optimizers.py",
+        '"weight_decay": rates.weight_decay',
+        '"weight_decay": spec.weight_decay',
         "update, weight decay",
         ("optimizer.no_decay=[bias, norm]",),
     ),
     Fault(
         "learning rate by pattern ignored",
-        _one(ENGINE + "optimizers.py", ", parameter_label(name))", ")"),
+        ENGINE + "optimizers.py",
+        ", parameter_label(name))",
+        ")",
         "learning rate, of each parameter",
         ('optimizer.lr_patterns={"head*": 2.0}',),
     ),
     Fault(
         "frozen weights that move",
-        _one(
-            ENGINE + "engine.py",
-            "        self._engine.step()\n        return norm",
-            "        self._engine.step()\n"
-            "        _ = [values.mul_(1.001) for _, values in self._frozen.slices()]\n"
-            "        return norm",
-        ),
+        ENGINE + "engine.py",
+        "        self._engine.step()\n        return norm",
+        "        self._engine.step()\n"
+        "        _ = [values.mul_(1.001) for _, values in self._frozen.slices()]\n"
+        "        return norm",
         "update, frozen weights",
         ("training.freeze=[blocks.0]",),
     ),
     Fault(
         "bias correction off by one",
-        _one(ENGINE + "deepspeed_internals.py", '"step": torch.zeros(', '"step": torch.ones('),
+        ENGINE + "deepspeed_internals.py",
+        '"step": torch.zeros(',
+        '"step": torch.ones(',
         "moments, updates so far",
     ),
     Fault(
         "epsilon as if inside the root",
-        _one(ENGINE + "optimizers.py", "eps=spec.eps", "eps=spec.eps**0.5"),
+        ENGINE + "optimizers.py",
+        "eps=spec.eps",
+        "eps=spec.eps**0.5",
         "update",
         ("optimizer.eps=1e-6",),
     ),
     Fault(
         "beta2 used for beta1",
-        _one(ENGINE + "optimizers.py", "betas=spec.betas", "betas=(spec.betas[1], spec.betas[1])"),
+        ENGINE + "optimizers.py",
+        "betas=spec.betas",
+        "betas=(spec.betas[1], spec.betas[1])",
         "moments, first moment",
     ),
     Fault(
         "loss weight ignored",
-        _one(ENGINE + "engine.py", "sum(self._weights[name] * value for", "sum(value for"),
+        ENGINE + "engine.py",
+        "sum(self._weights[name] * value for",
+        "sum(value for",
         "gradient",
     ),
     Fault(
         "mean over uneven micro-batches",
-        _one(TRAINING + "plan.py", "slots * world_size / num", "1.0"),
+        TRAINING + "plan.py",
+        "slots * world_size / num",
+        "1.0",
         "gradient",
         ("resources.workers={min: 1, max: 2}", "batch.size=24", "batch.micro=8"),
     ),
     Fault(
         "EMA of stale weights",
-        _one(
-            ENGINE + "averages.py",
-            "partitions.adam.register_step_post_hook",
-            "partitions.adam.register_step_pre_hook",
-        ),
+        ENGINE + "averages.py",
+        "partitions.adam.register_step_post_hook",
+        "partitions.adam.register_step_pre_hook",
         "average",
     ),
     Fault(
         "EMA with the wrong decay",
-        _one(ENGINE + "averages.py", "(1 + step) / (10 + step)", "(1 + step) / (9 + step)"),
+        ENGINE + "averages.py",
+        "(1 + step) / (10 + step)",
+        "(1 + step) / (9 + step)",
         "average",
     ),
     Fault(
         "EMA not saved",
-        _one(
-            ENGINE + "averages.py",
-            "for field, flats in self._flats.items()}",
-            "for field, flats in ()}",
-        ),
+        ENGINE + "averages.py",
+        "for field, flats in self._flats.items()}",
+        "for field, flats in ()}",
         "average, averages held.*state holds no ema",
     ),
     Fault(
         "EMA not loaded",
-        _one(
-            TRAINING + "state.py",
-            'saved.has("ema"))\n        self._load_buffers',
-            "False)\n        self._load_buffers",
-        ),
+        TRAINING + "state.py",
+        'saved.has("ema"))\n        self._load_buffers',
+        "False)\n        self._load_buffers",
         "resume, exponential average",
     ),
     Fault(
         "moments swapped at resume",
-        _one(
-            TRAINING + "state.py",
-            "self.engine.load_state(saved.read, ",
-            'other = {"exp_avg": "exp_avg_sq", "exp_avg_sq": "exp_avg"}\n'
-            "        self.engine.load_state(lambda kind, *place: saved.read(other.get(kind, kind), *place), ",
-        ),
+        TRAINING + "state.py",
+        "self.engine.load_state(saved.read, ",
+        'other = {"exp_avg": "exp_avg_sq", "exp_avg_sq": "exp_avg"}\n'
+        "        self.engine.load_state(lambda kind, *place: saved.read(other.get(kind, kind), *place), ",
         "resume, (first|second) moments",
     ),
     Fault(
         "step count of the optimiser lost at resume",
-        _one(ENGINE + "engine.py", 'int(scalars["adam_step"])', "0"),
+        ENGINE + "engine.py",
+        'int(scalars["adam_step"])',
+        "0",
         "resume, counters.*adam_step",
     ),
     Fault(
         "network computes with stale weights after resume",
-        _one(ENGINE + "deepspeed_internals.py", "optimizer.update_lp_params()", "pass"),
+        ENGINE + "deepspeed_internals.py",
+        "optimizer.update_lp_params()",
+        "pass",
         "resume, losses|master weights.*before",
         ("engine.zero.stage=1",),
     ),
     Fault(
         "noise replayed after resume",
-        (
-            Replacement(
-                TRAINING + "state.py",
-                "        self.position = position",
-                "        self.position = position\n        self.first = step",
-            ),
+        TRAINING + "state.py",
+        "        self.position = position",
+        "        self.position = position\n        self.first = step",
+        "draws, keys of random numbers",
+        others=(
             Replacement(
                 TRAINING + "stepping.py",
                 '"train", self.state.step, index',
                 '"train", self.state.step - getattr(self.state, "first", 0), index',
             ),
         ),
-        "draws, keys of random numbers",
     ),
     Fault(
         "a batch skipped after resume",
-        _one(
-            TRAINING + "state.py",
-            "self.position = position",
-            "self.position = position + 32",
-        ),
+        TRAINING + "state.py",
+        "self.position = position",
+        "self.position = position + 32",
         "resume, .*(sample|position)",
     ),
     Fault(
         "a sample skipped after resume",
-        _one(
-            TRAINING + "trainer.py",
-            "        stream = copy_stream(self.rank.device)\n",
-            "        stream = copy_stream(self.rank.device)\n        if state.step:\n"
-            "            whole, size = batches.rows, batches.step_rows\n            "
-            "object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + "
-            "1])\n",
-        ),
+        TRAINING + "trainer.py",
+        "        stream = copy_stream(self.rank.device)\n",
+        "        stream = copy_stream(self.rank.device)\n        if state.step:\n"
+        "            whole, size = batches.rows, batches.step_rows\n            "
+        "object.__setattr__(batches, 'rows', lambda n, k: whole(n, k + 1)[1 : k * size + "
+        "1])\n",
         "draws, samples and their order",
     ),
     Fault(
         "times not keyed by the step",
-        _one(
-            "platform/ditlab/inputs/noise.py",
-            "self.stream, self.step, self.micro_index, name",
-            "self.stream, self.micro_index, name",
-        ),
+        "platform/ditlab/inputs/noise.py",
+        "self.stream, self.step, self.micro_index, name",
+        "self.stream, self.micro_index, name",
         "draws, random numbers",
     ),
     Fault(
         "schedule off by one step",
-        _one(TRAINING + "stepping.py", "self._plan, state.step)", "self._plan, state.step + 1)"),
+        TRAINING + "stepping.py",
+        "self._plan, state.step)",
+        "self._plan, state.step + 1)",
         "learning rate",
     ),
     Fault(
         "cosine that ends a step late",
-        _one(
-            "platform/ditlab/spec/optimization.py",
-            "max(1, total - 1 - length)",
-            "max(1, total - length)",
-        ),
+        "platform/ditlab/spec/optimization.py",
+        "max(1, total - 1 - length)",
+        "max(1, total - length)",
         "learning rate",
     ),
     Fault(
         "dropout of conditions alike on all samples",
-        _one(
-            "models/ditlab_models/processes/flow.py",
-            'noise_source.uniform("label_dropout", label.shape)',
-            'noise_source.uniform("label_dropout", label.shape)[:1].expand(label.shape)',
-        ),
+        "models/ditlab_models/processes/flow.py",
+        'noise_source.uniform("label_dropout", label.shape)',
+        'noise_source.uniform("label_dropout", label.shape)[:1].expand(label.shape)',
         "dropout of conditions.*alike",
     ),
     Fault(
         "dropout of conditions at twice the rate",
-        _one("models/ditlab_models/layers/embeddings.py", "uniform < rate", "uniform < 2 * rate"),
+        "models/ditlab_models/layers/embeddings.py",
+        "uniform < rate",
+        "uniform < 2 * rate",
         "dropout of conditions.*share",
     ),
     Fault(
         "evaluation on training weights",
-        _one(
-            ENGINE + "averages.py",
-            '        if "ema" not in self._flats:\n            return',
-            "        if True:\n            return",
-        ),
+        ENGINE + "averages.py",
+        '        if "ema" not in self._flats:\n            return',
+        "        if True:\n            return",
         "evaluation.*weights in training",
     ),
     Fault(
         "average left in place after evaluation",
-        _one(
-            ENGINE + "engine.py",
-            "            yield\n        if averaged:\n            self.averages.exchange()",
-            "            yield",
-        ),
+        ENGINE + "engine.py",
+        "            yield\n        if averaged:\n            self.averages.exchange()",
+        "            yield",
         "evaluation.*after it",
     ),
     Fault(
         "sampler without average",
-        _one(
-            "platform/ditlab/checkpoints/reader.py",
-            'kind = "ema" if averaged',
-            'kind = "master" if averaged',
-        ),
+        "platform/ditlab/checkpoints/reader.py",
+        'kind = "ema" if averaged',
+        'kind = "master" if averaged',
         "sample.*weights that sampling opens",
     ),
     Fault(
         "a compiled graph that ignores a mask",
-        _one(
-            "models/ditlab_models/layers/attention.py",
-            "(q, k, v, attn_mask=mask)",
-            "(q, k, v, attn_mask=None if torch.compiler.is_compiling() else mask)",
-        ),
+        "models/ditlab_models/layers/attention.py",
+        "(q, k, v, attn_mask=mask)",
+        "(q, k, v, attn_mask=None if torch.compiler.is_compiling() else mask)",
         "gradient|loss",
-        (),
-        "dlm",
+        spec="dlm",
     ),
 )

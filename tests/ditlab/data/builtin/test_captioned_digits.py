@@ -9,14 +9,8 @@ from sklearn.datasets import load_digits
 from ditlab.data.builtin import COLOURS, DIGITS
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.splits import open_data
-from ditlab.data.stores.store import Store
 from ditlab.home import Home
 from ditlab.spec.data import CaptionedDigitsData
-
-
-@pytest.fixture(scope="module")
-def module_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return Home(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +19,7 @@ def splits(module_home):
 
 
 @pytest.fixture(scope="module")
-def store(splits) -> Store:
+def store(splits):
     return splits.train.store
 
 
@@ -34,15 +28,13 @@ def test_every_digit_is_there_in_every_colour_with_a_matching_caption(store):
     assert store.columns["image"].shape == (3, 16, 16)
     assert store.columns["caption"].shape == (len("a magenta three"),)
     digits, colours = (store.tensor(name).numpy() for name in ("digit", "colour"))
-    assert np.array_equal(digits.reshape(1797, 7), load_digits().target[:, None].repeat(7, axis=1))
-    assert np.array_equal(colours.reshape(1797, 7), np.arange(7)[None].repeat(1797, axis=0))
-    captions = decode_captions(store.tensor("caption").numpy())
-    names = list(COLOURS)
-    assert captions == [
-        f"a {names[colour]} {DIGITS[digit]}" for digit, colour in zip(digits, colours, strict=True)
-    ]
-    assert store.columns["digit"].names == DIGITS
-    assert store.columns["colour"].names == tuple(COLOURS)
+    assert np.array_equal(digits, load_digits().target.repeat(7))
+    assert np.array_equal(colours, np.tile(np.arange(7), 1797))
+    names = store.columns["colour"].names
+    assert names == tuple(COLOURS) and store.columns["digit"].names == DIGITS
+    captions = [f"a {names[colour]} {digit}" for digit in DIGITS for colour in range(7)]
+    found = decode_captions(store.tensor("caption").numpy())
+    assert found == [captions[place] for place in 7 * digits + colours]
 
 
 def test_the_ink_has_the_colour_and_the_shape_of_the_digit(store):

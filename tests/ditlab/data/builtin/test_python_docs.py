@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,45 +11,35 @@ from ditlab.data.builtin import python_docs
 from ditlab.data.loading.held_out import hold_out_runs
 from ditlab.data.splits import open_data
 from ditlab.data.text.tokenizer import END_TEXT, store_tokenizer
-from ditlab.home import Home
 from ditlab.spec.data import ArrowData, TextData
 from support.damage import refused
 
 
 @pytest.fixture(scope="module")
-def corpus() -> list[str]:
+def corpus():
     return python_docs()
 
 
-@pytest.fixture(scope="module")
-def module_home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    return Home(tmp_path_factory.mktemp("home"))
-
-
 @pytest.fixture
-def quick_corpus(monkeypatch: pytest.MonkeyPatch, corpus: list[str]) -> None:
+def quick_corpus(monkeypatch, corpus):
     """Reads the standard library once for all tests."""
     monkeypatch.setattr(builtin, "python_docs", lambda: corpus)
 
 
 def test_python_brings_about_two_megabytes_of_documentation(corpus):
-    documents = corpus
-    assert 1_200_000 < len("".join(documents)) < 4_000_000
-    assert any(text.startswith("json\nJSON (JavaScript Object Notation)") for text in documents)
-    assert any(
-        "json.decoder.JSONDecoder.raw_decode\nDecode a JSON document from" in text
-        for text in documents
-    )
-    assert sum(text.startswith('The "with" statement\n***') for text in documents) == 1
-    assert not any(text.startswith(("test.", "idlelib", "numpy")) for text in documents)
+    whole = "\0".join(["", *corpus])
+    assert 1_200_000 < len(whole) < 4_000_000
+    assert "\0json\nJSON (JavaScript Object Notation)" in whole
+    assert "json.decoder.JSONDecoder.raw_decode\nDecode a JSON document from" in whole
+    assert whole.count('\0The "with" statement\n***') == 1
+    assert not any(text.startswith(("test.", "idlelib", "numpy")) for text in corpus)
 
 
 def test_no_long_paragraph_is_there_twice(corpus):
     """Held-out text that also trains would make a model look better than it is."""
     paragraphs = [" ".join(part.split()) for text in corpus for part in text.split("\n\n")]
     long = [part for part in paragraphs if len(part) >= 160]  # some have a heading above, their own
-    assert len(long) > 3000
-    assert len(long) - len(set(long)) == 0
+    assert len(long) == len(set(long)) > 3000
 
 
 @pytest.mark.slow
@@ -96,4 +85,4 @@ def test_a_length_beyond_the_text_names_the_specs_knob(module_home, quick_corpus
         r"data\.length=100000000 is longer than the whole corpus: data\.corpus=python-docs"
     ):
         open_data(TextData(length=10**8), module_home)
-    assert not (Path(module_home.stores) / "python-docs-bytes-100000000").exists()
+    assert not (module_home.stores / "python-docs-bytes-100000000").exists()

@@ -23,24 +23,24 @@ RULES = DecodingRules(
 )
 
 
-def decoded(content: bytes, caption: bytes = b"a slope") -> DecodedImage:
-    answer = decode(RULES, CaptionedImage("here", content, caption))
+def decoded(content, caption=b"a slope", rules=RULES):
+    answer = decode(rules, CaptionedImage("here", content, caption))
     assert isinstance(answer, DecodedImage), answer
     return answer
 
 
-def skipped(content: bytes | None, caption: bytes | None = b"a slope") -> DroppedRecord:
+def skipped(content, caption=b"a slope"):
     answer = decode(RULES, CaptionedImage("here", content, caption))
     assert isinstance(answer, DroppedRecord), answer
     return answer
 
 
-def pixels_of(image: Image.Image) -> np.ndarray:
+def pixels_of(image):
     return np.asarray(image).transpose(2, 0, 1)
 
 
 def test_an_image_of_a_buckets_size_keeps_every_pixel():
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (48, 80, 3), dtype=np.uint8))
+    image = np.random.default_rng(0).integers(0, 256, (48, 80, 3), dtype=np.uint8)
     one = decoded(encoded(image))
     assert one.size == (48, 80) and one.pixels.dtype == np.uint8
     assert np.array_equal(one.pixels, pixels_of(image))
@@ -51,10 +51,10 @@ def test_an_image_is_scaled_to_cover_and_cropped_around_its_centre():
     columns stay.
     """
     columns = np.broadcast_to(np.linspace(0, 240, 480)[None, :, None], (200, 480, 3))
-    image = encoded(Image.fromarray(columns.astype(np.uint8)))
+    image = encoded(columns.astype(np.uint8))
     rules = DecodingRules(AspectBuckets(64, 16, 48, 80), 20)
-    one = decode(rules, CaptionedImage("here", image, b"a slope"))
-    assert isinstance(one, DecodedImage) and one.size == (48, 80)
+    one = decoded(image, rules=rules)
+    assert one.size == (48, 80)
     # in columns of the original
     shown = (np.arange(80) + 0.5) / 80 * (80 / 0.24) + (480 - 80 / 0.24) / 2
     assert np.abs(one.pixels - shown * 240 / 480).max() < 2
@@ -64,7 +64,7 @@ def test_fine_detail_is_averaged_not_picked():
     """Lines one pixel wide turn grey where an image shrinks without aliasing."""
     lines = np.zeros((256, 256, 3), np.uint8)
     lines[:, ::2] = 255
-    inside = decoded(encoded(Image.fromarray(lines))).pixels[:, :, 3:-3]
+    inside = decoded(encoded(lines)).pixels[:, :, 3:-3]
     assert np.abs(inside.astype(int) - 127).max() <= 5
 
 
@@ -75,26 +75,6 @@ def test_formats(kind):
     expected = pixels_of(image.resize((one.size.width, one.size.height), Image.Resampling.BOX))
     assert one.size == (80, 48)
     assert np.abs(one.pixels.astype(int) - expected).max() < 10
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_is_applied_before_the_size_is_chosen(orientation):
-    upright = smooth(48, 80, seed=1)
-    operations = {  # what a camera held so has stored
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_90,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_270,
-    }
-    stored = upright.transpose(operations[orientation]) if orientation > 1 else upright
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    one = decoded(encoded(stored, "PNG", exif=exif))
-    assert one.size == (48, 80)
-    assert np.array_equal(one.pixels, pixels_of(upright))
 
 
 def test_a_turned_jpeg_that_is_decoded_at_a_fraction_keeps_its_picture():
@@ -111,7 +91,7 @@ def test_transparency_is_laid_on_white():
     image[..., 0] = 200
     image[:8, :, 3] = 255
     image[8:12, :, 3] = 128
-    pixels = decoded(encoded(Image.fromarray(image))).pixels
+    pixels = decoded(encoded(image)).pixels
     assert (pixels[:, :8].transpose(1, 2, 0) == (200, 0, 0)).all()
     assert np.abs(pixels[:, 8:12].transpose(1, 2, 0) - np.array([227, 127, 127.0])).max() <= 1
     assert (pixels[:, 12:] == 255).all()
@@ -122,22 +102,8 @@ def test_a_palette_with_a_transparent_colour_is_laid_on_white():
     image.putpalette([10, 20, 30, 200, 100, 50])
     image.paste(1, (0, 0, 16, 8))
     pixels = decoded(encoded(image, transparency=0)).pixels
-    assert (pixels[:, :8].transpose(1, 2, 0) == (200, 100, 50)).all() and (
-        pixels[:, 8:] == 255
-    ).all()
-
-
-def test_grey_cmyk_and_sixteen_bits_become_rgb():
-    ramp = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    grey = decoded(encoded(Image.fromarray(ramp)))
-    assert all(np.array_equal(channel, ramp) for channel in grey.pixels)
-    deep = decoded(encoded(Image.fromarray(ramp.astype(np.uint16) * 257)))
-    assert all(np.array_equal(channel, ramp) for channel in deep.pixels)
-    inks = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
-    red = decoded(encoded(inks, "JPEG", quality=100)).pixels
-    assert red[0].min() > 245 and red[1:].max() < 10
-    bits = decoded(encoded(Image.fromarray(ramp > 127)))
-    assert np.array_equal(bits.pixels[0], np.where(ramp > 127, 255, 0))
+    assert (pixels[:, :8].transpose(1, 2, 0) == (200, 100, 50)).all()
+    assert (pixels[:, 8:] == 255).all()
 
 
 def test_broken_files_are_skipped_with_a_reason():
@@ -148,7 +114,7 @@ def test_broken_files_are_skipped_with_a_reason():
     assert skipped(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n").reason == "unreadable"
 
 
-def of_size(side: int) -> bytes:
+def of_size(side):
     """Return a PNG whose header says that it has side x side pixels, and whose data are those of
     8x8.
     """
@@ -198,7 +164,7 @@ def test_captions_are_stripped_and_cut_between_characters():
     assert (one.caption, one.caption_was_cut) == (b"x" * 19, True)
 
 
-def fitted(image: Image.Image, fit: str, grey: bool = False) -> DecodedImage | DroppedRecord:
+def fitted(image, fit, grey=False):
     """Decode a PNG to a square."""
     rules = DecodingRules(AspectBuckets(64, 64, 64, 64, fit), 20, captions=False, grey=grey)
     return decode(rules, CaptionedImage("here", encoded(image), None))
@@ -208,7 +174,7 @@ def test_a_padded_image_is_whole_between_two_white_bars():
     """128 x 64 (width x height) in 64 x 64: half as large, with 16 white rows above and below."""
     wide = smooth(64, 128)
     one = fitted(wide, "pad")
-    whole = np.asarray(wide.resize((64, 32), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
+    whole = pixels_of(wide.resize((64, 32), Image.Resampling.LANCZOS))
     assert np.array_equal(one.pixels[:, 16:48], whole)
     assert (one.pixels[:, :16] == 255).all() and (one.pixels[:, 48:] == 255).all()
     # as high as the size: not scaled, and 31 columns are shared out

@@ -1,14 +1,11 @@
 """Fixtures of the importers' tests."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ditlab.data.importing import ImportRequest, run_import
-from ditlab.data.stores.writing import WrittenStore
 from ditlab.errors import UserError
 from ditlab.progress import ignore_progress
 from ditlab.spec.importing import ImagesOptions, TextOptions
@@ -20,14 +17,14 @@ class TextImport:
 
     folder: Path
 
-    def __call__(self, source: Path, length: int = 16, **options: object) -> WrittenStore:
+    def __call__(self, source, length=16, **options):
         parsed = TextOptions(source=source, length=length, **options)
         (imported,) = run_import(
             "text", ImportRequest(self.folder / "stores", self.folder / "caches", parsed)
         )
-        return imported
+        return imported.store
 
-    def refused(self, source: Path, *parts: str, **options: object) -> None:
+    def refused(self, source, *parts, **options):
         """Check that one message has all parts, and that nothing is written."""
         with pytest.raises(UserError) as caught:
             self(source, **options)
@@ -37,23 +34,20 @@ class TextImport:
 
 
 @pytest.fixture
-def importing(tmp_path: Path) -> TextImport:
+def importing(tmp_path):
     return TextImport(tmp_path)
 
 
-Import = Callable[..., WrittenStore]
-
-
 @pytest.fixture
-def run(home) -> Import:
+def run(home):
     """Imports images as squares of 16 pixels, in this process."""
 
-    def run(source: Path | str, progress: Any = ignore_progress, **options: Any) -> WrittenStore:
+    def run(source, progress=ignore_progress, **options):
         chosen = {"resolution": 16, "patch": 4, "sizes": "square", "processes": 1, "name": "set"}
         parsed = ImagesOptions(source=source, **(chosen | options))
         (imported,) = run_import(
             "images", ImportRequest(home.stores, home.caches, parsed, progress)
         )
-        return imported
+        return imported.store
 
     return run

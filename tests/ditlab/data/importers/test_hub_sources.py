@@ -5,13 +5,12 @@ does.
 import socket
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from ditlab.spec.importing import ImagesOptions
 from ditlab.storage.remote import RemoteFiles
-from support.command import Said, run_process
+from support.command import run_process
 from support.damage import refused
 from support.datasets.photographs import encoded, parquet_file, smooth
 from support.object_store.hub import hub_at_hand
@@ -21,7 +20,7 @@ SQUARES = ("--sizes", "square", "--resolution", "16", "--patch", "4", "--json")
 
 
 @pytest.fixture
-def dataset(tmp_path) -> Path:
+def dataset(tmp_path):
     """Two splits of images with captions in Parquet, of 3 and 2 rows, and the files about them."""
     folder = tmp_path / "repository"
     (folder / "data").mkdir(parents=True)
@@ -35,7 +34,7 @@ def dataset(tmp_path) -> Path:
     return folder
 
 
-def imported(home: Path, kind: str, source: str, *options: str, **environment: str) -> Said:
+def imported(home, kind, source, *options, **environment):
     return run_process(
         "data", "import", kind, "--source", source, *options, home=home, **environment
     )
@@ -47,8 +46,7 @@ def test_images_and_texts_of_a_data_set(tmp_path, dataset):
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
         place = "hf://datasets/ann/pets@refs/convert/parquet/data/train-*.parquet"
         one = imported(tmp_path / "home", "images", place, *SQUARES, **environment)
-        assert one.code == 0, one.err
-        (store,) = one.json["stores"]
+        (store,) = one.ok().json["stores"]
         assert (store["name"], store["rows"]) == ("images-pets-16", 3)
         assert "read from pets;" in store["note"]
         file = str(dataset / "data" / "train-00000-of-00001.parquet")
@@ -58,15 +56,11 @@ def test_images_and_texts_of_a_data_set(tmp_path, dataset):
         whole = imported(
             tmp_path / "home", "text", "hf://datasets/ann/pets", *options, **environment
         )
-        assert whole.code == 0, whole.err
-        (found,) = whole.json["stores"]
+        (found,) = whole.ok().json["stores"]
         assert found["name"] == "text-pets-bytes-4"
         assert found["receipt"]["levels"][0]["used"] == {"read": 2}
         none = imported(tmp_path / "home", "text", "hf://datasets/ann/dogs", **environment)
-        assert (
-            none.code == 2
-            and "shows no such data set or path; correct it, or set HF_TOKEN" in none.err
-        )
+        none.refused("shows no such data set or path; correct it, or set HF_TOKEN")
 
 
 @pytest.mark.slow
@@ -75,10 +69,8 @@ def test_a_private_data_set_needs_the_token_of_the_environment(tmp_path, dataset
         place = "hf://datasets/ann/pets/data/test-*.parquet"
         environment = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hub")}
         asked = (tmp_path / "home", "images", place, *SQUARES)
-        refused = imported(*asked, **environment)
-        assert refused.code == 2 and "set HF_TOKEN if it is private." in refused.err
-        given = imported(*asked, **environment, HF_TOKEN=TOKEN)
-        assert given.code == 0, given.err
+        imported(*asked, **environment).refused("set HF_TOKEN if it is private.")
+        given = imported(*asked, **environment, HF_TOKEN=TOKEN).ok()
         assert given.json["stores"][0]["rows"] == 2 and TOKEN not in given.out + given.err
 
 
@@ -88,11 +80,8 @@ def test_a_hub_that_does_not_answer_is_a_sentence(tmp_path):
         unused.bind(("127.0.0.1", 0))  # nobody listens
         endpoint = f"http://127.0.0.1:{unused.getsockname()[1]}"
         said = imported(tmp_path / "home", "text", "hf://datasets/ann/pets", HF_ENDPOINT=endpoint)
-    assert said.code == 2 and "Traceback" not in said.err
-    assert (
-        "--source=hf://datasets/ann/pets cannot be listed (" in said.err
-        and "check address, network and" in said.err
-    )
+    words = "--source=hf://datasets/ann/pets cannot be listed ("
+    said.refused(words, "check address, network and")
 
 
 def test_a_token_in_a_uri_is_refused_and_not_repeated():

@@ -1,7 +1,5 @@
 """Captions and classes of imported images: from names of folders, and from lines of JSON."""
 
-from pathlib import Path
-
 import pytest
 
 from support.damage import refused
@@ -9,13 +7,7 @@ from support.datasets.photographs import captioned_folder, smooth, tar_file
 
 
 @pytest.fixture
-def run(run):
-    """Gives the store that an import wrote."""
-    return lambda *source, **options: run(*source, **options).store
-
-
-@pytest.fixture
-def pets(tmp_path) -> Path:
+def pets(tmp_path):
     """Class folders: two cats, a dog below a folder of its own, one dog that is no picture, a
     broken bird.
     """
@@ -41,13 +33,6 @@ def test_tars_of_class_folders_give_the_same(run, pets, tmp_path):
         members = {f"{above}{file.relative_to(pets)}": file.read_bytes() for file in files}
         tar = tar_file(tmp_path / "pets.tar", members)
         assert run(tar, label_from="folder").fingerprint == expected
-
-
-def test_a_name_that_is_no_text_is_written_with_escapes(run, pets):
-    (pets / "dog" / b"\xff.png".decode(errors="surrogateescape")).write_bytes(b"")
-    receipt = run(pets, label_from="folder").manifest.receipt
-    assert any(line.startswith(r"dog/\xff.png: unreadable") for line in receipt.listed)
-    assert receipt.changed == {"names that are not UTF-8 written with escapes": 1}
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,6 @@ from support.datasets.photographs import encoded, smooth, tar_file
 PICTURE = encoded(smooth(20, 20))
 
 
-@pytest.fixture
-def run(run):
-    """Gives the store that an import wrote."""
-    return lambda *source, **options: run(*source, **options).store
-
-
 def test_a_large_member_costs_itself_alone(run, tmp_path, monkeypatch):
     monkeypatch.setattr("ditlab.data.sources.tars.MEMBER_BYTES", 10_000)
     large = bytes(10_001)
@@ -33,16 +27,16 @@ def test_a_large_member_costs_itself_alone(run, tmp_path, monkeypatch):
     )
 
 
-def cut(content: bytes) -> bytes:
+def cut(content):
     return content[: content.index(b"c.png") + 512 + len(PICTURE) // 2]
 
 
-def with_a_damaged_header(content: bytes) -> bytes:
+def with_a_damaged_header(content):
     at = content.index(b"c.png")
     return content[:at] + b"X" + content[at + 1 :]
 
 
-def with_a_block_of_zeros(content: bytes) -> bytes:
+def with_a_block_of_zeros(content):
     at = content.index(b"c.png")
     return content[:at] + bytes(512) + content[at + 512 :]
 

@@ -18,13 +18,7 @@ CAPTIONS = [f"slope {n}" for n in range(5)]
 
 
 @pytest.fixture
-def run(run):
-    """Gives the store that an import wrote."""
-    return lambda *source, **options: run(*source, **options).store
-
-
-@pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path):
     return captioned_folder(
         tmp_path / "photos",
         {name: (PICTURES[name], caption) for name, caption in zip(PICTURES, CAPTIONS, strict=True)},
@@ -32,7 +26,7 @@ def folder(tmp_path) -> Path:
 
 
 @pytest.fixture
-def expected(run, folder) -> str:
+def expected(run, folder):
     return run(folder).fingerprint
 
 
@@ -133,7 +127,7 @@ def test_an_object_store_gives_the_same_set_and_its_failures_are_no_damage(
         with refused(r"deep/none.*: there is no such file or folder"):
             run(f"s3://photos/deep/none?{server.query}")
 
-        def withdraw(request: str) -> None:
+        def withdraw(request):
             if request == "GET /photos/deep/set/0.png":
                 client.delete_object(Bucket="photos", Key="deep/set/4.png")
 

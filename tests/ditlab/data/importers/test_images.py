@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +16,8 @@ from PIL import Image
 from ditlab.data.images.captions import decode_captions
 from ditlab.data.import_blocks import BlockReceipt, BlockWork, InputBlock, ProcessExecutor
 from ditlab.data.stores.bucketed_store import BucketedStore
-from ditlab.data.stores.writing import WrittenStore
 from support.damage import refused
 from support.datasets.photographs import captioned_folder, encoded, smooth, tar_file
-
-Import = Callable[..., WrittenStore]
 
 SIZES = {
     "a": (48, 80),
@@ -38,36 +33,36 @@ or so.
 
 
 @pytest.fixture
-def run(run) -> Import:
+def run(run):
     """Imports a source at 64 pixels in steps of 16."""
     return partial(run, resolution=64, sizes="aspect")
 
 
 @pytest.fixture
-def pictures() -> dict[str, bytes]:
+def pictures():
     """PNGs by stem."""
     return {stem: encoded(smooth(*size, seed)) for seed, (stem, size) in enumerate(SIZES.items())}
 
 
 @pytest.fixture
-def folder(tmp_path, pictures) -> Path:
+def folder(tmp_path, pictures):
     return captioned_folder(
         tmp_path / "photos",
         {f"{stem}.png": (content, f"a slope called {stem}") for stem, content in pictures.items()},
     )
 
 
-def captions_by_size(store: BucketedStore) -> dict[str, list[str]]:
+def captions_by_size(store):
     return {part.name: decode_captions(part.tensor("caption").numpy()) for part in store.parts}
 
 
-def left(home) -> list[str]:
+def left(home):
     """Return the contents of the stores' folder."""
     return sorted(path.name for path in home.stores.iterdir()) if home.stores.exists() else []
 
 
 def test_each_image_comes_to_the_size_that_suits_it_with_its_caption(run, folder, pictures):
-    store = run(folder).store
+    store = run(folder)
     assert isinstance(store, BucketedStore) and len(store) == 6
     found = captions_by_size(store)
     assert found["48x80"] == ["a slope called a", "a slope called b", "a slope called e"]
@@ -90,10 +85,10 @@ def test_what_one_of_several_processes_refuses_is_the_imports_refusal(run, folde
     assert left(home) == []
 
 
-def stop_after(number: int) -> Callable[..., None]:
+def stop_after(number):
     """Make a progress callback that interrupts the import once some images are decoded."""
 
-    def stop(what: str, done: int, total: int | None, unit: str = "") -> None:
+    def stop(what, done, total, unit=""):
         if what == "decoding" and done >= number:
             raise KeyboardInterrupt
 
@@ -103,10 +98,10 @@ def stop_after(number: int) -> Callable[..., None]:
 def test_an_import_that_ends_in_the_middle_leaves_the_old_set_whole_and_goes_on(
     run, folder, home, monkeypatch
 ):
-    before = run(folder).store.fingerprint
+    before = run(folder).fingerprint
     monkeypatch.setattr("ditlab.data.import_blocks.LEAST_BYTES", 1)  # a block for each image
     (folder / "a.txt").write_text("another slope")
-    expected = run(folder, name="unbroken").store.fingerprint
+    expected = run(folder, name="unbroken").fingerprint
     with pytest.raises(KeyboardInterrupt):
         run(folder, stop_after(3))
     assert BucketedStore.open(home.stores / "set").fingerprint == before
@@ -114,7 +109,7 @@ def test_an_import_that_ends_in_the_middle_leaves_the_old_set_whole_and_goes_on(
     again = run(folder, lambda *report: told.append(report))
     # the fourth was begun
     assert told == [("decoding", done, 6, "blocks") for done in range(4, 7)]
-    assert again.store.fingerprint == expected != before
+    assert again.fingerprint == expected != before
     assert not [path for path in (home.stores / "set").iterdir() if path.name.startswith(".")]
 
 
@@ -182,11 +177,11 @@ def test_members_of_a_tar_belong_together_by_their_key(run, tmp_path, pictures):
             "y/02.txt": b"third",
         },
     )
-    assert captions_by_size(run(file).store) == {"48x80": ["first"], "64x64": ["second", "third"]}
+    assert captions_by_size(run(file)) == {"48x80": ["first"], "64x64": ["second", "third"]}
 
 
 def test_sides_can_be_bounded(run, folder):
-    store = run(folder, min_side=48, max_side=64, missing_caption="skip").store
+    store = run(folder, min_side=48, max_side=64, missing_caption="skip")
     assert {part.name for part in store.parts} <= {"48x48", "48x64", "64x48", "64x64"}
     assert store.manifest.receipt.counts == {"too small": 1}
 

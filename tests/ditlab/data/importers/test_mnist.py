@@ -18,22 +18,20 @@ REAL = Path(__file__).parents[5] / "shared" / "data" / "mnist"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     path = tmp_path / "idx"
     path.mkdir()
     return path
 
 
 @pytest.fixture
-def request_from(folder, home):
-    def request(
-        source: Path | None = folder, checksum: bool = False
-    ) -> ImportRequest[MnistOptions]:
-        return ImportRequest(
-            home.stores, home.caches, MnistOptions(source=source, checksum=checksum)
-        )
+def importing(folder, home):
+    def run(source=folder, checksum=False):
+        options = MnistOptions(source=source, checksum=checksum)
+        (imported,) = run_import("mnist", ImportRequest(home.stores, home.caches, options))
+        return imported
 
-    return request
+    return run
 
 
 @pytest.fixture
@@ -68,7 +66,6 @@ def test_idx_files_read_back(folder, write_idx, suffix):
             "magic number 2049, and idx images with 2051; the files may be",
         ),
         (gzip.compress(bytes(500), mtime=0)[:-9], "x cannot be read"),
-        (b"\x1f\x8b" + bytes(30), "x cannot be read"),
     ],
 )
 def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, content, message):
@@ -77,10 +74,10 @@ def test_idx_files_that_are_not_whole_are_refused_with_their_sizes(folder, conte
         read_idx(folder / "x", IMAGES_MAGIC)
 
 
-def test_a_look_alike_needs_no_checksum(request_from, look_alike):
+def test_a_look_alike_needs_no_checksum(importing, look_alike):
     with refused(r"t10k-images.*\.gz has MD5 \w{32}, and MNIST's has 9fb629c4\w+.*--no-checksum"):
-        run_import("mnist", request_from(checksum=True))
-    (imported,) = run_import("mnist", request_from(checksum=False))
+        importing(checksum=True)
+    imported = importing()
     store = imported.store
     assert (store.name, len(store), imported.outcome) == ("mnist-test", 20, "written")
     assert np.array_equal(store.tensor("image")[:, 0].numpy(), look_alike)
@@ -89,30 +86,30 @@ def test_a_look_alike_needs_no_checksum(request_from, look_alike):
     assert {file.check for file in store.manifest.source.files} == {"skipped"}
 
 
-def test_importing_again_reports_the_outcome(request_from, look_alike, folder, write_idx):
-    run_import("mnist", request_from())
-    assert run_import("mnist", request_from())[0].outcome == "unchanged"
+def test_importing_again_reports_the_outcome(importing, look_alike, folder, write_idx):
+    importing()
+    assert importing().outcome == "unchanged"
     write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(20))
-    (imported,) = run_import("mnist", request_from())
+    imported = importing()
     assert imported.outcome == "replaced"
     assert not imported.store.tensor("label").any()
 
 
-def test_importing_again_repairs_an_altered_store(request_from, look_alike):
-    (imported,) = run_import("mnist", request_from())
+def test_importing_again_repairs_an_altered_store(importing, look_alike):
+    imported = importing()
     shard = next(imported.store.path.glob("*.arrow"))
     content = bytearray(shard.read_bytes())
     content[2000] ^= 1
     shard.write_bytes(content)
-    (repaired,) = run_import("mnist", request_from())
+    repaired = importing()
     assert repaired.outcome == "replaced"
     assert np.array_equal(repaired.store.tensor("image")[:, 0].numpy(), look_alike)
 
 
-def test_unpacked_training_files_are_imported_with_a_note(request_from, folder, write_idx):
+def test_unpacked_training_files_are_imported_with_a_note(importing, folder, write_idx):
     write_idx(folder / "train-images.idx3-ubyte", np.zeros((3, 28, 28)))
     write_idx(folder / "train-labels.idx1-ubyte", np.arange(3))
-    (imported,) = run_import("mnist", request_from(checksum=True))
+    imported = importing(checksum=True)
     source = imported.store.manifest.source
     assert "not checked" in source.note
     assert [file.check for file in source.files] == ["unknown", "unknown"]
@@ -131,25 +128,25 @@ def test_unpacked_training_files_are_imported_with_a_note(request_from, folder, 
     ],
 )
 def test_files_that_do_not_fit_are_refused(
-    request_from, look_alike, folder, write_idx, home, stem, values, message
+    importing, look_alike, folder, write_idx, home, stem, values, message
 ):
     write_idx(folder / f"t10k-{stem}", values)
     with refused(message):
-        run_import("mnist", request_from())
+        importing()
     assert not (home.stores / "mnist-test").exists()
 
 
-def test_half_a_split_and_none_are_named(request_from, folder, write_idx):
+def test_half_a_split_and_none_are_named(importing, folder, write_idx):
     with refused(r"holds none of train-images-idx3-ubyte, .*; name the folder"):
-        run_import("mnist", request_from())
+        importing()
     write_idx(folder / "t10k-labels-idx1-ubyte", np.zeros(19))
     with refused(r"t10k-labels-idx1-ubyte and no t10k-images-idx3-ubyte\(\.gz\)"):
-        run_import("mnist", request_from())
+        importing()
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"MNIST's test files are not in {REAL}")
-def test_the_real_test_files(home, request_from):
-    (imported,) = run_import("mnist", request_from(source=REAL, checksum=True))
+def test_the_real_test_files(home, importing):
+    imported = importing(source=REAL, checksum=True)
     store = imported.store
     assert (len(store), store.name) == (10_000, "mnist-test")
     assert store.columns["label"].statistics.class_counts == (
@@ -170,17 +167,15 @@ def test_the_real_test_files(home, request_from):
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"MNIST's test files are not in {REAL}")
-def test_the_real_test_files_unpacked_and_packed_again(folder, request_from):
+def test_the_real_test_files_unpacked_and_packed_again(folder, importing):
     for name in ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
         content = gzip.decompress((REAL / f"{name}.gz").read_bytes())
         (folder / name).write_bytes(content)
-    assert [
-        f.check
-        for f in run_import("mnist", request_from(checksum=True))[0].store.manifest.source.files
-    ] == ["md5"] * 2
-    (folder / name).rename(folder / f"{name}.old")
+    files = importing(checksum=True).store.manifest.source.files
+    assert [file.check for file in files] == ["md5", "md5"]
+    (folder / name).unlink()
     (folder / f"{name}.gz").write_bytes(gzip.compress(content, 1))
-    assert run_import("mnist", request_from(checksum=True))[0].outcome == "unchanged"
+    assert importing(checksum=True).outcome == "unchanged"
 
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
@@ -219,14 +214,16 @@ def mirror():
 
 
 def test_downloads_come_whole_with_progress_and_only_once(mirror, folder):
+    """The next mirror helps out."""
     address, requests = mirror
+    mirrors = [f"{address}/{kind}/" for kind in ("missing", "wrong", "short", "good")]
     seen = []
-    url = download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, lambda *now: seen.append(now))
+    url = download("x.gz", CONTENT_MD5, mirrors, folder, lambda *now: seen.append(now))
     assert url == f"{address}/good/x.gz"
     assert (folder / "x.gz").read_bytes() == CONTENT
     assert seen[-1] == ("x.gz", 300_000, 300_000)
-    assert download("x.gz", CONTENT_MD5, [f"{address}/good/"], folder, ignore_progress) is None
-    assert len(requests) == 1
+    assert download("x.gz", CONTENT_MD5, mirrors, folder, ignore_progress) is None
+    assert len(requests) == 4
 
 
 def test_a_broken_download_leaves_nothing(mirror, folder):
@@ -236,15 +233,8 @@ def test_a_broken_download_leaves_nothing(mirror, folder):
     assert not list(folder.iterdir())
 
 
-def test_the_next_mirror_helps_out(mirror, folder):
-    address, _ = mirror
-    mirrors = [f"{address}/missing/", f"{address}/wrong/", f"{address}/short/", f"{address}/good/"]
-    assert download("x.gz", CONTENT_MD5, mirrors, folder, ignore_progress) == f"{address}/good/x.gz"
-    assert (folder / "x.gz").read_bytes() == CONTENT
-
-
-def test_without_a_mirror_the_remedy_is_named(monkeypatch, request_from):
+def test_without_a_mirror_the_remedy_is_named(monkeypatch, importing):
     monkeypatch.setattr(mnist, "MIRRORS", ("http://127.0.0.1:9/",))
     monkeypatch.setattr(mnist, "MIRROR_TIMEOUT", 2.0)
     with refused(r"Connection refused.*Fetch the four files \(train-images.*--source DIR"):
-        run_import("mnist", request_from(source=None))
+        importing(source=None)

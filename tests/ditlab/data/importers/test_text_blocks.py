@@ -2,13 +2,11 @@
 kills or the place.
 """
 
-from pathlib import Path
-
 import pytest
 
 from ditlab.data.text.documents import block_pieces
 from ditlab.data.text.text_import import open_text_source
-from support.datasets.text_corpus import prose, stored, stream, write_corpus
+from support.datasets.text_corpus import EACH_KIND, prose, stored, stream, write_corpus
 from support.object_store.server import object_server
 
 TEXTS = [prose(40 + 13 * number % 50, seed=number) for number in range(60)]
@@ -22,11 +20,11 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr("ditlab.data.sources.lines.READ_BYTES", 256)
 
 
-def write(folder: Path, kind: str) -> Path:
+def write(folder, kind):
     return write_corpus(folder, kind, TEXTS)
 
 
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+@EACH_KIND
 def test_rows_of_a_block_are_its_documents_and_rests_follow_in_order(
     importing, tmp_path, small_blocks, kind
 ):
@@ -42,7 +40,7 @@ def test_rows_of_a_block_are_its_documents_and_rests_follow_in_order(
         own += tokens[:whole]
         rests += tokens[whole:]
     assert sorted(found) == sorted(TEXTS)
-    store = importing(source, length=LENGTH).store
+    store = importing(source, length=LENGTH)
     assert len(store.manifest.shards) > 4
     assert stored(store) == own + rests[: len(rests) // LENGTH * LENGTH]
     assert store.manifest.text.documents == 60
@@ -51,7 +49,7 @@ def test_rows_of_a_block_are_its_documents_and_rests_follow_in_order(
 
 def test_a_pattern_names_the_store_by_the_folder_that_it_begins_below(importing, tmp_path):
     source = write(tmp_path / "corpus", "txt")
-    one = importing(f"{source}/part-0/*.txt", length=LENGTH).store
+    one = importing(f"{source}/part-0/*.txt", length=LENGTH)
     assert one.manifest.text.documents == 2 and one.name == "text-part-0-bytes-64"
 
 
@@ -68,19 +66,17 @@ def test_a_large_text_file_has_several_blocks_and_one_document(importing, tmp_pa
     assert [piece.last for block in found for piece in block].count(True) == 1 and found[-1][
         -1
     ].last
-    store = importing(tmp_path / "large.txt", length=LENGTH).store
+    store = importing(tmp_path / "large.txt", length=LENGTH)
     assert store.manifest.text.documents == 1
     assert store.manifest.text.tokens == len(text[1:].encode()) + 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
+@EACH_KIND
 def test_from_an_object_store(importing, tmp_path, small_blocks, kind):
     (tmp_path / "bucket").mkdir()
     source = write(tmp_path / "bucket" / "corpus", kind)
-    here = importing(source, length=LENGTH, name="here").store
+    here = importing(source, length=LENGTH, name="here")
     with object_server(tmp_path) as server:
-        there = importing(
-            f"s3://bucket/{source.name}?{server.query}", length=LENGTH, name="there"
-        ).store
+        there = importing(f"s3://bucket/{source.name}?{server.query}", length=LENGTH, name="there")
     assert there.fingerprint == here.fingerprint

@@ -35,7 +35,7 @@ def test_a_file_that_is_not_utf8_is_named_with_the_place(importing, tmp_path, co
     reason = f"is not UTF-8: byte {byte} at offset {offset} (from 0)"
     importing.refused(tmp_path, f"odd.txt: {reason}", "iconv", unreadable="refuse")
     importing.refused(tmp_path / "odd.txt", f"odd.txt: {reason}", "iconv")
-    store = importing(tmp_path).store
+    store = importing(tmp_path)
     assert (
         stored(store) == stream(["x" * 100])[: len(store) * 16]
         and store.manifest.text.documents == 1

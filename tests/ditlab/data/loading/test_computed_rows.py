@@ -22,12 +22,12 @@ layouts = st.builds(
 shares = st.floats(0, 0.5)
 
 
-def store_of(*layouts: BlockLayout) -> SimpleNamespace:
+def store_of(*layouts):
     """Return the part of a store that rows are computed from."""
     return SimpleNamespace(parts=[SimpleNamespace(layout=layout) for layout in layouts])
 
 
-def listed(rows) -> list[int]:
+def listed(rows):
     return rows[np.arange(len(rows))].tolist()
 
 

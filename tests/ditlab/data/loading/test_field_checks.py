@@ -11,7 +11,6 @@ import pytest
 from ditlab.data.loading.field_checks import check_fields
 from ditlab.data.stores.manifest import Column
 from ditlab.data.stores.view import View
-from ditlab.errors import UserError
 from ditlab_models.contract import ANY, BatchField, FieldOptions, ModelSpec
 from ditlab_models.dit.spec import DiTSpec
 from support.damage import refused
@@ -27,7 +26,7 @@ def view(make_store):
     return View(make_store(), np.arange(99, -1, -1), "data.kind=test")
 
 
-def view_of(tmp_path, column: Column, values: np.ndarray, name: str) -> View:
+def view_of(tmp_path, column, values, name):
     store = written(tmp_path / "s", {name: column}, {name: values})
     return View(store, np.arange(len(values)), "data.path=s")
 
@@ -77,21 +76,19 @@ def test_fields_that_do_not_fit_are_named_with_the_remedy(view, field, message):
     ("model", "shape", "remedy"),
     [
         (DiTSpec(image_size=28), (1, 8, 8), "set model.image_size to 8 or"),
-        (DiTSpec(image_size=8), (3, 8, 8), "set model.channels to 3 or"),
         (DiTSpec(image_size=28), (3, 8, 8), "set model.channels to 3 and model.image_size to 8 or"),
         (DiTSpec(image_size=28), (8, 8), "make the model's sizes those of the data or"),
     ],
 )
 def test_settings_of_a_fitting_shape_are_named(tmp_path, model, shape, remedy):
     field = model.batch_fields()[0]
-    column = Column(dtype=field.dtype, shape=shape, value_range=field.value_range)
-    view = view_of(tmp_path, column, np.zeros((2, *shape), field.dtype), field.name)
-    with pytest.raises(UserError) as caught:
-        check_fields(view, [field], settable=True)
-    assert (
+    column = Column(dtype="float32", shape=shape, value_range=field.value_range)
+    view = view_of(tmp_path, column, np.zeros((2, *shape), np.float32), field.name)
+    sentence = (
         f"holds {field.name} {shape}, but the model takes {field.shape}; {remedy} change data."
-        in str(caught.value)
     )
+    with refused(re.escape(sentence)):
+        check_fields(view, [field], settable=True)
 
 
 def test_another_vocabulary_names_the_setting(tmp_path):
@@ -148,7 +145,7 @@ class ImagesLike(ModelSpec):
         )
 
 
-def check_images(path, model: ImagesLike, sizes=SIZES, fields=None) -> None:
+def check_images(path, model, sizes=SIZES, fields=None):
     store = bucketed(path / "set", sizes)
     check_fields(
         View(store, np.arange(len(store)), "data.path=set"),

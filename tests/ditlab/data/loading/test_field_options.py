@@ -2,15 +2,12 @@
 it stands for.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
-from ditlab_models.contract import BatchField, ModelSpec
 from ditlab_models.families import family_names, find_family
 
 
-def claims(field: BatchField) -> Iterator[tuple[str, int | None]]:
+def claims(field):
     """The options of a field, each with the size that it sets."""
     options = field.options
     assert len(options.shape) in (0, len(field.shape))
@@ -19,7 +16,7 @@ def claims(field: BatchField) -> Iterator[tuple[str, int | None]]:
     yield options.at_most, field.at_most
 
 
-def changed(model: ModelSpec, option: str, value: int) -> dict[str, list[tuple[str, int | None]]]:
+def changed(model, option, value):
     other = model.model_copy(update={option: value})
     return {field.name: list(claims(field)) for field in other.batch_fields()}
 

@@ -11,14 +11,14 @@ lengths = st.lists(st.integers(1, 60), min_size=2, max_size=6)
 shares = st.floats(0, 0.5)
 
 
-def check_split(train: np.ndarray, held_out: np.ndarray, total: int, num_held_out: int) -> None:
+def check_split(train, held_out, total, num_held_out):
     """Compare a split with what every split is: all rows once, those that train in their order."""
     assert np.array_equal(np.sort(np.concatenate([train, held_out])), np.arange(total))
     assert np.array_equal(train, np.sort(train))
     assert len(held_out) == num_held_out
 
 
-def num_of(total: int, share: float) -> int:
+def num_of(total, share):
     """Return the number that a share holds out: one at least, and none of no share."""
     return max(1, round(total * share)) if share else 0
 

@@ -1,5 +1,7 @@
 """Whole classes kept out of training."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -38,7 +40,7 @@ def opened(path, home, column, *values):
 
 
 @pytest.mark.parametrize(
-    ("column", "values"), [("chromosome", ("chr9", "chr10")), ("bin", (1, 2)), ("bin", (2, 1, 2))]
+    ("column", "values"), [("chromosome", ("chr9", "chr10")), ("bin", (2, 1, 2))]
 )
 def test_all_rows_of_a_class_are_held_out_and_no_other(path, home, column, values):
     splits = opened(path, home, column, *values)
@@ -98,8 +100,6 @@ def test_classes_that_cannot_be_held_out_are_named(path, home, column, values, m
 )
 def test_specs_of_hold_outs_are_checked(hold_out, message):
     spec = {"name": "x", "model": {"family": "dit"}, "training": {"steps": 1}, "batch": {"size": 1}}
-    with pytest.raises(UserError) as caught:
-        build_experiment(
-            {**spec, "data": {"kind": "arrow", "path": "p", "hold_out": hold_out}}, "spec"
-        )
-    assert message in str(caught.value)
+    data = {"kind": "arrow", "path": "p", "hold_out": hold_out}
+    with pytest.raises(UserError, match=re.escape(message)):
+        build_experiment({**spec, "data": data}, "spec")

@@ -19,7 +19,7 @@ from ditlab.data.stores.view import View
 COLUMNS = ("image", "label")
 
 
-def open_loader(view, order, position, micro_size, micro_indices, **options) -> Loader:
+def open_loader(view, order, position, micro_size, micro_indices, **options):
     return Loader(
         WorkerBatches(view, COLUMNS, order, micro_size, micro_indices), position, **options
     )
@@ -27,11 +27,13 @@ def open_loader(view, order, position, micro_size, micro_indices, **options) -> 
 
 @pytest.fixture
 def view(make_store):
-    return View(
-        make_store(rows=100, rows_per_shard=30),
-        np.random.default_rng(3).permutation(100)[:90],
-        "test",
-    )
+    rows = np.random.default_rng(3).permutation(100)[:90]
+    return View(make_store(rows_per_shard=30), rows, "test")
+
+
+@pytest.fixture
+def order():
+    return FullOrder(90, 16, seed=5)
 
 
 @pytest.fixture(params=[1, 700, 10**6])
@@ -49,67 +51,55 @@ def no_thread_stays():
     assert not loader_threads()
 
 
-def loader_threads() -> list[threading.Thread]:
+def loader_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith("ditlab-loader")]
 
 
-def expected_step(
-    view: View, order: FullOrder, position: int, micro_size: int, micro_indices: range
-) -> list:
-    micros = order.batches(order.batch_number(position), 1).reshape(-1, micro_size)
-    return [
-        {name: view.store.tensor(name)[torch.from_numpy(view.rows[micros[m]])] for name in COLUMNS}
-        for m in micro_indices
-    ]
-
-
-def assert_same(step: list, expected: list) -> None:
-    assert len(step) == len(expected)
-    for micro, other in zip(step, expected, strict=True):
-        assert list(micro) == list(other)
-        for name, values in other.items():
-            assert micro[name].dtype == values.dtype
-            assert torch.equal(micro[name], values)
+def check_step(step, view, batch):
+    """Compare micro-batches with the rows of `batch`, (micro-batches, rows)."""
+    assert len(step) == len(batch)
+    for micro, places in zip(step, batch, strict=True):
+        assert list(micro) == list(COLUMNS)
+        for name, values in micro.items():
+            expected = view.store.tensor(name)[torch.from_numpy(view.rows[places])]
+            assert values.dtype == expected.dtype
+            assert torch.equal(values, expected)
 
 
 @pytest.mark.usefixtures("block_bytes")
 @pytest.mark.parametrize("mine", [range(4), range(2), range(2, 4), [3, 1]])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_steps_are_the_stores_rows_in_the_global_order(view, mine, depth):
+def test_steps_are_the_stores_rows_in_the_global_order(view, order, mine, depth):
     """A worker may have any micro-batches of a step, in any order."""
-    order = FullOrder(len(view), 16, seed=5)
     with open_loader(view, order, 0, 4, mine, depth=depth, steps=13) as loader:  # 5 steps an epoch
         steps = list(loader)
     assert len(steps) == 13
-    for number, step in enumerate(steps):
-        assert_same(step, expected_step(view, order, number * 16, 4, mine))
+    for step, batch in zip(steps, order.batches(0, 13), strict=True):
+        check_step(step, view, batch.reshape(4, 4)[[*mine]])
 
 
 @pytest.mark.usefixtures("block_bytes")
-def test_batches_kept_for_long_keep_their_values(view):
+def test_batches_kept_for_long_keep_their_values(view, order):
     """Memory is used again only once no tensor refers to it; a write into a batch changes no other
     batch.
     """
-    order = FullOrder(len(view), 16, seed=5)
     with open_loader(view, order, 0, 16, range(1)) as loader:
         kept = []
         for step in itertools.islice(loader, 60):
             kept.append([{name: values[:] for name, values in step[0].items()}])
             step[0] = None
-        again = expected_step(view, order, 59 * 16, 16, range(1))
         kept[0][0]["image"].zero_()
-    for number, step in enumerate(kept[1:], start=1):
-        assert_same(step, expected_step(view, order, number * 16, 16, range(1)))
-    assert_same(kept[59], again)
+    for step, batch in zip(kept[1:], order.batches(1, 59), strict=True):
+        check_step(step, view, batch[None])
 
 
 @pytest.mark.usefixtures("block_bytes")
-def test_an_error_in_the_background_is_raised_in_the_consumer(view, monkeypatch):
-    def broken(*_: object) -> None:
+def test_an_error_in_the_background_is_raised_in_the_consumer(view, order, monkeypatch):
+    def broken(*_):
         raise OSError("the disk went away")
 
     monkeypatch.setattr(Store, "gather", broken)
-    loader = open_loader(view, FullOrder(len(view), 16, seed=5), 0, 16, range(1))
+    loader = open_loader(view, order, 0, 16, range(1))
     with pytest.raises(OSError, match="disk went away") as caught:
         next(loader)
     assert "_gather" in "".join(traceback.format_tb(caught.value.__traceback__))
@@ -117,8 +107,7 @@ def test_an_error_in_the_background_is_raised_in_the_consumer(view, monkeypatch)
     assert list(loader) == [], "an iterator that failed is over"
 
 
-def test_closing_ends_the_thread_and_the_iteration(view):
-    order = FullOrder(len(view), 16, seed=5)
+def test_closing_ends_the_thread_and_the_iteration(view, order):
     with open_loader(view, order, 0, 16, range(1)) as loader:
         next(loader)
         assert loader_threads()
@@ -127,12 +116,12 @@ def test_closing_ends_the_thread_and_the_iteration(view):
     loader.close()
 
 
-def test_a_dropped_loader_leaves_no_thread(view):
+def test_a_dropped_loader_leaves_no_thread(view, order):
     """Threads end once the loader is collected, as the fixture checks."""
-    next(open_loader(view, FullOrder(len(view), 16, seed=5), 0, 16, range(1)))
+    next(open_loader(view, order, 0, 16, range(1)))
     gc.collect()
 
 
-def test_a_position_between_batches_is_refused_at_once(view):
+def test_a_position_between_batches_is_refused_at_once(view, order):
     with pytest.raises(ValueError, match="position 7"):
-        open_loader(view, FullOrder(len(view), 16, seed=5), 7, 16, range(1))
+        open_loader(view, order, 7, 16, range(1))

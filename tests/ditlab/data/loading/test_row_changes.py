@@ -14,7 +14,6 @@ from ditlab.data.loading.order import FullOrder
 from ditlab.data.splits import _changed, _split
 from ditlab.data.stores.manifest import Column, Source
 from ditlab.data.stores.row_changes import RowChanges
-from ditlab.data.stores.store import Store
 from ditlab.data.stores.view import View
 from ditlab.data.stores.writing import write_store
 from ditlab.spec.data import ArrowData
@@ -27,7 +26,7 @@ HALF = (RowChanges(60, flip=0.5, one_caption=True), RowChanges(90))
 
 
 @pytest.fixture
-def store(tmp_path) -> Store:
+def store(tmp_path):
     columns = {
         "image": Column(dtype="uint8", shape=(1, 2, 3), value_range=(0, 255)),
         "caption": caption_column(32),
@@ -38,29 +37,20 @@ def store(tmp_path) -> Store:
     return write_store(tmp_path / "s", columns, [rows], **facts).store
 
 
-def steps(
-    view: View, workers: int, position: int = 0, num: int = 40, seed: int = 5
-) -> dict[str, torch.Tensor]:
+def steps(view, workers, position=0, num=40, seed=5):
     """Global batches of a run of a number of workers, (num, 6, *shape) by column."""
-    order, found = FullOrder(90, 6, seed=1), {"image": [], "caption": []}
-    shares = [range(worker, 6, workers) for worker in range(workers)]
-    loaders = [
-        Loader(
-            WorkerBatches(view, ("image", "caption"), order, 1, share, seed), position, steps=num
-        )
-        for share in shares
-    ]
-    for _ in range(num):
-        whole = {name: [None] * 6 for name in found}
-        for loader, share in zip(loaders, shares, strict=True):
-            for place, micro in zip(share, next(loader), strict=True):
-                for name in whole:
-                    whole[name][place] = micro[name].clone()
-        for name in found:
-            found[name].append(torch.cat(whole[name]))
-    for loader in loaders:
-        loader.close()
-    return {name: torch.stack(each) for name, each in found.items()}
+    images = torch.zeros(num, 6, 1, 2, 3, dtype=torch.uint8)
+    captions = torch.zeros(num, 6, 32, dtype=torch.uint8)
+    found = {"image": images, "caption": captions}
+    for worker in range(workers):
+        share = range(worker, 6, workers)
+        batches = WorkerBatches(view, (*found,), FullOrder(90, 6, seed=1), 1, share, seed)
+        with Loader(batches, position, steps=num) as loader:
+            for step, micros in enumerate(loader):
+                for place, micro in zip(share, micros, strict=True):
+                    for name, values in found.items():
+                        values[step, place] = micro[name][0]
+    return found
 
 
 def test_draws_depend_on_seed_and_draw_alone(store):
@@ -109,8 +99,7 @@ def test_stores_that_cannot_be_changed(store, fields, column, words):
 
 
 def test_a_spec_changes_both_views(store):
-    splits = _changed(
-        _split(store, 0.1, "data.path=s"), ArrowData(path="s", flip=0.25, captions="one")
-    )
+    data = ArrowData(path="s", flip=0.25, captions="one")
+    splits = _changed(_split(store, 0.1, "data.path=s"), data)
     assert splits.train.changes == splits.held_out.changes == (RowChanges(90, 0.25, True),)
     assert _changed(splits, ArrowData(path="s")) is splits

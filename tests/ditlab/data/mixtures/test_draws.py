@@ -12,7 +12,7 @@ NAMES, WEIGHTS, LENGTHS = ("a", "b", "c"), (7.0, 2.5, 0.5), (301, 64, 9)
 SHARES = [weight / sum(WEIGHTS) for weight in WEIGHTS]
 
 
-def mixture(batch_size: int, seed: int = 0, draw: str = "sample", **options) -> MixtureOrder:
+def mixture(batch_size, seed=0, draw="sample", **options):
     size = 1 if draw == "sample" else batch_size
     firsts = np.cumsum(LENGTHS) - LENGTHS
     parts = [
@@ -22,7 +22,7 @@ def mixture(batch_size: int, seed: int = 0, draw: str = "sample", **options) -> 
     return MixtureOrder(parts, PartDraws(seed, SHARES), batch_size, draw, **options)
 
 
-def reference(seed: int, shares: list[float], num: int) -> np.ndarray:
+def reference(seed, shares, num):
     """Counts of parts among the first `num` draws, in ten lines of NumPy."""
     key = np.frombuffer(
         hashlib.blake2b(f"ditlab.mixture/{seed}".encode(), digest_size=16).digest(), "<u8"

@@ -2,6 +2,8 @@
 shapes.
 """
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,6 @@ from ditlab.data.mixture_store import JoinedStore, joined_views
 from ditlab.data.splits import open_data
 from ditlab.data.stores.manifest import Column, class_column
 from ditlab.data.stores.view import View
-from ditlab.errors import UserError
 from ditlab.spec.data import ArrowData, CaptionedDigitsData, TextData
 from ditlab.spec.mixture import MixtureData
 from ditlab_models.contract import ANY
@@ -19,15 +20,16 @@ from support.datasets.bucketed import bucketed
 from support.datasets.writing import written
 
 IMAGE = Column(dtype="uint8", shape=(1, 3, 4), value_range=(0, 255))
+LABEL = class_column("", 2)
 
 
-def like(**changes: object) -> Column:
+def like(**changes):
     return IMAGE.model_copy(update=changes)
 
 
 @pytest.fixture
 def write(tmp_path):
-    def make(name: str, rows: int = 6, **columns: Column):
+    def make(name, rows=6, **columns):
         values = {}
         for key, column in columns.items():
             numbers = np.arange(1, 1 + rows * column.row_elements) % 2
@@ -57,9 +59,8 @@ def test_the_fingerprint_is_of_names_and_contents(make_store):
     one, two = make_store(rows=20, name="one"), make_store(rows=15, name="two", seed=1)
     joined = JoinedStore({"a": one, "b": two}).fingerprint
     assert joined == JoinedStore({"b": two, "a": one}).fingerprint
-    swapped, renamed = (
-        JoinedStore(parts).fingerprint for parts in ({"a": two, "b": one}, {"a": one, "c": two})
-    )
+    swapped = JoinedStore({"a": two, "b": one}).fingerprint
+    renamed = JoinedStore({"a": one, "c": two}).fingerprint
     assert len({joined, swapped, renamed}) == 3
 
 
@@ -93,23 +94,18 @@ def test_the_fingerprint_is_of_names_and_contents(make_store):
     ],
 )
 def test_columns_that_differ_are_refused_when_they_are_read(write, column, message):
-    label = class_column("", 2)
-    joined = JoinedStore(
-        {"a": write("one", image=IMAGE, label=label), "b": write("two", image=column, label=label)}
-    )
+    one = write("one", image=IMAGE, label=LABEL)
+    joined = JoinedStore({"a": one, "b": write("two", image=column, label=LABEL)})
     assert list(joined.columns) == ["label"]
     joined.check_columns(["label"])
-    with pytest.raises(UserError) as error:
+    with refused(rf"^data\.parts\.b {re.escape(message)}.*data\.parts\.$"):
         joined.check_columns(["label", "image"])
-    assert str(error.value).startswith(f"data.parts.b {message}") and str(error.value).endswith(
-        "data.parts."
-    )
 
 
 def test_names_and_numbers_of_classes_and_missing_columns(write):
     kinds = class_column("", 2, ("cat", "dog"))
     others = class_column("", 2, ("cat", "cow"))
-    one = write("one", image=IMAGE, kind=kinds, label=class_column("", 2))
+    one = write("one", image=IMAGE, kind=kinds, label=LABEL)
     two = write("two", image=IMAGE, kind=others, label=class_column("", 9))
     three = write("three", image=IMAGE)
     problems = JoinedStore({"a": one, "b": two}).problems
@@ -136,15 +132,13 @@ def test_shapes_decide_what_draws(make_store, write, tmp_path):
     assert joined.bucket_of(np.array([0, 5, 6])).tolist() == [0, 0, 1]
     assert JoinedStore({"a": small}).draw == "sample"
     assert JoinedStore({"a": small}, "batch").draw == "batch"
-    label = class_column("", 2)
-    both = {"a": write("one", image=IMAGE, label=label)}
-    both["b"] = write("two", image=like(shape=(1, 6, 4)), label=label)
-    with pytest.raises(UserError) as error:
+    both = {"a": write("one", image=IMAGE, label=LABEL)}
+    both["b"] = write("two", image=like(shape=(1, 6, 4)), label=LABEL)
+    with refused(
+        r"^data\.parts\.b holds image \(1, 6, 4\), data\.parts\.a \(1, 3, 4\), and "
+        r"data\.draw=sample puts both in one batch; set data\.draw to batch\.$"
+    ):
         JoinedStore(both, "sample").check_columns(["image"])
-    assert str(error.value) == (
-        "data.parts.b holds image (1, 6, 4), data.parts.a (1, 3, 4), and data.draw=sample puts "
-        "both in one batch; set data.draw to batch."
-    )
     sizes = bucketed(tmp_path / "sizes")
     with refused(r"^data\.draw=sample puts parts in one batch, and data\.parts\.b holds images of"):
         JoinedStore({"a": sizes.parts[0], "b": sizes}, "sample")
@@ -156,14 +150,12 @@ def test_shapes_decide_what_draws(make_store, write, tmp_path):
 
 
 def test_captions_are_padded_to_the_longest_part(write):
-    one, two = (
-        write(
-            name,
-            caption=Column(dtype="uint8", shape=(length,), num_classes=256),
-            text_mask=Column(dtype="bool", shape=(length,)),
-        )
-        for name, length in (("one", 3), ("two", 5))
-    )
+    def captioned(name, length):
+        caption = Column(dtype="uint8", shape=(length,), num_classes=256)
+        return write(name, caption=caption, text_mask=Column(dtype="bool", shape=(length,)))
+
+    one = captioned("one", 3)
+    two = captioned("two", 5)
     joined = JoinedStore({"a": one, "b": two})
     assert joined.draw == "sample" and joined.columns["caption"].shape == (5,)
     for column in ("caption", "text_mask"):
@@ -188,17 +180,18 @@ def test_views_join_training_rows_and_take_held_out_ones_in_turns(make_store):
 
 @pytest.mark.slow
 def test_texts_need_one_tokeniser_and_count_together(home):
-    texts = {"a": TextData(length=64), "b": TextData(length=64, hold_out=0.2)}
-    data = open_data(MixtureData(parts=texts, weights={"a": 1.0, "b": 1.0}), home)
+    def opened(a, b):
+        return open_data(MixtureData(parts={"a": a, "b": b}, weights={"a": 1.0, "b": 1.0}), home)
+
+    text = TextData(length=64)
+    data = opened(text, TextData(length=64, hold_out=0.2))
     assert data.text.vocabulary == 256
     one = data.mixture.parts["a"].text
     assert data.text.bytes_per_token == pytest.approx(one.bytes_per_token)
     with refused(r"^data\.parts\.b has tokens of another tokeniser than data\.parts\.a, and one"):
-        bpe = TextData(length=64, tokenizer="bpe", vocabulary=300)
-        open_data(MixtureData(parts={**texts, "b": bpe}, weights={"a": 1.0, "b": 1.0}), home)
+        opened(text, TextData(length=64, tokenizer="bpe", vocabulary=300))
     with refused(r"^data\.parts\.b has no tokeniser, unlike data\.parts\.a"):
-        parts = {"a": TextData(length=64), "b": CaptionedDigitsData(size=8, colours=1)}
-        open_data(MixtureData(parts=parts, weights={"a": 1.0, "b": 1.0}), home)
+        opened(text, CaptionedDigitsData(size=8, colours=1))
 
 
 def test_a_part_that_cannot_be_opened_is_named(home):

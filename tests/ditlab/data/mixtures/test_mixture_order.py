@@ -16,12 +16,12 @@ BATCH = 8
 LENGTHS = {"a": 50, "b": 21}
 
 
-def part(name: str, draw: str, first: int = 0, first_number: int = 0) -> PartOrder:
+def part(name, draw, first=0, first_number=0):
     order = FullOrder(LENGTHS[name], 1 if draw == "sample" else BATCH, part_seed(3, name))
     return PartOrder(order, first, first_number)
 
 
-def mixture(draw: str, shares=(0.75, 0.25), **options) -> MixtureOrder:
+def mixture(draw, shares=(0.75, 0.25), **options):
     parts = [part("a", draw), part("b", draw, first=50)]
     return MixtureOrder(parts, PartDraws(3, shares), BATCH, draw, **options)
 

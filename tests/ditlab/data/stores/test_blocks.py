@@ -3,7 +3,6 @@
 import hashlib
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -31,30 +30,33 @@ def test_each_block_has_its_place_and_its_hashes(make_store):
     index = (store.path / store.manifest.index.file).read_bytes()
     images, labels = store.tensor("image").numpy(), store.tensor("label").numpy()
     entries = unpack_entries(index, 2)
-    schema, start, of_images = arrow_schema(store.columns), 0, b""
-    for block, entry in enumerate(entries):
-        num = int(store.layout.rows_of(np.array([block]))[0])
-        shard = store.manifest.shards[int(store.layout.shard_of(np.array([block]))[0])]
-        message = (store.path / shard.file).read_bytes()[entry.offset : entry.offset + entry.length]
+    schema = arrow_schema(store.columns)
+    every = np.arange(15)
+    nums = store.layout.rows_of(every).tolist()
+    shards = store.layout.shard_of(every).tolist()
+    start = 0
+    of_images = b""
+    for entry, num, shard in zip(entries, nums, shards, strict=True):
+        rows = slice(start, start + num)
+        content = (store.path / store.manifest.shards[shard].file).read_bytes()
+        message = content[entry.offset : entry.offset + entry.length]
         found = read_block(pa.py_buffer(message), store.columns, schema, num)
-        assert np.array_equal(found["image"], images[start : start + num])
-        assert entry.digests[0] == hashlib.sha256(images[start : start + num].tobytes()).digest()
-        assert entry.digests[1] == hashlib.sha256(labels[start : start + num].tobytes()).digest()
-        of_images += struct.pack("<Q", num) + entry.digests[0]
+        assert np.array_equal(found["image"], images[rows])
+        hashes = [hashlib.sha256(values[rows].tobytes()).digest() for values in (images, labels)]
+        assert [*entry.digests] == hashes
+        of_images += struct.pack("<Q", num) + hashes[0]
         start += num
     assert start == 100
     assert store.columns["image"].sha256 == hashlib.sha256(of_images).hexdigest()
 
 
 def test_the_fingerprint_depends_on_blocks_and_not_on_shards(make_store):
-    prints = {
-        shard_rows: make_store(
-            name=f"s{shard_rows}", rows_per_block=7, rows_per_shard=shard_rows
-        ).fingerprint
-        for shard_rows in (7, 14, 35, 700)
-    }
-    assert len(set(prints.values())) == 1
-    assert make_store(name="other", rows_per_block=8).fingerprint != prints[7]
+    first, *others = (
+        make_store(name=f"s{rows}", rows_per_block=7, rows_per_shard=rows).fingerprint
+        for rows in (7, 14, 35, 700)
+    )
+    assert others == [first] * 3
+    assert make_store(name="other", rows_per_block=8).fingerprint != first
 
 
 def test_of_threads_that_read_a_flipped_block_none_gets_its_rows(make_store):
@@ -67,22 +69,24 @@ def test_of_threads_that_read_a_flipped_block_none_gets_its_rows(make_store):
     assert len(store.gather("image", np.arange(49))) == 49
 
 
+LARGE = {"image": Column(dtype="uint8", shape=(1000,))}
+
+
 @pytest.fixture
-def image() -> np.ndarray:
+def image():
     return np.random.default_rng(0).integers(0, 256, (3000, 1000), dtype=np.uint8)
 
 
 @pytest.fixture
-def large(tmp_path, image) -> Path:
+def large(tmp_path, image):
     """A store of one shard of three blocks of 1,000 rows, in pieces of 65, with an attachment."""
-    columns = {"image": Column(dtype="uint8", shape=(1000,))}
     files = {"tokenizer.json": b"one"}
     return written(
-        tmp_path / "large", columns, {"image": image}, rows_per_block=1000, attachments=files
+        tmp_path / "large", LARGE, {"image": image}, rows_per_block=1000, attachments=files
     ).path
 
 
-def verifying(path: Path) -> Store:
+def verifying(path):
     """Open a small store as a large one is opened."""
     store = Store.open(path, verify=False)
     store.verifies_blocks = True
@@ -103,8 +107,7 @@ def test_a_flipped_byte_costs_its_piece_and_rows_of_others_are_read(large, image
 
 
 def test_pieces_are_hashed_until_all_of_them_were(tmp_path, image):
-    columns = {"image": Column(dtype="uint8", shape=(1000,))}
-    written(tmp_path / "s", columns, {"image": image[:2100]}, rows_per_block=1000)
+    written(tmp_path / "s", LARGE, {"image": image[:2100]}, rows_per_block=1000)
     store = verifying(tmp_path / "s")  # 16 pieces of 65 rows each, and 2 of the last block's 100
     for first, stop in ((0, 1000), (1000, 2000), (2000, 2065), (2065, 2100)):
         found = store.gather("image", np.arange(first, stop))
@@ -149,13 +152,13 @@ def test_the_index_and_digests_of_pieces_are_checked_as_they_are_read(large):
         Store.open(large, verify=False)
 
 
-def flipped(content: bytes, at: int) -> bytes:
+def flipped(content, at):
     changed = bytearray(content)
     changed[at] ^= 1
     return bytes(changed)
 
 
-def flip_row(path: Path, shard: str, row: np.ndarray) -> None:
+def flip_row(path, shard, row):
     """Flip a bit of a row in a shard."""
     content = (path / shard).read_bytes()
     (path / shard).write_bytes(flipped(content, content.index(row.tobytes())))
@@ -172,18 +175,19 @@ def test_rows_larger_than_a_copy_are_gathered(tmp_path, image):
 
 def test_shards_of_several_writers_make_one_store(tmp_path, image):
     whole = {"image": image[:100, :15].reshape(100, 3, 5), "odd": np.arange(100) % 2 == 1}
+    rows = [slice(0, 40), slice(40, 41), slice(41, 100)]
     stores = []
-    for folder, order in (("a", (0, 1, 2)), ("b", (2, 0, 1))):
-        (tmp_path / folder).mkdir()
+    for order in ((0, 1, 2), (2, 0, 1)):
+        folder = tmp_path / str(order)
+        folder.mkdir()
         shards = {}
         for number in order:
-            rows = slice(*((0, 40), (40, 41), (41, 100))[number])
-            batch = {name: values[rows] for name, values in whole.items()}
-            (shard,) = write_shards(tmp_path / folder, f"part-{number:03d}", COLUMNS, [batch])
+            batch = {name: values[rows[number]] for name, values in whole.items()}
+            (shard,) = write_shards(folder, f"part-{number:03d}", COLUMNS, [batch])
             shards[number] = WrittenShard.model_validate_json(shard.model_dump_json())
         records = [shards[number] for number in range(3)]
-        finish_store(tmp_path / folder, COLUMNS, records, name="joined", source=Source(kind="test"))
-        stores.append(Store.open(tmp_path / folder))
+        finish_store(folder, COLUMNS, records, name="joined", source=Source(kind="test"))
+        stores.append(Store.open(folder))
     for store in stores:
         assert np.array_equal(store.tensor("image").numpy(), whole["image"])
         assert store.tensor("odd").tolist() == whole["odd"].tolist()

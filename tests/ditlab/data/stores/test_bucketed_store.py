@@ -23,16 +23,16 @@ from support.damage import refused
 from support.datasets.bucketed import CLASSES, SIZES, bucketed, write
 
 
-def folders(path: Path) -> set[str]:
+@pytest.fixture
+def store(tmp_path):
+    return bucketed(tmp_path / "s")
+
+
+def folders(path):
     return {entry.name for entry in path.iterdir() if entry.is_dir()}
 
 
-def contents(store: BucketedStore) -> list[torch.Tensor]:
-    return [bucket.tensor("image").clone() for bucket in store.parts]
-
-
-def test_rows_are_numbered_bucket_after_bucket_by_area(tmp_path):
-    store = bucketed(tmp_path / "s")
+def test_rows_are_numbered_bucket_after_bucket_by_area(store):
     assert [bucket.size for bucket in store.manifest.buckets] == ["8x8", "16x4", "8x12"]
     assert len(store) == store.manifest.rows == 72
     assert store.tensor("number").tolist() == [*range(40), *range(9), *range(23)]
@@ -46,21 +46,16 @@ def test_rows_are_numbered_bucket_after_bucket_by_area(tmp_path):
     assert store.gather("image", np.array([], np.int64)).shape[0] == 0
 
 
-def test_columns_are_those_of_all_buckets_together(tmp_path):
-    store = bucketed(tmp_path / "s")
+def test_columns_are_those_of_all_buckets_together(store, tmp_path):
     image, number, kind = (store.columns[name] for name in ("image", "number", "kind"))
-    assert (
-        image.shape == (3, ANY, ANY)
-        and store.columns["words"].shape == (ANY,)
-        and number.shape == ()
-    )
+    assert image.shape == (3, ANY, ANY) and number.shape == ()
+    assert store.columns["words"].shape == (ANY,)
     assert image.value_range == (0, 255) and kind.names == CLASSES
-    pixels = np.concatenate(
-        [bucket.tensor("image").numpy().reshape(-1) for bucket in store.parts]
-    ).astype(float)
+    pixels = torch.cat([bucket.tensor("image").flatten() for bucket in store.parts]).double()
     found = image.statistics
-    assert (found.count, found.min, found.max) == (pixels.size, pixels.min(), pixels.max())
-    assert (found.mean, found.std) == pytest.approx((pixels.mean(), pixels.std()))
+    assert (found.count, found.min, found.max) == (len(pixels), pixels.min(), pixels.max())
+    assert found.mean == pytest.approx(pixels.mean().item())
+    assert found.std == pytest.approx(pixels.std(correction=0).item())
     assert kind.statistics.class_counts == (20 + 5 + 12, 20 + 4 + 11)
     assert bucketed(tmp_path / "one", {(8, 8): 5}).columns["image"].shape == (3, 8, 8)
 
@@ -74,20 +69,18 @@ def test_the_same_again_gives_the_same_and_other_rows_replace_all(tmp_path):
     assert again.store.fingerprint == first.store.fingerprint
     assert again.store.manifest.receipt is None, "but what is told of it is the newest import's"
     assert sorted(entry.name for entry in path.iterdir() if entry.is_file()) == ["buckets.json"]
-    images = contents(first.store)
+    images = [bucket.tensor("image").clone() for bucket in first.store.parts]
     other = write(path, {(8, 8): 3, (12, 8): 4}, seed=1)
     assert other.store.fingerprint != first.store.fingerprint
     assert folders(path) == {bucket.folder for bucket in other.store.manifest.buckets}
-    for before, now in zip(images, contents(first.store), strict=True):
-        assert torch.equal(before, now), "who had it open reads on"
+    for before, now in zip(images, first.store.parts, strict=True):
+        assert torch.equal(before, now.tensor("image")), "who had it open reads on"
     assert len(open_store(path)) == 7
 
 
 def test_the_order_of_the_parts_and_the_batches_does_not_matter(tmp_path):
-    there, back = (
-        bucketed(tmp_path / name, dict(items))
-        for name, items in (("a", SIZES.items()), ("b", [*SIZES.items()][::-1]))
-    )
+    there = bucketed(tmp_path / "a")
+    back = bucketed(tmp_path / "b", dict(reversed(SIZES.items())))
     assert there.fingerprint == back.fingerprint
     assert bucketed(tmp_path / "c", {**SIZES, (8, 8): 41}).fingerprint != there.fingerprint
 
@@ -96,7 +89,6 @@ def test_until_the_manifest_is_in_place_the_old_set_is_whole(tmp_path, monkeypat
     """After a kill at any rename, the folder opens as the old set or as the new one."""
     old, new = bucketed(tmp_path / "old"), bucketed(tmp_path / "new", seed=1)
     renames = 0
-    rename, replace = Path.rename, Path.replace
 
     def counted(method):
         def moved(self, target):
@@ -108,8 +100,8 @@ def test_until_the_manifest_is_in_place_the_old_set_is_whole(tmp_path, monkeypat
 
         return moved
 
-    monkeypatch.setattr(Path, "rename", counted(rename))
-    monkeypatch.setattr(Path, "replace", counted(replace))
+    monkeypatch.setattr(Path, "rename", counted(Path.rename))
+    monkeypatch.setattr(Path, "replace", counted(Path.replace))
     # the killed clean nothing up
     monkeypatch.setattr(shutil, "rmtree", lambda *args, **kwargs: None)
     for stops_at in range(1, 100):
@@ -133,8 +125,7 @@ def test_until_the_manifest_is_in_place_the_old_set_is_whole(tmp_path, monkeypat
     assert folders(leftovers) == {bucket.folder for bucket in new.manifest.buckets}
 
 
-def test_a_damaged_bucket_is_found_and_repaired(tmp_path):
-    store = bucketed(tmp_path / "s")
+def test_a_damaged_bucket_is_found_and_repaired(store):
     shard = next(store.parts[1].path.glob("*.arrow"))
     content = shard.read_bytes()
     shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -144,8 +135,8 @@ def test_a_damaged_bucket_is_found_and_repaired(tmp_path):
     assert open_store(store.path).fingerprint == store.fingerprint
 
 
-def test_a_bucket_of_another_set_is_refused(tmp_path):
-    store, other = bucketed(tmp_path / "s"), bucketed(tmp_path / "t", seed=1)
+def test_a_bucket_of_another_set_is_refused(store, tmp_path):
+    other = bucketed(tmp_path / "t", seed=1)
     shutil.rmtree(store.parts[0].path)
     shutil.copytree(other.parts[0].path, store.parts[0].path)
     with refused(r"is not the store that buckets\.json beside it names"):
@@ -155,9 +146,8 @@ def test_a_bucket_of_another_set_is_refused(tmp_path):
         open_store(store.path)
 
 
-def test_a_folder_holds_one_store(tmp_path, make_store):
+def test_a_folder_holds_one_store(store, make_store):
     plain = make_store()
-    store = bucketed(tmp_path / "s")
     columns, rows = {"x": Column(dtype="int64")}, [{"x": np.arange(3)}]
     with refused("holds a store with buckets; choose another name"):
         write_store(store.path, columns, rows, name="s", description="", source=Source(kind="test"))

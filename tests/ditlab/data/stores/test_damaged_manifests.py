@@ -7,14 +7,13 @@ import itertools
 import json
 import time
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from ditlab.data.splits import open_data
-from ditlab.data.stores.bucketed_store import AnyStore, open_store
+from ditlab.data.stores.bucketed_store import open_store
 from ditlab.data.stores.manifest import Column, Source, TextFacts, class_column
 from ditlab.data.text.tokenizer import TOKENIZER_NAME, ByteTokenizer
 from ditlab.errors import UserError
@@ -29,7 +28,7 @@ from support.datasets.writing import written
 KINDS = ("store.json", "buckets.json", "bucket/store.json")
 
 
-def plain(path: Path) -> AnyStore:
+def plain(path):
     """Write a store of tokens with a tokeniser, named classes and two shards."""
     columns = {
         "tokens": Column(dtype="uint8", shape=(6,), num_classes=256, unit="token"),
@@ -55,7 +54,7 @@ def plain(path: Path) -> AnyStore:
     )
 
 
-def made(kind: str, path: Path) -> tuple[AnyStore, Path]:
+def made(kind, path):
     """Write a store; returns it with the manifest that is to be damaged."""
     if kind == "store.json":
         return plain(path), path / kind
@@ -63,7 +62,7 @@ def made(kind: str, path: Path) -> tuple[AnyStore, Path]:
     return store, path / kind if kind == "buckets.json" else store.parts[1].path / "store.json"
 
 
-def shown(store: AnyStore) -> tuple[object, ...]:
+def shown(store):
     """Return all that readers see of a store: its manifests, and its tables as text."""
     console = Console(file=io.StringIO(), width=80)
     for table in store_tables(store, "here"):
@@ -72,15 +71,13 @@ def shown(store: AnyStore) -> tuple[object, ...]:
     return console.file.getvalue(), store.manifest, *(part.manifest for part in store.parts)
 
 
-def outcome(path: Path, home: Home, expected: tuple[object, ...]) -> str:
+def outcome(path, home, expected):
     """Open a store as training and `data inspect` do; returns `refused`, `same` or `other`."""
     try:
         store = open_store(path)
         splits = open_data(ArrowData(path=str(path)), home)
     except UserError as error:
-        assert str(error).endswith(".") and "\n" not in str(error) and str(error).isprintable(), (
-            error
-        )
+        assert str(error).endswith(".") and str(error).isprintable(), error
         return "refused"
     assert len(splits.train) + len(splits.held_out) == len(store)
     for column in store.columns:
@@ -88,7 +85,7 @@ def outcome(path: Path, home: Home, expected: tuple[object, ...]) -> str:
     return "same" if shown(store) == expected else "other"
 
 
-def attack(kind: str, tmp_path: Path, flips: int, changes: int) -> Counter[str]:
+def attack(kind, tmp_path, flips, changes):
     store, file = made(kind, tmp_path / "store")
     home, content = Home(tmp_path / "home"), file.read_bytes()
     expected = shown(open_store(store.path))
@@ -104,18 +101,16 @@ def attack(kind: str, tmp_path: Path, flips: int, changes: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_some_damage_is_refused_or_changes_nothing(tmp_path, kind):
-    counts = attack(kind, tmp_path, 10, 20)
-    assert counts["refused"] > 15
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kind", KINDS)
-def test_much_damage_is_refused_or_changes_nothing(tmp_path, kind):
-    counts = attack(kind, tmp_path, 1000, 300)
-    print(f"{kind}: {dict(counts)}")
-    assert counts["refused"] > 800 and sum(counts.values()) == 1300
+@pytest.mark.parametrize(
+    ("flips", "changes", "refused"),
+    [
+        (10, 20, 15),
+        pytest.param(1000, 300, 800, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_damage_is_refused_or_changes_nothing(tmp_path, kind, flips, changes, refused):
+    counts = attack(kind, tmp_path, flips, changes)
+    assert counts["refused"] > refused and counts.total() == flips + changes
 
 
 @pytest.mark.parametrize("kind", KINDS[:2])
@@ -123,9 +118,7 @@ def test_much_damage_is_refused_or_changes_nothing(tmp_path, kind):
     ("change", "words"),
     [
         ("{", "is not a store's manifest"),
-        ('{"version": 7}', "is not a store's manifest"),
         ({"version": 6}, "is of format version 6, and version 7 is read here"),
-        ({"version": 8}, "is of format version 8, and version 7 is read here"),
         ({"fingerprint": "0" * 64}, "was altered: its content does not give its fingerprint"),
     ],
 )

@@ -11,14 +11,15 @@ from ditlab.data.stores.block_index import BLOCK_BYTES, BlockLayout, block_rows
 )
 def test_rows_and_blocks_are_those_written_out(shard_rows, size):
     layout = BlockLayout(shard_rows, size)
-    blocks, shard_of_block, start = [], [], 0
+    blocks = []
+    shard_of_block = []
+    start = 0
     for shard, rows in enumerate(shard_rows):
-        cut = [
-            [*range(start, start + rows)][first : first + size] for first in range(0, rows, size)
-        ]
-        blocks += cut
-        shard_of_block += [shard] * len(cut)
-        start += rows
+        stop = start + rows
+        for first in range(start, stop, size):
+            blocks.append(range(first, min(first + size, stop)))
+            shard_of_block.append(shard)
+        start = stop
     every = np.arange(len(blocks))
     assert (layout.rows, layout.num_blocks) == (start, len(blocks))
     assert layout.first_row(every).tolist() == [block[0] for block in blocks]

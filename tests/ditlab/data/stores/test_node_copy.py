@@ -9,45 +9,47 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 
 from ditlab.data.named_stores import open_named_store
-from ditlab.data.stores.bucketed_store import AnyStore, BucketedStore
+from ditlab.data.stores.bucketed_store import BucketedStore
 from ditlab.data.stores.manifest import BUCKETS_NAME, MANIFEST_NAME
 from ditlab.data.stores.uploading import upload_store
-from ditlab.errors import Unreachable, UserError
-from ditlab.home import Home
+from ditlab.errors import Unreachable
 from ditlab.storage.remote import RemoteFiles
 from support.damage import refused
 from support.datasets.bucketed import bucketed
 from support.disk import small_disk
 from support.forked import Forked
-from support.object_store.s3 import S3Server, s3_at_hand
-
-Place = Callable[[str], str]
+from support.object_store.s3 import s3_at_hand
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
+def server():
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     with s3_at_hand("bucket") as running:
         yield running
 
 
 @pytest.fixture
-def place(server, tmp_path) -> Iterator[Place]:
-    """Return URIs of a prefix of the test's own; the server's record of requests is cleared."""
+def place(server, tmp_path):
+    """A URI of the test's own; the server's record of requests is cleared."""
     server.requests.clear()
-    yield lambda name: f"s3://bucket/{tmp_path.name}/{name}?{server.query}"
+    yield f"s3://bucket/{tmp_path.name}/s?{server.query}"
     server.before = lambda request: None
 
 
+@pytest.fixture
+def opened(place, home):
+    """Opens the store at that place."""
+    return partial(open_named_store, "data.path", place, home)
+
+
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """Folder of this node's copies."""
     monkeypatch.setenv("DITLAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
@@ -61,24 +63,21 @@ def test_a_manifest_beyond_its_bound_is_not_fetched_whole(make_store, home, monk
         open_named_store("data.path", f"file://{store.path}", home)
 
 
-def remote(uri: str) -> RemoteFiles:
+def remote(uri):
     return RemoteFiles.open("test", uri)
 
 
-def fetched(server: S3Server, kind: str = ".arrow") -> Counter[str]:
+def fetched(server, kind=".arrow"):
     """Count the requests for each file, by name."""
-    return Counter(
-        request.rpartition("/")[2]
-        for request in server.requests
-        if request.startswith("GET") and kind in request
-    )
+    names = [request.rpartition("/")[2] for request in server.requests if request[:3] == "GET"]
+    return Counter(name for name in names if kind in name)
 
 
-def copies(cache: Path) -> list[Path]:
+def copies(cache):
     return sorted(path for path in cache.iterdir() if not path.name.startswith("."))
 
 
-def same_rows(left: AnyStore, right: AnyStore) -> bool:
+def same_rows(left, right):
     return left.fingerprint == right.fingerprint and all(
         np.array_equal(one.tensor(name), other.tensor(name))
         for one, other in zip(left.parts, right.parts, strict=True)
@@ -87,7 +86,7 @@ def same_rows(left: AnyStore, right: AnyStore) -> bool:
 
 
 @pytest.fixture(params=["plain", "bucketed"])
-def store(request, make_store, tmp_path) -> AnyStore:
+def store(request, make_store, tmp_path):
     if request.param == "plain":
         return make_store(rows_per_shard=30)
     return bucketed(tmp_path / "s")
@@ -96,7 +95,7 @@ def store(request, make_store, tmp_path) -> AnyStore:
 @pytest.mark.parametrize("scheme", ["s3", "memory", "file"])
 def test_there_and_back(scheme, store, place, home, cache, tmp_path):
     uri = {
-        "s3": place("s"),
+        "s3": place,
         "memory": f"memory://{tmp_path.name}/s",
         "file": f"file://{tmp_path}/there",
     }[scheme]
@@ -106,39 +105,38 @@ def test_there_and_back(scheme, store, place, home, cache, tmp_path):
     assert same_rows(copy, store) and type(copy) is type(store)
     assert copy.path.parent == cache and copy.path.name.endswith(store.fingerprint[:12])
     (line,) = said
-    assert re.match(
-        rf"data\.path={re.escape(uri)}: [\d.]+ \w+ copied to {re.escape(str(copy.path))} on ", line
-    ) and line.endswith(" s.")
+    places = [re.escape(str(place)) for place in (uri, copy.path)]
+    assert re.fullmatch(r"data\.path={}: [\d.]+ \w+ copied to {} on .* s\.".format(*places), line)
     shutil.rmtree(store.path)
     open_named_store("data.path", uri, home, notify=said.append)
     assert len(said) == 1, "a copy that is there is used without a word"
 
 
-def test_a_copy_costs_one_small_request_the_second_time(server, place, make_store, home):
-    upload_store(make_store(rows_per_shard=10), place("s"))
-    open_named_store("data.path", place("s"), home)
+def test_a_copy_costs_one_small_request_the_second_time(server, place, make_store, opened):
+    upload_store(make_store(rows_per_shard=10), place)
+    opened()
     assert set(fetched(server).values()) == {1} and len(fetched(server)) == 10
     server.requests.clear()
-    open_named_store("data.path", place("s"), home)
+    opened()
     assert fetched(server) == {} and fetched(server, MANIFEST_NAME) == {MANIFEST_NAME: 1}
 
 
-def test_another_store_at_the_place_is_another_copy(place, make_store, home, cache, tmp_path):
+def test_another_store_at_the_place_is_another_copy(
+    place, make_store, opened, home, cache, tmp_path
+):
     first = make_store()
-    upload_store(first, place("s"))
-    old = open_named_store("data.path", place("s"), home)
+    upload_store(first, place)
+    old = opened()
     shutil.rmtree(first.path)
-    remote(place("s")).delete("", MANIFEST_NAME)
+    remote(place).delete("", MANIFEST_NAME)
     new = make_store(seed=1)
-    upload_store(new, place("s"))
-    assert same_rows(open_named_store("data.path", place("s"), home), new)
-    assert (
-        len(copies(cache)) == 2
-        and open_named_store("x", str(old.path), home).fingerprint == old.fingerprint
-    )
+    upload_store(new, place)
+    assert same_rows(opened(), new)
+    assert len(copies(cache)) == 2
+    assert open_named_store("x", str(old.path), home).fingerprint == old.fingerprint
 
 
-def start(uri: str, home: Home) -> Forked:
+def start(uri, home):
     """Start a process that opens the store, on a line of input, and prints its fingerprint."""
     code = (
         "import sys; from pathlib import Path; from ditlab.home import Home;"
@@ -154,11 +152,11 @@ def start(uri: str, home: Home) -> Forked:
 @pytest.mark.slow
 def test_two_processes_at_once_make_one_copy(server, place, make_store, home, cache):
     store = make_store(rows_per_shard=30)
-    upload_store(store, place("s"))
+    upload_store(store, place)
     server.before = lambda request: (
         ".arrow" in request and request.startswith("GET") and time.sleep(1)
     )
-    both = [start(place("s"), home) for _ in range(2)]
+    both = [start(place, home) for _ in range(2)]
     for process in both:
         process.go()
     ends = [(process.stdout.read(), process.stderr.read()) for process in both]
@@ -169,14 +167,16 @@ def test_two_processes_at_once_make_one_copy(server, place, make_store, home, ca
 
 
 @pytest.mark.slow
-def test_a_copy_cut_short_is_not_used_and_is_continued(server, place, make_store, home, cache):
+def test_a_copy_cut_short_is_not_used_and_is_continued(
+    server, place, make_store, opened, home, cache
+):
     store = make_store(rows=120, rows_per_shard=10)
-    upload_store(store, place("s"))
+    upload_store(store, place)
     last, release = store.manifest.shards[-1].file, threading.Event()
     server.before = lambda request: (
         last in request and request.startswith("GET") and release.wait(60)
     )
-    process = start(place("s"), home)
+    process = start(place, home)
     try:
         process.go()
         deadline = time.monotonic() + 60
@@ -186,140 +186,129 @@ def test_a_copy_cut_short_is_not_used_and_is_continued(server, place, make_store
         process.kill()
         release.set()
     (half,) = copies(cache)
-    inodes = {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}
+    inodes = {path: path.stat().st_ino for path in half.glob("shard-*.arrow")}
     assert len(inodes) == 11 and not (half / MANIFEST_NAME).exists()
     with refused("holds no store"):
         open_named_store("data.path", str(half), home)
     server.requests.clear()
-    assert same_rows(open_named_store("data.path", place("s"), home), store)
+    assert same_rows(opened(), store)
     assert fetched(server) == {last: 1}, "what was whole stays"
-    assert (
-        inodes.items()
-        <= {path.name: path.stat().st_ino for path in half.glob("shard-*.arrow")}.items()
-    )
+    assert inodes == {path: path.stat().st_ino for path in inodes}
     assert not list(half.glob(".*"))
 
 
-def flip(content: bytes) -> bytes:
+def flip(content):
     return content[:-9] + bytes([content[-9] ^ 1]) + content[-8:]
 
 
-def shard(store: AnyStore) -> tuple[str, str]:
+def shard(store):
     part = store.parts[-1]
     return ("" if part is store else part.path.name), part.manifest.shards[0].file
 
 
-def root(store: AnyStore) -> str:
+def root(store):
     return BUCKETS_NAME if isinstance(store, BucketedStore) else MANIFEST_NAME
 
 
-def test_an_altered_shard_at_the_place_is_refused(store, place, home, cache):
-    upload_store(store, place("s"))
-    files = remote(place("s"))
+def test_an_altered_shard_at_the_place_is_refused(store, place, opened, cache):
+    upload_store(store, place)
+    files = remote(place)
     content = files.read(*shard(store))
     files.replace(*shard(store), flip(content))
     altered = r"data\.path=s3://\S+: \S*shard-\S+ was altered: its SHA-256 is \w+\.\.\., and the"
     for _ in range(2):
         with refused(altered):
-            open_named_store("data.path", place("s"), home)
+            opened()
     assert not list(cache.glob(f"*/{root(store)}")) and not list(cache.glob("**/*.partial"))
     files.delete(*shard(store))  # what the message says
-    upload_store(store, place("s"))
-    assert same_rows(open_named_store("data.path", place("s"), home), store)
+    upload_store(store, place)
+    assert same_rows(opened(), store)
 
 
 @pytest.mark.parametrize("what", [MANIFEST_NAME, "shard"])
-def test_a_part_that_is_missing_at_the_place(what, place, home, cache, tmp_path):
+def test_a_part_that_is_missing_at_the_place(what, place, opened, cache, tmp_path):
     store = bucketed(tmp_path / "s")
-    upload_store(store, place("s"))
+    upload_store(store, place)
     folder, name = shard(store)
-    remote(place("s")).delete(folder, name if what == "shard" else what)
+    remote(place).delete(folder, name if what == "shard" else what)
     with refused(rf"data\.path=\S+: {folder}/{what}\S* is missing; .*upload the store again"):
-        open_named_store("data.path", place("s"), home)
+        opened()
     assert not list(cache.glob(f"*/{BUCKETS_NAME}"))
 
 
-def test_a_copy_that_was_damaged_on_the_node_is_repaired(server, place, make_store, home):
+def test_a_copy_that_was_damaged_on_the_node_is_repaired(server, place, make_store, opened):
     store = make_store(rows_per_shard=30)
-    upload_store(store, place("s"))
-    copy = open_named_store("data.path", place("s"), home)
+    upload_store(store, place)
+    copy = opened()
     broken, gone = (copy.path / each.file for each in store.manifest.shards[:2])
     broken.write_bytes(flip(broken.read_bytes()))
     gone.unlink()
     server.requests.clear()
     said: list[str] = []
-    assert same_rows(open_named_store("data.path", place("s"), home, notify=said.append), store)
+    assert same_rows(opened(notify=said.append), store)
     assert fetched(server) == {broken.name: 1, gone.name: 1} and "was damaged" in said[0]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_a_place_that_does_not_answer(server, place, make_store, home, cache):
+def test_a_place_that_does_not_answer(server, place, make_store, opened, cache):
     """One sentence names the remedy. The client tries some seconds."""
-    upload_store(make_store(), place("s"))
+    upload_store(make_store(), place)
     server.stop()
     try:
         with pytest.raises(
             Unreachable, match=r"data\.path=s3://\S+ cannot be read \(.*\); check the address"
         ):
-            open_named_store("data.path", place("s"), home)
+            opened()
     finally:
         server.start()
 
 
-def test_a_full_disk(place, make_store, home, tmp_path, monkeypatch):
+def test_a_full_disk(place, make_store, opened, tmp_path, monkeypatch):
     store = make_store(rows=100_000, rows_per_shard=10_000, batch=100_000)
-    upload_store(store, place("s"))
+    upload_store(store, place)
     with small_disk(tmp_path / "disk", "1m") as disk:
         monkeypatch.setenv("DITLAB_CACHE", str(disk.path))
-        with pytest.raises(
-            UserError, match=r"^data\.path=s3://.* point DITLAB_CACHE at a larger disk"
-        ) as caught:
-            open_named_store("data.path", place("s"), home)
-        assert "\n" not in str(caught.value)
-        assert not list(disk.path.rglob("*.partial")) and not list(
-            disk.path.glob(f"stores/*/{root(store)}")
-        )
+        with refused(r"^data\.path=s3://.* point DITLAB_CACHE at a larger disk"):
+            opened()
+        assert not list(disk.path.rglob("*.partial"))
+        assert not list(disk.path.glob(f"stores/*/{MANIFEST_NAME}"))
         disk.resize("20m")
-        assert same_rows(open_named_store("data.path", place("s"), home), store)
+        assert same_rows(opened(), store)
 
 
-def test_without_a_cache_of_its_own_the_home_keeps_copies(place, make_store, home, monkeypatch):
+def test_without_a_cache_of_its_own_the_home_keeps_copies(
+    place, make_store, opened, home, monkeypatch
+):
     monkeypatch.delenv("DITLAB_CACHE")
-    upload_store(make_store(), place("s"))
-    assert (
-        open_named_store("data.path", place("s"), home).path.parent
-        == home.root / "caches" / "stores"
-    )
+    upload_store(make_store(), place)
+    assert opened().path.parent == home.root / "caches" / "stores"
 
 
 def test_an_upload_overwrites_no_other_store(place, make_store):
     first, second = make_store(), make_store(name="second", seed=1)
-    assert upload_store(first, place("s")).outcome == "uploaded"
-    before = remote(place("s")).sizes("")
-    assert upload_store(first, place("s")).outcome == "unchanged"
+    assert upload_store(first, place).outcome == "uploaded"
+    before = remote(place).sizes("")
+    assert upload_store(first, place).outcome == "unchanged"
     with refused(r"URI=s3://\S+ holds another store \(random, fingerprint"):
-        upload_store(second, place("s"))
-    assert remote(place("s")).sizes("") == before
+        upload_store(second, place)
+    assert remote(place).sizes("") == before
 
 
-def test_an_upload_that_was_cut_short_is_continued(store, server, place, home, cache):
+def test_an_upload_that_was_cut_short_is_continued(store, server, place, opened, cache):
     """Manifests come last, so half a store is none."""
-    upload_store(store, place("s"))
-    remote(place("s")).delete("", root(store))
-    remote(place("s")).delete(*shard(store))
+    upload_store(store, place)
+    remote(place).delete("", root(store))
+    remote(place).delete(*shard(store))
     with refused(r"data\.path=s3://\S+ holds no store; put one there with `ditlab data upload"):
-        open_named_store("data.path", place("s"), home)
+        opened()
     assert not cache.exists()
     server.requests.clear()
-    again = upload_store(store, place("s"))
+    again = upload_store(store, place)
     assert (again.outcome, again.sent) == ("uploaded", 1)
-    assert not [
-        request
-        for request in server.requests
-        if request.startswith("PUT") and shard(store)[1] not in request and ".json" not in request
-    ]
-    assert same_rows(open_named_store("data.path", place("s"), home), store)
+    put = [request for request in server.requests if request.startswith("PUT")]
+    assert all(request.endswith((shard(store)[1], ".json")) for request in put)
+    assert same_rows(opened(), store)
 
 
 @pytest.mark.parametrize(
@@ -327,6 +316,5 @@ def test_an_upload_that_was_cut_short_is_continued(store, server, place, home, c
     ["nowhere", "s3://nowhere/x?{query}", "foo://a/b", "s3://me:hunter2@bucket/x", "s3:/bucket/x"],
 )
 def test_an_upload_to_nowhere(uri, server, make_store):
-    with pytest.raises(UserError, match=r"^URI=") as caught:
+    with refused(r"^URI=(?!.*hunter2)"):
         upload_store(make_store(), uri.format(query=server.query))
-    assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)

@@ -12,7 +12,7 @@ from support.datasets.bucketed import bucketed
 
 
 @pytest.fixture(scope="module")
-def view(tmp_path_factory) -> View:
+def view(tmp_path_factory):
     """40 rows of 8x8, 9 of 16x4 and 23 of 8x12, mixed."""
     store = bucketed(tmp_path_factory.mktemp("bucketed") / "s")
     return View(store, np.random.default_rng(0).permutation(72), "test")
@@ -63,10 +63,8 @@ def test_computed_rows_are_viewed_as_listed_ones_are(view, number):
     assert np.array_equal(computed.buckets, listed.buckets)
     for limit in (None, 7, 1000):
         for one, other in zip(computed.batches(4, limit), listed.batches(4, limit), strict=True):
-            assert np.array_equal(one.indices, other.indices) and (one.bucket, one.first) == (
-                other.bucket,
-                other.first,
-            )
+            assert np.array_equal(one.indices, other.indices)
+            assert (one.bucket, one.first) == (other.bucket, other.first)
     assert np.array_equal(computed.first(5).rows, listed.rows[:5])
     assert len(computed.first(None)) == len(computed.first(1000)) == len(listed)
     indices = np.arange(len(computed))[::-2]
@@ -83,6 +81,4 @@ def test_keys_of_other_rows_differ(view):
     views = [View(view.store, rows, "test") for pair in shares for rows in pair]
     views += [replace(view, rows=each.rows[np.arange(len(each))]) for each in views]
     assert len({each.rows_key for each in views}) == 8
-    assert (
-        View(view.store, hold_out_blocks(view.store, 0.1)[0], "other").rows_key == views[0].rows_key
-    )
+    assert replace(views[0], origin="other").rows_key == views[0].rows_key
