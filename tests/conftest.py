@@ -47,25 +47,18 @@ import pytest
 
 from ditlab.home import Home
 from ditlab.tracking import mlflow_connection
-from support import databases, garbage, results, small_run
-from support.clusters import ray_instance
-
-results_are_typed = results.results_are_typed
-home, spec, ditlab, blank_pictures = (
-    small_run.home,
-    small_run.spec,
-    small_run.ditlab,
-    small_run.blank_pictures,
-)
-finished, with_run, blank_canvases = (
-    small_run.finished,
-    small_run.with_run,
-    small_run.blank_canvases,
-)
-mlflow_template, ray, breaking_family = (
-    databases.mlflow_template,
-    ray_instance.ray,
-    ray_instance.breaking_family,
+from support import databases, garbage
+from support.clusters.ray_instance import breaking_family, ray  # noqa: F401
+from support.databases import mlflow_template  # noqa: F401
+from support.results import results_are_typed  # noqa: F401
+from support.small_run import (  # noqa: F401
+    blank_canvases,
+    blank_pictures,
+    ditlab,
+    finished,
+    home,
+    spec,
+    with_run,
 )
 
 # A script's background job ignores Ctrl-C, and so would every process that it starts: a test that
@@ -107,8 +100,8 @@ def _memory_is_given_back(
 def _databases_are_copied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """In this process, a new home's MLflow database is a copy of the template."""
 
-    def copy(path: Path, home: Home) -> None:
-        databases.copy_template(databases.make_template(tmp_path_factory), path, home)
+    def copy(path: Path, owner: Home) -> None:
+        databases.copy_template(databases.make_template(tmp_path_factory), path, owner)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mlflow_connection, "_make_database", copy)
@@ -132,11 +125,11 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(
-        key=lambda item: next(
-            (n for n, each in enumerate(LONGEST) if item.nodeid.startswith(each)), len(LONGEST)
-        )
-    )
+    def place(item: pytest.Item) -> int:
+        places = [n for n, each in enumerate(LONGEST) if item.nodeid.startswith(each)]
+        return min(places, default=len(LONGEST))
+
+    items.sort(key=place)
     if (seed := config.getoption("--shuffle")) is not None:
         _shuffle(items, random.Random(seed))
 

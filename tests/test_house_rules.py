@@ -4,8 +4,8 @@ first sentences.
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 CHECKOUT = Path(__file__).parents[1]
@@ -40,23 +40,21 @@ NEVER_FIRST = {"What", "Of", "Whether", "Those", "Is", "Which", "By", "That"}
 
 
 @cache
-def _trees() -> dict[Path, ast.Module]:
+def _trees():
     paths = sorted(path for source in SOURCES for path in source.rglob("*.py"))
-    return {
-        path.relative_to(CHECKOUT): ast.parse(path.read_text(encoding="utf-8")) for path in paths
-    }
+    return {path.relative_to(CHECKOUT): ast.parse(path.read_text()) for path in paths}
 
 
-def test_few_files_are_short() -> None:
+def test_few_files_are_short():
     short = [
         str(path) for path in _trees() if path.name not in DESCRIPTIONS and _lines(path) < SHORT
     ]
     assert len(short) <= MOST_SHORT, "\n".join(short)
 
 
-def test_a_module_is_no_page_of_its_only_importer() -> None:
+def test_a_module_is_no_page_of_its_only_importer():
     modules = {_module(path): path for path in _trees()}
-    importers: dict[Path, set[Path]] = defaultdict(set)
+    importers = defaultdict(set)
     for path, tree in _trees().items():
         for name in _names_imported(tree) if path.name != "__init__.py" else ():
             if (found := modules.get(name)) not in (None, path):
@@ -66,18 +64,17 @@ def test_a_module_is_no_page_of_its_only_importer() -> None:
         for found, users in importers.items()
         if any(user.name in DESCRIPTIONS for user in users)
     }
-    pages = [
-        f"{path} of {next(iter(users)).name}"
-        for path, users in importers.items()
-        if path.name not in ("__init__.py", "__main__.py")
-        and path not in entries
-        and len(users) == 1
-        and next(iter(users)).parent == path.parent
-    ]
+    pages = []
+    for path, users in importers.items():
+        if path.name in ("__init__.py", "__main__.py") or path in entries or len(users) > 1:
+            continue
+        (user,) = users
+        if user.parent == path.parent:
+            pages.append(f"{path} of {user.name}")
     assert len(pages) <= MOST_PAGES, "\n".join(sorted(pages))
 
 
-def test_folders_hold_what_one_noun_covers() -> None:
+def test_folders_hold_what_one_noun_covers():
     files = Counter(path.parent for path in _trees() if path.name != "__init__.py")
     # a room that holds folders may have few files of its own
     houses = {folder.parent for folder in files}
@@ -89,16 +86,7 @@ def test_folders_hold_what_one_noun_covers() -> None:
     assert not odd
 
 
-def test_no_package_shadows_a_standard_module() -> None:
-    """With an `__init__.py` there, `import platform` would find the source root in place of
-    Python's own module.
-    """
-    assert not [
-        folder for folder in (*SOURCES, CHECKOUT / "tests") if (folder / "__init__.py").exists()
-    ]
-
-
-def test_a_class_name_stands_once() -> None:
+def test_a_class_name_stands_once():
     places = defaultdict(list)
     for path, tree in _trees().items():
         for node in tree.body:
@@ -107,7 +95,7 @@ def test_a_class_name_stands_once() -> None:
     assert not {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
-def test_a_first_sentence_stands_alone() -> None:
+def test_a_first_sentence_stands_alone():
     """Docstrings of modules, classes, functions and fields."""
     dialect = [
         f"{path}:{line}: {text.splitlines()[0]}"
@@ -118,7 +106,7 @@ def test_a_first_sentence_stands_alone() -> None:
     assert not dialect, "\n".join(dialect)
 
 
-def test_a_function_has_few_branches() -> None:
+def test_a_function_has_few_branches():
     """Those in expressions count, too: ruff's C901 does not see them."""
     functions = (
         (path, node)
@@ -130,7 +118,7 @@ def test_a_function_has_few_branches() -> None:
     assert not found, "\n".join(found)
 
 
-def test_values_are_assigned_one_by_one() -> None:
+def test_values_are_assigned_one_by_one():
     packed = {
         str(path)
         for path, tree in _trees().items()
@@ -142,7 +130,7 @@ def test_values_are_assigned_one_by_one() -> None:
     assert packed == SWAPS
 
 
-def _branches(function: ast.AST) -> int:
+def _branches(function):
     """Number of ways through a function: conditions, loops and operands after the first."""
     count = 1
     for node in ast.walk(function):
@@ -154,7 +142,7 @@ def _branches(function: ast.AST) -> int:
     return count
 
 
-def _names_imported(tree: ast.Module) -> Iterator[str]:
+def _names_imported(tree):
     """Yield the names that a file imports, and modules that it names as `module:attribute`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -163,34 +151,30 @@ def _names_imported(tree: ast.Module) -> Iterator[str]:
             yield node.value.partition(":")[0]
 
 
-def _lines(path: Path) -> int:
-    return (CHECKOUT / path).read_text(encoding="utf-8").count("\n")
+def _lines(path):
+    return (CHECKOUT / path).read_text().count("\n")
 
 
-def _module(path: Path) -> str:
+def _module(path):
     """Name of a module by its path below the checkout."""
     parts = path.with_suffix("").parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _docstrings(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if text := ast.get_docstring(node):
                 yield node.body[0].lineno, text
-            for before, after in zip(node.body, node.body[1:], strict=False):
+            for before, after in pairwise(node.body):
                 is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-                if (
-                    isinstance(before, ast.AnnAssign | ast.Assign)
-                    and is_text
-                    and isinstance(after.value.value, str)
-                ):
-                    yield after.lineno, after.value.value
+                if is_text and isinstance(before, ast.AnnAssign | ast.Assign):
+                    yield after.lineno, str(after.value.value)
 
 
-def test_ignored_folders_of_a_job_are_anchored() -> None:
+def test_ignored_folders_of_a_job_are_anchored():
     """An unanchored `runs/` would leave the package `ditlab.runs` out of a job's working
     directory.
     """
-    lines = (CHECKOUT / ".rayignore").read_text(encoding="utf-8").splitlines()
+    lines = (CHECKOUT / ".rayignore").read_text().splitlines()
     assert all(line.startswith(("/", "#")) for line in lines if line)

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ def commands(tmp_path):
     return folder
 
 
-def make(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def make(folder, *arguments, **variables):
     path = f"{folder / 'commands'}{os.pathsep}{os.environ['PATH']}"
     environment = {
         key: value for key, value in os.environ.items() if key not in ("PYTHON", "MAKEFLAGS")

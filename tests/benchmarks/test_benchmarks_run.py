@@ -1,13 +1,13 @@
-"""Every benchmark still runs, on a size that measures nothing."""
+"""Every benchmark still runs, on a size that measures nothing: here those that need packages."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.run_all import NEEDS
 from benchmarks.small_sizes import SMALL
 from support.chromium import find_chromium
+from support.python_process import run_python
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -22,11 +22,9 @@ def test_none_is_forgotten():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", NEEDS)
 def test_it_prints_a_ratio(name):
     if name == "tracking/long_run_in_mlflow" and find_chromium() is None:
         pytest.skip("no Chromium is installed")
-    command = [sys.executable, FOLDER / f"{name}.py", *SMALL[name]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr
+    done = run_python(FOLDER / f"{name}.py", *SMALL[name])
     assert "ratio" in done.stdout.splitlines()[-1]

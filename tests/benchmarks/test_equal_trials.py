@@ -22,7 +22,7 @@ from benchmarks.sweeps.equal_trials import (
 from ditlab.reports.sweep_report import conclusions
 
 
-@pytest.mark.parametrize(("law", "num"), [("gaussian", 12), ("student t of 3", 6)])
+@pytest.mark.parametrize("law, num", [("gaussian", 12), ("student t of 3", 6)])
 def test_the_best_of_equal_configurations_is_seldom_found_better(law, num):
     draw = laws(np.random.default_rng(0))[law]
     claims = [claims_difference(each) for each in draw((300, 12, num))]

@@ -15,13 +15,13 @@ ROWS, HEADS = 6, 2
 class Small(nn.Module):
     """Attention and a convolution between two products."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.last = nn.Linear(4, 24), nn.Linear(8, 5)
         self.convolution = nn.Conv2d(2, 3, 3)
         self.images = torch.randn(2, 2, 5, 5, requires_grad=True)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         q, k, v = self.first(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         return self.last(mixed).sum() + self.convolution(self.images).sum()
@@ -32,7 +32,7 @@ def test_products_attention_and_convolutions_of_a_step():
     network = Small()
     x = torch.randn(2, ROWS, 4, requires_grad=True)
 
-    def step() -> float:
+    def step():
         loss = network(x)
         loss.backward()
         return loss.item()

@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 
-import pytest
 import torch
 
 from benchmarks.plain.dit import flow_matching_loss
@@ -14,21 +13,6 @@ from ditlab.spec.files import load_experiment
 from support.models.plain_score_entropy import score_entropy
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
-
-@pytest.mark.parametrize(
-    "name", ["mnist/dit", "mnist/unet", "digits/dit", "dlm/small", "region/small"]
-)
-def test_parameters_equal_ours(name):
-    experiment = load_experiment(EXPERIMENTS / f"{name}.yaml", [])
-    with torch.device("meta"):
-        ours, plain = (
-            experiment.family.build_network(experiment.model),
-            plain_network(experiment.model),
-        )
-    assert sum(each.numel() for each in plain.parameters()) == sum(
-        each.numel() for each in ours.parameters()
-    )
 
 
 def test_the_hand_written_score_entropy_is_ours():

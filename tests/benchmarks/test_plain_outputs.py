@@ -1,13 +1,10 @@
 """The plain networks compute what ours do, given the same weights."""
 
-from collections.abc import Callable, Iterable
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.plain.networks import plain_network
 from benchmarks.plain.pixelhdm import HandFrequencyLoss, HandPixelHDM
-from ditlab_models.contract import ModelSpec
 from ditlab_models.dit.spec import DiTSpec
 from ditlab_models.dlm.spec import DLMSpec
 from ditlab_models.families import family_of
@@ -17,9 +14,7 @@ from ditlab_models.region.spec import RegionSpec
 from ditlab_models.unet.spec import UNetSpec
 
 
-def assert_same(
-    plain: nn.Module, ours: nn.Module, run: Callable[[nn.Module], Tensor], first: Iterable[int] = ()
-) -> None:
+def assert_same(plain, ours, run, first=()):
     """Draw weights for both, in the order of their parameters; `first` are the plain ones that ours
     begins with.
     """
@@ -44,7 +39,7 @@ def test_plain_networks_compute_what_ours_do():
         torch.tensor([0, 500, 999]),
     )
     tokens, sigma = torch.randint(50, (3, 24)), torch.tensor([0.001, 0.1, 1.0])
-    cases: list[tuple[ModelSpec, Callable[[nn.Module], Tensor], tuple[int, ...]]] = [
+    cases = [
         (
             DiTSpec(image_size=8, patch_size=2, width=32, depth=2, num_heads=4),
             lambda net: net(images, t),
@@ -93,7 +88,7 @@ def test_plain_pixelhdm_computes_what_ours_does():
     text_mask = torch.arange(6) < torch.tensor([[6], [2]])
     condition = {"text": text, "text_mask": text_mask, "text_pooled": pooled}
 
-    def run(network: nn.Module) -> Tensor:
+    def run(network):
         return (
             network(images, t, text, text_mask, pooled)
             if network is plain

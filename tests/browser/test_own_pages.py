@@ -3,19 +3,18 @@ kind as text.
 """
 
 import threading
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from ditlab.home import Home
 from ditlab.reports.sweep_records import AxisInfo, MetricCurve, SweepSummary, Trial
 from ditlab.reports.sweep_report import write_sweep_report
 from ditlab.runs.page import write_run_report
-from ditlab_addons.compare.comparison import ComparedRun, Comparison, RunCurve
+from ditlab_addons.compare.comparison import Comparison
 from ditlab_addons.compare.page import write_comparison
 from ditlab_addons.watch.live_page import LivePage
 from support.chromium import chromium, faults_of, find_chromium, visit
+from support.compared import compared_run
 from support.journaled import JournaledRun, finished_run
 
 pytestmark = [
@@ -43,7 +42,7 @@ def home(tmp_path):
     return tmp_path / "home"
 
 
-def hostile_run(home: Path, place: str = "digits/dit.yaml") -> JournaledRun:
+def hostile_run(home, place="digits/dit.yaml"):
     """A run whose name, parameters, tags and captions are markup, killed once, with a step that was
     not finite.
     """
@@ -114,33 +113,8 @@ def test_the_live_page_grows_with_its_run(browser, home):
             thread.join()
 
 
-def compared_run(run_id: str, name: str) -> ComparedRun:
-    """A run of 100 steps in 100 s."""
-    at = np.arange(1.0, 101.0)
-    curve = RunCurve(at, at, 2.0 - at / 100)
-    return ComparedRun(
-        run_id=run_id,
-        name=name,
-        family="dit",
-        status="finished",
-        step=100,
-        batch_size=10,
-        spec={"name": name},
-        weights=["velocity"],
-        data="digits",
-        components={"blocks": 900},
-        samples_per_second=10.0,
-        curves={"train/loss": curve, "eval/velocity": curve},
-        measured={},
-        cost="",
-        by_sample=lambda step: {},
-        line=(),
-        draws={},
-    )
-
-
 def test_a_comparison(browser, tmp_path):
-    runs = [compared_run("aaaa", "digits-dit"), compared_run("bbbb", HOSTILE)]
+    runs = [compared_run(), compared_run("bbbb", name=HOSTILE, spec={"name": HOSTILE})]
     page, *_ = write_comparison(Comparison(runs, seed=0), tmp_path)
     assert faults_of(browser, page.as_uri()) == []
 
@@ -156,20 +130,7 @@ def test_the_report_of_a_sweep(browser, tmp_path):
 
     trials = [*map(trial, range(1, 5))]
     axes = [AxisInfo("optimizer.lr", "log"), AxisInfo("time.kind", "category")]
-    summary = SweepSummary(
-        "5e6f7a8b",
-        HOSTILE,
-        ("eval/loss",),
-        ("min",),
-        axes,
-        trials,
-        "random",
-        "asha",
-        90.0,
-        len(trials),
-        HOSTILE,
-    )
-    page, *_ = write_sweep_report(
-        summary, tmp_path, f"name: {HOSTILE}", "ditlab tune --resume 5e6f7a8b"
-    )
+    facts = ("random", "asha", 90.0, len(trials), HOSTILE)
+    summary = SweepSummary("5e6f", HOSTILE, ("eval/loss",), ("min",), axes, trials, *facts)
+    page, *_ = write_sweep_report(summary, tmp_path, f"name: {HOSTILE}", "ditlab tune")
     assert faults_of(browser, page.as_uri()) == []

@@ -10,7 +10,7 @@ from scipy.stats import ttest_1samp
 from ditlab.intervals import describe_difference, paired_interval, seed_band
 
 
-def test_a_paired_interval_is_students() -> None:
+def test_a_paired_interval_is_students():
     differences = [0.3, -0.1, 0.4, 0.25]
     ours, peer = (
         paired_interval(differences, 0.9),
@@ -21,7 +21,7 @@ def test_a_paired_interval_is_students() -> None:
     assert shifted.half_width == pytest.approx(ours.half_width, rel=1e-5)
 
 
-def test_one_seed_is_unbounded_and_json_has_no_infinity() -> None:
+def test_one_seed_is_unbounded_and_json_has_no_infinity():
     interval = paired_interval([0.1])
     assert interval.half_width == math.inf and not interval.excludes_zero
     assert json.loads(json.dumps(interval.to_dict(), allow_nan=False))["low"] is None
@@ -29,19 +29,19 @@ def test_one_seed_is_unbounded_and_json_has_no_infinity() -> None:
 
 
 @pytest.mark.parametrize("differences", [[], [0.1, math.nan]])
-def test_missing_differences_are_refused(differences: list[float]) -> None:
+def test_missing_differences_are_refused(differences):
     with pytest.raises(ValueError, match="leave out failed pairs"):
         paired_interval(differences)
 
 
-def test_a_band_leaves_out_what_is_not_finite() -> None:
+def test_a_band_leaves_out_what_is_not_finite():
     band = seed_band([[1.0, math.nan, math.nan], [2.0, 3.0, math.nan], [3.0, 4.0, math.inf]])
     assert band.num.tolist() == [3, 2, 0]
     assert band.mean[:2].tolist() == [2.0, 3.5] and math.isnan(band.mean[2])
     assert band.high[0] == pytest.approx(paired_interval([1.0, 2.0, 3.0]).high)
 
 
-def test_intervals_hold_the_true_difference() -> None:
+def test_intervals_hold_the_true_difference():
     """20,000 Gaussian groups. A rate of 0.95 has a standard error of 0.0015; the bounds are three
     of them.
     """
@@ -53,7 +53,7 @@ def test_intervals_hold_the_true_difference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("differences", "mode", "sentence"),
+    "differences, mode, sentence",
     [
         ([-0.012, -0.010, -0.013], "min", "B before A by 0.0117 +- 0.0038 in loss (95 %, 3 pairs)"),
         ([-0.012, -0.010, -0.013], "max", "A before B by 0.0117 +- 0.0038 in loss (95 %, 3 pairs)"),
@@ -65,5 +65,5 @@ def test_intervals_hold_the_true_difference() -> None:
         ([0.0, 0.0, 0.0], "min", "B and A: loss is equal with every seed (3 pairs)"),
     ],
 )
-def test_sentences(differences: list[float], mode: str, sentence: str) -> None:
+def test_sentences(differences, mode, sentence):
     assert describe_difference(paired_interval(differences), ("B", "A"), mode, "loss") == sentence

@@ -10,6 +10,7 @@ import pytest
 
 from ditlab.errors import UserError
 from ditlab.home import Home
+from support.damage import refused
 
 ROOT = Path(__file__).parents[2]
 # Modules that unpickle, and calls that do: where one is needed, its file must say why nobody else
@@ -35,11 +36,11 @@ WEIGHTS = ROOT / "platform/ditlab/weights/pickled.py"
 ARRAYS = ROOT / "platform/ditlab_addons/figures/images/published.py"
 
 
-def sources() -> list[Path]:
+def sources():
     return sorted(path for part in ("platform", "models") for path in (ROOT / part).rglob("*.py"))
 
 
-def test_no_source_unpickles() -> None:
+def test_no_source_unpickles():
     files = sources()
     assert len(files) > 100
     for path in files:
@@ -61,17 +62,17 @@ def test_no_source_unpickles() -> None:
 class Planted:
     """Makes a file when it is unpickled."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file):
         self.file = str(file)
 
-    def __reduce__(self) -> tuple[object, tuple[str, int]]:
+    def __reduce__(self):
         return os.open, (self.file, os.O_CREAT)
 
 
 @pytest.mark.parametrize(
     "name", ["model.pt", "model.bin", "model.ckpt", "model.safetensors", "nested.pth"]
 )
-def test_weights_with_pickles_are_refused(tmp_path: Path, name: str) -> None:
+def test_weights_with_pickles_are_refused(tmp_path, name):
     """In any format's place: alone, in a zip as torch writes it, in the arguments beside real
     tensors.
     """
@@ -95,25 +96,25 @@ def test_weights_with_pickles_are_refused(tmp_path: Path, name: str) -> None:
         assert "make safetensors of it by three lines of Python" in str(caught.value)
 
 
-def test_compilers_caches_are_the_users_alone(tmp_path: Path) -> None:
+def test_compilers_caches_are_the_users_alone(tmp_path):
     home = Home(tmp_path)
     folders = {Path(value).parent for value in home.cache_variables().values()}
     (own,) = folders
     assert own.is_relative_to(home.caches) and own.stat().st_mode & 0o777 == 0o700
     assert {Path(value).parent for value in home.cache_variables().values()} == folders
     own.chmod(0o777)
-    with pytest.raises(UserError, match="can be written by others than you"):
+    with refused("can be written by others than you"):
         home.cache_variables()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away, which root alone may do")
-def test_compilers_caches_of_another_user_are_refused(tmp_path: Path) -> None:
+def test_compilers_caches_of_another_user_are_refused(tmp_path):
     home = Home(tmp_path)
     folder = Path(next(iter(home.cache_variables().values()))).parent
     os.chown(folder, 12345, 12345)
-    with pytest.raises(UserError, match="can be written by others than you"):
+    with refused("can be written by others than you"):
         home.cache_variables()
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    with pytest.raises(UserError, match="can be written by others than you"):
+    with refused("can be written by others than you"):
         home.cache_variables()

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,20 +13,20 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ditlab.api.analysis import load_export
-from ditlab.errors import UserError
+from ditlab.home import Home
 from ditlab.spec.files import load_experiment
 from ditlab.spec.plugins import plugin_packages
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.sweep_space import check_sweep, enumerate_trials
+from ditlab.tracking.records import find_run, list_runs
 from ditlab.training.export import load_checked
-from support.command import Said, run_inside, run_process
+from support.command import run_inside, run_process
+from support.damage import refused
 from support.installed_package import install
 
 PAGE = Path(__file__).parents[2] / "docs" / "own_family.md"
-FILES = dict(
-    re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-)
-COMMANDS = re.findall(r"^ditlab (.*)$", PAGE.read_text(encoding="utf-8"), re.M)
+FILES = dict(re.findall(r"^`([\w./]+)`\n\n```\w+\n(.*?)^```$", PAGE.read_text(), re.M | re.S))
+COMMANDS = re.findall(r"^ditlab (.*)$", PAGE.read_text(), re.M)
 PACKAGE = {"shapelab": "0.3.1"}
 # Nothing answers at the address; a command of the page draws samples.
 TRACKING = "tracking={system_metrics: false, uri: 'http://127.0.0.1:9'}"
@@ -41,18 +40,18 @@ class Reader:
     folder: Path
     home: Path
 
-    def runs(self, *arguments: object) -> Said:
+    def runs(self, *arguments):
         """Run a command of the page, which succeeds."""
         return run_inside(*arguments, home=self.home, cwd=self.folder).ok()
 
 
-def forget_modules() -> None:
+def forget_modules():
     for name in [name for name in sys.modules if name.split(".")[0] == "shapelab"]:
         del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory) -> Iterator[Reader]:
+def reader(tmp_path_factory):
     """A reader who has installed the package and trained both runs."""
     folder = tmp_path_factory.mktemp("page")
     install(folder / "site", FILES)
@@ -68,17 +67,13 @@ def reader(tmp_path_factory) -> Iterator[Reader]:
     forget_modules()
 
 
-def record(reader: Reader, name: str) -> dict:
-    records = [json.loads(path.read_text()) for path in reader.home.glob("train/*/run.json")]
-    return next(each for each in records if each["name"] == name)
-
-
 def test_both_runs_log_the_component_and_record_the_package(reader):
     for name, family in (("bars", "pixelmlp"), ("bars-dit", "dit")):
-        run = record(reader, name)
-        assert (run["family"], run["status"]) == (family, "finished")
-        assert (run["step"], run["plugins"]) == (4, PACKAGE)
-        journal = (reader.home / "train" / run["run_id"] / "journal.jsonl").read_text()
+        run = find_run(Home(reader.home), name)
+        record = run.record
+        assert (record.family, record.status) == (family, "finished")
+        assert (record.step, record.plugins) == (4, PACKAGE)
+        journal = run.folder.journal.read_text()
         assert '"train/roughness"' in journal and '"eval/roughness"' in journal
         assert '"ditlab.plugins":"shapelab 0.3.1"' in journal
     assert {path.name for path in (reader.home / "stores").iterdir()} == {"bars-64"}
@@ -118,7 +113,7 @@ def test_without_the_package_a_run_and_an_export_say_what_to_install(reader, mon
     )
     needs = "needs shapelab==0.3.1, not installed here; run `pip install shapelab==0.3.1`."
     run_inside("sample", "bars", home=reader.home, cwd=reader.folder).refused(needs)
-    with pytest.raises(UserError, match=re.escape(needs)):
+    with refused(re.escape(needs)):
         load_export(reader.folder / "elsewhere")
     run_inside("validate", "bars.yaml", home=reader.home, cwd=reader.folder).refused(
         "model.family='pixelmlp' is no known family"
@@ -148,7 +143,6 @@ def test_the_sweep_trains_its_trials(reader):
     )
     command = [*COMMANDS[3].split(), "--set", "fixed.tracking.system_metrics=false", "--json"]
     run_process(*command, home=reader.home, cwd=reader.folder, PYTHONPATH=path).ok()
-    trials = [json.loads(path.read_text()) for path in reader.home.glob("train/*/run.json")]
-    trials = [trial for trial in trials if trial["parent"]]
-    assert [trial["status"] for trial in trials] == ["finished", "finished"]
-    assert all(trial["plugins"] == PACKAGE for trial in trials)
+    trials = [record for record in list_runs(Home(reader.home)) if record.parent]
+    assert [trial.status for trial in trials] == ["finished", "finished"]
+    assert all(trial.plugins == PACKAGE for trial in trials)

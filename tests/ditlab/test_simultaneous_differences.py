@@ -52,7 +52,7 @@ def test_one_value_a_group_tells_nothing():
 
 
 @pytest.mark.parametrize(
-    ("values", "far"),
+    "values, far",
     [
         ([0.1, 0.3, 9.0, 0.2, 0.0, 0.4], [2]),
         ([0.1, 9.0, 0.2, 0.0, 9.1, 0.3], [1, 4]),

@@ -61,7 +61,7 @@ def test_words_that_a_command_does_not_take_are_found(line):
 
 
 def test_files_and_targets_that_commands_name_exist():
-    makefile = (CHECKOUT / "Makefile").read_text(encoding="utf-8")
+    makefile = (CHECKOUT / "Makefile").read_text()
     for command in COMMANDS:
         for word in command.words:
             is_spec = command in OF_DITLAB and word.startswith("experiments/") and "*" not in word

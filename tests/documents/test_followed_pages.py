@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ditlab import load, load_sweep
+from ditlab import load
 from ditlab.home import Home
-from support.command import Said, run_inside
+from support.command import run_inside
 from support.documents import CHECKOUT, FOLLOWED, DocumentedCommand, documented_commands
 from support.installed_package import install
 
@@ -42,7 +42,7 @@ class PageReader:
     runs: list[str] = field(default_factory=list)
     sweeps: list[str] = field(default_factory=list)
 
-    def follow(self, command: DocumentedCommand) -> Said | None:
+    def follow(self, command):
         """Run a command of the page; None for one that is no command of DiTLab's."""
         if command.words[0] == "python":
             runpy.run_path(str(self.folder / command.words[1]))
@@ -64,13 +64,13 @@ class PageReader:
                 kind.append(record.parent.name)
         return said
 
-    def _known(self, word: str) -> str:
+    def _known(self, word):
         """Put the newest run, or sweep, in its placeholder's place."""
         if word == "RUN":
             return self.runs[-1]
         return word.replace("SWEEP_ID", self.sweeps[-1]) if "SWEEP_ID" in word else word
 
-    def _shorter(self, words: list[str]) -> list[str]:
+    def _shorter(self, words):
         """Options that make a training or a sweep small."""
         if words[0] == "tune" and "--dry-run" not in words and "--resume" not in words:
             return ["--quick"] if "--quick" not in words else []
@@ -95,7 +95,7 @@ class PageReader:
         return [*named, *one_process, *(part for each in settings for part in ("--set", each))]
 
 
-def files_of(text: str) -> dict[str, str]:
+def files_of(text):
     """Files of a page: a line with a path in code marks, then a block."""
     return dict(
         re.findall(r"^`([\w./-]+\.\w+)`\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -108,8 +108,8 @@ def reader(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").symlink_to(CHECKOUT / "experiments")
     pages = sorted((CHECKOUT / "docs").glob("*.md"))
-    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)[:40_000]
-    (tmp_path / "book.txt").write_text(text, encoding="utf-8")
+    text = "\n".join(page.read_text() for page in pages)[:40_000]
+    (tmp_path / "book.txt").write_text(text)
     return PageReader(tmp_path, tmp_path / "runs")
 
 
@@ -117,12 +117,12 @@ def reader(tmp_path, monkeypatch):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", FOLLOWED)
 def test_a_page_can_be_followed(reader, page, monkeypatch):
-    text = (CHECKOUT / page).read_text(encoding="utf-8")
+    text = (CHECKOUT / page).read_text()
     files = files_of(text)
     for name, content in files.items():
         path = reader.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content.replace("range(400)", "range(60)"), encoding="utf-8")
+        path.write_text(content.replace("range(400)", "range(60)"))
     if "pyproject.toml" in files:
         install(reader.folder / "site", files)
         monkeypatch.syspath_prepend(reader.folder / "site")
@@ -141,7 +141,7 @@ def test_a_page_can_be_followed(reader, page, monkeypatch):
     assert len(said) - said.count(None) >= 2
 
 
-def make_pets(folder: Path) -> None:
+def make_pets(folder):
     """Pictures of two classes, large enough for the page's size."""
     from PIL import Image
 
@@ -151,26 +151,10 @@ def make_pets(folder: Path) -> None:
             Image.new("RGB", (80, 70 + number % 5), colour).save(folder / name / f"{number}.jpg")
 
 
-@pytest.mark.parametrize("page", FOLLOWED)
-def test_specs_written_out_on_a_page_are_valid(page, tmp_path, monkeypatch):
-    """Without their data and packages, which the slow test has: fields, values and combinations."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "experiments").symlink_to(CHECKOUT / "experiments")
-    (tmp_path / "dit.yaml").symlink_to(CHECKOUT / "experiments" / "digits" / "dit.yaml")
-    for name, content in files_of((CHECKOUT / page).read_text(encoding="utf-8")).items():
-        if (
-            not name.endswith(".yaml") or "edges" in content or "moons" in content
-        ):  # a component of the page's own package
-            continue
-        (tmp_path / name).unlink(missing_ok=True)
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        (load_sweep if "\nbase:" in content else load)(tmp_path / name)
-
-
 @pytest.mark.slow
 def test_the_table_of_the_quality_page_is_printed_by_its_code(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
-    text = (CHECKOUT / "docs" / "quality.md").read_text(encoding="utf-8")
+    text = (CHECKOUT / "docs" / "quality.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     exec(compile(block, "docs/quality.md", "exec"), {"__name__": "__main__"})
     printed = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()]

@@ -2,16 +2,15 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ditlab_models.families import family_names
 from support.documents import CHECKOUT
 from support.plain_html import PlainHtml
+from support.python_process import run_python
 
 FOLDER = CHECKOUT / "docs" / "notebooks"
 SHIPPED = ("dit", "dlm", "pixelhdm", "region", "unet")
@@ -28,12 +27,11 @@ def build(monkeypatch):
     return build
 
 
-def notebook_of(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
-    return found
+def notebook_of(name):
+    return json.loads((FOLDER / f"{name}.ipynb").read_text())
 
 
-def code_cells(name: str) -> list[dict[str, Any]]:
+def code_cells(name):
     return [cell for cell in notebook_of(name)["cells"] if cell["cell_type"] == "code"]
 
 
@@ -54,7 +52,7 @@ def check_outputs(cells):
     return num_pictures
 
 
-def kinds_of(outputs: list[dict[str, Any]]) -> list[list[str]]:
+def kinds_of(outputs):
     """Forms of each output of a cell: a change tells that a notebook shows what the code no longer
     does. What a cell prints comes in one piece or several, as it is sent."""
     kinds = [
@@ -73,20 +71,15 @@ def test_a_notebook_without_widgets_shows_no_warning_of_them():
     import it so.
     """
     kernel = "import sys; sys.modules['ipykernel.zmqshell'] = sys.modules['ipywidgets'] = None; "
-    shell = (
-        "import types; sys.modules['IPython'] = types.SimpleNamespace(get_ipython=object, "
-        "version_info=(9,)); "
-    )
+    shell = "import types; sys.modules['IPython'] = types.SimpleNamespace(get_ipython=object, version_info=(9,)); "
     for own, warning in (("", "IProgress not found"), ("import ditlab; ", "")):
-        command = [sys.executable, "-c", f"{kernel}{shell}{own}import tqdm.auto"]
-        said = subprocess.run(command, capture_output=True, text=True)
-        assert warning in said.stderr and bool(said.stderr) == bool(warning)
-        assert said.returncode == 0
+        said = run_python("-c", f"{kernel}{shell}{own}import tqdm.auto").stderr
+        assert warning in said and bool(said) == bool(warning)
 
 
 def test_each_family_has_one(build):
     assert set(SHIPPED) == set(build.NAMES) and set(SHIPPED) <= set(family_names())
-    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    readme = (FOLDER / "README.md").read_text()
     assert re.findall(r"\]\((\w+)\.ipynb\)", readme) == ["dit", "unet", "region", "dlm", "pixelhdm"]
 
 
@@ -112,7 +105,7 @@ def test_a_notebook_was_executed_whole_or_not_at_all(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_notebook_is_small_and_names_no_machine(name):
-    text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+    text = (FOLDER / f"{name}.ipynb").read_text()
     assert len(text) < MOST_BYTES
     for place in ("/tmp/", "/home/", "/root/", str(CHECKOUT), f"{Path.home()}/"):
         assert place not in text

@@ -35,16 +35,16 @@ def script(monkeypatch, tmp_path):
     yield module
 
 
-def kinds_of_families() -> dict[str, set[str]]:
+def kinds_of_families():
     """The kinds that the page on figures promises, by family: of several in a row, the one that the
     cell names.
     """
-    page = (DOCS / "figures.md").read_text(encoding="utf-8")
+    page = (DOCS / "figures.md").read_text()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines()]
     rows = [row for row in rows if len(row) == 2 + len(FAMILIES) and row[0].startswith("`")]
     named = [re.findall(r"`(\w+)`", row[0]) for row in rows]
     every = {kind for kinds in named for kind in kinds}
-    kinds: dict[str, set[str]] = {family: set() for family in FAMILIES}
+    kinds = {family: set() for family in FAMILIES}
     for (first, *_), row in zip(named, rows, strict=True):
         for family, cell in zip(FAMILIES, row[2:], strict=True):
             if cell:
@@ -71,7 +71,7 @@ def test_guides_name_the_runs_that_are_drawn(script):
     assert set(script.RUNS) == set(FAMILIES)
     for family, (experiment, changes) in script.RUNS.items():
         spec = load_experiment(CHECKOUT / "experiments" / experiment, changes)
-        guide = (DOCS / "families" / f"{family}.md").read_text(encoding="utf-8")
+        guide = (DOCS / "families" / f"{family}.md").read_text()
         assert (
             f"`{spec.name}` after {spec.training.steps:,} steps" in guide
             and f"<!-- figures of {family} -->" in guide

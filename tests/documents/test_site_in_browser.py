@@ -26,7 +26,7 @@ pytestmark = [
 class QuietRequests(http.server.SimpleHTTPRequestHandler):
     """Answers without a line for each."""
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, format, *args):
         pass
 
 
@@ -54,7 +54,7 @@ def address(site):
         yield address
 
 
-def pages_of(site: Path) -> list[str]:
+def pages_of(site):
     """Every page of the site, but of the many that show a file of code or YAML one each."""
     pages = {}
     for path in sorted(site.rglob("*.html")):

@@ -3,9 +3,7 @@ mistake itself.
 """
 
 import re
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,7 @@ from ditlab import UserError, load, load_sweep
 from support.documents import CHECKOUT
 
 PAGE = CHECKOUT / "docs" / "troubleshooting.md"
-QUOTED = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+QUOTED = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
 LEAST_SHARE = 0.35
 """Share of a message's characters that texts of the code hold; names and numbers are the rest."""
 LEAST_CHARACTERS = 9
@@ -58,20 +56,19 @@ SWEEPS = (
         "metric": "eval/velocity",
         "search": "{kind: grid}",
         "space": (
-            "{model.depth: {kind: grid, values: [1, 2, 3]}, optimizer.lr: {kind: grid, values: "
-            "[0.1, 0.2]}}"
+            "{model.depth: {kind: grid, values: [1, 2, 3]}, optimizer.lr: {kind: grid, values: [0.1, 0.2]}}"
         ),
     },
 )
 
 
 @cache
-def _texts() -> list[list[str]]:
+def _texts():
     """Texts of the code, each the pieces between its values."""
     found = []
     for root in ("platform/ditlab", "models/ditlab_models"):
         for path in sorted((CHECKOUT / root).rglob("*.py")):
-            for literals in _LITERALS.finditer(path.read_text(encoding="utf-8")):
+            for literals in _LITERALS.finditer(path.read_text()):
                 whole = "".join(_LITERAL.findall(literals[0])).replace('\\"', '"').replace("`", "'")
                 pieces = [piece for piece in _VALUE.sub("\0", whole).split("\0") if piece]
                 if max(map(len, pieces), default=0) >= LEAST_CHARACTERS:
@@ -79,9 +76,9 @@ def _texts() -> list[list[str]]:
     return found
 
 
-def _covered(message: str, pieces: list[str]) -> set[int]:
+def _covered(message, pieces):
     """Places of a message that a text's pieces cover, all of them found in their order."""
-    places: set[int] = set()
+    places = set()
     end = 0
     for piece in pieces:
         if (start := message.find(piece, end)) < 0:
@@ -91,9 +88,9 @@ def _covered(message: str, pieces: list[str]) -> set[int]:
     return places
 
 
-def stands_in_the_code(message: str) -> bool:
+def stands_in_the_code(message):
     """Tell whether texts of the code make up enough of a message."""
-    places: set[int] = set()
+    places = set()
     for pieces in _texts():
         if pieces[0] in message:
             places |= _covered(message, pieces)
@@ -139,11 +136,11 @@ def made(tmp_path_factory):
     ]
 
 
-def _sweep(base: Path, fields: dict[str, str]) -> str:
+def _sweep(base, fields):
     return SWEEP.format(**{"digits": base, "search": "{kind: random}", **fields})
 
 
-def _message(load_file: Callable[..., object], *arguments: object) -> str:
+def _message(load_file, *arguments):
     with pytest.raises(UserError) as error:
         load_file(*arguments)
     return str(error.value)
@@ -158,5 +155,5 @@ def test_each_message_stands_once():
 
 
 def test_every_row_has_a_message_in_code_marks():
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     assert len([row for row in rows if not row.startswith("| message |")]) == len(QUOTED)

@@ -1,12 +1,11 @@
 """The comparison of two commits finds what differs, and nothing where nothing does."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from regression.compare_commits import compare, losses, shape
+from support.python_process import run_python
 
 SCRIPT = Path(__file__).parent / "compare_commits.py"
 
@@ -42,10 +41,4 @@ def test_keys_are_compared_with_the_types_of_their_values():
 
 @pytest.mark.slow
 def test_a_checkout_computes_what_its_commit_does():
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "HEAD", "--after", "HEAD", "--all", "--only", "muon"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_python(SCRIPT, "HEAD", "--after", "HEAD", "--all", "--only", "muon", timeout=900)

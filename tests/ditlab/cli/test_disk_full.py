@@ -4,18 +4,14 @@ been.
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from ditlab.checkpoints.store import CheckpointStore
 from ditlab.spec.files import load_experiment
-from support.command import Said, run_process
-from support.disk import SmallDisk, small_disk
+from support.clusters.faults import wait_until
+from support.command import Said, run_process, start_process
+from support.disk import small_disk
 from support.journals import read_records
 from support.trainings.steps import act_after_step
 from support.trainings.workers import newest, same_state, train_here
@@ -25,13 +21,13 @@ LONG = [word for change in CHANGES for word in ("--set", change)]
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+def disk(tmp_path):
     with small_disk(tmp_path / "disk", "40m") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def unbroken(finished, tmp_path_factory) -> Path:
+def unbroken(finished, tmp_path_factory):
     """Checkpoints of a run of eight steps that never met a full disk."""
     folder = tmp_path_factory.mktemp("unbroken")
     # which no bit depends on
@@ -41,34 +37,33 @@ def unbroken(finished, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def fills_at(disk: SmallDisk, monkeypatch) -> Callable[[int], None]:
+def fills_at(disk, monkeypatch):
     """`fills_at(step)` fills the disk when a step has been logged and the checkpoints before it are
     written.
     """
 
-    def fill(step: int) -> None:
+    def fill(step):
         (run,) = (disk.path / "home" / "train").iterdir()
-        store, deadline = CheckpointStore.at(run / "checkpoints"), time.monotonic() + 60
-        while store.steps() != saved_before(step):  # they are written beside the steps
-            assert time.monotonic() < deadline, store.steps()
-            time.sleep(0.01)
+        store = CheckpointStore.at(run / "checkpoints")
+        # they are written beside the steps
+        wait_until(lambda: store.steps() == saved_before(step), 60, "the checkpoints before")
         disk.fill()
 
     return lambda step: act_after_step(monkeypatch, step, lambda: fill(step))
 
 
-def saved_before(step: int) -> list[int]:
+def saved_before(step):
     return [saved for saved in (2, 4, 6) if saved < step]
 
 
-def one_sentence(said: Said, code: int, words: str) -> None:
+def one_sentence(said, code, words):
     assert said.code == code, said.err
     assert "Traceback" not in said.err
     (last,) = [line for line in said.err.splitlines() if line.startswith("ditlab: ")]
     assert words in last
 
 
-def logged_steps(run: Path) -> list[int]:
+def logged_steps(run):
     records = read_records(run / "journal.jsonl")
     logged = [record for record in records if record["kind"] == "metrics"]
     return [
@@ -83,10 +78,8 @@ def test_a_full_checkpoint_storage(ditlab, home, spec, tmp_path, unbroken):
         said = ditlab("train", spec, *options)
         one_sentence(said, 1, "No space left on device); the last whole one is")
         assert said.json["exit_code"] == 1
-        assert (
-            "the checkpoint of step 6 was not saved" in said.err
-            and "No space left on device" in said.err
-        )
+        assert "the checkpoint of step 6 was not saved" in said.err
+        assert "No space left on device" in said.err
         (run,) = (home / "train").iterdir()
         assert logged_steps(run) == list(range(1, 9))  # training went on
         store = CheckpointStore.at(disk.path / run.name)
@@ -120,25 +113,24 @@ def test_a_full_home(step, ditlab, spec, disk, fills_at, monkeypatch, unbroken):
     for saved in store.steps():
         store.open(saved).close()
 
-    for command in (
-        ["runs"],
-        ["sample", run.name],
-        ["evaluate", run.name],
-        ["figures", run.name, "--kind", "loss"],
-        ["export", run.name, "--out", disk.path / "out"],
-        ["data", "inspect", "digits"],
-        ["runs", "sync"],
-        ["train", spec, "--local", *LONG],
-        ["train", spec, "--local", *LONG, "--resume", run.name],
+    for line in (
+        "runs",
+        "sample RUN",
+        "evaluate RUN",
+        "figures RUN --kind loss",
+        f"export RUN --out {disk.path}/out",
+        "data inspect digits",
+        "runs sync",
+        f"train {spec} --local",
+        f"train {spec} --local --resume RUN",
     ):
-        said = ditlab(*command)
+        command = line.replace("RUN", run.name).split()
+        said = ditlab(*command, *(LONG if command[0] == "train" else []))
         assert said.code in (0, 1, 2) and "Traceback" not in said.err, (command, said.err)
         assert said.code == 0 or "ditlab: " in said.err
 
     disk.make_room()
-    assert [path.name for path in (home / "train").iterdir()] == [run.name], (
-        "a run that never began left something"
-    )
+    assert list((home / "train").iterdir()) == [run], "a run that never began left something"
     assert not [path for path in home.rglob("*part*") if path.is_file()], "leftovers"
     said = ditlab("train", spec, "--local", "--json", *LONG, "--resume", run.name).ok()
     assert same_state(newest(run / "checkpoints"), newest(unbroken))
@@ -153,11 +145,8 @@ def test_a_disk_that_is_full_from_the_start(ditlab, spec, disk, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(home))
     assert ditlab("data", "import", "digits").code == 0
     disk.fill()
-    one_sentence(
-        ditlab("train", spec, "--local"),
-        2,
-        f"DITLAB_HOME={home} cannot be written (No space left on device)",
-    )
+    full = f"DITLAB_HOME={home} cannot be written (No space left on device)"
+    one_sentence(ditlab("train", spec, "--local"), 2, full)
     assert not [path for path in home.glob("train/*/*") if path.is_file()]
     one_sentence(ditlab("figures", "--kind", "schedules", "--out", disk.path / "out"), 2, "--out")
     disk.make_room()
@@ -175,23 +164,11 @@ def test_a_full_home_of_a_long_run(how, spec, disk, tmp_path):
     options = ["train", spec, *how, "--json", "--set", "training.steps=1000"]
     options += ["--set", "checkpoint={every: 50, keep: 2}"]
     options += ["--set", "evaluation={every: 500, samples: 4, limit: 32}"]
-    command = [sys.executable, "-m", "ditlab", *map(str, options)]
-    environment = {**os.environ, "DITLAB_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start_process(*options, home=home)
+    manifests = "train/*/checkpoints/*/manifest.json"
     try:
-        deadline = time.monotonic() + 120
-        while not list(home.glob("train/*/checkpoints/*/manifest.json")):
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate(
-                timeout=30
-            )
-            time.sleep(0.05)
+        wait_until(lambda: process.poll() or any(home.glob(manifests)), 120, "a checkpoint")
+        assert process.poll() is None, process.communicate(timeout=30)
         disk.fill()
         out, err = process.communicate(timeout=300)
     finally:

@@ -6,13 +6,11 @@ from ditlab.cli.main import missing_texts
 
 
 @pytest.mark.parametrize(
-    ("arguments", "optimize", "is_said"),
+    "arguments, optimize, is_said",
     [
         ((), 2, True),
         (("--help",), 2, True),
-        (("train", "-h"), 2, True),
         (("data", "import", "images", "--help"), 2, True),
-        (("schema", "--sweep"), 2, True),
         (("schema", "--result", "train", "--json"), 2, True),
         (("train", "spec.yaml"), 2, False),
         (("--help",), 1, False),

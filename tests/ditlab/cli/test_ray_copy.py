@@ -4,7 +4,6 @@ is kept there.
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from ditlab.cli.output import command_line, short_path
 from ditlab.cluster.jobs import SUBMITTER, describe_submitter, leave_out, take_submitters_home
 from ditlab.home import Home
 from support.clusters.ray_jobs import package_files
-from support.command import run_here
 from support.sweeps import written_sweep
 
 WRITING = [
@@ -45,7 +43,7 @@ ELSEWHERE = [
 
 
 @pytest.fixture
-def copy(spec, tmp_path, monkeypatch):
+def copy(spec, home, tmp_path, monkeypatch):
     """The working directory of a job without a home, as Ray makes it."""
     folder = tmp_path / "session/runtime_resources/working_dir_files/_ray_pkg_8bf4cdf66d5c3a98"
     folder.mkdir(parents=True)
@@ -53,34 +51,37 @@ def copy(spec, tmp_path, monkeypatch):
     (folder / "notes.txt").write_text("some words of text\n" * 50)
     written_sweep(folder)
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("DITLAB_HOME", raising=False)
+    monkeypatch.delenv("DITLAB_HOME")
     return folder
 
 
-def refused(capfd, monkeypatch, command, words):
-    before = sorted(Path().rglob("*"))
-    done = run_here(capfd, monkeypatch, *command.split()).refused(words)
-    assert len(done.err.strip().splitlines()) == 1 and "Ray deletes" in done.err
-    assert sorted(Path().rglob("*")) == before
+@pytest.fixture
+def refused(copy, ditlab):
+    """`refused(command, words)`: in the copy, before anything is written."""
+
+    def run(command, words):
+        before = sorted(copy.rglob("*"))
+        ditlab(*command.split()).refused("Ray deletes", words)
+        assert sorted(copy.rglob("*")) == before
+
+    return run
 
 
 @pytest.mark.parametrize("command", WRITING)
-def test_a_home_in_the_copy_is_refused_before_anything_is_written(
-    copy, capfd, monkeypatch, command
-):
+def test_a_home_in_the_copy_is_refused_before_anything_is_written(copy, refused, command):
     words = f"DITLAB_HOME={copy}/runs (the default, as DITLAB_HOME is not set) lies in Ray's copy"
-    refused(capfd, monkeypatch, command, words)
+    refused(command, words)
 
 
-def test_so_is_one_that_is_given_relative(copy, capfd, monkeypatch):
+def test_so_is_one_that_is_given_relative(copy, refused, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", "mine")
-    refused(capfd, monkeypatch, "train small.yaml", f"DITLAB_HOME={copy}/mine lies in Ray's copy")
+    refused("train small.yaml", f"DITLAB_HOME={copy}/mine lies in Ray's copy")
 
 
-@pytest.mark.parametrize(("command", "words"), ELSEWHERE)
-def test_so_is_another_place_of_results(copy, home, capfd, monkeypatch, command, words):
+@pytest.mark.parametrize("command, words", ELSEWHERE)
+def test_so_is_another_place_of_results(copy, home, refused, monkeypatch, command, words):
     monkeypatch.setenv("DITLAB_HOME", str(home))
-    refused(capfd, monkeypatch, command, words.replace("{copy}", str(copy)))
+    refused(command, words.replace("{copy}", str(copy)))
 
 
 def test_a_job_on_the_submitters_machine_takes_its_home(copy, tmp_path, monkeypatch):

@@ -51,16 +51,16 @@ def test_a_key_too_many_or_too_few_is_seen():
             strict_type("runs rename").validate_python(other)
 
 
-def keys(result: object) -> str:
+def keys(result):
     """Keys of an object as the page has them; those that are not always there with `?`."""
     if not hasattr(result, "__annotations__"):
         return "the schema"
-    always: frozenset[str] = result.__required_keys__  # type: ignore[attr-defined]
+    always = result.__required_keys__  # type: ignore[attr-defined]
     return ", ".join(key if key in always else f"{key}?" for key in get_type_hints(result))
 
 
 def test_the_page_for_programs_has_every_command_and_key():
-    text = (Path(__file__).parents[3] / "docs" / "agents.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "agents.md").read_text()
     for name, result in result_types().items():
         shapes = get_args(result) if isinstance(result, UnionType) else [result]
         row = f"| `{name}` | {'; or '.join(map(keys, shapes))} |"

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,13 +14,14 @@ from ditlab.home import Home
 from ditlab.receipts.records import EVALUATION_TAG, TAG_PREFIX
 from support.documents import CHECKOUT
 from support.journals import read_records
+from support.python_process import run_python
 
 
 @pytest.fixture
 def sample(with_run, tmp_path):
     """`sample(*words)`: the values that are drawn."""
 
-    def draw(*words: str) -> torch.Tensor:
+    def draw(*words):
         with_run("sample", "small", *words, "--out", tmp_path).ok()
         return load_file(tmp_path / "samples.safetensors")["values"]
 
@@ -36,27 +35,22 @@ def test_samples_are_those_of_the_evaluations(finished, sample, tmp_path):
         assert one.tobytes() == two.tobytes()
 
 
-def test_solver_settings_change_the_samples_and_are_checked(sample, with_run):
+def test_settings_change_the_samples_and_are_checked(sample, with_run, finished):
     plain = sample("--num", "2")
     assert not torch.equal(plain, sample("--num", "2", "--solver", "heun", "--steps", "8"))
     for option, value, message in (
-        ("--solver", "hein", "sampling.solver='hein' must be 'euler', 'heun'"),
         ("--steps", "0", "sampling.steps=0 must be at least 1"),
         ("--label", "3", "label=3 was given to an unconditional model"),
+        ("--out", finished.spec / "below", "cannot be written"),
     ):
         with_run("sample", "small", option, value).refused(message)
-
-
-def test_out_that_cannot_be_made(finished, with_run):
-    with_run("sample", "small", "--out", finished.spec / "below").refused("cannot be written")
 
 
 def test_figures_of_few_and_of_all_held_out_samples_are_told_apart(with_run):
     """Wherever both stand: the true numbers of this run. Where one stands alone: nothing."""
     evaluated = with_run("evaluate", "small").ok()
     found = re.search(
-        r"eval/... is measured in training on 32 of the (\d+) held-out samples \(evaluation\.limit\), held_out/... by "
-        r"`ditlab evaluate` on all (\d+), so they differ\.",
+        r"eval/... is measured in training on 32 of the (\d+) held-out samples \(evaluation\.limit\), held_out/... by `ditlab evaluate` on all (\d+), so they differ\.",
         " ".join(evaluated.out.split()),
     )
     assert found and found[1] == found[2] and f"step 4, {found[1]} samples" in evaluated.out
@@ -71,7 +65,7 @@ def test_evaluate_says_what_was_measured(finished, with_run):
     """
     journal = finished.home / "train" / finished.run_id / "journal.jsonl"
 
-    def tagged(name: str) -> list[str]:
+    def tagged(name):
         records = read_records(journal)
         tags = [record["values"] for record in records if record["kind"] == "tags"]
         return [values[name] for values in tags if name in values]
@@ -89,7 +83,7 @@ OF_A_RUN = {"samples", "trajectory", "attention", "adaln", "loss", "schedule"}
 OF_NONE = {"schedules", "embeddings-embedding_growth", "dit-time_embedding"}
 
 
-@pytest.mark.parametrize(("run", "some"), [(["small"], OF_A_RUN), ([], OF_NONE)])
+@pytest.mark.parametrize("run, some", [(["small"], OF_A_RUN), ([], OF_NONE)])
 def test_figures_writes_every_kind_that_it_lists(blank_pictures, with_run, tmp_path, run, some):
     kinds = with_run("figures", *run, "--list", "--json").json["kinds"]
     said = with_run("figures", *run, "--out", tmp_path, "--json").ok()
@@ -105,20 +99,10 @@ def test_all_figures(with_run, tmp_path, run):
     assert all(Path(file).stat().st_size > 500 for file in said.json["files"])
 
 
-def test_some_figures_without_a_run(ditlab, tmp_path):
-    kinds = ("schedules", "dit-time_embedding")
-    words = [word for kind in kinds for word in ("--kind", kind)]
-    said = ditlab("figures", "--out", tmp_path / "out", *words, "--json").ok()
-    assert {Path(file).stem for file in said.json["files"]} == set(kinds)
-    assert all(Path(file).stat().st_size > 500 for file in said.json["files"])
-    assert figures().folder == Home.from_environment().root / "figures"  # not in a checkout
-
-
 def test_a_run_ends_with_its_figures(blank_pictures, ditlab, home, spec, monkeypatch):
     monkeypatch.setattr("ditlab_models.processes.flow_figures.gaussian_velocity", None)
-    said = ditlab(
-        "train", spec, "--local", "--figures", "--set", "evaluation.samples=2", "--json"
-    ).ok()
+    command = ("train", spec, "--local", "--figures", "--set", "evaluation.samples=2", "--json")
+    said = ditlab(*command).ok()
     assert said.json["status"] == "finished"
     assert "figure loss_by_time was not drawn" in said.err
     folder = home / "train" / said.json["run_id"] / "media" / "figures"
@@ -133,6 +117,7 @@ def test_formats(blank_pictures, ditlab, tmp_path):
     names = [Path(file).name for file in said.json["files"]]
     assert names == ["schedules.svg", "schedules.png"]
     assert ditlab(*words, "--format", "gif").code == 2
+    assert figures().folder == Home.from_environment().root / "figures"  # not in a checkout
 
 
 @pytest.mark.slow
@@ -143,13 +128,9 @@ def test_the_page_on_exports_loads_one_where_ditlab_cannot_be_imported(
     monkeypatch.chdir(tmp_path)
     said = with_run("export", finished.run_id, "--out", "runs/exported").ok()
     assert said.err.rstrip().endswith("print(ditlab.load_export('runs/exported').network)\"")
-    page = (CHECKOUT / "docs" / "exports.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "exports.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "ditlab_models").symlink_to(CHECKOUT / "models" / "ditlab_models")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    absent = (
-        "import sys\nsys.modules.update(dict.fromkeys(('ditlab', 'ray', 'mlflow', 'deepspeed')))\n"
-    )
-    command = [sys.executable, "-c", absent + block]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert found.returncode == 0 and found.stdout.startswith("torch.Size([4, "), found.stderr
+    absent = "import sys\nsys.modules |= dict.fromkeys(('ditlab', 'ray', 'mlflow', 'deepspeed'))\n"
+    assert run_python("-c", absent + block).stdout.startswith("torch.Size([4, ")

@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ from ditlab.data import Column, Source, write_store
 from ditlab.spec.files import load_experiment
 from ditlab.spec.sweep import load_sweep
 from ditlab.spec.yaml_text import parse_yaml
+from support.python_process import run_python
 
 SWEEP = """\
 name: small-sweep
@@ -27,7 +27,7 @@ trials: 8
 @pytest.fixture
 def sweep(spec):
     path = spec.with_name("sweep.yaml")
-    path.write_text(SWEEP, encoding="utf-8")
+    path.write_text(SWEEP)
     return path
 
 
@@ -38,9 +38,10 @@ def test_validate_names_each_file(ditlab, spec, home):
     assert first == f"{spec}: not compared with its data, as {home / 'stores'} holds no store yet"
     assert last.startswith("next: ") and last.endswith(f"train {spec} --dry-run")
     assert not home.exists()
-    (home / "stores").mkdir(parents=True)
-    assert f"as {home / 'stores' / 'digits'} holds no store yet" in ditlab("validate", spec).err
-    assert not list((home / "stores").iterdir())
+    stores = home / "stores"
+    stores.mkdir(parents=True)
+    assert f"as {stores / 'digits'} holds no store yet" in ditlab("validate", spec).err
+    assert not list(stores.iterdir())
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def three(spec):
 
 
 @pytest.mark.parametrize(
-    ("setting", "problem"),
+    "setting, problem",
     [
         (
             "model.num_classes=2",
@@ -82,13 +83,8 @@ def test_what_the_data_refuse_is_the_same_sentence_in_every_command(
 ):
     assert ditlab("validate", three).err.startswith("next: ")
     sentences = set()
-    for command in (
-        ["train", "--local", "--dry-run"],
-        ["validate"],
-        ["show"],
-        ["plan", "--gpu", "cpu"],
-    ):
-        said = ditlab(*command, three, "--set", setting)
+    for command in ("train --local --dry-run", "validate", "show", "plan --gpu cpu"):
+        said = ditlab(*command.split(), three, "--set", setting)
         assert said.code == 2
         last = said.err.splitlines()[-1].removeprefix("ditlab: ")
         sentences.add(last.removeprefix(f"{three}: "))
@@ -103,8 +99,8 @@ def test_a_trial_that_the_data_refuse_is_named(ditlab, three):
         "space:\n  optimizer.lr: {kind: grid, values: [1.0e-3, 1.0e-4]}\n"
         "  model.num_classes: {kind: grid, values: [3, 2]}\n"
     )
-    for command in (["tune", "--dry-run"], ["validate"], ["show"]):
-        said = ditlab(*command, path)
+    for command in ("tune", "validate", "show"):
+        said = ditlab(command, path)
         assert said.code == 2 and "trial 1 (" in said.err
         assert "model has 2 classes; set model.num_classes to 3" in said.err.splitlines()[-1]
 
@@ -115,10 +111,7 @@ def test_a_spec_is_compared_with_its_data_without_torch(three):
         f"cli.main(['validate', {str(three)!r}], standalone_mode=False)\n"
         "print([name for name in ('torch', 'sklearn', 'scipy', 'ray') if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True
-    )
-    assert done.stdout.splitlines() == [f"{three}: valid", "[]"]
+    assert run_python("-c", code).stdout.splitlines() == [f"{three}: valid", "[]"]
 
 
 def test_validate_goes_on_after_a_mistake(ditlab, spec):
@@ -130,23 +123,20 @@ def test_validate_goes_on_after_a_mistake(ditlab, spec):
 
 
 def test_a_spec_from_standard_input(ditlab, spec, monkeypatch):
-    def piped(*arguments, text=None):
-        monkeypatch.setattr(
-            sys, "stdin", io.TextIOWrapper(io.BytesIO((text or spec.read_text()).encode()))
-        )
-        return ditlab(*arguments)
+    def piped(command, *options, text=None):
+        typed = io.BytesIO((text or spec.read_text()).encode())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(typed))
+        return ditlab(command, "-", *options)
 
     monkeypatch.chdir(spec.parent)
-    assert piped("validate", "-").out == "standard input: valid\n"
-    assert piped("validate", "-", text=SWEEP).out == "standard input: valid (sweep, 8 trials)\n"
-    assert parse_yaml(piped("show", "-", "--set", "checkpoint.storage=x").out, "out")["checkpoint"][
-        "storage"
-    ] == str(spec.parent / "x")
-    assert piped("params", "-").code == 0
-    assert piped("validate", "-", text="extends: small.yaml\nseed: -1").err == (
-        "ditlab: standard input: seed=-1 must be at least 0.\n"
-    )
-    assert piped("validate", "-", text="a: b: c").err.startswith("ditlab: standard input: line 1: ")
+    assert piped("validate").out == "standard input: valid\n"
+    assert piped("validate", text=SWEEP).out == "standard input: valid (sweep, 8 trials)\n"
+    shown = parse_yaml(piped("show", "--set", "checkpoint.storage=x").out, "out")
+    assert shown["checkpoint"]["storage"] == str(spec.parent / "x")
+    assert piped("params").code == 0
+    refused = "ditlab: standard input: seed=-1 must be at least 0.\n"
+    assert piped("validate", text="extends: small.yaml\nseed: -1").err == refused
+    piped("validate", text="a: b: c").refused("ditlab: standard input: line 1: ")
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input: must be a mapping" in ditlab("validate", "-").err, "closed is empty"
 
@@ -159,36 +149,28 @@ def test_validate_takes_sweeps_beside_experiments(ditlab, spec, sweep, home):
     assert not home.exists()
 
 
-def test_validate_counts_a_whole_grid(ditlab, sweep):
-    grid = ["--set", "search.kind=grid", "--set", "trials=null", "--set", "space.optimizer.lr=null"]
-    assert ditlab("validate", sweep, *grid).out == f"{sweep}: valid (sweep, 2 trials)\n"
-
-
-def test_show_gives_the_sweep_back(ditlab, sweep, tmp_path):
-    said = ditlab("show", sweep, "--set", "time_budget=2h")
+@pytest.mark.parametrize(
+    "name, load, overrides",
+    [
+        ("small.yaml", load_experiment, ["model.depth=2", "training.ema=null"]),
+        ("sweep.yaml", load_sweep, ["time_budget=2h"]),
+    ],
+)
+def test_show_gives_the_file_back(ditlab, sweep, tmp_path, name, load, overrides):
+    path = sweep.with_name(name)
+    said = ditlab("show", path, *(word for each in overrides for word in ("--set", each))).ok()
+    assert said.err.startswith("next: ")
     again = tmp_path / "elsewhere" / "again.yaml"
     again.parent.mkdir()
     again.write_text(said.out)
-    assert load_sweep(again) == load_sweep(sweep, ["time_budget=2h"])
+    assert load(again) == load(path, overrides)
     assert ditlab("show", again).out == said.out
-    assert ditlab("show", again, "--json").json == {"spec": load_sweep(again).to_dict()}
+    shown = ditlab("show", again, "--json").json
+    assert shown["spec"] == load(again).to_dict()
+    assert name == "sweep.yaml" or shown["spec_hash"] == load(again).content_hash()
 
 
-def test_show_gives_the_experiment_back(ditlab, spec, tmp_path):
-    said = ditlab("show", spec, "--set", "model.depth=2", "--set", "training.ema=null").ok()
-    assert said.err.startswith("next: ")
-    again = tmp_path / "again.yaml"
-    again.write_text(said.out)
-    experiment = load_experiment(again)
-    assert experiment == load_experiment(spec, ["model.depth=2", "training.ema=null"])
-    assert ditlab("show", again).out == said.out
-    assert ditlab("show", again, "--json").json == {
-        "spec": experiment.to_dict(),
-        "spec_hash": experiment.content_hash(),
-    }
-
-
-@pytest.mark.parametrize(("which", "part"), [([], "DiTSpec"), (["--sweep"], "LogUniform")])
+@pytest.mark.parametrize("which, part", [([], "DiTSpec"), (["--sweep"], "LogUniform")])
 def test_schema(ditlab, tmp_path, which, part):
     compact = ditlab("schema", *which, "--json")
     assert compact.out.count("\n") == 1 and part in compact.json["$defs"]
@@ -196,10 +178,7 @@ def test_schema(ditlab, tmp_path, which, part):
     file = tmp_path / "schema.json"
     assert ditlab("schema", *which, "--json", "--out", file).json == {"files": [str(file)]}
     assert json.loads(file.read_text()) == compact.json
-
-
-def test_schema_to_nowhere(ditlab, spec):
-    ditlab("schema", "--out", spec / "below" / "schema.json").refused("--out", "name another file")
+    ditlab("schema", *which, "--out", file / "x").refused("--out", "name another file")
 
 
 def test_params_add_up(ditlab, spec, home):
@@ -220,9 +199,7 @@ def test_params_of_a_network_larger_than_memory(ditlab, spec):
 
 
 def test_modules_of_the_objective_are_counted_beside_the_total(ditlab, spec):
-    spec.write_text(
-        "name: pictures\nmodel: {family: pixelhdm}\ntraining: {steps: 2}\n", encoding="utf-8"
-    )
+    spec.write_text("name: pictures\nmodel: {family: pixelhdm}\ntraining: {steps: 2}\n")
     found = ditlab("params", spec, "--json").json
     assert found["total"] == 356_705_879
     assert found["training_only"] == {"projection": 7_078_656}
@@ -231,9 +208,10 @@ def test_modules_of_the_objective_are_counted_beside_the_total(ditlab, spec):
 
 
 def test_shapes(ditlab, spec):
-    rows = ditlab("params", spec, "--shapes", "--batch", "3", "--json").json["shapes"]
-    assert rows[0]["inputs"] == [[3, 1, 8, 8], [3]] and rows[0]["outputs"] == [[3, 1, 8, 8]]
-    out = ditlab("params", spec, "--shapes", "--batch", "3").out
+    shapes = ("params", spec, "--shapes", "--batch", "3")
+    row = ditlab(*shapes, "--json").json["shapes"][0]
+    assert row["inputs"] == [[3, 1, 8, 8], [3]] and row["outputs"] == [[3, 1, 8, 8]]
+    out = ditlab(*shapes).out
     assert "3x1x8x8" in out and out.rstrip().splitlines()[-1].split()[0] == "total"
 
 

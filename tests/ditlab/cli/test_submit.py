@@ -18,7 +18,6 @@ from ditlab.cluster import jobs
 from ditlab.cluster.jobs import open_job_server, runtime_env
 from support.clusters.nodes import CHECKOUT
 from support.clusters.ray_jobs import package_files
-from support.command import run_here
 from support.damage import refused
 
 SPEC = CHECKOUT / "experiments" / "digits" / "dit.yaml"
@@ -33,19 +32,23 @@ LOCAL = {
 """Options of `train` and `tune` that no job takes, and why."""
 
 
-def said(capfd, monkeypatch, *arguments):
-    done = run_here(capfd, monkeypatch, "submit", *arguments).refused()
-    assert len(done.err.strip().splitlines()) == 1, done.err
-    return done.err
+NOBODY = "http://127.0.0.1:9"
+"""An address where nothing answers."""
 
 
-def test_an_address_of_another_kind_or_where_nothing_answers(capfd, monkeypatch):
+@pytest.fixture(autouse=True)
+def in_the_checkout(monkeypatch):
     monkeypatch.chdir(CHECKOUT)
-    for address in ("127.0.0.1:6379", "http://"):
-        err = said(capfd, monkeypatch, SPEC, "--address", address)
-        assert f"--address {address} is no address of a job server; write http://HOST:PORT" in err
-    err = said(capfd, monkeypatch, SPEC, "--address", "http://127.0.0.1:9")
-    assert "--address http://127.0.0.1:9: no job server of Ray answers there (Connection" in err
+
+
+def test_an_address_of_another_kind_or_where_nothing_answers(ditlab):
+    for address, words in (
+        ("127.0.0.1:6379", " is no address of a job server; write http://HOST:PORT"),
+        ("http://", " is no address of a job server; write http://HOST:PORT"),
+        (NOBODY, ": no job server of Ray answers there (Connection"),
+    ):
+        said = ditlab("submit", SPEC, "--address", address)
+        said.refused(f"--address {address}{words}")
 
 
 def test_the_address_that_is_given_wins_over_those_of_the_environment(monkeypatch):
@@ -75,31 +78,27 @@ def test_the_address_that_is_given_wins_over_those_of_the_environment(monkeypatc
     assert set(asked) == {given}
 
 
-def test_train_names_submit_for_a_job_servers_address(capfd, monkeypatch):
-    run_here(capfd, monkeypatch, "train", SPEC, "--address", "http://127.0.0.1:8265").refused(
-        "`ditlab submit SPEC --address http://127.0.0.1:8265`"
-    )
+def test_train_names_submit_for_a_job_servers_address(ditlab):
+    ditlab("train", SPEC, "--address", NOBODY).refused(f"`ditlab submit SPEC --address {NOBODY}`")
 
 
-def test_a_spec_that_would_not_travel(capfd, monkeypatch, tmp_path):
-    err = said(capfd, monkeypatch, SPEC, "--working-dir", tmp_path)
-    assert f"{SPEC} does not lie below --working-dir {tmp_path}" in err
-    outside = tmp_path / "inside"
-    outside.mkdir()
+def test_a_spec_that_would_not_travel(ditlab, tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
     (tmp_path / "parent.yaml").write_text(SPEC.read_text())
-    (outside / "child.yaml").write_text("extends: ../parent.yaml\n")
-    err = said(capfd, monkeypatch, outside / "child.yaml", "--working-dir", outside)
-    assert "parent.yaml does not lie below" in err
-    err = said(capfd, monkeypatch, SPEC, "--working-dir", tmp_path / "nowhere")
-    assert "is no folder" in err
+    child = inside / "child.yaml"
+    child.write_text("extends: ../parent.yaml\n")
+    for spec, folder, words in (
+        (SPEC, tmp_path, f"{SPEC} does not lie below --working-dir {tmp_path}"),
+        (child, inside, "parent.yaml does not lie below"),
+        (SPEC, tmp_path / "nowhere", "is no folder"),
+    ):
+        ditlab("submit", spec, "--working-dir", folder).refused(words)
 
 
-def test_a_mistake_in_the_spec_is_found_before_the_upload(capfd, monkeypatch):
-    monkeypatch.chdir(CHECKOUT)
-    err = said(
-        capfd, monkeypatch, SPEC, "--set", "model.dpeth=6", "--address", "http://127.0.0.1:9"
-    )
-    assert "did you mean 'depth'?" in err
+def test_a_mistake_in_the_spec_is_found_before_the_upload(ditlab):
+    said = ditlab("submit", SPEC, "--set", "model.dpeth=6", "--address", NOBODY)
+    said.refused("did you mean 'depth'?")
 
 
 def test_the_package_of_a_checkout_is_small_and_holds_its_code():
@@ -111,9 +110,8 @@ def test_the_package_of_a_checkout_is_small_and_holds_its_code():
         "experiments/digits/dit.yaml",
     ):
         assert needed in files
-    assert not [
-        name for name in files if name.startswith(("tests/", "docs/", ".git/", ".venv/", "runs/"))
-    ]
+    left_out = ("tests/", "docs/", ".git/", ".venv/", "runs/")
+    assert not [name for name in files if name.startswith(left_out)]
     assert runtime_env(CHECKOUT)["env_vars"]["PYTHONPATH"] == "platform:models"
 
 
@@ -167,17 +165,15 @@ def sent(monkeypatch):
         yield SimpleNamespace(address=address, submit=submit_job)
 
     monkeypatch.setattr(jobs, "open_job_server", open_job_server)
-    monkeypatch.chdir(CHECKOUT)
     return found
 
 
-def test_a_job_has_the_options_of_train(sent, capfd, monkeypatch, home):
+def test_a_job_has_the_options_of_train(sent, ditlab, monkeypatch, home):
     monkeypatch.setenv("DITLAB_FIGURES", "off")  # of this shell: the nodes have their own
     options = shlex.split(
-        "--set training.steps=40 --resume auto --quick --seeds 2 --no-figures --prove --grace "
-        "900 --json"
+        "--set training.steps=40 --resume auto --quick --seeds 2 --no-figures --prove --grace 900 --json"
     )
-    done = run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait", *options).ok()
+    done = ditlab("submit", SPEC, "--no-wait", *options).ok()
     assert done.json["job"] == "digits-dit-quick-1"
     [(command, environment)] = sent
     train.make_context("train", command[4:])  # raises for what it does not take
@@ -185,21 +181,21 @@ def test_a_job_has_the_options_of_train(sent, capfd, monkeypatch, home):
     assert {*command[5:]} == {*options, "900.0"} - {"900"} and len(command[5:]) == len(options)
     assert environment["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"] == "910"
     assert json.loads(environment["env_vars"][jobs.SUBMITTER])["home"] == str(home)
-    run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait")
-    assert sent[1][0] == ["python", "-m", "ditlab", "train", "experiments/digits/dit.yaml"]
+    ditlab("submit", SPEC, "--no-wait")
+    assert sent[1][0] == command[:5]
 
 
-def test_the_home_of_a_job_is_the_one_that_is_named(sent, capfd, monkeypatch):
-    done = run_here(capfd, monkeypatch, "submit", SPEC, "--no-wait", "--home", "/shared/home").ok()
+def test_the_home_of_a_job_is_the_one_that_is_named(sent, ditlab):
+    done = ditlab("submit", SPEC, "--no-wait", "--home", "/shared/home").ok()
     assert "home: /shared/home\n" in done.err
     variables = sent[0][1]["env_vars"]
     assert variables["DITLAB_HOME"] == "/shared/home" and jobs.SUBMITTER not in variables
-    assert "--home runs is no absolute path" in said(capfd, monkeypatch, SPEC, "--home", "runs")
+    ditlab("submit", SPEC, "--home", "runs").refused("--home runs is no absolute path")
 
 
 @pytest.mark.parametrize("option", ["--seeds 3", "--no-figures", "--prove"])
-def test_an_option_that_tune_lacks_is_refused_before_the_upload(capfd, monkeypatch, option):
-    monkeypatch.chdir(CHECKOUT)
+def test_an_option_that_tune_lacks_is_refused_before_the_upload(ditlab, option):
     sweep = "experiments/digits/sweep_schedule.yaml"
-    err = said(capfd, monkeypatch, sweep, *option.split())
-    assert f"{option.split()[0]} is for experiments, and `ditlab tune` runs {sweep}" in err
+    words = option.split()
+    said = ditlab("submit", sweep, *words)
+    said.refused(f"{words[0]} is for experiments, and `ditlab tune` runs {sweep}")

@@ -37,43 +37,30 @@ def progress(trials, best=None, ended_before=()):
     return SweepProgress("abcd0000", SWEEP, trials, best, 8, frozenset(ended_before))
 
 
-def on_terminal(trials, best=None, then=lambda table: None):
-    console = TerminalConsole(
-        file=io.StringIO(), force_terminal=True, width=140, height=60, _environ={"TERM": "xterm"}
-    )
-    with SweepTable(console) as table:
-        table.update(progress(trials, best))
-        then(table)
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
-
-
 def lines_of(trials, best=None):
-    """The table's lines without colours: the heading, then a line a trial."""
+    """The table's lines without colours: the heading, then a line a trial, the best one marked."""
     console = TerminalConsole(file=io.StringIO(), width=140)
     console.print(trial_table(progress(trials, best)))
     return console.file.getvalue().splitlines()[1:]
 
 
 def test_each_trial_is_a_row():
-    heading, first, second = lines_of(
-        [
-            trial(0, value=0.123456, values={"optimizer.lr": 1 / 3000, "objective.time": TIME}),
-            trial(1, "waiting"),
-        ]
-    )
+    values = {"optimizer.lr": 1 / 3000, "objective.time": TIME}
+    trials = [trial(0, value=0.123456, values=values), trial(1, "waiting")]
+    heading, first, second = lines_of(trials, best=0)
     assert heading.split() == ["trial", "run", "lr", "time", "status", "step", *METRICS]
-    value = describe_value(TIME)
-    assert " ".join(first.split()) == (f"0 00000000 0.0003333 {value} finished 1,000/6,000 0.12346")
+    row = f"*0 00000000 0.0003333 {describe_value(TIME)} finished 1,000/6,000 0.12346"
+    assert " ".join(first.split()) == row
     assert second.split() == ["1", "0.0003333", "waiting"]  # no id of a run that does not exist yet
 
 
-def test_best_trial_is_marked():
-    _, first, second = lines_of([trial(0, value=1.0), trial(1, value=0.5)], best=1)
-    assert second.split()[0] == "*1" and "*" not in first
-
-
 def test_terminal_shows_the_table_and_its_title():
-    text = on_terminal([trial(0, value=0.5), trial(1, "running")], best=0)
+    console = TerminalConsole(
+        file=io.StringIO(), force_terminal=True, width=140, height=60, _environ={"TERM": "xterm"}
+    )
+    with SweepTable(console) as table:
+        table.update(progress([trial(0, value=0.5), trial(1, "running")], best=0))
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
     assert "rates (abcd0000) · 1 running, 1 finished of 8" in text and "eval/velocity" in text
     assert "*0" in text and "running" in text
 
@@ -85,7 +72,7 @@ def trials_of(*groups):
 
 
 @pytest.mark.parametrize(
-    ("trials", "best", "shown"),
+    "trials, best, shown",
     [
         # the best, the running ones, and those that ended last
         (
@@ -103,22 +90,7 @@ def test_a_table_shows_the_trials_that_count_most_of_many(trials, best, shown):
     assert [int(row.split()[0].lstrip("*")) for row in rows] == shown
 
 
-@pytest.fixture
-def printed(capsys):
-    """`printed(*updates)`: the lines that are printed without a terminal."""
-
-    def run(*updates, ended_before=()):
-        with SweepTable(TerminalConsole(file=io.StringIO())) as table:
-            for trials in updates:
-                table.update(progress(trials, ended_before=ended_before))
-        out, err = capsys.readouterr()
-        assert out == ""
-        return err.splitlines()
-
-    return run
-
-
-def test_each_end_is_printed_once_without_a_terminal(printed):
+def test_each_end_is_printed_once_without_a_terminal(capsys):
     trials = [trial(0, "running"), trial(1, "waiting"), trial(2, "interrupted")]
     ended = [
         trial(0, value=0.5),
@@ -127,7 +99,11 @@ def test_each_end_is_printed_once_without_a_terminal(printed):
         trial(3),
         trial(4, value=0.5),  # in an earlier session
     ]
-    assert printed(trials, ended, ended, ended_before=[4]) == [
+    with SweepTable(TerminalConsole(file=io.StringIO())) as table:
+        for update in (trials, ended, ended):
+            table.update(progress(update, ended_before=[4]))
+    out, err = capsys.readouterr()
+    assert out == "" and err.splitlines() == [
         "trial 0 (lr=0.0003333): finished at step 1000, eval/velocity 0.5",
         "trial 1 (lr=0.0003333): stopped at step 1000, eval/velocity 0.75",
         "trial 2 (lr=0.0003333): failed at step 1000, diverged: loss is NaN",

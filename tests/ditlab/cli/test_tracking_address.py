@@ -10,18 +10,18 @@ import mlflow
 import pytest
 import yaml
 
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.spec.sweep import load_sweep
 from ditlab.tracking import mlflow_connection
 from ditlab.tracking.access import launch_address
 from support import databases
+from support.damage import refused
 from support.served import served
 
 mlflow_template = databases.mlflow_template
 
 
-def metrics_in(database) -> dict[str, dict[str, float]]:
+def metrics_in(database):
     """Latest metrics by the run's name."""
     client = mlflow.MlflowClient(f"sqlite:///{database}")
     experiments = [each.experiment_id for each in client.search_experiments()]
@@ -98,9 +98,7 @@ def test_the_specs_address_comes_first(home, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", " ")
     assert launch_address(None, Home(home)) is None
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:pass-word@host:5000")
-    with pytest.raises(
-        UserError, match=r"^MLFLOW_TRACKING_URI=http://me:\*\*\*@host:5000 holds a p"
-    ):
+    with refused(r"^MLFLOW_TRACKING_URI=http://me:\*\*\*@host:5000 holds a p"):
         launch_address(None, Home(home))
 
 

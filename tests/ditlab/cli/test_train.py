@@ -7,10 +7,6 @@ import pytest
 from support.journals import read_records
 
 
-def journal(home: Path, run_id: str) -> list:
-    return read_records(home / "train" / run_id / "journal.jsonl")
-
-
 def test_one_json_object_and_nothing_else(finished):
     said = finished.said
     assert said.out.count("\n") == 1
@@ -29,17 +25,18 @@ def test_everything_lies_under_home(finished):
 
 
 def test_resume_of_a_finished_run_does_nothing_more(finished, with_run):
-    before = journal(finished.home, finished.run_id)
+    journal = finished.home / "train" / finished.run_id / "journal.jsonl"
+    before = read_records(journal)
     said = with_run("train", finished.spec, "--local", "--resume", finished.run_id, "--json").ok()
     for key in ("run_id", "step", "status"):
         assert said.json[key] == finished.said.json[key]
     assert said.json["metrics"]["train/loss"] == finished.said.json["metrics"]["train/loss"]
-    added = journal(finished.home, finished.run_id)[len(before) :]
+    added = read_records(journal)[len(before) :]
     assert "metrics" not in {record["kind"] for record in added}
 
 
 @pytest.mark.parametrize(
-    ("override", "said", "fork"),
+    "override, said, fork",
     [
         ("optimizer.lr=1.0", "optimizer.lr=1.0 (was 0.0001)", ["--from"]),
         ("optimizer={kind: muon, lr: 0.01}", "optimizer", ["--from", "--weights-only"]),
@@ -60,7 +57,5 @@ def test_resume_as_another_experiment_is_refused_and_a_fork_that_takes_it_is_nam
 
 
 def test_resume_with_fewer_steps_is_refused(finished, with_run):
-    sets = ["--set", "training.steps=3"]
-    with_run("train", finished.spec, "--local", "--resume", finished.run_id, *sets).refused(
-        "training.steps=3 is behind run"
-    )
+    command = ("train", finished.spec, "--local", "--resume", finished.run_id)
+    with_run(*command, "--set", "training.steps=3").refused("training.steps=3 is behind run")

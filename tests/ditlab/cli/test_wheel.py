@@ -29,7 +29,7 @@ def test_a_spec_is_written_and_trained_with_nothing_but_the_wheel(tmp_path):
     ours = ("PYTHONPATH", "DITLAB_HOME")
     environment = {key: value for key, value in os.environ.items() if key not in ours}
 
-    def run(*command: str | Path, cwd: Path = tmp_path) -> str:
+    def run(*command, cwd=tmp_path):
         done = subprocess.run(
             command,
             cwd=cwd,

@@ -5,14 +5,13 @@ reason.
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.command import run_inside
-from support.documents import CHECKOUT, PrintedOutput, is_printed, printed_outputs
+from support.documents import CHECKOUT, is_printed, printed_outputs
+from support.python_process import run_python
 
 PAGES = sorted([*(CHECKOUT / "docs").rglob("*.md"), CHECKOUT / "README.md"])
 SHOWN = {str(output): output for page in PAGES for output in printed_outputs(page)}
@@ -43,7 +42,7 @@ SHORT = (
 """Settings that make the demo a matter of seconds, and change no printed number but the steps."""
 
 
-def shown(name: str) -> PrintedOutput:
+def shown(name):
     """The one block whose page and command begin so."""
     (found,) = [output for key, output in SHOWN.items() if key.startswith(name)]
     return found
@@ -68,7 +67,7 @@ def test_the_plan_prints_what_its_page_shows(tmp_path, monkeypatch):
     check(shown(PLAN), printed_by(shown(PLAN).command, tmp_path / "home"))
 
 
-def printed_by(command: str, home: Path) -> str:
+def printed_by(command, home):
     """Standard output of a command; of a mistake, which has none, the sentence."""
     said = run_inside(*shlex.split(command)[1:], home=home)
     return said.out or said.err
@@ -84,14 +83,14 @@ def test_keys_of_shown_objects_are_those_of_the_command(name):
     assert keys <= {*re.findall(r'"(\w+)"', schema), "core", "eval"}
 
 
-def check(output: PrintedOutput, printed: str) -> None:
+def check(output, printed):
     if not is_printed(output.text, printed):
         pytest.fail(
             f"{output.page} shows other lines than `{output.command}` prints today:\n\n{printed}"
         )
 
 
-def whole(out: str, err: str) -> str:
+def whole(out, err):
     """Both streams of a training as a terminal shows them at the end: the next command last,
     without progress, and without the line on threads that OMP_NUM_THREADS, which tests set, brings.
     """
@@ -105,7 +104,7 @@ def whole(out: str, err: str) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A working directory as a fresh checkout is one: with the experiments, without runs."""
     (tmp_path / "experiments").symlink_to(CHECKOUT / "experiments")
     monkeypatch.chdir(tmp_path)
@@ -135,9 +134,8 @@ def test_the_whole_demo_prints_what_the_readme_shows(folder):
     """
     ours = ("DITLAB_HOME", "DITLAB_FIGURES")
     kept = {name: value for name, value in os.environ.items() if name not in ours}
-    command = [sys.executable, "-m", "ditlab", "train", "experiments/digits/demo.yaml"]
-    done = subprocess.run(command, env=kept, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    command = ("-m", "ditlab", "train", "experiments/digits/demo.yaml")
+    done = run_python(*command, timeout=1800, env=kept)
     printed = whole(done.stdout, done.stderr)
     check(shown(DEMO), printed)
     losses = re.findall(r"training loss ([\d.]+)", shown(DEMO).text + printed)
@@ -146,11 +144,11 @@ def test_the_whole_demo_prints_what_the_readme_shows(folder):
 
 def test_the_table_of_times_has_the_phases_of_a_run(finished, with_run):
     """Names and columns of the table on docs/performance.md, in a run's own."""
-    page = (CHECKOUT / "docs" / "performance.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "docs" / "performance.md").read_text()
     assert table_of(page) == table_of(with_run("runs", "show", finished.run_id).out)
 
 
-def table_of(text: str) -> list[str]:
+def table_of(text):
     """Header and phases of the first table of times in a text."""
     found = re.search(
         r"^where the time of .*\n(.*)\n((?:  \w+ +[\d,.]+ .*\n)+)", text, re.MULTILINE
@@ -163,7 +161,7 @@ LINES = "a: 1\n  ...\nrun 601c4930 took ... s\nnext: .venv/bin/ditlab sample 601
 
 
 @pytest.mark.parametrize(
-    ("printed", "same"),
+    "printed, same",
     [
         ("a: 1\nb\nc\nrun 12345678 took 44 s\nnext: /x/python3 -m ditlab sample 12345678\n", True),
         ("a: 1\nrun 12345678 took 44 s\nnext: ditlab sample 12345678\n", True),

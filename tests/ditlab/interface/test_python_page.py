@@ -18,12 +18,12 @@ CHECKOUT = Path(__file__).parents[3]
 
 
 @pytest.fixture
-def workplace(tmp_path, monkeypatch) -> Path:
+def workplace(tmp_path, monkeypatch):
     """A working directory with the digits' experiment, in smaller batches and evaluations, and a
     home of its own.
     """
     place = Path("experiments/digits/dit.yaml")
-    spec = (CHECKOUT / place).read_text(encoding="utf-8")
+    spec = (CHECKOUT / place).read_text()
     for number, smaller in (
         ("batch: {size: 128}", "batch: {size: 32}"),
         ("samples: 64}", "samples: 16, limit: 32}"),
@@ -31,29 +31,29 @@ def workplace(tmp_path, monkeypatch) -> Path:
         assert number in spec
         spec = spec.replace(number, smaller)
     (tmp_path / place).parent.mkdir(parents=True)
-    (tmp_path / place).write_text(spec, encoding="utf-8")
+    (tmp_path / place).write_text(spec)
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-def code_of(page: str) -> list[str]:
+def code_of(page):
     """The Python of a page, block by block."""
-    text = (CHECKOUT / page).read_text(encoding="utf-8")
+    text = (CHECKOUT / page).read_text()
     return [
         textwrap.dedent(block)
         for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     ]
 
 
-def run(blocks: list[str], name: str) -> dict[str, object]:
-    namespace: dict[str, object] = {"__name__": "__main__"}
+def run(blocks, name):
+    namespace = {"__name__": "__main__"}
     for number, block in enumerate(blocks):
         exec(compile(block, f"{name}, block {number + 1}", "exec"), namespace)
     return namespace
 
 
-def assert_nothing_else(workplace: Path) -> None:
+def assert_nothing_else(workplace):
     """Assert that a checkout, where git ignores runs/, is left as it was."""
     assert {path.name for path in workplace.iterdir()} <= {"experiments", "home", "runs"}
 

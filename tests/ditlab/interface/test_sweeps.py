@@ -5,7 +5,7 @@ whole sweeps.
 import pytest
 
 from ditlab.api.sweeps import plan_sweep, tune
-from ditlab.errors import UserError
+from support.damage import refused
 from support.sweeps import sweep_of, written_sweep
 
 
@@ -16,21 +16,20 @@ def no_cluster(monkeypatch):
 
 def test_plan_of_a_sweep_starts_nothing(home, tmp_path, capfd):
     plan = plan_sweep(written_sweep(tmp_path), ["trials=3"])
-    assert [trial.number for trial in plan.prepared.trials] == [0, 1, 2]
     assert plan.forecast.total > 0 and "rates: dit, 1 axis, random search" in plan.notes[0]
     assert plan.to_dict()["status"] == "dry-run" and not (home / "train").exists()
     assert capfd.readouterr() == ("", "")  # the API prints nothing
-    values = [trial.values for trial in plan_sweep(sweep_of(trials=3)).prepared.trials]
-    assert values == [trial.values for trial in plan.prepared.trials]
+    assert plan.prepared.trials == plan_sweep(sweep_of(trials=3)).prepared.trials
+    assert len(plan.prepared.trials) == 3
 
 
 def test_arguments_that_name_no_sweep_are_refused(home):
     for call in (tune, plan_sweep):
-        with pytest.raises(UserError, match="neither SWEEP nor --resume is given"):
+        with refused("neither SWEEP nor --resume is given"):
             call()
-        with pytest.raises(UserError, match="--set trials=3 changes a file, and none is given"):
+        with refused("--set trials=3 changes a file, and none is given"):
             call(sweep_of(), ["trials=3"])
-        with pytest.raises(UserError, match="--resume auto finds a sweep by its file"):
+        with refused("--resume auto finds a sweep by its file"):
             call(resume="auto")
     assert not home.exists()
 

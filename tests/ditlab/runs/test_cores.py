@@ -78,7 +78,7 @@ def test_threads_that_outnumber_the_free_cores_sleep_while_they_wait(machine, mo
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    "text, found",
     [("300000 100000\n", 3), ("max 100000\n", 8), ("50000 100000\n", 1), ("nonsense", 8)],
 )
 def test_a_control_group_limits_the_cores(machine, monkeypatch, tmp_path, text, found):
@@ -94,8 +94,7 @@ def test_others_take_from_a_quota_only_where_no_core_is_free(machine, monkeypatc
     said = []
     with computing_beside_others(said.append, needed=4):
         assert said == [
-            "computing with 4 threads, as in training, though the control group allows 3 of 8 "
-            "cores: it is slower"
+            "computing with 4 threads, as in training, though the control group allows 3 of 8 cores: it is slower"
         ]
     machine[0] = 6.2
     assert worker_threads(Resources()).number == 2

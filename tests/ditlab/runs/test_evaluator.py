@@ -46,7 +46,7 @@ def test_lost_evaluators(num_lost, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("evaluation", "stop", "words"),
+    "evaluation, stop, words",
     [
         (ASYNC | {"every": None}, None, "evaluation.every is null"),
         (ASYNC | {"resources": {"custom": {"cheap": 1}}}, None, "evaluation.resources={cheap: 1}"),

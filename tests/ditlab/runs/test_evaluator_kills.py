@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 STEPS, EVERY = 400, 40
 
 
-def evaluators(of: psutil.Process) -> list[psutil.Process]:
+def evaluators(of):
     found = []
     for each in of.children(recursive=True):
         with suppress(psutil.Error):  # it has just ended
@@ -36,7 +36,7 @@ def evaluators(of: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def evaluators_or_end(of: psutil.Popen) -> bool:
+def evaluators_or_end(of):
     return of.poll() is not None or bool(evaluators(of))
 
 

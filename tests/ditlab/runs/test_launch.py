@@ -38,13 +38,6 @@ def test_checkpoints_of_another_storage_lie_under_the_runs_id(tmp_path):
     assert launch.checkpoints().location == f"{storage}/abcd1234"
 
 
-def test_what_is_open_stays_open_in_a_changed_launch():
-    launch = Launch(tiny(), Home.from_environment())
-    changed = launch.changed(run_id="abcd1234")
-    assert (changed.run_id, launch.run_id) == ("abcd1234", "") and "data" not in changed.__dict__
-    assert launch.data is launch.changed(tags={"a": "1"}).data and launch.plan.total_steps == 6
-
-
 def test_a_torch_that_loses_gradients_is_refused_before_a_run_exists(tmp_path, monkeypatch):
     monkeypatch.setenv("DITLAB_HOME", str(tmp_path))
     monkeypatch.setattr(compiling, "installed_torch", lambda: "2.11.0+cu130")

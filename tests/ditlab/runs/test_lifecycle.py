@@ -98,7 +98,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(
-    ("raised", "message", "kind"), FAILURES, ids=[str(one[0])[:9] for one in FAILURES]
+    "raised, message, kind", FAILURES, ids=[str(one[0])[:9] for one in FAILURES]
 )
 def test_an_exception_is_recorded(folder, home, raised, message, kind):
     error = copy.copy(raised)  # the record of a failure changes its message

@@ -5,6 +5,7 @@ however it ends.
 import errno
 import re
 import threading
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -25,7 +26,7 @@ from ditlab.training.evaluation import RunEvaluation
 from ditlab.training.inbox import Inbox
 from ditlab_addons.ask import request as asking
 from ditlab_addons.ask.request import ask
-from support.command import run_here
+from support.command import run_inside
 from support.damage import refused
 from support.trainings.workers import tiny
 
@@ -168,10 +169,10 @@ def test_a_person_asks_while_it_trains(run_home, ditlab_in):
         said = ditlab_in("ask", folder.run_id, "evaluate", "--json").ok()  # while it starts
         assert (said.json["status"], said.json["run_id"]) == ("done", folder.run_id)
         assert said.json["metrics"]["eval/velocity"] > 0
-        later = ditlab_in("ask", folder.run_id, "checkpoint", "--no-wait", "--json")
-        assert later.code == 0 and later.json["status"] in ("open", "done"), later.err
-        said = ditlab_in("ask", folder.run_id, STOP_VERB)
-        assert said.code == 0 and "done at step" in said.out and "step-" in said.out, said.err
+        later = ditlab_in("ask", folder.run_id, "checkpoint", "--no-wait", "--json").ok()
+        assert later.json["status"] in ("open", "done")
+        said = ditlab_in("ask", folder.run_id, STOP_VERB).ok()
+        assert "done at step" in said.out and "step-" in said.out
     finally:
         if thread.is_alive():
             post_request(folder, STOP_VERB)
@@ -182,8 +183,8 @@ def test_a_person_asks_while_it_trains(run_home, ditlab_in):
 
 
 @pytest.fixture
-def ditlab_in(run_home, capfd, monkeypatch):
-    return lambda *arguments: run_here(capfd, monkeypatch, *arguments)
+def ditlab_in(run_home):
+    return partial(run_inside, home=run_home.root)
 
 
 def test_a_run_that_is_over_is_one_sentence(run_home, ditlab_in):
@@ -264,5 +265,4 @@ def test_a_run_that_was_asked_is_replayed_and_verified_to_the_bit(run_home, aske
         ("replay", "--step", "1", "--to", "6", "--check"),
         ("verify", "--steps", "3"),
     ):
-        said = ditlab_in(command, result.run_id, *options, "--json")
-        assert said.code == 0, said.err
+        ditlab_in(command, result.run_id, *options, "--json").ok()

@@ -47,10 +47,7 @@ def test_each_change_and_both_rates_are_said_before_the_first_step_and_journaled
     said = []
     assert [line for line in plan_training(longer, local=True, resume=run).notes if "->" in line]
     train(longer, local=True, resume=run, say=said.append)
-    rates = (
-        "learning rate 0.0001 at step 4 and 0.0004499 at step 5, where the schedule of before "
-        "gives 0.0001"
-    )
+    rates = "learning rate 0.0001 at step 4 and 0.0004499 at step 5, where the schedule of before gives 0.0001"
     assert said[1:4] == [
         "resumed with training.steps: 4 -> 8",
         "resumed with tracking.every: 1 -> 2",

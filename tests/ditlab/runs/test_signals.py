@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
 
 from ditlab.runs.signals import SIGNALS, WARNINGS, stop_signals
 from ditlab.tracking.records import is_process_there, this_process
+from support.python_process import run_python
 
 SCRIPT = """
 import subprocess, sys, time
@@ -40,7 +40,7 @@ STUCK = (
 STUCK += "                except KeyboardInterrupt: pass"
 
 
-def begin(body: str, before: Callable[[], object] | None = None) -> subprocess.Popen[str]:
+def begin(body, before=None):
     """A command that is about to do `body`; `before` runs in its process before the command."""
     command = [sys.executable, "-c", SCRIPT.replace("{body}", body)]
     process = subprocess.Popen(
@@ -55,7 +55,7 @@ def begin(body: str, before: Callable[[], object] | None = None) -> subprocess.P
     return process
 
 
-def training(grace: float = 20, saving: str = "wait(1)") -> str:
+def training(grace=20, saving="wait(1)"):
     return TRAINING.replace("{grace}", str(grace)).replace("{saving}", saving)
 
 
@@ -76,8 +76,7 @@ def test_a_module_that_is_interrupted_within_exec_has_its_own_exit_code(tmp_path
         "command_signals():\n        exec('import os, signal, time; os.kill(os.getpid(), "
         "signal.SIGTERM); time.sleep(9)')\nexcept KeyboardInterrupt:\n    sys.exit(130)\n"
     )
-    done = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, timeout=60)
-    assert done.returncode == 130
+    run_python("-m", "stopped", code=130, cwd=tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -100,13 +99,6 @@ def test_what_does_not_end_is_ended_with_its_processes_within_the_grace():
     assert process.wait(10) == 130 and time.monotonic() - begun < 5
     _, left = psutil.wait_procs(children, 5)
     assert not left and process.stderr and process.stderr.read() == "ditlab: interrupted.\n"
-
-
-def test_a_command_that_saves_nothing_ends_at_the_first_signal():
-    process = begin("print('ready', flush=True); wait(60)")
-    process.send_signal(signal.SIGHUP)
-    _, err = process.communicate(timeout=5)
-    assert process.returncode == 1 and err == "interrupted\n"
 
 
 def test_the_grace_bounds_what_libraries_do_at_the_exit():
@@ -145,7 +137,7 @@ def test_a_limit_of_cpu_time_that_the_kernel_repeats_is_one_request():
 
 
 def test_a_warning_that_a_script_handles_itself_stays_the_scripts():
-    got: list[int] = []
+    got = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: got.append(number))
     try:
         with stop_signals() as stop:
@@ -173,7 +165,7 @@ def test_a_handler_that_c_code_took_the_place_of_is_put_back():
         "None)\n    renew_handlers()\n    try: os.kill(os.getpid(), signal.SIGTERM)\n    "
         "except KeyboardInterrupt: os._exit(7)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
+    run_python("-c", code, code=7)
 
 
 def test_what_would_end_an_interrupted_training_does_not_end_a_later_command():
@@ -182,7 +174,7 @@ def test_what_would_end_an_interrupted_training_does_not_end_a_later_command():
         "with stop_signals(grace=0.3): os.kill(os.getpid(), signal.SIGTERM)\n"
         "with command_signals(): time.sleep(0.6)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    run_python("-c", code)
 
 
 def test_a_process_is_told_from_another_of_its_number():

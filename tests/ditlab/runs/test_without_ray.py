@@ -4,14 +4,13 @@ it needs alone.
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.command import run_inside
 from support.databases import seed
+from support.python_process import run_python
 
 SPEC = """\
 name: alone
@@ -50,29 +49,19 @@ print("done without ray")
 
 
 @pytest.mark.slow
-def test_local_commands_load_no_ray(tmp_path, mlflow_template):
+def test_local_commands_load_no_ray(tmp_path, mlflow_template, monkeypatch):
     seed(tmp_path / "home", mlflow_template)
     (tmp_path / "alone.yaml").write_text(SPEC)
-    done = subprocess.run(
-        [sys.executable, "-c", COMMANDS],
-        cwd=tmp_path,
-        env={**os.environ, "DITLAB_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
+    done = run_python("-c", COMMANDS, cwd=tmp_path)
     assert done.stdout.endswith("done without ray\n")
 
 
 def imported(home, *arguments):
     """Modules that a command has imported by its first step."""
-    command = [sys.executable, TESTS / "support" / "trainings" / "first_step.py", *arguments]
+    program = TESTS / "support" / "trainings" / "first_step.py"
     environment = {**os.environ, "DITLAB_HOME": str(home)}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=200, check=True
-    )
+    done = run_python(program, *arguments, env=environment)
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 

@@ -1,10 +1,7 @@
 """A finished run whose frozen encoders lie elsewhere than where it trained."""
 
-from pathlib import Path
-
 import pytest
 
-from support.command import run_here
 from support.datasets.tiny_encoders import write_image_encoder, write_text_encoder
 
 SPEC = """\
@@ -25,22 +22,20 @@ tracking: {system_metrics: false}
 
 @pytest.mark.slow
 def test_a_run_is_sampled_and_evaluated_with_its_encoders_in_another_place(
-    tmp_path: Path, capfd, monkeypatch
+    tmp_path, ditlab, monkeypatch
 ):
-    monkeypatch.setenv("DITLAB_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     write_text_encoder(tmp_path / "encoders" / "text", width=32)
     write_image_encoder(tmp_path / "encoders" / "image", width=24, patch=8)
-    (tmp_path / "painter.yaml").write_text(SPEC, encoding="utf-8")
-    assert run_here(capfd, monkeypatch, "train", "painter.yaml", "--local").code == 0
-    before = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8", "--json")
+    (tmp_path / "painter.yaml").write_text(SPEC)
+    ditlab("train", "painter.yaml", "--local").ok()
+    evaluate = ("evaluate", "painter", "--rows", "8", "--json")
+    before = ditlab(*evaluate)
     (tmp_path / "encoders").rename(tmp_path / "moved")
-    refused = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8")
+    refused = ditlab(*evaluate)
     assert refused.code == 2 and "encoders.text=" in refused.err and "Traceback" not in refused.err
     there = ("--set", "encoders.text=moved/text", "--set", "encoders.image=moved/image")
-    after = run_here(capfd, monkeypatch, "evaluate", "painter", "--rows", "8", *there, "--json")
+    after = ditlab(*evaluate, *there)
     assert after.json["metrics"] == before.json["metrics"]
     assert "not added to the run" in " ".join(after.err.split())
-    run_here(
-        capfd, monkeypatch, "sample", "painter", "--prompt", "a red two", "--num", "1", *there
-    ).ok()
+    ditlab("sample", "painter", "--prompt", "a red two", "--num", "1", *there).ok()

@@ -6,30 +6,23 @@ import json
 
 import pytest
 
-from ditlab.spec.experiment import class_for
+from ditlab.spec.files import load_experiment
 from support.command import run_inside
 from support.trainings.workers import newest, same_state, train_here, train_workers
 
-SPEC = {
-    "name": "packed",
-    "model": {
-        "family": "dlm",
-        "length": 32,
-        "vocabulary": 256,
-        "width": 16,
-        "depth": 1,
-        "num_heads": 2,
-        "condition_width": 8,
-        "time_width": 8,
-    },
-    "batch": {"size": 8, "micro": 2},
-    "optimizer": {"kind": "adamw", "lr": 0.05},
-    "training": {"steps": 6},
-    "checkpoint": {"every": 2},
-    "evaluation": {"every": 2, "samples": 2, "limit": 8},
-    "sampling": {"steps": 3},
-    "tracking": {"system_metrics": False},
-}
+SPEC = """\
+name: packed
+model:
+  {family: dlm, length: 32, vocabulary: 256, width: 16, depth: 1, num_heads: 2, condition_width: 8, time_width: 8}
+data: {kind: arrow, path: a, packing: masked, hold_out: 0.2}
+batch: {size: 8, micro: 2}
+optimizer: {kind: adamw, lr: 0.05}
+training: {steps: 6}
+checkpoint: {every: 2}
+evaluation: {every: 2, samples: 2, limit: 8}
+sampling: {steps: 3}
+tracking: {system_metrics: false}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +33,18 @@ def folder(tmp_path_factory):
     (folder / "a.jsonl").write_text("\n".join(lines))
     words = ("--source", "a.jsonl", "--length", "32", "--name", "a")
     run_inside("data", "import", "text", *words, home=folder / "home", cwd=folder).ok()
+    (folder / "packed.yaml").write_text(SPEC)
     return folder
 
 
-def experiment(folder, **changes):
-    data = {
-        "kind": "arrow",
-        "path": str(folder / "home" / "stores" / "a"),
-        "packing": "masked",
-        "hold_out": 0.2,
-    }
-    return class_for(SPEC | changes).model_validate(SPEC | {"data": data} | changes)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [{}, {"block_size": 8}])
+@pytest.mark.parametrize("blocks", [[], ["model.block_size=8", "sampling.block={}"]])
 def test_resume_is_exact_and_workers_train_on_the_same_numbers(folder, tmp_path, blocks):
     """Also with activations recomputed."""
-    sampling = {"steps": 3, "block": {}} if blocks else {"steps": 3}
-    spec = experiment(
-        folder,
-        model={**SPEC["model"], **blocks},
-        sampling=sampling,
-        engine={"activation_checkpointing": True},
-    )
     home = folder / "home"
+    place = home / "stores" / "a"
+    changes = [*blocks, "engine.activation_checkpointing=true", f"data.path={place}"]
+    spec = load_experiment(folder / "packed.yaml", changes)
     _, straight = train_here(spec, home, tmp_path / "straight")
     train_here(spec, home, tmp_path / "stopped", stop_after=4)
     train_here(spec, home, tmp_path / "stopped")
@@ -79,7 +59,6 @@ def test_resume_is_exact_and_workers_train_on_the_same_numbers(folder, tmp_path,
 
 @pytest.mark.slow
 def test_a_run_is_evaluated_sampled_and_drawn(folder):
-    (folder / "packed.yaml").write_text(json.dumps(experiment(folder).to_dict()))
     place = {"home": folder / "home", "cwd": folder}
     said = run_inside("train", "packed.yaml", "--local", "--no-figures", "--json", **place).ok()
     run = str(said.json["run_id"])

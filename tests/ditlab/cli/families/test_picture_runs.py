@@ -1,6 +1,5 @@
 """`ditlab sample` on a text-to-image run."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import ditlab
-from support.command import Said, run_here, run_inside
+from support.command import run_inside
+from support.damage import refused
 
 SPEC = """\
 name: painter
@@ -29,28 +29,25 @@ tracking: {system_metrics: false}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory):
     """The DITLAB_HOME of a run named `painter`."""
     folder = tmp_path_factory.mktemp("painter")
-    (folder / "painter.yaml").write_text(SPEC, encoding="utf-8")
-    run_inside(
-        "train", folder / "painter.yaml", "--local", "--json", home=folder / "home", cwd=folder
-    ).ok()
+    (folder / "painter.yaml").write_text(SPEC)
+    run_inside("train", "painter.yaml", "--local", home=folder / "home", cwd=folder).ok()
     return folder / "home"
 
 
 @pytest.fixture
-def sample(trained: Path, capfd, monkeypatch) -> Callable[..., Said]:
-    monkeypatch.setenv("DITLAB_HOME", str(trained))
-    return lambda *words: run_here(capfd, monkeypatch, "sample", "painter", *words, "--json")
+def sample(trained):
+    return lambda *words: run_inside("sample", "painter", *words, "--json", home=trained)
 
 
-def pictures(said: Said) -> list[Path]:
+def pictures(said):
     assert said.code == 0, said.err
     return [Path(file) for file in said.json["files"] if Path(file).stem.isdigit()]
 
 
-def texts(file: Path) -> dict[str, str]:
+def texts(file):
     with Image.open(file) as image:
         return {name.removeprefix("ditlab."): text for name, text in image.text.items()}
 
@@ -62,10 +59,9 @@ def test_a_file_for_each_sample_and_its_seed_draws_it_again(sample, tmp_path):
     told = [texts(file) for file in files]
     assert [one["prompt"] for one in told] == ["a red two"] * 2 + ["ein Würfel"] * 2
     assert [one["seed"] for one in told] == ["7", "8", "7", "8"]
-    again = pictures(
-        sample("--prompt", "ein Würfel", "--num", "1", "--seed", "8", "--out", tmp_path / "b")
-    )
-    with Image.open(files[3]) as one, Image.open(again[0]) as other:
+    one = ("--num", "1", "--seed", "8", "--out", tmp_path / "b")
+    (again,) = pictures(sample("--prompt", "ein Würfel", *one))
+    with Image.open(files[3]) as one, Image.open(again) as other:
         assert np.abs(np.asarray(one, int) - np.asarray(other, int)).max() <= 1
     assert load_file(tmp_path / "a" / "samples.safetensors")["values"].shape == (4, 3, 16, 16)
 
@@ -74,10 +70,8 @@ def test_without_prompts_held_out_captions_are_drawn_as_in_evaluations(trained, 
     files = pictures(sample("--num", "4", "--out", tmp_path))
     assert all(texts(file)["prompt"].startswith("a red ") for file in files)
     (run,) = (trained / "train").iterdir()
-    with (
-        Image.open(tmp_path / "samples.png") as one,
-        Image.open(run / "media" / "samples-00000002.png") as other,
-    ):
+    drawn = run / "media" / "samples-00000002.png"
+    with Image.open(tmp_path / "samples.png") as one, Image.open(drawn) as other:
         assert one.tobytes() == other.tobytes()
 
 
@@ -104,5 +98,5 @@ def test_runs_and_exports_give_images_in_python(trained, monkeypatch, tmp_path):
     again = model.sample(2, prompts=["a red two"], size="24x8", seed=3)
     assert torch.equal(again.values, drawn.values)
     assert again.origin == {"run": "painter", "step": "2"}
-    with pytest.raises(ditlab.UserError, match="an export has none; give prompts, or use the run"):
+    with refused("an export has none; give prompts, or use the run"):
         model.sample(2)

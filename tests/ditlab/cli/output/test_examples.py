@@ -12,7 +12,7 @@ CHECKOUT = Path(__file__).parents[4]
 EXAMPLES = [line for command in described().values() for line in command.examples]
 
 
-def words_of(example: str) -> list[str]:
+def words_of(example):
     """Words after `ditlab`, without what a shell does around them."""
     inner = example.removeprefix('eval "$(').removesuffix(')"')
     words = shlex.split(re.split(" [<>] ", inner)[0])

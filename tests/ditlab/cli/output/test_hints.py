@@ -5,9 +5,9 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
-import pytest
 
 from ditlab.cli import output
 from ditlab.data.named_stores import open_named_store
@@ -34,18 +34,14 @@ def next_command(said):
     return words[1:]
 
 
-@pytest.fixture
-def run_id(finished):
-    return finished.run_id
-
-
 def test_run_to_sample_to_evaluation_to_figures_to_export(
-    blank_pictures, run_id, with_run, tmp_path, monkeypatch
+    blank_pictures, finished, with_run, tmp_path, monkeypatch
 ):
     """Each command names the next one, by the run's id, until its weights stand in a folder that
     Python opens.
     """
     monkeypatch.chdir(tmp_path)
+    run_id = finished.run_id
     assert next_command(with_run("runs")) == ["runs", "show", run_id]
     drawn = with_run("sample", "small", "--num", "1", "--out", "x")
     assert next_command(drawn) == ["evaluate", run_id]
@@ -61,30 +57,29 @@ def test_run_to_sample_to_evaluation_to_figures_to_export(
     exec(words[2], {"print": lambda network: network.eval()})
 
 
-def test_what_looks_at_runs(run_id, with_run, monkeypatch):
+def test_what_looks_at_runs(finished, with_run, monkeypatch):
     monkeypatch.setattr(process_group, "_context", warm_processes)
-    assert next_command(with_run("replay", "small", "--step", "2")) == ["verify", run_id]
-    assert next_command(with_run("verify", "small", "--steps", "1")) == ["report", run_id]
-    assert next_command(with_run("runs", "log", "small")) == ["runs", "show", run_id]
-    queried = with_run("runs", "query", "SELECT name, run FROM runs")
-    assert next_command(queried) == ["runs", "show", run_id]
-    assert next_command(with_run("runs", "query", "SELECT count(*) FROM runs")) == ["runs"]
-    assert next_command(with_run("runs", "rm", "small", "--dry-run")) == ["runs", "rm", "small"]
+    for command, expected in (
+        (["replay", "small", "--step", "2"], "verify RUN"),
+        (["verify", "small", "--steps", "1"], "report RUN"),
+        (["runs", "log", "small"], "runs show RUN"),
+        (["runs", "query", "SELECT name, run FROM runs"], "runs show RUN"),
+        (["runs", "query", "SELECT count(*) FROM runs"], "runs"),
+        (["runs", "rm", "small", "--dry-run"], "runs rm small"),
+    ):
+        found = " ".join(next_command(with_run(*command)))
+        assert found == expected.replace("RUN", finished.run_id)
 
 
 def test_every_command_has_a_next_one_or_a_reason_why_not():
-    without = {
-        "ui": "serves until it is ended",
-        "watch": "serves until it is ended",
-        "schema": "prints a file",
-    }
-    missing = []
+    missing = set()
     for words, command in every_command():
         if isinstance(command, click.Group) or words.startswith("data import "):
             continue
         if "output.hint" not in inspect.getsource(command.callback):
-            missing.append(words)
-    assert sorted(missing) == sorted(without)
+            missing.add(words)
+    # two serve until they are ended, one prints a file
+    assert missing == {"ui", "watch", "schema"}
 
 
 def test_figures_without_a_run(ditlab, tmp_path):
@@ -98,38 +93,29 @@ def test_specs(ditlab, spec, tmp_path):
         assert next_command(said) == ["train", str(spec), *settings, "--dry-run"], command
     planned = ditlab("train", spec, *settings, "--local", "--dry-run")
     assert next_command(planned) == ["train", str(spec), *settings, "--local"]
-    sweep = written_sweep(tmp_path)
-    assert next_command(ditlab("validate", sweep)) == ["tune", str(sweep), "--dry-run"]
-    assert next_command(ditlab("show", sweep)) == ["tune", str(sweep), "--dry-run"]
-    planned = ditlab("tune", sweep, "--dry-run", "--set", "trials=2")
-    assert next_command(planned) == ["tune", str(sweep), "--set", "trials=2"]
+    tune = ["tune", str(written_sweep(tmp_path))]
+    for command in ("validate", "show"):
+        assert next_command(ditlab(command, tune[1])) == [*tune, "--dry-run"]
+    settings = ["--set", "trials=2"]
+    assert next_command(ditlab(*tune, "--dry-run", *settings)) == [*tune, *settings]
 
 
 def test_training_and_its_resume(ditlab, spec, monkeypatch):
     from ditlab.api import training
 
-    said = ditlab(
-        "train", spec, "--local", "--set", "evaluation.every=null", "--set", "training.steps=2"
-    )
-    command = next_command(said)
+    settings = ("--set", "evaluation.every=null", "--set", "training.steps=2")
+    command = next_command(ditlab("train", spec, "--local", *settings))
     assert command == ["sample", ditlab("runs", "--json").json["runs"][0]["run_id"]]
-
-    def interrupted(*_, **__):
-        return training.TrainingResult(
-            "1a2b3c4d", "interrupted", 1, 2, {}, "x", "sqlite:///x", Path("x")
-        )
-
-    monkeypatch.setattr(training, "train", interrupted)
-    said = ditlab("train", spec, "--local", "--resume", "auto", "--set", "seed=3")
-    assert said.err.splitlines()[-1].endswith(
-        f" train {spec} --set seed=3 --local --resume 1a2b3c4d"
-    )
+    facts = ("1a2b3c4d", "interrupted", 1, 2, {}, "x", "sqlite:///x", Path("x"))
+    monkeypatch.setattr(training, "train", Mock(return_value=training.TrainingResult(*facts)))
+    said = ditlab("train", spec, "--local", "--resume", "auto", "--set", "seed=3").err
+    assert said.endswith(f" train {spec} --set seed=3 --local --resume 1a2b3c4d\n")
 
 
 def test_data(ditlab, tmp_path):
     (tmp_path / "text.txt").write_text("some text, " * 200)
-    imported = ditlab("data", "import", "text", "--source", tmp_path / "text.txt", "--length", "16")
-    command = next_command(imported)
+    source = ("--source", tmp_path / "text.txt", "--length", "16")
+    command = next_command(ditlab("data", "import", "text", *source))
     assert command[:2] == ["data", "inspect"]
     listed = next_command(ditlab("data", "list"))
     assert listed[:2] == ["data", "inspect"] and listed[2].partition("@")[0] == command[2]

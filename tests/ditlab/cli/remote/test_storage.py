@@ -5,9 +5,7 @@ down.
 import itertools
 import os
 import signal
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +19,13 @@ LONG = ["--set", "training.steps=8", "--set", "checkpoint.every=4"]
 
 
 @pytest.fixture
-def place(server) -> str:
+def place(server):
     """A prefix of its own."""
     return f"s3://bucket/runs/{next(NAMES)}?{server.query}"
 
 
 @pytest.fixture
-def unbroken(spec, tmp_path) -> Path:
+def unbroken(spec, tmp_path):
     """Checkpoints of the same run on this machine, without an interruption."""
     # which no bit depends on
     experiment = load_experiment(spec, [*LONG[1::2], "evaluation.every=null"])
@@ -36,7 +34,7 @@ def unbroken(spec, tmp_path) -> Path:
 
 
 @pytest.fixture
-def when(monkeypatch) -> Callable[[int, Callable[[], None]], None]:
+def when(monkeypatch):
     """`when(step, act)` calls `act` once a step has been logged."""
     return partial(act_after_step, monkeypatch)
 
@@ -57,12 +55,10 @@ def test_interrupted_resumed_and_used(ditlab, spec, home, server, place, unbroke
         assert same_state(reader, newest(unbroken))
     assert not (home / "train" / run / "checkpoints").exists()
 
-    sampled = ditlab("sample", run, "--num", "2", "--json").ok()
-    assert sampled.json["step"] == 8
-    evaluated = ditlab("evaluate", run, "--json").ok()
-    assert evaluated.json["metrics"].keys() >= {"held_out/velocity"}
-    assert ditlab("figures", run, "--kind", "samples").code == 0
-    assert ditlab("export", run, "--out", tmp_path / "out").code == 0
+    assert ditlab("sample", run, "--num", "2", "--json").json["step"] == 8
+    assert "held_out/velocity" in ditlab("evaluate", run, "--json").json["metrics"]
+    ditlab("figures", run, "--kind", "samples").ok()
+    ditlab("export", run, "--out", tmp_path / "out").ok()
     assert server.query not in (tmp_path / "out" / "spec.yaml").read_text()
 
 
@@ -70,25 +66,19 @@ def test_interrupted_resumed_and_used(ditlab, spec, home, server, place, unbroke
 @pytest.mark.parametrize("mode", ["background", "blocking"])
 def test_a_server_that_dies_in_the_middle(mode, ditlab, spec, home, server, place, unbroken, when):
     """The client tries each request for some seconds before it gives up."""
-    options = [
-        "--local",
-        "--json",
-        *LONG,
-        "--set",
-        f"checkpoint={{storage: '{place}', write: {mode}}}",
-    ]
+    storage = f"checkpoint={{storage: '{place}', write: {mode}}}"
+    options = ["--local", "--json", *LONG, "--set", storage]
     when(7, server.stop)
     try:
         said = ditlab("train", spec, *options)
         assert said.code == 1 and "Traceback" not in said.err, said.err
         assert "the checkpoint of step 8 was not saved" in said.err
         (last,) = [line for line in said.err.splitlines() if line.startswith("ditlab: ")]
-        assert (
-            "the last checkpoint could not be written (" in last
-            and "; the last whole one is" in last
-        )
-        (run,) = [path.name for path in (home / "train").iterdir()]
-        journal = (home / "train" / run / "journal.jsonl").read_text()
+        assert "the last checkpoint could not be written (" in last
+        assert "; the last whole one is" in last
+        (folder,) = (home / "train").iterdir()
+        run = folder.name
+        journal = (folder / "journal.jsonl").read_text()
         assert all(f'"step":{step},' in journal for step in range(1, 9))  # no step was lost
         for command in (["sample", run], ["train", spec, *options, "--resume", run]):
             said = ditlab(*command)

@@ -6,10 +6,10 @@ import mlflow
 import pytest
 
 import ditlab as api
-from ditlab.errors import UserError
 from ditlab.home import Home
 from ditlab.receipts.records import intact_rows
 from ditlab.tracking.records import find_training_run
+from support.damage import refused
 
 
 def digests(result):
@@ -23,7 +23,7 @@ def test_seeds_train_one_after_the_other_and_are_compared(home, spec, ditlab):
     options = {"local": True, "seeds": 2}
     first = api.train_seeds(spec, changes, **options)
     group = Home(home).run(first.run_id)
-    with pytest.raises(UserError, match=r"is a group of 2 seeds; name one of its runs"):
+    with refused(r"is a group of 2 seeds; name one of its runs"):
         find_training_run(Home(home), first.run_id)
     again = api.train_seeds(spec, changes, **{**options, "seeds": 3}, resume="auto")
     # the first has finished, so a new one begins
@@ -41,10 +41,6 @@ def test_seeds_train_one_after_the_other_and_are_compared(home, spec, ditlab):
     )
     assert ours == theirs  # samples and noise are the same
     assert not {*chain(*ours)} & {*chain(*others)}
-    specs = [group.results[0].run.spec.draws() for group in (first, other, larger)]
-    assert specs[0] == specs[1] and [key for key in specs[0] if specs[0][key] != specs[2][key]] == [
-        "batch.micro"
-    ]
 
     client = mlflow.MlflowClient(f"sqlite:///{home}/mlflow.db")
     experiments = [each.experiment_id for each in client.search_experiments()]
@@ -61,25 +57,13 @@ def test_seeds_train_one_after_the_other_and_are_compared(home, spec, ditlab):
 
 @pytest.mark.slow
 def test_mistakes_of_a_group(home, spec):
-    group = api.train_seeds(
-        spec, ["training.steps=2", "evaluation.every=null"], local=True, seeds=2
-    )
+    short = ["training.steps=2", "evaluation.every=null"]
+    group = api.train_seeds(spec, short, local=True, seeds=2)
     for seeds, changes, run, message in [
-        (
-            2,
-            ["training.steps=2", "evaluation.every=null", "optimizer.lr=0.5"],
-            group.run_id,
-            "as another experiment",
-        ),
-        (
-            2,
-            ["training.steps=2", "evaluation.every=null"],
-            group.results[0].run_id,
-            "and run .* is none",
-        ),
+        (2, [*short, "optimizer.lr=0.5"], group.run_id, "as another experiment"),
+        (2, short, group.results[0].run_id, "and run .* is none"),
         (1, [], None, "seeds=1 makes no group"),
         (2, ["seed=9223372036854775807"], None, "--seeds 2 counts up to seed 9223372036854775808"),
     ]:
-        with pytest.raises(UserError, match=message) as found:
+        with refused(message):
             api.train_seeds(spec, changes, local=True, seeds=seeds, resume=run)
-        assert "\n" not in str(found.value)

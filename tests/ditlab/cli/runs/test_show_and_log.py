@@ -4,39 +4,31 @@ import json
 import os
 import shlex
 import threading
-import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ditlab.home import Home, RunFolder
+from ditlab.home import Home
 from ditlab.runs.events import EventReader, add_event
 from ditlab.runs.locks import lock_run
 from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.journal_writer import JournalWriter
 from ditlab.tracking.records import create_run, update_record
+from support.clusters.faults import wait_until
 from support.damaged.home import copied_home
 
-SPEC: dict[str, Any] = {
-    "name": "small",
-    "seed": 3,
-    "data": {"kind": "digits"},
-    "optimizer": {"lr": 0.01},
-}
+SPEC = {"name": "small", "seed": 3, "data": {"kind": "digits"}, "optimizer": {"lr": 0.01}}
 
 
 @pytest.fixture
-def run(home: Path) -> RunFolder:
+def run(home):
     """A run that failed once, went on, was evaluated and finished; MLflow has none of it."""
     folder = create_run(Home(home), "small", family="dit", spec_hash="abc", total_steps=600)
     folder.spec.write_text(dump_yaml(SPEC))
     journal = JournalWriter(folder)
     begin = {"run_id": folder.run_id, "name": "small", "experiment": "digits", "family": "dit"}
     journal.append("start", **begin)
-    counts = {"train": 1617, "held_out": 180}
-    origin = {"name": "digits", "fingerprint": "f", "source": "digits"}
-    journal.append("dataset", **origin, counts=counts, context="training")
+    origin = {"name": "digits", "fingerprint": "f", "source": "digits", "context": "training"}
+    journal.append("dataset", **origin, counts={"train": 1617, "held_out": 180})
     for step in range(1, 301):
         journal.log_metrics(step, {"train/loss": 1 / step, "system/cpu": 50.0})
     failure = {"ditlab.failure": "lost_worker", "ditlab.error": "worker 1 \x1b[2J[red]\nand more"}
@@ -84,24 +76,23 @@ def test_a_run_is_shown(run, ditlab, monkeypatch):
 
 
 def test_all_of_it_is_in_the_json(run, ditlab, home):
-    shown = ditlab("runs", "show", run.run_id, "--json").json
+    command = ("runs", "show", run.run_id, "--json")
+    shown = ditlab(*command).json
     assert shown["metrics"]["system/cpu"] == {"step": 300, "value": 50.0}
     assert shown["metrics"]["eval/c"] == {"step": 400, "value": None}
     assert shown["checkpoints"] == {"place": str(run.checkpoints), "steps": [400]}
     assert (shown["unsent"], shown["is_locked"], shown["status"]) == (309, False, "finished")
     assert shown["bytes"]["total"] > shown["bytes"]["checkpoints"] > 3 << 20
-    assert (
-        shown["tracking_uri"] == f"sqlite:///{home}/mlflow.db" and not (home / "mlflow.db").exists()
-    )
+    database = home / "mlflow.db"
+    assert shown["tracking_uri"] == f"sqlite:///{database}" and not database.exists()
     with lock_run(run):
-        assert ditlab("runs", "show", run.run_id, "--json").json["is_locked"]
+        assert ditlab(*command).json["is_locked"]
 
 
 def test_a_sweep_is_shown_with_its_trials(run, ditlab, home):
     sweep = create_run(Home(home), "sweep", family="dit", spec_hash="", trials=2)
-    (sweep.path / "sweep.yaml").write_text(
-        dump_yaml({"base": SPEC, "search": {"kind": "grid"}, "metric": "eval/a"})
-    )
+    written = {"base": SPEC, "search": {"kind": "grid"}, "metric": "eval/a"}
+    (sweep.path / "sweep.yaml").write_text(dump_yaml(written))
     update_record(run, parent=sweep.run_id, trial=0)
     said = ditlab("runs", "show", "sweep")
     out = said.out + said.err
@@ -110,9 +101,10 @@ def test_a_sweep_is_shown_with_its_trials(run, ditlab, home):
         "1 finished",
         "search.kind: grid",
         f"tune --resume {sweep.run_id}",
+        "running; a process trains it now",
     ):
         assert expected in out, expected
-    assert "running; a process trains it now" in out and "checkpoints" not in out
+    assert "checkpoints" not in out
     assert f"0 of sweep {sweep.run_id}" in ditlab("runs", "show", run.run_id).out
 
 
@@ -124,7 +116,7 @@ def test_files_that_cannot_be_read_are_said(run, ditlab):
         file.write("{torn\n")
     said = ditlab("runs", "show", "small").ok()
     assert "spec.yaml cannot be read (a named pipe, no plain file)." in said.err
-    assert "has 1 damaged lines" in said.err or "1 damaged line" in said.err
+    assert "1 damaged line" in said.err
     run.journal.unlink()
     run.journal.mkdir()
     said = ditlab("runs", "show", "small").ok()
@@ -149,24 +141,18 @@ def test_events_stand_in_their_order(run, ditlab):
     times, texts = zip(*(line.split("  ", 1) for line in said.out.splitlines()), strict=True)
     assert list(times) == sorted(times)
     assert said.err.startswith("next: ") and said.err.endswith(f"ditlab runs show {run.run_id}\n")
-    assert sorted(texts) == sorted(
-        [
-            "started: small, MLflow experiment digits",
-            "data: digits (1,617 train, 180 held out)",
-            "failed: lost_worker: worker 1 \\x1b[2J[red]",
-            "started again (1): small, MLflow experiment digits",
-            (
-                "resumed after step 300 with training.steps: 300 -> 600; resources.workers: 2 "
-                "-> none; learning rate 0 at step 300"
-            ),
-            "evaluated at step 400: eval/a 0.5, eval/b 0.25, eval/c nan and 1 more",
-            "logged figures (2 files)",
-            "ended: finished",
-            "checkpoint of step 400 (3.0 MiB)",
-        ]
-    )
-    order = [text.split()[0].rstrip(":") for text in texts if not text.startswith("checkpoint")]
-    assert " ".join(order) == "started data failed started resumed evaluated logged ended"
+    checkpoint = "checkpoint of step 400 (3.0 MiB)"  # its time is that of its files
+    assert checkpoint in texts
+    assert [text for text in texts if text != checkpoint] == [
+        "started: small, MLflow experiment digits",
+        "data: digits (1,617 train, 180 held out)",
+        "failed: lost_worker: worker 1 \\x1b[2J[red]",
+        "started again (1): small, MLflow experiment digits",
+        "resumed after step 300 with training.steps: 300 -> 600; resources.workers: 2 -> none; learning rate 0 at step 300",
+        "evaluated at step 400: eval/a 0.5, eval/b 0.25, eval/c nan and 1 more",
+        "logged figures (2 files)",
+        "ended: finished",
+    ]
 
 
 def test_the_last_events_and_json(run, ditlab):
@@ -180,19 +166,19 @@ def test_the_last_events_and_json(run, ditlab):
 def test_new_events_are_followed_to_the_end_of_the_run(run):
     reader = EventReader(run)
     assert len(reader.read_all()) == 9
-    found: list[str] = []
+    found = []
+
+    def follow():
+        found.extend(each.text for each in reader.follow(0.02))
+
     with lock_run(run):
-        follower = threading.Thread(
-            target=lambda: found.extend(each.text for each in reader.follow(0.02))
-        )
+        follower = threading.Thread(target=follow)
         follower.start()
         journal = JournalWriter(run)
         journal.log_metrics(500, {"eval/a": 0.125, "train/loss": 0.1})
         with run.journal.open("ab") as file:
             file.write(b'{"kind":"tags"')  # in writing: it is read once it is whole
-        deadline = time.monotonic() + 20
-        while not found and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: found, 20, "an event")
         assert found == ["evaluated at step 500: eval/a 0.125"]
         with run.journal.open("ab") as file:
             file.write(b"\n")
@@ -206,10 +192,9 @@ def test_events_of_observers_stand_among_the_others_and_a_damaged_line_costs_its
     run, ditlab
 ):
     add_event(run, "weather", "rain")
-    with run.added_events.open("ab") as file:
-        file.write(
-            b'{"time": "soon", "kind": "a", "text": "b"}\n{"time": 1}\n[1]\n{"time": 2, "kin\n'
-        )
+    damaged = '{"time": "soon", "kind": "a", "text": "b"}\n{"time": 1}\n[1]\n{"time": 2, "kin\n'
+    with run.added_events.open("a") as file:
+        file.write(damaged)
     add_event(run, "weather", "sun")
     events = ditlab("runs", "log", "small", "--json").json["events"]
     assert [event["text"] for event in events if event["kind"] == "weather"] == ["rain", "sun"]
@@ -225,8 +210,7 @@ def test_a_run_without_events(home, ditlab):
 
 def test_an_interrupted_run_goes_on_by_the_command_that_is_shown(finished, ditlab, home):
     copied_home(finished.home, home)
-    record = Home(home).run(finished.run_id).record
-    record.write_text(json.dumps({**json.loads(record.read_text()), "status": "interrupted"}))
+    update_record(Home(home).run(finished.run_id), status="interrupted")
     shown = ditlab("runs", "show", finished.run_id).err.splitlines()
     command = shlex.split(next(line for line in shown if line.startswith("next: ")))
     said = ditlab(*command[command.index("train") :], "--local", "--json").ok()
@@ -256,6 +240,5 @@ def test_a_run_without_its_process_is_lost_and_one_of_another_host_is_not_called
         assert " running " in ditlab("runs").out
     update_record(run, process={**record.process, "host": "node-7"})
     assert " running " in ditlab("runs").out
-    assert "of host node-7, which cannot be seen from here" in " ".join(
-        ditlab("runs", "show", run.run_id).out.split()
-    )
+    shown = " ".join(ditlab("runs", "show", run.run_id).out.split())
+    assert "of host node-7, which cannot be seen from here" in shown

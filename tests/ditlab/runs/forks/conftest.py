@@ -3,12 +3,10 @@ changes.
 """
 
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ditlab.api.training import TrainingResult, train
+from ditlab.api.training import train
 from ditlab.home import Home
 from support.homes import settled
 from support.trainings.forks import small
@@ -44,9 +42,7 @@ def run(home):
     return train_fork
 
 
-def train_fork(
-    at: str | None = None, resume: str | None = None, weights_only: bool = False, **changes: Any
-) -> TrainingResult:
+def train_fork(at=None, resume=None, weights_only=False, **changes):
     """Train a tiny fork in DITLAB_HOME."""
     experiment = small(**{"name": "fork", **changes})
     return train(
@@ -80,7 +76,7 @@ def family(family_home, home):
     return family_home[1]
 
 
-def _copied(source: Path, target: Path) -> Path:
+def _copied(source, target):
     """Copy a home, so that the copy is one of its own."""
     shutil.copytree(source, target)
     settled(target)

@@ -1,8 +1,5 @@
 """Classes of a run's data against those of the label table that it begins from: by name, or said."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from PIL import Image
 
@@ -11,35 +8,31 @@ from ditlab.data.importing import ImportRequest, run_import
 from ditlab.runs.prepare import check_launch, launch_notes
 from ditlab.spec.importing import ImagesOptions
 from ditlab.spec.start import Start
+from ditlab.spec.yaml_text import parse_yaml
 from ditlab.sweeps.prepare import _check_trial
 from ditlab.training.export import export_weights
 from ditlab.weights.class_names import class_lines, unmatched_names, unused_numbers
 from support.damage import refused
-from support.datasets.photographs import encoded
 from support.trainings.forks import small
 
 UNNAMED = "does not name its classes: class 0 of the data, 3, is taken for its class 0, and so on"
 UNUSED = "model.num_classes=10, and the data have 3 classes, the first of the table (class 0 is 3)"
 
 
-def store(folder: Path, name: str, classes: str, listed: str = "") -> None:
-    """Import grey pictures of class folders; `listed`: those of --classes."""
+def store(folder, name, digits, **options):
+    """Import grey pictures of class folders."""
     source = folder / f"pictures-{name}"
-    for number, each in enumerate(classes.split() * 8):
-        place = source / each / f"{number}.png"
+    for number, digit in enumerate(digits * 8):
+        place = source / digit / f"{number}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(encoded(Image.new("L", (8, 8), 20 * number % 256)))
-    options: dict[str, Any] = {"label_from": "folder", "sizes": "square", "grey": True}
-    if listed:
-        (folder / "classes.txt").write_text("\n".join(listed.split()))
-        options["classes"] = str(folder / "classes.txt")
-    parsed = ImagesOptions(
-        source=str(source), name=name, resolution=8, patch=4, processes=1, **options
-    )
-    run_import("images", ImportRequest(folder / "stores", folder / "caches", parsed))
+        Image.new("L", (8, 8), 20 * number % 256).save(place)
+    text = "{label_from: folder, sizes: square, grey: true, resolution: 8, patch: 4, processes: 1}"
+    given = {"source": str(source), "name": name, **parse_yaml(text, "options"), **options}
+    request = ImportRequest(folder / "stores", folder / "caches", ImagesOptions(**given))
+    run_import("images", request)
 
 
-def spec(path: str, **changes: Any) -> Any:
+def spec(path, **changes):
     chosen = {"model__num_classes": 10, "training__steps": 1, "batch__size": 8, "batch__micro": 8}
     return small(**{"data": {"kind": "arrow", "path": path}, **chosen, **changes})
 
@@ -47,9 +40,11 @@ def spec(path: str, **changes: Any) -> Any:
 @pytest.fixture
 def stores(home):
     """Stores of the digits 3, 7 and 8: numbered from 0, and as a file has them."""
-    store(home.root, "three", "3 7 8")
-    store(home.root, "other", "3 8 9")
-    store(home.root, "ten", "3 7 8", "0 1 2 3 4 5 6 7 8 9")
+    store(home.root, "three", "378")
+    store(home.root, "other", "389")
+    listed = home.root / "classes.txt"
+    listed.write_text("\n".join("0123456789"))
+    store(home.root, "ten", "378", classes=str(listed))
     return home
 
 
@@ -65,12 +60,12 @@ def unnamed(stores):
     return train(spec("", data={"kind": "digits"}), local=True, warn=print).run_id
 
 
-def said(experiment: Any) -> str:
+def said(experiment):
     launch = check_launch(experiment, None, local=True, remote=False)
     return " ".join(launch_notes(launch))
 
 
-def fork(parent: str, path: str) -> Any:
+def fork(parent, path):
     start = Start(run=parent, step=1, state="trained")
     return spec(path, start=start.model_dump())
 
@@ -105,11 +100,9 @@ def test_names_are_compared_with_those_of_weights(stores, named, tmp_path):
     (newest,) = (run.path / "checkpoints").glob("*1")
     files = export_weights(newest, tmp_path / "export", classes=["3", "7", "8"])
     assert files[-1].read_text() == "3\n7\n8\n"
-    weights: dict[str, Any] = {"from": str(tmp_path / "export")}
+    weights = {"from": str(tmp_path / "export")}
     assert "is taken for" not in said(spec("three", model__init=weights))
-    with refused(
-        r"class 1 of label is 8 in the data, and 7 to the weights.*classes\.txt\), or set"
-    ):
+    with refused(r"class 1 of label is 8 in the data, and 7 to the weights.*classes\.txt\), or"):
         said(spec("other", model__init=weights))
     loose = weights | {"strict": False}
     assert "class 1 of label is 8 in the data, and 7 to" in said(spec("other", model__init=loose))
@@ -118,7 +111,7 @@ def test_names_are_compared_with_those_of_weights(stores, named, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("theirs", "own", "words"),
+    "theirs, own, words",
     [
         ([], ["a"], "run x does not name its classes: class 0 of the data, a, is taken"),
         (["a"], [], "the data do not name their classes: class 0 is taken for a of run x"),

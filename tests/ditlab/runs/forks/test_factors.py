@@ -23,7 +23,7 @@ def test_other_factors_than_the_parents_are_said(home, weights_only):
 
     assert "something else" not in line()
     assert (
-        "trained with training.lora.alpha=4.0 and compute something else with this spec's "
-        "training.lora.alpha" in line(alpha=8.0)
+        "trained with training.lora.alpha=4.0 and compute something else with this spec's training.lora.alpha"
+        in line(alpha=8.0)
     )
     assert "trained with model.num_heads=2 and" in line({"model__num_heads": 4})

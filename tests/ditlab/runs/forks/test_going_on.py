@@ -73,7 +73,7 @@ def test_a_fork_of_a_fork_goes_on_as_the_fork_itself_would(home, family, run):
     assert read_record(home.run(last)).start == f"{middle}@6"
 
 
-@pytest.mark.parametrize(("killed", "own"), [(5, []), pytest.param(8, [6], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("killed, own", [(5, []), pytest.param(8, [6], marks=pytest.mark.slow)])
 def test_a_killed_fork_resumes_from_its_parents_checkpoint_then_from_its_own(
     home, parent, run, killed_fork, killed, own
 ):

@@ -15,25 +15,23 @@ from ditlab_addons.compare.comparison import Comparison
 from ditlab_addons.compare.functions import open_groups, summarise
 from ditlab_addons.compare.page import summary_text
 from ditlab_addons.housekeeping.removal import plan_removal, remove_runs
-from support.command import run_here
+from support.command import run_inside
 from support.damage import refused
 from support.journaled import family_spec
 
 
-def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(
-    home, family, capfd, monkeypatch
-):
+def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(home, family):
     base, middle, last, other = family.values()
     assert lineage_lines(describe_run(home, find_run(home, "middle")).lineage, middle) == [
         f"{base} (base, finished, step 6)",
         f"└─ from step 3: {middle} (middle, finished, step 6) <- this run",
         f"   └─ from step 6: {last} (last, finished, step 7)",
     ]
-    said = run_here(capfd, monkeypatch, "runs", "show", "base", "--json")
-    assert said.code == 0 and f"├─ from step 3: {middle} (middle" in said.err
+    said = run_inside("runs", "show", "base", "--json", home=home.root).ok()
+    assert f"├─ from step 3: {middle} (middle" in said.err
     forks = [(fork["run_id"], fork["start_step"]) for fork in said.json["lineage"]["forks"]]
     assert forks == [(middle, 3), (other, 6)]
-    shown = run_here(capfd, monkeypatch, "runs", "show", last, "--json")
+    shown = run_inside("runs", "show", last, "--json", home=home.root)
     assert shown.json["start"] == f"{middle}@6"
 
     store = recorded_checkpoints(home.run(base))
@@ -43,7 +41,7 @@ def test_a_parent_of_forks_is_shown_as_a_tree_kept_and_not_deleted(
         f"^run {base} is the parent of {both}, and forks need their parent's checkpoints;"
     ):
         plan_removal(["base"])
-    said = run_here(capfd, monkeypatch, "runs", "rm", "middle", "--yes")
+    said = run_inside("runs", "rm", "middle", "--yes", home=home.root)
     said.refused(f"run {middle} is the parent of {last} (last, from step 6), and")
     assert home.run(middle).path.is_dir()
     assert remove_runs("last", "middle") == [last, middle]

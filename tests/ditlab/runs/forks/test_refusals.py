@@ -3,7 +3,6 @@
 import shutil
 
 from ditlab.api.training import plan_training
-from ditlab.spec.yaml_text import dump_yaml
 from ditlab.tracking.records import create_run
 from support.damage import refused
 from support.trainings.checkpoints import edit_bytes, shard_of
@@ -46,8 +45,7 @@ def test_a_start_that_cannot_be_is_refused_in_a_sentence(home, parent):
             "base@6",
             {"training__steps": 6},
             (
-                "training.steps=6 leaves nothing to train from start.step=6 on; set "
-                "training.steps above that, or .*"
+                "training.steps=6 leaves nothing to train from start.step=6 on; set training.steps above that, or .*"
             ),
         ),
         (
@@ -70,8 +68,7 @@ def test_a_start_that_cannot_be_is_refused_in_a_sentence(home, parent):
             "base@3",
             {"model": {"family": "unet", "image_size": 8}},
             (
-                f"model.family=unet cannot go on from run {parent}, a dit; name a run of the "
-                "same family."
+                f"model.family=unet cannot go on from run {parent}, a dit; name a run of the same family."
             ),
         ),
         (
@@ -86,6 +83,13 @@ def test_a_start_that_cannot_be_is_refused_in_a_sentence(home, parent):
             planned(at, **changes)
     assert sorted(home.root.rglob("*")) == before
     assert planned("base@3", resume="auto").total_steps == 9
+    assert (
+        planned("base@3")
+        .notes[1]
+        .startswith(
+            f"fork of run {parent} (base) at step 3: all of its state; schedules and noise go on at that step, the order "
+        )
+    )
 
 
 def test_a_state_that_is_missing(home, run):
@@ -136,17 +140,3 @@ def test_a_parent_that_cannot_be_marked_leaves_no_fork(home, parent, run, monkey
         run(f"{parent}@3", training__steps=6)
     assert sorted(path.name for path in home.runs.iterdir()) == before
     assert not (home.run(parent).checkpoints / "step-00000003").exists()
-
-
-def test_mistakes_on_the_command_line(home, parent, tmp_path, capfd, monkeypatch):
-    from support.command import run_here
-
-    path = tmp_path / "tiny.yaml"
-    path.write_text(dump_yaml({**TINY, "training": {"steps": 8}}))
-    command = ("train", path, "--local", "--dry-run", "--json", "--from")
-    said = run_here(capfd, monkeypatch, *command, "base@3")
-    assert said.code == 0 and said.json["steps"] == 8
-    assert (
-        f"fork of run {parent} (base) at step 3: all of its state; schedules and noise go "
-        "on at that step, the order "
-    ) in said.err

@@ -28,10 +28,10 @@ NASTY = (
 )
 
 
-def page_of(run, **known) -> PageReader:
+def page_of(run, **known):
     """The page of a run's folder, checked as every page must be."""
     path = write_run_report(run.home, run.folder, **known)
-    html = path.read_text(encoding="utf-8")
+    html = path.read_text()
     assert path.name == "report.html" and path.stat().st_size < MOST_BYTES
     reader = PageReader(html)
     attributes = [(key, value or "") for _, attrs in reader.tags for key, value in attrs.items()]
@@ -63,7 +63,7 @@ def run(home):
 
 
 @pytest.mark.parametrize(
-    ("place", "text"),
+    "place, text",
     [
         ("digits/dit.yaml", ""),
         ("digits/unet.yaml", ""),
